@@ -1,0 +1,281 @@
+//! Speeds and identifiers.
+
+use core::fmt;
+
+use crate::time::Duration;
+
+/// A speed, kept as fixed-point nanoseconds per byte so that the time for some bytes is a multiply and
+/// a shift.
+///
+/// 24 fractional bits: 400 GB/s is 41,943 units (precise to 2.4e-5), one byte a second still fits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Nanoseconds per byte, times 2^24. Never zero. A smaller number is a faster rail.
+    cost: u64,
+}
+
+const FRACTION_BITS: u32 = 24;
+const NANOS_PER_SEC: u128 = 1_000_000_000;
+
+impl Rate {
+    /// The slowest rate that can be said: about one byte in 18 minutes.
+    pub const SLOWEST: Self = Self { cost: u64::MAX };
+
+    /// From bytes per second; 0 is [`Self::SLOWEST`].
+    pub const fn from_bytes_per_sec(bytes_per_sec: u64) -> Self {
+        if bytes_per_sec == 0 {
+            return Self::SLOWEST;
+        }
+        let cost = (NANOS_PER_SEC << FRACTION_BITS) / bytes_per_sec as u128;
+        Self {
+            cost: if cost == 0 { 1 } else { cost as u64 },
+        }
+    }
+
+    /// From bits per second, as links are sold.
+    pub const fn from_bits_per_sec(bits_per_sec: u64) -> Self {
+        Self::from_bytes_per_sec(bits_per_sec / 8)
+    }
+
+    /// The rate that moves `bytes` in `span`; [`Self::SLOWEST`] for no bytes.
+    pub const fn from_bytes_in(bytes: u64, span: Duration) -> Self {
+        if bytes == 0 {
+            return Self::SLOWEST;
+        }
+        let cost = ((span.as_nanos() as u128) << FRACTION_BITS) / bytes as u128;
+        let cost = if cost > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            cost as u64
+        };
+        Self {
+            cost: if cost == 0 { 1 } else { cost },
+        }
+    }
+
+    /// In bytes per second, rounded down.
+    pub const fn bytes_per_sec(self) -> u64 {
+        ((NANOS_PER_SEC << FRACTION_BITS) / self.cost as u128) as u64
+    }
+
+    /// How long `bytes` take. Saturates.
+    pub const fn time_for(self, bytes: u64) -> Duration {
+        let nanos = (bytes as u128 * self.cost as u128) >> FRACTION_BITS;
+        Duration::from_nanos(if nanos > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            nanos as u64
+        })
+    }
+
+    /// How many bytes pass in `span`. Saturates.
+    pub const fn bytes_in(self, span: Duration) -> u64 {
+        let bytes = ((span.as_nanos() as u128) << FRACTION_BITS) / self.cost as u128;
+        if bytes > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            bytes as u64
+        }
+    }
+
+    /// `numerator / denominator` times as fast. A zero on either side gives [`Self::SLOWEST`].
+    pub const fn scaled(self, numerator: u64, denominator: u64) -> Self {
+        if numerator == 0 || denominator == 0 {
+            return Self::SLOWEST;
+        }
+        let cost = self.cost as u128 * denominator as u128 / numerator as u128;
+        let cost = if cost > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            cost as u64
+        };
+        Self {
+            cost: if cost == 0 { 1 } else { cost },
+        }
+    }
+
+    /// The faster of the two.
+    pub const fn max(self, other: Self) -> Self {
+        if self.cost <= other.cost { self } else { other }
+    }
+
+    /// The slower of the two.
+    pub const fn min(self, other: Self) -> Self {
+        if self.cost >= other.cost { self } else { other }
+    }
+
+    /// As one word, for an atomic.
+    pub const fn to_bits(self) -> u64 {
+        self.cost
+    }
+
+    /// The inverse of [`Self::to_bits`].
+    pub const fn from_bits(bits: u64) -> Self {
+        Self {
+            cost: if bits == 0 { 1 } else { bits },
+        }
+    }
+}
+
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} B/s", self.bytes_per_sec())
+    }
+}
+
+macro_rules! index_type {
+    ($(#[$doc:meta])* $name:ident, $int:ty) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            /// The position in its table.
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
+}
+
+index_type!(
+    /// A local network interface, copy engine or disk: its row in the shared tables.
+    DeviceId, u16
+);
+index_type!(
+    /// One (local device, remote device) pair of one transport: its row in the shared tables.
+    RailId, u16
+);
+index_type!(
+    /// Another engine that this one moves bytes to and from.
+    PeerId, u16
+);
+index_type!(
+    /// A segment, as the shell numbers it for core and for its transports. Core only carries it.
+    SegmentRef, u32
+);
+index_type!(
+    /// The number of a lane that changes when it is fenced or rebuilt. The first is 1.
+    Epoch, u32
+);
+
+/// One connection or queue pair of one worker on one rail.
+///
+/// Unique in an engine: the worker's number in the upper half, the rail's in the lower, because a worker
+/// has at most one lane on a rail. It travels to the peer in lane set-up and in fences.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct LaneId(pub u32);
+
+impl LaneId {
+    /// The lane of `worker` on `rail`.
+    pub const fn new(worker: u16, rail: RailId) -> Self {
+        Self((worker as u32) << 16 | rail.0 as u32)
+    }
+
+    /// Which worker owns it.
+    pub const fn worker(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// Which rail it runs on; also its row in its worker's lane table.
+    pub const fn rail(self) -> RailId {
+        RailId(self.0 as u16)
+    }
+}
+
+macro_rules! generational_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        ///
+        /// The generation tells a reused row from the one that was meant.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        pub struct $name {
+            /// Row in its table.
+            pub index: u32,
+            /// How often that row has been used.
+            pub generation: u32,
+        }
+
+        impl $name {
+            /// As one word: generation in the upper half.
+            pub const fn to_bits(self) -> u64 {
+                (self.generation as u64) << 32 | self.index as u64
+            }
+
+            /// The inverse of [`Self::to_bits`].
+            pub const fn from_bits(bits: u64) -> Self {
+                Self { index: bits as u32, generation: (bits >> 32) as u32 }
+            }
+        }
+
+        impl $crate::ring::Id for $name {
+            fn new(index: u32, generation: u32) -> Self {
+                Self { index, generation }
+            }
+            fn index(self) -> u32 {
+                self.index
+            }
+            fn generation(self) -> u32 {
+                self.generation
+            }
+        }
+    };
+}
+
+generational_id!(
+    /// An installed plan.
+    PlanId
+);
+generational_id!(
+    /// A request inside one worker.
+    RequestId
+);
+generational_id!(
+    /// A batch inside one worker.
+    BatchId
+);
+generational_id!(
+    /// One posting of one slice. Its bits are the cookie of the work.
+    AttemptId
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_convert_both_ways() {
+        // (bytes per second, bytes, nanoseconds for them)
+        let cases = [
+            (25_000_000_000, 65_536, 2_621),
+            (50_000_000, 65_536, 1_310_720),
+            (1, 3, 3_000_000_000),
+        ];
+        for (bytes_per_sec, bytes, nanos) in cases {
+            let rate = Rate::from_bytes_per_sec(bytes_per_sec);
+            let got = rate.time_for(bytes).as_nanos();
+            assert!(
+                got.abs_diff(nanos) <= nanos / 10_000 + 1,
+                "{bytes_per_sec}: {got} ns"
+            );
+            assert!(rate.bytes_per_sec().abs_diff(bytes_per_sec) <= bytes_per_sec / 20_000 + 1);
+        }
+    }
+
+    #[test]
+    fn extreme_rates_saturate_instead_of_wrapping() {
+        assert_eq!(Rate::from_bytes_per_sec(0), Rate::SLOWEST);
+        assert_eq!(Rate::SLOWEST.time_for(u64::MAX), Duration::MAX);
+        assert_eq!(
+            Rate::from_bytes_in(u64::MAX, Duration::ZERO).bytes_in(Duration::MAX),
+            u64::MAX
+        );
+        assert_eq!(Rate::SLOWEST.scaled(0, 1), Rate::SLOWEST);
+    }
+
+    #[test]
+    fn lane_ids_carry_worker_and_rail() {
+        let lane = LaneId::new(3, RailId(517));
+        assert_eq!((lane.worker(), lane.rail()), (3, RailId(517)));
+    }
+}

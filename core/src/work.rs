@@ -1,0 +1,260 @@
+//! What crosses the edge between core and a transport: works out, completions and lane facts in.
+
+use crate::time::Instant;
+use crate::units::{Epoch, LaneId, SegmentRef};
+
+/// Works that one [`PostBatch`] can carry.
+pub const POST_MAX: usize = 32;
+
+/// Which way bytes go, seen from the engine that asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Op {
+    /// From the local segment to the remote one.
+    Write,
+    /// From the remote segment to the local one.
+    Read,
+}
+
+/// A byte of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// Which segment.
+    pub segment: SegmentRef,
+    /// Bytes from its start.
+    pub offset: u64,
+}
+
+/// One thing for a transport to move: a slice of a request, or a probe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Work {
+    /// Comes back in the [`Completion`]. Means nothing to a transport.
+    pub cookie: u64,
+    /// Write or read.
+    pub op: Op,
+    /// Where the bytes are, or will be, on this side.
+    pub local: Place,
+    /// Where they will be, or are, on the peer.
+    pub remote: Place,
+    /// Bytes; never 0.
+    pub length: u32,
+    /// Whether this work must produce a completion of its own. A transport may complete others too.
+    pub signal: bool,
+}
+
+/// Up to [`POST_MAX`] works of one lane, in the order in which they are to be posted.
+#[derive(Clone, Debug, Default)]
+pub struct PostBatch {
+    /// The lane.
+    pub lane: LaneId,
+    /// The epoch that core believes the lane has. A transport refuses any other.
+    pub epoch: Epoch,
+    /// The works.
+    pub works: heapless::Vec<Work, POST_MAX>,
+}
+
+/// Why a transport stopped taking works of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It did not stop: all were taken.
+    All,
+    /// The lane has no room. [`LaneFact::Writable`] or a completion says when to try again.
+    Full,
+    /// The first work not taken was refused for this reason.
+    Rejected(Cause),
+    /// The transport cannot say what became of the works from `accepted` on: they are orphans.
+    Unknown,
+}
+
+/// The answer to one [`PostBatch`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Posted {
+    /// Works taken, counted from the front. Those after them are untouched, unless `stop` is `Unknown`.
+    pub accepted: usize,
+    /// Why it stopped there.
+    pub stop: Stop,
+}
+
+/// How one work ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The bytes are where they should be, and nothing will touch either side for this work any more.
+    Success,
+    /// It failed. The lane takes no more works until it is fenced.
+    Error(Cause),
+}
+
+/// The answer about one work. It also covers the works posted before it on the same lane, as far as
+/// those asked for no completion of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The lane.
+    pub lane: LaneId,
+    /// The lane's epoch when the work was posted.
+    pub epoch: Epoch,
+    /// The work's cookie.
+    pub cookie: u64,
+    /// When the transport saw it; never later than the `now` it is handed in with.
+    pub at: Instant,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// Which of the two facts a fence is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Scope {
+    /// Nobody anywhere still reads the source or writes the initiator's memory.
+    Local,
+    /// No further write can reach the destination.
+    Remote,
+}
+
+/// What a lane can take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaneLimits {
+    /// Works that may be posted and not completed. At least 1.
+    pub works_max: u16,
+    /// Bytes of the largest work. At least 1.
+    pub work_bytes_max: u32,
+}
+
+/// What a transport reports about a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneFact {
+    /// It can take works.
+    Opened {
+        /// Its limits.
+        limits: LaneLimits,
+    },
+    /// It could not be opened. The peer refused it, or nobody answered in time.
+    OpenFailed(Cause),
+    /// It has room again after [`Stop::Full`].
+    Writable,
+    /// It is of no use any more; what was posted and not completed has an unknown outcome.
+    Broken(Cause),
+    /// The fence of this scope holds: see [`Scope`]. `delivered` counts the works of this epoch that
+    /// reached their destination whole, in the order of posting, if the transport knows.
+    Fenced {
+        /// Which fact.
+        scope: Scope,
+        /// Works delivered, in order, from the first of the epoch; `None` if unknown.
+        delivered: Option<u32>,
+    },
+    /// The fence of this scope cannot be given now. A later [`LaneFact::Fenced`] is still welcome.
+    Unfenceable {
+        /// Which fact.
+        scope: Scope,
+    },
+}
+
+/// Why something ended other than well. One list for works, lanes, rails and reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The link or the connection was reset.
+    Reset,
+    /// Nothing was heard on the lane for too long while the rest moved.
+    Silent,
+    /// Nothing was heard from the peer for too long.
+    PeerSilent,
+    /// The peer's process is gone, with proof.
+    PeerGone,
+    /// Transport retries were used up (verbs RETRY_EXC).
+    RetryExceeded,
+    /// Receiver-not-ready retries were used up (verbs RNR_RETRY_EXC).
+    RnrRetryExceeded,
+    /// The device failed (verbs FATAL).
+    Fatal,
+    /// The port or the device went down.
+    DeviceDown,
+    /// The local range is not what the transport registered (verbs LOC_PROT).
+    LocalProtection,
+    /// The local range has the wrong length (verbs LOC_LEN).
+    LocalLength,
+    /// The local queue pair refused the work (verbs LOC_QP_OP).
+    LocalOperation,
+    /// The peer's segment does not allow it: key, range or permission (verbs REM_ACCESS).
+    RemoteAccess,
+    /// The peer could not make sense of the work (verbs REM_INV_REQ).
+    RemoteInvalidRequest,
+    /// The peer failed while it carried the work out (verbs REM_OP).
+    RemoteOperation,
+    /// The peer's answer made no sense (verbs BAD_RESP).
+    BadResponse,
+    /// Ended because a neighbour on the lane had failed (verbs WR_FLUSH).
+    Flushed,
+    /// Nobody answered in time when the lane was opened, or the peer refused it.
+    Refused,
+    /// No rail to the peer has been usable for too long.
+    NoRail,
+    /// The program cancelled it.
+    Cancelled,
+    /// Its deadline passed.
+    DeadlineExceeded,
+    /// The engine is shutting down.
+    ShutDown,
+}
+
+impl Cause {
+    /// Whether this speaks against the rail. Everything else speaks against the lane or the request.
+    ///
+    /// Every fatal outcome rebuilds the lane; only these count in the rail's health.
+    pub const fn counts_against_rail(self) -> bool {
+        matches!(
+            self,
+            Self::Reset
+                | Self::Silent
+                | Self::RetryExceeded
+                | Self::RnrRetryExceeded
+                | Self::Fatal
+                | Self::DeviceDown
+                | Self::Refused
+        )
+    }
+
+    /// Whether this is the fault of the request itself: sending it elsewhere would fail again.
+    pub const fn is_callers(self) -> bool {
+        matches!(
+            self,
+            Self::LocalProtection
+                | Self::LocalLength
+                | Self::LocalOperation
+                | Self::RemoteAccess
+                | Self::RemoteInvalidRequest
+                | Self::RemoteOperation
+                | Self::BadResponse
+        )
+    }
+
+    /// The cause in words, for logs and error messages.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Reset => "connection reset",
+            Self::Silent => "no completion in time",
+            Self::PeerSilent => "peer silent",
+            Self::PeerGone => "peer gone",
+            Self::RetryExceeded => "transport retries exceeded",
+            Self::RnrRetryExceeded => "receiver-not-ready retries exceeded",
+            Self::Fatal => "device failed",
+            Self::DeviceDown => "device down",
+            Self::LocalProtection => "local range not registered",
+            Self::LocalLength => "local length wrong",
+            Self::LocalOperation => "local queue refused the work",
+            Self::RemoteAccess => "peer's segment does not allow it (key, range or permission)",
+            Self::RemoteInvalidRequest => "peer could not make sense of the work",
+            Self::RemoteOperation => "peer failed while carrying it out",
+            Self::BadResponse => "peer's answer made no sense",
+            Self::Flushed => "flushed after a neighbour's failure",
+            Self::Refused => "lane refused or not answered",
+            Self::NoRail => "no usable rail",
+            Self::Cancelled => "cancelled",
+            Self::DeadlineExceeded => "deadline exceeded",
+            Self::ShutDown => "engine shut down",
+        }
+    }
+}
+
+impl core::fmt::Display for Cause {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.text())
+    }
+}

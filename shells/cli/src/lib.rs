@@ -1,0 +1,1 @@
+//! polyrail-cli

@@ -1,0 +1,386 @@
+//! The language of the control plane, without I/O: frames to bytes and back.
+//!
+//! A connection starts with a [`Greeting`] of fixed size and layout in both directions, so that two versions
+//! that share nothing else can still tell each other so. Then come frames: a little-endian `u32` length of at
+//! most [`FRAME_BYTES_MAX`], then a [`Frame`] in postcard's format. A length is a limit before it is a
+//! size: nothing is reserved that has not arrived.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use polyrail_transport::memory::{Access, RegionKey};
+use serde::{Deserialize, Serialize};
+
+/// The version this build speaks. A different one is refused with both numbers in the error.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// Feature bits this build offers. What both ends offer is in force. None is defined yet.
+pub const FEATURES: u64 = 0;
+
+/// The largest frame, without its length.
+pub const FRAME_BYTES_MAX: usize = 64 * 1024;
+
+/// The size of a [`Greeting`].
+pub const GREETING_BYTES: usize = 20;
+
+/// The longest name of an engine or a segment, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+const MAGIC: [u8; 8] = *b"polyrail";
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Control frames.
+    Control,
+    /// A lane of a transport: one [`Frame::JoinLane`], its answer, then the transport's own language.
+    Lane,
+}
+
+/// The first bytes in each direction of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Greeting {
+    /// The sender's [`PROTOCOL_VERSION`].
+    pub version: u16,
+    /// What the connection is for; the answer repeats it.
+    pub purpose: Purpose,
+    /// The sender's [`FEATURES`].
+    pub features: u64,
+}
+
+impl Greeting {
+    /// What this build says.
+    pub const fn ours(purpose: Purpose) -> Self {
+        Self {
+            version: PROTOCOL_VERSION,
+            purpose,
+            features: FEATURES,
+        }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; GREETING_BYTES] {
+        let mut bytes = [0; GREETING_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&self.version.to_le_bytes());
+        bytes[10] = match self.purpose {
+            Purpose::Control => 1,
+            Purpose::Lane => 2,
+        };
+        bytes[12..20].copy_from_slice(&self.features.to_le_bytes());
+        bytes
+    }
+
+    /// From bytes. Any version is understood this far; whether we speak it is [`Self::check_version`]'s
+    /// business, so that both can be named.
+    pub fn decode(bytes: &[u8; GREETING_BYTES]) -> Result<Self, CodecError> {
+        if bytes[..8] != MAGIC {
+            return Err(CodecError::NotPolyrail {
+                got: bytes[..8].try_into().unwrap_or_default(),
+            });
+        }
+        let purpose = match bytes[10] {
+            1 => Purpose::Control,
+            2 => Purpose::Lane,
+            got => return Err(CodecError::UnknownPurpose { got }),
+        };
+        Ok(Self {
+            version: u16::from_le_bytes([bytes[8], bytes[9]]),
+            purpose,
+            features: u64::from_le_bytes(bytes[12..20].try_into().unwrap_or_default()),
+        })
+    }
+
+    /// Whether this build can talk to one that greets so.
+    pub fn check_version(&self) -> Result<(), CodecError> {
+        if self.version == PROTOCOL_VERSION {
+            Ok(())
+        } else {
+            Err(CodecError::Version {
+                ours: PROTOCOL_VERSION,
+                theirs: self.version,
+            })
+        }
+    }
+}
+
+/// What engines say to each other. "Initiator" is who connected, "target" who listens.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Frame {
+    /// Initiator: who I am. The first frame on a control connection.
+    Hello {
+        /// The engine's name, for logs and errors.
+        name: String,
+        /// Drawn at random when the process started.
+        incarnation: u64,
+        /// The session to join; `None` asks for a new one.
+        session: Option<[u8; 16]>,
+        /// Proof of the right to come in: reserved, empty until clusters have keys.
+        token: Vec<u8>,
+    },
+    /// Target: come in.
+    Welcome {
+        /// The engine's name.
+        name: String,
+        /// Drawn at random when the process started.
+        incarnation: u64,
+        /// The session; what lanes and further connections name.
+        session: [u8; 16],
+        /// Addresses of its rails, all with the same port, in order.
+        rails: Vec<SocketAddr>,
+        /// Memory that probes may write to.
+        scratch: SegmentDescriptor,
+        /// How often it will send a [`Frame::Heartbeat`], in milliseconds.
+        heartbeat_ms: u32,
+    },
+    /// Either: no. The sender closes the connection after it.
+    Refused {
+        /// Which no.
+        reason: Refusal,
+        /// In words, naming the sender's side.
+        text: String,
+    },
+    /// Either: I am alive. Sent on every control connection.
+    Heartbeat,
+    /// Initiator: what is the segment of this name?
+    Describe {
+        /// Comes back in the answer.
+        question: u64,
+        /// The segment.
+        name: String,
+    },
+    /// Target: this.
+    Description {
+        /// From the question.
+        question: u64,
+        /// The segment, or `None`: there is none of that name that peers may see.
+        segment: Option<SegmentDescriptor>,
+    },
+    /// Initiator: let no write of this lane up to this epoch reach memory any more, and say so.
+    Fence {
+        /// Its number for the lane.
+        lane: u32,
+        /// Up to which epoch.
+        epoch: u32,
+    },
+    /// Target: the last receive has returned.
+    Fenced {
+        /// From the question.
+        lane: u32,
+        /// From the question.
+        epoch: u32,
+        /// Works of that epoch that reached memory whole, in order from the first.
+        delivered: u32,
+    },
+    /// Initiator: do this (the program's own business, not the engine's). Calls of a session are numbered
+    /// from 1 and carried out one at a time; a repeated number is answered again, not carried out again.
+    Call {
+        /// The call's number.
+        number: u64,
+        /// What to do, as the two programs agreed.
+        method: u16,
+        /// With what.
+        body: Vec<u8>,
+    },
+    /// Target: done, or why not.
+    Answer {
+        /// From the call.
+        number: u64,
+        /// What came of it.
+        result: Result<Vec<u8>, String>,
+    },
+    /// Initiator, the one frame of a [`Purpose::Lane`] connection: this is that lane.
+    JoinLane {
+        /// The session.
+        session: [u8; 16],
+        /// The initiator's number for the lane.
+        lane: u32,
+        /// Its epoch.
+        epoch: u32,
+    },
+    /// Target: the lane is served.
+    LaneReady {
+        /// Works that may be posted and not completed.
+        works_max: u16,
+        /// Bytes of the largest work.
+        work_bytes_max: u32,
+    },
+    /// Either: I am going away in good order; no more will come.
+    Goodbye,
+}
+
+/// A segment as its owner describes it to peers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SegmentDescriptor {
+    /// Its name.
+    pub name: String,
+    /// Grows when the segment of that name is registered anew.
+    pub generation: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// What opens it: random, per registration.
+    pub key: RegionKey,
+    /// What a peer may do with it.
+    pub access: Access,
+}
+
+/// Why an engine said no.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Refusal {
+    /// It speaks another version.
+    Version,
+    /// The token is wrong.
+    Token,
+    /// It does not know the session (any more). Everything of that session has ended on its side, if
+    /// its incarnation is still the same.
+    SessionUnknown,
+    /// The lane's epoch has been fenced.
+    EpochFenced,
+    /// It has no room.
+    Full,
+    /// What came made no sense.
+    Protocol,
+    /// It is shutting down.
+    ShuttingDown,
+}
+
+/// What is wrong with bytes that came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CodecError {
+    /// The connection does not start like one of ours.
+    NotPolyrail {
+        /// Its first bytes.
+        got: [u8; 8],
+    },
+    /// A greeting for something we do not know.
+    UnknownPurpose {
+        /// The byte.
+        got: u8,
+    },
+    /// Another version.
+    Version {
+        /// What this build speaks.
+        ours: u16,
+        /// What came.
+        theirs: u16,
+    },
+    /// A frame longer than any frame may be.
+    TooLong {
+        /// The length that was announced, or would have been.
+        bytes: usize,
+    },
+    /// A frame whose content is not one.
+    Malformed {
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for CodecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPolyrail { got } => write!(
+                f,
+                "not a polyrail connection: it starts with \"{}\" instead of \"polyrail\"",
+                got.escape_ascii()
+            ),
+            Self::UnknownPurpose { got } => {
+                write!(
+                    f,
+                    "greeting for unknown purpose {got}: 1 (control) or 2 (lane) expected"
+                )
+            }
+            Self::Version { ours, theirs } => {
+                write!(
+                    f,
+                    "peer speaks protocol version {theirs}, this side speaks {ours}"
+                )
+            }
+            Self::TooLong { bytes } => {
+                write!(f, "frame of {bytes} bytes; {FRAME_BYTES_MAX} is the limit")
+            }
+            Self::Malformed { bytes } => write!(f, "frame of {bytes} bytes has no valid content"),
+        }
+    }
+}
+
+impl std::error::Error for CodecError {}
+
+/// Appends a frame to `out`. On error `out` is as before.
+pub fn encode(frame: &Frame, out: &mut Vec<u8>) -> Result<(), CodecError> {
+    let body = postcard::to_allocvec(frame).map_err(|_| CodecError::Malformed { bytes: 0 })?;
+    if body.len() > FRAME_BYTES_MAX {
+        return Err(CodecError::TooLong { bytes: body.len() });
+    }
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(&body);
+    Ok(())
+}
+
+/// Collects bytes as they come and gives frames as they are whole.
+///
+/// It keeps at most one frame's worth of bytes plus what one [`Self::push`] brought, provided the caller
+/// drains [`Self::next_frame`] before pushing more.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    /// Bytes of `bytes` that frames already given took.
+    taken: usize,
+}
+
+impl Decoder {
+    /// Adds bytes that came.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.taken > 0 {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes the greeting, once it is whole.
+    pub fn next_greeting(&mut self) -> Result<Option<Greeting>, CodecError> {
+        let rest = self.bytes.get(self.taken..).unwrap_or_default();
+        let seen = rest.len().min(MAGIC.len());
+        if rest[..seen] != MAGIC[..seen] {
+            // Wrong already: do not wait for the rest of something that is not ours.
+            let mut got = [0; 8];
+            got[..seen].copy_from_slice(&rest[..seen]);
+            return Err(CodecError::NotPolyrail { got });
+        }
+        let Some(greeting) = rest.first_chunk::<GREETING_BYTES>() else {
+            return Ok(None);
+        };
+        let greeting = Greeting::decode(greeting)?;
+        self.taken += GREETING_BYTES;
+        Ok(Some(greeting))
+    }
+
+    /// Takes the next frame, once it is whole. After an error the connection is of no use.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, CodecError> {
+        let rest = self.bytes.get(self.taken..).unwrap_or_default();
+        let Some((length, rest)) = rest.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > FRAME_BYTES_MAX {
+            return Err(CodecError::TooLong { bytes: length });
+        }
+        let Some(body) = rest.get(..length) else {
+            return Ok(None);
+        };
+        // A frame with trailing bytes is malformed too: postcard would ignore them.
+        let frame = match postcard::take_from_bytes::<Frame>(body) {
+            Ok((frame, [])) => frame,
+            _ => return Err(CodecError::Malformed { bytes: length }),
+        };
+        self.taken += 4 + length;
+        Ok(Some(frame))
+    }
+
+    /// Bytes that came and no frame has taken yet.
+    pub fn pending_bytes(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+}

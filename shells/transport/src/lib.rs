@@ -1,0 +1,161 @@
+//! The edge between the engine and what moves bytes.
+//!
+//! A transport has two halves. [`Endpoint`] is the initiator's: one belongs to one worker, posts what core
+//! decided and reports facts. The rest of [`Transport`] is the target's: it admits inbound lanes, carries
+//! out the peer's one-sided operations on [`memory::Region`]s, and fences them when the peer asks.
+//!
+//! Neither half decides anything. [`fault::FaultProxy`] wraps an [`Endpoint`] to slow, cut or delay rails,
+//! so that the engine under test is the shipped one.
+
+pub mod clock;
+pub mod fault;
+pub mod memory;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use polyrail_core::time::Instant;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::work::{Completion, LaneFact, PostBatch, Posted, Scope};
+
+use crate::clock::Clock;
+use crate::memory::{Region, RegionKey};
+
+/// A session between two engines, drawn at random by the target. Knowing it is what lets a lane in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId(pub [u8; 16]);
+
+impl fmt::Debug for SessionId {
+    /// Two bytes are enough to tell sessions apart in a log, and too few to join one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {:02x}{:02x}…", self.0[0], self.0[1])
+    }
+}
+
+/// Where a rail runs, as an endpoint needs it to open a lane.
+#[derive(Clone, Debug)]
+pub struct RailAddress {
+    /// Local address to bind to; `None` lets the kernel choose.
+    pub local: Option<IpAddr>,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+    /// The session that lanes on it join.
+    pub session: SessionId,
+}
+
+/// A peer's segment, as an endpoint needs it to name bytes of it.
+#[derive(Clone, Debug)]
+pub struct RemoteRegion {
+    /// The key that the peer drew when it registered the memory.
+    pub key: RegionKey,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// What an endpoint reports besides completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneReport {
+    /// Which lane.
+    pub lane: LaneId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// What about it.
+    pub fact: LaneFact,
+}
+
+/// Where [`Endpoint::poll`] puts what it found. Reused from call to call, so nothing is allocated once
+/// the vectors have grown.
+#[derive(Debug, Default)]
+pub struct Polled {
+    /// Completions, in the order in which they were seen.
+    pub completions: Vec<Completion>,
+    /// Facts about lanes. Those that stem from one lane are in order with each other; hand completions
+    /// in first.
+    pub lanes: Vec<LaneReport>,
+}
+
+/// The initiator's half of a transport, owned by one worker. No call blocks.
+pub trait Endpoint: Send {
+    /// Names a local segment, before any work refers to it. The endpoint drops its reference in
+    /// [`Self::detach_local`].
+    fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>);
+
+    /// Forgets a local segment. Works that still name it fail.
+    fn detach_local(&mut self, segment: SegmentRef);
+
+    /// Names a segment of a peer, before any work refers to it. Naming it again replaces it.
+    fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion);
+
+    /// Says where a rail runs, before a lane is opened on it. Saying it again replaces it for lanes
+    /// opened later.
+    fn attach_rail(&mut self, rail: RailId, address: RailAddress);
+
+    /// Starts to open a lane. Ends in [`LaneFact::Opened`] or [`LaneFact::OpenFailed`], the latter at
+    /// `by` at the latest.
+    fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant);
+
+    /// Takes works. They are carried out in order; each ends in one completion, unless the lane breaks.
+    fn post(&mut self, batch: &PostBatch) -> Posted;
+
+    /// Moves what can be moved and appends what happened to `out`. Bounded work.
+    fn poll(&mut self, now: Instant, out: &mut Polled);
+
+    /// Ends a lane's epoch on this side and answers with [`LaneFact::Fenced`] of `scope` (in a later
+    /// [`Self::poll`]). After [`Scope::Local`] the endpoint touches no memory for it any more. A fence of
+    /// an epoch that is already over is answered again.
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope);
+
+    /// Closes a lane that has nothing posted, or gives up opening it. Answers nothing.
+    fn close(&mut self, lane: LaneId, epoch: Epoch);
+
+    /// A descriptor that polls readable when [`Self::poll`] has something to do.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// When [`Self::poll`] has something to do although the descriptor says nothing.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// An inbound lane as the control plane accepted it: authenticated, not yet answered.
+#[derive(Debug)]
+pub struct InboundLane {
+    /// Whose.
+    pub session: SessionId,
+    /// The initiator's number for it.
+    pub lane: LaneId,
+    /// Its epoch. The transport refuses one that is not newer than the last fenced one.
+    pub epoch: Epoch,
+    /// The connection, non-blocking, with its greeting read and nothing else.
+    pub stream: TcpStream,
+}
+
+/// Called when a fence holds, with the number of works of that epoch that were delivered whole.
+pub type FenceAnswer = Box<dyn FnOnce(u32) + Send>;
+
+/// Called when everything of a session has ended.
+pub type RetireAnswer = Box<dyn FnOnce() + Send>;
+
+/// A way to move bytes between two engines. Shared by all workers.
+pub trait Transport: Send + Sync {
+    /// What it is called in rail names, configuration and output.
+    fn name(&self) -> &'static str;
+
+    /// The initiator's half for one worker.
+    fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>>;
+
+    /// Takes over an inbound lane, answers its greeting and serves it until it ends. The caller has
+    /// checked that the session exists.
+    fn admit(&self, lane: InboundLane);
+
+    /// Ends every inbound lane with this number up to this epoch, refuses such lanes from now on, and
+    /// then answers: the last receive into memory on their behalf has returned.
+    fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer);
+
+    /// Ends everything of a session and forgets it. No lane of it is admitted any more: the caller has
+    /// removed the session first, and calls this after the last [`Self::admit`] for it.
+    fn retire_session(&self, session: SessionId, answer: RetireAnswer);
+}

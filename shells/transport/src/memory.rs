@@ -1,0 +1,277 @@
+//! Registered memory: what transports may touch, and for how long.
+//!
+//! # Safety
+//!
+//! A [`Region`] is a raw range that the program, the peer's operations and this process's transports all
+//! use at once. Therefore nobody here ever makes a `&[u8]` or `&mut [u8]` of it: bytes move by system calls
+//! or raw copies, between [`Region::enter`] and the drop of the [`Entered`] it returns. [`Region::revoke`]
+//! waits for those, so once it has returned nothing in this process touches the range any more. Who made
+//! the region with [`Region::new`] keeps the range mapped until then.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use serde::{Deserialize, Serialize};
+
+/// What a peer may do to a segment. Checked by the segment's owner for every operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Access {
+    /// Nothing: only this process uses it, as source or destination.
+    Local,
+    /// Read it.
+    RemoteRead,
+    /// Read and write it.
+    #[default]
+    RemoteReadWrite,
+}
+
+impl Access {
+    /// Whether a peer may write.
+    pub const fn allows_remote_write(self) -> bool {
+        matches!(self, Self::RemoteReadWrite)
+    }
+
+    /// Whether a peer may read.
+    pub const fn allows_remote_read(self) -> bool {
+        matches!(self, Self::RemoteReadWrite | Self::RemoteRead)
+    }
+}
+
+/// Names a registration to peers: random, drawn anew for each one, so it cannot be guessed and does not
+/// outlive what it names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RegionKey(pub [u8; 16]);
+
+impl RegionKey {
+    /// A fresh key from the operating system.
+    pub fn random() -> io::Result<Self> {
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).map_err(|e| io::Error::other(e.to_string()))?;
+        Ok(Self(key))
+    }
+}
+
+impl fmt::Debug for RegionKey {
+    /// Two bytes tell keys apart in a log and open nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key {:02x}{:02x}…", self.0[0], self.0[1])
+    }
+}
+
+/// A range of this process's memory that transports may touch until it is revoked.
+pub struct Region {
+    base: NonNull<u8>,
+    bytes: u64,
+    access: Access,
+    key: RegionKey,
+    /// Whether the range may be touched. Held for reading while somebody does.
+    open: RwLock<bool>,
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+// SAFETY: `Region` hands out its range only as raw pointers, see the module's contract; everything else in
+// it is immutable or a lock.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Registers `bytes` from `base` on. `owner`, if any, is dropped with the region.
+    ///
+    /// # Safety
+    ///
+    /// The range is mapped, readable and writable (only readable suffices for a segment that is never a
+    /// destination), and stays so until [`Self::revoke`] has returned or the region is dropped. The program
+    /// accepts that transports read and write it meanwhile.
+    pub unsafe fn new(
+        base: NonNull<u8>,
+        bytes: u64,
+        access: Access,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> io::Result<Self> {
+        let key = RegionKey::random()?;
+        Ok(Self {
+            base,
+            bytes,
+            access,
+            key,
+            open: RwLock::new(true),
+            _owner: owner,
+        })
+    }
+
+    /// Allocates `bytes` of zeroed, page-aligned memory and registers it.
+    pub fn allocate(bytes: u64, access: Access) -> io::Result<Self> {
+        let mapping = Arc::new(Mapping::anonymous(bytes)?);
+        let base = mapping.base;
+        // SAFETY: the mapping is readable and writable and lives as long as the region, which owns it.
+        unsafe { Self::new(base, bytes, access, Some(mapping)) }
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What peers may do.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Its name to peers.
+    pub fn key(&self) -> RegionKey {
+        self.key
+    }
+
+    /// The first byte. Only to be dereferenced under the module's contract.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Whether `length` bytes from `offset` on lie inside.
+    pub fn contains(&self, offset: u64, length: u64) -> bool {
+        offset
+            .checked_add(length)
+            .is_some_and(|end| end <= self.bytes)
+    }
+
+    /// Permission to touch the range while the answer lives; `None` once it is revoked. Keep it short:
+    /// one system call or one copy.
+    pub fn enter(&self) -> Option<Entered<'_>> {
+        let open = self
+            .open
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        open.then_some(Entered {
+            region: self,
+            _open: open,
+        })
+    }
+
+    /// Ends all use of the range by this process's transports and waits for what is going on. A slow or
+    /// silent peer cannot hold it up: permission is asked for anew for every system call.
+    pub fn revoke(&self) {
+        *self
+            .open
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()) = false;
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Region({} bytes, {:?}, {:?})",
+            self.bytes, self.access, self.key
+        )
+    }
+}
+
+/// Proof that a region may be touched now.
+pub struct Entered<'a> {
+    region: &'a Region,
+    _open: RwLockReadGuard<'a, bool>,
+}
+
+impl Entered<'_> {
+    /// The address of `length` bytes from `offset` on; `None` if they do not lie inside. Valid until `self`
+    /// is dropped.
+    pub fn pointer(&self, offset: u64, length: u64) -> Option<*mut u8> {
+        if !self.region.contains(offset, length) {
+            return None;
+        }
+        // SAFETY: `offset <= bytes`, and the range is one mapped object (contract of `Region::new`).
+        Some(unsafe { self.region.base.as_ptr().add(offset as usize) })
+    }
+}
+
+/// Anonymous memory from the kernel.
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is only unmapped in `drop`; access to it follows the module's contract.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn anonymous(bytes: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes)
+            .ok()
+            .filter(|bytes| *bytes > 0 && *bytes <= isize::MAX as usize)
+            .ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("cannot allocate {bytes} bytes: give 1 to {}", isize::MAX),
+                )
+            })?;
+        // SAFETY: a fresh private anonymous mapping; no address is asked for, no descriptor is used.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base =
+            NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave address 0"))?;
+        Ok(Self { base, bytes })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `bytes` come from `mmap`, and nobody else unmaps them.
+        let answer = unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert_eq!(answer, 0, "munmap: {}", io::Error::last_os_error());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_past_the_end_have_no_address() {
+        let region = Region::allocate(4096, Access::RemoteReadWrite).unwrap();
+        let entered = region.enter().unwrap();
+        // (name, offset, length, inside)
+        let cases = [
+            ("all of it", 0, 4096, true),
+            ("nothing at the end", 4096, 0, true),
+            ("one byte past", 4096, 1, false),
+            ("overflow", u64::MAX, 2, false),
+            ("end overflows to inside", u64::MAX - 1, 4, false),
+        ];
+        for (name, offset, length, inside) in cases {
+            assert_eq!(entered.pointer(offset, length).is_some(), inside, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_revoked_region_cannot_be_entered() {
+        let region = Region::allocate(1, Access::Local).unwrap();
+        assert!(region.enter().is_some());
+        region.revoke();
+        assert!(region.enter().is_none());
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        for bytes in [0, u64::MAX, 1 << 62] {
+            assert!(Region::allocate(bytes, Access::Local).is_err(), "{bytes}");
+        }
+    }
+}
