@@ -2,8 +2,16 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod message;
+pub mod plan;
+mod queue;
+pub mod rail;
+pub mod report;
 pub mod ring;
+pub mod slice;
+pub mod table;
 pub mod time;
+pub mod topology;
 pub mod units;
 pub mod work;

@@ -1,10 +1,244 @@
-//! placeholder
-/// Id
-pub trait Id: Copy {
-    /// new
-    fn new(index: u32, generation: u32) -> Self;
-    /// index
-    fn index(self) -> u32;
-    /// generation
-    fn generation(self) -> u32;
+//! The submission ring: many producers hand fixed-size entries to one worker, without locks, without
+//! allocation and without `unsafe`.
+//!
+//! An entry is written into a slot that its producer has taken from a free list, and then published by one
+//! compare-and-swap on a cell of the ring. A producer that is preempted between the two delays nobody: its
+//! slot is not in the ring yet. (`heapless::mpmc` is deprecated for exactly that stall.)
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use crossbeam_utils::CachePadded;
+
+/// Words of an entry: 64 bytes.
+pub const ENTRY_WORDS: usize = 8;
+
+/// What the ring carries.
+pub type Entry = [u64; ENTRY_WORDS];
+
+const NIL: u32 = u32::MAX;
+
+/// Memory of one entry.
+#[derive(Debug)]
+pub struct Slot {
+    words: [AtomicU64; ENTRY_WORDS],
+    next_free: AtomicU32,
+}
+
+impl Slot {
+    /// For the arrays that a caller hands in.
+    #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
+    pub const EMPTY: Self =
+        Self { words: [const { AtomicU64::new(0) }; ENTRY_WORDS], next_free: AtomicU32::new(NIL) };
+}
+
+/// A ring over memory that the caller owns. The capacity is the shorter of the two arrays.
+///
+/// [`Self::push`] may be called from any thread, [`Self::pop`] from one at a time.
+#[derive(Debug)]
+pub struct Ring<'a> {
+    slots: &'a [Slot],
+    /// `lap << 32 | slot + 1`; slot 0 means empty. A cell serves lap after lap.
+    cells: &'a [AtomicU64],
+    /// Head of the free list: `use count << 32 | slot`.
+    free: CachePadded<AtomicU64>,
+    tail: CachePadded<AtomicU64>,
+    head: CachePadded<AtomicU64>,
+}
+
+/// The ring has no room; the entry comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full(pub Entry);
+
+impl<'a> Ring<'a> {
+    /// An empty ring.
+    pub fn new(slots: &'a [Slot], cells: &'a [AtomicU64]) -> Self {
+        let count = slots.len().min(cells.len()).min(NIL as usize - 1);
+        let (slots, cells) = (slots.get(..count).unwrap_or(&[]), cells.get(..count).unwrap_or(&[]));
+        for (index, slot) in slots.iter().enumerate() {
+            let next = if index + 1 < count { index as u32 + 1 } else { NIL };
+            slot.next_free.store(next, Relaxed);
+        }
+        for cell in cells {
+            cell.store(0, Relaxed);
+        }
+        let first = if count == 0 { NIL } else { 0 };
+        Self {
+            slots,
+            cells,
+            free: CachePadded::new(AtomicU64::new(u64::from(first))),
+            tail: CachePadded::new(AtomicU64::new(0)),
+            head: CachePadded::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// Appends an entry. Entries of one thread come out in the order in which it pushed them.
+    pub fn push(&self, entry: Entry) -> Result<(), Full> {
+        let Some((index, slot)) = self.take_slot() else {
+            return Err(Full(entry));
+        };
+        for (word, value) in slot.words.iter().zip(entry) {
+            word.store(value, Relaxed);
+        }
+        // There are as many cells as slots, so with a slot in hand a cell is free or becomes so as soon as
+        // the consumer's release of that slot's cell, which came first, is seen.
+        loop {
+            let position = self.tail.load(Acquire);
+            let Some((cell, lap)) = self.cell(position) else {
+                return Err(Full(entry));
+            };
+            let empty = lap << 32;
+            let full = empty | u64::from(index + 1);
+            if cell.compare_exchange(empty, full, AcqRel, Acquire).is_ok() {
+                // Help or be helped: whoever comes first moves the tail on.
+                let _ = self.tail.compare_exchange(position, position + 1, AcqRel, Relaxed);
+                return Ok(());
+            }
+            let _ = self.tail.compare_exchange(position, position + 1, AcqRel, Relaxed);
+        }
+    }
+
+    /// Takes the oldest entry.
+    pub fn pop(&self) -> Option<Entry> {
+        let position = self.head.load(Relaxed);
+        let (cell, lap) = self.cell(position)?;
+        let value = cell.load(Acquire);
+        let handle = value as u32;
+        if value >> 32 != lap || handle == 0 {
+            return None;
+        }
+        let slot = self.slots.get(handle as usize - 1)?;
+        let mut entry = [0; ENTRY_WORDS];
+        for (value, word) in entry.iter_mut().zip(&slot.words) {
+            *value = word.load(Relaxed);
+        }
+        // A producer that filled the cell and was preempted may not have moved the tail yet; it must not
+        // find the next lap's empty cell at the old position.
+        let _ = self.tail.compare_exchange(position, position + 1, AcqRel, Relaxed);
+        cell.store((lap + 1) << 32, Release);
+        self.head.store(position + 1, Release);
+        self.give_slot(handle - 1, slot);
+        Some(entry)
+    }
+
+    /// Whether [`Self::pop`] would find nothing now.
+    pub fn is_empty(&self) -> bool {
+        let position = self.head.load(Acquire);
+        self.cell(position)
+            .is_none_or(|(cell, lap)| {
+                let value = cell.load(Acquire);
+                value >> 32 != lap || value as u32 == 0
+            })
+    }
+
+    fn cell(&self, position: u64) -> Option<(&AtomicU64, u64)> {
+        let count = self.cells.len() as u64;
+        let lap = position.checked_div(count)? & u64::from(u32::MAX);
+        self.cells.get((position % count) as usize).map(|cell| (cell, lap))
+    }
+
+    fn take_slot(&self) -> Option<(u32, &Slot)> {
+        let mut free = self.free.load(Acquire);
+        loop {
+            let slot = self.slots.get(free as u32 as usize)?;
+            let next = slot.next_free.load(Relaxed);
+            // The use count makes a slot that went and came back meanwhile a different one.
+            let taken = ((free >> 32).wrapping_add(1) << 32) | u64::from(next);
+            match self.free.compare_exchange_weak(free, taken, AcqRel, Acquire) {
+                Ok(_) => return Some((free as u32, slot)),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    fn give_slot(&self, index: u32, slot: &Slot) {
+        let mut free = self.free.load(Acquire);
+        loop {
+            slot.next_free.store(free as u32, Relaxed);
+            let given = ((free >> 32).wrapping_add(1) << 32) | u64::from(index);
+            match self.free.compare_exchange_weak(free, given, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(now) => free = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::vec::Vec;
+    use std::{thread, vec};
+
+    fn memory(count: usize) -> (Vec<Slot>, Vec<AtomicU64>) {
+        ((0..count).map(|_| Slot::EMPTY).collect(), (0..count).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    #[test]
+    fn full_gives_the_entry_back_and_order_is_kept() {
+        let (slots, cells) = memory(3);
+        let ring = Ring::new(&slots, &cells);
+        for lap in 0..10 {
+            for i in 0..3 {
+                ring.push([lap * 3 + i; 8]).unwrap();
+            }
+            assert_eq!(ring.push([99; 8]), Err(Full([99; 8])));
+            for i in 0..3 {
+                assert_eq!(ring.pop(), Some([lap * 3 + i; 8]));
+            }
+            assert!(ring.is_empty());
+            assert_eq!(ring.pop(), None);
+        }
+    }
+
+    #[test]
+    fn a_ring_without_memory_is_full_and_empty() {
+        let ring = Ring::new(&[], &[]);
+        assert_eq!(ring.push([1; 8]), Err(Full([1; 8])));
+        assert_eq!(ring.pop(), None);
+        assert!(ring.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_lost_doubled_or_torn_between_threads() {
+        const PRODUCERS: u64 = 3;
+        const EACH: u64 = if cfg!(miri) { 50 } else { 20_000 };
+        let (slots, cells) = memory(7);
+        let ring = Ring::new(&slots, &cells);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for producer in 0..PRODUCERS {
+                let ring = &ring;
+                let stop = &stop;
+                scope.spawn(move || {
+                    for i in 0..EACH {
+                        let mut entry = [producer << 32 | i; 8];
+                        while let Err(Full(back)) = ring.push(entry) {
+                            if stop.load(Relaxed) {
+                                return;
+                            }
+                            entry = back;
+                            thread::yield_now();
+                        }
+                    }
+                });
+            }
+            let mut next = vec![0; PRODUCERS as usize];
+            let mut seen = 0;
+            while seen < PRODUCERS * EACH {
+                let Some(entry) = ring.pop() else {
+                    thread::yield_now();
+                    continue;
+                };
+                let (producer, i) = ((entry[0] >> 32) as usize, entry[0] & 0xffff_ffff);
+                if entry.iter().any(|word| *word != entry[0]) || next[producer] != i {
+                    stop.store(true, Relaxed);
+                    panic!("producer {producer}: expected {}, got {entry:?}", next[producer]);
+                }
+                next[producer] += 1;
+                seen += 1;
+            }
+        });
+    }
 }

@@ -208,7 +208,7 @@ macro_rules! generational_id {
             }
         }
 
-        impl $crate::ring::Id for $name {
+        impl $crate::table::Id for $name {
             fn new(index: u32, generation: u32) -> Self {
                 Self { index, generation }
             }

@@ -1,0 +1,144 @@
+//! Batches: requests submitted together and awaited together, counted so that a batch of any size answers
+//! in O(1) and ends in one event.
+//!
+//! Source: TENT (arXiv:2604.00368v1) §4.4.
+
+use crate::report::{Report, Status};
+
+/// A batch at a glance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchReport {
+    /// `Pending` while it lasts; then `Completed` if every request did, else the status of the first one
+    /// that ended otherwise, but `Indeterminate` if any did.
+    pub status: Status,
+    /// Requests in it so far.
+    pub requests: u32,
+    /// Requests that have ended.
+    pub ended: u32,
+    /// Requests that ended other than `Completed`.
+    pub failed: u32,
+    /// Bytes proven to have arrived, of the requests that have ended.
+    pub delivered_bytes: u64,
+}
+
+/// The counters of one batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    report: BatchReport,
+    verdict: Status,
+    sealed: bool,
+    /// The caller's word for it.
+    pub tag: u64,
+}
+
+impl Batch {
+    /// An empty, open batch.
+    pub const fn new(tag: u64) -> Self {
+        let report = BatchReport {
+            status: Status::Pending,
+            requests: 0,
+            ended: 0,
+            failed: 0,
+            delivered_bytes: 0,
+        };
+        Self { report, verdict: Status::Completed, sealed: false, tag }
+    }
+
+    /// Counts a request in. No effect once sealed: `false`.
+    pub fn add(&mut self) -> bool {
+        if self.sealed {
+            return false;
+        }
+        self.report.requests += 1;
+        true
+    }
+
+    /// No more requests will come. `true` if the batch has ended by that.
+    pub fn seal(&mut self) -> bool {
+        self.sealed = true;
+        self.settle()
+    }
+
+    /// Counts the end of a request. `true` if the batch has ended by that.
+    pub fn end(&mut self, report: &Report) -> bool {
+        self.report.ended += 1;
+        self.report.delivered_bytes = self.report.delivered_bytes.saturating_add(report.delivered_bytes);
+        if report.status != Status::Completed {
+            self.report.failed += 1;
+            if self.verdict == Status::Completed || report.status == Status::Indeterminate {
+                self.verdict = report.status;
+            }
+        }
+        self.settle()
+    }
+
+    /// How it stands.
+    pub const fn report(&self) -> BatchReport {
+        self.report
+    }
+
+    fn settle(&mut self) -> bool {
+        let ends = self.sealed
+            && self.report.status == Status::Pending
+            && self.report.ended == self.report.requests;
+        if ends {
+            self.report.status = self.verdict;
+        }
+        ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Local, Remote};
+
+    fn ended(status: Status) -> Report {
+        Report {
+            status,
+            delivered_bytes: 10,
+            cause: None,
+            local: Local::Released,
+            remote: Remote::Settled,
+        }
+    }
+
+    #[test]
+    fn a_batch_ends_once_and_only_when_sealed() {
+        let mut batch = Batch::new(0);
+        assert!(batch.add() && batch.add());
+        assert!(!batch.end(&ended(Status::Completed)));
+        assert!(!batch.end(&ended(Status::Completed)), "not sealed yet");
+        assert!(batch.seal());
+        assert!(!batch.add(), "sealed");
+        assert_eq!(batch.report().status, Status::Completed);
+        assert_eq!(batch.report().delivered_bytes, 20);
+    }
+
+    #[test]
+    fn the_verdict_is_the_first_bad_end_unless_one_is_indeterminate() {
+        use Status::{Cancelled, Completed, Failed, Indeterminate};
+        // (name, how the requests end, verdict)
+        let cases = [
+            ("all well", [Completed, Completed, Completed], Completed),
+            ("first bad one counts", [Completed, Failed, Cancelled], Failed),
+            ("indeterminate outweighs", [Failed, Indeterminate, Completed], Indeterminate),
+        ];
+        for (name, ends, verdict) in cases {
+            let mut batch = Batch::new(0);
+            for _ in ends {
+                batch.add();
+            }
+            batch.seal();
+            for (i, status) in ends.into_iter().enumerate() {
+                assert_eq!(batch.end(&ended(status)), i == 2, "{name}");
+            }
+            assert_eq!(batch.report().status, verdict, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_empty_batch_ends_when_sealed() {
+        assert!(Batch::new(0).seal());
+    }
+}

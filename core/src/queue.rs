@@ -1,0 +1,185 @@
+//! Queues threaded through table rows: no memory of their own, O(1) at both ends and in the middle.
+
+use crate::table::{Id, NIL, Table};
+
+/// A row's place in the one queue that it is in, if any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    previous: u32,
+    next: u32,
+    queued: bool,
+}
+
+impl Link {
+    /// In no queue.
+    pub(crate) const NONE: Self = Self { previous: NIL, next: NIL, queued: false };
+
+    /// Whether the row is in a queue.
+    pub(crate) const fn is_queued(&self) -> bool {
+        self.queued
+    }
+}
+
+/// Something whose rows have links that belong together. `KIND` tells apart the links of one row.
+pub(crate) trait Links<const KIND: usize> {
+    /// The link of a row; `None` if there is no such row.
+    fn link(&mut self, index: u32) -> Option<&mut Link>;
+}
+
+/// A value with one link of this kind.
+pub(crate) trait Linked<const KIND: usize> {
+    /// Its link.
+    fn link(&mut self) -> &mut Link;
+}
+
+impl<T: Linked<KIND>, I: Id, const KIND: usize> Links<KIND> for Table<'_, T, I> {
+    fn link(&mut self, index: u32) -> Option<&mut Link> {
+        self.at_mut(index).map(Linked::link)
+    }
+}
+
+impl<T: Linked<KIND>, const KIND: usize> Links<KIND> for [T] {
+    fn link(&mut self, index: u32) -> Option<&mut Link> {
+        self.get_mut(index as usize).map(Linked::link)
+    }
+}
+
+/// A first-in first-out queue of rows. `KIND` says which link of the rows it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queue<const KIND: usize> {
+    head: u32,
+    tail: u32,
+    length: u32,
+}
+
+impl<const KIND: usize> Queue<KIND> {
+    /// An empty queue.
+    pub(crate) const EMPTY: Self = Self { head: NIL, tail: NIL, length: 0 };
+
+    /// Rows in it.
+    pub(crate) const fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    /// Whether there is none.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The first row.
+    pub(crate) const fn front(&self) -> Option<u32> {
+        if self.head == NIL { None } else { Some(self.head) }
+    }
+
+    /// The last row.
+    pub(crate) const fn back(&self) -> Option<u32> {
+        if self.tail == NIL { None } else { Some(self.tail) }
+    }
+
+    /// The row behind `index`, which must be in this queue.
+    pub(crate) fn after<L: Links<KIND> + ?Sized>(&self, rows: &mut L, index: u32) -> Option<u32> {
+        let next = rows.link(index)?.next;
+        if next == NIL { None } else { Some(next) }
+    }
+
+    /// Appends a row; a row that is in a queue already stays where it is.
+    pub(crate) fn push_back<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L, index: u32) {
+        let tail = self.tail;
+        let Some(link) = rows.link(index).filter(|link| !link.queued) else {
+            return;
+        };
+        *link = Link { previous: tail, next: NIL, queued: true };
+        match rows.link(tail) {
+            Some(last) => last.next = index,
+            None => self.head = index,
+        }
+        self.tail = index;
+        self.length += 1;
+    }
+
+    /// Puts a row in front; a row that is in a queue already stays where it is.
+    pub(crate) fn push_front<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L, index: u32) {
+        let head = self.head;
+        let Some(link) = rows.link(index).filter(|link| !link.queued) else {
+            return;
+        };
+        *link = Link { previous: NIL, next: head, queued: true };
+        match rows.link(head) {
+            Some(first) => first.previous = index,
+            None => self.tail = index,
+        }
+        self.head = index;
+        self.length += 1;
+    }
+
+    /// Takes a row out, wherever it is. The row must be in this queue or in none.
+    pub(crate) fn remove<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L, index: u32) {
+        let Some(link) = rows.link(index).filter(|link| link.queued) else {
+            return;
+        };
+        let Link { previous, next, .. } = core::mem::replace(link, Link::NONE);
+        match rows.link(previous) {
+            Some(before) => before.next = next,
+            None => self.head = next,
+        }
+        match rows.link(next) {
+            Some(behind) => behind.previous = previous,
+            None => self.tail = previous,
+        }
+        self.length -= 1;
+    }
+
+    /// Takes the first row out.
+    pub(crate) fn pop_front<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L) -> Option<u32> {
+        let index = self.front()?;
+        self.remove(rows, index);
+        Some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use quickcheck::quickcheck;
+    use std::collections::VecDeque;
+    use std::vec::Vec;
+
+    struct Item(Link);
+    impl Linked<0> for Item {
+        fn link(&mut self) -> &mut Link {
+            &mut self.0
+        }
+    }
+
+    quickcheck! {
+        fn behaves_like_a_deque(ops: Vec<(u8, u8)>) -> bool {
+            let mut items: Vec<Item> = (0..8).map(|_| Item(Link::NONE)).collect();
+            let mut queue = Queue::<0>::EMPTY;
+            let mut model = VecDeque::new();
+            for (op, index) in ops {
+                let index = u32::from(index % 8);
+                match op % 4 {
+                    0 if !model.contains(&index) => model.push_back(index),
+                    1 if !model.contains(&index) => model.push_front(index),
+                    2 => model.retain(|i| *i != index),
+                    _ => {}
+                }
+                match op % 4 {
+                    0 => queue.push_back(&mut items[..], index),
+                    1 => queue.push_front(&mut items[..], index),
+                    2 => queue.remove(&mut items[..], index),
+                    _ => if queue.pop_front(&mut items[..]) != model.pop_front() { return false },
+                }
+                if queue.len() != model.len() || queue.back() != model.back().copied() { return false }
+            }
+            let mut walked = Vec::new();
+            let mut next = queue.front();
+            while let Some(index) = next {
+                walked.push(index);
+                next = queue.after(&mut items[..], index);
+            }
+            walked == Vec::from(model)
+        }
+    }
+}

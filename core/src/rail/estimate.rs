@@ -1,0 +1,286 @@
+//! How fast a rail is, learned from its completions.
+//!
+//! Source: TENT (arXiv:2604.00368v1) eq. 1 for prediction as β0 + queue / rate. We differ in how the rate is
+//! learned: a ratio of decayed sums of bytes and *busy* time. A mean of rates reads too high when completions
+//! come in bursts, and bytes / latency reads our own queueing as slowness.
+
+use crate::time::{Duration, Instant};
+use crate::units::Rate;
+
+/// What is known of a rail or device before the first completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EstimateConfig {
+    /// The rate to start from.
+    pub rate_nominal: Rate,
+    /// The delay of an empty rail to start from: post to completion of an empty slice.
+    pub delay_base: Duration,
+    /// Tier of the rail; a farther one starts from a milder guess, and nothing after that.
+    pub tier: u8,
+}
+
+/// The sums keep 9/10 of themselves at each completion.
+const DECAY_KEEP: u64 = 9;
+const DECAY_OF: u64 = 10;
+/// The first guess weighs as much as this much busy time.
+const PRIOR_BUSY: Duration = Duration::from_micros(10);
+/// No rate above ten times the nominal one is believed.
+const RATE_FACTOR_MAX: u64 = 10;
+/// Busy time of one sample is at most that of a rail 20,000 times slower than nominal.
+const BUSY_FACTOR_MAX: u64 = 20_000;
+/// Delay mean and deviation move by a twentieth per completion.
+const DELAY_WEIGHT: u64 = 20;
+/// The delay that a window makes room for is at most this above eight base delays.
+const DELAY_EXTRA_MAX: Duration = Duration::from_micros(50);
+/// The base delay is the least one seen in one or two spans of this.
+const BASE_SPAN: Duration = Duration::from_secs(10);
+/// A window holds at least this time's worth of bytes, or three slices, beyond the delay.
+const WINDOW_QUEUE: Duration = Duration::from_micros(20);
+const WINDOW_SLICES: u64 = 3;
+
+/// One completion, as the estimate sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// When the slice was posted.
+    pub posted_at: Instant,
+    /// When its completion was seen.
+    pub seen_at: Instant,
+    /// Bytes in flight on the rail before it.
+    pub ahead_bytes: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// The learned state of one rail or device.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimate {
+    config: EstimateConfig,
+    bytes_sum: u64,
+    busy_sum: Duration,
+    rate: Rate,
+    delay_mean: Duration,
+    delay_deviation: Duration,
+    delay_base: Duration,
+    /// Least delay of an unqueued slice in the span that started at `base_since`.
+    base_candidate: Duration,
+    base_since: Instant,
+    last_seen: Instant,
+}
+
+impl Estimate {
+    /// Nothing learned yet.
+    pub fn new(config: EstimateConfig) -> Self {
+        // Prior 1, 1.25, 2, … by tier.
+        let rate = match config.tier {
+            0 => config.rate_nominal,
+            1 => config.rate_nominal.scaled(4, 5),
+            _ => config.rate_nominal.scaled(1, 2),
+        };
+        Self {
+            config,
+            bytes_sum: rate.bytes_in(PRIOR_BUSY).max(1),
+            busy_sum: PRIOR_BUSY,
+            rate,
+            delay_mean: config.delay_base,
+            delay_deviation: Duration::ZERO,
+            delay_base: config.delay_base,
+            base_candidate: Duration::MAX,
+            base_since: Instant::ZERO,
+            last_seen: Instant::ZERO,
+        }
+    }
+
+    /// Learns from one completion.
+    pub fn handle_completion(&mut self, sample: Sample) {
+        let started = (sample.posted_at + self.delay_base).max(self.last_seen);
+        let busy_max = self.config.rate_nominal.time_for(sample.bytes).times(BUSY_FACTOR_MAX);
+        let busy = sample.seen_at.since(started).min(busy_max);
+        self.bytes_sum = decay(self.bytes_sum).saturating_add(sample.bytes);
+        self.busy_sum = Duration::from_nanos(decay(self.busy_sum.as_nanos())) + busy;
+        self.set_rate(Rate::from_bytes_in(self.bytes_sum, self.busy_sum));
+        self.last_seen = self.last_seen.max(sample.seen_at);
+        self.learn_delay(sample);
+    }
+
+    /// Learns from a probe of some bytes that met an idle rail: halfway to what it measured.
+    pub fn handle_probe(&mut self, bytes: u64, took: Duration) {
+        let busy = took.minus(self.delay_base).max(Duration::from_nanos(1));
+        let measured = Rate::from_bytes_in(bytes, busy);
+        let halfway = Rate::from_bytes_per_sec(
+            self.rate.bytes_per_sec() / 2 + measured.bytes_per_sec() / 2,
+        );
+        self.set_rate(halfway);
+        // As many bytes as before, at the new rate, so that the next completions weigh as usual.
+        self.busy_sum = self.rate.time_for(self.bytes_sum).max(Duration::from_nanos(1));
+    }
+
+    /// Forgets the rate but keeps the base delay: after an outage the old rate says nothing.
+    pub fn reset(&mut self) {
+        let base = self.delay_base;
+        *self = Self { delay_base: base, delay_mean: base, ..Self::new(self.config) };
+    }
+
+    /// The learned rate.
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// β0: post to completion of an empty slice on an empty rail.
+    pub fn delay_base(&self) -> Duration {
+        self.delay_base
+    }
+
+    /// Bytes that keep the rail busy without queueing more than needed: the rate times the delay (as
+    /// seen, not as hoped, or late sight of completions would shrink the window and the rate with it)
+    /// plus a little.
+    pub fn window_bytes(&self, slice_bytes: u32) -> u64 {
+        let delay_max = DELAY_EXTRA_MAX + self.delay_base.times(8);
+        let delay = (self.delay_mean + self.delay_deviation.times(4)).min(delay_max).max(self.delay_base);
+        let queue = self.rate.bytes_in(WINDOW_QUEUE).max(WINDOW_SLICES * u64::from(slice_bytes));
+        self.rate.bytes_in(delay).saturating_add(queue)
+    }
+
+    fn set_rate(&mut self, rate: Rate) {
+        self.rate = rate.min(self.config.rate_nominal.scaled(RATE_FACTOR_MAX, 1));
+    }
+
+    fn learn_delay(&mut self, sample: Sample) {
+        let latency = sample.seen_at.since(sample.posted_at);
+        let delay = latency.minus(self.rate.time_for(sample.ahead_bytes.saturating_add(sample.bytes)));
+        let error = delay.as_nanos().abs_diff(self.delay_mean.as_nanos());
+        self.delay_mean = towards(self.delay_mean, delay.as_nanos());
+        self.delay_deviation = towards(self.delay_deviation, error);
+        if sample.ahead_bytes == 0 {
+            self.base_candidate = self.base_candidate.min(delay);
+            self.delay_base = self.delay_base.min(delay);
+        }
+        if sample.seen_at.since(self.base_since) >= BASE_SPAN {
+            if self.base_candidate != Duration::MAX {
+                self.delay_base = self.base_candidate;
+            }
+            self.base_candidate = Duration::MAX;
+            self.base_since = sample.seen_at;
+        }
+    }
+}
+
+fn decay(sum: u64) -> u64 {
+    // Divide first where the product would overflow; precision is no matter there.
+    sum.checked_mul(DECAY_KEEP).map_or(sum / DECAY_OF * DECAY_KEEP, |product| product / DECAY_OF)
+}
+
+fn towards(mean: Duration, sample: u64) -> Duration {
+    let mean = mean.as_nanos();
+    let step = mean.abs_diff(sample) / DELAY_WEIGHT;
+    Duration::from_nanos(if sample > mean { mean.saturating_add(step) } else { mean - step })
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
+
+    const SLICE: u64 = 65_536;
+    const CONFIG: EstimateConfig = EstimateConfig {
+        rate_nominal: Rate::from_bytes_per_sec(25_000_000_000),
+        delay_base: Duration::from_micros(3),
+        tier: 0,
+    };
+
+    /// Feeds `count` slices that queue behind each other on a rail of this rate, seen every `poll`.
+    fn saturate(estimate: &mut Estimate, start: Instant, rate: Rate, poll: Duration, count: u64) -> Instant {
+        let ahead = 4;
+        let service = rate.time_for(SLICE);
+        let mut served = start + CONFIG.delay_base;
+        for _ in 0..count {
+            let posted = Instant::from_nanos(served.as_nanos()
+                .saturating_sub(CONFIG.delay_base.as_nanos() + ahead * service.as_nanos()));
+            served = served + service;
+            let seen = Instant::from_nanos(
+                served.as_nanos().div_ceil(poll.as_nanos().max(1)) * poll.as_nanos().max(1));
+            let sample = Sample { posted_at: posted, seen_at: seen, ahead_bytes: ahead * SLICE, bytes: SLICE };
+            estimate.handle_completion(sample);
+        }
+        served
+    }
+
+    fn within(rate: Rate, bytes_per_sec: u64, percent: u64) -> bool {
+        rate.bytes_per_sec().abs_diff(bytes_per_sec) <= bytes_per_sec * percent / 100
+    }
+
+    #[test]
+    fn the_rate_of_a_busy_rail_is_learned_whatever_it_was_before() {
+        // (name, true rate in B/s, poll interval in ns, tolerance in %)
+        let cases = [
+            ("as nominal", 25_000_000_000, 1, 2),
+            ("a fifth", 5_000_000_000, 1, 2),
+            ("a thousandth", 25_000_000, 1, 2),
+            ("seen in bursts", 25_000_000_000, 20_000, 25),
+        ];
+        for (name, rate, poll, percent) in cases {
+            let mut estimate = Estimate::new(CONFIG);
+            let start = Instant::from_nanos(1_000_000_000);
+            saturate(&mut estimate, start, Rate::from_bytes_per_sec(rate), Duration::from_nanos(poll), 100);
+            assert!(within(estimate.rate(), rate, percent), "{name}: {:?}", estimate.rate());
+        }
+    }
+
+    #[test]
+    fn a_slowed_rail_is_noticed_within_a_few_slices_and_recovers() {
+        let mut estimate = Estimate::new(CONFIG);
+        let (fast, slow) = (Rate::from_bytes_per_sec(25_000_000_000), Rate::from_bytes_per_sec(5_000_000_000));
+        let none = Duration::from_nanos(1);
+        let t = saturate(&mut estimate, Instant::from_nanos(1_000_000_000), fast, none, 50);
+        let t = saturate(&mut estimate, t, slow, none, 10);
+        assert!(estimate.rate().bytes_per_sec() < 9_000_000_000, "{:?}", estimate.rate());
+        saturate(&mut estimate, t, fast, none, 60);
+        assert!(within(estimate.rate(), 25_000_000_000, 10), "{:?}", estimate.rate());
+    }
+
+    #[test]
+    fn late_sight_widens_the_window_instead_of_shrinking_it() {
+        // Pitfall "window collapse": completions seen late must not make the window too short for the delay.
+        let mut estimate = Estimate::new(CONFIG);
+        let before = estimate.window_bytes(SLICE as u32);
+        for i in 0..200 {
+            let posted_at = Instant::from_nanos(1_000_000_000 + i * 60_000);
+            let seen_at = posted_at + Duration::from_micros(50);
+            estimate.handle_completion(Sample { posted_at, seen_at, ahead_bytes: 0, bytes: SLICE });
+        }
+        let rate = estimate.rate();
+        let window = estimate.window_bytes(SLICE as u32);
+        assert!(window >= rate.bytes_in(CONFIG.delay_base) + 3 * SLICE, "{window} from {before}");
+    }
+
+    #[test]
+    fn a_probe_moves_the_rate_halfway() {
+        let mut estimate = Estimate::new(CONFIG);
+        let took = CONFIG.delay_base + Rate::from_bytes_per_sec(5_000_000_000).time_for(SLICE);
+        estimate.handle_probe(SLICE, took);
+        assert!(within(estimate.rate(), 15_000_000_000, 1), "{:?}", estimate.rate());
+    }
+
+    #[test]
+    fn a_reset_forgets_the_rate() {
+        let mut estimate = Estimate::new(CONFIG);
+        let slow = Rate::from_bytes_per_sec(1_000_000);
+        saturate(&mut estimate, Instant::from_nanos(1_000_000_000), slow, Duration::from_nanos(1), 50);
+        estimate.reset();
+        assert_eq!(estimate.rate(), CONFIG.rate_nominal);
+    }
+
+    quickcheck! {
+        fn any_samples_leave_a_usable_estimate(samples: Vec<(u64, u32, u32, u32)>) -> bool {
+            let mut estimate = Estimate::new(CONFIG);
+            for (posted, took, ahead, bytes) in samples {
+                let posted_at = Instant::from_nanos(posted);
+                let seen_at = posted_at + Duration::from_nanos(u64::from(took));
+                let bytes = u64::from(bytes).max(1);
+                estimate.handle_completion(Sample { posted_at, seen_at, ahead_bytes: u64::from(ahead), bytes });
+            }
+            estimate.window_bytes(SLICE as u32) >= 3 * SLICE
+                && estimate.rate().bytes_per_sec() <= 10 * 25_001_000_000
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Whether a rail may carry user slices: one packed word, changed by compare-and-swap, so that workers share it.
+//!
+//! Source: TENT failover document, "RDMA rail recovery", for the states and the two recovery signals. We
+//! differ (mode `decay`): a rail pauses at its first incident, probes of a scratch word decide about its
+//! return instead of user memory, and the memory of earlier incidents decays instead of vanishing.
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+use crate::time::{Duration, Instant};
+
+/// Where a rail stands with the scheduler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RailState {
+    /// Takes slices.
+    Healthy,
+    /// Takes none; a probe is due at some time.
+    Paused,
+    /// A worker is probing it with scratch transfers.
+    Probing,
+}
+
+impl RailState {
+    /// The state in one word, as JSON says it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Paused => "paused",
+            Self::Probing => "probing",
+        }
+    }
+}
+
+/// Shortest time between probes.
+const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// Longest time between probes.
+const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// Probes come every (time paused / this).
+const PROBE_INTERVAL_PART: u64 = 100;
+/// A rail that stays healthy this long has one incident forgotten.
+const FLAP_MEMORY: Duration = Duration::from_secs(10);
+/// Incidents remembered.
+const FLAPS_MAX: u8 = 15;
+/// Doublings of the first wait that flaps can cause.
+const FLAP_DOUBLINGS_MAX: u8 = 5;
+
+/// The word's content: when the state began, and what led to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Record {
+    state: RailState,
+    /// Incidents remembered.
+    flaps: u8,
+    /// While probing: by whom.
+    worker: u16,
+    /// Healthy: since the return. Paused and probing: since the incident. Milliseconds, 40 bits.
+    since_ms: u64,
+}
+
+const SINCE_BITS: u32 = 40;
+
+impl Record {
+    const fn pack(self) -> u64 {
+        let state = match self.state {
+            RailState::Healthy => 0,
+            RailState::Paused => 1,
+            RailState::Probing => 2,
+        };
+        state << 62
+            | (self.flaps as u64) << 56
+            | (self.worker as u64) << SINCE_BITS
+            | self.since_ms & ((1 << SINCE_BITS) - 1)
+    }
+
+    const fn unpack(word: u64) -> Self {
+        let state = match word >> 62 {
+            0 => RailState::Healthy,
+            1 => RailState::Paused,
+            _ => RailState::Probing,
+        };
+        Self {
+            state,
+            flaps: (word >> 56 & 0x3f) as u8,
+            worker: (word >> SINCE_BITS) as u16,
+            since_ms: word & ((1 << SINCE_BITS) - 1),
+        }
+    }
+
+    const fn since(self) -> Instant {
+        Instant::from_nanos(self.since_ms * 1_000_000)
+    }
+
+    /// How many of the remembered incidents still count after a healthy time.
+    const fn flaps_left(self, now: Instant) -> u8 {
+        let forgotten = now.since(self.since()).as_nanos() / FLAP_MEMORY.as_nanos();
+        if forgotten >= self.flaps as u64 { 0 } else { self.flaps - forgotten as u8 }
+    }
+}
+
+/// The health of one rail.
+///
+/// `Healthy` → (incident) → `Paused` → (probe due, one worker claims it) → `Probing` → (good) → `Healthy`, or
+/// (bad) → `Paused` with the next probe later. The healthy success path does not come here at all.
+#[derive(Debug)]
+pub struct RailHealth {
+    word: AtomicU64,
+    /// When the next probe is due, in nanoseconds. Only meaningful while paused.
+    probe_at: AtomicU64,
+}
+
+impl RailHealth {
+    /// A healthy rail.
+    pub const fn new() -> Self {
+        Self { word: AtomicU64::new(0), probe_at: AtomicU64::new(0) }
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> RailState {
+        Record::unpack(self.word.load(Acquire)).state
+    }
+
+    /// Something happened that speaks against the rail. `true` if it was healthy until now: the same incident
+    /// reported by more workers, or by flushed neighbours, counts once.
+    pub fn handle_incident(&self, now: Instant) -> bool {
+        let changed = self.change(|record| match record.state {
+            RailState::Healthy => Some(Record {
+                state: RailState::Paused,
+                flaps: (record.flaps_left(now) + 1).min(FLAPS_MAX),
+                worker: 0,
+                since_ms: now.as_nanos() / 1_000_000,
+            }),
+            RailState::Paused | RailState::Probing => None,
+        });
+        if let Some(record) = changed {
+            let doublings = (record.flaps - 1).min(FLAP_DOUBLINGS_MAX);
+            self.probe_at.store((now + PROBE_INTERVAL_MIN.times(1 << doublings)).as_nanos(), Release);
+        }
+        changed.is_some()
+    }
+
+    /// When a probe is due, if the rail is paused.
+    pub fn probe_at(&self) -> Option<Instant> {
+        (self.state() == RailState::Paused).then(|| Instant::from_nanos(self.probe_at.load(Acquire)))
+    }
+
+    /// Claims the probe that is due for `worker`. `true` for one worker only.
+    pub fn claim_probe(&self, now: Instant, worker: u16) -> bool {
+        if self.probe_at().is_none_or(|at| now < at) {
+            return false;
+        }
+        self.change(|record| match record.state {
+            RailState::Paused => Some(Record { state: RailState::Probing, worker, ..record }),
+            RailState::Healthy | RailState::Probing => None,
+        })
+        .is_some()
+    }
+
+    /// How long a probe may take, and how long until the next one: a hundredth of the time paused so far,
+    /// within bounds.
+    pub fn probe_interval(&self, now: Instant) -> Duration {
+        let record = Record::unpack(self.word.load(Acquire));
+        now.since(record.since())
+            .divided_by(PROBE_INTERVAL_PART)
+            .clamp(PROBE_INTERVAL_MIN, PROBE_INTERVAL_MAX)
+    }
+
+    /// The probe that `worker` had claimed came back well: re-admits the rail.
+    pub fn handle_probe_good(&self, now: Instant, worker: u16) -> bool {
+        self.change(|record| match record.state {
+            RailState::Probing if record.worker == worker => Some(Record {
+                state: RailState::Healthy,
+                worker: 0,
+                since_ms: now.as_nanos() / 1_000_000,
+                ..record
+            }),
+            _ => None,
+        })
+        .is_some()
+    }
+
+    /// The probe that `worker` had claimed failed, or was given up: the next one is due an interval later.
+    pub fn handle_probe_bad(&self, now: Instant, worker: u16) -> bool {
+        // First the time, then the state, or another worker could find the old time still due.
+        let interval = self.probe_interval(now);
+        self.probe_at.store((now + interval).as_nanos(), Release);
+        self.change(|record| match record.state {
+            RailState::Probing if record.worker == worker => {
+                Some(Record { state: RailState::Paused, worker: 0, ..record })
+            }
+            _ => None,
+        })
+        .is_some()
+    }
+
+    /// Incidents that still count: a rail with more of them gets its full window back more slowly.
+    pub fn flaps(&self) -> u8 {
+        Record::unpack(self.word.load(Acquire)).flaps
+    }
+
+    /// The only place that writes the word. Gives the new record if there is one.
+    fn change(&self, next: impl Fn(Record) -> Option<Record>) -> Option<Record> {
+        self.word
+            .fetch_update(AcqRel, Acquire, |word| next(Record::unpack(word)).map(Record::pack))
+            .ok()
+            .and_then(|before| next(Record::unpack(before)))
+    }
+}
+
+impl Default for RailHealth {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use RailState::{Healthy, Paused, Probing};
+
+    fn ms(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Incident,
+        Claim(u16),
+        Good(u16),
+        Bad(u16),
+    }
+    use Event::*;
+
+    /// A rail brought to a state at t = 0; a probe is due from 10 ms on.
+    fn rail(state: RailState) -> RailHealth {
+        let health = RailHealth::new();
+        if state != Healthy {
+            assert!(health.handle_incident(ms(0)));
+        }
+        if state == Probing {
+            assert!(health.claim_probe(ms(10), 1));
+        }
+        health
+    }
+
+    #[test]
+    fn every_state_answers_every_event() {
+        // (name, state before, event, at ms, whether it changed something, state after)
+        let cases = [
+            ("first incident pauses", Healthy, Incident, 5, true, Paused),
+            ("nothing to claim", Healthy, Claim(1), 50, false, Healthy),
+            ("late good probe", Healthy, Good(1), 50, false, Healthy),
+            ("late bad probe", Healthy, Bad(1), 50, false, Healthy),
+            ("an incident counts once", Paused, Incident, 5, false, Paused),
+            ("not due yet", Paused, Claim(1), 9, false, Paused),
+            ("due", Paused, Claim(1), 10, true, Probing),
+            ("a probe nobody claimed", Paused, Good(1), 50, false, Paused),
+            ("a failure nobody claimed", Paused, Bad(1), 50, false, Paused),
+            ("incident while probing", Probing, Incident, 50, false, Probing),
+            ("one worker probes", Probing, Claim(2), 50, false, Probing),
+            ("good probe re-admits", Probing, Good(1), 50, true, Healthy),
+            ("good probe of a stranger", Probing, Good(2), 50, false, Probing),
+            ("bad probe pauses again", Probing, Bad(1), 50, true, Paused),
+            ("bad probe of a stranger", Probing, Bad(2), 50, false, Probing),
+        ];
+        for (name, before, event, at, changed, after) in cases {
+            let health = rail(before);
+            let did = match event {
+                Incident => health.handle_incident(ms(at)),
+                Claim(worker) => health.claim_probe(ms(at), worker),
+                Good(worker) => health.handle_probe_good(ms(at), worker),
+                Bad(worker) => health.handle_probe_bad(ms(at), worker),
+            };
+            assert_eq!((did, health.state()), (changed, after), "{name}");
+        }
+    }
+
+    #[test]
+    fn probes_come_less_often_the_longer_the_pause() {
+        let health = rail(Paused);
+        // (paused for ms, interval in ms)
+        for (paused, interval) in [(0, 10), (900, 10), (10_000, 100), (50_000, 500), (3_600_000, 500)] {
+            assert_eq!(health.probe_interval(ms(paused)), Duration::from_millis(interval), "{paused}");
+        }
+    }
+
+    #[test]
+    fn flaps_delay_the_first_probe_and_are_forgotten_one_by_one() {
+        let health = RailHealth::new();
+        let mut now = ms(0);
+        for wait in [10, 20, 40, 80, 160, 320, 320] {
+            assert!(health.handle_incident(now));
+            let due = now + Duration::from_millis(wait);
+            assert_eq!(health.probe_at(), Some(due));
+            assert!(health.claim_probe(due, 1) && health.handle_probe_good(due, 1));
+            now = due;
+        }
+        // Healthy for five spans: five of seven incidents are forgotten, the next is the third.
+        now = now + FLAP_MEMORY.times(5);
+        assert!(health.handle_incident(now));
+        assert_eq!((health.flaps(), health.probe_at()), (3, Some(now + Duration::from_millis(40))));
+    }
+
+    #[test]
+    fn the_word_holds_what_goes_in() {
+        let record = Record { state: Probing, flaps: FLAPS_MAX, worker: u16::MAX, since_ms: (1 << 40) - 1 };
+        assert_eq!(Record::unpack(record.pack()), record);
+    }
+}

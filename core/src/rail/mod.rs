@@ -1,0 +1,387 @@
+//! Rails and devices as the workers of one engine share them: what is in flight, how fast they are, and
+//! whether they may be used.
+
+pub mod estimate;
+pub mod health;
+pub mod select;
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use crossbeam_utils::CachePadded;
+use spin::Mutex;
+
+use crate::time::{Duration, Instant};
+use crate::units::{DeviceId, PeerId, RailId, Rate};
+use crate::work::Cause;
+use estimate::{Estimate, EstimateConfig, Sample};
+use health::{RailHealth, RailState};
+
+const NIL: u32 = u32::MAX;
+/// "Not waiting", in the table of who waits since when.
+const NOT_WAITING: u64 = u64::MAX;
+
+/// What a shell says of a rail when it installs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailConfig {
+    /// Whom it reaches.
+    pub peer: PeerId,
+    /// The local device it runs on.
+    pub device: DeviceId,
+    /// What is known of its speed.
+    pub estimate: EstimateConfig,
+}
+
+/// One rail, shared. Rows are the caller's memory; their content is [`Shared`]'s business.
+#[derive(Debug)]
+pub struct Rail {
+    peer: AtomicU32,
+    device: AtomicU32,
+    inflight_bytes: CachePadded<AtomicU64>,
+    /// Bytes acknowledged since the rail was installed.
+    done_bytes: AtomicU64,
+    used_at: AtomicU64,
+    done_at: AtomicU64,
+    probed_at: AtomicU64,
+    /// Limit of the window while the rail comes back after an outage; 0: none.
+    window_cap: AtomicU64,
+    health: RailHealth,
+    speed: Speed,
+}
+
+impl Rail {
+    /// A row not in use, for the arrays that a caller hands in.
+    #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
+    pub const EMPTY: Self = Self {
+        peer: AtomicU32::new(NIL),
+        device: AtomicU32::new(NIL),
+        inflight_bytes: CachePadded::new(AtomicU64::new(0)),
+        done_bytes: AtomicU64::new(0),
+        used_at: AtomicU64::new(0),
+        done_at: AtomicU64::new(0),
+        probed_at: AtomicU64::new(0),
+        window_cap: AtomicU64::new(0),
+        health: RailHealth::new(),
+        speed: Speed::EMPTY,
+    };
+}
+
+/// One local device, shared by all rails on it. Rows are the caller's memory.
+#[derive(Debug)]
+pub struct Device {
+    inflight_bytes: CachePadded<AtomicU64>,
+    speed: Speed,
+}
+
+impl Device {
+    /// A row not in use, for the arrays that a caller hands in.
+    #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
+    pub const EMPTY: Self =
+        Self { inflight_bytes: CachePadded::new(AtomicU64::new(0)), speed: Speed::EMPTY };
+}
+
+/// A learned speed: the estimate behind a lock, and what choosing needs of it in atomics.
+#[derive(Debug)]
+struct Speed {
+    estimate: Mutex<Option<Estimate>>,
+    rate: AtomicU64,
+    delay_base: AtomicU64,
+    window_bytes: AtomicU64,
+}
+
+impl Speed {
+    #[allow(clippy::declare_interior_mutable_const)]
+    const EMPTY: Self = Self {
+        estimate: Mutex::new(None),
+        rate: AtomicU64::new(u64::MAX),
+        delay_base: AtomicU64::new(0),
+        window_bytes: AtomicU64::new(0),
+    };
+
+    fn install(&self, config: EstimateConfig, slice_bytes: u32) {
+        let mut estimate = self.estimate.lock();
+        self.publish(estimate.insert(Estimate::new(config)), slice_bytes);
+    }
+
+    fn update(&self, slice_bytes: u32, learn: impl FnOnce(&mut Estimate)) {
+        if let Some(estimate) = self.estimate.lock().as_mut() {
+            learn(estimate);
+            self.publish(estimate, slice_bytes);
+        }
+    }
+
+    fn publish(&self, estimate: &Estimate, slice_bytes: u32) {
+        self.rate.store(estimate.rate().to_bits(), Relaxed);
+        self.delay_base.store(estimate.delay_base().as_nanos(), Relaxed);
+        self.window_bytes.store(estimate.window_bytes(slice_bytes), Relaxed);
+    }
+
+    fn rate(&self) -> Rate {
+        Rate::from_bits(self.rate.load(Relaxed))
+    }
+
+    fn delay_base(&self) -> Duration {
+        Duration::from_nanos(self.delay_base.load(Relaxed))
+    }
+}
+
+/// The window of a rail that comes back starts here and doubles with each window completed.
+const RETURN_WINDOW_BYTES: u64 = 128 * 1024;
+/// It is lifted once it reaches this much of the rail's rate.
+const RETURN_WINDOW_SPAN: Duration = Duration::from_millis(1);
+
+/// A rail at a glance, for the program and for output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailView {
+    /// Where it stands.
+    pub state: RailState,
+    /// Bytes acknowledged since it was installed, both directions.
+    pub done_bytes: u64,
+    /// Bytes in flight.
+    pub inflight_bytes: u64,
+    /// Learned rate.
+    pub rate: Rate,
+}
+
+/// What the workers of an engine share, over tables that the caller owns. All methods take `&self`.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    rails: &'a [Rail],
+    devices: &'a [Device],
+    /// Per worker: since when its oldest request has unposted bytes, in nanoseconds.
+    waiting: &'a [AtomicU64],
+    slice_bytes: u32,
+}
+
+impl<'a> Shared<'a> {
+    /// Takes over the tables. `waiting` has one entry for each worker; `slice_bytes` is the usual slice.
+    pub fn new(
+        rails: &'a [Rail],
+        devices: &'a [Device],
+        waiting: &'a [AtomicU64],
+        slice_bytes: u32,
+    ) -> Self {
+        for since in waiting {
+            since.store(NOT_WAITING, Relaxed);
+        }
+        Self { rails, devices, waiting, slice_bytes }
+    }
+
+    /// How many rails there can be.
+    pub fn rails_max(&self) -> usize {
+        self.rails.len()
+    }
+
+    /// The usual slice, in bytes.
+    pub fn slice_bytes(&self) -> u32 {
+        self.slice_bytes
+    }
+
+    /// Puts a device into its row. `false` if there is no such row.
+    pub fn install_device(&self, device: DeviceId, config: EstimateConfig) -> bool {
+        self.devices
+            .get(device.index())
+            .map(|row| row.speed.install(config, self.slice_bytes))
+            .is_some()
+    }
+
+    /// Puts a rail into its row. `false` if there is no such row, or none for its device.
+    pub fn install_rail(&self, rail: RailId, config: RailConfig) -> bool {
+        let (Some(row), true) =
+            (self.rails.get(rail.index()), config.device.index() < self.devices.len())
+        else {
+            return false;
+        };
+        row.speed.install(config.estimate, self.slice_bytes);
+        row.device.store(u32::from(config.device.0), Relaxed);
+        row.peer.store(u32::from(config.peer.0), Release);
+        true
+    }
+
+    /// A rail at a glance; `None` if the row is not in use.
+    pub fn view(&self, rail: RailId) -> Option<RailView> {
+        let row = self.rails.get(rail.index())?;
+        (row.peer.load(Acquire) != NIL).then(|| RailView {
+            state: row.health.state(),
+            done_bytes: row.done_bytes.load(Relaxed),
+            inflight_bytes: row.inflight_bytes.load(Relaxed),
+            rate: row.speed.rate(),
+        })
+    }
+
+    /// Whom a rail reaches.
+    pub(crate) fn peer(&self, rail: RailId) -> Option<PeerId> {
+        let peer = self.rails.get(rail.index())?.peer.load(Acquire);
+        u16::try_from(peer).ok().map(PeerId)
+    }
+
+    pub(crate) fn health(&self, rail: RailId) -> Option<&'a RailHealth> {
+        self.rails.get(rail.index()).map(|row| &row.health)
+    }
+
+    pub(crate) fn rate(&self, rail: RailId) -> Rate {
+        self.rails.get(rail.index()).map_or(Rate::SLOWEST, |row| row.speed.rate())
+    }
+
+    pub(crate) fn delay_base(&self, rail: RailId) -> Duration {
+        self.rails.get(rail.index()).map_or(Duration::ZERO, |row| row.speed.delay_base())
+    }
+
+    pub(crate) fn inflight_bytes(&self, rail: RailId) -> u64 {
+        self.rails.get(rail.index()).map_or(0, |row| row.inflight_bytes.load(Relaxed))
+    }
+
+    pub(crate) fn used_at(&self, rail: RailId) -> Instant {
+        let nanos = self.rails.get(rail.index()).map_or(0, |row| row.used_at.load(Relaxed));
+        Instant::from_nanos(nanos)
+    }
+
+    /// The rail's window, smaller while it comes back after an outage.
+    pub(crate) fn window_bytes(&self, rail: RailId) -> u64 {
+        let Some(row) = self.rails.get(rail.index()) else {
+            return 0;
+        };
+        let window = row.speed.window_bytes.load(Relaxed);
+        match row.window_cap.load(Relaxed) {
+            0 => window,
+            cap => window.min(cap),
+        }
+    }
+
+    /// How long the rail's device needs for what is in flight on it.
+    pub(crate) fn device_wait(&self, rail: RailId) -> Duration {
+        self.device_of(rail).map_or(Duration::ZERO, |device| {
+            device.speed.rate().time_for(device.inflight_bytes.load(Relaxed))
+        })
+    }
+
+    /// Takes room for `bytes` on a rail if no more than `limit` are in flight with them, or nothing else is.
+    /// The bytes in flight before, or `None`: no room.
+    pub(crate) fn reserve(&self, now: Instant, rail: RailId, bytes: u64, limit: u64) -> Option<u64> {
+        let row = self.rails.get(rail.index())?;
+        let ahead = row.inflight_bytes.fetch_add(bytes, AcqRel);
+        if ahead != 0 && ahead.saturating_add(bytes) > limit {
+            row.inflight_bytes.fetch_sub(bytes, AcqRel);
+            return None;
+        }
+        if let Some(device) = self.device_of(rail) {
+            device.inflight_bytes.fetch_add(bytes, AcqRel);
+        }
+        row.used_at.store(now.as_nanos(), Relaxed);
+        Some(ahead)
+    }
+
+    /// Gives room back.
+    pub(crate) fn release(&self, rail: RailId, bytes: u64) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.inflight_bytes.fetch_sub(bytes, AcqRel);
+        }
+        if let Some(device) = self.device_of(rail) {
+            device.inflight_bytes.fetch_sub(bytes, AcqRel);
+        }
+    }
+
+    /// Learns from a slice that completed.
+    pub(crate) fn handle_completion(&self, rail: RailId, sample: Sample) {
+        let Some(row) = self.rails.get(rail.index()) else {
+            return;
+        };
+        row.done_bytes.fetch_add(sample.bytes, Relaxed);
+        row.done_at.store(sample.seen_at.as_nanos(), Relaxed);
+        row.speed.update(self.slice_bytes, |estimate| estimate.handle_completion(sample));
+        if let Some(device) = self.device_of(rail) {
+            device.speed.update(self.slice_bytes, |estimate| estimate.handle_completion(sample));
+        }
+        self.widen(row, sample.bytes);
+    }
+
+    /// Learns from a probe of `bytes` that met an idle rail.
+    pub(crate) fn handle_rate_probe(&self, rail: RailId, bytes: u64, took: Duration) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.speed.update(self.slice_bytes, |estimate| estimate.handle_probe(bytes, took));
+        }
+    }
+
+    /// A rail came back: its old speed says nothing, and it starts with a small window.
+    pub(crate) fn readmit(&self, rail: RailId) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.speed.update(self.slice_bytes, Estimate::reset);
+            row.window_cap.store(RETURN_WINDOW_BYTES, Relaxed);
+        }
+    }
+
+    /// When an idle rail's speed should be looked at again, if a worker has use for it. `interval` is the
+    /// least time; probes take at most one part in 200 of the rail's time.
+    pub(crate) fn rate_probe_at(&self, rail: RailId, interval: Duration) -> Option<Instant> {
+        let row = self.rails.get(rail.index())?;
+        let cost = row.speed.rate().time_for(u64::from(self.slice_bytes));
+        let done = Instant::from_nanos(row.done_at.load(Relaxed));
+        let probed = Instant::from_nanos(row.probed_at.load(Relaxed));
+        Some((done + interval).max(probed + interval.max(cost.times(200))))
+    }
+
+    /// Claims the rate probe that is due. `true` for one worker only.
+    pub(crate) fn claim_rate_probe(&self, now: Instant, rail: RailId) -> bool {
+        let Some(row) = self.rails.get(rail.index()) else {
+            return false;
+        };
+        let before = row.probed_at.load(Relaxed);
+        row.probed_at.compare_exchange(before, now.as_nanos(), AcqRel, Relaxed).is_ok()
+    }
+
+    /// Says since when a worker has had bytes to post; `None`: it has none.
+    pub(crate) fn set_waiting(&self, worker: u16, since: Option<Instant>) {
+        if let Some(cell) = self.waiting.get(usize::from(worker)) {
+            cell.store(since.map_or(NOT_WAITING, Instant::as_nanos), Release);
+        }
+    }
+
+    /// How many workers wait, and whether nobody has waited longer than `worker`.
+    pub(crate) fn waiting(&self, worker: u16) -> (u64, bool) {
+        let own = self.waiting.get(usize::from(worker)).map_or(NOT_WAITING, |cell| cell.load(Acquire));
+        let mut count = 0;
+        let mut oldest = true;
+        for cell in self.waiting {
+            let since = cell.load(Acquire);
+            count += u64::from(since != NOT_WAITING);
+            oldest &= since >= own;
+        }
+        (count, oldest)
+    }
+
+    /// The next worker after `worker`, in turn, that waits; not `worker` itself.
+    pub(crate) fn next_waiting(&self, worker: u16) -> Option<u16> {
+        let count = self.waiting.len();
+        (1..count)
+            .map(|step| (usize::from(worker) + step) % count)
+            .find(|other| {
+                self.waiting.get(*other).is_some_and(|cell| cell.load(Acquire) != NOT_WAITING)
+            })
+            .map(|other| other as u16)
+    }
+
+    /// An incident on a rail, whoever noticed. `true` if it was healthy until now.
+    pub(crate) fn handle_incident(&self, now: Instant, rail: RailId, cause: Cause) -> bool {
+        let paused = self.health(rail).is_some_and(|health| health.handle_incident(now));
+        if paused {
+            log::info!("rail {} paused: {cause}", rail.0);
+        }
+        paused
+    }
+
+    fn device_of(&self, rail: RailId) -> Option<&'a Device> {
+        let device = self.rails.get(rail.index())?.device.load(Relaxed);
+        self.devices.get(device as usize)
+    }
+
+    /// Doubles a returning rail's window per window completed, more slowly after flaps, until it is no limit.
+    fn widen(&self, row: &Rail, bytes: u64) {
+        let cap = row.window_cap.load(Relaxed);
+        if cap == 0 {
+            return;
+        }
+        let flaps = u64::from(row.health.flaps()).max(1);
+        let wider = cap.saturating_add(bytes.div_ceil(flaps));
+        let lifted = wider >= row.speed.rate().bytes_in(RETURN_WINDOW_SPAN).max(8 * RETURN_WINDOW_BYTES);
+        row.window_cap.store(if lifted { 0 } else { wider }, Relaxed);
+    }
+}

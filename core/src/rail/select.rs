@@ -1,0 +1,221 @@
+//! Which rail takes the next slice, or none yet.
+//!
+//! Pure functions over a snapshot: no state but a cursor, so that a table can test them and a policy can be
+//! swapped. `Spray` is ours; `RoundRobin` is the baseline mode of the TENT slice-spraying document.
+
+use crate::time::{Duration, Instant};
+use crate::units::{RailId, Rate};
+
+/// How rails are chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// The least predicted completion among rails with room, and only if waiting would not end sooner.
+    #[default]
+    Spray,
+    /// Strictly in turn within the nearest tier.
+    RoundRobin,
+}
+
+impl Policy {
+    /// The policy's name on command lines and in output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Spray => "spray",
+            Self::RoundRobin => "round-robin",
+        }
+    }
+}
+
+/// A healthy rail with an open lane, as it stands when a slice is to be bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The rail.
+    pub rail: RailId,
+    /// Distance from the memory, 0 nearest.
+    pub tier: u8,
+    /// Whether it can take the slice now: window, credits and send queue.
+    pub has_room: bool,
+    /// Bytes in flight on it, of all workers.
+    pub inflight_bytes: u64,
+    /// Its learned rate.
+    pub rate: Rate,
+    /// How long until its device has carried out what is in flight on it, for all peers.
+    pub device_wait: Duration,
+    /// Its base delay β0.
+    pub delay_base: Duration,
+    /// When it last took a slice.
+    pub used_at: Instant,
+}
+
+impl Candidate {
+    /// Predicted time for the rail to finish a slice of this length: β0 plus the larger of its own and its
+    /// device's queue, plus the slice itself.
+    pub fn predicted(&self, length: u32) -> Duration {
+        let own = self.rate.time_for(self.inflight_bytes);
+        self.delay_base + own.max(self.device_wait) + self.rate.time_for(u64::from(length))
+    }
+}
+
+/// Predictions this close (in parts of 100 above the least) are the same.
+const TOLERANCE_PERCENT: u64 = 5;
+
+/// Chooses for a slice of `length` bytes, of a worker that has `unbound_bytes` left to bind (the slice
+/// included). The position in `candidates`, or `None`: wait for the next completion.
+pub fn spray(candidates: &[Candidate], length: u32, unbound_bytes: u64) -> Option<usize> {
+    let mut best: Option<(usize, Duration)> = None;
+    let mut least = Duration::MAX;
+    for (index, candidate) in candidates.iter().enumerate() {
+        let predicted = candidate.predicted(length);
+        least = least.min(predicted);
+        if candidate.has_room && best.is_none_or(|(_, time)| predicted < time) {
+            best = Some((index, predicted));
+        }
+    }
+    let (best, time) = best?;
+    let (chosen, time) = least_recently_used(candidates, best, time, length);
+    let limit = rest_ends_after(candidates, unbound_bytes).max(tolerated(least));
+    (time <= limit).then_some(chosen)
+}
+
+/// Among rails of the best one's tier that are as good, the one that has not been used for longest.
+fn least_recently_used(
+    candidates: &[Candidate],
+    best: usize,
+    time: Duration,
+    length: u32,
+) -> (usize, Duration) {
+    let Some(first) = candidates.get(best) else {
+        return (best, time);
+    };
+    let (tier, limit) = (first.tier, tolerated(time));
+    let mut chosen = (best, time);
+    let mut used_at = first.used_at;
+    for (index, candidate) in candidates.iter().enumerate() {
+        if candidate.has_room && candidate.tier == tier && candidate.used_at < used_at {
+            let predicted = candidate.predicted(length);
+            if predicted <= limit {
+                chosen = (index, predicted);
+                used_at = candidate.used_at;
+            }
+        }
+    }
+    chosen
+}
+
+/// When everything in flight and unbound would have ended if all rails shared it ideally. A slow rail may
+/// take what it ends before that; more would make the rest wait for it.
+fn rest_ends_after(candidates: &[Candidate], unbound_bytes: u64) -> Duration {
+    let mut bytes = unbound_bytes;
+    let mut bytes_per_sec = 0_u64;
+    for candidate in candidates {
+        bytes = bytes.saturating_add(candidate.inflight_bytes);
+        bytes_per_sec = bytes_per_sec.saturating_add(candidate.rate.bytes_per_sec());
+    }
+    Rate::from_bytes_per_sec(bytes_per_sec).time_for(bytes)
+}
+
+fn tolerated(time: Duration) -> Duration {
+    time.times(100 + TOLERANCE_PERCENT).divided_by(100)
+}
+
+/// Chooses in turn: the first rail behind `cursor` (by number, wrapping) in the nearest tier. If that one has
+/// no room everything waits for it: that is what the baseline does, and what it costs.
+pub fn round_robin(candidates: &[Candidate], cursor: RailId) -> Option<usize> {
+    let tier = candidates.iter().map(|candidate| candidate.tier).min()?;
+    let in_turn = |candidate: &Candidate| candidate.rail.0.wrapping_sub(cursor.0).wrapping_sub(1);
+    let (index, next) = candidates
+        .iter()
+        .enumerate()
+        .filter(|(_, candidate)| candidate.tier == tier)
+        .min_by_key(|(_, candidate)| in_turn(candidate))?;
+    next.has_room.then_some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
+
+    const SLICE: u32 = 65_536;
+    const GB: u64 = 1_000_000_000;
+
+    /// A rail of `rate` GB/s with `queued` slices in flight.
+    fn rail(number: u16, rate: u64, queued: u64) -> Candidate {
+        Candidate {
+            rail: RailId(number),
+            tier: 0,
+            has_room: true,
+            inflight_bytes: queued * u64::from(SLICE),
+            rate: Rate::from_bytes_per_sec(rate * GB),
+            device_wait: Duration::ZERO,
+            delay_base: Duration::from_micros(3),
+            used_at: Instant::from_nanos(u64::from(number)),
+        }
+    }
+
+    fn full(candidate: Candidate) -> Candidate {
+        Candidate { has_room: false, ..candidate }
+    }
+
+    fn far(candidate: Candidate) -> Candidate {
+        Candidate { tier: 1, ..candidate }
+    }
+
+    #[test]
+    fn spray_takes_the_rail_that_ends_first_or_waits() {
+        const MUCH: u64 = 1 << 30;
+        let just_this = u64::from(SLICE);
+        let busy_device =
+            Candidate { device_wait: Duration::from_micros(50), ..rail(0, 25, 0) };
+        // (name, rails, unbound bytes, choice)
+        let cases = [
+            ("nothing to choose from", Vec::new(), MUCH, None),
+            ("least queued", Vec::from([rail(0, 25, 4), rail(1, 25, 1)]), MUCH, Some(1)),
+            ("faster wins in spite of its queue", Vec::from([rail(0, 1, 0), rail(1, 25, 4)]), MUCH, Some(1)),
+            ("equal: least recently used", Vec::from([rail(5, 25, 1), rail(2, 25, 1)]), MUCH, Some(1)),
+            ("as good but of another tier", Vec::from([rail(5, 25, 1), far(rail(2, 25, 1))]), MUCH, Some(0)),
+            ("full rails do not count", Vec::from([full(rail(0, 25, 1)), rail(1, 25, 8)]), MUCH, Some(1)),
+            ("a slow rail helps with much", Vec::from([full(rail(0, 25, 9)), rail(1, 5, 0)]), MUCH, Some(1)),
+            ("but not with the tail", Vec::from([full(rail(0, 25, 2)), rail(1, 1, 0)]), just_this, None),
+            ("a busy device makes its rails slow", Vec::from([busy_device, rail(1, 25, 4)]), MUCH, Some(1)),
+            ("all full", Vec::from([full(rail(0, 25, 1)), full(rail(1, 25, 1))]), MUCH, None),
+        ];
+        for (name, rails, unbound, choice) in cases {
+            assert_eq!(spray(&rails, SLICE, unbound), choice, "{name}");
+        }
+    }
+
+    #[test]
+    fn round_robin_goes_in_turn_and_waits_for_a_full_rail() {
+        let four = [rail(0, 25, 0), rail(1, 25, 0), rail(4, 1, 9), rail(7, 25, 0)];
+        let mut cursor = RailId(0);
+        let turns: Vec<u16> = (0..5)
+            .map(|_| {
+                cursor = four[round_robin(&four, cursor).unwrap()].rail;
+                cursor.0
+            })
+            .collect();
+        assert_eq!(turns, [1, 4, 7, 0, 1]);
+        let blocked = [rail(0, 25, 0), full(rail(1, 25, 0))];
+        assert_eq!(round_robin(&blocked, RailId(0)), None, "rail 1 is next and full");
+        let tiers = [far(rail(0, 25, 0)), rail(1, 25, 0)];
+        assert_eq!(round_robin(&tiers, RailId(1)), Some(1), "only the nearest tier");
+        assert_eq!(round_robin(&[], RailId(0)), None);
+    }
+
+    quickcheck! {
+        fn spray_only_chooses_rails_with_room(rails: Vec<(u8, u8, bool, u8)>, unbound: u32) -> bool {
+            let rails: Vec<Candidate> = rails.iter().enumerate().map(|(i, (rate, queued, room, tier))| {
+                let rail = rail(i as u16, u64::from(*rate), u64::from(*queued));
+                Candidate { has_room: *room, tier: *tier, ..rail }
+            }).collect();
+            match spray(&rails, SLICE, u64::from(unbound)) {
+                Some(index) => rails[index].has_room,
+                // Waiting is only right while something is in flight or nothing has room.
+                None => rails.iter().all(|rail| !rail.has_room) || rails.iter().any(|rail| !rail.has_room),
+            }
+        }
+    }
+}

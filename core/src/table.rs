@@ -1,0 +1,158 @@
+//! Tables of fixed capacity whose ids carry a generation, over memory that the caller owns.
+
+use core::marker::PhantomData;
+
+/// An id made of a row and the generation of its use. See [`crate::units`] for the ones core has.
+pub trait Id: Copy {
+    /// From its two halves.
+    fn new(index: u32, generation: u32) -> Self;
+    /// The row.
+    fn index(self) -> u32;
+    /// How often the row has been used.
+    fn generation(self) -> u32;
+}
+
+/// "No row", in links between rows.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// One row: free, or a value. Rows are the caller's memory; their content is the table's business.
+#[derive(Debug)]
+pub struct Row<T> {
+    generation: u32,
+    next_free: u32,
+    value: Option<T>,
+}
+
+impl<T> Row<T> {
+    /// A free row, for the arrays that a caller hands in.
+    pub const EMPTY: Self = Self { generation: 0, next_free: NIL, value: None };
+}
+
+/// Rows with a free list. Inserting, finding and removing are O(1).
+#[derive(Debug)]
+pub(crate) struct Table<'a, T, I> {
+    rows: &'a mut [Row<T>],
+    free: u32,
+    used: usize,
+    ids: PhantomData<fn() -> I>,
+}
+
+impl<'a, T, I: Id> Table<'a, T, I> {
+    /// Takes over `rows`, whatever was in them.
+    pub(crate) fn new(rows: &'a mut [Row<T>]) -> Self {
+        let count = u32::try_from(rows.len()).unwrap_or(NIL - 1).min(NIL - 1);
+        for (index, row) in rows.iter_mut().enumerate() {
+            row.value = None;
+            let next = index as u32 + 1;
+            row.next_free = if next < count { next } else { NIL };
+        }
+        Self { rows, free: if count == 0 { NIL } else { 0 }, used: 0, ids: PhantomData }
+    }
+
+    /// Rows in use.
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Rows in all.
+    pub(crate) fn capacity(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Puts a value into a free row; gives it back if there is none.
+    pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
+        let index = self.free;
+        let Some(row) = self.rows.get_mut(index as usize) else {
+            return Err(value);
+        };
+        self.free = row.next_free;
+        self.used += 1;
+        row.generation = row.generation.wrapping_add(1);
+        row.value = Some(value);
+        Ok(I::new(index, row.generation))
+    }
+
+    /// The value of `id`, unless its row has been freed since.
+    pub(crate) fn get(&self, id: I) -> Option<&T> {
+        let row = self.rows.get(id.index() as usize)?;
+        if row.generation == id.generation() { row.value.as_ref() } else { None }
+    }
+
+    /// The value of `id`, unless its row has been freed since.
+    pub(crate) fn get_mut(&mut self, id: I) -> Option<&mut T> {
+        let row = self.rows.get_mut(id.index() as usize)?;
+        if row.generation == id.generation() { row.value.as_mut() } else { None }
+    }
+
+    /// Frees the row of `id` and gives its value.
+    pub(crate) fn remove(&mut self, id: I) -> Option<T> {
+        let row = self.rows.get_mut(id.index() as usize)?;
+        if row.generation != id.generation() {
+            return None;
+        }
+        let value = row.value.take()?;
+        row.next_free = self.free;
+        self.free = id.index();
+        self.used -= 1;
+        Some(value)
+    }
+
+    /// The value in a row, whatever its generation.
+    pub(crate) fn at(&self, index: u32) -> Option<&T> {
+        self.rows.get(index as usize)?.value.as_ref()
+    }
+
+    /// The value in a row, whatever its generation.
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.rows.get_mut(index as usize)?.value.as_mut()
+    }
+
+    /// The id under which a row is in use now.
+    pub(crate) fn id_at(&self, index: u32) -> Option<I> {
+        let row = self.rows.get(index as usize)?;
+        row.value.as_ref().map(|_| I::new(index, row.generation))
+    }
+
+    /// All values with their ids, in the order of rows.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
+        self.rows.iter().enumerate().filter_map(|(index, row)| {
+            row.value.as_ref().map(|value| (I::new(index as u32, row.generation), value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::RequestId;
+
+    #[test]
+    fn a_stale_id_finds_nothing() {
+        let mut rows = [const { Row::EMPTY }; 2];
+        let mut table: Table<'_, &str, RequestId> = Table::new(&mut rows);
+        let first = table.insert("first").unwrap();
+        assert_eq!(table.remove(first), Some("first"));
+        let second = table.insert("second").unwrap();
+        assert_eq!(first.index, second.index);
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.remove(first), None);
+        assert_eq!(table.get(second), Some(&"second"));
+    }
+
+    #[test]
+    fn a_full_table_gives_the_value_back() {
+        let mut rows = [const { Row::EMPTY }; 1];
+        let mut table: Table<'_, u8, RequestId> = Table::new(&mut rows);
+        let id = table.insert(1).unwrap();
+        assert_eq!(table.insert(2), Err(2));
+        table.remove(id);
+        assert!(table.insert(3).is_ok());
+        assert_eq!((table.len(), table.capacity()), (1, 1));
+    }
+
+    #[test]
+    fn a_table_without_rows_is_full() {
+        let mut table: Table<'_, u8, RequestId> = Table::new(&mut []);
+        assert_eq!(table.insert(1), Err(1));
+    }
+}
