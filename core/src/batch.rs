@@ -41,7 +41,12 @@ impl Batch {
             failed: 0,
             delivered_bytes: 0,
         };
-        Self { report, verdict: Status::Completed, sealed: false, tag }
+        Self {
+            report,
+            verdict: Status::Completed,
+            sealed: false,
+            tag,
+        }
     }
 
     /// Counts a request in. No effect once sealed: `false`.
@@ -62,7 +67,10 @@ impl Batch {
     /// Counts the end of a request. `true` if the batch has ended by that.
     pub fn end(&mut self, report: &Report) -> bool {
         self.report.ended += 1;
-        self.report.delivered_bytes = self.report.delivered_bytes.saturating_add(report.delivered_bytes);
+        self.report.delivered_bytes = self
+            .report
+            .delivered_bytes
+            .saturating_add(report.delivered_bytes);
         if report.status != Status::Completed {
             self.report.failed += 1;
             if self.verdict == Status::Completed || report.status == Status::Indeterminate {
@@ -121,8 +129,16 @@ mod tests {
         // (name, how the requests end, verdict)
         let cases = [
             ("all well", [Completed, Completed, Completed], Completed),
-            ("first bad one counts", [Completed, Failed, Cancelled], Failed),
-            ("indeterminate outweighs", [Failed, Indeterminate, Completed], Indeterminate),
+            (
+                "first bad one counts",
+                [Completed, Failed, Cancelled],
+                Failed,
+            ),
+            (
+                "indeterminate outweighs",
+                [Failed, Indeterminate, Completed],
+                Indeterminate,
+            ),
         ];
         for (name, ends, verdict) in cases {
             let mut batch = Batch::new(0);

@@ -4,6 +4,7 @@
 
 pub mod batch;
 pub mod message;
+pub mod orchestrator;
 pub mod plan;
 mod queue;
 pub mod rail;

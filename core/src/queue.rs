@@ -12,12 +12,11 @@ pub(crate) struct Link {
 
 impl Link {
     /// In no queue.
-    pub(crate) const NONE: Self = Self { previous: NIL, next: NIL, queued: false };
-
-    /// Whether the row is in a queue.
-    pub(crate) const fn is_queued(&self) -> bool {
-        self.queued
-    }
+    pub(crate) const NONE: Self = Self {
+        previous: NIL,
+        next: NIL,
+        queued: false,
+    };
 }
 
 /// Something whose rows have links that belong together. `KIND` tells apart the links of one row.
@@ -54,7 +53,11 @@ pub(crate) struct Queue<const KIND: usize> {
 
 impl<const KIND: usize> Queue<KIND> {
     /// An empty queue.
-    pub(crate) const EMPTY: Self = Self { head: NIL, tail: NIL, length: 0 };
+    pub(crate) const EMPTY: Self = Self {
+        head: NIL,
+        tail: NIL,
+        length: 0,
+    };
 
     /// Rows in it.
     pub(crate) const fn len(&self) -> usize {
@@ -68,12 +71,20 @@ impl<const KIND: usize> Queue<KIND> {
 
     /// The first row.
     pub(crate) const fn front(&self) -> Option<u32> {
-        if self.head == NIL { None } else { Some(self.head) }
+        if self.head == NIL {
+            None
+        } else {
+            Some(self.head)
+        }
     }
 
     /// The last row.
     pub(crate) const fn back(&self) -> Option<u32> {
-        if self.tail == NIL { None } else { Some(self.tail) }
+        if self.tail == NIL {
+            None
+        } else {
+            Some(self.tail)
+        }
     }
 
     /// The row behind `index`, which must be in this queue.
@@ -88,7 +99,11 @@ impl<const KIND: usize> Queue<KIND> {
         let Some(link) = rows.link(index).filter(|link| !link.queued) else {
             return;
         };
-        *link = Link { previous: tail, next: NIL, queued: true };
+        *link = Link {
+            previous: tail,
+            next: NIL,
+            queued: true,
+        };
         match rows.link(tail) {
             Some(last) => last.next = index,
             None => self.head = index,
@@ -103,7 +118,11 @@ impl<const KIND: usize> Queue<KIND> {
         let Some(link) = rows.link(index).filter(|link| !link.queued) else {
             return;
         };
-        *link = Link { previous: NIL, next: head, queued: true };
+        *link = Link {
+            previous: NIL,
+            next: head,
+            queued: true,
+        };
         match rows.link(head) {
             Some(first) => first.previous = index,
             None => self.tail = index,

@@ -27,8 +27,10 @@ pub struct Slot {
 impl Slot {
     /// For the arrays that a caller hands in.
     #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
-    pub const EMPTY: Self =
-        Self { words: [const { AtomicU64::new(0) }; ENTRY_WORDS], next_free: AtomicU32::new(NIL) };
+    pub const EMPTY: Self = Self {
+        words: [const { AtomicU64::new(0) }; ENTRY_WORDS],
+        next_free: AtomicU32::new(NIL),
+    };
 }
 
 /// A ring over memory that the caller owns. The capacity is the shorter of the two arrays.
@@ -53,9 +55,16 @@ impl<'a> Ring<'a> {
     /// An empty ring.
     pub fn new(slots: &'a [Slot], cells: &'a [AtomicU64]) -> Self {
         let count = slots.len().min(cells.len()).min(NIL as usize - 1);
-        let (slots, cells) = (slots.get(..count).unwrap_or(&[]), cells.get(..count).unwrap_or(&[]));
+        let (slots, cells) = (
+            slots.get(..count).unwrap_or(&[]),
+            cells.get(..count).unwrap_or(&[]),
+        );
         for (index, slot) in slots.iter().enumerate() {
-            let next = if index + 1 < count { index as u32 + 1 } else { NIL };
+            let next = if index + 1 < count {
+                index as u32 + 1
+            } else {
+                NIL
+            };
             slot.next_free.store(next, Relaxed);
         }
         for cell in cells {
@@ -90,10 +99,14 @@ impl<'a> Ring<'a> {
             let full = empty | u64::from(index + 1);
             if cell.compare_exchange(empty, full, AcqRel, Acquire).is_ok() {
                 // Help or be helped: whoever comes first moves the tail on.
-                let _ = self.tail.compare_exchange(position, position + 1, AcqRel, Relaxed);
+                let _ = self
+                    .tail
+                    .compare_exchange(position, position + 1, AcqRel, Relaxed);
                 return Ok(());
             }
-            let _ = self.tail.compare_exchange(position, position + 1, AcqRel, Relaxed);
+            let _ = self
+                .tail
+                .compare_exchange(position, position + 1, AcqRel, Relaxed);
         }
     }
 
@@ -113,7 +126,9 @@ impl<'a> Ring<'a> {
         }
         // A producer that filled the cell and was preempted may not have moved the tail yet; it must not
         // find the next lap's empty cell at the old position.
-        let _ = self.tail.compare_exchange(position, position + 1, AcqRel, Relaxed);
+        let _ = self
+            .tail
+            .compare_exchange(position, position + 1, AcqRel, Relaxed);
         cell.store((lap + 1) << 32, Release);
         self.head.store(position + 1, Release);
         self.give_slot(handle - 1, slot);
@@ -123,17 +138,18 @@ impl<'a> Ring<'a> {
     /// Whether [`Self::pop`] would find nothing now.
     pub fn is_empty(&self) -> bool {
         let position = self.head.load(Acquire);
-        self.cell(position)
-            .is_none_or(|(cell, lap)| {
-                let value = cell.load(Acquire);
-                value >> 32 != lap || value as u32 == 0
-            })
+        self.cell(position).is_none_or(|(cell, lap)| {
+            let value = cell.load(Acquire);
+            value >> 32 != lap || value as u32 == 0
+        })
     }
 
     fn cell(&self, position: u64) -> Option<(&AtomicU64, u64)> {
         let count = self.cells.len() as u64;
         let lap = position.checked_div(count)? & u64::from(u32::MAX);
-        self.cells.get((position % count) as usize).map(|cell| (cell, lap))
+        self.cells
+            .get((position % count) as usize)
+            .map(|cell| (cell, lap))
     }
 
     fn take_slot(&self) -> Option<(u32, &Slot)> {
@@ -143,7 +159,10 @@ impl<'a> Ring<'a> {
             let next = slot.next_free.load(Relaxed);
             // The use count makes a slot that went and came back meanwhile a different one.
             let taken = ((free >> 32).wrapping_add(1) << 32) | u64::from(next);
-            match self.free.compare_exchange_weak(free, taken, AcqRel, Acquire) {
+            match self
+                .free
+                .compare_exchange_weak(free, taken, AcqRel, Acquire)
+            {
                 Ok(_) => return Some((free as u32, slot)),
                 Err(now) => free = now,
             }
@@ -155,7 +174,10 @@ impl<'a> Ring<'a> {
         loop {
             slot.next_free.store(free as u32, Relaxed);
             let given = ((free >> 32).wrapping_add(1) << 32) | u64::from(index);
-            match self.free.compare_exchange_weak(free, given, AcqRel, Acquire) {
+            match self
+                .free
+                .compare_exchange_weak(free, given, AcqRel, Acquire)
+            {
                 Ok(_) => return,
                 Err(now) => free = now,
             }
@@ -172,7 +194,10 @@ mod tests {
     use std::{thread, vec};
 
     fn memory(count: usize) -> (Vec<Slot>, Vec<AtomicU64>) {
-        ((0..count).map(|_| Slot::EMPTY).collect(), (0..count).map(|_| AtomicU64::new(0)).collect())
+        (
+            (0..count).map(|_| Slot::EMPTY).collect(),
+            (0..count).map(|_| AtomicU64::new(0)).collect(),
+        )
     }
 
     #[test]
@@ -234,7 +259,10 @@ mod tests {
                 let (producer, i) = ((entry[0] >> 32) as usize, entry[0] & 0xffff_ffff);
                 if entry.iter().any(|word| *word != entry[0]) || next[producer] != i {
                     stop.store(true, Relaxed);
-                    panic!("producer {producer}: expected {}, got {entry:?}", next[producer]);
+                    panic!(
+                        "producer {producer}: expected {}, got {entry:?}",
+                        next[producer]
+                    );
                 }
                 next[producer] += 1;
                 seen += 1;

@@ -10,9 +10,21 @@ pub const SLICE_BYTES: u32 = 64 * 1024;
 ///
 /// A rest of up to 1.25 slices goes as one, so that no slice is a crumb. `slice_bytes` 0 counts as 1.
 pub const fn next_length(rest: u64, slice_bytes: u32) -> u32 {
-    let slice = if slice_bytes == 0 { 1 } else { slice_bytes as u64 };
-    let length = if rest <= slice + slice / 4 { rest } else { slice };
-    if length > u32::MAX as u64 { u32::MAX } else { length as u32 }
+    let slice = if slice_bytes == 0 {
+        1
+    } else {
+        slice_bytes as u64
+    };
+    let length = if rest <= slice + slice / 4 {
+        rest
+    } else {
+        slice
+    };
+    if length > u32::MAX as u64 {
+        u32::MAX
+    } else {
+        length as u32
+    }
 }
 
 #[cfg(test)]
@@ -31,7 +43,12 @@ mod tests {
             ("up to 1.25 slices go as one", 80, 64, 80),
             ("more than that is cut", 81, 64, 64),
             ("a slice of 0 counts as 1", 5, 0, 1),
-            ("never more than a work can say", u64::MAX, u32::MAX, u32::MAX),
+            (
+                "never more than a work can say",
+                u64::MAX,
+                u32::MAX,
+                u32::MAX,
+            ),
         ];
         for (name, rest, slice, length) in cases {
             assert_eq!(next_length(rest, slice), length, "{name}");

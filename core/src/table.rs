@@ -25,7 +25,11 @@ pub struct Row<T> {
 
 impl<T> Row<T> {
     /// A free row, for the arrays that a caller hands in.
-    pub const EMPTY: Self = Self { generation: 0, next_free: NIL, value: None };
+    pub const EMPTY: Self = Self {
+        generation: 0,
+        next_free: NIL,
+        value: None,
+    };
 }
 
 /// Rows with a free list. Inserting, finding and removing are O(1).
@@ -46,7 +50,12 @@ impl<'a, T, I: Id> Table<'a, T, I> {
             let next = index as u32 + 1;
             row.next_free = if next < count { next } else { NIL };
         }
-        Self { rows, free: if count == 0 { NIL } else { 0 }, used: 0, ids: PhantomData }
+        Self {
+            rows,
+            free: if count == 0 { NIL } else { 0 },
+            used: 0,
+            ids: PhantomData,
+        }
     }
 
     /// Rows in use.
@@ -75,13 +84,21 @@ impl<'a, T, I: Id> Table<'a, T, I> {
     /// The value of `id`, unless its row has been freed since.
     pub(crate) fn get(&self, id: I) -> Option<&T> {
         let row = self.rows.get(id.index() as usize)?;
-        if row.generation == id.generation() { row.value.as_ref() } else { None }
+        if row.generation == id.generation() {
+            row.value.as_ref()
+        } else {
+            None
+        }
     }
 
     /// The value of `id`, unless its row has been freed since.
     pub(crate) fn get_mut(&mut self, id: I) -> Option<&mut T> {
         let row = self.rows.get_mut(id.index() as usize)?;
-        if row.generation == id.generation() { row.value.as_mut() } else { None }
+        if row.generation == id.generation() {
+            row.value.as_mut()
+        } else {
+            None
+        }
     }
 
     /// Frees the row of `id` and gives its value.
@@ -116,7 +133,9 @@ impl<'a, T, I: Id> Table<'a, T, I> {
     /// All values with their ids, in the order of rows.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.rows.iter().enumerate().filter_map(|(index, row)| {
-            row.value.as_ref().map(|value| (I::new(index as u32, row.generation), value))
+            row.value
+                .as_ref()
+                .map(|value| (I::new(index as u32, row.generation), value))
         })
     }
 }

@@ -48,7 +48,9 @@ impl RailMap {
         }
         let all = self == Self::All || local == 0;
         Ok((0..locals).flat_map(move |l| {
-            (0..remote).filter(move |r| all || *r == l).map(move |r| (l, r))
+            (0..remote)
+                .filter(move |r| all || *r == l)
+                .map(move |r| (l, r))
         }))
     }
 }
@@ -74,12 +76,28 @@ mod tests {
         let cases = [
             ("pairs", RailMap::Paired, 2, 2, Ok(vec![(0, 0), (1, 1)])),
             ("unequal lists", RailMap::Paired, 2, 3, mismatch(2, 3)),
-            ("no local list reaches all", RailMap::Paired, 0, 2, Ok(vec![(0, 0), (0, 1)])),
-            ("all", RailMap::All, 2, 2, Ok(vec![(0, 0), (0, 1), (1, 0), (1, 1)])),
+            (
+                "no local list reaches all",
+                RailMap::Paired,
+                0,
+                2,
+                Ok(vec![(0, 0), (0, 1)]),
+            ),
+            (
+                "all",
+                RailMap::All,
+                2,
+                2,
+                Ok(vec![(0, 0), (0, 1), (1, 0), (1, 1)]),
+            ),
             ("nothing to reach", RailMap::All, 2, 0, Ok(vec![])),
         ];
         for (name, map, local, remote, pairs) in cases {
-            assert_eq!(map.pairs(local, remote).map(Iterator::collect::<Vec<_>>), pairs, "{name}");
+            assert_eq!(
+                map.pairs(local, remote).map(Iterator::collect::<Vec<_>>),
+                pairs,
+                "{name}"
+            );
         }
     }
 

@@ -92,7 +92,11 @@ impl Estimate {
     /// Learns from one completion.
     pub fn handle_completion(&mut self, sample: Sample) {
         let started = (sample.posted_at + self.delay_base).max(self.last_seen);
-        let busy_max = self.config.rate_nominal.time_for(sample.bytes).times(BUSY_FACTOR_MAX);
+        let busy_max = self
+            .config
+            .rate_nominal
+            .time_for(sample.bytes)
+            .times(BUSY_FACTOR_MAX);
         let busy = sample.seen_at.since(started).min(busy_max);
         self.bytes_sum = decay(self.bytes_sum).saturating_add(sample.bytes);
         self.busy_sum = Duration::from_nanos(decay(self.busy_sum.as_nanos())) + busy;
@@ -105,18 +109,24 @@ impl Estimate {
     pub fn handle_probe(&mut self, bytes: u64, took: Duration) {
         let busy = took.minus(self.delay_base).max(Duration::from_nanos(1));
         let measured = Rate::from_bytes_in(bytes, busy);
-        let halfway = Rate::from_bytes_per_sec(
-            self.rate.bytes_per_sec() / 2 + measured.bytes_per_sec() / 2,
-        );
+        let halfway =
+            Rate::from_bytes_per_sec(self.rate.bytes_per_sec() / 2 + measured.bytes_per_sec() / 2);
         self.set_rate(halfway);
         // As many bytes as before, at the new rate, so that the next completions weigh as usual.
-        self.busy_sum = self.rate.time_for(self.bytes_sum).max(Duration::from_nanos(1));
+        self.busy_sum = self
+            .rate
+            .time_for(self.bytes_sum)
+            .max(Duration::from_nanos(1));
     }
 
     /// Forgets the rate but keeps the base delay: after an outage the old rate says nothing.
     pub fn reset(&mut self) {
         let base = self.delay_base;
-        *self = Self { delay_base: base, delay_mean: base, ..Self::new(self.config) };
+        *self = Self {
+            delay_base: base,
+            delay_mean: base,
+            ..Self::new(self.config)
+        };
     }
 
     /// The learned rate.
@@ -134,8 +144,13 @@ impl Estimate {
     /// plus a little.
     pub fn window_bytes(&self, slice_bytes: u32) -> u64 {
         let delay_max = DELAY_EXTRA_MAX + self.delay_base.times(8);
-        let delay = (self.delay_mean + self.delay_deviation.times(4)).min(delay_max).max(self.delay_base);
-        let queue = self.rate.bytes_in(WINDOW_QUEUE).max(WINDOW_SLICES * u64::from(slice_bytes));
+        let delay = (self.delay_mean + self.delay_deviation.times(4))
+            .min(delay_max)
+            .max(self.delay_base);
+        let queue = self
+            .rate
+            .bytes_in(WINDOW_QUEUE)
+            .max(WINDOW_SLICES * u64::from(slice_bytes));
         self.rate.bytes_in(delay).saturating_add(queue)
     }
 
@@ -145,7 +160,10 @@ impl Estimate {
 
     fn learn_delay(&mut self, sample: Sample) {
         let latency = sample.seen_at.since(sample.posted_at);
-        let delay = latency.minus(self.rate.time_for(sample.ahead_bytes.saturating_add(sample.bytes)));
+        let delay = latency.minus(
+            self.rate
+                .time_for(sample.ahead_bytes.saturating_add(sample.bytes)),
+        );
         let error = delay.as_nanos().abs_diff(self.delay_mean.as_nanos());
         self.delay_mean = towards(self.delay_mean, delay.as_nanos());
         self.delay_deviation = towards(self.delay_deviation, error);
@@ -165,13 +183,18 @@ impl Estimate {
 
 fn decay(sum: u64) -> u64 {
     // Divide first where the product would overflow; precision is no matter there.
-    sum.checked_mul(DECAY_KEEP).map_or(sum / DECAY_OF * DECAY_KEEP, |product| product / DECAY_OF)
+    sum.checked_mul(DECAY_KEEP)
+        .map_or(sum / DECAY_OF * DECAY_KEEP, |product| product / DECAY_OF)
 }
 
 fn towards(mean: Duration, sample: u64) -> Duration {
     let mean = mean.as_nanos();
     let step = mean.abs_diff(sample) / DELAY_WEIGHT;
-    Duration::from_nanos(if sample > mean { mean.saturating_add(step) } else { mean - step })
+    Duration::from_nanos(if sample > mean {
+        mean.saturating_add(step)
+    } else {
+        mean - step
+    })
 }
 
 #[cfg(test)]
@@ -189,17 +212,32 @@ mod tests {
     };
 
     /// Feeds `count` slices that queue behind each other on a rail of this rate, seen every `poll`.
-    fn saturate(estimate: &mut Estimate, start: Instant, rate: Rate, poll: Duration, count: u64) -> Instant {
+    fn saturate(
+        estimate: &mut Estimate,
+        start: Instant,
+        rate: Rate,
+        poll: Duration,
+        count: u64,
+    ) -> Instant {
         let ahead = 4;
         let service = rate.time_for(SLICE);
         let mut served = start + CONFIG.delay_base;
         for _ in 0..count {
-            let posted = Instant::from_nanos(served.as_nanos()
-                .saturating_sub(CONFIG.delay_base.as_nanos() + ahead * service.as_nanos()));
+            let posted = Instant::from_nanos(
+                served
+                    .as_nanos()
+                    .saturating_sub(CONFIG.delay_base.as_nanos() + ahead * service.as_nanos()),
+            );
             served = served + service;
             let seen = Instant::from_nanos(
-                served.as_nanos().div_ceil(poll.as_nanos().max(1)) * poll.as_nanos().max(1));
-            let sample = Sample { posted_at: posted, seen_at: seen, ahead_bytes: ahead * SLICE, bytes: SLICE };
+                served.as_nanos().div_ceil(poll.as_nanos().max(1)) * poll.as_nanos().max(1),
+            );
+            let sample = Sample {
+                posted_at: posted,
+                seen_at: seen,
+                ahead_bytes: ahead * SLICE,
+                bytes: SLICE,
+            };
             estimate.handle_completion(sample);
         }
         served
@@ -221,21 +259,48 @@ mod tests {
         for (name, rate, poll, percent) in cases {
             let mut estimate = Estimate::new(CONFIG);
             let start = Instant::from_nanos(1_000_000_000);
-            saturate(&mut estimate, start, Rate::from_bytes_per_sec(rate), Duration::from_nanos(poll), 100);
-            assert!(within(estimate.rate(), rate, percent), "{name}: {:?}", estimate.rate());
+            saturate(
+                &mut estimate,
+                start,
+                Rate::from_bytes_per_sec(rate),
+                Duration::from_nanos(poll),
+                100,
+            );
+            assert!(
+                within(estimate.rate(), rate, percent),
+                "{name}: {:?}",
+                estimate.rate()
+            );
         }
     }
 
     #[test]
     fn a_slowed_rail_is_noticed_within_a_few_slices_and_recovers() {
         let mut estimate = Estimate::new(CONFIG);
-        let (fast, slow) = (Rate::from_bytes_per_sec(25_000_000_000), Rate::from_bytes_per_sec(5_000_000_000));
+        let (fast, slow) = (
+            Rate::from_bytes_per_sec(25_000_000_000),
+            Rate::from_bytes_per_sec(5_000_000_000),
+        );
         let none = Duration::from_nanos(1);
-        let t = saturate(&mut estimate, Instant::from_nanos(1_000_000_000), fast, none, 50);
+        let t = saturate(
+            &mut estimate,
+            Instant::from_nanos(1_000_000_000),
+            fast,
+            none,
+            50,
+        );
         let t = saturate(&mut estimate, t, slow, none, 10);
-        assert!(estimate.rate().bytes_per_sec() < 9_000_000_000, "{:?}", estimate.rate());
+        assert!(
+            estimate.rate().bytes_per_sec() < 9_000_000_000,
+            "{:?}",
+            estimate.rate()
+        );
         saturate(&mut estimate, t, fast, none, 60);
-        assert!(within(estimate.rate(), 25_000_000_000, 10), "{:?}", estimate.rate());
+        assert!(
+            within(estimate.rate(), 25_000_000_000, 10),
+            "{:?}",
+            estimate.rate()
+        );
     }
 
     #[test]
@@ -246,11 +311,19 @@ mod tests {
         for i in 0..200 {
             let posted_at = Instant::from_nanos(1_000_000_000 + i * 60_000);
             let seen_at = posted_at + Duration::from_micros(50);
-            estimate.handle_completion(Sample { posted_at, seen_at, ahead_bytes: 0, bytes: SLICE });
+            estimate.handle_completion(Sample {
+                posted_at,
+                seen_at,
+                ahead_bytes: 0,
+                bytes: SLICE,
+            });
         }
         let rate = estimate.rate();
         let window = estimate.window_bytes(SLICE as u32);
-        assert!(window >= rate.bytes_in(CONFIG.delay_base) + 3 * SLICE, "{window} from {before}");
+        assert!(
+            window >= rate.bytes_in(CONFIG.delay_base) + 3 * SLICE,
+            "{window} from {before}"
+        );
     }
 
     #[test]
@@ -258,14 +331,24 @@ mod tests {
         let mut estimate = Estimate::new(CONFIG);
         let took = CONFIG.delay_base + Rate::from_bytes_per_sec(5_000_000_000).time_for(SLICE);
         estimate.handle_probe(SLICE, took);
-        assert!(within(estimate.rate(), 15_000_000_000, 1), "{:?}", estimate.rate());
+        assert!(
+            within(estimate.rate(), 15_000_000_000, 1),
+            "{:?}",
+            estimate.rate()
+        );
     }
 
     #[test]
     fn a_reset_forgets_the_rate() {
         let mut estimate = Estimate::new(CONFIG);
         let slow = Rate::from_bytes_per_sec(1_000_000);
-        saturate(&mut estimate, Instant::from_nanos(1_000_000_000), slow, Duration::from_nanos(1), 50);
+        saturate(
+            &mut estimate,
+            Instant::from_nanos(1_000_000_000),
+            slow,
+            Duration::from_nanos(1),
+            50,
+        );
         estimate.reset();
         assert_eq!(estimate.rate(), CONFIG.rate_nominal);
     }

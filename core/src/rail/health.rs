@@ -91,7 +91,11 @@ impl Record {
     /// How many of the remembered incidents still count after a healthy time.
     const fn flaps_left(self, now: Instant) -> u8 {
         let forgotten = now.since(self.since()).as_nanos() / FLAP_MEMORY.as_nanos();
-        if forgotten >= self.flaps as u64 { 0 } else { self.flaps - forgotten as u8 }
+        if forgotten >= self.flaps as u64 {
+            0
+        } else {
+            self.flaps - forgotten as u8
+        }
     }
 }
 
@@ -109,7 +113,10 @@ pub struct RailHealth {
 impl RailHealth {
     /// A healthy rail.
     pub const fn new() -> Self {
-        Self { word: AtomicU64::new(0), probe_at: AtomicU64::new(0) }
+        Self {
+            word: AtomicU64::new(0),
+            probe_at: AtomicU64::new(0),
+        }
     }
 
     /// Where it stands.
@@ -131,14 +138,18 @@ impl RailHealth {
         });
         if let Some(record) = changed {
             let doublings = (record.flaps - 1).min(FLAP_DOUBLINGS_MAX);
-            self.probe_at.store((now + PROBE_INTERVAL_MIN.times(1 << doublings)).as_nanos(), Release);
+            self.probe_at.store(
+                (now + PROBE_INTERVAL_MIN.times(1 << doublings)).as_nanos(),
+                Release,
+            );
         }
         changed.is_some()
     }
 
     /// When a probe is due, if the rail is paused.
     pub fn probe_at(&self) -> Option<Instant> {
-        (self.state() == RailState::Paused).then(|| Instant::from_nanos(self.probe_at.load(Acquire)))
+        (self.state() == RailState::Paused)
+            .then(|| Instant::from_nanos(self.probe_at.load(Acquire)))
     }
 
     /// Claims the probe that is due for `worker`. `true` for one worker only.
@@ -147,7 +158,11 @@ impl RailHealth {
             return false;
         }
         self.change(|record| match record.state {
-            RailState::Paused => Some(Record { state: RailState::Probing, worker, ..record }),
+            RailState::Paused => Some(Record {
+                state: RailState::Probing,
+                worker,
+                ..record
+            }),
             RailState::Healthy | RailState::Probing => None,
         })
         .is_some()
@@ -182,9 +197,11 @@ impl RailHealth {
         let interval = self.probe_interval(now);
         self.probe_at.store((now + interval).as_nanos(), Release);
         self.change(|record| match record.state {
-            RailState::Probing if record.worker == worker => {
-                Some(Record { state: RailState::Paused, worker: 0, ..record })
-            }
+            RailState::Probing if record.worker == worker => Some(Record {
+                state: RailState::Paused,
+                worker: 0,
+                ..record
+            }),
             _ => None,
         })
         .is_some()
@@ -198,7 +215,9 @@ impl RailHealth {
     /// The only place that writes the word. Gives the new record if there is one.
     fn change(&self, next: impl Fn(Record) -> Option<Record>) -> Option<Record> {
         self.word
-            .fetch_update(AcqRel, Acquire, |word| next(Record::unpack(word)).map(Record::pack))
+            .fetch_update(AcqRel, Acquire, |word| {
+                next(Record::unpack(word)).map(Record::pack)
+            })
             .ok()
             .and_then(|before| next(Record::unpack(before)))
     }
@@ -248,17 +267,52 @@ mod tests {
             ("nothing to claim", Healthy, Claim(1), 50, false, Healthy),
             ("late good probe", Healthy, Good(1), 50, false, Healthy),
             ("late bad probe", Healthy, Bad(1), 50, false, Healthy),
-            ("an incident counts once", Paused, Incident, 5, false, Paused),
+            (
+                "an incident counts once",
+                Paused,
+                Incident,
+                5,
+                false,
+                Paused,
+            ),
             ("not due yet", Paused, Claim(1), 9, false, Paused),
             ("due", Paused, Claim(1), 10, true, Probing),
             ("a probe nobody claimed", Paused, Good(1), 50, false, Paused),
-            ("a failure nobody claimed", Paused, Bad(1), 50, false, Paused),
-            ("incident while probing", Probing, Incident, 50, false, Probing),
+            (
+                "a failure nobody claimed",
+                Paused,
+                Bad(1),
+                50,
+                false,
+                Paused,
+            ),
+            (
+                "incident while probing",
+                Probing,
+                Incident,
+                50,
+                false,
+                Probing,
+            ),
             ("one worker probes", Probing, Claim(2), 50, false, Probing),
             ("good probe re-admits", Probing, Good(1), 50, true, Healthy),
-            ("good probe of a stranger", Probing, Good(2), 50, false, Probing),
+            (
+                "good probe of a stranger",
+                Probing,
+                Good(2),
+                50,
+                false,
+                Probing,
+            ),
             ("bad probe pauses again", Probing, Bad(1), 50, true, Paused),
-            ("bad probe of a stranger", Probing, Bad(2), 50, false, Probing),
+            (
+                "bad probe of a stranger",
+                Probing,
+                Bad(2),
+                50,
+                false,
+                Probing,
+            ),
         ];
         for (name, before, event, at, changed, after) in cases {
             let health = rail(before);
@@ -276,8 +330,18 @@ mod tests {
     fn probes_come_less_often_the_longer_the_pause() {
         let health = rail(Paused);
         // (paused for ms, interval in ms)
-        for (paused, interval) in [(0, 10), (900, 10), (10_000, 100), (50_000, 500), (3_600_000, 500)] {
-            assert_eq!(health.probe_interval(ms(paused)), Duration::from_millis(interval), "{paused}");
+        for (paused, interval) in [
+            (0, 10),
+            (900, 10),
+            (10_000, 100),
+            (50_000, 500),
+            (3_600_000, 500),
+        ] {
+            assert_eq!(
+                health.probe_interval(ms(paused)),
+                Duration::from_millis(interval),
+                "{paused}"
+            );
         }
     }
 
@@ -295,12 +359,20 @@ mod tests {
         // Healthy for five spans: five of seven incidents are forgotten, the next is the third.
         now = now + FLAP_MEMORY.times(5);
         assert!(health.handle_incident(now));
-        assert_eq!((health.flaps(), health.probe_at()), (3, Some(now + Duration::from_millis(40))));
+        assert_eq!(
+            (health.flaps(), health.probe_at()),
+            (3, Some(now + Duration::from_millis(40)))
+        );
     }
 
     #[test]
     fn the_word_holds_what_goes_in() {
-        let record = Record { state: Probing, flaps: FLAPS_MAX, worker: u16::MAX, since_ms: (1 << 40) - 1 };
+        let record = Record {
+            state: Probing,
+            flaps: FLAPS_MAX,
+            worker: u16::MAX,
+            since_ms: (1 << 40) - 1,
+        };
         assert_eq!(Record::unpack(record.pack()), record);
     }
 }

@@ -75,8 +75,10 @@ pub struct Device {
 impl Device {
     /// A row not in use, for the arrays that a caller hands in.
     #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
-    pub const EMPTY: Self =
-        Self { inflight_bytes: CachePadded::new(AtomicU64::new(0)), speed: Speed::EMPTY };
+    pub const EMPTY: Self = Self {
+        inflight_bytes: CachePadded::new(AtomicU64::new(0)),
+        speed: Speed::EMPTY,
+    };
 }
 
 /// A learned speed: the estimate behind a lock, and what choosing needs of it in atomics.
@@ -111,8 +113,10 @@ impl Speed {
 
     fn publish(&self, estimate: &Estimate, slice_bytes: u32) {
         self.rate.store(estimate.rate().to_bits(), Relaxed);
-        self.delay_base.store(estimate.delay_base().as_nanos(), Relaxed);
-        self.window_bytes.store(estimate.window_bytes(slice_bytes), Relaxed);
+        self.delay_base
+            .store(estimate.delay_base().as_nanos(), Relaxed);
+        self.window_bytes
+            .store(estimate.window_bytes(slice_bytes), Relaxed);
     }
 
     fn rate(&self) -> Rate {
@@ -163,7 +167,12 @@ impl<'a> Shared<'a> {
         for since in waiting {
             since.store(NOT_WAITING, Relaxed);
         }
-        Self { rails, devices, waiting, slice_bytes }
+        Self {
+            rails,
+            devices,
+            waiting,
+            slice_bytes,
+        }
     }
 
     /// How many rails there can be.
@@ -186,9 +195,10 @@ impl<'a> Shared<'a> {
 
     /// Puts a rail into its row. `false` if there is no such row, or none for its device.
     pub fn install_rail(&self, rail: RailId, config: RailConfig) -> bool {
-        let (Some(row), true) =
-            (self.rails.get(rail.index()), config.device.index() < self.devices.len())
-        else {
+        let (Some(row), true) = (
+            self.rails.get(rail.index()),
+            config.device.index() < self.devices.len(),
+        ) else {
             return false;
         };
         row.speed.install(config.estimate, self.slice_bytes);
@@ -219,19 +229,28 @@ impl<'a> Shared<'a> {
     }
 
     pub(crate) fn rate(&self, rail: RailId) -> Rate {
-        self.rails.get(rail.index()).map_or(Rate::SLOWEST, |row| row.speed.rate())
+        self.rails
+            .get(rail.index())
+            .map_or(Rate::SLOWEST, |row| row.speed.rate())
     }
 
     pub(crate) fn delay_base(&self, rail: RailId) -> Duration {
-        self.rails.get(rail.index()).map_or(Duration::ZERO, |row| row.speed.delay_base())
+        self.rails
+            .get(rail.index())
+            .map_or(Duration::ZERO, |row| row.speed.delay_base())
     }
 
     pub(crate) fn inflight_bytes(&self, rail: RailId) -> u64 {
-        self.rails.get(rail.index()).map_or(0, |row| row.inflight_bytes.load(Relaxed))
+        self.rails
+            .get(rail.index())
+            .map_or(0, |row| row.inflight_bytes.load(Relaxed))
     }
 
     pub(crate) fn used_at(&self, rail: RailId) -> Instant {
-        let nanos = self.rails.get(rail.index()).map_or(0, |row| row.used_at.load(Relaxed));
+        let nanos = self
+            .rails
+            .get(rail.index())
+            .map_or(0, |row| row.used_at.load(Relaxed));
         Instant::from_nanos(nanos)
     }
 
@@ -247,16 +266,24 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// How long the rail's device needs for what is in flight on it.
+    /// How long the rail's device needs for what is in flight on it. A device is at least as fast as any
+    /// of its rails, whatever slow peers have made it look like.
     pub(crate) fn device_wait(&self, rail: RailId) -> Duration {
         self.device_of(rail).map_or(Duration::ZERO, |device| {
-            device.speed.rate().time_for(device.inflight_bytes.load(Relaxed))
+            let rate = device.speed.rate().max(self.rate(rail));
+            rate.time_for(device.inflight_bytes.load(Relaxed))
         })
     }
 
     /// Takes room for `bytes` on a rail if no more than `limit` are in flight with them, or nothing else is.
     /// The bytes in flight before, or `None`: no room.
-    pub(crate) fn reserve(&self, now: Instant, rail: RailId, bytes: u64, limit: u64) -> Option<u64> {
+    pub(crate) fn reserve(
+        &self,
+        now: Instant,
+        rail: RailId,
+        bytes: u64,
+        limit: u64,
+    ) -> Option<u64> {
         let row = self.rails.get(rail.index())?;
         let ahead = row.inflight_bytes.fetch_add(bytes, AcqRel);
         if ahead != 0 && ahead.saturating_add(bytes) > limit {
@@ -287,9 +314,13 @@ impl<'a> Shared<'a> {
         };
         row.done_bytes.fetch_add(sample.bytes, Relaxed);
         row.done_at.store(sample.seen_at.as_nanos(), Relaxed);
-        row.speed.update(self.slice_bytes, |estimate| estimate.handle_completion(sample));
+        row.speed.update(self.slice_bytes, |estimate| {
+            estimate.handle_completion(sample)
+        });
         if let Some(device) = self.device_of(rail) {
-            device.speed.update(self.slice_bytes, |estimate| estimate.handle_completion(sample));
+            device.speed.update(self.slice_bytes, |estimate| {
+                estimate.handle_completion(sample)
+            });
         }
         self.widen(row, sample.bytes);
     }
@@ -297,7 +328,9 @@ impl<'a> Shared<'a> {
     /// Learns from a probe of `bytes` that met an idle rail.
     pub(crate) fn handle_rate_probe(&self, rail: RailId, bytes: u64, took: Duration) {
         if let Some(row) = self.rails.get(rail.index()) {
-            row.speed.update(self.slice_bytes, |estimate| estimate.handle_probe(bytes, took));
+            row.speed.update(self.slice_bytes, |estimate| {
+                estimate.handle_probe(bytes, took)
+            });
         }
     }
 
@@ -325,7 +358,9 @@ impl<'a> Shared<'a> {
             return false;
         };
         let before = row.probed_at.load(Relaxed);
-        row.probed_at.compare_exchange(before, now.as_nanos(), AcqRel, Relaxed).is_ok()
+        row.probed_at
+            .compare_exchange(before, now.as_nanos(), AcqRel, Relaxed)
+            .is_ok()
     }
 
     /// Says since when a worker has had bytes to post; `None`: it has none.
@@ -337,7 +372,10 @@ impl<'a> Shared<'a> {
 
     /// How many workers wait, and whether nobody has waited longer than `worker`.
     pub(crate) fn waiting(&self, worker: u16) -> (u64, bool) {
-        let own = self.waiting.get(usize::from(worker)).map_or(NOT_WAITING, |cell| cell.load(Acquire));
+        let own = self
+            .waiting
+            .get(usize::from(worker))
+            .map_or(NOT_WAITING, |cell| cell.load(Acquire));
         let mut count = 0;
         let mut oldest = true;
         for cell in self.waiting {
@@ -354,14 +392,18 @@ impl<'a> Shared<'a> {
         (1..count)
             .map(|step| (usize::from(worker) + step) % count)
             .find(|other| {
-                self.waiting.get(*other).is_some_and(|cell| cell.load(Acquire) != NOT_WAITING)
+                self.waiting
+                    .get(*other)
+                    .is_some_and(|cell| cell.load(Acquire) != NOT_WAITING)
             })
             .map(|other| other as u16)
     }
 
     /// An incident on a rail, whoever noticed. `true` if it was healthy until now.
     pub(crate) fn handle_incident(&self, now: Instant, rail: RailId, cause: Cause) -> bool {
-        let paused = self.health(rail).is_some_and(|health| health.handle_incident(now));
+        let paused = self
+            .health(rail)
+            .is_some_and(|health| health.handle_incident(now));
         if paused {
             log::info!("rail {} paused: {cause}", rail.0);
         }
@@ -381,7 +423,13 @@ impl<'a> Shared<'a> {
         }
         let flaps = u64::from(row.health.flaps()).max(1);
         let wider = cap.saturating_add(bytes.div_ceil(flaps));
-        let lifted = wider >= row.speed.rate().bytes_in(RETURN_WINDOW_SPAN).max(8 * RETURN_WINDOW_BYTES);
-        row.window_cap.store(if lifted { 0 } else { wider }, Relaxed);
+        let lifted = wider
+            >= row
+                .speed
+                .rate()
+                .bytes_in(RETURN_WINDOW_SPAN)
+                .max(8 * RETURN_WINDOW_BYTES);
+        row.window_cap
+            .store(if lifted { 0 } else { wider }, Relaxed);
     }
 }

@@ -156,31 +156,84 @@ mod tests {
     }
 
     fn full(candidate: Candidate) -> Candidate {
-        Candidate { has_room: false, ..candidate }
+        Candidate {
+            has_room: false,
+            ..candidate
+        }
     }
 
     fn far(candidate: Candidate) -> Candidate {
-        Candidate { tier: 1, ..candidate }
+        Candidate {
+            tier: 1,
+            ..candidate
+        }
     }
 
     #[test]
     fn spray_takes_the_rail_that_ends_first_or_waits() {
         const MUCH: u64 = 1 << 30;
         let just_this = u64::from(SLICE);
-        let busy_device =
-            Candidate { device_wait: Duration::from_micros(50), ..rail(0, 25, 0) };
+        let busy_device = Candidate {
+            device_wait: Duration::from_micros(50),
+            ..rail(0, 25, 0)
+        };
         // (name, rails, unbound bytes, choice)
         let cases = [
             ("nothing to choose from", Vec::new(), MUCH, None),
-            ("least queued", Vec::from([rail(0, 25, 4), rail(1, 25, 1)]), MUCH, Some(1)),
-            ("faster wins in spite of its queue", Vec::from([rail(0, 1, 0), rail(1, 25, 4)]), MUCH, Some(1)),
-            ("equal: least recently used", Vec::from([rail(5, 25, 1), rail(2, 25, 1)]), MUCH, Some(1)),
-            ("as good but of another tier", Vec::from([rail(5, 25, 1), far(rail(2, 25, 1))]), MUCH, Some(0)),
-            ("full rails do not count", Vec::from([full(rail(0, 25, 1)), rail(1, 25, 8)]), MUCH, Some(1)),
-            ("a slow rail helps with much", Vec::from([full(rail(0, 25, 9)), rail(1, 5, 0)]), MUCH, Some(1)),
-            ("but not with the tail", Vec::from([full(rail(0, 25, 2)), rail(1, 1, 0)]), just_this, None),
-            ("a busy device makes its rails slow", Vec::from([busy_device, rail(1, 25, 4)]), MUCH, Some(1)),
-            ("all full", Vec::from([full(rail(0, 25, 1)), full(rail(1, 25, 1))]), MUCH, None),
+            (
+                "least queued",
+                Vec::from([rail(0, 25, 4), rail(1, 25, 1)]),
+                MUCH,
+                Some(1),
+            ),
+            (
+                "faster wins in spite of its queue",
+                Vec::from([rail(0, 1, 0), rail(1, 25, 4)]),
+                MUCH,
+                Some(1),
+            ),
+            (
+                "equal: least recently used",
+                Vec::from([rail(5, 25, 1), rail(2, 25, 1)]),
+                MUCH,
+                Some(1),
+            ),
+            (
+                "as good but of another tier",
+                Vec::from([rail(5, 25, 1), far(rail(2, 25, 1))]),
+                MUCH,
+                Some(0),
+            ),
+            (
+                "full rails do not count",
+                Vec::from([full(rail(0, 25, 1)), rail(1, 25, 8)]),
+                MUCH,
+                Some(1),
+            ),
+            (
+                "a slow rail helps with much",
+                Vec::from([full(rail(0, 25, 9)), rail(1, 5, 0)]),
+                MUCH,
+                Some(1),
+            ),
+            (
+                "but not with the tail",
+                Vec::from([full(rail(0, 25, 2)), rail(1, 1, 0)]),
+                just_this,
+                None,
+            ),
+            (
+                "a busy device makes its rails slow",
+                Vec::from([busy_device, rail(1, 25, 4)]),
+                MUCH,
+                Some(1),
+            ),
+            (
+                "all full",
+                Vec::from([full(rail(0, 25, 1)), full(rail(1, 25, 1))]),
+                MUCH,
+                None,
+            ),
         ];
         for (name, rails, unbound, choice) in cases {
             assert_eq!(spray(&rails, SLICE, unbound), choice, "{name}");
@@ -189,7 +242,12 @@ mod tests {
 
     #[test]
     fn round_robin_goes_in_turn_and_waits_for_a_full_rail() {
-        let four = [rail(0, 25, 0), rail(1, 25, 0), rail(4, 1, 9), rail(7, 25, 0)];
+        let four = [
+            rail(0, 25, 0),
+            rail(1, 25, 0),
+            rail(4, 1, 9),
+            rail(7, 25, 0),
+        ];
         let mut cursor = RailId(0);
         let turns: Vec<u16> = (0..5)
             .map(|_| {
@@ -199,9 +257,17 @@ mod tests {
             .collect();
         assert_eq!(turns, [1, 4, 7, 0, 1]);
         let blocked = [rail(0, 25, 0), full(rail(1, 25, 0))];
-        assert_eq!(round_robin(&blocked, RailId(0)), None, "rail 1 is next and full");
+        assert_eq!(
+            round_robin(&blocked, RailId(0)),
+            None,
+            "rail 1 is next and full"
+        );
         let tiers = [far(rail(0, 25, 0)), rail(1, 25, 0)];
-        assert_eq!(round_robin(&tiers, RailId(1)), Some(1), "only the nearest tier");
+        assert_eq!(
+            round_robin(&tiers, RailId(1)),
+            Some(1),
+            "only the nearest tier"
+        );
         assert_eq!(round_robin(&[], RailId(0)), None);
     }
 

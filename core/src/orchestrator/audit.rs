@@ -1,0 +1,207 @@
+//! Every invariant of an orchestrator, checked at once: for the simulator, tests and debug builds.
+
+use core::fmt;
+
+use super::attempt::{Load, Stage};
+use super::{Orchestrator, lane::Phase};
+use crate::units::RailId;
+
+/// An invariant that does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which, in words.
+    pub what: &'static str,
+    /// The row it was found in.
+    pub row: u64,
+    /// What was found.
+    pub found: u64,
+    /// What should have been.
+    pub expected: u64,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} (row {}): {} instead of {}",
+            self.what, self.row, self.found, self.expected
+        )
+    }
+}
+
+fn check(
+    what: &'static str,
+    row: impl Into<u64>,
+    found: u64,
+    expected: u64,
+) -> Result<(), Violation> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(Violation {
+            what,
+            row: row.into(),
+            found,
+            expected,
+        })
+    }
+}
+
+impl Orchestrator<'_> {
+    /// Checks everything. Linear in the tables, quadratic nowhere that matters.
+    pub fn audit(&self) -> Result<(), Violation> {
+        self.audit_requests()?;
+        self.audit_lanes()?;
+        self.audit_peers()
+    }
+
+    fn audit_requests(&self) -> Result<(), Violation> {
+        for (id, row) in self.requests.iter() {
+            let (mut held, mut lost, mut waiting, mut unique) = (0, 0, 0, 0);
+            for (index, attempt) in self
+                .attempts
+                .iter()
+                .filter(|(_, a)| a.load == Load::Slice(id))
+            {
+                held += 1;
+                lost += u64::from(attempt.lost);
+                waiting += u64::from(attempt.stage == Stage::Waiting);
+                let counts = !attempt.done && self.is_first_copy(index.index);
+                unique += if counts { u64::from(attempt.length) } else { 0 };
+            }
+            check(
+                "attempts held by a request",
+                id.index,
+                u64::from(row.held),
+                held,
+            )?;
+            check(
+                "attempts lost by a request",
+                id.index,
+                u64::from(row.lost),
+                lost,
+            )?;
+            check(
+                "slices waiting in a request",
+                id.index,
+                row.waiting.len() as u64,
+                waiting,
+            )?;
+            if row.wants_bytes() {
+                let accounted = row.acked_bytes + unique + (row.length - row.cursor);
+                check("bytes of a request", id.index, accounted, row.length)?;
+            }
+            check(
+                "bytes acknowledged at most once",
+                id.index,
+                row.acked_bytes.max(row.length),
+                row.length,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Whether an attempt stands for its slice among the copies of it.
+    fn is_first_copy(&self, index: u32) -> bool {
+        let mut at = index;
+        while let Some(next) = self
+            .attempts
+            .at(at)
+            .map(|row| row.sibling)
+            .filter(|next| *next != index)
+        {
+            if next < index {
+                return false;
+            }
+            at = next;
+        }
+        true
+    }
+
+    fn audit_lanes(&self) -> Result<(), Violation> {
+        for (index, lane) in self.lanes.iter().enumerate() {
+            let rail = RailId(index as u16);
+            let (mut bytes, mut bound, mut posted) = (0, 0, 0);
+            for (_, attempt) in self.attempts.iter().filter(|(_, a)| a.rail == rail) {
+                match attempt.stage {
+                    Stage::Waiting => continue,
+                    Stage::Bound => bound += 1,
+                    Stage::Posted => posted += 1,
+                }
+                bytes += u64::from(attempt.length);
+            }
+            check(
+                "bytes in flight on a lane",
+                rail.0,
+                lane.inflight_bytes,
+                bytes,
+            )?;
+            check(
+                "attempts bound to a lane",
+                rail.0,
+                lane.bound.len() as u64,
+                bound,
+            )?;
+            check(
+                "attempts posted on a lane",
+                rail.0,
+                lane.posted.len() as u64,
+                posted,
+            )?;
+            if matches!(lane.phase, Phase::Closed | Phase::Opening { .. }) {
+                check(
+                    "attempts on a lane that is not open",
+                    rail.0,
+                    bound + posted,
+                    0,
+                )?;
+            }
+            let shared = self.shared.inflight_bytes(rail);
+            check(
+                "bytes in flight on a rail, at least",
+                rail.0,
+                shared.max(bytes),
+                shared,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn audit_peers(&self) -> Result<(), Violation> {
+        for (index, peer) in self.peers.iter().enumerate() {
+            let mut unbound = 0;
+            let mut pending = 0;
+            for (id, row) in self
+                .requests
+                .iter()
+                .filter(|(_, row)| row.peer.index() == index)
+            {
+                unbound += row.length - row.cursor;
+                pending += u64::from(row.has_unbound());
+                let waits =
+                    |a: &super::Attempt| a.load == Load::Slice(id) && a.stage == Stage::Waiting;
+                unbound += self
+                    .attempts
+                    .iter()
+                    .filter(|(_, a)| waits(a))
+                    .map(|(_, a)| u64::from(a.length))
+                    .sum::<u64>();
+            }
+            check(
+                "bytes a peer has to bind",
+                index as u64,
+                peer.unbound_bytes,
+                unbound,
+            )?;
+            // A request may wait in line for copies that have become needless; it leaves at its turn.
+            let in_line = peer.pending.len() as u64;
+            check(
+                "requests a peer has to bind, at least",
+                index as u64,
+                in_line.max(pending),
+                in_line,
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,428 @@
+//! Late binding: a slice gets its rail at the moment a rail can take it.
+
+use super::attempt::{Attempt, Load};
+use super::lane::Phase;
+use super::{Orchestrator, Policy, Reason};
+use crate::plan::{PLAN_RAILS_MAX, PlanRail};
+use crate::rail::health::RailState;
+use crate::rail::select::{self, Candidate};
+use crate::slice;
+use crate::time::{Duration, Instant};
+use crate::units::{PeerId, RailId, RequestId};
+use crate::work::Op;
+
+/// Slices bound in one go, before they are handed out.
+const BIND_MAX: u32 = 64;
+/// Slices of one peer before it is another's turn.
+const TURN_MAX: u32 = 16;
+/// An idle rail's speed is looked at after this long without a completion.
+const RATE_PROBE_INTERVAL: Duration = Duration::from_millis(5);
+/// If the first lane to a peer is not open by then, another one is tried too.
+const OPEN_PATIENCE: Duration = Duration::from_millis(10);
+/// When all room is taken by other workers, look again after this long.
+const BIND_RETRY: Duration = Duration::from_millis(1);
+
+/// What became of a try to bind the next slice of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    /// It has a rail.
+    Yes,
+    /// Something must happen first: a completion, or a lane that opens.
+    Wait,
+    /// No rail is usable.
+    NoRail,
+}
+
+/// The next slice of a request.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    request: RequestId,
+    op: Op,
+    offset: u64,
+    length: u32,
+    avoid: Option<RailId>,
+    /// It is the front of the queue of slices to be sent again.
+    again: bool,
+}
+
+type Rails = heapless::Vec<PlanRail, PLAN_RAILS_MAX>;
+
+impl Orchestrator<'_> {
+    /// Binds slices while rails have room, a bounded number, peers in turn.
+    pub(super) fn bind(&mut self, now: Instant) {
+        if !core::mem::take(&mut self.bindable) {
+            return;
+        }
+        let mut budget = BIND_MAX;
+        for _ in 0..self.ready.len() {
+            let Some(index) = self.ready.pop_front(self.peers) else {
+                break;
+            };
+            let peer = PeerId(index as u16);
+            self.bind_peer(now, peer, &mut budget);
+            if self
+                .peers
+                .get(peer.index())
+                .is_some_and(|row| !row.pending.is_empty())
+            {
+                self.ready.push_back(self.peers, index);
+            }
+        }
+        self.say_waiting(now);
+    }
+
+    fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
+        for _ in 0..TURN_MAX {
+            let Some(index) = self
+                .peers
+                .get(peer.index())
+                .and_then(|row| row.pending.front())
+            else {
+                return;
+            };
+            let Some(request) = self.requests.id_at(index) else {
+                return;
+            };
+            if !self
+                .requests
+                .get(request)
+                .is_some_and(|row| row.has_unbound())
+            {
+                if let Some(row) = self.peers.get_mut(peer.index()) {
+                    row.pending.remove(&mut self.requests, index);
+                }
+                continue;
+            }
+            if *budget == 0 {
+                break;
+            }
+            match self.bind_request(now, peer, request) {
+                Bound::Yes => {
+                    *budget -= 1;
+                    if let Some(row) = self.peers.get_mut(peer.index()) {
+                        row.stuck_since = None;
+                    }
+                }
+                Bound::Wait => return,
+                Bound::NoRail => return self.stuck(now, peer),
+            }
+        }
+        // There is more to bind than one turn allows.
+        self.bindable = true;
+    }
+
+    /// A peer's requests have no rail to go to. That may end; until then time runs.
+    fn stuck(&mut self, now: Instant, peer: PeerId) {
+        let timeout = self.config.fence_timeout;
+        let Some(row) = self.peers.get_mut(peer.index()) else {
+            return;
+        };
+        let since = *row.stuck_since.get_or_insert(now);
+        let from = if row.is_silent() {
+            row.heard_at()
+        } else {
+            since
+        };
+        let first = row
+            .pending
+            .front()
+            .and_then(|index| self.requests.at(index));
+        let due = from.max(first.map_or(from, |row| row.submitted_at)) + timeout;
+        self.arm(due.max(now), Reason::Peer);
+    }
+
+    fn bind_request(&mut self, now: Instant, peer: PeerId, request: RequestId) -> Bound {
+        if !self.knows(peer) || self.is_silent(peer) {
+            return Bound::NoRail;
+        }
+        let Some(rails) = self
+            .requests
+            .get(request)
+            .and_then(|row| self.plan(row.plan))
+        else {
+            return Bound::NoRail;
+        };
+        let rails = rails.rails.clone();
+        match self.next_again(request) {
+            // A copy that must avoid the one rail with room does not hold up the rest.
+            Some(again) => match self.bind_next(now, peer, &rails, again) {
+                Bound::Yes => Bound::Yes,
+                held_up => match self.next_new(request).filter(|_| again.avoid.is_some()) {
+                    Some(new) => self.bind_next(now, peer, &rails, new),
+                    None if again.avoid.is_some() => Bound::Wait,
+                    None => held_up,
+                },
+            },
+            None => match self.next_new(request) {
+                Some(new) => self.bind_next(now, peer, &rails, new),
+                None => Bound::Wait,
+            },
+        }
+    }
+
+    /// The first slice to be sent again; copies of what has arrived meanwhile are dropped on the way.
+    fn next_again(&mut self, request: RequestId) -> Option<Next> {
+        loop {
+            let row = self.requests.get(request)?;
+            let index = row.waiting.front()?;
+            let attempt = self.attempts.at(index)?;
+            if !attempt.done {
+                return Some(Next {
+                    request,
+                    op: attempt.op,
+                    offset: attempt.offset,
+                    length: attempt.length,
+                    avoid: attempt.avoid,
+                    again: true,
+                });
+            }
+            self.pop_waiting(request);
+            self.remove_attempt(index, super::attempt::End::Ended);
+        }
+    }
+
+    /// The next slice that was never sent.
+    fn next_new(&self, request: RequestId) -> Option<Next> {
+        let row = self.requests.get(request)?;
+        let length = slice::next_length(row.length - row.cursor, self.shared.slice_bytes());
+        (length > 0).then_some(Next {
+            request,
+            op: row.op,
+            offset: row.cursor,
+            length,
+            avoid: None,
+            again: false,
+        })
+    }
+
+    fn bind_next(&mut self, now: Instant, peer: PeerId, rails: &Rails, next: Next) -> Bound {
+        let mut candidates = heapless::Vec::<Candidate, PLAN_RAILS_MAX>::new();
+        for rail in rails.iter().filter(|rail| next.avoid != Some(rail.rail)) {
+            if let Some(candidate) = self.candidate(*rail, next.length) {
+                let _ = candidates.push(candidate);
+            }
+        }
+        let usable = self.open_more(now, peer, rails, !candidates.is_empty());
+        if candidates.is_empty() {
+            return if usable { Bound::Wait } else { Bound::NoRail };
+        }
+        self.probe_idle(now, peer, &candidates);
+        let chosen = match self.config.policy {
+            Policy::Spray => {
+                let unbound = self
+                    .peers
+                    .get(peer.index())
+                    .map_or(0, |row| row.unbound_bytes);
+                select::spray(&candidates, next.length, unbound)
+            }
+            Policy::RoundRobin => select::round_robin(&candidates, self.cursor),
+        };
+        let Some(rail) = chosen
+            .and_then(|index| candidates.get(index))
+            .map(|candidate| candidate.rail)
+        else {
+            return Bound::Wait;
+        };
+        let limit = self.inflight_limit(rail);
+        match self
+            .shared
+            .reserve(now, rail, u64::from(next.length), limit)
+        {
+            Some(ahead_bytes) => self.take_next(rail, ahead_bytes, next),
+            None => {
+                // Another worker was quicker.
+                self.arm(now + BIND_RETRY, Reason::Bind);
+                Bound::Wait
+            }
+        }
+    }
+
+    /// Moves the slice from its request to the lane.
+    fn take_next(&mut self, rail: RailId, ahead_bytes: u64, next: Next) -> Bound {
+        let index = if next.again {
+            self.pop_waiting(next.request)
+        } else {
+            let attempt =
+                Attempt::new(Load::Slice(next.request), next.op, next.offset, next.length);
+            self.new_attempt(attempt).map(|id| id.index)
+        };
+        let Some(index) = index else {
+            self.shared.release(rail, u64::from(next.length));
+            return Bound::Wait;
+        };
+        if !next.again
+            && let Some(row) = self.requests.get_mut(next.request)
+        {
+            row.cursor += u64::from(next.length);
+            let peer = row.peer;
+            if let Some(row) = self.peers.get_mut(peer.index()) {
+                row.unbound_bytes -= u64::from(next.length);
+            }
+        }
+        if let Some(row) = self.attempts.at_mut(index) {
+            row.avoid = None;
+        }
+        self.put_on_lane(index, rail, ahead_bytes);
+        self.cursor = rail;
+        Bound::Yes
+    }
+
+    /// A healthy rail with an open lane, as the policy sees it.
+    fn candidate(&self, rail: PlanRail, length: u32) -> Option<Candidate> {
+        let PlanRail { rail, tier } = rail;
+        let lane = self
+            .lanes
+            .get(rail.index())
+            .filter(|lane| lane.phase == Phase::Open && !lane.probing)?;
+        self.shared
+            .health(rail)
+            .filter(|health| health.state() == RailState::Healthy)?;
+        let has_room = lane.room_works() > 0
+            && length <= lane.work_bytes_max()
+            && self.has_window(rail, length);
+        Some(Candidate {
+            rail,
+            tier,
+            has_room,
+            inflight_bytes: self.shared.inflight_bytes(rail),
+            rate: self.shared.rate(rail),
+            device_wait: self.shared.device_wait(rail),
+            delay_base: self.shared.delay_base(rail),
+            used_at: self.shared.used_at(rail),
+        })
+    }
+
+    /// Whether a rail's window has room for this worker: whoever has waited longest may use all of it, the
+    /// others share. An empty lane may always have one slice while the rail is not far over its window.
+    fn has_window(&self, rail: RailId, length: u32) -> bool {
+        let own = self
+            .lanes
+            .get(rail.index())
+            .map_or(0, |lane| lane.inflight_bytes);
+        let length = u64::from(length);
+        let all = self.shared.inflight_bytes(rail);
+        if all == 0 {
+            return true;
+        }
+        let window = self.shared.window_bytes(rail);
+        let (waiting, oldest) = self.shared.waiting(self.config.worker);
+        let share = if oldest {
+            window
+        } else {
+            (window / waiting.max(1)).max(length)
+        };
+        let ceiling = if oldest { window + window / 2 } else { window };
+        (own + length <= share && all + length <= ceiling) || (own == 0 && all < 2 * window)
+    }
+
+    /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`Self::has_window`] has said yes:
+    /// loose, because it only has to stop workers that decide at the same moment.
+    fn inflight_limit(&self, rail: RailId) -> u64 {
+        2 * self.shared.window_bytes(rail) + u64::from(self.shared.slice_bytes())
+    }
+
+    /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more
+    /// bytes wait than the open ones can have in flight. Whether any rail is usable or about to be.
+    fn open_more(&mut self, now: Instant, peer: PeerId, rails: &Rails, some_open: bool) -> bool {
+        let mut best: Option<(RailId, Duration)> = None;
+        let mut window_bytes = 0;
+        let (mut usable, mut patient) = (some_open, some_open);
+        for PlanRail { rail, .. } in rails.iter().copied() {
+            let healthy = self
+                .shared
+                .health(rail)
+                .is_some_and(|health| health.state() == RailState::Healthy);
+            let Some(lane) = self.lanes.get(rail.index()).filter(|_| healthy) else {
+                continue;
+            };
+            // A fence in progress ends, or is given up; either way the rail is not lost.
+            usable = true;
+            match lane.phase {
+                Phase::Closed => {
+                    let length = self.shared.slice_bytes();
+                    let predicted = self.shared.delay_base(rail)
+                        + self.shared.rate(rail).time_for(u64::from(length));
+                    if best.is_none_or(|(_, time)| predicted < time) {
+                        best = Some((rail, predicted));
+                    }
+                }
+                Phase::Opening { since, .. } => {
+                    if now < since + OPEN_PATIENCE {
+                        patient = true;
+                        self.arm(since + OPEN_PATIENCE, Reason::Bind);
+                    }
+                }
+                Phase::Open => window_bytes += self.shared.window_bytes(rail),
+                Phase::Fencing(_) => {}
+            }
+        }
+        let Some((best, _)) = best else {
+            return usable;
+        };
+        let by = now + self.config.open_timeout;
+        let unbound = self
+            .peers
+            .get(peer.index())
+            .map_or(0, |row| row.unbound_bytes);
+        if some_open && unbound > window_bytes {
+            for rail in rails {
+                let healthy = self
+                    .shared
+                    .health(rail.rail)
+                    .is_some_and(|health| health.state() == RailState::Healthy);
+                if healthy {
+                    self.open_lane(now, rail.rail, by);
+                }
+            }
+        } else if !patient {
+            self.open_lane(now, best, by);
+        }
+        usable
+    }
+
+    /// Sends a scratch slice over rails that have stood idle while there was work, to see how fast they are
+    /// now: they may have been slow when they were last used.
+    fn probe_idle(&mut self, now: Instant, peer: PeerId, candidates: &[Candidate]) {
+        let bytes = self.shared.slice_bytes();
+        if self.config.policy != Policy::Spray || self.scratch_bytes(peer) < bytes {
+            return;
+        }
+        for candidate in candidates
+            .iter()
+            .filter(|rail| rail.inflight_bytes == 0 && rail.has_room)
+        {
+            let rail = candidate.rail;
+            let idle = now.since(candidate.used_at) >= RATE_PROBE_INTERVAL;
+            let due = self
+                .shared
+                .rate_probe_at(rail, RATE_PROBE_INTERVAL)
+                .is_some_and(|at| at <= now);
+            if idle && due && self.shared.claim_rate_probe(now, rail) {
+                self.post_probe(now, rail, Load::RateProbe, bytes);
+            }
+        }
+    }
+
+    /// Tells the other workers since when this one has had bytes to bind.
+    fn say_waiting(&mut self, now: Instant) {
+        let mut since: Option<Instant> = None;
+        let mut next = self.ready.front();
+        let mut in_flight = false;
+        while let Some(index) = next {
+            let first = self
+                .peers
+                .get(index as usize)
+                .and_then(|row| row.pending.front());
+            if let Some(row) = first.and_then(|index| self.requests.at(index)) {
+                since = Some(since.map_or(row.submitted_at, |since| since.min(row.submitted_at)));
+                in_flight |= row.held > 0;
+            }
+            next = self.ready.after(self.peers, index);
+        }
+        self.shared.set_waiting(self.config.worker, since);
+        // With nothing of its own in flight no completion will come to try again.
+        if since.is_some() && !in_flight {
+            self.arm(now + BIND_RETRY, Reason::Bind);
+        }
+    }
+}

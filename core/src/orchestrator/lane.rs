@@ -1,0 +1,826 @@
+//! Lanes: opened when they are wanted, suspected when they stand still, fenced when they fail.
+
+use super::attempt::{End, Load, Stage};
+use super::{LaneAction, Orchestrator, Posting, Reason};
+use crate::message::Message;
+use crate::queue::{Link, Linked, Queue};
+use crate::rail::health::RailState;
+use crate::time::{Duration, Instant};
+use crate::units::{Epoch, PeerId, RailId};
+use crate::work::{Cause, LaneFact, LaneLimits, Op, Place, PostBatch, Scope, Stop, Work};
+
+pub(super) const POST: usize = 0;
+pub(super) const ACTION: usize = 1;
+pub(super) const MESSAGE: usize = 2;
+pub(super) const CHANGED: usize = 3;
+
+/// Copies sent elsewhere when a lane is suspected.
+const SUSPECT_COPIES: usize = 4;
+/// Progress is expected within this many times the predicted time of the oldest attempt.
+const PROGRESS_FACTOR: u64 = 4;
+/// A fence message is repeated at most this many times its first interval apart.
+const MESSAGE_INTERVALS_MAX: u64 = 16;
+/// A lane may take at least this long to open for a probe, however short the probe interval.
+const PROBE_OPEN_MIN: Duration = Duration::from_millis(50);
+/// Bytes of a health probe.
+const PROBE_BYTES: u32 = 8;
+
+/// Where a lane stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// No connection, and nothing in flight.
+    Closed,
+    /// Asked for at `since`, given up at `by`.
+    Opening { since: Instant, by: Instant },
+    /// Takes works.
+    Open,
+    /// Failed; what was posted may still write until both facts are there.
+    Fencing(Fence),
+}
+
+/// A fence on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fence {
+    /// Nobody reads the source or writes this side's memory any more.
+    pub(super) local: bool,
+    /// No write can reach the peer's memory any more.
+    pub(super) remote: bool,
+    /// Works known to have arrived, in order.
+    delivered: u32,
+    /// When reports stop waiting for it.
+    pub(super) give_up_at: Instant,
+    pub(super) given_up: bool,
+    /// When the message goes out again, and how long after that again.
+    resend_at: Instant,
+    resend_after: Duration,
+}
+
+/// A row of the lanes' table; opaque.
+#[derive(Debug)]
+pub struct Lane {
+    pub(super) phase: Phase,
+    epoch: Epoch,
+    limits: LaneLimits,
+    /// Attempts with room here, not handed out yet.
+    pub(super) bound: Queue<0>,
+    /// Attempts handed out, in order.
+    pub(super) posted: Queue<0>,
+    /// Bytes of both.
+    pub(super) inflight_bytes: u64,
+    next_sequence: u32,
+    /// The transport said that it has no room.
+    full: bool,
+    /// Last completion, or the first post after a pause.
+    pub(super) progress_at: Instant,
+    /// Stood still once already; its oldest slices were sent elsewhere too.
+    suspect: bool,
+    /// This worker has claimed the probe of its rail.
+    pub(super) probing: bool,
+    wants_open: bool,
+    wants_fence: bool,
+    /// The epoch to close.
+    wants_close: Option<Epoch>,
+    links: [Link; 4],
+}
+
+impl<const KIND: usize> Linked<KIND> for Lane {
+    fn link(&mut self) -> &mut Link {
+        &mut self.links[KIND]
+    }
+}
+
+impl Lane {
+    /// For the arrays that a caller hands in.
+    pub const EMPTY: Self = Self {
+        phase: Phase::Closed,
+        epoch: Epoch(0),
+        limits: LaneLimits {
+            works_max: 0,
+            work_bytes_max: 0,
+        },
+        bound: Queue::EMPTY,
+        posted: Queue::EMPTY,
+        inflight_bytes: 0,
+        next_sequence: 0,
+        full: false,
+        progress_at: Instant::ZERO,
+        suspect: false,
+        probing: false,
+        wants_open: false,
+        wants_fence: false,
+        wants_close: None,
+        links: [Link::NONE; 4],
+    };
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(super) fn is_locally_fenced(&self) -> bool {
+        match self.phase {
+            Phase::Fencing(fence) => fence.local,
+            Phase::Closed => true,
+            Phase::Opening { .. } | Phase::Open => false,
+        }
+    }
+
+    /// Works it can still take; none unless it is open.
+    pub(super) fn room_works(&self) -> usize {
+        if self.phase != Phase::Open || self.full || self.probing {
+            return 0;
+        }
+        usize::from(self.limits.works_max).saturating_sub(self.posted.len() + self.bound.len())
+    }
+
+    pub(super) fn work_bytes_max(&self) -> u32 {
+        self.limits.work_bytes_max
+    }
+}
+
+impl Orchestrator<'_> {
+    /// Asks for a lane to be opened under a new epoch.
+    pub(super) fn open_lane(&mut self, now: Instant, rail: RailId, by: Instant) {
+        let Some(lane) = self
+            .lanes
+            .get_mut(rail.index())
+            .filter(|lane| lane.phase == Phase::Closed)
+        else {
+            return;
+        };
+        lane.epoch = Epoch(lane.epoch.0.wrapping_add(1));
+        lane.phase = Phase::Opening { since: now, by };
+        lane.next_sequence = 0;
+        lane.full = false;
+        lane.suspect = false;
+        lane.wants_open = true;
+        self.actions.push_back(self.lanes, u32::from(rail.0));
+        self.arm(by, Reason::Opening);
+    }
+
+    /// Something about a lane of the present epoch.
+    pub(super) fn lane_fact(&mut self, now: Instant, rail: RailId, fact: LaneFact) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        match (fact, lane.phase) {
+            (LaneFact::Opened { limits }, Phase::Opening { .. }) => self.lane_opened(now, rail, limits),
+            (LaneFact::OpenFailed(cause), Phase::Opening { .. }) => self.open_failed(now, rail, cause),
+            (LaneFact::Writable, Phase::Open) => {
+                lane.full = false;
+                self.posts.push_back(self.lanes, u32::from(rail.0));
+                self.bindable = true;
+            }
+            (LaneFact::Broken(cause), Phase::Opening { .. }) => self.open_failed(now, rail, cause),
+            (LaneFact::Broken(cause), Phase::Open) => self.start_fence(now, rail, cause),
+            (LaneFact::Fenced { scope, delivered }, Phase::Fencing(fence)) => {
+                self.fenced(rail, fence, scope, delivered);
+            }
+            // What cannot be fenced now stays unproven; `give_up_at` is what ends the wait.
+            (LaneFact::Unfenceable { .. }, _)
+            // Late or doubled facts.
+            | (LaneFact::Opened { .. } | LaneFact::OpenFailed(_), _)
+            | (LaneFact::Writable | LaneFact::Broken(_) | LaneFact::Fenced { .. }, _) => {}
+        }
+    }
+
+    fn lane_opened(&mut self, now: Instant, rail: RailId, limits: LaneLimits) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        lane.phase = Phase::Open;
+        lane.limits = limits;
+        lane.progress_at = now;
+        if let Some(peer) = self.shared.peer(rail) {
+            self.heard(now, peer);
+        }
+        if self
+            .lanes
+            .get(rail.index())
+            .is_some_and(|lane| lane.probing)
+        {
+            self.post_probe(now, rail, Load::HealthProbe, PROBE_BYTES);
+        }
+        self.bindable = true;
+    }
+
+    /// A lane could not be opened, or not in time.
+    pub(super) fn open_failed(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        lane.phase = Phase::Closed;
+        lane.wants_open = false;
+        lane.wants_close = Some(lane.epoch);
+        self.actions.push_back(self.lanes, u32::from(rail.0));
+        self.blame(now, rail, cause);
+        self.bindable = true;
+    }
+
+    /// Puts a probe on a lane, past all windows.
+    pub(super) fn post_probe(&mut self, now: Instant, rail: RailId, load: Load, bytes: u32) {
+        let Some(ahead_bytes) = self.shared.reserve(now, rail, u64::from(bytes), u64::MAX) else {
+            return;
+        };
+        let probe = super::Attempt::new(load, Op::Write, 0, bytes);
+        let Some(id) = self.new_attempt(probe) else {
+            self.shared.release(rail, u64::from(bytes));
+            return;
+        };
+        self.put_on_lane(id.index, rail, ahead_bytes);
+    }
+
+    /// Binds an attempt, whose bytes have been reserved, to a rail's lane.
+    pub(super) fn put_on_lane(&mut self, index: u32, rail: RailId, ahead_bytes: u64) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        let Some(row) = self.attempts.at_mut(index) else {
+            return;
+        };
+        row.stage = Stage::Bound;
+        row.rail = rail;
+        row.ahead_bytes = ahead_bytes;
+        lane.inflight_bytes += u64::from(row.length);
+        lane.bound.push_back(&mut self.attempts, index);
+        self.posts.push_back(self.lanes, u32::from(rail.0));
+    }
+
+    /// Moves bound attempts of a lane into `out`, as works.
+    pub(super) fn fill(&mut self, now: Instant, index: u32, out: &mut PostBatch) {
+        let rail = RailId(index as u16);
+        out.lane = self.lane_id(rail);
+        while let Some(lane) = self.lanes.get_mut(rail.index()) {
+            out.epoch = lane.epoch;
+            if lane.phase != Phase::Open || lane.full || out.works.is_full() {
+                break;
+            }
+            let Some(attempt) = lane.bound.front() else {
+                break;
+            };
+            let Some(work) = self.work(rail, attempt) else {
+                self.unbind(attempt);
+                continue;
+            };
+            self.hand_out(now, rail, attempt);
+            if out.works.push(work).is_err() {
+                break;
+            }
+        }
+        if self
+            .lanes
+            .get(rail.index())
+            .is_some_and(|lane| !lane.full && !lane.bound.is_empty())
+        {
+            self.posts.push_back(self.lanes, index);
+        }
+    }
+
+    fn hand_out(&mut self, now: Instant, rail: RailId, attempt: u32) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        if lane.posted.is_empty() {
+            lane.progress_at = now;
+        }
+        lane.bound.remove(&mut self.attempts, attempt);
+        lane.posted.push_back(&mut self.attempts, attempt);
+        if let Some(row) = self.attempts.at_mut(attempt) {
+            row.stage = Stage::Posted;
+            row.posted_at = now;
+            row.sequence = lane.next_sequence;
+        }
+        lane.next_sequence = lane.next_sequence.wrapping_add(1);
+        if lane.posted.len() == 1 {
+            self.arm_progress(rail);
+        }
+    }
+
+    /// The work of an attempt; `None` if nobody wants it any more.
+    fn work(&self, rail: RailId, attempt: u32) -> Option<Work> {
+        let id = self.attempts.id_at(attempt)?;
+        let row = self.attempts.get(id)?;
+        let (local, remote) = match row.request() {
+            Some(request) => {
+                let request = self
+                    .requests
+                    .get(request)
+                    .filter(|request| request.wants_bytes() && !row.done)?;
+                let at = |place: Place| Place {
+                    offset: place.offset + row.offset,
+                    ..place
+                };
+                (at(request.local), at(request.remote))
+            }
+            None => self.scratch(self.shared.peer(rail)?)?,
+        };
+        let (cookie, op, length) = (id.to_bits(), row.op, row.length);
+        Some(Work {
+            cookie,
+            op,
+            local,
+            remote,
+            length,
+            signal: row.signal,
+        })
+    }
+
+    /// The answer to a post.
+    pub(super) fn posted(&mut self, now: Instant, posting: Posting, accepted: usize, stop: Stop) {
+        let rail = posting.lane.rail();
+        let index = u32::from(rail.0);
+        if stop != Stop::Unknown {
+            for _ in accepted..posting.count {
+                self.take_back(rail);
+            }
+        }
+        match stop {
+            Stop::All => {}
+            Stop::Full => {
+                if let Some(lane) = self.lanes.get_mut(rail.index()) {
+                    lane.full = true;
+                    self.posts.remove(self.lanes, index);
+                }
+            }
+            Stop::Rejected(cause) => self.rejected(now, rail, cause),
+            Stop::Unknown => self.start_fence(now, rail, Cause::Reset),
+        }
+    }
+
+    /// Puts the work handed out last back where it was: it was not taken.
+    fn take_back(&mut self, rail: RailId) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        let Some(last) = lane.posted.back() else {
+            return;
+        };
+        lane.posted.remove(&mut self.attempts, last);
+        lane.bound.push_front(&mut self.attempts, last);
+        lane.next_sequence = lane.next_sequence.wrapping_sub(1);
+        if let Some(row) = self.attempts.at_mut(last) {
+            row.stage = Stage::Bound;
+        }
+        self.posts.push_back(self.lanes, u32::from(rail.0));
+    }
+
+    /// The first work that was not taken was refused.
+    fn rejected(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        let first = self
+            .lanes
+            .get(rail.index())
+            .and_then(|lane| lane.bound.front());
+        let request = first
+            .and_then(|index| self.attempts.at(index))
+            .and_then(|row| row.request());
+        match request {
+            Some(request) if cause.is_callers() => self.fail_request(now, request, cause),
+            _ => self.start_fence(now, rail, cause),
+        }
+    }
+
+    /// Ends a lane's epoch. What was posted is sent again elsewhere at once; what it may still write is waited
+    /// for by the reports.
+    pub(super) fn start_fence(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        let index = u32::from(rail.0);
+        let Some(lane) = self
+            .lanes
+            .get(rail.index())
+            .filter(|lane| lane.phase == Phase::Open)
+        else {
+            return;
+        };
+        log::debug!(
+            "lane {index} epoch {}: fenced ({cause}), {} posted",
+            lane.epoch.0,
+            lane.posted.len()
+        );
+        let give_up_at = self.give_up_at(now, rail);
+        self.clear_lane(rail);
+        let writes = self.copy_posted(rail);
+        let interval = self.config.message_interval;
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        if lane.posted.is_empty() {
+            lane.phase = Phase::Closed;
+            lane.wants_close = Some(lane.epoch);
+        } else {
+            lane.wants_fence = true;
+            lane.phase = Phase::Fencing(Fence {
+                local: false,
+                // A read writes nothing on the peer's side, and nobody minds what a probe writes.
+                remote: !writes,
+                delivered: 0,
+                give_up_at,
+                given_up: false,
+                resend_at: now,
+                resend_after: interval,
+            });
+            if writes {
+                self.messages.push_back(self.lanes, index);
+            }
+            self.arm(give_up_at, Reason::Fence);
+        }
+        self.actions.push_back(self.lanes, index);
+        self.blame(now, rail, cause);
+        self.bindable = true;
+    }
+
+    /// Takes everything off a lane that was not handed out.
+    fn clear_lane(&mut self, rail: RailId) {
+        self.posts.remove(self.lanes, u32::from(rail.0));
+        while let Some(index) = self
+            .lanes
+            .get(rail.index())
+            .and_then(|lane| lane.bound.front())
+        {
+            self.unbind(index);
+        }
+    }
+
+    /// Sends copies of what a lane has posted elsewhere. Whether there were writes of user bytes.
+    fn copy_posted(&mut self, rail: RailId) -> bool {
+        let mut writes = false;
+        let mut next = self
+            .lanes
+            .get(rail.index())
+            .and_then(|lane| lane.posted.front());
+        while let Some(index) = next {
+            self.duplicate(index);
+            let row = self.attempts.at(index);
+            writes |= row.is_some_and(|row| row.op == Op::Write && row.request().is_some());
+            next = self
+                .lanes
+                .get(rail.index())
+                .and_then(|lane| lane.posted.after(&mut self.attempts, index));
+        }
+        writes
+    }
+
+    /// Counts a failure against the rail if it is one, and ends a probe badly.
+    fn blame(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        let worker = self.config.worker;
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        if core::mem::take(&mut lane.probing) {
+            if let Some(health) = self.shared.health(rail) {
+                health.handle_probe_bad(now, worker);
+            }
+            self.rail_changed(rail);
+        } else if cause.counts_against_rail() && self.shared.handle_incident(now, rail, cause) {
+            self.rail_changed(rail);
+        }
+        self.arm_probe(rail);
+    }
+
+    /// The probe of a paused rail came back well.
+    pub(super) fn probe_good(&mut self, now: Instant, rail: RailId) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        lane.probing = false;
+        if self
+            .shared
+            .health(rail)
+            .is_some_and(|health| health.handle_probe_good(now, self.config.worker))
+        {
+            log::info!("rail {} re-admitted after a good probe", rail.0);
+            self.shared.readmit(rail);
+            self.rail_changed(rail);
+        }
+        self.bindable = true;
+    }
+
+    /// One of the two facts of a fence.
+    fn fenced(&mut self, rail: RailId, fence: Fence, scope: Scope, delivered: Option<u32>) {
+        let fence = match scope {
+            Scope::Local => Fence {
+                local: true,
+                ..fence
+            },
+            Scope::Remote => Fence {
+                remote: true,
+                ..fence
+            },
+        };
+        let fence = Fence {
+            delivered: fence.delivered.max(delivered.unwrap_or(0)),
+            ..fence
+        };
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            lane.phase = Phase::Fencing(fence);
+            lane.wants_fence &= !fence.local;
+        }
+        if fence.local {
+            self.end_posted(rail, fence);
+        }
+        if fence.local && fence.remote {
+            let index = u32::from(rail.0);
+            self.messages.remove(self.lanes, index);
+            if let Some(lane) = self.lanes.get_mut(rail.index()) {
+                lane.phase = Phase::Closed;
+                lane.wants_close = Some(lane.epoch);
+            }
+            self.actions.push_back(self.lanes, index);
+            self.arm_probe(rail);
+            self.bindable = true;
+        }
+    }
+
+    /// Ends the attempts of a fenced lane that have nothing more to wait for: reads by the local fact alone,
+    /// writes by both.
+    fn end_posted(&mut self, rail: RailId, fence: Fence) {
+        let mut next = self
+            .lanes
+            .get(rail.index())
+            .and_then(|lane| lane.posted.front());
+        while let Some(index) = next {
+            next = self
+                .lanes
+                .get(rail.index())
+                .and_then(|lane| lane.posted.after(&mut self.attempts, index));
+            let Some(row) = self.attempts.at(index) else {
+                continue;
+            };
+            if fence.remote || row.op == Op::Read {
+                let arrived = row.op == Op::Write && row.sequence < fence.delivered;
+                self.end_attempt(index, if arrived { End::Delivered } else { End::Ended });
+            }
+        }
+    }
+
+    /// Ends a lane with what a peer that is gone has proved: nothing of it can move on that side any more.
+    pub(super) fn remote_ended(&mut self, now: Instant, rail: RailId) {
+        self.start_fence(now, rail, Cause::PeerGone);
+        if let Some(Phase::Fencing(fence)) = self.lanes.get(rail.index()).map(|lane| lane.phase) {
+            self.fenced(rail, fence, Scope::Remote, None);
+        }
+    }
+
+    /// The message to ask for a lane's fence, if it still is to be asked for.
+    pub(super) fn fence_message(&mut self, now: Instant, index: u32) -> Option<Message> {
+        let rail = RailId(index as u16);
+        let interval_max = self.config.message_interval.times(MESSAGE_INTERVALS_MAX);
+        let peer = self.shared.peer(rail)?;
+        let lane_id = self.lane_id(rail);
+        let lane = self.lanes.get_mut(rail.index())?;
+        let Phase::Fencing(fence) = &mut lane.phase else {
+            return None;
+        };
+        if fence.remote {
+            return None;
+        }
+        fence.resend_at = now + fence.resend_after;
+        fence.resend_after = fence.resend_after.times(2).min(interval_max);
+        let (resend_at, epoch) = (fence.resend_at, lane.epoch);
+        self.arm(resend_at, Reason::Fence);
+        Some(Message::Fence {
+            peer,
+            lane: lane_id,
+            epoch,
+        })
+    }
+
+    /// The next thing to do with a lane: end the old before beginning the new.
+    pub(super) fn lane_action(&mut self, index: u32) -> Option<LaneAction> {
+        let id = self.lane_id(RailId(index as u16));
+        let lane = self.lanes.get_mut(index as usize)?;
+        if core::mem::take(&mut lane.wants_fence) {
+            return Some(LaneAction::Fence {
+                lane: id,
+                epoch: lane.epoch,
+                scope: Scope::Local,
+            });
+        }
+        if let Some(epoch) = lane.wants_close.take() {
+            return Some(LaneAction::Close { lane: id, epoch });
+        }
+        match (core::mem::take(&mut lane.wants_open), lane.phase) {
+            (true, Phase::Opening { by, .. }) => Some(LaneAction::Open {
+                lane: id,
+                epoch: lane.epoch,
+                by,
+            }),
+            _ => None,
+        }
+    }
+
+    /// A lane moved something.
+    pub(super) fn lane_progressed(&mut self, now: Instant, rail: RailId) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        lane.progress_at = now;
+        lane.suspect = false;
+        if core::mem::take(&mut lane.full) {
+            self.posts.push_back(self.lanes, u32::from(rail.0));
+        }
+        self.last_progress = (now, rail);
+    }
+
+    /// When a lane is suspected for lack of progress; `None`: nothing is posted.
+    pub(super) fn progress_due(&self, rail: RailId) -> Option<Instant> {
+        let lane = self.lanes.get(rail.index())?;
+        let oldest = self.attempts.at(lane.posted.front()?)?;
+        let bytes = oldest.ahead_bytes.saturating_add(u64::from(oldest.length));
+        let predicted = self.shared.delay_base(rail) + self.shared.rate(rail).time_for(bytes);
+        let patience = predicted
+            .times(PROGRESS_FACTOR)
+            .max(self.config.progress_floor);
+        Some(lane.progress_at.max(oldest.posted_at) + patience)
+    }
+
+    fn arm_progress(&mut self, rail: RailId) {
+        if let Some(due) = self.progress_due(rail) {
+            self.arm(due, Reason::Progress);
+        }
+    }
+
+    /// What is due on one lane at `now`; arms what is due later.
+    pub(super) fn lane_timers(&mut self, now: Instant, rail: RailId) {
+        let Some(lane) = self.lanes.get(rail.index()) else {
+            return;
+        };
+        match lane.phase {
+            Phase::Opening { by, .. } if by <= now => self.open_failed(now, rail, Cause::Refused),
+            Phase::Opening { by, .. } => self.arm(by, Reason::Opening),
+            Phase::Open => self.check_progress(now, rail),
+            Phase::Fencing(fence) => self.check_fence(now, rail, fence),
+            Phase::Closed => self.check_probe(now, rail),
+        }
+    }
+
+    fn check_progress(&mut self, now: Instant, rail: RailId) {
+        let Some(due) = self.progress_due(rail) else {
+            return;
+        };
+        if now < due {
+            return self.arm(due, Reason::Progress);
+        }
+        let silent = self
+            .shared
+            .peer(rail)
+            .is_some_and(|peer| self.is_silent(peer));
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        if lane.probing {
+            return self.start_fence(now, rail, Cause::Silent);
+        }
+        // A stalled process is not a dead link: nothing moves then, on no lane.
+        let stood_since = lane.progress_at;
+        let others_moved = self.last_progress.1 != rail && self.last_progress.0 > stood_since;
+        if lane.suspect && (others_moved || silent) {
+            let cause = if silent {
+                Cause::PeerSilent
+            } else {
+                Cause::Silent
+            };
+            return self.start_fence(now, rail, cause);
+        }
+        // The timer runs anew either way, and the second firing decides.
+        let first = !lane.suspect;
+        lane.suspect = true;
+        lane.progress_at = now;
+        if first {
+            self.send_oldest_elsewhere(rail);
+        }
+        self.arm_progress(rail);
+    }
+
+    fn send_oldest_elsewhere(&mut self, rail: RailId) {
+        let mut next = self
+            .lanes
+            .get(rail.index())
+            .and_then(|lane| lane.posted.front());
+        for _ in 0..SUSPECT_COPIES {
+            let Some(index) = next else {
+                break;
+            };
+            self.duplicate(index);
+            next = self
+                .lanes
+                .get(rail.index())
+                .and_then(|lane| lane.posted.after(&mut self.attempts, index));
+        }
+    }
+
+    fn check_fence(&mut self, now: Instant, rail: RailId, fence: Fence) {
+        if !fence.remote {
+            if fence.resend_at <= now {
+                self.messages.push_back(self.lanes, u32::from(rail.0));
+            } else {
+                self.arm(fence.resend_at, Reason::Fence);
+            }
+        }
+        if fence.given_up {
+            return;
+        }
+        if fence.give_up_at <= now {
+            self.give_up_fence(rail);
+        } else {
+            self.arm(fence.give_up_at, Reason::Fence);
+        }
+    }
+
+    /// A fence's proof has not come in time. Reports stop waiting for it and say so.
+    fn give_up_fence(&mut self, rail: RailId) {
+        if let Some(Phase::Fencing(fence)) =
+            self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
+        {
+            fence.given_up = true;
+        }
+        let mut next = self
+            .lanes
+            .get(rail.index())
+            .and_then(|lane| lane.posted.front());
+        while let Some(index) = next {
+            next = self
+                .lanes
+                .get(rail.index())
+                .and_then(|lane| lane.posted.after(&mut self.attempts, index));
+            let Some(row) = self.attempts.at_mut(index).filter(|row| !row.lost) else {
+                continue;
+            };
+            row.lost = true;
+            if let Some(request) = row.request() {
+                if let Some(row) = self.requests.get_mut(request) {
+                    row.lost += 1;
+                }
+                self.settle_request(request);
+            }
+        }
+    }
+
+    /// When reports stop waiting for a fence that starts now. A peer that has been silent has had part of
+    /// its time.
+    fn give_up_at(&self, now: Instant, rail: RailId) -> Instant {
+        let timeout = self.config.fence_timeout;
+        let peer = self
+            .shared
+            .peer(rail)
+            .and_then(|peer| self.peers.get(peer.index()));
+        match peer {
+            Some(peer) if peer.is_silent() => peer.heard_at() + timeout,
+            _ => now + timeout,
+        }
+    }
+
+    /// A silent peer shortens the waits for its fences.
+    pub(super) fn hasten_fence(&mut self, rail: RailId, give_up_at: Instant) {
+        if let Some(Phase::Fencing(fence)) =
+            self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
+        {
+            fence.give_up_at = fence.give_up_at.min(give_up_at);
+            let at = fence.give_up_at;
+            self.arm(at, Reason::Fence);
+        }
+    }
+
+    /// Probes a paused rail by opening its lane anew, if that is due and nobody else does.
+    fn check_probe(&mut self, now: Instant, rail: RailId) {
+        let Some(peer) = self.shared.peer(rail).filter(|peer| self.knows(*peer)) else {
+            return;
+        };
+        let Some(health) = self
+            .shared
+            .health(rail)
+            .filter(|health| health.state() == RailState::Paused)
+        else {
+            return;
+        };
+        if self.scratch(peer).is_none() || !health.claim_probe(now, self.config.worker) {
+            return self.arm_probe(rail);
+        }
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            lane.probing = true;
+        }
+        let within = health.probe_interval(now).max(PROBE_OPEN_MIN);
+        self.open_lane(now, rail, now + within);
+    }
+
+    fn arm_probe(&mut self, rail: RailId) {
+        let closed = self
+            .lanes
+            .get(rail.index())
+            .is_some_and(|lane| lane.phase == Phase::Closed);
+        if let Some(at) = self
+            .shared
+            .health(rail)
+            .and_then(|health| health.probe_at())
+            .filter(|_| closed)
+        {
+            self.arm(at, Reason::Probe);
+        }
+    }
+
+    /// Rails of a peer that this worker has a lane row for.
+    pub(super) fn rails_of(&self, peer: PeerId) -> impl Iterator<Item = RailId> + use<> {
+        self.peers
+            .get(peer.index())
+            .map(|row| row.rails())
+            .unwrap_or_default()
+            .into_iter()
+    }
+}

@@ -1,0 +1,671 @@
+//! One worker's engine: requests in, works out, facts in, reports out.
+//!
+//! The parts: [`bind`](self) gives slices their rails, `lane` opens and fences, `attempt` follows one posting
+//! of one slice, `request` counts until a report can be given, `peer` watches who is silent, `timer` finds
+//! what is due, `audit` checks every invariant.
+
+mod attempt;
+mod audit;
+mod bind;
+mod lane;
+mod peer;
+mod request;
+#[cfg(test)]
+mod tests;
+mod timer;
+
+use crate::batch::{Batch, BatchReport};
+use crate::message::{Frame, Message};
+use crate::plan::Plan;
+use crate::queue::{Link, Linked, Queue};
+use crate::rail::Shared;
+use crate::rail::health::RailState;
+use crate::rail::select::Policy;
+use crate::report::Report;
+use crate::table::{NIL, Row, Table};
+use crate::time::{Duration, Instant};
+use crate::units::{AttemptId, BatchId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId};
+use crate::work::{Completion, LaneFact, Op, PostBatch, Scope, Stop};
+
+use attempt::Attempt;
+use lane::Lane;
+use peer::Peer;
+use request::RequestRow;
+
+pub use audit::Violation;
+pub use peer::Proof;
+pub use request::{Cancelled, SubmitError};
+
+/// Limits of one [`Orchestrator`]. Every field is required: the shell knows the fabric, we do not.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// This worker's number: its row among those who wait, and part of its lanes' names.
+    pub worker: u16,
+    /// How rails are chosen.
+    pub policy: Policy,
+    /// Least time without a completion before a lane is suspected. Decides how fast silence is noticed and
+    /// how often wrongly.
+    pub progress_floor: Duration,
+    /// How long a lane may take to open.
+    pub open_timeout: Duration,
+    /// A peer that nothing is heard from for so long is silent.
+    pub peer_silence: Duration,
+    /// How long proof is waited for before a report says `Indeterminate`, and how long requests wait for a
+    /// peer without a usable rail. From the last sign of life if the peer is silent.
+    pub fence_timeout: Duration,
+    /// How long posted attempts of a cancelled request may go on before their lanes are fenced.
+    pub cancel_grace: Duration,
+    /// Time between repetitions of a message that is not answered.
+    pub message_interval: Duration,
+}
+
+impl Config {
+    /// Limits that suit a network of microseconds to milliseconds.
+    pub const fn new(worker: u16, policy: Policy) -> Self {
+        Self {
+            worker,
+            policy,
+            progress_floor: Duration::from_millis(5),
+            open_timeout: Duration::from_secs(1),
+            peer_silence: Duration::from_millis(1_200),
+            fence_timeout: Duration::from_secs(2),
+            cancel_grace: Duration::from_millis(100),
+            message_interval: Duration::from_millis(20),
+        }
+    }
+}
+
+/// What a program asks for. 64 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The caller's word for it; comes back in [`Event::RequestDone`].
+    pub tag: u64,
+    /// Which segments, which peer, which rails.
+    pub plan: PlanId,
+    /// The batch it belongs to, open.
+    pub batch: BatchId,
+    /// First byte in the local segment.
+    pub local_offset: u64,
+    /// First byte in the remote segment.
+    pub remote_offset: u64,
+    /// Bytes, at least 1.
+    pub length: u64,
+    /// It ends then at the latest; [`Instant::MAX`]: never.
+    pub deadline: Instant,
+    /// Which way.
+    pub op: Op,
+}
+
+const _: () = assert!(size_of::<Request>() <= 64);
+
+/// What a shell is to do with a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneAction {
+    /// Open it. Answer with `Opened` or `OpenFailed`; at `by` core gives it up by itself.
+    Open {
+        /// The lane.
+        lane: LaneId,
+        /// Its new epoch.
+        epoch: Epoch,
+        /// By when.
+        by: Instant,
+    },
+    /// Fence it. Answer with `Fenced` or `Unfenceable`.
+    Fence {
+        /// The lane.
+        lane: LaneId,
+        /// The epoch to end.
+        epoch: Epoch,
+        /// Which of the two facts to establish; the other one is asked for by [`Message::Fence`].
+        scope: Scope,
+    },
+    /// Close it. Nothing is posted on it.
+    Close {
+        /// The lane.
+        lane: LaneId,
+        /// The epoch to end.
+        epoch: Epoch,
+    },
+}
+
+/// What a shell is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request has ended: [`Orchestrator::take`] it.
+    RequestDone {
+        /// Which.
+        request: RequestId,
+        /// The caller's word for it.
+        tag: u64,
+    },
+    /// All requests of a sealed batch have ended: [`Orchestrator::take_batch`] it.
+    BatchDone {
+        /// Which.
+        batch: BatchId,
+        /// The caller's word for it.
+        tag: u64,
+    },
+    /// A request that was reported `Indeterminate` has ended after all: this side's memory is released and
+    /// the peer's is settled.
+    Settled {
+        /// The caller's word for it; the id is stale by now.
+        tag: u64,
+    },
+    /// A rail changed its state.
+    RailChanged {
+        /// Which.
+        rail: RailId,
+        /// To what.
+        state: RailState,
+    },
+    /// A peer went silent or was heard again.
+    PeerChanged {
+        /// Which.
+        peer: PeerId,
+        /// Whether it is silent now.
+        silent: bool,
+    },
+    /// Another worker waits for room that there is now: wake it.
+    WakeWorker {
+        /// Which.
+        worker: u16,
+    },
+}
+
+/// Why the next timeout is armed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A lane has been opening for too long.
+    Opening,
+    /// A lane may have stopped making progress.
+    Progress,
+    /// A fence is to be asked for again, or given up.
+    Fence,
+    /// A paused rail is to be probed.
+    Probe,
+    /// A peer may be silent, or its requests have waited too long.
+    Peer,
+    /// A request's deadline or grace time.
+    Request,
+    /// Room may have appeared.
+    Bind,
+}
+
+/// Row types of the borrowed tables; opaque.
+pub mod rows {
+    pub use super::attempt::Attempt;
+    pub use super::lane::Lane;
+    pub use super::peer::Peer;
+    pub use super::request::RequestRow;
+    pub use super::{BatchRow, PlanRow};
+}
+
+/// A batch in its table.
+#[derive(Debug)]
+pub struct BatchRow {
+    batch: Batch,
+    link: Link,
+}
+
+impl Linked<0> for BatchRow {
+    fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+/// A plan in its table, whose ids the caller draws.
+#[derive(Debug)]
+pub struct PlanRow {
+    generation: u32,
+    plan: Option<Plan>,
+}
+
+impl PlanRow {
+    /// For the arrays that a caller hands in.
+    pub const EMPTY: Self = Self {
+        generation: 0,
+        plan: None,
+    };
+}
+
+/// The memory of an [`Orchestrator`], owned by the caller. Lanes are indexed by rail, so there should be as
+/// many as [`Shared`] has rails.
+#[derive(Debug)]
+pub struct Tables<'a> {
+    /// Plans, by the index of their id.
+    pub plans: &'a mut [PlanRow],
+    /// Peers, by id.
+    pub peers: &'a mut [Peer],
+    /// Lanes, by rail.
+    pub lanes: &'a mut [Lane],
+    /// Requests not yet taken, and those whose attempts outlive their report.
+    pub requests: &'a mut [Row<RequestRow>],
+    /// Slices in flight or waiting to be sent again.
+    pub attempts: &'a mut [Row<Attempt>],
+    /// Batches not yet taken.
+    pub batches: &'a mut [Row<BatchRow>],
+}
+
+/// Memory for [`Tables`], in one piece.
+#[derive(Debug)]
+pub struct Store<
+    const PLANS: usize,
+    const PEERS: usize,
+    const RAILS: usize,
+    const REQUESTS: usize,
+    const ATTEMPTS: usize,
+    const BATCHES: usize,
+> {
+    plans: [PlanRow; PLANS],
+    peers: [Peer; PEERS],
+    lanes: [Lane; RAILS],
+    requests: [Row<RequestRow>; REQUESTS],
+    attempts: [Row<Attempt>; ATTEMPTS],
+    batches: [Row<BatchRow>; BATCHES],
+}
+
+impl<
+    const PLANS: usize,
+    const PEERS: usize,
+    const RAILS: usize,
+    const REQUESTS: usize,
+    const ATTEMPTS: usize,
+    const BATCHES: usize,
+> Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES>
+{
+    /// Empty tables.
+    pub const fn new() -> Self {
+        Self {
+            plans: [const { PlanRow::EMPTY }; PLANS],
+            peers: [const { Peer::EMPTY }; PEERS],
+            lanes: [const { Lane::EMPTY }; RAILS],
+            requests: [const { Row::EMPTY }; REQUESTS],
+            attempts: [const { Row::EMPTY }; ATTEMPTS],
+            batches: [const { Row::EMPTY }; BATCHES],
+        }
+    }
+
+    /// Lends them.
+    pub fn tables(&mut self) -> Tables<'_> {
+        Tables {
+            plans: &mut self.plans,
+            peers: &mut self.peers,
+            lanes: &mut self.lanes,
+            requests: &mut self.requests,
+            attempts: &mut self.attempts,
+            batches: &mut self.batches,
+        }
+    }
+}
+
+impl<
+    const PLANS: usize,
+    const PEERS: usize,
+    const RAILS: usize,
+    const REQUESTS: usize,
+    const ATTEMPTS: usize,
+    const BATCHES: usize,
+> Default for Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES>
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A [`PostBatch`] that has been handed out and not been answered.
+#[derive(Clone, Copy, Debug)]
+struct Posting {
+    lane: LaneId,
+    epoch: Epoch,
+    count: usize,
+}
+
+/// One worker's engine: a state machine over borrowed tables.
+///
+/// # Order of calls
+///
+/// Hand in facts, each with the time: completions first, then what else is known of lanes, then frames,
+/// then [`Self::handle_timeout`]. Then drain [`Self::poll_post`], [`Self::poll_lane`], [`Self::poll_message`]
+/// and [`Self::poll_event`] until each gives `None`, answering every `poll_post` with [`Self::handle_posted`]
+/// before the next one (it gives `None` until then). Then sleep until [`Self::poll_timeout`], unless there is
+/// something to hand in. Time never goes back. A fact about a lane goes to the worker that owns it
+/// ([`LaneId::worker`]); plans, peers being heard or gone go to all workers. What a shell forgets to hand in
+/// is not lost but late: silence has timers. What it hands in twice, or for an epoch that is over, changes
+/// nothing.
+#[derive(Debug)]
+pub struct Orchestrator<'a> {
+    config: Config,
+    shared: &'a Shared<'a>,
+    plans: &'a mut [PlanRow],
+    peers: &'a mut [Peer],
+    lanes: &'a mut [Lane],
+    requests: Table<'a, RequestRow, RequestId>,
+    attempts: Table<'a, Attempt, AttemptId>,
+    batches: Table<'a, BatchRow, BatchId>,
+    /// Peers with bytes to bind.
+    ready: Queue<{ peer::READY }>,
+    /// Peers whose silence changed.
+    changed_peers: Queue<{ peer::CHANGED }>,
+    /// Lanes with works to post.
+    posts: Queue<{ lane::POST }>,
+    /// Lanes with something to open, fence or close.
+    actions: Queue<{ lane::ACTION }>,
+    /// Lanes with a fence to ask the peer for.
+    messages: Queue<{ lane::MESSAGE }>,
+    /// Lanes whose rail changed its state.
+    changed_rails: Queue<{ lane::CHANGED }>,
+    /// Requests that have ended, or whose last attempt has.
+    ended: Queue<0>,
+    ended_batches: Queue<0>,
+    posting: Option<Posting>,
+    /// Something happened since the last binding that may let a slice go.
+    bindable: bool,
+    /// A completion made room that another worker may wait for.
+    made_room: bool,
+    last_woken: u16,
+    /// When a lane last moved something, and on which rail.
+    last_progress: (Instant, RailId),
+    /// Where `RoundRobin` is.
+    cursor: RailId,
+    /// Requests with a deadline or a grace time.
+    timed_requests: u32,
+    /// No timer is due earlier. May be early, never late.
+    next_timeout: Instant,
+    next_reason: Reason,
+}
+
+impl<'a> Orchestrator<'a> {
+    /// An engine without peers, over tables whose content does not matter.
+    pub fn new(config: Config, shared: &'a Shared<'a>, tables: Tables<'a>) -> Self {
+        tables.plans.fill_with(|| PlanRow::EMPTY);
+        tables.peers.fill_with(|| Peer::EMPTY);
+        tables.lanes.fill_with(|| Lane::EMPTY);
+        Self {
+            config,
+            shared,
+            plans: tables.plans,
+            peers: tables.peers,
+            lanes: tables.lanes,
+            requests: Table::new(tables.requests),
+            attempts: Table::new(tables.attempts),
+            batches: Table::new(tables.batches),
+            ready: Queue::EMPTY,
+            changed_peers: Queue::EMPTY,
+            posts: Queue::EMPTY,
+            actions: Queue::EMPTY,
+            messages: Queue::EMPTY,
+            changed_rails: Queue::EMPTY,
+            ended: Queue::EMPTY,
+            ended_batches: Queue::EMPTY,
+            posting: None,
+            bindable: false,
+            made_room: false,
+            last_woken: config.worker,
+            last_progress: (Instant::ZERO, RailId(0)),
+            cursor: RailId(u16::MAX),
+            timed_requests: 0,
+            next_timeout: Instant::MAX,
+            next_reason: Reason::Bind,
+        }
+    }
+
+    /// Makes a plan known under an id that the caller drew, and with it its peer and rails. `false`: the
+    /// tables have no row for the plan, its peer or one of its rails.
+    pub fn install_plan(&mut self, now: Instant, id: PlanId, plan: &Plan) -> bool {
+        let fits = plan.peer.index() < self.peers.len()
+            && plan
+                .rails
+                .iter()
+                .all(|rail| rail.rail.index() < self.lanes.len());
+        let Some(row) = self.plans.get_mut(id.index as usize).filter(|_| fits) else {
+            return false;
+        };
+        *row = PlanRow {
+            generation: id.generation,
+            plan: Some(plan.clone()),
+        };
+        self.know_peer(now, plan);
+        true
+    }
+
+    /// Forgets a plan. Requests that have it end as they would have; new ones are refused.
+    pub fn retire_plan(&mut self, id: PlanId) {
+        if let Some(row) = self.plans.get_mut(id.index as usize)
+            && row.generation == id.generation
+        {
+            row.plan = None;
+        }
+    }
+
+    /// Opens a batch; `None`: no row is free.
+    pub fn open_batch(&mut self, tag: u64) -> Option<BatchId> {
+        self.batches
+            .insert(BatchRow {
+                batch: Batch::new(tag),
+                link: Link::NONE,
+            })
+            .ok()
+    }
+
+    /// Says that no more requests will come for a batch. It may end by that.
+    pub fn seal_batch(&mut self, id: BatchId) {
+        if self.batches.get_mut(id).is_some_and(|row| row.batch.seal()) {
+            self.ended_batches.push_back(&mut self.batches, id.index);
+        }
+    }
+
+    /// How a batch stands; `None`: taken, or never was.
+    pub fn batch(&self, id: BatchId) -> Option<BatchReport> {
+        self.batches.get(id).map(|row| row.batch.report())
+    }
+
+    /// Takes the report of a batch that has ended, and frees its row. `None`: not ended, or taken.
+    pub fn take_batch(&mut self, id: BatchId) -> Option<BatchReport> {
+        let report = self.batch(id)?;
+        if report.status == crate::report::Status::Pending {
+            return None;
+        }
+        self.ended_batches.remove(&mut self.batches, id.index);
+        self.batches.remove(id);
+        Some(report)
+    }
+
+    /// The answer to the last [`Self::poll_post`]: so many works were taken, and why no more. Works from
+    /// `accepted` on are untouched, unless `stop` is `Unknown`.
+    pub fn handle_posted(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        epoch: Epoch,
+        accepted: usize,
+        stop: Stop,
+    ) {
+        let answered = self
+            .posting
+            .take_if(|posting| posting.lane == lane && posting.epoch == epoch);
+        if let Some(posting) = answered {
+            self.posted(now, posting, accepted, stop);
+        }
+    }
+
+    /// Works that ended. Those of another epoch than their lane has now are ignored.
+    pub fn handle_completions(&mut self, now: Instant, completions: &[Completion]) {
+        for completion in completions {
+            self.completed(now, completion);
+        }
+    }
+
+    /// Something about a lane.
+    pub fn handle_lane(&mut self, now: Instant, lane: LaneId, epoch: Epoch, fact: LaneFact) {
+        if lane.worker() == self.config.worker
+            && self
+                .lanes
+                .get(lane.rail().index())
+                .is_some_and(|row| row.epoch() == epoch)
+        {
+            self.lane_fact(now, lane.rail(), fact);
+        }
+    }
+
+    /// Something a peer said.
+    pub fn handle_frame(&mut self, now: Instant, peer: PeerId, frame: &Frame) {
+        self.heard(now, peer);
+        if let Frame::Fenced {
+            lane,
+            epoch,
+            delivered,
+        } = *frame
+            && self.shared.peer(lane.rail()) == Some(peer)
+        {
+            let fact = LaneFact::Fenced {
+                scope: Scope::Remote,
+                delivered: Some(delivered),
+            };
+            self.handle_lane(now, lane, epoch, fact);
+        }
+    }
+
+    /// A peer, or what we had with it, is gone, with proof. See [`Proof`].
+    pub fn handle_peer_gone(&mut self, now: Instant, peer: PeerId, proof: Proof) {
+        self.peer_gone(now, peer, proof);
+    }
+
+    /// Does what is due. Calling early or twice changes nothing.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if now >= self.next_timeout {
+            self.timers(now);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] should next be called, and why.
+    pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
+        (self.next_timeout != Instant::MAX).then_some((self.next_timeout, self.next_reason))
+    }
+
+    /// What to tell peers. Each is repeated by itself until answered.
+    pub fn poll_message(&mut self, now: Instant) -> Option<Message> {
+        loop {
+            let index = self.messages.pop_front(self.lanes)?;
+            if let Some(message) = self.fence_message(now, index) {
+                return Some(message);
+            }
+        }
+    }
+
+    /// What happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if let Some(index) = self.changed_rails.pop_front(self.lanes) {
+            let rail = RailId(index as u16);
+            let state = self
+                .shared
+                .health(rail)
+                .map_or(RailState::Healthy, |health| health.state());
+            return Some(Event::RailChanged { rail, state });
+        }
+        if let Some(index) = self.changed_peers.pop_front(self.peers) {
+            let silent = self.peers.get(index as usize).is_some_and(Peer::is_silent);
+            return Some(Event::PeerChanged {
+                peer: PeerId(index as u16),
+                silent,
+            });
+        }
+        if let Some(index) = self.ended.pop_front(&mut self.requests) {
+            return self.request_event(index);
+        }
+        if let Some(index) = self.ended_batches.pop_front(&mut self.batches) {
+            let batch = self.batches.id_at(index)?;
+            let tag = self.batches.get(batch)?.batch.tag;
+            return Some(Event::BatchDone { batch, tag });
+        }
+        if core::mem::take(&mut self.made_room)
+            && let Some(worker) = self.shared.next_waiting(self.last_woken)
+            && worker != self.config.worker
+        {
+            self.last_woken = worker;
+            return Some(Event::WakeWorker { worker });
+        }
+        None
+    }
+
+    /// Another worker says that there is room now.
+    pub fn handle_wake(&mut self) {
+        self.bindable = true;
+    }
+
+    /// Requests that are not taken, or have attempts left.
+    pub fn requests(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// How a request ended, freeing its row; `None`: not ended, taken, or never was. Attempts of an
+    /// `Indeterminate` one live on, and [`Event::Settled`] tells when they have ended.
+    pub fn take(&mut self, id: RequestId) -> Option<Report> {
+        self.take_request(id)
+    }
+
+    /// The lane of this worker on a rail.
+    fn lane_id(&self, rail: RailId) -> LaneId {
+        LaneId::new(self.config.worker, rail)
+    }
+
+    fn plan(&self, id: PlanId) -> Option<&Plan> {
+        let row = self.plans.get(id.index as usize)?;
+        row.plan
+            .as_ref()
+            .filter(|_| row.generation == id.generation)
+    }
+
+    /// Makes sure that [`Self::handle_timeout`] is called at `at`.
+    fn arm(&mut self, at: Instant, reason: Reason) {
+        if at < self.next_timeout {
+            self.next_timeout = at;
+            self.next_reason = reason;
+        }
+    }
+
+    fn rail_changed(&mut self, rail: RailId) {
+        self.changed_rails.push_back(self.lanes, u32::from(rail.0));
+    }
+}
+
+/// Whether a link's index means "none".
+const fn is_nil(index: u32) -> bool {
+    index == NIL
+}
+
+/// Fills `out` for [`Orchestrator::poll_post`]; here so that the type's methods stay in one place.
+impl Orchestrator<'_> {
+    /// Works to post, of one lane, in order. Answer with [`Self::handle_posted`].
+    pub fn poll_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
+        out.works.clear();
+        if self.posting.is_some() {
+            return None;
+        }
+        loop {
+            if self.posts.is_empty() {
+                self.bind(now);
+            }
+            let index = self.posts.pop_front(self.lanes)?;
+            self.fill(now, index, out);
+            if !out.works.is_empty() {
+                self.posting = Some(Posting {
+                    lane: out.lane,
+                    epoch: out.epoch,
+                    count: out.works.len(),
+                });
+                return Some(out.lane);
+            }
+        }
+    }
+
+    /// What to do with lanes.
+    pub fn poll_lane(&mut self) -> Option<LaneAction> {
+        loop {
+            let index = self.actions.front()?;
+            match self.lane_action(index) {
+                Some(action) => return Some(action),
+                None => self.actions.remove(self.lanes, index),
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Peers: who is heard, who is silent, and what waits for a silent one.
+
+use super::request::Ending;
+use super::{Orchestrator, Reason};
+use crate::plan::{PLAN_RAILS_MAX, Plan};
+use crate::queue::{Link, Linked, Queue};
+use crate::report::Status;
+use crate::time::Instant;
+use crate::units::{PeerId, RailId};
+use crate::work::{Cause, Place};
+
+pub(super) const READY: usize = 0;
+pub(super) const CHANGED: usize = 1;
+
+/// Rails that one peer can have.
+type Rails = heapless::Vec<RailId, PLAN_RAILS_MAX>;
+
+/// What is proved of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Its process has ended: nothing of ours can move on its side, and nothing will come of requests.
+    ProcessGone,
+    /// It has ended the session with everything that belonged to it. Requests go on once there is a new one.
+    SessionEnded,
+}
+
+/// A row of the peers' table; opaque.
+#[derive(Debug)]
+pub struct Peer {
+    known: bool,
+    gone: bool,
+    silent: bool,
+    heard_at: Instant,
+    /// Since when its requests have had no rail to go to.
+    pub(super) stuck_since: Option<Instant>,
+    /// Requests with bytes to bind, in the order in which they go.
+    pub(super) pending: Queue<0>,
+    /// Bytes of them.
+    pub(super) unbound_bytes: u64,
+    rails: Rails,
+    scratch: Option<(Place, Place, u32)>,
+    links: [Link; 2],
+}
+
+impl<const KIND: usize> Linked<KIND> for Peer {
+    fn link(&mut self) -> &mut Link {
+        &mut self.links[KIND]
+    }
+}
+
+impl Peer {
+    /// For the arrays that a caller hands in.
+    pub const EMPTY: Self = Self {
+        known: false,
+        gone: false,
+        silent: false,
+        heard_at: Instant::ZERO,
+        stuck_since: None,
+        pending: Queue::EMPTY,
+        unbound_bytes: 0,
+        rails: Rails::new(),
+        scratch: None,
+        links: [Link::NONE; 2],
+    };
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    pub(super) fn heard_at(&self) -> Instant {
+        self.heard_at
+    }
+
+    pub(super) fn rails(&self) -> Rails {
+        self.rails.clone()
+    }
+}
+
+impl Orchestrator<'_> {
+    /// Learns of a peer and its rails from a plan.
+    pub(super) fn know_peer(&mut self, now: Instant, plan: &Plan) {
+        let Some(peer) = self.peers.get_mut(plan.peer.index()) else {
+            return;
+        };
+        if !peer.known {
+            peer.known = true;
+            peer.heard_at = now;
+        }
+        peer.gone = false;
+        peer.scratch = Some((plan.scratch_local, plan.scratch_remote, plan.scratch_bytes));
+        for rail in &plan.rails {
+            if !peer.rails.contains(&rail.rail) {
+                // More rails than one plan can have are in no plan.
+                let _ = peer.rails.push(rail.rail);
+            }
+        }
+        let at = peer.heard_at + self.config.peer_silence;
+        self.arm(at, Reason::Peer);
+        self.bindable = true;
+    }
+
+    pub(super) fn knows(&self, peer: PeerId) -> bool {
+        self.peers
+            .get(peer.index())
+            .is_some_and(|row| row.known && !row.gone)
+    }
+
+    pub(super) fn is_silent(&self, peer: PeerId) -> bool {
+        self.peers.get(peer.index()).is_some_and(Peer::is_silent)
+    }
+
+    /// Where probes of a peer read from and write to.
+    pub(super) fn scratch(&self, peer: PeerId) -> Option<(Place, Place)> {
+        let (local, remote, _) = self.peers.get(peer.index())?.scratch?;
+        Some((local, remote))
+    }
+
+    pub(super) fn scratch_bytes(&self, peer: PeerId) -> u32 {
+        self.peers
+            .get(peer.index())
+            .and_then(|row| row.scratch)
+            .map_or(0, |(_, _, bytes)| bytes)
+    }
+
+    /// A sign of life.
+    pub(super) fn heard(&mut self, now: Instant, peer: PeerId) {
+        let Some(row) = self.peers.get_mut(peer.index()).filter(|row| row.known) else {
+            return;
+        };
+        row.heard_at = row.heard_at.max(now);
+        if core::mem::take(&mut row.silent) {
+            log::info!("peer {} is heard again", peer.0);
+            row.stuck_since = None;
+            self.changed_peers.push_back(self.peers, u32::from(peer.0));
+            self.bindable = true;
+        }
+    }
+
+    /// What is due for one peer at `now`; arms what is due later.
+    pub(super) fn peer_timers(&mut self, now: Instant, peer: PeerId) {
+        let silence = self.config.peer_silence;
+        let Some(row) = self
+            .peers
+            .get(peer.index())
+            .filter(|row| row.known && !row.gone)
+        else {
+            return;
+        };
+        if !row.silent {
+            let due = row.heard_at + silence;
+            if due <= now {
+                self.went_silent(now, peer);
+            } else {
+                self.arm(due, Reason::Peer);
+            }
+        }
+        self.fail_stuck(now, peer);
+    }
+
+    fn went_silent(&mut self, now: Instant, peer: PeerId) {
+        let Some(row) = self.peers.get_mut(peer.index()) else {
+            return;
+        };
+        row.silent = true;
+        log::warn!("peer {} is silent", peer.0);
+        let give_up_at = row.heard_at + self.config.fence_timeout;
+        self.changed_peers.push_back(self.peers, u32::from(peer.0));
+        for rail in self.rails_of(peer) {
+            self.start_fence(now, rail, Cause::PeerSilent);
+            self.hasten_fence(rail, give_up_at);
+        }
+        self.bindable = true;
+    }
+
+    /// Fails the requests of a peer that have waited too long for it, or for a rail to it.
+    fn fail_stuck(&mut self, now: Instant, peer: PeerId) {
+        let timeout = self.config.fence_timeout;
+        let Some(row) = self.peers.get(peer.index()) else {
+            return;
+        };
+        let Some(since) = row.stuck_since else {
+            return;
+        };
+        // The bound counts from the last sign of life, for requests that were there.
+        let (from, cause) = match row.silent {
+            true => (row.heard_at, Cause::PeerSilent),
+            false => (since, Cause::NoRail),
+        };
+        let mut next = row.pending.front();
+        while let Some(index) = next {
+            next = self
+                .peers
+                .get(peer.index())
+                .and_then(|row| row.pending.after(&mut self.requests, index));
+            let Some(id) = self.requests.id_at(index) else {
+                continue;
+            };
+            let submitted_at = self.requests.get(id).map_or(from, |row| row.submitted_at);
+            let due = from.max(submitted_at) + timeout;
+            if due <= now {
+                self.fail_request(now, id, cause);
+            } else {
+                self.arm(due, Reason::Peer);
+            }
+        }
+    }
+
+    /// A peer, or a session with it, is gone.
+    pub(super) fn peer_gone(&mut self, now: Instant, peer: PeerId, proof: Proof) {
+        if proof == Proof::ProcessGone {
+            if let Some(row) = self.peers.get_mut(peer.index()) {
+                row.gone = true;
+            }
+            self.end_requests(
+                now,
+                Some(peer),
+                Ending {
+                    status: Status::PeerLost,
+                    cause: Cause::PeerGone,
+                },
+            );
+        }
+        for rail in self.rails_of(peer) {
+            self.remote_ended(now, rail);
+        }
+        self.bindable = true;
+    }
+}

@@ -1,0 +1,510 @@
+//! Requests: a cursor over bytes, a count of attempts, and in the end a report.
+
+use super::attempt::{End, Load};
+use super::{Event, Orchestrator, Reason, Request};
+use crate::queue::{Link, Linked, Queue};
+use crate::report::{Local, Remote, Report, Status};
+use crate::time::Instant;
+use crate::units::{BatchId, PeerId, PlanId, RequestId};
+use crate::work::{Cause, Op, Place};
+
+/// Why core did not take a request. Nothing was queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// The plan was never installed here, or has been retired.
+    PlanMissing,
+    /// The batch was never opened, or is sealed or taken.
+    BatchMissing,
+    /// There is no free row. Retry after the next [`Event::RequestDone`].
+    Full,
+    /// It names no bytes.
+    Empty,
+    /// It ends past the largest offset.
+    Overflow,
+}
+
+/// What became of a cancellation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It will end as soon as what is posted has ended.
+    Marked,
+    /// It has ended already.
+    AlreadyEnded,
+    /// The id means nothing any more.
+    Stale,
+}
+
+/// How a request is going to end, other than well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ending {
+    pub(super) status: Status,
+    pub(super) cause: Cause,
+}
+
+/// A row of the requests' table; opaque.
+#[derive(Debug)]
+pub struct RequestRow {
+    pub(super) peer: PeerId,
+    pub(super) plan: PlanId,
+    batch: BatchId,
+    tag: u64,
+    pub(super) op: Op,
+    pub(super) local: Place,
+    pub(super) remote: Place,
+    pub(super) length: u64,
+    /// Bytes bound so far, from the front.
+    pub(super) cursor: u64,
+    /// Bytes that arrived, each counted once.
+    pub(super) acked_bytes: u64,
+    /// Slices to be sent again.
+    pub(super) waiting: Queue<0>,
+    /// Attempts that name it.
+    pub(super) held: u32,
+    /// Those of them whose fence has been given up.
+    pub(super) lost: u32,
+    pub(super) submitted_at: Instant,
+    deadline: Instant,
+    /// Once ending: when its posted attempts' lanes are fenced.
+    grace_at: Instant,
+    pub(super) ending: Option<Ending>,
+    report: Option<Report>,
+    taken: bool,
+    link: Link,
+}
+
+impl Linked<0> for RequestRow {
+    fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+impl RequestRow {
+    /// Whether bytes of it are still worth moving.
+    pub(super) fn wants_bytes(&self) -> bool {
+        self.ending.is_none() && self.report.is_none() && self.acked_bytes < self.length
+    }
+
+    /// Whether its report has been written.
+    pub(super) fn is_reported(&self) -> bool {
+        self.report.is_some()
+    }
+
+    /// Whether there is something to bind.
+    pub(super) fn has_unbound(&self) -> bool {
+        self.wants_bytes() && (self.cursor < self.length || !self.waiting.is_empty())
+    }
+}
+
+impl Orchestrator<'_> {
+    /// Takes a request. O(1), whatever its length.
+    pub fn submit(&mut self, now: Instant, request: &Request) -> Result<RequestId, SubmitError> {
+        let plan = self.plan(request.plan).ok_or(SubmitError::PlanMissing)?;
+        if request.length == 0 {
+            return Err(SubmitError::Empty);
+        }
+        let ends = |offset: u64| offset.checked_add(request.length);
+        if ends(request.local_offset).is_none() || ends(request.remote_offset).is_none() {
+            return Err(SubmitError::Overflow);
+        }
+        let row = RequestRow {
+            peer: plan.peer,
+            plan: request.plan,
+            batch: request.batch,
+            tag: request.tag,
+            op: request.op,
+            local: Place {
+                segment: plan.local,
+                offset: request.local_offset,
+            },
+            remote: Place {
+                segment: plan.remote,
+                offset: request.remote_offset,
+            },
+            length: request.length,
+            cursor: 0,
+            acked_bytes: 0,
+            waiting: Queue::EMPTY,
+            held: 0,
+            lost: 0,
+            submitted_at: now,
+            deadline: request.deadline,
+            grace_at: Instant::MAX,
+            ending: None,
+            report: None,
+            taken: false,
+            link: Link::NONE,
+        };
+        self.insert_request(now, row)
+    }
+
+    fn insert_request(&mut self, now: Instant, row: RequestRow) -> Result<RequestId, SubmitError> {
+        let (peer, length, deadline) = (row.peer, row.length, row.deadline);
+        if self.requests.len() == self.requests.capacity() {
+            self.evict_ghost();
+        }
+        if self.requests.len() == self.requests.capacity() {
+            return Err(SubmitError::Full);
+        }
+        if !self
+            .batches
+            .get_mut(row.batch)
+            .is_some_and(|batch| batch.batch.add())
+        {
+            return Err(SubmitError::BatchMissing);
+        }
+        let id = self.requests.insert(row).map_err(|_| SubmitError::Full)?;
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.unbound_bytes += length;
+        }
+        if deadline != Instant::MAX {
+            self.timed_requests += 1;
+            self.arm(deadline, Reason::Request);
+        }
+        self.want_to_bind(peer, id.index, false);
+        if self
+            .peers
+            .get(peer.index())
+            .is_some_and(|row| row.is_gone())
+        {
+            self.end_request(
+                now,
+                id,
+                Ending {
+                    status: Status::PeerLost,
+                    cause: Cause::PeerGone,
+                },
+            );
+        }
+        Ok(id)
+    }
+
+    /// Stops binding bytes of a request and lets posted attempts end, fencing their lanes after the grace time.
+    pub fn cancel(&mut self, now: Instant, id: RequestId) -> Cancelled {
+        let Some(row) = self.requests.get(id).filter(|row| !row.taken) else {
+            return Cancelled::Stale;
+        };
+        if row.report.is_some() {
+            return Cancelled::AlreadyEnded;
+        }
+        self.end_request(
+            now,
+            id,
+            Ending {
+                status: Status::Cancelled,
+                cause: Cause::Cancelled,
+            },
+        );
+        Cancelled::Marked
+    }
+
+    /// Ends every request with [`Status::ShutDown`], as [`Self::cancel`] ends one.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.end_requests(
+            now,
+            None,
+            Ending {
+                status: Status::ShutDown,
+                cause: Cause::ShutDown,
+            },
+        );
+    }
+
+    /// Fails a request.
+    pub(super) fn fail_request(&mut self, now: Instant, id: RequestId, cause: Cause) {
+        self.end_request(
+            now,
+            id,
+            Ending {
+                status: Status::Failed,
+                cause,
+            },
+        );
+    }
+
+    /// Ends all requests, or those of one peer.
+    pub(super) fn end_requests(&mut self, now: Instant, peer: Option<PeerId>, ending: Ending) {
+        for index in 0..self.requests.capacity() as u32 {
+            let of_peer = |row: &RequestRow| peer.is_none_or(|peer| row.peer == peer);
+            if self.requests.at(index).is_some_and(of_peer)
+                && let Some(id) = self.requests.id_at(index)
+            {
+                self.end_request(now, id, ending);
+            }
+        }
+    }
+
+    fn end_request(&mut self, now: Instant, id: RequestId, ending: Ending) {
+        let grace_at = now + self.config.cancel_grace;
+        let Some(row) = self.requests.get_mut(id).filter(|row| row.wants_bytes()) else {
+            return;
+        };
+        row.ending = Some(ending);
+        row.grace_at = grace_at;
+        self.timed_requests += u32::from(row.deadline == Instant::MAX);
+        self.arm(grace_at, Reason::Request);
+        self.drop_unposted(id);
+        self.settle_request(id);
+    }
+
+    /// Drops what a request still had to send: it has enough, or is ending.
+    fn drop_unposted(&mut self, id: RequestId) {
+        let Some(row) = self.requests.get_mut(id) else {
+            return;
+        };
+        let (peer, unbound) = (row.peer, row.length - row.cursor);
+        row.cursor = row.length;
+        if let Some(peer) = self.peers.get_mut(peer.index()) {
+            peer.unbound_bytes -= unbound;
+            peer.pending.remove(&mut self.requests, id.index);
+        }
+        while let Some(index) = self.pop_waiting(id) {
+            self.remove_attempt(index, End::Ended);
+        }
+        for rail in self.rails_of(peer) {
+            let mut next = self
+                .lanes
+                .get(rail.index())
+                .and_then(|lane| lane.bound.front());
+            while let Some(index) = next {
+                next = self
+                    .lanes
+                    .get(rail.index())
+                    .and_then(|lane| lane.bound.after(&mut self.attempts, index));
+                if self
+                    .attempts
+                    .at(index)
+                    .is_some_and(|row| row.load == Load::Slice(id))
+                {
+                    self.remove_attempt(index, End::Ended);
+                }
+            }
+        }
+    }
+
+    /// Reports a request if all that it waits for has ended.
+    pub(super) fn settle_request(&mut self, id: RequestId) {
+        let Some(row) = self.requests.get(id) else {
+            return;
+        };
+        if row.report.is_some() {
+            if row.taken && row.held == 0 {
+                self.ended.push_back(&mut self.requests, id.index);
+            }
+            return;
+        }
+        let complete = row.acked_bytes == row.length;
+        if complete && row.held > row.lost {
+            // Copies that nobody needs any more must not be sent; those that were are waited for.
+            self.drop_unposted(id);
+        }
+        let over = |row: &RequestRow| row.held == row.lost && (complete || row.ending.is_some());
+        if self.requests.get(id).is_some_and(over) {
+            self.report(id);
+        }
+    }
+
+    /// Writes the report of a request whose every attempt has ended or is lost.
+    fn report(&mut self, id: RequestId) {
+        let held_locally = self.has_local_holder(id);
+        let silent = self
+            .requests
+            .get(id)
+            .is_some_and(|row| self.is_silent(row.peer));
+        let Some(row) = self.requests.get_mut(id) else {
+            return;
+        };
+        // A read leaves nothing on the peer's side.
+        let unsettled = row.lost > 0 && row.op == Op::Write;
+        let complete = row.acked_bytes == row.length;
+        let (status, cause) = match row.ending {
+            _ if held_locally || unsettled => {
+                let unproven = if silent {
+                    Cause::PeerSilent
+                } else {
+                    Cause::Silent
+                };
+                (
+                    Status::Indeterminate,
+                    Some(row.ending.map_or(unproven, |ending| ending.cause)),
+                )
+            }
+            Some(ending) if !complete => (ending.status, Some(ending.cause)),
+            Some(_) | None => (Status::Completed, None),
+        };
+        let report = Report {
+            status,
+            delivered_bytes: row.acked_bytes,
+            cause,
+            local: if held_locally {
+                Local::Held
+            } else {
+                Local::Released
+            },
+            remote: if unsettled {
+                Remote::Unknown
+            } else {
+                Remote::Settled
+            },
+        };
+        row.report = Some(report);
+        self.timed_requests -= u32::from(row.deadline != Instant::MAX || row.ending.is_some());
+        let (peer, batch, unbound) = (row.peer, row.batch, row.length - row.cursor);
+        row.cursor = row.length;
+        if let Some(peer) = self.peers.get_mut(peer.index()) {
+            peer.unbound_bytes -= unbound;
+            peer.pending.remove(&mut self.requests, id.index);
+        }
+        self.ended.push_back(&mut self.requests, id.index);
+        if self
+            .batches
+            .get_mut(batch)
+            .is_some_and(|row| row.batch.end(&report))
+        {
+            self.ended_batches.push_back(&mut self.batches, batch.index);
+        }
+    }
+
+    /// Whether somebody may still read or write this side's memory for a request.
+    fn has_local_holder(&self, id: RequestId) -> bool {
+        if self.requests.get(id).is_none_or(|row| row.lost == 0) {
+            return false;
+        }
+        self.attempts.iter().any(|(_, row)| {
+            row.load == Load::Slice(id)
+                && !self
+                    .lanes
+                    .get(row.rail.index())
+                    .is_some_and(|lane| lane.is_locally_fenced())
+        })
+    }
+
+    /// What a row in the queue of the ended means: a report, or the end of a reported one's last attempt.
+    pub(super) fn request_event(&mut self, index: u32) -> Option<Event> {
+        let id = self.requests.id_at(index)?;
+        let row = self.requests.get(id)?;
+        let tag = row.tag;
+        if row.taken {
+            self.requests.remove(id);
+            return Some(Event::Settled { tag });
+        }
+        Some(Event::RequestDone { request: id, tag })
+    }
+
+    pub(super) fn take_request(&mut self, id: RequestId) -> Option<Report> {
+        let row = self.requests.get_mut(id).filter(|row| !row.taken)?;
+        let report = row.report?;
+        row.taken = true;
+        let over = row.held == 0;
+        self.ended.remove(&mut self.requests, id.index);
+        if over && report.status != Status::Indeterminate {
+            self.requests.remove(id);
+        } else if over {
+            // Its last attempt ended between the report and now.
+            self.ended.push_back(&mut self.requests, id.index);
+        }
+        Some(report)
+    }
+
+    /// Frees the row of a request whose report was taken and whose last attempt was evicted.
+    pub(super) fn forget_if_over(&mut self, id: RequestId) {
+        if self
+            .requests
+            .get(id)
+            .is_some_and(|row| row.taken && row.held == 0)
+        {
+            self.ended.remove(&mut self.requests, id.index);
+            self.requests.remove(id);
+        }
+    }
+
+    /// Frees the row of one request that was taken and only waits for a late event, if its memory on this side
+    /// is free.
+    fn evict_ghost(&mut self) {
+        let ghost = self
+            .requests
+            .iter()
+            .find(|(id, row)| row.taken && !self.has_local_holder(*id));
+        let Some((id, _)) = ghost else {
+            return;
+        };
+        for index in 0..self.attempts.capacity() as u32 {
+            if self
+                .attempts
+                .at(index)
+                .is_some_and(|row| row.load == Load::Slice(id))
+            {
+                self.remove_attempt(index, End::Ended);
+            }
+        }
+        self.forget_if_over(id);
+    }
+
+    /// Puts a request among those with bytes to bind, and its peer among those with such requests.
+    pub(super) fn want_to_bind(&mut self, peer: PeerId, index: u32, first: bool) {
+        let Some(row) = self.peers.get_mut(peer.index()) else {
+            return;
+        };
+        if first {
+            row.pending.push_front(&mut self.requests, index);
+        } else {
+            row.pending.push_back(&mut self.requests, index);
+        }
+        self.ready.push_back(self.peers, u32::from(peer.0));
+        self.bindable = true;
+    }
+
+    /// Deadlines and grace times that are due; arms those that are not.
+    pub(super) fn request_timers(&mut self, now: Instant) {
+        if self.timed_requests == 0 {
+            return;
+        }
+        for index in 0..self.requests.capacity() as u32 {
+            let Some(row) = self.requests.at(index).filter(|row| row.report.is_none()) else {
+                continue;
+            };
+            let (due, is_ending) = match row.ending {
+                Some(_) => (row.grace_at, true),
+                None => (row.deadline, false),
+            };
+            if due > now {
+                self.arm(due, Reason::Request);
+                continue;
+            }
+            let Some(id) = self.requests.id_at(index) else {
+                continue;
+            };
+            if is_ending {
+                self.fence_lanes_of(now, id);
+            } else {
+                let ending = Ending {
+                    status: Status::DeadlineExceeded,
+                    cause: Cause::DeadlineExceeded,
+                };
+                self.end_request(now, id, ending);
+            }
+        }
+    }
+
+    /// The grace time is over: fences the lanes that still carry something of a request.
+    fn fence_lanes_of(&mut self, now: Instant, id: RequestId) {
+        let Some(row) = self.requests.get_mut(id) else {
+            return;
+        };
+        let (peer, cause) = (
+            row.peer,
+            row.ending.map_or(Cause::Cancelled, |ending| ending.cause),
+        );
+        row.grace_at = Instant::MAX;
+        for rail in self.rails_of(peer) {
+            let carries = self.attempts.iter().any(|(_, row)| {
+                row.load == Load::Slice(id)
+                    && row.rail == rail
+                    && row.stage == super::attempt::Stage::Posted
+            });
+            if carries {
+                self.start_fence(now, rail, cause);
+            }
+        }
+    }
+}

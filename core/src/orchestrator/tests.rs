@@ -1,0 +1,989 @@
+//! A small world of rails that are slow, break, go silent and land bytes late, driven as a shell would.
+
+extern crate std;
+use std::boxed::Box;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+use std::{format, vec};
+
+use core::sync::atomic::AtomicU64;
+
+use quickcheck::{Arbitrary, Gen, QuickCheck};
+
+use super::*;
+use crate::plan::PlanRail;
+use crate::rail::estimate::EstimateConfig;
+use crate::rail::{Device, Rail, RailConfig};
+use crate::report::{Local, Remote, Status};
+use crate::units::{DeviceId, Rate, SegmentRef};
+use crate::work::{Cause, LaneLimits, Outcome, Place, Work};
+
+const RAILS: usize = 4;
+const PEER: PeerId = PeerId(0);
+const PLAN: PlanId = PlanId {
+    index: 0,
+    generation: 1,
+};
+const SLICE: u32 = 64 * 1024;
+const LIMITS: LaneLimits = LaneLimits {
+    works_max: 64,
+    work_bytes_max: 1 << 20,
+};
+type TestStore = Store<2, 2, RAILS, 64, 512, 16>;
+
+/// What a rail does to bytes.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    rate: Rate,
+    delay: Duration,
+    /// Nothing passes; what was on its way waits.
+    cut: bool,
+    free_at: Instant,
+}
+
+/// One epoch of a lane, as the far side knows it.
+#[derive(Debug, Default)]
+struct FarLane {
+    /// Posted and not landed, in order.
+    on_its_way: Vec<(Instant, Work)>,
+    landed: u32,
+    /// The peer has promised that nothing more lands.
+    fenced: bool,
+    /// The near side has let go; completions are not seen any more.
+    aborted: bool,
+}
+
+#[derive(Debug)]
+enum Happening {
+    Opened(LaneId, Epoch),
+    Fact(LaneId, Epoch, LaneFact),
+    /// A fence message reaches the peer.
+    FenceArrives(LaneId, Epoch),
+    Frame(Frame),
+}
+
+struct World<'a> {
+    now: Instant,
+    core: Orchestrator<'a>,
+    links: [Link; RAILS],
+    lanes: BTreeMap<(LaneId, Epoch), FarLane>,
+    future: BTreeMap<(Instant, u64), Happening>,
+    counter: u64,
+    /// The peer's process does nothing, not even say that it lives.
+    stopped: bool,
+    next_heartbeat: Instant,
+    /// Tag → (report, when).
+    reports: BTreeMap<u64, Report>,
+    settled: Vec<u64>,
+    batches: u32,
+    /// Bytes of the destination that have arrived, by offset.
+    arrived: BTreeMap<u64, u64>,
+    /// Tags by their place in the destination.
+    owners: BTreeMap<u64, u64>,
+    log: Vec<std::string::String>,
+}
+
+fn shared(rails: u16) -> &'static Shared<'static> {
+    let row: &'static [Rail] = Vec::leak((0..RAILS).map(|_| Rail::EMPTY).collect());
+    let devices: &'static [Device] = Vec::leak((0..RAILS).map(|_| Device::EMPTY).collect());
+    let waiting: &'static [AtomicU64] = Vec::leak(vec![AtomicU64::new(0)]);
+    let shared = Box::leak(Box::new(Shared::new(row, devices, waiting, SLICE)));
+    for i in 0..rails {
+        let estimate = EstimateConfig {
+            rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
+            delay_base: Duration::from_micros(50),
+            tier: 0,
+        };
+        assert!(shared.install_device(DeviceId(i), estimate));
+        assert!(shared.install_rail(
+            RailId(i),
+            RailConfig {
+                peer: PEER,
+                device: DeviceId(i),
+                estimate
+            }
+        ));
+    }
+    shared
+}
+
+impl World<'_> {
+    fn new(policy: Policy, rails: u16) -> Self {
+        let store: &'static mut TestStore = Box::leak(Box::new(Store::new()));
+        let mut core = Orchestrator::new(Config::new(0, policy), shared(rails), store.tables());
+        let plan = Plan {
+            peer: PEER,
+            local: SegmentRef(1),
+            remote: SegmentRef(2),
+            rails: (0..rails)
+                .map(|i| PlanRail {
+                    rail: RailId(i),
+                    tier: 0,
+                })
+                .collect(),
+            scratch_local: Place {
+                segment: SegmentRef(8),
+                offset: 0,
+            },
+            scratch_remote: Place {
+                segment: SegmentRef(9),
+                offset: 0,
+            },
+            scratch_bytes: SLICE,
+        };
+        assert!(core.install_plan(Instant::ZERO, PLAN, &plan));
+        let link = Link {
+            rate: Rate::from_bytes_per_sec(1_000_000_000),
+            delay: Duration::from_micros(50),
+            cut: false,
+            free_at: Instant::ZERO,
+        };
+        World {
+            now: Instant::ZERO,
+            core,
+            links: [link; RAILS],
+            lanes: BTreeMap::new(),
+            future: BTreeMap::new(),
+            counter: 0,
+            stopped: false,
+            next_heartbeat: Instant::ZERO,
+            reports: BTreeMap::new(),
+            settled: Vec::new(),
+            batches: 0,
+            arrived: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            log: Vec::new(),
+        }
+    }
+
+    /// A batch of one request; its tag is also its place in the destination, in MiB.
+    fn submit(&mut self, tag: u64, op: Op, length: u64) -> RequestId {
+        let batch = self.core.open_batch(tag).expect("a free batch");
+        let offset = tag << 30;
+        let request = Request {
+            tag,
+            plan: PLAN,
+            batch,
+            local_offset: offset,
+            remote_offset: offset,
+            length,
+            deadline: Instant::MAX,
+            op,
+        };
+        let id = self.core.submit(self.now, &request).expect("submit");
+        self.core.seal_batch(batch);
+        self.owners.insert(tag, length);
+        id
+    }
+
+    fn later(&mut self, after: Duration, what: Happening) {
+        self.counter += 1;
+        self.future.insert((self.now + after, self.counter), what);
+    }
+
+    /// Breaks every lane on a rail: error completions, as a reset gives.
+    fn reset_rail(&mut self, rail: u16) {
+        let broken: Vec<_> = self
+            .lanes
+            .iter()
+            .filter(|((lane, _), far)| lane.rail() == RailId(rail) && !far.fenced && !far.aborted)
+            .map(|(key, _)| *key)
+            .collect();
+        for (lane, epoch) in broken {
+            self.later(
+                Duration::ZERO,
+                Happening::Fact(lane, epoch, LaneFact::Broken(Cause::Reset)),
+            );
+        }
+    }
+
+    fn run(&mut self, until: Instant) {
+        while self.now < until {
+            self.drain();
+            let next = self.next_time().min(until);
+            assert!(next >= self.now);
+            self.now = if next == self.now {
+                self.now + Duration::from_nanos(1)
+            } else {
+                next
+            };
+            self.happen();
+        }
+        self.drain();
+    }
+
+    fn run_until_reported(&mut self, tags: usize, limit: Duration) {
+        let until = self.now + limit;
+        while self.reports.len() < tags && self.now < until {
+            let step = (self.now + Duration::from_millis(1)).min(until);
+            self.run(step);
+        }
+    }
+
+    fn next_time(&self) -> Instant {
+        let mut next = self.next_heartbeat;
+        if let Some(((at, _), _)) = self.future.first_key_value() {
+            next = next.min(*at);
+        }
+        if let Some((at, _)) = self.core.poll_timeout() {
+            next = next.min(at.max(self.now));
+        }
+        for ((lane, _), far) in &self.lanes {
+            if let Some((at, _)) = far.on_its_way.first()
+                && !self.links[lane.rail().index()].cut
+                && !self.stopped
+                && !far.fenced
+            {
+                next = next.min((*at).max(self.now));
+            }
+        }
+        next
+    }
+
+    fn happen(&mut self) {
+        if self.next_heartbeat <= self.now {
+            self.next_heartbeat = self.now + Duration::from_millis(500);
+            if !self.stopped && self.links.iter().any(|link| !link.cut) {
+                self.core.handle_frame(self.now, PEER, &Frame::Alive);
+            }
+        }
+        self.land();
+        while let Some(entry) = self.future.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let happening = entry.remove();
+            self.one(happening);
+        }
+        self.core.handle_timeout(self.now);
+    }
+
+    fn one(&mut self, happening: Happening) {
+        match happening {
+            Happening::Opened(lane, epoch) => {
+                if self.links[lane.rail().index()].cut || self.stopped {
+                    return; // the SYN is lost; the deadline ends it
+                }
+                self.lanes.insert((lane, epoch), FarLane::default());
+                self.core
+                    .handle_lane(self.now, lane, epoch, LaneFact::Opened { limits: LIMITS });
+            }
+            Happening::Fact(lane, epoch, fact) => {
+                self.core.handle_lane(self.now, lane, epoch, fact)
+            }
+            Happening::FenceArrives(lane, epoch) => {
+                if self.stopped {
+                    return;
+                }
+                let far = self.lanes.entry((lane, epoch)).or_default();
+                far.fenced = true;
+                let frame = Frame::Fenced {
+                    lane,
+                    epoch,
+                    delivered: far.landed,
+                };
+                self.later(Duration::from_micros(50), Happening::Frame(frame));
+            }
+            Happening::Frame(frame) => self.core.handle_frame(self.now, PEER, &frame),
+        }
+    }
+
+    /// Bytes reach the destination, and completions the initiator.
+    fn land(&mut self) {
+        let mut completions = Vec::new();
+        let mut landed = Vec::new();
+        for ((lane, epoch), far) in &mut self.lanes {
+            if self.links[lane.rail().index()].cut || self.stopped || far.fenced {
+                continue;
+            }
+            while let Some((at, work)) = far.on_its_way.first().copied()
+                && at <= self.now
+            {
+                far.on_its_way.remove(0);
+                far.landed += 1;
+                landed.push(work);
+                if !far.aborted {
+                    completions.push(Completion {
+                        lane: *lane,
+                        epoch: *epoch,
+                        cookie: work.cookie,
+                        at,
+                        outcome: Outcome::Success,
+                    });
+                }
+            }
+        }
+        for work in landed {
+            self.landed(work);
+        }
+        self.core.handle_completions(self.now, &completions);
+    }
+
+    fn landed(&mut self, work: Work) {
+        if work.remote.segment != SegmentRef(2) {
+            return; // scratch
+        }
+        let tag = work.remote.offset >> 30;
+        if work.op == Op::Write
+            && let Some(report) = self.reports.get(&tag)
+        {
+            assert!(
+                report.remote == Remote::Unknown || self.settled.is_empty(),
+                "a byte of request {tag} landed after {report:?}"
+            );
+            assert_eq!(
+                report.remote,
+                Remote::Unknown,
+                "a byte of request {tag} landed after its report"
+            );
+        }
+        for slot in 0..u64::from(work.length).div_ceil(4096) {
+            self.arrived.insert(work.remote.offset + slot * 4096, 4096);
+        }
+    }
+
+    fn drain(&mut self) {
+        let mut batch = PostBatch::default();
+        for _ in 0..10_000 {
+            let mut idle = true;
+            while let Some(lane) = self.core.poll_post(self.now, &mut batch) {
+                idle = false;
+                self.post(lane, &batch);
+                self.core
+                    .handle_posted(self.now, lane, batch.epoch, batch.works.len(), Stop::All);
+            }
+            while let Some(action) = self.core.poll_lane() {
+                idle = false;
+                self.act(action);
+            }
+            while let Some(Message::Fence { lane, epoch, .. }) = self.core.poll_message(self.now) {
+                idle = false;
+                // Over every way there is: one that works is enough.
+                if self.links.iter().any(|link| !link.cut) {
+                    self.later(
+                        Duration::from_micros(50),
+                        Happening::FenceArrives(lane, epoch),
+                    );
+                }
+            }
+            while let Some(event) = self.core.poll_event() {
+                idle = false;
+                self.event(event);
+            }
+            if idle {
+                self.core
+                    .audit()
+                    .unwrap_or_else(|violation| panic!("{:?}: {violation}", self.now));
+                return;
+            }
+        }
+        panic!("the drain does not end at {:?}", self.now);
+    }
+
+    fn post(&mut self, lane: LaneId, batch: &PostBatch) {
+        let link = &mut self.links[lane.rail().index()];
+        let far = self
+            .lanes
+            .get_mut(&(lane, batch.epoch))
+            .expect("posted on a lane that is not open");
+        assert!(!far.aborted && !far.fenced, "posted on a fenced lane");
+        for work in &batch.works {
+            assert!(work.length > 0);
+            link.free_at = link.free_at.max(self.now) + link.rate.time_for(u64::from(work.length));
+            far.on_its_way.push((link.free_at + link.delay, *work));
+        }
+    }
+
+    fn act(&mut self, action: LaneAction) {
+        self.log.push(format!("{:?} {action:?}", self.now));
+        match action {
+            LaneAction::Open { lane, epoch, .. } => {
+                self.later(Duration::from_micros(100), Happening::Opened(lane, epoch));
+            }
+            LaneAction::Fence { lane, epoch, scope } => {
+                if let Some(far) = self.lanes.get_mut(&(lane, epoch)) {
+                    far.aborted = true;
+                }
+                let fact = LaneFact::Fenced {
+                    scope,
+                    delivered: None,
+                };
+                self.later(Duration::from_micros(1), Happening::Fact(lane, epoch, fact));
+            }
+            LaneAction::Close { .. } => {}
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        self.log.push(format!("{:?} {event:?}", self.now));
+        match event {
+            Event::RequestDone { request, tag } => {
+                let report = self.core.take(request).expect("a report");
+                assert!(
+                    self.reports.insert(tag, report).is_none(),
+                    "request {tag} reported twice"
+                );
+                let open = report.local == Local::Held || report.remote == Remote::Unknown;
+                assert_eq!(report.status == Status::Indeterminate, open, "{report:?}");
+                if report.status == Status::Completed {
+                    self.assert_all_arrived(tag);
+                }
+            }
+            Event::BatchDone { batch, .. } => {
+                assert!(self.core.take_batch(batch).is_some());
+                self.batches += 1;
+            }
+            Event::Settled { tag } => self.settled.push(tag),
+            Event::RailChanged { .. } | Event::PeerChanged { .. } | Event::WakeWorker { .. } => {}
+        }
+    }
+
+    fn assert_all_arrived(&self, tag: u64) {
+        let (start, length) = (tag << 30, self.owners[&tag]);
+        for slot in 0..length.div_ceil(4096) {
+            assert!(
+                self.arrived.contains_key(&(start + slot * 4096)),
+                "request {tag} lacks byte {}",
+                slot * 4096
+            );
+        }
+    }
+
+    fn done_bytes(&self, rail: u16) -> u64 {
+        self.core.shared.view(RailId(rail)).unwrap().done_bytes
+    }
+}
+
+fn ms(millis: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(millis)
+}
+
+#[test]
+fn bytes_arrive_and_each_request_is_reported_once() {
+    for policy in [Policy::Spray, Policy::RoundRobin] {
+        let mut world = World::new(policy, 4);
+        for (tag, length) in [(0, 1), (1, 64 << 10), (2, 10 << 20), (3, 4097)] {
+            let op = if tag % 2 == 0 { Op::Write } else { Op::Read };
+            world.submit(tag, op, length);
+        }
+        world.run_until_reported(4, Duration::from_secs(1));
+        assert_eq!(world.reports.len(), 4, "{policy:?}");
+        assert!(
+            world
+                .reports
+                .values()
+                .all(|report| report.status == Status::Completed)
+        );
+        assert_eq!(world.batches, 4);
+        assert_eq!(world.core.requests(), 0);
+    }
+}
+
+#[test]
+fn shares_follow_the_rates_of_the_rails() {
+    let mut world = World::new(Policy::Spray, 4);
+    world.links[3].rate = Rate::from_bytes_per_sec(250_000_000);
+    world.submit(0, Op::Write, 256 << 20);
+    world.run_until_reported(1, Duration::from_secs(2));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    let total: u64 = (0..4).map(|rail| world.done_bytes(rail)).sum();
+    let slow = world.done_bytes(3) * 1000 / total;
+    // 0.25 of 3.25 is 77 in a thousand.
+    assert!(
+        (67..=87).contains(&slow),
+        "slow rail carried {slow} of 1000"
+    );
+    // And nothing was wasted: within 3 % of 3.25 GB/s.
+    let ideal = (256 << 20) * 1000 / 3_250_000;
+    assert!(
+        world.now.as_nanos() / 1000 < ideal * 103 / 100 + 1000,
+        "{:?} for {ideal} us",
+        world.now
+    );
+}
+
+#[test]
+fn round_robin_waits_for_the_slowest() {
+    let mut world = World::new(Policy::RoundRobin, 4);
+    world.links[3].rate = Rate::from_bytes_per_sec(250_000_000);
+    world.submit(0, Op::Write, 64 << 20);
+    world.run_until_reported(1, Duration::from_secs(2));
+    let bytes: Vec<u64> = (0..4).map(|rail| world.done_bytes(rail)).collect();
+    let spread = bytes.iter().max().unwrap() - bytes.iter().min().unwrap();
+    // The first lane had its window to itself while the others opened.
+    assert!(spread <= 4 * u64::from(SLICE), "{bytes:?}");
+}
+
+#[test]
+fn a_reset_rail_is_routed_around_and_comes_back() {
+    let mut world = World::new(Policy::Spray, 4);
+    world.submit(0, Op::Write, 512 << 20);
+    world.run(ms(20));
+    world.reset_rail(1);
+    world.run(ms(21));
+    assert_eq!(
+        world.core.shared.view(RailId(1)).unwrap().state,
+        RailState::Paused
+    );
+    let before = world.done_bytes(1);
+    world.run_until_reported(1, Duration::from_secs(2));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    assert_eq!(
+        world.core.shared.view(RailId(1)).unwrap().state,
+        RailState::Healthy
+    );
+    assert!(
+        world.done_bytes(1) > before + (20 << 20),
+        "used again: {}",
+        world.done_bytes(1) - before
+    );
+}
+
+#[test]
+fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
+    let mut world = World::new(Policy::Spray, 4);
+    world.submit(0, Op::Write, 1 << 30);
+    world.run(ms(20));
+    world.links[2].cut = true;
+    world.run(ms(50));
+    assert_ne!(
+        world.core.shared.view(RailId(2)).unwrap().state,
+        RailState::Healthy
+    );
+    let before = world.done_bytes(2);
+    world.run(ms(100));
+    world.links[2].cut = false;
+    world.run(ms(220));
+    assert_eq!(
+        world.core.shared.view(RailId(2)).unwrap().state,
+        RailState::Healthy
+    );
+    assert!(world.done_bytes(2) > before);
+    world.run_until_reported(1, Duration::from_secs(2));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
+fn a_stopped_peer_ends_in_indeterminate_writes_failed_reads_and_a_late_proof() {
+    let mut world = World::new(Policy::Spray, 4);
+    world.submit(0, Op::Write, 1 << 29);
+    world.submit(1, Op::Read, 1 << 29);
+    world.run(ms(20));
+    world.stopped = true;
+    world.run(ms(2_600));
+    let (write, read) = (world.reports[&0], world.reports[&1]);
+    assert_eq!(
+        (write.status, write.remote, write.local),
+        (Status::Indeterminate, Remote::Unknown, Local::Released)
+    );
+    assert_eq!(
+        (read.status, read.cause),
+        (Status::Failed, Some(Cause::PeerSilent))
+    );
+    assert!(write.delivered_bytes > 0 && write.delivered_bytes < 1 << 29);
+    world.stopped = false;
+    world.run(ms(4_000));
+    assert_eq!(world.settled, [0], "the proof came late, but it came");
+    assert_eq!(world.core.requests(), 0);
+    world.submit(2, Op::Write, 1 << 20);
+    world.run_until_reported(3, Duration::from_secs(2));
+    assert_eq!(
+        world.reports[&2].status,
+        Status::Completed,
+        "a clean start after the return"
+    );
+}
+
+#[test]
+fn without_any_rail_requests_fail_within_the_bound() {
+    let mut world = World::new(Policy::Spray, 2);
+    for link in &mut world.links[..2] {
+        link.cut = true;
+    }
+    world.submit(0, Op::Write, 1 << 20);
+    // The links that are left (2 and 3) keep the peer's heartbeat alive but are no rails of its.
+    world.run(ms(6_000));
+    let report = world.reports[&0];
+    assert_eq!(
+        (report.status, report.cause),
+        (Status::Failed, Some(Cause::NoRail))
+    );
+    assert_eq!(
+        (report.delivered_bytes, report.remote),
+        (0, Remote::Settled)
+    );
+}
+
+#[test]
+fn a_cancelled_request_ends_when_its_posted_attempts_have() {
+    let mut world = World::new(Policy::Spray, 4);
+    let id = world.submit(0, Op::Write, 1 << 29);
+    world.run(ms(10));
+    assert_eq!(world.core.cancel(world.now, id), Cancelled::Marked);
+    world.run(ms(11));
+    let report = world.reports[&0];
+    assert_eq!(
+        (report.status, report.remote),
+        (Status::Cancelled, Remote::Settled)
+    );
+    assert_eq!(world.core.cancel(world.now, id), Cancelled::Stale);
+    // Nobody's lane was fenced for it.
+    assert!(
+        (0..4)
+            .all(|rail| world.core.shared.view(RailId(rail)).unwrap().state == RailState::Healthy)
+    );
+}
+
+#[test]
+fn a_cancelled_request_on_a_dead_lane_is_fenced_after_the_grace_time() {
+    let mut world = World::new(Policy::Spray, 1);
+    let id = world.submit(0, Op::Write, 1 << 29);
+    world.run(ms(10));
+    world.links[0].cut = true;
+    world.core.cancel(world.now, id);
+    world.run(ms(200));
+    assert_eq!(world.reports[&0].status, Status::Cancelled);
+}
+
+#[test]
+fn a_deadline_ends_a_request() {
+    let mut world = World::new(Policy::Spray, 1);
+    let batch = world.core.open_batch(0).unwrap();
+    let request = Request {
+        tag: 0,
+        plan: PLAN,
+        batch,
+        local_offset: 0,
+        remote_offset: 0,
+        length: 1 << 30,
+        deadline: ms(30),
+        op: Op::Write,
+    };
+    world.core.submit(world.now, &request).unwrap();
+    world.core.seal_batch(batch);
+    world.run(ms(40));
+    let report = world.reports[&0];
+    assert_eq!(report.status, Status::DeadlineExceeded);
+    assert!(report.delivered_bytes > 0);
+}
+
+#[test]
+fn what_is_wrong_with_a_submission_is_said() {
+    let mut world = World::new(Policy::Spray, 1);
+    let batch = world.core.open_batch(0).unwrap();
+    let good = Request {
+        tag: 0,
+        plan: PLAN,
+        batch,
+        local_offset: 0,
+        remote_offset: 0,
+        length: 1,
+        deadline: Instant::MAX,
+        op: Op::Write,
+    };
+    let stale = PlanId {
+        generation: 7,
+        ..PLAN
+    };
+    let no_batch = BatchId {
+        index: 9,
+        generation: 0,
+    };
+    let cases = [
+        (
+            "stale plan",
+            Request {
+                plan: stale,
+                ..good
+            },
+            SubmitError::PlanMissing,
+        ),
+        (
+            "no batch",
+            Request {
+                batch: no_batch,
+                ..good
+            },
+            SubmitError::BatchMissing,
+        ),
+        (
+            "no bytes",
+            Request { length: 0, ..good },
+            SubmitError::Empty,
+        ),
+        (
+            "past the end of offsets",
+            Request {
+                remote_offset: u64::MAX,
+                length: 2,
+                ..good
+            },
+            SubmitError::Overflow,
+        ),
+    ];
+    for (name, request, error) in cases {
+        assert_eq!(world.core.submit(world.now, &request), Err(error), "{name}");
+    }
+    let full = (0..).find_map(|_| world.core.submit(world.now, &good).err());
+    assert_eq!(full, Some(SubmitError::Full));
+    world.core.retire_plan(PLAN);
+    assert_eq!(
+        world.core.submit(world.now, &good),
+        Err(SubmitError::PlanMissing)
+    );
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_its_requests_with_peer_lost() {
+    let mut world = World::new(Policy::Spray, 4);
+    world.submit(0, Op::Write, 1 << 29);
+    world.run(ms(10));
+    world.stopped = true;
+    world
+        .core
+        .handle_peer_gone(world.now, PEER, Proof::ProcessGone);
+    world.run(ms(12));
+    let report = world.reports[&0];
+    assert_eq!(
+        (report.status, report.remote),
+        (Status::PeerLost, Remote::Settled)
+    );
+    world.submit(1, Op::Read, 100);
+    world.run(ms(13));
+    assert_eq!(world.reports[&1].status, Status::PeerLost);
+}
+
+#[test]
+fn facts_of_an_old_epoch_change_nothing() {
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 1 << 20);
+    world.run(ms(1));
+    let lane = LaneId::new(0, RailId(0));
+    for fact in [
+        LaneFact::Broken(Cause::Reset),
+        LaneFact::OpenFailed(Cause::Refused),
+    ] {
+        world.core.handle_lane(world.now, lane, Epoch(0), fact);
+        world.core.handle_lane(world.now, lane, Epoch(9), fact);
+    }
+    let stray = Completion {
+        lane,
+        epoch: Epoch(1),
+        cookie: u64::MAX,
+        at: world.now,
+        outcome: Outcome::Success,
+    };
+    world.core.handle_completions(world.now, &[stray]);
+    world.run(ms(20));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
+fn a_lane_that_takes_only_some_works_gets_the_rest_later() {
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 1 << 20);
+    let mut batch = PostBatch::default();
+    let mut taken = 0;
+    for step in 0..200_u64 {
+        while let Some(action) = world.core.poll_lane() {
+            world.act(action);
+        }
+        while let Some(lane) = world.core.poll_post(world.now, &mut batch) {
+            let some = batch.works.len().min(1);
+            assert_eq!(
+                world.core.poll_post(world.now, &mut PostBatch::default()),
+                None,
+                "unanswered"
+            );
+            batch.works.truncate(some);
+            world.post(lane, &batch);
+            taken += some;
+            world
+                .core
+                .handle_posted(world.now, lane, batch.epoch, some, Stop::Full);
+            world.core.audit().unwrap();
+        }
+        world.now = ms(step);
+        world.happen();
+        while let Some(event) = world.core.poll_event() {
+            world.event(event);
+        }
+    }
+    assert_eq!((world.reports[&0].status, taken), (Status::Completed, 16));
+}
+
+#[test]
+fn an_unknown_post_is_an_orphan_and_is_fenced_before_the_report() {
+    let mut world = World::new(Policy::Spray, 2);
+    world.submit(0, Op::Write, 1 << 20);
+    let mut batch = PostBatch::default();
+    let mut unknown = true;
+    for step in 0..500_u64 {
+        while let Some(lane) = world.core.poll_post(world.now, &mut batch) {
+            world.post(lane, &batch);
+            let (accepted, stop) = if core::mem::take(&mut unknown) {
+                (0, Stop::Unknown)
+            } else {
+                (32, Stop::All)
+            };
+            world.core.handle_posted(
+                world.now,
+                lane,
+                batch.epoch,
+                accepted.min(batch.works.len()),
+                stop,
+            );
+        }
+        world.drain();
+        world.now = world.now + Duration::from_micros(100 + step);
+        world.happen();
+    }
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    assert!(world.log.iter().any(|line| line.contains("Fence")));
+}
+
+#[test]
+fn a_refused_key_fails_the_request_and_not_the_rail() {
+    let mut world = World::new(Policy::Spray, 2);
+    world.submit(0, Op::Write, 1 << 20);
+    world.submit(1, Op::Write, 1 << 20);
+    world.drain();
+    world.now = ms(1);
+    world.happen();
+    let mut batch = PostBatch::default();
+    let lane = world
+        .core
+        .poll_post(world.now, &mut batch)
+        .expect("something to post");
+    let first = batch.works[0];
+    world.post(lane, &batch);
+    world
+        .core
+        .handle_posted(world.now, lane, batch.epoch, batch.works.len(), Stop::All);
+    let outcome = Outcome::Error(Cause::RemoteAccess);
+    let completion = Completion {
+        lane,
+        epoch: batch.epoch,
+        cookie: first.cookie,
+        at: world.now,
+        outcome,
+    };
+    world
+        .lanes
+        .get_mut(&(lane, batch.epoch))
+        .unwrap()
+        .on_its_way
+        .remove(0);
+    world.core.handle_completions(world.now, &[completion]);
+    world.run_until_reported(2, Duration::from_secs(1));
+    let failed = first.remote.offset >> 30;
+    assert_eq!(
+        (world.reports[&failed].status, world.reports[&failed].cause),
+        (Status::Failed, Some(Cause::RemoteAccess))
+    );
+    assert_eq!(
+        world.reports[&(1 - failed)].status,
+        Status::Completed,
+        "its neighbour is sent again"
+    );
+    assert_eq!(
+        world.core.shared.view(lane.rail()).unwrap().state,
+        RailState::Healthy
+    );
+}
+
+/// Something that happens to a world at some time.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Submit { write: bool, kib: u16 },
+    Cut(u8),
+    Restore(u8),
+    Reset(u8),
+    Slow(u8, u16),
+    Stop,
+    Resume,
+    Cancel(u8),
+    Wait(u16),
+}
+
+impl Arbitrary for Step {
+    fn arbitrary(g: &mut Gen) -> Self {
+        match u8::arbitrary(g) % 16 {
+            0..=3 => Self::Submit {
+                write: bool::arbitrary(g),
+                kib: u16::arbitrary(g) % 8_000 + 1,
+            },
+            4 | 5 => Self::Cut(u8::arbitrary(g)),
+            6 | 7 => Self::Restore(u8::arbitrary(g)),
+            8 => Self::Reset(u8::arbitrary(g)),
+            9 => Self::Slow(u8::arbitrary(g), u16::arbitrary(g)),
+            10 => {
+                if u8::arbitrary(g) % 4 == 0 {
+                    Self::Stop
+                } else {
+                    Self::Resume
+                }
+            }
+            11 => Self::Cancel(u8::arbitrary(g)),
+            _ => Self::Wait(u16::arbitrary(g) % 400),
+        }
+    }
+}
+
+/// Safety while faults last, liveness once they stop.
+fn survives(steps: Vec<Step>) -> bool {
+    let mut world = World::new(Policy::Spray, 4);
+    let mut ids = Vec::new();
+    for step in steps {
+        match step {
+            Step::Submit { write, kib } if ids.len() < 40 && world.core.batches.len() < 16 => {
+                let op = if write { Op::Write } else { Op::Read };
+                ids.push(world.submit(ids.len() as u64, op, u64::from(kib) * 1024 + 1));
+            }
+            Step::Submit { .. } => {}
+            Step::Cut(rail) => world.links[usize::from(rail) % RAILS].cut = true,
+            Step::Restore(rail) => world.links[usize::from(rail) % RAILS].cut = false,
+            Step::Reset(rail) => world.reset_rail(u16::from(rail) % RAILS as u16),
+            Step::Slow(rail, mb) => {
+                let rate = Rate::from_bytes_per_sec((u64::from(mb) % 2_000 + 1) * 1_000_000);
+                world.links[usize::from(rail) % RAILS].rate = rate;
+            }
+            Step::Stop => world.stopped = true,
+            Step::Resume => world.stopped = false,
+            Step::Cancel(which) => {
+                if let Some(id) = ids.get(usize::from(which)) {
+                    world.core.cancel(world.now, *id);
+                }
+            }
+            Step::Wait(tenths) => {
+                world.run(world.now + Duration::from_micros(u64::from(tenths) * 100))
+            }
+        }
+    }
+    world.stopped = false;
+    for link in &mut world.links {
+        link.cut = false;
+        link.rate = Rate::from_bytes_per_sec(1_000_000_000);
+        link.free_at = link.free_at.min(world.now + Duration::from_millis(500));
+    }
+    world.run_until_reported(ids.len(), Duration::from_secs(30));
+    assert_eq!(
+        world.reports.len(),
+        ids.len(),
+        "not all requests were reported; {:#?}",
+        world.core
+    );
+    world.run(world.now + Duration::from_secs(10));
+    assert_eq!(world.core.requests(), 0, "a row is left behind");
+    assert_eq!(world.core.attempts.len(), 0, "an attempt is left behind");
+    assert!((0..4).all(|rail| world.core.shared.view(RailId(rail)).unwrap().inflight_bytes == 0));
+    true
+}
+
+#[test]
+fn nothing_is_lost_whatever_happens_to_the_rails() {
+    let tests = if cfg!(miri) { 1 } else { 100 };
+    QuickCheck::new()
+        .rng(Gen::from_size_and_seed(60, 20_261_120))
+        .tests(tests)
+        .quickcheck(survives as fn(Vec<Step>) -> bool);
+}
