@@ -9,11 +9,14 @@
 //! only when everything that belonged to it has ended: the initiator takes that for proof.
 //!
 //! Map: [`Plane`] is the handle that other threads hold; `mailbox` is the way from it to the control
-//! thread, whose loop is `Reactor`; `wires` are its sockets, `target` and `initiator` the two roles.
+//! thread, whose loop is `reactor`; `wires` are its sockets, `target` and `initiator` the two roles.
 
 mod error;
 mod initiator;
 mod mailbox;
+mod peer;
+mod question;
+mod reactor;
 mod target;
 mod timers;
 mod wires;
@@ -22,8 +25,8 @@ mod wires;
 mod tests;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,13 +36,9 @@ use polyrail_transport::clock::Clock;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 pub use self::error::{AskError, ConnectError, Ends, SessionLoss};
-use self::initiator::Initiator;
-use self::mailbox::{Command, Mailbox};
-use self::target::Target;
-use self::timers::Timer;
-use self::wires::{Key, Owner, WireEvent, Wires, Woken};
+use self::mailbox::{Asker, Command, Mailbox};
+use self::reactor::Reactor;
 use crate::codec::{FRAME_BYTES_MAX, NAME_BYTES_MAX, SegmentDescriptor};
-use crate::connection::{ConnectionConfig, Hello};
 
 /// The longest body of a call and of its answer: what a frame leaves after the numbers around it.
 pub const CALL_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
@@ -50,20 +49,11 @@ pub const TOKEN_BYTES_MAX: usize = 4096;
 /// The most addresses in [`PlaneConfig::rails`].
 pub const RAILS_MAX: usize = 1024;
 
-/// Reads from one wire per wake-up, so that one peer cannot keep the thread from the others.
-const READS_MAX: usize = 4;
-
-/// How long goodbyes may take to go out at shutdown.
-const GOODBYE_MAX: polyrail_core::time::Duration = polyrail_core::time::Duration::from_millis(200);
-
 /// How long [`Plane::shutdown`] waits for the thread: the goodbyes, and a handler that is slow.
 const JOIN_MAX: Duration = Duration::from_secs(2);
 
 /// How much later than the control thread a blocked caller gives up by itself.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// Stands for an address that is not known.
-const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// What a [`Plane`] needs to know.
 #[derive(Debug)]
@@ -315,12 +305,7 @@ impl Plane {
             return Err(AskError::NameTooLong { bytes });
         }
         let name = name.to_owned();
-        self.ask(timeout, |reply| Command::Describe {
-            peer,
-            name,
-            timeout,
-            reply,
-        })
+        self.ask(timeout, |asker| Command::Describe { peer, name, asker })
     }
 
     /// Asks a peer to fence a lane, over every open connection at once. [`Handler::fenced`] tells the
@@ -344,22 +329,21 @@ impl Plane {
         if bytes > CALL_BYTES_MAX {
             return Err(AskError::BodyTooLong { bytes });
         }
-        self.ask(timeout, |reply| Command::Call {
+        self.ask(timeout, |asker| Command::Call {
             peer,
             method,
             body,
-            timeout,
-            reply,
+            asker,
         })
     }
 
     fn ask<T>(
         &self,
         timeout: Duration,
-        command: impl FnOnce(SyncSender<Result<T, AskError>>) -> Command,
+        command: impl FnOnce(Asker<T>) -> Command,
     ) -> Result<T, AskError> {
         let (reply, answer) = sync_channel(1);
-        self.inner.mailbox.post(command(reply));
+        self.inner.mailbox.post(command(Asker { timeout, reply }));
         match answer.recv_timeout(timeout.saturating_add(GRACE)) {
             Ok(result) => result,
             Err(RecvTimeoutError::Disconnected) => Err(AskError::ShutDown {
@@ -413,245 +397,5 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.shutdown();
-    }
-}
-
-/// What both roles need to know.
-struct Context {
-    name: String,
-    incarnation: u64,
-    rails: Vec<SocketAddr>,
-    scratch: SegmentDescriptor,
-    token: Vec<u8>,
-    handler: Arc<dyn Handler>,
-    mailbox: Arc<Mailbox>,
-}
-
-impl Context {
-    fn hello(&self, session: Option<SessionId>) -> Hello {
-        Hello {
-            name: self.name.clone(),
-            incarnation: self.incarnation,
-            session,
-            token: self.token.clone(),
-        }
-    }
-
-    fn ends(&self, local: Option<IpAddr>, theirs: Option<String>, remote: SocketAddr) -> Box<Ends> {
-        Box::new(Ends {
-            ours: self.name.clone(),
-            local,
-            theirs,
-            remote,
-        })
-    }
-
-    fn no_peer(&self, peer: PeerId) -> AskError {
-        AskError::NoPeer {
-            ours: self.name.clone(),
-            peer,
-        }
-    }
-}
-
-/// The control thread.
-struct Reactor {
-    ctx: Context,
-    wires: Wires,
-    target: Target,
-    initiator: Initiator,
-    /// Goodbyes are going out; the loop ends when they have.
-    stopping: bool,
-    /// Their time is over.
-    stopped: bool,
-}
-
-impl Reactor {
-    fn new(
-        config: PlaneConfig,
-        handler: Arc<dyn Handler>,
-        mailbox: Arc<Mailbox>,
-    ) -> io::Result<Self> {
-        let connection = ConnectionConfig {
-            heartbeat: config.heartbeat.into(),
-            silence_max: config.silence_max.into(),
-            handshake_max: config.handshake_max.into(),
-        };
-        let wires = Wires::new(config.clock, connection, config.listeners, mailbox.fd())?;
-        let ctx = Context {
-            name: config.name,
-            incarnation: config.incarnation,
-            rails: config.rails,
-            scratch: config.scratch,
-            token: config.token,
-            handler,
-            mailbox,
-        };
-        Ok(Self {
-            ctx,
-            wires,
-            target: Target::new(config.session_linger.into()),
-            initiator: Initiator::default(),
-            stopping: false,
-            stopped: false,
-        })
-    }
-
-    /// The loop. `_alive` is dropped when it ends.
-    fn run(mut self, _alive: SyncSender<()>) {
-        while !self.is_done() {
-            match self.wires.wait() {
-                Ok(woken) => self.turn(woken),
-                Err(error) => {
-                    log::error!("control: waiting for sockets failed, the plane ends: {error}");
-                    return;
-                }
-            }
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        self.stopping && (self.stopped || self.wires.is_empty())
-    }
-
-    /// One round. Bytes go before timers: see [`crate::connection`].
-    fn turn(&mut self, woken: Vec<Woken>) {
-        for woken in woken {
-            match woken {
-                Woken::Mail => self.handle_mail(),
-                Woken::Listener(index) => self.wires.accept(index),
-                Woken::Wire(key) => self.handle_ready(key),
-            }
-        }
-        self.settle();
-        let now = self.wires.now();
-        while let Some(timer) = self.wires.timers.pop_due(now) {
-            self.handle_timer(timer);
-        }
-        self.settle();
-    }
-
-    fn handle_ready(&mut self, key: Key) {
-        for _ in 0..READS_MAX {
-            let more = self.wires.handle_ready(key);
-            self.handle_events(key);
-            if !more {
-                return;
-            }
-        }
-    }
-
-    fn handle_events(&mut self, key: Key) {
-        while let Some((owner, event)) = self.wires.poll_event(key) {
-            let (ctx, wires) = (&self.ctx, &mut self.wires);
-            match (owner, event) {
-                (Owner::Outbound(peer), event) => {
-                    self.initiator.handle_event(ctx, wires, peer, key, event);
-                }
-                (Owner::Inbound, WireEvent::Said(event)) => {
-                    self.target.handle_event(ctx, wires, key, event);
-                }
-                // Nobody dialled it.
-                (Owner::Inbound, WireEvent::DialFailed(_)) => {}
-            }
-        }
-    }
-
-    /// Writes what is to be written, until nothing is left that something was done to.
-    fn settle(&mut self) {
-        while let Some(key) = self.wires.pop_dirty() {
-            self.wires.flush(key);
-            self.handle_events(key);
-            self.wires.settle(key);
-        }
-    }
-
-    fn handle_timer(&mut self, timer: Timer) {
-        let (ctx, wires) = (&self.ctx, &mut self.wires);
-        match timer {
-            Timer::Wire(key) => wires.handle_timeout(key),
-            Timer::Peer(peer) => self.initiator.handle_timeout(ctx, wires, peer),
-            Timer::Session(id) => self.target.handle_linger_over(ctx, wires, SessionId(id)),
-            Timer::Listeners => wires.resume_listeners(),
-            Timer::Shutdown => self.stopped = true,
-        }
-    }
-
-    fn handle_mail(&mut self) {
-        for command in self.ctx.mailbox.take() {
-            self.handle_command(command);
-        }
-    }
-
-    fn handle_command(&mut self, command: Command) {
-        let (ctx, wires) = (&self.ctx, &mut self.wires);
-        match command {
-            Command::Connect {
-                peer,
-                local,
-                remote,
-                timeout,
-                reply,
-            } => {
-                let route = (local, remote);
-                self.initiator
-                    .connect(ctx, wires, peer, route, timeout, reply);
-            }
-            Command::Maintain { peer, rails } => self.initiator.maintain(ctx, wires, peer, &rails),
-            Command::Disconnect { peer } => self.initiator.disconnect(ctx, wires, peer),
-            Command::Describe {
-                peer,
-                name,
-                timeout,
-                reply,
-            } => self
-                .initiator
-                .describe(ctx, wires, peer, name, timeout, reply),
-            Command::Call {
-                peer,
-                method,
-                body,
-                timeout,
-                reply,
-            } => self
-                .initiator
-                .call(ctx, wires, peer, method, body, timeout, reply),
-            Command::Fence { peer, lane, epoch } => self.initiator.fence(wires, peer, lane, epoch),
-            Command::FenceAnswered {
-                session,
-                lane,
-                epoch,
-                delivered,
-            } => self
-                .target
-                .handle_fence_answer(wires, session, lane, epoch, delivered),
-            Command::CallAnswered {
-                session,
-                number,
-                result,
-            } => self
-                .target
-                .handle_call_answer(wires, session, number, result),
-            Command::Retired { session, proven } => self.target.handle_retired(session, proven),
-            Command::Shutdown => self.begin_shutdown(),
-        }
-    }
-
-    /// Drops all questions, which tells their askers, and says goodbye.
-    fn begin_shutdown(&mut self) {
-        self.stopping = true;
-        self.initiator = Initiator::default();
-        self.ctx.mailbox.close();
-        self.wires.close_listeners();
-        self.wires.goodbye_to_all();
-        let at = self.wires.now() + GOODBYE_MAX;
-        self.wires.timers.set(Timer::Shutdown, Some(at));
-    }
-}
-
-impl Drop for Reactor {
-    /// However the thread ends: nobody waits for it any more.
-    fn drop(&mut self) {
-        self.ctx.mailbox.close();
     }
 }

@@ -112,6 +112,10 @@ impl ConnectError {
             }
             Ended::Codec(CodecError::NotPolyrail { got }) => Self::NotPolyrail { ends, got },
             Ended::Refused { reason, text } => Self::Refused { ends, reason, text },
+            Ended::HandshakeOverdue { handshake_max } => Self::TimedOut {
+                ends,
+                after: handshake_max.into(),
+            },
             why => Self::Ended { ends, why },
         }
     }

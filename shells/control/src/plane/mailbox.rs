@@ -20,6 +20,21 @@ const WAITING_MAX: usize = 16 * 1024;
 /// Commands taken per wake-up.
 const TAKEN_MAX: usize = 1024;
 
+/// A thread that waits for the answer to a question.
+pub(super) struct Asker<T> {
+    /// How long it waits.
+    pub(super) timeout: std::time::Duration,
+    /// It may have given up.
+    pub(super) reply: SyncSender<Result<T, AskError>>,
+}
+
+impl<T> Asker<T> {
+    pub(super) fn answer(&self, result: Result<T, AskError>) {
+        // That nobody waits any more is no error.
+        let _ = self.reply.send(result);
+    }
+}
+
 /// What another thread wants of the control thread.
 pub(super) enum Command {
     Connect {
@@ -39,15 +54,13 @@ pub(super) enum Command {
     Describe {
         peer: PeerId,
         name: String,
-        timeout: std::time::Duration,
-        reply: SyncSender<Result<Option<SegmentDescriptor>, AskError>>,
+        asker: Asker<Option<SegmentDescriptor>>,
     },
     Call {
         peer: PeerId,
         method: u16,
         body: Vec<u8>,
-        timeout: std::time::Duration,
-        reply: SyncSender<Result<Vec<u8>, AskError>>,
+        asker: Asker<Vec<u8>>,
     },
     Fence {
         peer: PeerId,

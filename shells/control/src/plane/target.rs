@@ -7,8 +7,9 @@ use polyrail_core::time::Duration;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
-use super::Context;
 use super::mailbox::{Command, Mailbox, Pending};
+use super::question::send;
+use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Wires};
 use crate::codec::{Frame, NAME_BYTES_MAX, Refusal};
@@ -43,15 +44,6 @@ enum Call {
     Running { number: u64, askers: BTreeSet<Key> },
     /// It has been carried out.
     Done { number: u64, answer: Frame },
-}
-
-impl Call {
-    fn number(&self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::Running { number, .. } | Self::Done { number, .. } => *number,
-        }
-    }
 }
 
 /// All sessions that peers have with us.
@@ -233,7 +225,12 @@ impl Target {
                 number,
                 method,
                 body,
-            } => session.call(ctx, wires, id, key, number, method, body),
+            } => {
+                let is_new = session.is_new_call(wires, key, number);
+                if is_new {
+                    session.call(ctx, id, key, number, method, body);
+                }
+            }
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => {}
         }
@@ -392,37 +389,42 @@ impl Session {
         );
     }
 
-    #[allow(clippy::too_many_arguments)] // the fields of the frame, and where it came from
+    /// Whether a call is to be carried out. One that was is answered again; one that is being carried out
+    /// makes `key` wait with the others; one that comes while another is carried out is the peer's next
+    /// after a timeout, and is repeated.
+    fn is_new_call(&mut self, wires: &mut Wires, key: Key, number: u64) -> bool {
+        match &mut self.call {
+            Call::None => true,
+            Call::Running {
+                number: running,
+                askers,
+            } => {
+                if *running == number {
+                    askers.insert(key);
+                }
+                false
+            }
+            Call::Done {
+                number: done,
+                answer,
+            } => {
+                if *done == number {
+                    send(wires, key, answer);
+                }
+                number > *done
+            }
+        }
+    }
+
     fn call(
         &mut self,
         ctx: &Context,
-        wires: &mut Wires,
         id: SessionId,
         key: Key,
         number: u64,
         method: u16,
         body: Vec<u8>,
     ) {
-        match &mut self.call {
-            Call::Running {
-                number: running,
-                askers,
-            } => {
-                // A new one meanwhile is the peer's next after a timeout: it is repeated.
-                if *running == number {
-                    askers.insert(key);
-                }
-                return;
-            }
-            Call::Done {
-                number: done,
-                answer,
-            } if *done == number => return send(wires, key, answer),
-            Call::None | Call::Done { .. } => {}
-        }
-        if number <= self.call.number() {
-            return;
-        }
         self.call = Call::Running {
             number,
             askers: BTreeSet::from([key]),
@@ -459,13 +461,6 @@ fn retire_answer(mailbox: &Arc<Mailbox>, session: SessionId) -> RetireAnswer {
         proven: proven.is_some(),
     });
     Box::new(move || pending.answer(()))
-}
-
-/// Answers fit a frame: descriptions by construction, calls by [`bounded`].
-fn send(wires: &mut Wires, key: Key, frame: &Frame) {
-    if let Err(error) = wires.send(key, frame) {
-        log::warn!("control: {} cannot be sent: {error}", frame.kind());
-    }
 }
 
 /// An answer that fits a frame.

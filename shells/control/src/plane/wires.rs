@@ -43,6 +43,9 @@ const READ_BYTES: usize = 16 * 1024;
 /// How long nothing is accepted after the system had no descriptor or memory for it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often a crowd at the door is logged.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Who made a connection, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
@@ -107,6 +110,8 @@ pub(super) struct Wires {
     pub(super) timers: Timers,
     next_key: Key,
     buffer: Box<[u8]>,
+    /// When the next complaint about a crowd may be logged: a crowd must not fill the log as well.
+    complain_at: Instant,
 }
 
 impl Wires {
@@ -133,6 +138,7 @@ impl Wires {
             timers: Timers::default(),
             next_key: FIRST_KEY,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            complain_at: Instant::ZERO,
         })
     }
 
@@ -178,7 +184,7 @@ impl Wires {
                 Ok((stream, remote)) => self.adopt(stream, remote),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
-                    // Gone before we came, or one of the network errors that Linux passes on here.
+                    // Gone before we came.
                     io::ErrorKind::Interrupted
                     | io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::ConnectionReset => {}
@@ -220,15 +226,17 @@ impl Wires {
 
     fn adopt(&mut self, stream: TcpStream, remote: SocketAddr) {
         if self.wires.len() >= CONNECTIONS_MAX {
-            log::warn!("control: {CONNECTIONS_MAX} connections are open, {remote} is turned away");
+            self.complain(format_args!(
+                "{CONNECTIONS_MAX} connections are open, {remote} is turned away"
+            ));
             return;
         }
         if self.strangers.len() >= STRANGERS_MAX
             && let Some(oldest) = self.strangers.first().copied()
         {
-            log::warn!(
-                "control: {STRANGERS_MAX} connections wait for a handshake, the oldest is closed"
-            );
+            self.complain(format_args!(
+"{STRANGERS_MAX} connections wait for a handshake, the oldest makes room for {remote}"
+));
             self.remove(oldest);
         }
         let connection = Connection::inbound(self.now(), self.config);
@@ -249,6 +257,14 @@ impl Wires {
                 self.strangers.insert(key);
             }
             Err(error) => log::debug!("control: connection from {remote}: {error}"),
+        }
+    }
+
+    fn complain(&mut self, text: std::fmt::Arguments<'_>) {
+        let now = self.now();
+        if self.complain_at <= now {
+            self.complain_at = now + COMPLAINT_INTERVAL;
+            log::warn!("control: {text}");
         }
     }
 
