@@ -21,7 +21,8 @@ const NOBODY: SessionId = SessionId([0; 16]);
 /// What a handler was told.
 enum Told {
     Lane(InboundLane),
-    Fence(LaneId, Epoch),
+    /// With the answer to give, if fences are held.
+    Fence(LaneId, Epoch, Option<FenceAnswer>),
     Call(u16, Vec<u8>, CallAnswer),
     Ended(SessionId, RetireAnswer),
     Fenced(PeerId, LaneId, Epoch, u32),
@@ -31,9 +32,10 @@ enum Told {
 /// Works that a fenced lane had delivered.
 const DELIVERED: u32 = 7;
 
-/// Passes on what it is told. Only fences and descriptions it answers itself.
+/// Passes on what it is told. Descriptions it answers itself, and fences unless they are held.
 struct Recorder {
     told: Mutex<Sender<Told>>,
+    hold_fences: Arc<AtomicBool>,
     heard: Arc<AtomicUsize>,
 }
 
@@ -52,7 +54,10 @@ impl Handler for Recorder {
         self.tell(Told::Lane(lane));
     }
     fn fence(&self, _: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
-        self.tell(Told::Fence(lane, epoch));
+        if self.hold_fences.load(Ordering::SeqCst) {
+            return self.tell(Told::Fence(lane, epoch, Some(answer)));
+        }
+        self.tell(Told::Fence(lane, epoch, None));
         answer(DELIVERED);
     }
     fn call(&self, _: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer) {
@@ -77,6 +82,7 @@ struct Engine {
     plane: Plane,
     told: Receiver<Told>,
     heard: Arc<AtomicUsize>,
+    hold_fences: Arc<AtomicBool>,
     listens: Vec<SocketAddr>,
 }
 
@@ -93,8 +99,10 @@ impl Engine {
         change(&mut config);
         let (sender, told) = channel();
         let heard = Arc::default();
+        let hold_fences = Arc::default();
         let handler = Recorder {
             told: Mutex::new(sender),
+            hold_fences: Arc::clone(&hold_fences),
             heard: Arc::clone(&heard),
         };
         let plane = Plane::start(config, Arc::new(handler)).unwrap();
@@ -102,6 +110,7 @@ impl Engine {
             plane,
             told,
             heard,
+            hold_fences,
             listens,
         }
     }
@@ -366,7 +375,7 @@ fn two_engines_meet() {
 
     initiator.plane.fence(PEER, LANE, EPOCH);
     target.told("fence", |told| {
-        matches!(told, Told::Fence(LANE, EPOCH)).then_some(())
+        matches!(told, Told::Fence(LANE, EPOCH, None)).then_some(())
     });
     initiator.told("fenced", |told| {
         matches!(told, Told::Fenced(PEER, LANE, EPOCH, DELIVERED)).then_some(())
@@ -487,6 +496,61 @@ fn an_answer_whose_connection_died_comes_over_another() {
             .any(|told| matches!(told, Told::Call(..)));
         assert!(!again, "carried out twice");
     }
+}
+
+#[test]
+fn a_fence_answered_late_comes_over_what_is_left() {
+    let (target, initiator) = (Engine::target(), Engine::initiator());
+    let rails = two_rails(&target, &initiator);
+    target.hold_fences.store(true, Ordering::SeqCst);
+    let held = |told| match told {
+        Told::Fence(LANE, EPOCH, answer) => answer,
+        _ => None,
+    };
+    initiator.plane.fence(PEER, LANE, EPOCH);
+    // An answer that will not come makes room for the question when it is repeated.
+    drop(target.told("fence", held));
+    let mut answer = None;
+    until("asked again", || {
+        initiator.plane.fence(PEER, LANE, EPOCH);
+        answer = target.told.try_iter().find_map(held);
+        answer.is_some()
+    });
+    rails[0].cut();
+    answer.unwrap()(DELIVERED);
+    // The other connection's question may have come only now, as one of its own.
+    until("fenced", || {
+        for answer in target.told.try_iter().filter_map(held) {
+            answer(DELIVERED);
+        }
+        let mut told = initiator.told.try_iter();
+        told.any(|told| matches!(told, Told::Fenced(PEER, LANE, EPOCH, DELIVERED)))
+    });
+}
+
+#[test]
+fn the_last_handle_that_is_dropped_says_goodbye() {
+    let (target, initiator) = (Engine::target(), Engine::initiator());
+    initiator.connect(target.listens[0]);
+    let (sender, told) = channel();
+    let other = Plane::start(
+        PlaneConfig::new("gamma", 1, segment("scratch"), Clock::start()),
+        Arc::new(Recorder {
+            told: Mutex::new(sender),
+            hold_fences: Arc::default(),
+            heard: Arc::default(),
+        }),
+    )
+    .unwrap();
+    let its = other
+        .connect(PEER, None, target.listens[0], PATIENCE)
+        .unwrap()
+        .session;
+    drop(other.clone());
+    drop(other);
+    assert_eq!(target.told_ended().0, its);
+    assert!(told.recv().is_err(), "the thread and its handler are gone");
+    initiator.describe_works();
 }
 
 #[test]
@@ -867,6 +931,69 @@ fn a_crowd_of_strangers_keeps_nobody_out() {
     assert_eq!(read_all(newest), (None, vec![]), "still listened to");
 }
 
+/// Counts what the plane complains about when it cannot accept.
+struct Complaints;
+
+static COMPLAINTS: AtomicUsize = AtomicUsize::new(0);
+
+impl log::Log for Complaints {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        let complains = record.args().to_string().contains("cannot accept");
+        COMPLAINTS.fetch_add(usize::from(complains), Ordering::SeqCst);
+    }
+    fn flush(&self) {}
+}
+
+/// Limits how many descriptors this process may open.
+fn limit_descriptors(current: Option<u64>) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = current;
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
+
+#[test]
+fn without_descriptors_it_waits_instead_of_spinning() {
+    const CHILD: &str = "POLYRAIL_TEST_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        // The limit holds for a whole process, so this test needs one of its own.
+        let name = "plane::tests::without_descriptors_it_waits_instead_of_spinning";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            child.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return;
+    }
+    log::set_logger(&Complaints).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    let target = Engine::target();
+    let mut stranger =
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let usual = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit_descriptors(Some(3));
+    let began = Instant::now();
+    stranger.connect(&target.listens[0].into()).unwrap();
+    until("it complained four times", || {
+        COMPLAINTS.load(Ordering::SeqCst) >= 4
+    });
+    assert!(
+        began.elapsed() >= Duration::from_millis(300),
+        "it paused three times"
+    );
+    limit_descriptors(usual);
+    stranger.write_all(b"GET").unwrap();
+    assert_eq!(read_all(&mut stranger.into()), (None, vec![]), "served");
+}
+
 #[test]
 fn configurations_that_cannot_work_are_refused() {
     type Change = fn(&mut PlaneConfig);
@@ -882,6 +1009,7 @@ fn configurations_that_cannot_work_are_refused() {
         let (sender, _) = channel();
         let handler = Recorder {
             told: Mutex::new(sender),
+            hold_fences: Arc::default(),
             heard: Arc::default(),
         };
         let error = Plane::start(config, Arc::new(handler)).unwrap_err();
