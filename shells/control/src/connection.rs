@@ -28,6 +28,9 @@ pub const OUT_BYTES_MAX: usize = 256 * 1024;
 /// The longest silence that a target can ask for by announcing rare heartbeats.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
+/// Characters that are kept of a peer's refusal.
+const TEXT_CHARS_MAX: usize = 512;
+
 /// The times a connection lives by.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionConfig {
@@ -521,7 +524,7 @@ impl Connection {
                 check_name(&name)?;
                 Err(Ended::SessionUnknown { name, incarnation })
             }
-            Frame::Refused { reason, text } => Err(Ended::Refused { reason, text }),
+            Frame::Refused { reason, text } => Err(refused(reason, &text)),
             Frame::Goodbye => Err(Ended::Goodbye),
             other => Err(unexpected(&other, "Welcome")),
         }
@@ -540,7 +543,7 @@ impl Connection {
                 frame @ (Frame::Description { .. } | Frame::Fenced { .. } | Frame::Answer { .. }),
             ) => Ok(Event::Frame(frame)),
             (_, Frame::Goodbye) => Err(Ended::Goodbye),
-            (_, Frame::Refused { reason, text }) => Err(Ended::Refused { reason, text }),
+            (_, Frame::Refused { reason, text }) => Err(refused(reason, &text)),
             (Role::Target, other) => Err(unexpected(&other, "a question")),
             (Role::Initiator, other) => Err(unexpected(&other, "an answer")),
         }
@@ -654,6 +657,12 @@ fn refusal_text(ended: &Ended) -> String {
         }
         other => other.to_string(),
     }
+}
+
+/// What a peer said, as far as it fits a line of a log.
+fn refused(reason: Refusal, text: &str) -> Ended {
+    let text = text.chars().take(TEXT_CHARS_MAX).collect();
+    Ended::Refused { reason, text }
 }
 
 fn unexpected(frame: &Frame, expected: &'static str) -> Ended {
@@ -981,6 +990,10 @@ mod tests {
             reason: Refusal::Full,
             text: "full".into(),
         };
+        let long = Frame::Refused {
+            reason: Refusal::Full,
+            text: "ä".repeat(10_000),
+        };
         let old = Greeting {
             version: 9,
             ..Greeting::ours(Purpose::Control)
@@ -1003,6 +1016,14 @@ mod tests {
                 Ended::Refused {
                     reason: Refusal::Full,
                     text: "full".into(),
+                },
+            ),
+            (
+                "a long no",
+                greeted(Purpose::Control, &[long]),
+                Ended::Refused {
+                    reason: Refusal::Full,
+                    text: "ä".repeat(TEXT_CHARS_MAX),
                 },
             ),
             (
