@@ -478,6 +478,27 @@ fn a_silent_rail_loses_nothing_and_is_rebuilt() {
 }
 
 #[test]
+fn a_question_on_a_silent_rail_is_asked_on_the_next_before_the_rail_is_dead() {
+    let patient = |config: &mut PlaneConfig| config.silence_max = PATIENCE * 10;
+    let target = Engine::start("beta", &["127.0.0.2:0"], patient);
+    let initiator = Engine::start("alpha", &[], patient);
+    let rails = two_rails(&target, &initiator);
+    for rail in &rails {
+        rail.swallow(true);
+        initiator.describe_works();
+        std::thread::scope(|scope| {
+            let asker = scope.spawn(|| initiator.plane.call(PEER, 1, vec![], PATIENCE));
+            target.told_call().2(Ok(vec![1]));
+            assert_eq!(asker.join().unwrap(), Ok(vec![1]));
+        });
+        // What was swallowed is lost for good, so the rail is of no use any more.
+        rail.cut();
+        rail.swallow(false);
+        until_two_are_open(&initiator);
+    }
+}
+
+#[test]
 fn an_answer_whose_connection_died_comes_over_another() {
     let (target, initiator) = (Engine::target(), Engine::initiator());
     let rails = two_rails(&target, &initiator);
