@@ -26,6 +26,9 @@ pub const GREETING_BYTES: usize = 20;
 /// The longest name of an engine or a segment, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
+/// What an idle [`Decoder`] may keep allocated.
+const IDLE_BYTES_MAX: usize = 4096;
+
 const MAGIC: [u8; 8] = *b"polyrail";
 
 /// What a connection is for.
@@ -207,6 +210,37 @@ pub enum Frame {
     },
     /// Either: I am going away in good order; no more will come.
     Goodbye,
+    /// Target, instead of [`Frame::Welcome`]: I do not know the session (any more), and this is who I am.
+    /// Everything of the session has ended here, if the incarnation is the one that welcomed it. Closes
+    /// the connection after it.
+    SessionUnknown {
+        /// The engine's name.
+        name: String,
+        /// Drawn at random when the process started.
+        incarnation: u64,
+    },
+}
+
+impl Frame {
+    /// What kind of frame it is, for errors and logs.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "Hello",
+            Self::Welcome { .. } => "Welcome",
+            Self::Refused { .. } => "Refused",
+            Self::Heartbeat => "Heartbeat",
+            Self::Describe { .. } => "Describe",
+            Self::Description { .. } => "Description",
+            Self::Fence { .. } => "Fence",
+            Self::Fenced { .. } => "Fenced",
+            Self::Call { .. } => "Call",
+            Self::Answer { .. } => "Answer",
+            Self::JoinLane { .. } => "JoinLane",
+            Self::LaneReady { .. } => "LaneReady",
+            Self::Goodbye => "Goodbye",
+            Self::SessionUnknown { .. } => "SessionUnknown",
+        }
+    }
 }
 
 /// A segment as its owner describes it to peers.
@@ -231,8 +265,8 @@ pub enum Refusal {
     Version,
     /// The token is wrong.
     Token,
-    /// It does not know the session (any more). Everything of that session has ended on its side, if
-    /// its incarnation is still the same.
+    /// It does not know the session (any more). By itself no proof of anything: who answered is not said.
+    /// [`Frame::SessionUnknown`] says it.
     SessionUnknown,
     /// The lane's epoch has been fenced.
     EpochFenced,
@@ -240,8 +274,22 @@ pub enum Refusal {
     Full,
     /// What came made no sense.
     Protocol,
-    /// It is shutting down.
+    /// It is shutting down, or ending the session. Not yet proof that anything has ended.
     ShuttingDown,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Version => "other protocol version",
+            Self::Token => "wrong token",
+            Self::SessionUnknown => "session unknown",
+            Self::EpochFenced => "lane's epoch fenced",
+            Self::Full => "no room",
+            Self::Protocol => "protocol error",
+            Self::ShuttingDown => "shutting down",
+        })
+    }
 }
 
 /// What is wrong with bytes that came.
@@ -336,6 +384,10 @@ impl Decoder {
             self.bytes.drain(..self.taken);
             self.taken = 0;
         }
+        if self.bytes.is_empty() {
+            // What one large frame needed is not kept for the life of the connection.
+            self.bytes.shrink_to(IDLE_BYTES_MAX);
+        }
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -382,5 +434,293 @@ impl Decoder {
     /// Bytes that came and no frame has taken yet.
     pub fn pending_bytes(&self) -> usize {
         self.bytes.len() - self.taken
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use quickcheck::{Arbitrary, Gen, quickcheck};
+
+    use super::*;
+
+    /// What a decoder may hold besides what one push brought.
+    const HELD_MAX: usize = FRAME_BYTES_MAX + 4;
+
+    impl Arbitrary for Frame {
+        fn arbitrary(g: &mut Gen) -> Self {
+            match u8::arbitrary(g) % 14 {
+                0 => Self::Hello {
+                    name: String::arbitrary(g),
+                    incarnation: u64::arbitrary(g),
+                    session: bool::arbitrary(g).then(|| key(g)),
+                    token: Vec::arbitrary(g),
+                },
+                1 => Self::Welcome {
+                    name: String::arbitrary(g),
+                    incarnation: u64::arbitrary(g),
+                    session: key(g),
+                    rails: Vec::<(u32, u16, bool)>::arbitrary(g)
+                        .into_iter()
+                        .map(address)
+                        .collect(),
+                    scratch: descriptor(g),
+                    heartbeat_ms: u32::arbitrary(g),
+                },
+                2 => Self::Refused {
+                    reason: Refusal::Full,
+                    text: String::arbitrary(g),
+                },
+                3 => Self::Heartbeat,
+                4 => Self::Describe {
+                    question: u64::arbitrary(g),
+                    name: String::arbitrary(g),
+                },
+                5 => Self::Description {
+                    question: u64::arbitrary(g),
+                    segment: bool::arbitrary(g).then(|| descriptor(g)),
+                },
+                6 => Self::Fence {
+                    lane: u32::arbitrary(g),
+                    epoch: u32::arbitrary(g),
+                },
+                7 => Self::Fenced {
+                    lane: u32::arbitrary(g),
+                    epoch: u32::arbitrary(g),
+                    delivered: u32::arbitrary(g),
+                },
+                8 => Self::Call {
+                    number: u64::arbitrary(g),
+                    method: u16::arbitrary(g),
+                    body: Vec::arbitrary(g),
+                },
+                9 => Self::Answer {
+                    number: u64::arbitrary(g),
+                    result: Result::arbitrary(g),
+                },
+                10 => Self::JoinLane {
+                    session: key(g),
+                    lane: u32::arbitrary(g),
+                    epoch: u32::arbitrary(g),
+                },
+                11 => Self::LaneReady {
+                    works_max: u16::arbitrary(g),
+                    work_bytes_max: u32::arbitrary(g),
+                },
+                12 => Self::Goodbye,
+                _ => Self::SessionUnknown {
+                    name: String::arbitrary(g),
+                    incarnation: u64::arbitrary(g),
+                },
+            }
+        }
+    }
+
+    fn key(g: &mut Gen) -> [u8; 16] {
+        u128::arbitrary(g).to_le_bytes()
+    }
+
+    fn address((host, port, v6): (u32, u16, bool)) -> SocketAddr {
+        if v6 {
+            (Ipv6Addr::from(u128::from(host)), port).into()
+        } else {
+            (Ipv4Addr::from(host), port).into()
+        }
+    }
+
+    fn descriptor(g: &mut Gen) -> SegmentDescriptor {
+        SegmentDescriptor {
+            name: String::arbitrary(g),
+            generation: u64::arbitrary(g),
+            bytes: u64::arbitrary(g),
+            key: RegionKey(key(g)),
+            access: Access::RemoteRead,
+        }
+    }
+
+    /// Cuts `bytes` into pieces of the given lengths, round and round.
+    pub(crate) fn pieces<'a>(
+        mut bytes: &'a [u8],
+        cuts: &'a [u8],
+    ) -> impl Iterator<Item = &'a [u8]> {
+        let mut cuts = cuts
+            .iter()
+            .map(|cut| usize::from(*cut) + 1)
+            .chain([7])
+            .cycle();
+        std::iter::from_fn(move || {
+            let length = cuts.next()?.min(bytes.len());
+            let (piece, rest) = bytes.split_at(length);
+            bytes = rest;
+            (length > 0).then_some(piece)
+        })
+    }
+
+    quickcheck! {
+        fn frames_survive_any_chunking(frames: Vec<Frame>, cuts: Vec<u8>) -> bool {
+            let mut bytes = Vec::new();
+            for frame in &frames {
+                encode(frame, &mut bytes).unwrap();
+            }
+            let mut decoder = Decoder::default();
+            let mut got = Vec::new();
+            for piece in pieces(&bytes, &cuts) {
+                decoder.push(piece);
+                while let Some(frame) = decoder.next_frame().unwrap() {
+                    got.push(frame);
+                }
+            }
+            got == frames && decoder.pending_bytes() == 0
+        }
+
+        fn random_bytes_never_panic_and_never_pile_up(bytes: Vec<u8>, cuts: Vec<u8>) -> bool {
+            let mut decoder = Decoder::default();
+            pieces(&bytes, &cuts).all(|piece| {
+                decoder.push(piece);
+                let ended = loop {
+                    match decoder.next_frame() {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break false,
+                        Err(_) => break true,
+                    }
+                };
+                ended || decoder.pending_bytes() <= HELD_MAX
+            })
+        }
+
+        fn random_greetings_never_panic(bytes: Vec<u8>) -> bool {
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            !matches!(decoder.next_greeting(), Ok(Some(_)))
+        }
+    }
+
+    fn frame_bytes(length: u32, body: &[u8]) -> Vec<u8> {
+        [&length.to_le_bytes(), body].concat()
+    }
+
+    #[test]
+    fn bad_frames_give_the_right_error() {
+        let huge = FRAME_BYTES_MAX as u32 + 1;
+        // (name, bytes, what next_frame says)
+        let cases = [
+            ("nothing", vec![], Ok(None)),
+            ("half a length", vec![1, 0], Ok(None)),
+            ("half a frame", frame_bytes(5, &[4, 1]), Ok(None)),
+            (
+                "one byte too long",
+                frame_bytes(huge, &[]),
+                Err(CodecError::TooLong {
+                    bytes: huge as usize,
+                }),
+            ),
+            (
+                "the largest length",
+                frame_bytes(u32::MAX, &[]),
+                Err(CodecError::TooLong {
+                    bytes: u32::MAX as usize,
+                }),
+            ),
+            (
+                "empty",
+                frame_bytes(0, &[]),
+                Err(CodecError::Malformed { bytes: 0 }),
+            ),
+            (
+                "unknown kind",
+                frame_bytes(1, &[99]),
+                Err(CodecError::Malformed { bytes: 1 }),
+            ),
+            (
+                "cut short",
+                frame_bytes(2, &[6, 1]),
+                Err(CodecError::Malformed { bytes: 2 }),
+            ),
+            (
+                "bytes left over",
+                frame_bytes(2, &[3, 0]),
+                Err(CodecError::Malformed { bytes: 2 }),
+            ),
+            ("good", frame_bytes(1, &[3]), Ok(Some(Frame::Heartbeat))),
+        ];
+        for (name, bytes, expected) in cases {
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            assert_eq!(decoder.next_frame(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn greetings_say_what_is_wrong_with_them() {
+        let good = Greeting::ours(Purpose::Lane);
+        let other = Greeting { version: 9, ..good };
+        let mut purpose = good.encode();
+        purpose[10] = 7;
+        // (name, bytes, what next_greeting says)
+        let cases = [
+            ("good", good.encode().to_vec(), Ok(Some(good))),
+            ("one byte missing", good.encode()[..19].to_vec(), Ok(None)),
+            ("other version", other.encode().to_vec(), Ok(Some(other))),
+            (
+                "wrong from the first byte",
+                b"G".to_vec(),
+                Err(CodecError::NotPolyrail {
+                    got: *b"G\0\0\0\0\0\0\0",
+                }),
+            ),
+            (
+                "wrong at the end",
+                b"polyraiX".to_vec(),
+                Err(CodecError::NotPolyrail { got: *b"polyraiX" }),
+            ),
+            (
+                "unknown purpose",
+                purpose.to_vec(),
+                Err(CodecError::UnknownPurpose { got: 7 }),
+            ),
+        ];
+        for (name, bytes, expected) in cases {
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            assert_eq!(decoder.next_greeting(), expected, "{name}");
+        }
+        assert_eq!(good.check_version(), Ok(()));
+        let text = other.check_version().unwrap_err().to_string();
+        assert!(text.contains('9') && text.contains('1'), "{text}");
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_leaves_no_trace() {
+        let frame = Frame::Call {
+            number: 1,
+            method: 2,
+            body: vec![0; FRAME_BYTES_MAX],
+        };
+        let mut out = vec![1, 2, 3];
+        assert!(matches!(
+            encode(&frame, &mut out),
+            Err(CodecError::TooLong { .. })
+        ));
+        assert_eq!(out, [1, 2, 3]);
+    }
+
+    #[test]
+    fn the_memory_of_a_large_frame_is_given_back() {
+        let large = Frame::Call {
+            number: 1,
+            method: 2,
+            body: vec![0; FRAME_BYTES_MAX - 16],
+        };
+        let mut bytes = Vec::new();
+        encode(&large, &mut bytes).unwrap();
+        let mut decoder = Decoder::default();
+        for _ in 0..100 {
+            decoder.push(&bytes);
+            assert!(decoder.next_frame().unwrap().is_some());
+            assert!(decoder.bytes.capacity() <= 2 * HELD_MAX);
+        }
+        decoder.push(&[0]);
+        assert!(decoder.bytes.capacity() <= IDLE_BYTES_MAX);
     }
 }

@@ -1,0 +1,1212 @@
+//! One control connection as a state machine, without I/O.
+//!
+//! The shell hands in what came ([`Connection::handle_bytes`], [`Connection::handle_closed`]) and the time,
+//! then drains [`Connection::poll_event`] until it is empty, writes what [`Connection::poll_transmit`] has,
+//! and comes back at [`Connection::poll_timeout`]. Hand in bytes before timeouts: a process that was stopped
+//! for two seconds finds its peer's heartbeats waiting and must not take it for dead.
+//!
+//! A connection that this side refuses or leaves *drains*: what is to be said still goes out, what comes is
+//! thrown away, and the socket is closed when the peer closes it or after a while. To close at once would
+//! reset it, and a reset can overtake the refusal.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::SessionId;
+
+use crate::codec::{
+    self, CodecError, Decoder, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX, PROTOCOL_VERSION,
+    Purpose, Refusal, SegmentDescriptor,
+};
+
+/// Bytes that may wait to be written. A peer that lets more pile up is given up.
+pub const OUT_BYTES_MAX: usize = 256 * 1024;
+
+/// The longest silence that a target can ask for by announcing rare heartbeats.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Characters that are kept of a peer's refusal.
+const TEXT_CHARS_MAX: usize = 512;
+
+/// The times a connection lives by.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionConfig {
+    /// How often a heartbeat is sent.
+    pub heartbeat: Duration,
+    /// How long the peer may say nothing before it counts as dead; several heartbeats.
+    pub silence_max: Duration,
+    /// How long it may take from the connection to the welcome; also how long a connection drains.
+    pub handshake_max: Duration,
+}
+
+/// What an initiator says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Its name.
+    pub name: String,
+    /// Drawn at random when its process started.
+    pub incarnation: u64,
+    /// The session to join; `None` asks for a new one.
+    pub session: Option<SessionId>,
+    /// Proof of the right to come in.
+    pub token: Vec<u8>,
+}
+
+/// What a target says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Welcome {
+    /// Its name.
+    pub name: String,
+    /// Drawn at random when its process started.
+    pub incarnation: u64,
+    /// The session.
+    pub session: SessionId,
+    /// Addresses of its rails.
+    pub rails: Vec<SocketAddr>,
+    /// Memory that probes may write to.
+    pub scratch: SegmentDescriptor,
+}
+
+/// What a connection tells the shell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Inbound: answer with [`Connection::welcome`], [`Connection::refuse`] or
+    /// [`Connection::refuse_session`]. Nothing more comes before that.
+    Hello(Hello),
+    /// Inbound: the connection is a lane and belongs to a transport from now on, unless it is refused.
+    /// Its greeting has not been answered.
+    Join {
+        /// The session that it wants to join; not checked.
+        session: SessionId,
+        /// The initiator's number for it.
+        lane: LaneId,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// Outbound: the connection is open.
+    Welcome(Welcome),
+    /// A frame that the peer may send in its role on an open connection.
+    Frame(Frame),
+    /// The connection is of no use any more. The last event. Not told of ends that the shell brought
+    /// about itself.
+    Ended(Ended),
+}
+
+/// Why a connection ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Ended {
+    /// What came could not be read. [`CodecError::Version`]: the peer speaks another version.
+    Codec(CodecError),
+    /// A frame that has no place there.
+    Unexpected {
+        /// Its kind.
+        frame: &'static str,
+        /// What would have been right.
+        expected: &'static str,
+    },
+    /// More bytes came after the one frame of a lane that has not been answered yet.
+    LaneBytes {
+        /// How many.
+        bytes: usize,
+    },
+    /// A name longer than [`NAME_BYTES_MAX`].
+    NameTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The peer said no.
+    Refused {
+        /// Which no.
+        reason: Refusal,
+        /// In the peer's words.
+        text: String,
+    },
+    /// The peer does not know the session.
+    SessionUnknown {
+        /// The peer's name.
+        name: String,
+        /// The peer's incarnation.
+        incarnation: u64,
+    },
+    /// The peer went away in good order.
+    Goodbye,
+    /// The peer said nothing for too long.
+    Silent {
+        /// How long it may be silent.
+        silence_max: Duration,
+    },
+    /// The peer did not come through the handshake in time.
+    HandshakeOverdue {
+        /// How long that may take.
+        handshake_max: Duration,
+    },
+    /// More than [`OUT_BYTES_MAX`] waited to be written.
+    Overflow {
+        /// How much it was.
+        bytes: usize,
+    },
+    /// The socket broke, or (`None`) the peer closed it.
+    Lost(Option<io::ErrorKind>),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Codec(error) => error.fmt(f),
+            Self::Unexpected { frame, expected } => write!(f, "{frame} came, {expected} expected"),
+            Self::LaneBytes { bytes } => {
+                write!(f, "{bytes} bytes came on a lane before its answer")
+            }
+            Self::NameTooLong { bytes } => {
+                write!(f, "name of {bytes} bytes; {NAME_BYTES_MAX} is the limit")
+            }
+            Self::Refused { reason, text } => {
+                write!(f, "refused: {reason}: {}", text.escape_debug())
+            }
+            Self::SessionUnknown { name, incarnation } => write!(
+                f,
+                "\"{}\" (incarnation {incarnation:016x}) does not know the session",
+                name.escape_debug()
+            ),
+            Self::Goodbye => f.write_str("the peer said goodbye"),
+            Self::Silent { silence_max } => write!(f, "nothing heard for {silence_max:?}"),
+            Self::HandshakeOverdue { handshake_max } => {
+                write!(f, "no handshake within {handshake_max:?}")
+            }
+            Self::Overflow { bytes } => write!(
+                f,
+                "{bytes} bytes wait to be read by the peer; {OUT_BYTES_MAX} is the limit"
+            ),
+            Self::Lost(Some(kind)) => kind.fmt(f),
+            Self::Lost(None) => f.write_str("the peer closed the connection"),
+        }
+    }
+}
+
+/// Which side of the connection this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// Who connected asks.
+    Initiator,
+    /// Who listens answers.
+    Target,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Waits for the peer's greeting.
+    Greeting { by: Instant },
+    /// Greeted; waits for the frame that introduces the peer.
+    Introduction { by: Instant },
+    /// [`Event::Hello`] or [`Event::Join`] was told; the shell decides.
+    Deciding { by: Instant },
+    /// Open for frames. Gone when nothing is heard until `dead`.
+    Open { beat: Instant, dead: Instant },
+    /// Over: the rest goes out.
+    Draining { by: Instant },
+    /// Over.
+    Closed,
+}
+
+/// One control connection, of either side. See the module for the order of calls.
+#[derive(Debug)]
+pub struct Connection {
+    config: ConnectionConfig,
+    role: Role,
+    /// What it is for, as the initiator greeted.
+    purpose: Purpose,
+    state: State,
+    decoder: Decoder,
+    /// What is to be written, from `sent` on.
+    out: Vec<u8>,
+    sent: usize,
+    /// Whether our greeting is in `out` or past it.
+    greeted: bool,
+    /// An end that was not told yet.
+    ended: Option<Ended>,
+}
+
+impl Connection {
+    /// A connection that somebody made to us.
+    pub fn inbound(now: Instant, config: ConnectionConfig) -> Self {
+        Self::new(now, config, Role::Target)
+    }
+
+    /// A connection that we made, with what we say first.
+    pub fn outbound(now: Instant, config: ConnectionConfig, hello: Hello) -> Self {
+        let mut connection = Self::new(now, config, Role::Initiator);
+        connection.greet();
+        connection.push(&Frame::Hello {
+            name: hello.name,
+            incarnation: hello.incarnation,
+            session: hello.session.map(|session| session.0),
+            token: hello.token,
+        });
+        connection
+    }
+
+    fn new(now: Instant, config: ConnectionConfig, role: Role) -> Self {
+        let by = now + config.handshake_max;
+        Self {
+            config,
+            role,
+            purpose: Purpose::Control,
+            state: State::Greeting { by },
+            decoder: Decoder::default(),
+            out: Vec::new(),
+            sent: 0,
+            greeted: false,
+            ended: None,
+        }
+    }
+
+    /// Takes bytes that came. Drain [`Self::poll_event`] before the next call.
+    pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) {
+        match self.state {
+            State::Draining { .. } | State::Closed => return,
+            State::Open { beat, .. } => {
+                let dead = now + self.config.silence_max;
+                self.set_state(State::Open { beat, dead });
+            }
+            State::Greeting { .. } | State::Introduction { .. } | State::Deciding { .. } => {}
+        }
+        self.decoder.push(bytes);
+    }
+
+    /// The socket broke, or (`None`) the peer closed it.
+    pub fn handle_closed(&mut self, error: Option<io::ErrorKind>) {
+        self.close(Ended::Lost(error));
+    }
+
+    /// Does what is due. Calling early or twice changes nothing.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        match self.state {
+            State::Greeting { by } | State::Introduction { by } | State::Deciding { by } => {
+                if by <= now {
+                    let handshake_max = self.config.handshake_max;
+                    self.close(Ended::HandshakeOverdue { handshake_max });
+                }
+            }
+            State::Open { dead, .. } if dead <= now => {
+                let silence_max = self.config.silence_max;
+                self.close(Ended::Silent { silence_max });
+            }
+            State::Open { beat, dead } if beat <= now => {
+                let beat = now + self.config.heartbeat;
+                self.set_state(State::Open { beat, dead });
+                self.push(&Frame::Heartbeat);
+            }
+            State::Draining { by } if by <= now => self.set_state(State::Closed),
+            State::Open { .. } | State::Draining { .. } | State::Closed => {}
+        }
+    }
+
+    /// When to call [`Self::handle_timeout`]. `None`: it is over.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Greeting { by }
+            | State::Introduction { by }
+            | State::Deciding { by }
+            | State::Draining { by } => Some(by),
+            State::Open { beat, dead } => Some(beat.min(dead)),
+            State::Closed => None,
+        }
+    }
+
+    /// What happened; `None` when all has been told.
+    pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
+        match self.step(now) {
+            Ok(Some(event)) => return Some(event),
+            Ok(None) => {}
+            Err(ended) => self.fail(now, ended),
+        }
+        self.ended.take().map(Event::Ended)
+    }
+
+    /// What to write next.
+    pub fn poll_transmit(&self) -> &[u8] {
+        self.out.get(self.sent..).unwrap_or_default()
+    }
+
+    /// So many bytes of [`Self::poll_transmit`] were written.
+    pub fn handle_transmitted(&mut self, bytes: usize) {
+        self.sent = (self.sent + bytes).min(self.out.len());
+        if self.sent == self.out.len() {
+            self.out = Vec::new();
+            self.sent = 0;
+        } else if self.sent > self.out.len() / 2 {
+            // Or a peer that never quite catches up would let what is long gone pile up.
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
+    /// Sends a frame if the connection is open; one that has ended forgets it, as the wire would.
+    pub fn send(&mut self, frame: &Frame) -> Result<(), CodecError> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        codec::encode(frame, &mut self.out)?;
+        self.check_room();
+        Ok(())
+    }
+
+    /// Answers [`Event::Hello`] with yes.
+    pub fn welcome(&mut self, now: Instant, welcome: Welcome) {
+        if !matches!(self.state, State::Deciding { .. }) {
+            return;
+        }
+        self.open(now);
+        let heartbeat_ms = self.config.heartbeat.as_nanos() / 1_000_000;
+        self.push(&Frame::Welcome {
+            name: welcome.name,
+            incarnation: welcome.incarnation,
+            session: welcome.session.0,
+            rails: welcome.rails,
+            scratch: welcome.scratch,
+            heartbeat_ms: u32::try_from(heartbeat_ms).unwrap_or(u32::MAX),
+        });
+    }
+
+    /// Says no and drains. Works in every state in which something can still be said.
+    pub fn refuse(&mut self, now: Instant, reason: Refusal, text: String) {
+        self.leave(now, &Frame::Refused { reason, text });
+    }
+
+    /// Answers [`Event::Hello`] with: I do not know that session, and this is who I am.
+    pub fn refuse_session(&mut self, now: Instant, name: String, incarnation: u64) {
+        self.leave(now, &Frame::SessionUnknown { name, incarnation });
+    }
+
+    /// Leaves in good order.
+    pub fn goodbye(&mut self, now: Instant) {
+        self.leave(now, &Frame::Goodbye);
+    }
+
+    /// Whether frames can be sent.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
+    }
+
+    /// Whether nothing more will be written once [`Self::poll_transmit`] is empty: the shell then shuts
+    /// its half of the socket down.
+    pub fn is_draining(&self) -> bool {
+        matches!(self.state, State::Draining { .. })
+    }
+
+    /// Whether the socket can be closed.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
+    /// Bytes that came and no frame has taken yet.
+    pub fn pending_bytes(&self) -> usize {
+        self.decoder.pending_bytes()
+    }
+
+    /// One step through what came. `Ok(None)`: more must come first.
+    fn step(&mut self, now: Instant) -> Result<Option<Event>, Ended> {
+        if let State::Greeting { by } = self.state {
+            let Some(greeting) = self.decoder.next_greeting().map_err(Ended::Codec)? else {
+                return Ok(None);
+            };
+            self.handle_greeting(by, greeting)?;
+        }
+        match self.state {
+            State::Introduction { by } => {
+                let Some(frame) = self.decoder.next_frame().map_err(Ended::Codec)? else {
+                    return Ok(None);
+                };
+                match (self.role, self.purpose) {
+                    (Role::Target, Purpose::Control) => self.handle_hello(by, frame),
+                    (Role::Target, Purpose::Lane) => self.handle_join(by, frame),
+                    (Role::Initiator, _) => self.handle_answer(now, frame),
+                }
+                .map(Some)
+            }
+            State::Open { .. } => {
+                let frame = self.decoder.next_frame().map_err(Ended::Codec)?;
+                frame.map(|frame| self.handle_frame(frame)).transpose()
+            }
+            State::Greeting { .. }
+            | State::Deciding { .. }
+            | State::Draining { .. }
+            | State::Closed => Ok(None),
+        }
+    }
+
+    fn handle_greeting(&mut self, by: Instant, greeting: Greeting) -> Result<(), Ended> {
+        self.purpose = greeting.purpose;
+        greeting.check_version().map_err(Ended::Codec)?;
+        match (self.role, self.purpose) {
+            (Role::Target, Purpose::Control) => self.greet(),
+            // The transport answers, or who refuses the lane.
+            (Role::Target, Purpose::Lane) | (Role::Initiator, Purpose::Control) => {}
+            (Role::Initiator, Purpose::Lane) => {
+                return Err(Ended::Unexpected {
+                    frame: "a lane's greeting",
+                    expected: "a control greeting",
+                });
+            }
+        }
+        self.set_state(State::Introduction { by });
+        Ok(())
+    }
+
+    fn handle_hello(&mut self, by: Instant, frame: Frame) -> Result<Event, Ended> {
+        let Frame::Hello {
+            name,
+            incarnation,
+            session,
+            token,
+        } = frame
+        else {
+            return Err(unexpected(&frame, "Hello"));
+        };
+        check_name(&name)?;
+        self.set_state(State::Deciding { by });
+        Ok(Event::Hello(Hello {
+            name,
+            incarnation,
+            session: session.map(SessionId),
+            token,
+        }))
+    }
+
+    fn handle_join(&mut self, by: Instant, frame: Frame) -> Result<Event, Ended> {
+        let Frame::JoinLane {
+            session,
+            lane,
+            epoch,
+        } = frame
+        else {
+            return Err(unexpected(&frame, "JoinLane"));
+        };
+        let bytes = self.decoder.pending_bytes();
+        if bytes > 0 {
+            return Err(Ended::LaneBytes { bytes });
+        }
+        self.set_state(State::Deciding { by });
+        Ok(Event::Join {
+            session: SessionId(session),
+            lane: LaneId(lane),
+            epoch: Epoch(epoch),
+        })
+    }
+
+    /// What a target says to our Hello.
+    fn handle_answer(&mut self, now: Instant, frame: Frame) -> Result<Event, Ended> {
+        match frame {
+            Frame::Welcome {
+                name,
+                incarnation,
+                session,
+                rails,
+                scratch,
+                heartbeat_ms,
+            } => {
+                check_name(&name)?;
+                self.stretch_silence(heartbeat_ms);
+                self.open(now);
+                Ok(Event::Welcome(Welcome {
+                    name,
+                    incarnation,
+                    session: SessionId(session),
+                    rails,
+                    scratch,
+                }))
+            }
+            Frame::SessionUnknown { name, incarnation } => {
+                check_name(&name)?;
+                Err(Ended::SessionUnknown { name, incarnation })
+            }
+            Frame::Refused { reason, text } => Err(refused(reason, &text)),
+            Frame::Goodbye => Err(Ended::Goodbye),
+            other => Err(unexpected(&other, "Welcome")),
+        }
+    }
+
+    /// A frame on an open connection: what each role may say.
+    fn handle_frame(&mut self, frame: Frame) -> Result<Event, Ended> {
+        match (self.role, frame) {
+            (_, frame @ Frame::Heartbeat)
+            | (
+                Role::Target,
+                frame @ (Frame::Describe { .. } | Frame::Fence { .. } | Frame::Call { .. }),
+            )
+            | (
+                Role::Initiator,
+                frame @ (Frame::Description { .. } | Frame::Fenced { .. } | Frame::Answer { .. }),
+            ) => Ok(Event::Frame(frame)),
+            (_, Frame::Goodbye) => Err(Ended::Goodbye),
+            (_, Frame::Refused { reason, text }) => Err(refused(reason, &text)),
+            (Role::Target, other) => Err(unexpected(&other, "a question")),
+            (Role::Initiator, other) => Err(unexpected(&other, "an answer")),
+        }
+    }
+
+    /// A target that beats more rarely than we do may be silent for longer.
+    fn stretch_silence(&mut self, heartbeat_ms: u32) {
+        let wanted = Duration::from_millis(u64::from(heartbeat_ms)).times(3);
+        let ours = self.config.silence_max;
+        self.config.silence_max = ours.max(wanted.min(SILENCE_MAX));
+    }
+
+    fn open(&mut self, now: Instant) {
+        self.set_state(State::Open {
+            beat: now + self.config.heartbeat,
+            dead: now + self.config.silence_max,
+        });
+    }
+
+    fn greet(&mut self) {
+        self.greeted = true;
+        self.out
+            .extend_from_slice(&Greeting::ours(self.purpose).encode());
+    }
+
+    /// Writes one of our own small frames.
+    fn push(&mut self, frame: &Frame) {
+        match codec::encode(frame, &mut self.out) {
+            Ok(()) => self.check_room(),
+            Err(error) => self.close(Ended::Codec(error)),
+        }
+    }
+
+    fn check_room(&mut self) {
+        let bytes = self.out.len() - self.sent;
+        if bytes > OUT_BYTES_MAX {
+            self.close(Ended::Overflow { bytes });
+        }
+    }
+
+    /// Ends the connection for a reason that the peer gave, and tells it where that helps.
+    fn fail(&mut self, now: Instant, ended: Ended) {
+        let refusal = match &ended {
+            Ended::Codec(CodecError::Version { .. }) if self.role == Role::Target => {
+                Some(Refusal::Version)
+            }
+            // Whoever that is does not speak our language: silence is the answer it can understand.
+            Ended::Codec(
+                CodecError::NotPolyrail { .. }
+                | CodecError::UnknownPurpose { .. }
+                | CodecError::Version { .. },
+            ) => None,
+            Ended::Codec(_)
+            | Ended::Unexpected { .. }
+            | Ended::LaneBytes { .. }
+            | Ended::NameTooLong { .. } => Some(Refusal::Protocol),
+            _ => None,
+        };
+        match refusal {
+            Some(reason) => {
+                self.refuse(now, reason, refusal_text(&ended));
+                self.ended = Some(ended);
+            }
+            None => self.close(ended),
+        }
+    }
+
+    /// Says the last word and drains.
+    fn leave(&mut self, now: Instant, last: &Frame) {
+        if matches!(self.state, State::Draining { .. } | State::Closed) {
+            return;
+        }
+        if !self.greeted {
+            self.greet();
+        }
+        self.decoder = Decoder::default();
+        let by = now + self.config.handshake_max;
+        self.set_state(State::Draining { by });
+        self.push(last);
+    }
+
+    /// Over at once: nothing more goes out.
+    fn close(&mut self, ended: Ended) {
+        if matches!(self.state, State::Open { .. }) || self.is_handshaking() {
+            self.ended = Some(ended);
+        }
+        self.decoder = Decoder::default();
+        self.out = Vec::new();
+        self.sent = 0;
+        self.set_state(State::Closed);
+    }
+
+    fn is_handshaking(&self) -> bool {
+        matches!(
+            self.state,
+            State::Greeting { .. } | State::Introduction { .. } | State::Deciding { .. }
+        )
+    }
+
+    /// The only place that writes `state`.
+    fn set_state(&mut self, next: State) {
+        self.state = next;
+    }
+}
+
+/// What a peer is told about its mistake.
+fn refusal_text(ended: &Ended) -> String {
+    match ended {
+        Ended::Codec(CodecError::Version { theirs, .. }) => {
+            format!("this side speaks protocol version {PROTOCOL_VERSION}, not {theirs}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// What a peer said, as far as it fits a line of a log.
+fn refused(reason: Refusal, text: &str) -> Ended {
+    let text = text.chars().take(TEXT_CHARS_MAX).collect();
+    Ended::Refused { reason, text }
+}
+
+fn unexpected(frame: &Frame, expected: &'static str) -> Ended {
+    Ended::Unexpected {
+        frame: frame.kind(),
+        expected,
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Ended> {
+    let bytes = name.len();
+    if bytes > NAME_BYTES_MAX {
+        return Err(Ended::NameTooLong { bytes });
+    }
+    Ok(())
+}
+
+// One frame of any size must fit, or an answer of legal size could end a connection.
+const _: () = assert!(OUT_BYTES_MAX >= 2 * FRAME_BYTES_MAX);
+
+#[cfg(test)]
+mod tests {
+    use polyrail_transport::memory::{Access, RegionKey};
+    use quickcheck::quickcheck;
+
+    use super::*;
+
+    const CONFIG: ConnectionConfig = ConnectionConfig {
+        heartbeat: Duration::from_millis(500),
+        silence_max: Duration::from_millis(1500),
+        handshake_max: Duration::from_secs(1),
+    };
+
+    const SESSION: SessionId = SessionId([7; 16]);
+
+    fn ms(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            name: "alpha".into(),
+            incarnation: 1,
+            session: None,
+            token: vec![],
+        }
+    }
+
+    fn welcome() -> Welcome {
+        Welcome {
+            name: "beta".into(),
+            incarnation: 2,
+            session: SESSION,
+            rails: vec!["127.0.0.2:7000".parse().unwrap()],
+            scratch: SegmentDescriptor {
+                name: "scratch".into(),
+                generation: 1,
+                bytes: 4096,
+                key: RegionKey([3; 16]),
+                access: Access::RemoteReadWrite,
+            },
+        }
+    }
+
+    fn bytes_of(frames: &[Frame]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for frame in frames {
+            codec::encode(frame, &mut bytes).unwrap();
+        }
+        bytes
+    }
+
+    fn greeted(purpose: Purpose, frames: &[Frame]) -> Vec<u8> {
+        let greeting = Greeting::ours(purpose).encode();
+        [&greeting[..], &bytes_of(frames)].concat()
+    }
+
+    fn hello_frame() -> Frame {
+        Frame::Hello {
+            name: "alpha".into(),
+            incarnation: 1,
+            session: None,
+            token: vec![],
+        }
+    }
+
+    fn join() -> Frame {
+        Frame::JoinLane {
+            session: SESSION.0,
+            lane: 5,
+            epoch: 6,
+        }
+    }
+
+    /// All that `connection` has to write.
+    fn transmit(connection: &mut Connection) -> Vec<u8> {
+        let bytes = connection.poll_transmit().to_vec();
+        connection.handle_transmitted(bytes.len());
+        bytes
+    }
+
+    /// What `connection` says, read by a peer.
+    fn said(connection: &mut Connection) -> (Option<Greeting>, Vec<Frame>) {
+        let mut decoder = Decoder::default();
+        decoder.push(&transmit(connection));
+        if decoder.pending_bytes() == 0 {
+            return (None, vec![]);
+        }
+        let greeting = decoder.next_greeting().unwrap();
+        let frames = std::iter::from_fn(|| decoder.next_frame().unwrap()).collect();
+        (greeting, frames)
+    }
+
+    fn events(connection: &mut Connection, now: Instant) -> Vec<Event> {
+        std::iter::from_fn(|| connection.poll_event(now)).collect()
+    }
+
+    /// Both ends of an open connection, with nothing under way.
+    fn pair() -> (Connection, Connection) {
+        let mut initiator = Connection::outbound(ms(0), CONFIG, hello());
+        let mut target = Connection::inbound(ms(0), CONFIG);
+        target.handle_bytes(ms(0), &transmit(&mut initiator));
+        assert_eq!(events(&mut target, ms(0)), [Event::Hello(hello())]);
+        target.welcome(ms(0), welcome());
+        initiator.handle_bytes(ms(0), &transmit(&mut target));
+        assert_eq!(events(&mut initiator, ms(0)), [Event::Welcome(welcome())]);
+        (initiator, target)
+    }
+
+    #[test]
+    fn a_conversation() {
+        let (mut initiator, mut target) = pair();
+        let fence = Frame::Fence { lane: 1, epoch: 2 };
+        initiator.send(&fence).unwrap();
+        target.handle_bytes(ms(1), &transmit(&mut initiator));
+        assert_eq!(events(&mut target, ms(1)), [Event::Frame(fence)]);
+        initiator.goodbye(ms(2));
+        target.handle_bytes(ms(2), &transmit(&mut initiator));
+        assert_eq!(events(&mut target, ms(2)), [Event::Ended(Ended::Goodbye)]);
+        assert!(target.is_closed() && initiator.is_draining());
+        initiator.handle_closed(None);
+        assert_eq!(events(&mut initiator, ms(3)), []);
+        assert!(initiator.is_closed());
+    }
+
+    #[test]
+    fn what_a_stranger_may_do() {
+        use Refusal::{Protocol, Version};
+        let other_version = Greeting {
+            version: 9,
+            ..Greeting::ours(Purpose::Control)
+        };
+        let long_name = Frame::Hello {
+            name: "n".repeat(NAME_BYTES_MAX + 1),
+            incarnation: 1,
+            session: None,
+            token: vec![],
+        };
+        // (name, what comes, what is told, the refusal that goes out)
+        let cases = [
+            (
+                "another version is answered with ours",
+                other_version.encode().to_vec(),
+                Ended::Codec(CodecError::Version { ours: 1, theirs: 9 }),
+                Some(Version),
+            ),
+            (
+                "another language is not answered",
+                b"GET / HTTP/1.1\r\n".to_vec(),
+                Ended::Codec(CodecError::NotPolyrail { got: *b"GET / HT" }),
+                None,
+            ),
+            (
+                "a question before Hello",
+                greeted(Purpose::Control, &[Frame::Heartbeat]),
+                Ended::Unexpected {
+                    frame: "Heartbeat",
+                    expected: "Hello",
+                },
+                Some(Protocol),
+            ),
+            (
+                "Hello on a lane",
+                greeted(Purpose::Lane, &[hello_frame()]),
+                Ended::Unexpected {
+                    frame: "Hello",
+                    expected: "JoinLane",
+                },
+                Some(Protocol),
+            ),
+            (
+                "more than JoinLane on a lane",
+                [greeted(Purpose::Lane, &[join()]), vec![0]].concat(),
+                Ended::LaneBytes { bytes: 1 },
+                Some(Protocol),
+            ),
+            (
+                "a huge frame",
+                [greeted(Purpose::Control, &[]), vec![255; 4]].concat(),
+                Ended::Codec(CodecError::TooLong {
+                    bytes: u32::MAX as usize,
+                }),
+                Some(Protocol),
+            ),
+            (
+                "a long name",
+                greeted(Purpose::Control, &[long_name]),
+                Ended::NameTooLong { bytes: 256 },
+                Some(Protocol),
+            ),
+        ];
+        for (name, bytes, expected, refusal) in cases {
+            let mut target = Connection::inbound(ms(0), CONFIG);
+            target.handle_bytes(ms(0), &bytes);
+            assert_eq!(
+                events(&mut target, ms(0)),
+                [Event::Ended(expected)],
+                "{name}"
+            );
+            let (greeting, frames) = said(&mut target);
+            match refusal {
+                Some(expected) => {
+                    assert_eq!(greeting.unwrap().version, PROTOCOL_VERSION, "{name}");
+                    assert!(
+                        matches!(&frames[..], [Frame::Refused { reason, .. }] if *reason == expected),
+                        "{name}: {frames:?}"
+                    );
+                    assert!(target.is_draining(), "{name}");
+                }
+                None => {
+                    assert_eq!((greeting, frames), (None, vec![]), "{name}");
+                    assert!(target.is_closed(), "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn frames_that_have_no_place_on_an_open_connection_end_it() {
+        // (name, whether the initiator says it, what)
+        let cases = [
+            ("a second Hello", true, hello_frame()),
+            (
+                "an answer from an initiator",
+                true,
+                Frame::Fenced {
+                    lane: 1,
+                    epoch: 1,
+                    delivered: 0,
+                },
+            ),
+            ("JoinLane on a control connection", true, join()),
+            (
+                "a question from a target",
+                false,
+                Frame::Fence { lane: 1, epoch: 1 },
+            ),
+            (
+                "LaneReady on a control connection",
+                false,
+                Frame::LaneReady {
+                    works_max: 1,
+                    work_bytes_max: 1,
+                },
+            ),
+        ];
+        for (name, from_initiator, frame) in cases {
+            let (initiator, target) = pair();
+            let (mut from, mut to) = if from_initiator {
+                (initiator, target)
+            } else {
+                (target, initiator)
+            };
+            from.send(&frame).unwrap();
+            to.handle_bytes(ms(1), &transmit(&mut from));
+            let told = events(&mut to, ms(1));
+            assert!(
+                matches!(&told[..], [Event::Ended(Ended::Unexpected { frame: kind, .. })] if *kind == frame.kind()),
+                "{name}: {told:?}"
+            );
+            from.handle_bytes(ms(1), &transmit(&mut to));
+            let told = events(&mut from, ms(1));
+            assert!(
+                matches!(
+                    &told[..],
+                    [Event::Ended(Ended::Refused {
+                        reason: Refusal::Protocol,
+                        ..
+                    })]
+                ),
+                "{name}: {told:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_lane_is_told_and_not_answered() {
+        let mut target = Connection::inbound(ms(0), CONFIG);
+        let bytes = greeted(Purpose::Lane, &[join()]);
+        let mut told = vec![];
+        for piece in bytes.chunks(3) {
+            target.handle_bytes(ms(0), piece);
+            told.extend(events(&mut target, ms(0)));
+        }
+        let expected = Event::Join {
+            session: SESSION,
+            lane: LaneId(5),
+            epoch: Epoch(6),
+        };
+        assert_eq!(told, [expected]);
+        assert!(target.poll_transmit().is_empty());
+        target.refuse(ms(0), Refusal::SessionUnknown, "no".into());
+        let (greeting, frames) = said(&mut target);
+        assert_eq!(greeting, Some(Greeting::ours(Purpose::Lane)));
+        assert_eq!(frames.len(), 1);
+    }
+
+    #[test]
+    fn what_an_initiator_is_told() {
+        let unknown = Frame::SessionUnknown {
+            name: "beta".into(),
+            incarnation: 2,
+        };
+        let refused = Frame::Refused {
+            reason: Refusal::Full,
+            text: "full".into(),
+        };
+        let long = Frame::Refused {
+            reason: Refusal::Full,
+            text: "ä".repeat(10_000),
+        };
+        let old = Greeting {
+            version: 9,
+            ..Greeting::ours(Purpose::Control)
+        };
+        // (name, what comes, what is told)
+        let cases = [
+            (
+                "another version",
+                old.encode().to_vec(),
+                Ended::Codec(CodecError::Version { ours: 1, theirs: 9 }),
+            ),
+            (
+                "not one of ours",
+                b"SSH-2.0-OpenSSH".to_vec(),
+                Ended::Codec(CodecError::NotPolyrail { got: *b"SSH-2.0-" }),
+            ),
+            (
+                "a no",
+                greeted(Purpose::Control, &[refused]),
+                Ended::Refused {
+                    reason: Refusal::Full,
+                    text: "full".into(),
+                },
+            ),
+            (
+                "a long no",
+                greeted(Purpose::Control, &[long]),
+                Ended::Refused {
+                    reason: Refusal::Full,
+                    text: "ä".repeat(TEXT_CHARS_MAX),
+                },
+            ),
+            (
+                "an unknown session",
+                greeted(Purpose::Control, &[unknown]),
+                Ended::SessionUnknown {
+                    name: "beta".into(),
+                    incarnation: 2,
+                },
+            ),
+        ];
+        for (name, bytes, expected) in cases {
+            let mut initiator = Connection::outbound(ms(0), CONFIG, hello());
+            initiator.handle_bytes(ms(0), &bytes);
+            assert_eq!(
+                events(&mut initiator, ms(0)),
+                [Event::Ended(expected)],
+                "{name}"
+            );
+            assert!(initiator.is_closed(), "{name}");
+        }
+    }
+
+    #[test]
+    fn heartbeats_go_out_and_silence_kills() {
+        let (mut initiator, mut target) = pair();
+        assert_eq!(initiator.poll_timeout(), Some(ms(500)));
+        initiator.handle_timeout(ms(499));
+        assert!(initiator.poll_transmit().is_empty());
+        initiator.handle_timeout(ms(500));
+        initiator.handle_timeout(ms(500));
+        assert_eq!(
+            transmit(&mut initiator),
+            bytes_of(&[Frame::Heartbeat]),
+            "one heartbeat per interval"
+        );
+        target.handle_bytes(ms(501), &bytes_of(&[Frame::Heartbeat]));
+        assert_eq!(
+            events(&mut target, ms(501)),
+            [Event::Frame(Frame::Heartbeat)]
+        );
+        initiator.handle_timeout(ms(1500));
+        let silence_max = Duration::from_millis(1500);
+        let silent = Event::Ended(Ended::Silent { silence_max });
+        assert_eq!(events(&mut initiator, ms(1500)), [silent]);
+        target.handle_timeout(ms(2000));
+        assert!(target.is_open(), "heard of 1499 ms ago");
+        target.handle_timeout(ms(2001));
+        assert!(target.is_closed());
+    }
+
+    #[test]
+    fn the_handshake_has_a_deadline() {
+        for mut connection in [
+            Connection::inbound(ms(0), CONFIG),
+            Connection::outbound(ms(0), CONFIG, hello()),
+        ] {
+            // A greeting that comes byte by byte buys no time.
+            for at in 0..10 {
+                let greeting = Greeting::ours(Purpose::Control).encode();
+                connection.handle_bytes(ms(at * 100), &greeting[at as usize..=at as usize]);
+                assert_eq!(events(&mut connection, ms(at * 100)), []);
+            }
+            assert_eq!(connection.poll_timeout(), Some(ms(1000)));
+            connection.handle_timeout(ms(1000));
+            let handshake_max = CONFIG.handshake_max;
+            let overdue = Event::Ended(Ended::HandshakeOverdue { handshake_max });
+            assert_eq!(events(&mut connection, ms(1000)), [overdue]);
+        }
+    }
+
+    #[test]
+    fn draining_ends_at_last() {
+        let (mut initiator, _) = pair();
+        initiator.goodbye(ms(0));
+        initiator.handle_bytes(ms(1), &[1; 100]);
+        assert_eq!(events(&mut initiator, ms(1)), []);
+        assert_eq!(initiator.pending_bytes(), 0);
+        let end = initiator.poll_timeout().unwrap();
+        initiator.handle_timeout(end);
+        assert!(initiator.is_closed());
+        assert_eq!(initiator.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_given_up() {
+        let (mut initiator, _) = pair();
+        let call = Frame::Call {
+            number: 1,
+            method: 1,
+            body: vec![0; 60_000],
+        };
+        for _ in 0..4 {
+            initiator.send(&call).unwrap();
+            assert_eq!(events(&mut initiator, ms(1)), []);
+        }
+        initiator.send(&call).unwrap();
+        let told = events(&mut initiator, ms(1));
+        assert!(
+            matches!(&told[..], [Event::Ended(Ended::Overflow { .. })]),
+            "{told:?}"
+        );
+        assert!(initiator.is_closed() && initiator.poll_transmit().is_empty());
+    }
+
+    #[test]
+    fn a_peer_that_reads_slowly_costs_no_more_than_one_that_stops() {
+        let (mut initiator, _) = pair();
+        let call = Frame::Call {
+            number: 1,
+            method: 1,
+            body: vec![0; 60_000],
+        };
+        initiator.send(&call).unwrap();
+        for _ in 0..100 {
+            initiator.send(&call).unwrap();
+            initiator.handle_transmitted(60_000);
+            assert!(initiator.is_open() && initiator.out.capacity() <= 4 * OUT_BYTES_MAX);
+        }
+    }
+
+    #[test]
+    fn a_target_that_beats_rarely_may_be_silent_longer_within_a_limit() {
+        for (heartbeat_ms, dead) in [(100, 1500), (2000, 6000), (u32::MAX, 30_000)] {
+            let mut initiator = Connection::outbound(ms(0), CONFIG, hello());
+            initiator.stretch_silence(heartbeat_ms);
+            initiator.open(ms(0));
+            initiator.handle_timeout(ms(dead - 1));
+            assert!(initiator.is_open(), "{heartbeat_ms}");
+            initiator.handle_timeout(ms(dead));
+            assert!(initiator.is_closed(), "{heartbeat_ms}");
+        }
+    }
+
+    /// Feeds bytes in pieces and drains; false if memory grew.
+    fn survives(mut connection: Connection, bytes: &[u8], cuts: &[u8]) -> bool {
+        for (at, piece) in (0..).zip(codec::tests::pieces(bytes, cuts)) {
+            connection.handle_bytes(ms(at), piece);
+            for event in events(&mut connection, ms(at)) {
+                if matches!(event, Event::Hello(_)) {
+                    connection.welcome(ms(at), welcome());
+                }
+            }
+            connection.handle_timeout(ms(at));
+            if connection.pending_bytes() > FRAME_BYTES_MAX + 4
+                || connection.poll_transmit().len() > OUT_BYTES_MAX
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    quickcheck! {
+        fn random_bytes_never_panic_and_never_pile_up(
+            bytes: Vec<u8>, cuts: Vec<u8>, start: u8
+        ) -> bool {
+            let (connection, start) = match start % 5 {
+                0 => (Connection::inbound(ms(0), CONFIG), vec![]),
+                1 => (Connection::inbound(ms(0), CONFIG), greeted(Purpose::Control, &[])),
+                2 => (Connection::inbound(ms(0), CONFIG), greeted(Purpose::Lane, &[])),
+                3 => (
+                    Connection::inbound(ms(0), CONFIG),
+                    greeted(Purpose::Control, &[hello_frame()]),
+                ),
+                _ => (
+                    Connection::outbound(ms(0), CONFIG, hello()),
+                    greeted(Purpose::Control, &[]),
+                ),
+            };
+            survives(connection, &[start, bytes].concat(), &cuts)
+        }
+
+        fn random_frames_never_panic_and_never_pile_up(
+            frames: Vec<Frame>, cuts: Vec<u8>, inbound: bool
+        ) -> bool {
+            if inbound {
+                let bytes = greeted(Purpose::Control, &frames);
+                survives(Connection::inbound(ms(0), CONFIG), &bytes, &cuts)
+            } else {
+                let (initiator, _) = pair();
+                survives(initiator, &bytes_of(&frames), &cuts)
+            }
+        }
+    }
+}

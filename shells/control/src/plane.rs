@@ -1,0 +1,401 @@
+//! The sockets under the language: one thread for all control connections of an engine, in both roles.
+//!
+//! A session has several TCP connections, one per rail, and losing any of them loses no control message,
+//! also when it is lost without a word: fences go over all of them at once, and a question that is not
+//! answered soon is asked again on the next one. A connection on which nothing is heard for a while is
+//! closed and built anew, for as long as the session is wanted.
+//!
+//! The target carries a call out once however often it is asked, and says that it does not know a session
+//! only when everything that belonged to it has ended: the initiator takes that for proof.
+//!
+//! Map: [`Plane`] is the handle that other threads hold; `mailbox` is the way from it to the control
+//! thread, whose loop is `reactor`; `wires` are its sockets, `target` and `initiator` the two roles.
+
+mod error;
+mod initiator;
+mod mailbox;
+mod peer;
+mod question;
+mod reactor;
+mod target;
+mod timers;
+mod wires;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use polyrail_core::units::{Epoch, LaneId, PeerId};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
+
+pub use self::error::{AskError, ConnectError, Ends, SessionLoss};
+use self::mailbox::{Asker, Command, Mailbox};
+use self::reactor::Reactor;
+use crate::codec::{FRAME_BYTES_MAX, NAME_BYTES_MAX, SegmentDescriptor};
+
+/// The longest body of a call and of its answer: what a frame leaves after the numbers around it.
+pub const CALL_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
+
+/// The longest [`PlaneConfig::token`].
+pub const TOKEN_BYTES_MAX: usize = 4096;
+
+/// The most addresses in [`PlaneConfig::rails`].
+pub const RAILS_MAX: usize = 1024;
+
+/// How long [`Plane::shutdown`] waits for the thread: the goodbyes, and a handler that is slow.
+const JOIN_MAX: Duration = Duration::from_secs(2);
+
+/// How much later than the control thread a blocked caller gives up by itself.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What a [`Plane`] needs to know.
+#[derive(Debug)]
+pub struct PlaneConfig {
+    /// This engine's name, at most [`NAME_BYTES_MAX`] bytes.
+    pub name: String,
+    /// Drawn at random when the process started.
+    pub incarnation: u64,
+    /// Where to listen; empty: initiator only.
+    pub listeners: Vec<TcpListener>,
+    /// The addresses of this engine's rails, as announced to initiators. At most [`RAILS_MAX`].
+    pub rails: Vec<SocketAddr>,
+    /// Memory that peers' probes may write to.
+    pub scratch: SegmentDescriptor,
+    /// The engine's clock.
+    pub clock: Clock,
+    /// Shown to targets as proof of the right to come in. Not checked yet. At most [`TOKEN_BYTES_MAX`].
+    pub token: Vec<u8>,
+    /// How often a sign of life is sent on every connection. Not 0.
+    pub heartbeat: Duration,
+    /// How long a peer may be silent on a connection before that counts as dead. More than `heartbeat`.
+    pub silence_max: Duration,
+    /// How long a connection may take to come through the handshake. Not 0.
+    pub handshake_max: Duration,
+    /// How long a session without any connection is remembered for an initiator that may come back.
+    pub session_linger: Duration,
+}
+
+impl PlaneConfig {
+    /// A plane that does not listen, with the usual times: heartbeats every 500 ms, dead after 1.5 s,
+    /// a handshake within 1 s, sessions remembered for 10 s.
+    pub fn new(
+        name: impl Into<String>,
+        incarnation: u64,
+        scratch: SegmentDescriptor,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            incarnation,
+            listeners: Vec::new(),
+            rails: Vec::new(),
+            scratch,
+            clock,
+            token: Vec::new(),
+            heartbeat: Duration::from_millis(500),
+            silence_max: Duration::from_millis(1500),
+            handshake_max: Duration::from_secs(1),
+            session_linger: Duration::from_secs(10),
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let limits = [
+            ("bytes of name", self.name.len(), NAME_BYTES_MAX),
+            ("bytes of token", self.token.len(), TOKEN_BYTES_MAX),
+            ("rail addresses", self.rails.len(), RAILS_MAX),
+            (
+                "bytes of scratch name",
+                self.scratch.name.len(),
+                NAME_BYTES_MAX,
+            ),
+        ];
+        for (what, got, limit) in limits {
+            if got > limit {
+                return Err(invalid(format!("{got} {what}; {limit} is the limit")));
+            }
+        }
+        let times = [
+            ("heartbeat", self.heartbeat),
+            ("handshake_max", self.handshake_max),
+        ];
+        for (name, time) in times {
+            if time.is_zero() {
+                return Err(invalid(format!("{name} is 0; it must be more")));
+            }
+        }
+        if self.silence_max <= self.heartbeat {
+            return Err(invalid(format!(
+                "silence_max {:?} must be more than heartbeat {:?}",
+                self.silence_max, self.heartbeat
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("control plane: {text}"),
+    )
+}
+
+/// Called when the program has carried out a peer's call.
+pub type CallAnswer = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
+
+/// What the plane asks of the engine, and what it tells it.
+///
+/// Called on the control thread: no call may block, and none may wait for [`Plane::connect`],
+/// [`Plane::describe`] or [`Plane::call`]. Answers may be given at once or later, from any thread; an answer
+/// that is dropped counts as "never".
+pub trait Handler: Send + Sync {
+    /// Target: what peers may know of the segment of this name.
+    fn describe(&self, name: &str) -> Option<SegmentDescriptor>;
+
+    /// Target: a lane of a session that exists. Hand it to its transport.
+    fn lane(&self, lane: InboundLane);
+
+    /// Target: let no write of this lane up to this epoch reach memory any more, then answer.
+    fn fence(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer);
+
+    /// Target: carry out a peer's call. Called once per call, and one at a time per session.
+    fn call(&self, session: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer);
+
+    /// Target: the session is over; no lane of it is handed over any more. Retire it in all transports, then
+    /// answer. Only from then on is the session unknown to those who ask, which to them is proof.
+    fn session_ended(&self, session: SessionId, retired: RetireAnswer);
+
+    /// Initiator: the peer is alive.
+    fn heard(&self, peer: PeerId);
+
+    /// Initiator: the peer's last receive on the lane has returned.
+    fn fenced(&self, peer: PeerId, lane: LaneId, epoch: Epoch, delivered: u32);
+
+    /// Initiator: the peer does not know our session. It is forgotten here too, as by
+    /// [`Plane::disconnect`]; [`Plane::connect`] asks for a new one.
+    fn session_lost(&self, peer: PeerId, why: SessionLoss);
+}
+
+/// What a peer says of itself when it lets us in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Introduction {
+    /// Its name.
+    pub name: String,
+    /// Drawn at random when its process started.
+    pub incarnation: u64,
+    /// The session.
+    pub session: SessionId,
+    /// Addresses of its rails.
+    pub rails: Vec<SocketAddr>,
+    /// Memory that probes may write to.
+    pub scratch: SegmentDescriptor,
+}
+
+/// The control plane of an engine: a handle that can be cloned and shared. The last one that is dropped
+/// shuts the plane down.
+#[derive(Clone, Debug)]
+pub struct Plane {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    mailbox: Arc<Mailbox>,
+    thread: Mutex<Option<Thread>>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    handle: JoinHandle<()>,
+    /// Disconnects when the thread is about to end.
+    done: Receiver<()>,
+}
+
+impl Plane {
+    /// Starts the control thread.
+    pub fn start(config: PlaneConfig, handler: Arc<dyn Handler>) -> io::Result<Self> {
+        config.check()?;
+        let mailbox = Arc::new(Mailbox::new()?);
+        let name = config.name.clone();
+        let reactor = Reactor::new(config, handler, mailbox.clone())?;
+        let (alive, done) = sync_channel(0);
+        let handle = std::thread::Builder::new()
+            .name("polyrail-control".into())
+            .spawn(move || reactor.run(alive))?;
+        let thread = Mutex::new(Some(Thread { handle, done }));
+        let inner = Inner {
+            name,
+            mailbox,
+            thread,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Opens the first connection of a session with a peer, from `local` if given, and asks who the peer
+    /// is. Blocks up to `timeout`. The connection is kept up until [`Self::maintain`] says otherwise.
+    pub fn connect(
+        &self,
+        peer: PeerId,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Introduction, ConnectError> {
+        let ends = || {
+            Box::new(Ends {
+                ours: self.inner.name.clone(),
+                local,
+                theirs: None,
+                remote,
+            })
+        };
+        let (reply, answer) = sync_channel(1);
+        self.inner.mailbox.post(Command::Connect {
+            peer,
+            local,
+            remote,
+            timeout,
+            reply,
+        });
+        match answer.recv_timeout(timeout.saturating_add(GRACE)) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Disconnected) => Err(ConnectError::ShutDown { ends: ends() }),
+            Err(RecvTimeoutError::Timeout) => {
+                // Somebody blocks the control thread: what it finds there later must not stay.
+                self.disconnect(peer);
+                Err(ConnectError::TimedOut {
+                    ends: ends(),
+                    after: timeout,
+                })
+            }
+        }
+    }
+
+    /// From now on keeps one connection per rail (local and remote address), and rebuilds it for ever. A
+    /// connection that exists counts as that of the rail with the same remote address.
+    pub fn maintain(&self, peer: PeerId, rails: Vec<(Option<IpAddr>, SocketAddr)>) {
+        self.inner.mailbox.post(Command::Maintain { peer, rails });
+    }
+
+    /// Says goodbye to a peer, which ends the session there, and forgets it.
+    pub fn disconnect(&self, peer: PeerId) {
+        self.inner.mailbox.post(Command::Disconnect { peer });
+    }
+
+    /// Asks a peer what its segment of this name is; `None`: it has none that peers may see. Blocks up to
+    /// `timeout`.
+    pub fn describe(
+        &self,
+        peer: PeerId,
+        name: &str,
+        timeout: Duration,
+    ) -> Result<Option<SegmentDescriptor>, AskError> {
+        let bytes = name.len();
+        if bytes > NAME_BYTES_MAX {
+            return Err(AskError::NameTooLong { bytes });
+        }
+        let name = name.to_owned();
+        self.ask(timeout, |asker| Command::Describe { peer, name, asker })
+    }
+
+    /// Asks a peer to fence a lane, over every open connection at once. [`Handler::fenced`] tells the
+    /// answer. Repeat it until then: with no connection open, nothing goes out.
+    pub fn fence(&self, peer: PeerId, lane: LaneId, epoch: Epoch) {
+        self.inner
+            .mailbox
+            .post(Command::Fence { peer, lane, epoch });
+    }
+
+    /// Asks a peer's program to do something, and waits for its answer up to `timeout`. Calls to one peer
+    /// are carried out one after the other; waiting for one's turn counts.
+    pub fn call(
+        &self,
+        peer: PeerId,
+        method: u16,
+        body: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Vec<u8>, AskError> {
+        let bytes = body.len();
+        if bytes > CALL_BYTES_MAX {
+            return Err(AskError::BodyTooLong { bytes });
+        }
+        self.ask(timeout, |asker| Command::Call {
+            peer,
+            method,
+            body,
+            asker,
+        })
+    }
+
+    fn ask<T>(
+        &self,
+        timeout: Duration,
+        command: impl FnOnce(Asker<T>) -> Command,
+    ) -> Result<T, AskError> {
+        let (reply, answer) = sync_channel(1);
+        self.inner.mailbox.post(command(Asker { timeout, reply }));
+        match answer.recv_timeout(timeout.saturating_add(GRACE)) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Disconnected) => Err(AskError::ShutDown {
+                ours: self.inner.name.clone(),
+            }),
+            Err(RecvTimeoutError::Timeout) => Err(AskError::Stuck {
+                ours: self.inner.name.clone(),
+                after: timeout,
+            }),
+        }
+    }
+
+    /// Says goodbye to all peers and ends the control thread. Waits for it, but not for ever. Whoever
+    /// still waits for an answer is told so. Again: does nothing.
+    pub fn shutdown(&self) {
+        self.inner.shutdown();
+    }
+}
+
+impl Inner {
+    fn shutdown(&self) {
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .take();
+        let Some(Thread { handle, done }) = thread else {
+            return;
+        };
+        self.mailbox.post(Command::Shutdown);
+        if handle.thread().id() == std::thread::current().id() {
+            // A handler dropped the last handle: the thread ends by itself once we return.
+            return;
+        }
+        match done.recv_timeout(JOIN_MAX) {
+            Err(RecvTimeoutError::Timeout) => {
+                log::warn!(
+                    "control: the thread of \"{}\" is stuck and left behind",
+                    self.name
+                );
+            }
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                if handle.join().is_err() {
+                    log::warn!("control: the thread of \"{}\" had panicked", self.name);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

@@ -1,0 +1,346 @@
+//! The initiator's half: peers that we have sessions with, the connections to them, and what we ask.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use polyrail_core::units::{Epoch, LaneId, PeerId};
+
+use super::mailbox::Asker;
+use super::peer::{ConnectReply, First, Link, Peer, Route};
+use super::question::{CALL_AGAIN, DESCRIBE_AGAIN, Question, send};
+use super::reactor::Context;
+use super::timers::Timer;
+use super::wires::{Key, WireEvent, Wires};
+use super::{AskError, ConnectError, SessionLoss};
+use crate::codec::{Frame, Refusal, SegmentDescriptor};
+use crate::connection::{Ended, Event, Welcome};
+
+/// Questions of one kind that may wait for one peer.
+const QUESTIONS_MAX: usize = 1024;
+
+/// All peers that we have connected to.
+#[derive(Default)]
+pub(super) struct Initiator {
+    peers: HashMap<PeerId, Peer>,
+}
+
+impl Initiator {
+    /// Makes the first connection of a session.
+    pub(super) fn connect(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        route: (Option<IpAddr>, SocketAddr),
+        timeout: std::time::Duration,
+        reply: ConnectReply,
+    ) {
+        let (local, remote) = route;
+        let ends = ctx.ends(local, None, remote);
+        if self.peers.contains_key(&id) {
+            let _ = reply.send(Err(ConnectError::Busy { ends, peer: id }));
+            return;
+        }
+        let deadline = wires.now() + timeout.into();
+        match wires.dial(id, local, remote, deadline, ctx.hello(None)) {
+            Ok(key) => {
+                let first = First {
+                    reply,
+                    timeout,
+                    deadline,
+                };
+                let route = Route::new(local, remote, Link::Dialling(key));
+                self.peers.insert(id, Peer::new(first, route));
+                self.rearm(wires, id);
+            }
+            Err(error) => {
+                let _ = reply.send(Err(ConnectError::Unreachable { ends, error }));
+            }
+        }
+    }
+
+    /// Keeps one connection per rail from now on.
+    pub(super) fn maintain(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        rails: &[(Option<IpAddr>, SocketAddr)],
+    ) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            log::warn!(
+                "control: \"{}\" has no peer {} to keep connected",
+                ctx.name,
+                id.0
+            );
+            return;
+        };
+        peer.set_routes(wires.now(), rails);
+        self.handle_timeout(ctx, wires, id);
+    }
+
+    /// Leaves a peer in good order.
+    pub(super) fn disconnect(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId) {
+        if let Some(peer) = self.remove(wires, id) {
+            let ends = peer.ends(ctx);
+            peer.fail_questions(&AskError::Disconnected { ends });
+        }
+    }
+
+    /// Asks what a segment is.
+    pub(super) fn describe(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        name: String,
+        asker: Asker<Option<SegmentDescriptor>>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return asker.answer(Err(ctx.no_peer(id)));
+        };
+        let waiting = peer.describing.len();
+        if waiting >= QUESTIONS_MAX {
+            return asker.answer(Err(AskError::Full { waiting }));
+        }
+        peer.questions += 1;
+        let number = peer.questions;
+        let frame = Frame::Describe {
+            question: number,
+            name,
+        };
+        let question = Question::new(wires.now(), number, frame, DESCRIBE_AGAIN, asker);
+        peer.describing.push(question);
+        self.handle_timeout(ctx, wires, id);
+    }
+
+    /// Asks the peer's program to do something.
+    pub(super) fn call(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        method: u16,
+        body: Vec<u8>,
+        asker: Asker<Vec<u8>>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return asker.answer(Err(ctx.no_peer(id)));
+        };
+        let waiting = peer.calling.len();
+        if waiting >= QUESTIONS_MAX {
+            return asker.answer(Err(AskError::Full { waiting }));
+        }
+        peer.calls += 1;
+        let number = peer.calls;
+        let frame = Frame::Call {
+            number,
+            method,
+            body,
+        };
+        let question = Question::new(wires.now(), number, frame, CALL_AGAIN, asker);
+        peer.calling.push_back(question);
+        self.handle_timeout(ctx, wires, id);
+    }
+
+    /// Sends a fence over every open connection. Core repeats it until it is answered.
+    pub(super) fn fence(&mut self, wires: &mut Wires, id: PeerId, lane: LaneId, epoch: Epoch) {
+        let Some(peer) = self.peers.get(&id) else {
+            return;
+        };
+        let frame = Frame::Fence {
+            lane: lane.0,
+            epoch: epoch.0,
+        };
+        for key in peer.open() {
+            send(wires, key, &frame);
+        }
+    }
+
+    /// What happened on a connection to a peer.
+    pub(super) fn handle_event(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        key: Key,
+        event: WireEvent,
+    ) {
+        match event {
+            WireEvent::Said(Event::Welcome(welcome)) => {
+                self.handle_welcome(ctx, wires, id, key, welcome);
+            }
+            WireEvent::Said(Event::Frame(frame)) => self.handle_frame(ctx, wires, id, frame),
+            WireEvent::Said(Event::Ended(why)) => self.handle_ended(ctx, wires, id, key, why),
+            WireEvent::DialFailed(error) => self.handle_dial_failed(ctx, wires, id, key, error),
+            // Only said to targets.
+            WireEvent::Said(Event::Hello(_) | Event::Join { .. }) => {}
+        }
+    }
+
+    fn handle_welcome(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        key: Key,
+        welcome: Welcome,
+    ) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return wires.goodbye(key);
+        };
+        if let Some(known) = &peer.known
+            && (known.session, known.incarnation) != (welcome.session, welcome.incarnation)
+        {
+            log::warn!(
+                "control: {}: welcomed to another session than asked for",
+                peer.ends(ctx)
+            );
+            let text = format!("\"{}\" asked for another session", ctx.name);
+            wires.refuse(key, Refusal::Protocol, text);
+            peer.lose(wires.now(), key);
+            return self.rearm(wires, id);
+        }
+        let Some(route) = peer.route_mut(key) else {
+            return;
+        };
+        route.open(key);
+        log::debug!(
+            "control: connected {}",
+            ctx.ends(route.local, Some(welcome.name.clone()), route.remote)
+        );
+        peer.introduce(welcome);
+        ctx.handler.heard(id);
+        self.handle_timeout(ctx, wires, id);
+    }
+
+    fn handle_frame(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId, frame: Frame) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        ctx.handler.heard(id);
+        match frame {
+            Frame::Description { question, segment } => peer.handle_description(question, segment),
+            Frame::Answer { number, result } => peer.handle_answer(ctx, number, result),
+            Frame::Fenced {
+                lane,
+                epoch,
+                delivered,
+            } => {
+                return ctx
+                    .handler
+                    .fenced(id, LaneId(lane), Epoch(epoch), delivered);
+            }
+            // A heartbeat has done its work by arriving; nothing else is let through.
+            _ => return,
+        }
+        self.handle_timeout(ctx, wires, id);
+    }
+
+    fn handle_dial_failed(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        key: Key,
+        error: std::io::Error,
+    ) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let Some(route) = peer.route_mut(key) else {
+            return;
+        };
+        let ends = ctx.ends(route.local, None, route.remote);
+        log::debug!("control: connecting {ends}: {error}");
+        match peer.first.take() {
+            Some(first) if error.kind() == std::io::ErrorKind::TimedOut => {
+                let after = first.timeout;
+                self.give_up(wires, id, first, ConnectError::TimedOut { ends, after });
+            }
+            Some(first) => {
+                self.give_up(wires, id, first, ConnectError::Unreachable { ends, error });
+            }
+            None => {
+                peer.lose(wires.now(), key);
+                self.rearm(wires, id);
+            }
+        }
+    }
+
+    fn handle_ended(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId, key: Key, why: Ended) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let name = peer.name();
+        let Some(route) = peer.route_mut(key) else {
+            return;
+        };
+        let was_up = route.link == Link::Up(key);
+        let ends = ctx.ends(route.local, name, route.remote);
+        if let Some(first) = peer.first.take() {
+            let error = ConnectError::from_ended(ends, why);
+            return self.give_up(wires, id, first, error);
+        }
+        peer.lose(wires.now(), key);
+        if was_up {
+            log::warn!("control: connection of {ends} is gone: {why}");
+        } else {
+            log::debug!("control: connecting {ends}: {why}");
+        }
+        if let Ended::SessionUnknown { name, incarnation } = why
+            && let Some(loss) = peer.judge(ends, name, incarnation)
+        {
+            return self.lose_session(ctx, wires, id, loss);
+        }
+        self.handle_timeout(ctx, wires, id);
+    }
+
+    /// The first connection cannot be made.
+    fn give_up(&mut self, wires: &mut Wires, id: PeerId, first: First, error: ConnectError) {
+        self.remove(wires, id);
+        let _ = first.reply.send(Err(error));
+    }
+
+    fn lose_session(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId, loss: SessionLoss) {
+        log::warn!("control: {loss}");
+        if let Some(peer) = self.remove(wires, id) {
+            peer.fail_questions(&AskError::SessionLost(loss.clone()));
+        }
+        ctx.handler.session_lost(id, loss);
+    }
+
+    /// Does what is due with a peer: connections to make, questions to ask (again) or to give up.
+    pub(super) fn handle_timeout(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId) {
+        let now = wires.now();
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        if let Some(first) = peer.first.take_if(|first| first.deadline <= now) {
+            let ends = peer.ends(ctx);
+            let after = first.timeout;
+            return self.give_up(wires, id, first, ConnectError::TimedOut { ends, after });
+        }
+        peer.dial(ctx, wires, id, now);
+        peer.expire(ctx, now);
+        peer.ask(wires, now);
+        self.rearm(wires, id);
+    }
+
+    fn rearm(&self, wires: &mut Wires, id: PeerId) {
+        let at = self.peers.get(&id).and_then(Peer::poll_timeout);
+        wires.timers.set(Timer::Peer(id), at);
+    }
+
+    /// Takes a peer away and leaves its connections in good order.
+    fn remove(&mut self, wires: &mut Wires, id: PeerId) -> Option<Peer> {
+        wires.timers.set(Timer::Peer(id), None);
+        let peer = self.peers.remove(&id)?;
+        for route in &peer.routes {
+            if let Link::Dialling(key) | Link::Up(key) = route.link {
+                wires.goodbye(key);
+            }
+        }
+        Some(peer)
+    }
+}

@@ -1,0 +1,354 @@
+//! One peer: the routes to it, and what it has been asked.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::mpsc::SyncSender;
+
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::PeerId;
+use polyrail_transport::SessionId;
+
+use super::question::Question;
+use super::reactor::Context;
+use super::wires::{Key, Wires};
+use super::{AskError, ConnectError, Ends, Introduction, SessionLoss};
+use crate::codec::SegmentDescriptor;
+use crate::connection::Welcome;
+
+/// The first pause after a connection was lost or could not be made; doubles up to [`BACKOFF_MAX`].
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// The longest pause between attempts.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+/// How long one attempt may take. The kernel repeats a lost SYN after 1, 3, 7… seconds; a fresh attempt
+/// finds a link that is back sooner.
+const DIAL_MAX: Duration = Duration::from_millis(500);
+
+/// Stands for an address that is not known.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+pub(super) type ConnectReply = SyncSender<Result<Introduction, ConnectError>>;
+
+/// Who the peer is, once it has welcomed us.
+pub(super) struct Known {
+    pub(super) name: String,
+    pub(super) incarnation: u64,
+    pub(super) session: SessionId,
+}
+
+/// The first connection of a session, while it is being made.
+pub(super) struct First {
+    pub(super) reply: ConnectReply,
+    pub(super) timeout: std::time::Duration,
+    pub(super) deadline: Instant,
+}
+
+/// One way to a peer, and the connection on it.
+pub(super) struct Route {
+    pub(super) local: Option<IpAddr>,
+    pub(super) remote: SocketAddr,
+    /// Whether it is rebuilt when it is lost.
+    pub(super) kept: bool,
+    pub(super) backoff: Duration,
+    pub(super) link: Link,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Down; the next attempt is due then.
+    Idle { at: Instant },
+    /// Being made: by the kernel, or between Hello and Welcome.
+    Dialling(Key),
+    /// Open.
+    Up(Key),
+}
+
+/// A peer that we have, or make, a session with.
+pub(super) struct Peer {
+    pub(super) known: Option<Known>,
+    pub(super) first: Option<First>,
+    pub(super) routes: Vec<Route>,
+    /// The last number given to a question and to a call.
+    pub(super) questions: u64,
+    pub(super) calls: u64,
+    pub(super) describing: Vec<Question<Option<SegmentDescriptor>>>,
+    /// Only the first is out; the others wait for their turn.
+    pub(super) calling: VecDeque<Question<Vec<u8>>>,
+}
+
+impl Peer {
+    pub(super) fn new(first: First, route: Route) -> Self {
+        Self {
+            known: None,
+            first: Some(first),
+            routes: vec![route],
+            questions: 0,
+            calls: 0,
+            describing: Vec::new(),
+            calling: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn name(&self) -> Option<String> {
+        self.known.as_ref().map(|known| known.name.clone())
+    }
+
+    /// Both ends, by the first route.
+    pub(super) fn ends(&self, ctx: &Context) -> Box<Ends> {
+        let (local, remote) = self
+            .routes
+            .first()
+            .map_or((None, NOWHERE), |route| (route.local, route.remote));
+        ctx.ends(local, self.name(), remote)
+    }
+
+    pub(super) fn route_mut(&mut self, key: Key) -> Option<&mut Route> {
+        self.routes.iter_mut().find(|route| route.is_on(key))
+    }
+
+    /// The open connections.
+    pub(super) fn open(&self) -> impl Iterator<Item = Key> {
+        self.routes.iter().filter_map(|route| match route.link {
+            Link::Up(key) => Some(key),
+            Link::Idle { .. } | Link::Dialling(_) => None,
+        })
+    }
+
+    /// Gives each rail a route: the one to its address that is there, or a new one. Routes that no rail
+    /// claims are not rebuilt once they are lost, but not closed either: one may be the only one that works.
+    pub(super) fn set_routes(&mut self, now: Instant, rails: &[(Option<IpAddr>, SocketAddr)]) {
+        let mut spare = std::mem::take(&mut self.routes);
+        for &(local, remote) in rails {
+            let same_ends = |route: &Route| (route.local, route.remote) == (local, remote);
+            let found = spare
+                .iter()
+                .position(same_ends)
+                .or_else(|| spare.iter().position(|route| route.remote == remote));
+            let mut route = match found {
+                Some(index) => spare.swap_remove(index),
+                None => Route::new(local, remote, Link::Idle { at: now }),
+            };
+            route.local = local;
+            route.kept = true;
+            self.routes.push(route);
+        }
+        for mut route in spare {
+            route.kept = false;
+            if !matches!(route.link, Link::Idle { .. }) {
+                self.routes.push(route);
+            }
+        }
+    }
+
+    /// The first welcome says who the peer is.
+    pub(super) fn introduce(&mut self, welcome: Welcome) {
+        if self.known.is_some() {
+            return;
+        }
+        self.known = Some(Known {
+            name: welcome.name.clone(),
+            incarnation: welcome.incarnation,
+            session: welcome.session,
+        });
+        if let Some(first) = self.first.take() {
+            let _ = first.reply.send(Ok(Introduction {
+                name: welcome.name,
+                incarnation: welcome.incarnation,
+                session: welcome.session,
+                rails: welcome.rails,
+                scratch: welcome.scratch,
+            }));
+        }
+    }
+
+    /// A connection is gone: build it anew in a while, and ask what was asked on it elsewhere at once.
+    pub(super) fn lose(&mut self, now: Instant, key: Key) {
+        if let Some(route) = self.route_mut(key) {
+            route.back_off(now);
+        }
+        self.routes
+            .retain(|route| route.kept || !matches!(route.link, Link::Idle { .. }));
+        for question in &mut self.describing {
+            question.forget_connection(now, key);
+        }
+        for question in &mut self.calling {
+            question.forget_connection(now, key);
+        }
+    }
+
+    /// What it means that somebody there does not know our session.
+    pub(super) fn judge(
+        &self,
+        mut ends: Box<Ends>,
+        name: String,
+        incarnation: u64,
+    ) -> Option<SessionLoss> {
+        let known = self.known.as_ref()?;
+        if incarnation == known.incarnation {
+            return Some(SessionLoss::Forgotten {
+                ends,
+                session: known.session,
+                incarnation,
+            });
+        }
+        if self.open().next().is_some() {
+            // The session lives on other rails: this address leads to somebody else.
+            let level = if self.is_long_down(ends.remote) {
+                log::Level::Debug
+            } else {
+                log::Level::Warn
+            };
+            log::log!(
+                level,
+                "control: {ends}: \"{}\", incarnation {incarnation:016x}, answers there; the peer is \
+                 incarnation {:016x}",
+                name.escape_debug(),
+                known.incarnation
+            );
+            return None;
+        }
+        ends.theirs = Some(name);
+        Some(SessionLoss::OtherIncarnation {
+            ends,
+            session: known.session,
+            old_name: known.name.clone(),
+            old: known.incarnation,
+            new: incarnation,
+        })
+    }
+
+    /// Whether failures on the way to this address are no news.
+    fn is_long_down(&self, remote: SocketAddr) -> bool {
+        let mut routes = self.routes.iter().filter(|route| route.remote == remote);
+        routes.all(Route::is_long_down)
+    }
+
+    /// Starts the attempts to connect that are due.
+    pub(super) fn dial(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId, now: Instant) {
+        let Some(session) = self.known.as_ref().map(|known| known.session) else {
+            return;
+        };
+        for route in &mut self.routes {
+            let Link::Idle { at } = route.link else {
+                continue;
+            };
+            if at > now {
+                continue;
+            }
+            let by = now + DIAL_MAX;
+            match wires.dial(id, route.local, route.remote, by, ctx.hello(Some(session))) {
+                Ok(key) => route.link = Link::Dialling(key),
+                Err(error) => {
+                    let ends = ctx.ends(route.local, None, route.remote);
+                    log::debug!("control: connecting {ends}: {error}");
+                    route.back_off(now);
+                }
+            }
+        }
+    }
+
+    /// Gives up the questions whose time is over.
+    pub(super) fn expire(&mut self, ctx: &Context, now: Instant) {
+        let ends = self.ends(ctx);
+        let connections = self.open().count();
+        self.describing
+            .retain(|question| !question.expire(now, &ends, connections));
+        self.calling
+            .retain(|question| !question.expire(now, &ends, connections));
+    }
+
+    /// Asks what is due: every description, and the first call.
+    pub(super) fn ask(&mut self, wires: &mut Wires, now: Instant) {
+        let mut open: Vec<Key> = self.open().collect();
+        open.sort_unstable();
+        for question in &mut self.describing {
+            question.ask(wires, now, &open);
+        }
+        if let Some(question) = self.calling.front_mut() {
+            question.ask(wires, now, &open);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let has_open = self.open().next().is_some();
+        let first = self.first.iter().map(|first| first.deadline);
+        let dials = self.routes.iter().filter_map(|route| match route.link {
+            Link::Idle { at } if self.known.is_some() => Some(at),
+            _ => None,
+        });
+        let describing = self.describing.iter().map(|q| q.due(has_open));
+        let calling = self.calling.iter().enumerate();
+        let calling = calling.map(|(place, q)| q.due(has_open && place == 0));
+        first.chain(dials).chain(describing).chain(calling).min()
+    }
+
+    pub(super) fn handle_description(&mut self, question: u64, segment: Option<SegmentDescriptor>) {
+        // Asked twice, it is answered twice: the second finds nothing.
+        if let Some(index) = self.describing.iter().position(|q| q.number == question) {
+            let question = self.describing.swap_remove(index);
+            question.asker.answer(Ok(segment));
+        }
+    }
+
+    pub(super) fn handle_answer(
+        &mut self,
+        ctx: &Context,
+        number: u64,
+        result: Result<Vec<u8>, String>,
+    ) {
+        // Asked twice, it is answered twice: the second is about none that waits.
+        if self.calling.front().is_none_or(|q| q.number != number) {
+            return;
+        }
+        let Some(question) = self.calling.pop_front() else {
+            return;
+        };
+        let ends = self.ends(ctx);
+        question
+            .asker
+            .answer(result.map_err(|text| AskError::Failed { ends, text }));
+    }
+
+    pub(super) fn fail_questions(self, error: &AskError) {
+        for question in self.describing {
+            question.asker.answer(Err(error.clone()));
+        }
+        for question in self.calling {
+            question.asker.answer(Err(error.clone()));
+        }
+    }
+}
+
+impl Route {
+    pub(super) fn new(local: Option<IpAddr>, remote: SocketAddr, link: Link) -> Self {
+        Self {
+            local,
+            remote,
+            kept: true,
+            backoff: BACKOFF_MIN,
+            link,
+        }
+    }
+
+    /// The connection is open.
+    pub(super) fn open(&mut self, key: Key) {
+        self.link = Link::Up(key);
+        self.backoff = BACKOFF_MIN;
+    }
+
+    /// The connection is gone, or could not be made: try again in a while.
+    fn back_off(&mut self, now: Instant) {
+        let at = now + self.backoff;
+        self.link = Link::Idle { at };
+        self.backoff = self.backoff.times(2).min(BACKOFF_MAX);
+    }
+
+    /// Whether the last few attempts have failed as well, so that another failure is no news.
+    fn is_long_down(&self) -> bool {
+        self.backoff >= BACKOFF_MAX
+    }
+
+    pub(super) fn is_on(&self, key: Key) -> bool {
+        self.link == Link::Dialling(key) || self.link == Link::Up(key)
+    }
+}

@@ -1,0 +1,264 @@
+//! The loop of the control thread.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use polyrail_core::time::Duration;
+use polyrail_core::units::PeerId;
+use polyrail_transport::SessionId;
+
+use super::initiator::Initiator;
+use super::mailbox::{Command, Mailbox};
+use super::target::Target;
+use super::timers::Timer;
+use super::wires::{Key, Owner, WireEvent, Wires, Woken};
+use super::{AskError, Ends, Handler, PlaneConfig};
+use crate::codec::SegmentDescriptor;
+use crate::connection::{ConnectionConfig, Hello};
+
+/// Reads from one wire per wake-up, so that one peer cannot keep the thread from the others.
+const READS_MAX: usize = 4;
+
+/// How long goodbyes may take to go out at shutdown.
+const GOODBYE_MAX: Duration = Duration::from_millis(200);
+
+/// What both roles need to know.
+pub(super) struct Context {
+    pub(super) name: String,
+    pub(super) incarnation: u64,
+    pub(super) rails: Vec<SocketAddr>,
+    pub(super) scratch: SegmentDescriptor,
+    pub(super) token: Vec<u8>,
+    pub(super) handler: Arc<dyn Handler>,
+    pub(super) mailbox: Arc<Mailbox>,
+}
+
+impl Context {
+    pub(super) fn hello(&self, session: Option<SessionId>) -> Hello {
+        Hello {
+            name: self.name.clone(),
+            incarnation: self.incarnation,
+            session,
+            token: self.token.clone(),
+        }
+    }
+
+    pub(super) fn ends(
+        &self,
+        local: Option<IpAddr>,
+        theirs: Option<String>,
+        remote: SocketAddr,
+    ) -> Box<Ends> {
+        Box::new(Ends {
+            ours: self.name.clone(),
+            local,
+            theirs,
+            remote,
+        })
+    }
+
+    pub(super) fn no_peer(&self, peer: PeerId) -> AskError {
+        AskError::NoPeer {
+            ours: self.name.clone(),
+            peer,
+        }
+    }
+}
+
+/// The control thread.
+pub(super) struct Reactor {
+    ctx: Context,
+    wires: Wires,
+    target: Target,
+    initiator: Initiator,
+    /// Goodbyes are going out; the loop ends when they have.
+    stopping: bool,
+    /// Their time is over.
+    stopped: bool,
+}
+
+impl Reactor {
+    pub(super) fn new(
+        config: PlaneConfig,
+        handler: Arc<dyn Handler>,
+        mailbox: Arc<Mailbox>,
+    ) -> io::Result<Self> {
+        let connection = ConnectionConfig {
+            heartbeat: config.heartbeat.into(),
+            silence_max: config.silence_max.into(),
+            handshake_max: config.handshake_max.into(),
+        };
+        let wires = Wires::new(config.clock, connection, config.listeners, mailbox.fd())?;
+        let ctx = Context {
+            name: config.name,
+            incarnation: config.incarnation,
+            rails: config.rails,
+            scratch: config.scratch,
+            token: config.token,
+            handler,
+            mailbox,
+        };
+        Ok(Self {
+            ctx,
+            wires,
+            target: Target::new(config.session_linger.into()),
+            initiator: Initiator::default(),
+            stopping: false,
+            stopped: false,
+        })
+    }
+
+    /// The loop. `_alive` is dropped when it ends.
+    pub(super) fn run(mut self, _alive: SyncSender<()>) {
+        while !self.is_done() {
+            match self.wires.wait() {
+                Ok(woken) => self.turn(woken),
+                Err(error) => {
+                    log::error!("control: waiting for sockets failed, the plane ends: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.stopping && (self.stopped || self.wires.is_empty())
+    }
+
+    /// One round. Bytes go before timers: see [`crate::connection`].
+    fn turn(&mut self, woken: Vec<Woken>) {
+        for woken in woken {
+            match woken {
+                Woken::Mail => self.handle_mail(),
+                Woken::Listener(index) => self.wires.accept(index),
+                Woken::Wire(key) => self.handle_ready(key),
+            }
+        }
+        self.settle();
+        let now = self.wires.now();
+        while let Some(timer) = self.wires.timers.pop_due(now) {
+            self.handle_timer(timer);
+        }
+        self.settle();
+    }
+
+    fn handle_ready(&mut self, key: Key) {
+        for _ in 0..READS_MAX {
+            let more = self.wires.handle_ready(key);
+            self.handle_events(key);
+            if !more {
+                return;
+            }
+        }
+    }
+
+    fn handle_events(&mut self, key: Key) {
+        while let Some((owner, event)) = self.wires.poll_event(key) {
+            let (ctx, wires) = (&self.ctx, &mut self.wires);
+            match (owner, event) {
+                (Owner::Outbound(peer), event) => {
+                    self.initiator.handle_event(ctx, wires, peer, key, event);
+                }
+                (Owner::Inbound, WireEvent::Said(event)) => {
+                    self.target.handle_event(ctx, wires, key, event);
+                }
+                // Nobody dialled it.
+                (Owner::Inbound, WireEvent::DialFailed(_)) => {}
+            }
+        }
+    }
+
+    /// Writes what is to be written, until nothing is left that something was done to.
+    fn settle(&mut self) {
+        while let Some(key) = self.wires.pop_dirty() {
+            self.wires.flush(key);
+            self.handle_events(key);
+            self.wires.settle(key);
+        }
+    }
+
+    fn handle_timer(&mut self, timer: Timer) {
+        let (ctx, wires) = (&self.ctx, &mut self.wires);
+        match timer {
+            Timer::Wire(key) => wires.handle_timeout(key),
+            Timer::Peer(peer) => self.initiator.handle_timeout(ctx, wires, peer),
+            Timer::Session(id) => self.target.handle_linger_over(ctx, wires, SessionId(id)),
+            Timer::Listeners => wires.resume_listeners(),
+            Timer::Shutdown => self.stopped = true,
+        }
+    }
+
+    fn handle_mail(&mut self) {
+        for command in self.ctx.mailbox.take() {
+            self.handle_command(command);
+        }
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        let (ctx, wires) = (&self.ctx, &mut self.wires);
+        match command {
+            Command::Connect {
+                peer,
+                local,
+                remote,
+                timeout,
+                reply,
+            } => {
+                let route = (local, remote);
+                self.initiator
+                    .connect(ctx, wires, peer, route, timeout, reply);
+            }
+            Command::Maintain { peer, rails } => self.initiator.maintain(ctx, wires, peer, &rails),
+            Command::Disconnect { peer } => self.initiator.disconnect(ctx, wires, peer),
+            Command::Describe { peer, name, asker } => {
+                self.initiator.describe(ctx, wires, peer, name, asker);
+            }
+            Command::Call {
+                peer,
+                method,
+                body,
+                asker,
+            } => {
+                self.initiator.call(ctx, wires, peer, method, body, asker);
+            }
+            Command::Fence { peer, lane, epoch } => self.initiator.fence(wires, peer, lane, epoch),
+            Command::FenceAnswered {
+                session,
+                lane,
+                epoch,
+                delivered,
+            } => self
+                .target
+                .handle_fence_answer(wires, session, lane, epoch, delivered),
+            Command::CallAnswered {
+                session,
+                number,
+                result,
+            } => self
+                .target
+                .handle_call_answer(wires, session, number, result),
+            Command::Retired { session, proven } => self.target.handle_retired(session, proven),
+            Command::Shutdown => self.begin_shutdown(),
+        }
+    }
+
+    /// Drops all questions, which tells their askers, and says goodbye.
+    fn begin_shutdown(&mut self) {
+        self.stopping = true;
+        self.initiator = Initiator::default();
+        self.ctx.mailbox.close();
+        self.wires.close_listeners();
+        self.wires.goodbye_to_all();
+        let at = self.wires.now() + GOODBYE_MAX;
+        self.wires.timers.set(Timer::Shutdown, Some(at));
+    }
+}
+
+impl Drop for Reactor {
+    /// However the thread ends: nobody waits for it any more.
+    fn drop(&mut self) {
+        self.ctx.mailbox.close();
+    }
+}

@@ -1,0 +1,488 @@
+//! The target's half: sessions that peers have with us, and what they ask in them.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use polyrail_core::time::Duration;
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
+
+use super::mailbox::{Command, Mailbox, Pending};
+use super::question::send;
+use super::reactor::Context;
+use super::timers::Timer;
+use super::wires::{Key, Wires};
+use crate::codec::{Frame, NAME_BYTES_MAX, Refusal};
+use crate::connection::{Ended, Event, Hello, Welcome};
+
+/// Sessions, those that are ending included.
+const SESSIONS_MAX: usize = 1024;
+
+/// Control connections of one session.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Fences of one session that wait for the engine. More are not taken; the peer repeats them.
+const FENCES_MAX: usize = 4096;
+
+/// A peer's session.
+struct Session {
+    /// Who has it.
+    name: String,
+    incarnation: u64,
+    /// Its open connections.
+    connections: BTreeSet<Key>,
+    /// Fences that the engine works on, with the connections that wait for the answer.
+    fences: HashMap<(LaneId, Epoch), BTreeSet<Key>>,
+    call: Call,
+}
+
+/// The last call of a session, so that each is carried out once.
+enum Call {
+    /// None yet.
+    None,
+    /// It is being carried out; these connections wait for the answer.
+    Running { number: u64, askers: BTreeSet<Key> },
+    /// It has been carried out.
+    Done { number: u64, answer: Frame },
+}
+
+/// All sessions that peers have with us.
+pub(super) struct Target {
+    linger: Duration,
+    sessions: HashMap<SessionId, Session>,
+    /// Sessions that are over while the engine still ends what belongs to them. Not yet unknown: to say so
+    /// would be proof that nothing of them can write any more.
+    ending: HashSet<SessionId>,
+    /// The session of each open inbound connection.
+    members: HashMap<Key, SessionId>,
+}
+
+impl Target {
+    pub(super) fn new(linger: Duration) -> Self {
+        Self {
+            linger,
+            sessions: HashMap::new(),
+            ending: HashSet::new(),
+            members: HashMap::new(),
+        }
+    }
+
+    /// What came on an inbound connection.
+    pub(super) fn handle_event(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        key: Key,
+        event: Event,
+    ) {
+        match event {
+            Event::Hello(hello) => self.handle_hello(ctx, wires, key, hello),
+            Event::Join {
+                session,
+                lane,
+                epoch,
+            } => self.handle_join(ctx, wires, key, session, lane, epoch),
+            Event::Frame(frame) => self.handle_frame(ctx, wires, key, frame),
+            Event::Ended(why) => self.handle_ended(ctx, wires, key, &why),
+            // Only said to initiators.
+            Event::Welcome(_) => {}
+        }
+    }
+
+    fn handle_hello(&mut self, ctx: &Context, wires: &mut Wires, key: Key, hello: Hello) {
+        match hello.session {
+            None => self.open_session(ctx, wires, key, hello),
+            Some(session) => self.rejoin_session(ctx, wires, key, session, &hello),
+        }
+    }
+
+    fn open_session(&mut self, ctx: &Context, wires: &mut Wires, key: Key, hello: Hello) {
+        if self.sessions.len() + self.ending.len() >= SESSIONS_MAX {
+            let text = format!("\"{}\" has {SESSIONS_MAX} sessions, the limit", ctx.name);
+            log::warn!(
+                "control: {text}; \"{}\" is turned away",
+                printable(&hello.name)
+            );
+            return wires.refuse(key, Refusal::Full, text);
+        }
+        let mut id = [0; 16];
+        if let Err(error) = getrandom::fill(&mut id) {
+            let text = format!("\"{}\" has no random numbers: {error}", ctx.name);
+            log::warn!("control: {text}");
+            return wires.refuse(key, Refusal::Full, text);
+        }
+        let id = SessionId(id);
+        log::debug!(
+            "control: {id:?} of \"{}\" at {:?} begins",
+            printable(&hello.name),
+            wires.remote(key)
+        );
+        let session = Session {
+            name: hello.name,
+            incarnation: hello.incarnation,
+            connections: BTreeSet::from([key]),
+            fences: HashMap::new(),
+            call: Call::None,
+        };
+        self.sessions.insert(id, session);
+        self.admit(ctx, wires, key, id);
+    }
+
+    fn rejoin_session(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        key: Key,
+        id: SessionId,
+        hello: &Hello,
+    ) {
+        if self.ending.contains(&id) {
+            let text = format!("\"{}\" is ending the session", ctx.name);
+            return wires.refuse(key, Refusal::ShuttingDown, text);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return wires.refuse_session(key, ctx.name.clone(), ctx.incarnation);
+        };
+        if (&session.name, session.incarnation) != (&hello.name, hello.incarnation) {
+            let text = format!(
+                "the session at \"{}\" belongs to incarnation {:016x}, not {:016x}",
+                ctx.name, session.incarnation, hello.incarnation
+            );
+            log::warn!("control: {text}");
+            return wires.refuse(key, Refusal::Protocol, text);
+        }
+        if session.connections.len() >= CONNECTIONS_MAX {
+            let text = format!(
+                "\"{}\" has {CONNECTIONS_MAX} connections of the session, the limit",
+                ctx.name
+            );
+            return wires.refuse(key, Refusal::Full, text);
+        }
+        session.connections.insert(key);
+        self.admit(ctx, wires, key, id);
+    }
+
+    fn admit(&mut self, ctx: &Context, wires: &mut Wires, key: Key, session: SessionId) {
+        self.members.insert(key, session);
+        wires.timers.set(Timer::session(session), None);
+        wires.welcome(
+            key,
+            Welcome {
+                name: ctx.name.clone(),
+                incarnation: ctx.incarnation,
+                session,
+                rails: ctx.rails.clone(),
+                scratch: ctx.scratch.clone(),
+            },
+        );
+    }
+
+    fn handle_join(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        key: Key,
+        session: SessionId,
+        lane: LaneId,
+        epoch: Epoch,
+    ) {
+        if self.ending.contains(&session) {
+            let text = format!("\"{}\" is ending the session", ctx.name);
+            return wires.refuse(key, Refusal::ShuttingDown, text);
+        }
+        if !self.sessions.contains_key(&session) {
+            let text = format!("\"{}\" does not know the session", ctx.name);
+            return wires.refuse(key, Refusal::SessionUnknown, text);
+        }
+        if let Some(stream) = wires.take_stream(key) {
+            ctx.handler.lane(InboundLane {
+                session,
+                lane,
+                epoch,
+                stream,
+            });
+        }
+    }
+
+    fn handle_frame(&mut self, ctx: &Context, wires: &mut Wires, key: Key, frame: Frame) {
+        let Some(&id) = self.members.get(&key) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        match frame {
+            Frame::Describe { question, name } => {
+                let segment = (name.len() <= NAME_BYTES_MAX)
+                    .then(|| ctx.handler.describe(&name))
+                    .flatten();
+                send(wires, key, &Frame::Description { question, segment });
+            }
+            Frame::Fence { lane, epoch } => {
+                session.fence(ctx, id, key, LaneId(lane), Epoch(epoch));
+            }
+            Frame::Call {
+                number,
+                method,
+                body,
+            } => {
+                let is_new = session.is_new_call(wires, key, number);
+                if is_new {
+                    session.call(ctx, id, key, number, method, body);
+                }
+            }
+            // A heartbeat has done its work by arriving; nothing else is let through.
+            _ => {}
+        }
+    }
+
+    /// The engine has carried out a fence, or (`None`) will not.
+    pub(super) fn handle_fence_answer(
+        &mut self,
+        wires: &mut Wires,
+        id: SessionId,
+        lane: LaneId,
+        epoch: Epoch,
+        delivered: Option<u32>,
+    ) {
+        let askers = self
+            .sessions
+            .get_mut(&id)
+            .and_then(|session| session.fences.remove(&(lane, epoch)));
+        let (Some(askers), Some(delivered)) = (askers, delivered) else {
+            return;
+        };
+        let frame = Frame::Fenced {
+            lane: lane.0,
+            epoch: epoch.0,
+            delivered,
+        };
+        for key in askers {
+            send(wires, key, &frame);
+        }
+    }
+
+    /// The program has carried out a call.
+    pub(super) fn handle_call_answer(
+        &mut self,
+        wires: &mut Wires,
+        id: SessionId,
+        number: u64,
+        result: Result<Vec<u8>, String>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Call::Running {
+            number: running,
+            askers,
+        } = &session.call
+        else {
+            return;
+        };
+        if *running != number {
+            return;
+        }
+        let answer = Frame::Answer {
+            number,
+            result: bounded(result),
+        };
+        for key in askers {
+            send(wires, *key, &answer);
+        }
+        session.call = Call::Done { number, answer };
+    }
+
+    /// Everything of a session that was over has ended too.
+    pub(super) fn handle_retired(&mut self, id: SessionId, proven: bool) {
+        if proven {
+            self.ending.remove(&id);
+            log::debug!("control: {id:?} is forgotten");
+        } else {
+            log::warn!(
+                "control: nobody can say whether everything of {id:?} has ended; it stays unsaid"
+            );
+        }
+    }
+
+    fn handle_ended(&mut self, ctx: &Context, wires: &mut Wires, key: Key, why: &Ended) {
+        let remote = wires.remote(key);
+        let Some(id) = self.members.remove(&key) else {
+            log::debug!("control: stranger at {remote:?}: {why}");
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.forget_connection(key);
+        if *why == Ended::Goodbye {
+            log::debug!(
+                "control: {id:?}: \"{}\" said goodbye",
+                printable(&session.name)
+            );
+            return self.end_session(ctx, wires, id);
+        }
+        log::warn!(
+            "control: connection of \"{}\" from \"{}\" at {remote:?} is gone: {why}",
+            ctx.name,
+            printable(&session.name)
+        );
+        if session.connections.is_empty() {
+            let at = wires.now() + self.linger;
+            wires.timers.set(Timer::session(id), Some(at));
+        }
+    }
+
+    /// A session has had no connection for long enough.
+    pub(super) fn handle_linger_over(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId) {
+        let deserted = self
+            .sessions
+            .get(&id)
+            .is_some_and(|session| session.connections.is_empty());
+        if deserted {
+            log::warn!(
+                "control: {id:?} had no connection for {:?}: it ends",
+                self.linger
+            );
+            self.end_session(ctx, wires, id);
+        }
+    }
+
+    fn end_session(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId) {
+        let Some(session) = self.sessions.remove(&id) else {
+            return;
+        };
+        wires.timers.set(Timer::session(id), None);
+        for key in session.connections {
+            self.members.remove(&key);
+            wires.goodbye(key);
+        }
+        self.ending.insert(id);
+        ctx.handler
+            .session_ended(id, retire_answer(&ctx.mailbox, id));
+    }
+}
+
+impl Session {
+    /// A peer wants a lane fenced. Asked again while the engine works on it, it only waits with the others.
+    fn fence(&mut self, ctx: &Context, id: SessionId, key: Key, lane: LaneId, epoch: Epoch) {
+        let waiting = self.fences.len();
+        if let Some(askers) = self.fences.get_mut(&(lane, epoch)) {
+            askers.insert(key);
+            return;
+        }
+        if waiting >= FENCES_MAX {
+            return;
+        }
+        self.fences.insert((lane, epoch), BTreeSet::from([key]));
+        let pending = Pending::new(&ctx.mailbox, move |delivered| Command::FenceAnswered {
+            session: id,
+            lane,
+            epoch,
+            delivered,
+        });
+        ctx.handler.fence(
+            id,
+            lane,
+            epoch,
+            Box::new(move |delivered| pending.answer(delivered)),
+        );
+    }
+
+    /// Whether a call is to be carried out. One that was is answered again; one that is being carried out
+    /// makes `key` wait with the others; one that comes while another is carried out is the peer's next
+    /// after a timeout, and is repeated.
+    fn is_new_call(&mut self, wires: &mut Wires, key: Key, number: u64) -> bool {
+        match &mut self.call {
+            Call::None => true,
+            Call::Running {
+                number: running,
+                askers,
+            } => {
+                if *running == number {
+                    askers.insert(key);
+                }
+                false
+            }
+            Call::Done {
+                number: done,
+                answer,
+            } => {
+                if *done == number {
+                    send(wires, key, answer);
+                }
+                number > *done
+            }
+        }
+    }
+
+    fn call(
+        &mut self,
+        ctx: &Context,
+        id: SessionId,
+        key: Key,
+        number: u64,
+        method: u16,
+        body: Vec<u8>,
+    ) {
+        self.call = Call::Running {
+            number,
+            askers: BTreeSet::from([key]),
+        };
+        let pending = Pending::new(&ctx.mailbox, move |result: Option<_>| {
+            Command::CallAnswered {
+                session: id,
+                number,
+                result: result.unwrap_or_else(|| Err("the call was dropped unanswered".into())),
+            }
+        });
+        ctx.handler.call(
+            id,
+            method,
+            body,
+            Box::new(move |result| pending.answer(result)),
+        );
+    }
+
+    fn forget_connection(&mut self, key: Key) {
+        self.connections.remove(&key);
+        for askers in self.fences.values_mut() {
+            askers.remove(&key);
+        }
+        if let Call::Running { askers, .. } = &mut self.call {
+            askers.remove(&key);
+        }
+    }
+}
+
+fn retire_answer(mailbox: &Arc<Mailbox>, session: SessionId) -> RetireAnswer {
+    let pending = Pending::new(mailbox, move |proven: Option<()>| Command::Retired {
+        session,
+        proven: proven.is_some(),
+    });
+    Box::new(move || pending.answer(()))
+}
+
+/// An answer that fits a frame.
+fn bounded(result: Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
+    let limit = super::CALL_BYTES_MAX;
+    match result {
+        Ok(body) if body.len() > limit => Err(format!(
+            "the call's answer has {} bytes; {limit} is the limit",
+            body.len()
+        )),
+        Err(mut text) => {
+            let end = (0..=limit.min(text.len()))
+                .rfind(|end| text.is_char_boundary(*end))
+                .unwrap_or(0);
+            text.truncate(end);
+            Err(text)
+        }
+        ok => ok,
+    }
+}
+
+/// A peer's name for the log.
+fn printable(name: &str) -> std::str::EscapeDebug<'_> {
+    name.escape_debug()
+}

@@ -1,0 +1,93 @@
+//! Who is to be woken when.
+
+use std::collections::{BTreeSet, HashMap};
+
+use polyrail_core::time::Instant;
+use polyrail_core::units::PeerId;
+use polyrail_transport::SessionId;
+
+use super::wires::Key;
+
+/// Whom a timer wakes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) enum Timer {
+    /// One connection.
+    Wire(Key),
+    /// What is due with a peer: a connection to build, a question to send again.
+    Peer(PeerId),
+    /// The end of a session's linger, by the bytes of its [`SessionId`].
+    Session([u8; 16]),
+    /// Listening again after `accept` failed.
+    Listeners,
+    /// The end of the shutdown's patience.
+    Shutdown,
+}
+
+impl Timer {
+    pub(super) fn session(id: SessionId) -> Self {
+        Self::Session(id.0)
+    }
+}
+
+/// One instant per [`Timer`], in order.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    order: BTreeSet<(Instant, Timer)>,
+    armed: HashMap<Timer, Instant>,
+}
+
+impl Timers {
+    /// Arms a timer anew, or disarms it.
+    pub(super) fn set(&mut self, timer: Timer, at: Option<Instant>) {
+        let before = match at {
+            Some(at) => self.armed.insert(timer, at),
+            None => self.armed.remove(&timer),
+        };
+        if before == at {
+            return;
+        }
+        if let Some(before) = before {
+            self.order.remove(&(before, timer));
+        }
+        if let Some(at) = at {
+            self.order.insert((at, timer));
+        }
+    }
+
+    /// When the first is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.order.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the first timer that is due.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Timer> {
+        let (at, timer) = *self.order.first()?;
+        if at > now {
+            return None;
+        }
+        self.set(timer, None);
+        Some(timer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_fire_in_order_once_and_only_as_last_armed() {
+        let at = |ms: u64| Some(Instant::from_nanos(ms * 1_000_000));
+        let mut timers = Timers::default();
+        timers.set(Timer::Wire(1), at(30));
+        timers.set(Timer::Wire(2), at(20));
+        timers.set(Timer::Listeners, at(10));
+        timers.set(Timer::Wire(1), at(5));
+        timers.set(Timer::Listeners, None);
+        assert_eq!(timers.next(), at(5));
+        let now = Instant::from_nanos(25_000_000);
+        assert_eq!(timers.pop_due(now), Some(Timer::Wire(1)));
+        assert_eq!(timers.pop_due(now), Some(Timer::Wire(2)));
+        assert_eq!(timers.pop_due(now), None);
+        assert_eq!(timers.next(), None);
+    }
+}

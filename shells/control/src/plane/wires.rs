@@ -1,0 +1,604 @@
+//! The sockets of the control thread: each with its [`Connection`], in one epoll set.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::PeerId;
+use polyrail_transport::clock::Clock;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::timers::{Timer, Timers};
+use crate::codec::{CodecError, Frame, Refusal};
+use crate::connection::{Connection, ConnectionConfig, Event, Hello, Welcome};
+
+/// Names a socket in this process; never used twice. An older socket has a smaller key.
+pub(super) type Key = u64;
+
+/// Keys below this are not sockets of connections.
+const FIRST_KEY: Key = 1 << 32;
+
+/// The key of the wake-up descriptor; listeners have those after it.
+const WAKE_KEY: Key = 0;
+
+/// Connections in all. More are closed as soon as they are accepted.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// Inbound connections that are not through the handshake. The oldest makes room.
+const STRANGERS_MAX: usize = 256;
+
+/// Connections accepted per listener and wake-up.
+const ACCEPTS_MAX: usize = 64;
+
+/// Readiness events taken per wake-up.
+const EVENTS_MAX: usize = 256;
+
+/// Bytes of one read.
+const READ_BYTES: usize = 16 * 1024;
+
+/// How long nothing is accepted after the system had no descriptor or memory for it.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a crowd at the door is logged.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Who made a connection, and for whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    /// A peer that connected to us.
+    Inbound,
+    /// We, to reach this peer.
+    Outbound(PeerId),
+}
+
+/// What happened on a wire.
+pub(super) enum WireEvent {
+    /// The conversation went on.
+    Said(Event),
+    /// The address could not be reached.
+    DialFailed(io::Error),
+}
+
+/// What woke the thread.
+pub(super) enum Woken {
+    /// Commands wait.
+    Mail,
+    /// Somebody connects to the listener of this index.
+    Listener(usize),
+    /// Something can be read, written or found broken.
+    Wire(Key),
+}
+
+struct Wire {
+    stream: TcpStream,
+    owner: Owner,
+    remote: SocketAddr,
+    stage: Stage,
+    interest: EventFlags,
+    /// Whether our half has been shut down.
+    half_closed: bool,
+    /// A dialling that failed and was not told yet.
+    failed: Option<io::Error>,
+}
+
+enum Stage {
+    /// The kernel is connecting.
+    Dialling { by: Instant, hello: Hello },
+    /// Connected.
+    Talking(Connection),
+    /// Never got that far.
+    Failed,
+}
+
+/// All sockets.
+///
+/// Whatever is done to a wire makes it dirty; [`Self::pop_dirty`], [`Self::flush`] and [`Self::settle`]
+/// bring socket, epoll interest and timer in line again before the thread waits.
+pub(super) struct Wires {
+    epoll: OwnedFd,
+    clock: Clock,
+    config: ConnectionConfig,
+    listeners: Vec<TcpListener>,
+    wires: HashMap<Key, Wire>,
+    /// Inbound wires that are not through the handshake.
+    strangers: BTreeSet<Key>,
+    dirty: BTreeSet<Key>,
+    pub(super) timers: Timers,
+    next_key: Key,
+    buffer: Box<[u8]>,
+    /// When the next complaint about a crowd may be logged: a crowd must not fill the log as well.
+    complain_at: Instant,
+}
+
+impl Wires {
+    pub(super) fn new(
+        clock: Clock,
+        config: ConnectionConfig,
+        listeners: Vec<TcpListener>,
+        wake: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, wake, EventData::new_u64(WAKE_KEY), EventFlags::IN)?;
+        for (key, listener) in (WAKE_KEY + 1..).zip(&listeners) {
+            listener.set_nonblocking(true)?;
+            epoll::add(&epoll, listener, EventData::new_u64(key), EventFlags::IN)?;
+        }
+        Ok(Self {
+            epoll,
+            clock,
+            config,
+            listeners,
+            wires: HashMap::new(),
+            strangers: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            timers: Timers::default(),
+            next_key: FIRST_KEY,
+            buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            complain_at: Instant::ZERO,
+        })
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Sleeps until something happens or the first timer is due.
+    pub(super) fn wait(&self) -> io::Result<Vec<Woken>> {
+        let timeout = self.timers.next().map(|at| {
+            let left = self.clock.until(at);
+            Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
+        });
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(events
+            .iter()
+            .map(|event| match event.data.u64() {
+                WAKE_KEY => Woken::Mail,
+                key @ FIRST_KEY.. => Woken::Wire(key),
+                listener => Woken::Listener((listener - 1) as usize),
+            })
+            .collect())
+    }
+
+    /// Takes connections that wait at a listener.
+    pub(super) fn accept(&mut self, listener: usize) {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(accepted) = self.listeners.get(listener).map(TcpListener::accept) else {
+                return;
+            };
+            match accepted {
+                Ok((stream, remote)) => self.adopt(stream, remote),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    // Gone before we came.
+                    io::ErrorKind::Interrupted
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::ConnectionReset => {}
+                    _ => return self.pause_listeners(&error),
+                },
+            }
+        }
+    }
+
+    /// Level-triggered, a listener that cannot accept would wake us for ever.
+    fn pause_listeners(&mut self, error: &io::Error) {
+        log::warn!("control: cannot accept connections, next try in {ACCEPT_PAUSE:?}: {error}");
+        self.listen(EventFlags::empty());
+        let at = self.now() + ACCEPT_PAUSE;
+        self.timers.set(Timer::Listeners, Some(at));
+    }
+
+    /// Accepts again after a pause.
+    pub(super) fn resume_listeners(&mut self) {
+        self.listen(EventFlags::IN);
+    }
+
+    /// Accepts nothing any more.
+    pub(super) fn close_listeners(&mut self) {
+        // Closing takes them out of the epoll set.
+        self.listeners.clear();
+        self.timers.set(Timer::Listeners, None);
+    }
+
+    fn listen(&mut self, interest: EventFlags) {
+        for (key, listener) in (WAKE_KEY + 1..).zip(&self.listeners) {
+            if let Err(error) =
+                epoll::modify(&self.epoll, listener, EventData::new_u64(key), interest)
+            {
+                log::warn!("control: cannot change interest in a listener: {error}");
+            }
+        }
+    }
+
+    fn adopt(&mut self, stream: TcpStream, remote: SocketAddr) {
+        if self.wires.len() >= CONNECTIONS_MAX {
+            self.complain(format_args!(
+                "{CONNECTIONS_MAX} connections are open, {remote} is turned away"
+            ));
+            return;
+        }
+        if self.strangers.len() >= STRANGERS_MAX
+            && let Some(oldest) = self.strangers.first().copied()
+        {
+            self.complain(format_args!(
+"{STRANGERS_MAX} connections wait for a handshake, the oldest makes room for {remote}"
+));
+            self.remove(oldest);
+        }
+        let connection = Connection::inbound(self.now(), self.config);
+        let added = stream
+            .set_nonblocking(true)
+            .and_then(|()| stream.set_nodelay(true))
+            .and_then(|()| {
+                self.add(
+                    stream,
+                    remote,
+                    Owner::Inbound,
+                    Stage::Talking(connection),
+                    EventFlags::IN,
+                )
+            });
+        match added {
+            Ok(key) => {
+                self.strangers.insert(key);
+            }
+            Err(error) => log::debug!("control: connection from {remote}: {error}"),
+        }
+    }
+
+    fn complain(&mut self, text: std::fmt::Arguments<'_>) {
+        let now = self.now();
+        if self.complain_at <= now {
+            self.complain_at = now + COMPLAINT_INTERVAL;
+            log::warn!("control: {text}");
+        }
+    }
+
+    /// Starts to connect. What comes of it is told by [`Self::poll_event`].
+    pub(super) fn dial(
+        &mut self,
+        owner: PeerId,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        by: Instant,
+        hello: Hello,
+    ) -> io::Result<Key> {
+        let socket = Socket::new(
+            Domain::for_address(remote),
+            Type::STREAM.nonblocking().cloexec(),
+            Some(Protocol::TCP),
+        )?;
+        socket.set_tcp_nodelay(true)?;
+        if let Some(local) = local {
+            socket.bind(&SocketAddr::new(local, 0).into())?;
+        }
+        match socket.connect(&remote.into()) {
+            Ok(()) => {}
+            Err(error)
+                if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+            Err(error) => return Err(error),
+        }
+        self.add(
+            socket.into(),
+            remote,
+            Owner::Outbound(owner),
+            Stage::Dialling { by, hello },
+            EventFlags::OUT,
+        )
+    }
+
+    fn add(
+        &mut self,
+        stream: TcpStream,
+        remote: SocketAddr,
+        owner: Owner,
+        stage: Stage,
+        interest: EventFlags,
+    ) -> io::Result<Key> {
+        let key = self.next_key;
+        epoll::add(&self.epoll, &stream, EventData::new_u64(key), interest)?;
+        self.next_key += 1;
+        let wire = Wire {
+            stream,
+            owner,
+            remote,
+            stage,
+            interest,
+            half_closed: false,
+            failed: None,
+        };
+        self.wires.insert(key, wire);
+        self.dirty.insert(key);
+        Ok(key)
+    }
+
+    /// Goes on with a wire that the kernel says is ready. `true`: there may be more to read.
+    pub(super) fn handle_ready(&mut self, key: Key) -> bool {
+        let now = self.now();
+        let Some(wire) = self.wires.get_mut(&key) else {
+            return false;
+        };
+        self.dirty.insert(key);
+        match &mut wire.stage {
+            Stage::Dialling { .. } => {
+                wire.finish_dialling(now, self.config);
+                false
+            }
+            Stage::Talking(connection) => {
+                let read = (&wire.stream).read(&mut self.buffer);
+                match read {
+                    Ok(0) => connection.handle_closed(None),
+                    Ok(bytes) => {
+                        connection.handle_bytes(now, self.buffer.get(..bytes).unwrap_or_default());
+                        return bytes == self.buffer.len();
+                    }
+                    Err(error) if is_transient(&error) => {}
+                    Err(error) => connection.handle_closed(Some(error.kind())),
+                }
+                false
+            }
+            Stage::Failed => false,
+        }
+    }
+
+    /// A wire's timer is due.
+    pub(super) fn handle_timeout(&mut self, key: Key) {
+        let now = self.now();
+        let Some(wire) = self.wires.get_mut(&key) else {
+            return;
+        };
+        self.dirty.insert(key);
+        match &mut wire.stage {
+            Stage::Dialling { by, .. } if *by <= now => {
+                wire.fail(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+            }
+            Stage::Talking(connection) => connection.handle_timeout(now),
+            Stage::Dialling { .. } | Stage::Failed => {}
+        }
+    }
+
+    /// What happened on a wire.
+    pub(super) fn poll_event(&mut self, key: Key) -> Option<(Owner, WireEvent)> {
+        let now = self.clock.now();
+        let wire = self.wires.get_mut(&key)?;
+        if let Some(error) = wire.failed.take() {
+            return Some((wire.owner, WireEvent::DialFailed(error)));
+        }
+        let Stage::Talking(connection) = &mut wire.stage else {
+            return None;
+        };
+        let event = connection.poll_event(now)?;
+        self.dirty.insert(key);
+        Some((wire.owner, WireEvent::Said(event)))
+    }
+
+    /// A wire that something was done to.
+    pub(super) fn pop_dirty(&mut self) -> Option<Key> {
+        self.dirty.pop_first()
+    }
+
+    /// Writes what can be written.
+    pub(super) fn flush(&mut self, key: Key) {
+        let Some(Wire {
+            stream,
+            stage: Stage::Talking(connection),
+            half_closed,
+            ..
+        }) = self.wires.get_mut(&key)
+        else {
+            return;
+        };
+        while !connection.poll_transmit().is_empty() {
+            match (&*stream).write(connection.poll_transmit()) {
+                Ok(bytes) => connection.handle_transmitted(bytes),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => return connection.handle_closed(Some(error.kind())),
+            }
+        }
+        if connection.is_draining() && !*half_closed {
+            *half_closed = true;
+            if let Err(error) = stream.shutdown(Shutdown::Write) {
+                connection.handle_closed(Some(error.kind()));
+            }
+        }
+    }
+
+    /// Brings epoll interest and timer of a wire in line with its state, or closes it if it is over.
+    pub(super) fn settle(&mut self, key: Key) {
+        let Some(wire) = self.wires.get_mut(&key) else {
+            return;
+        };
+        if wire.is_over() {
+            return self.remove(key);
+        }
+        let interest = wire.wanted_interest();
+        if interest != wire.interest {
+            match epoll::modify(&self.epoll, &wire.stream, EventData::new_u64(key), interest) {
+                Ok(()) => wire.interest = interest,
+                Err(error) => log::warn!("control: interest in {}: {error}", wire.remote),
+            }
+        }
+        self.timers.set(Timer::Wire(key), wire.poll_timeout());
+    }
+
+    /// Closes a socket at once and says nothing.
+    pub(super) fn remove(&mut self, key: Key) {
+        self.detach(key);
+    }
+
+    /// Gives a lane's socket away.
+    pub(super) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
+        let wire = self.detach(key)?;
+        Some(wire.stream)
+    }
+
+    fn detach(&mut self, key: Key) -> Option<Wire> {
+        self.strangers.remove(&key);
+        self.dirty.remove(&key);
+        self.timers.set(Timer::Wire(key), None);
+        let wire = self.wires.remove(&key)?;
+        if let Err(error) = epoll::delete(&self.epoll, &wire.stream) {
+            log::warn!("control: forgetting {}: {error}", wire.remote);
+        }
+        Some(wire)
+    }
+
+    /// Sends a frame, if the wire is open.
+    pub(super) fn send(&mut self, key: Key, frame: &Frame) -> Result<(), CodecError> {
+        match self.connection(key) {
+            Some(connection) => connection.send(frame),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets an inbound connection in.
+    pub(super) fn welcome(&mut self, key: Key, welcome: Welcome) {
+        let now = self.now();
+        if let Some(connection) = self.connection(key) {
+            connection.welcome(now, welcome);
+            self.strangers.remove(&key);
+        }
+    }
+
+    /// Says no and closes the wire in good order.
+    pub(super) fn refuse(&mut self, key: Key, reason: Refusal, text: String) {
+        let now = self.now();
+        if let Some(connection) = self.connection(key) {
+            connection.refuse(now, reason, text);
+        }
+    }
+
+    /// Says that the session is unknown, and who says so.
+    pub(super) fn refuse_session(&mut self, key: Key, name: String, incarnation: u64) {
+        let now = self.now();
+        if let Some(connection) = self.connection(key) {
+            connection.refuse_session(now, name, incarnation);
+        }
+    }
+
+    /// Says goodbye and closes the wire in good order; at once if it is not open yet.
+    pub(super) fn goodbye(&mut self, key: Key) {
+        let now = self.now();
+        match self.connection(key) {
+            Some(connection) if connection.is_open() => connection.goodbye(now),
+            Some(connection) if connection.is_draining() => {}
+            _ => self.remove(key),
+        }
+    }
+
+    /// Says goodbye to everybody.
+    pub(super) fn goodbye_to_all(&mut self) {
+        let keys: Vec<Key> = self.wires.keys().copied().collect();
+        for key in keys {
+            self.goodbye(key);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.wires.is_empty()
+    }
+
+    /// Who is at the other end.
+    pub(super) fn remote(&self, key: Key) -> Option<SocketAddr> {
+        self.wires.get(&key).map(|wire| wire.remote)
+    }
+
+    fn connection(&mut self, key: Key) -> Option<&mut Connection> {
+        let wire = self.wires.get_mut(&key)?;
+        self.dirty.insert(key);
+        match &mut wire.stage {
+            Stage::Talking(connection) => Some(connection),
+            Stage::Dialling { .. } | Stage::Failed => None,
+        }
+    }
+}
+
+impl Wire {
+    /// The kernel has something to say about the attempt to connect.
+    fn finish_dialling(&mut self, now: Instant, config: ConnectionConfig) {
+        match self.dialled() {
+            Ok(false) => {}
+            Ok(true) => {
+                if let Stage::Dialling { hello, .. } =
+                    std::mem::replace(&mut self.stage, Stage::Failed)
+                {
+                    self.stage = Stage::Talking(Connection::outbound(now, config, hello));
+                }
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Whether the kernel has connected.
+    fn dialled(&self) -> io::Result<bool> {
+        if let Some(error) = self.stream.take_error()? {
+            return Err(error);
+        }
+        let remote = match self.stream.peer_addr() {
+            Ok(remote) => remote,
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if self.stream.local_addr()? == remote {
+            // Nobody listens, and the kernel happened to choose that very port for us: TCP then connects
+            // a socket to itself. Reset it, or the port stays taken when its owner comes back.
+            SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO))?;
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok(true)
+    }
+
+    fn fail(&mut self, error: io::Error) {
+        self.stage = Stage::Failed;
+        self.failed = Some(error);
+    }
+
+    fn is_over(&self) -> bool {
+        match &self.stage {
+            Stage::Dialling { .. } => false,
+            Stage::Talking(connection) => connection.is_closed(),
+            Stage::Failed => self.failed.is_none(),
+        }
+    }
+
+    fn wanted_interest(&self) -> EventFlags {
+        match &self.stage {
+            Stage::Dialling { .. } => EventFlags::OUT,
+            Stage::Talking(connection) if !connection.poll_transmit().is_empty() => {
+                EventFlags::IN | EventFlags::OUT
+            }
+            Stage::Talking(_) => EventFlags::IN,
+            Stage::Failed => EventFlags::empty(),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Dialling { by, .. } => Some(*by),
+            Stage::Talking(connection) => connection.poll_timeout(),
+            Stage::Failed => None,
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
