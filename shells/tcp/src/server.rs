@@ -318,18 +318,17 @@ impl Service {
                 text: text.into(),
             },
         };
-        if let Err(error) = greet(&lane, &frame) {
-            log::debug!(
-                "tcp: {:?} of {:?} not admitted: {error}",
-                lane.lane,
-                lane.session
-            );
-        } else if refusal.is_none() {
-            self.serve(lane);
+        let (session, number) = (lane.session, lane.lane);
+        let answered = greet(&lane, &frame).and_then(|()| match refusal {
+            None => self.serve(lane),
+            Some(_) => Ok(()),
+        });
+        if let Err(error) = answered {
+            log::debug!("tcp: {number:?} of {session:?} not admitted: {error}");
         }
     }
 
-    /// Whether a lane may begin. If so, an older connection of it has been ended.
+    /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over.
     ///
     /// An epoch begins twice only if nothing was delivered in it: its initiator gave up waiting for
     /// [`Frame::LaneReady`] and tried anew.
@@ -350,34 +349,36 @@ impl Service {
         if let Some(token) = token {
             self.end(token);
         }
+        // Before it is greeted: from then on the initiator relies on older epochs being over.
+        if let Some(record) = self.record(lane.session, lane.lane) {
+            record.admitted = lane.epoch;
+        }
         true
     }
 
-    fn serve(&mut self, lane: InboundLane) {
+    fn serve(&mut self, lane: InboundLane) -> io::Result<()> {
+        let InboundLane {
+            session,
+            lane,
+            stream,
+            ..
+        } = lane;
+        let peer = stream.peer_addr()?;
+        let interest = EventFlags::IN;
         self.token_last += 1;
         let token = self.token_last;
-        let interest = EventFlags::IN;
-        let added = lane.stream.peer_addr().and_then(|peer| {
-            let data = EventData::new_u64(token);
-            epoll::add(&self.epoll, &lane.stream, data, interest)?;
-            Ok(peer)
-        });
-        let (session, epoch, number) = (lane.session, lane.epoch, lane.lane);
-        match (added, self.record(session, number)) {
-            (Ok(peer), Some(record)) => {
-                record.admitted = epoch;
-                record.token = Some(token);
-                let inbound = Inbound {
-                    session,
-                    lane: number,
-                    interest,
-                    served: Served::new(lane.stream, peer),
-                };
-                self.inbound.insert(token, inbound);
-            }
-            (Err(error), _) => log::warn!("tcp: {number:?} of {session:?} not served: {error}"),
-            (Ok(_), None) => {}
+        epoll::add(&self.epoll, &stream, EventData::new_u64(token), interest)?;
+        if let Some(record) = self.record(session, lane) {
+            record.token = Some(token);
         }
+        let inbound = Inbound {
+            session,
+            lane,
+            interest,
+            served: Served::new(stream, peer),
+        };
+        self.inbound.insert(token, inbound);
+        Ok(())
     }
 
     fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> u32 {

@@ -1,8 +1,9 @@
 //! The data language of a lane, after [`Frame::LaneReady`](polyrail_control::codec::Frame::LaneReady).
 //!
 //! The initiator sends requests, each a header of [`REQUEST_BYTES`] and, for a write, the bytes. The target
-//! carries them out in order and answers each with a header of [`ANSWER_BYTES`] and, for a read that went
-//! well, the bytes. Numbers are little-endian; sequence numbers count from 0 in each epoch.
+//! takes them in order, and answers each in order, with a header of [`ANSWER_BYTES`] and, for a read that went
+//! well, the bytes. A read's bytes are taken when the socket has room for them, so it may see what writes
+//! behind it on the same lane brought. Numbers are little-endian; sequence numbers count from 0 in each epoch.
 //!
 //! | request | bytes | answer | bytes |
 //! |---|---|---|---|
