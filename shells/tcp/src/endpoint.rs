@@ -119,7 +119,7 @@ impl TcpEndpoint {
                     self.opening -= 1;
                     if let State::Opening(opening) = std::mem::replace(&mut slot.state, State::Over)
                     {
-                        slot.state = State::Open(Lane::new(opening.stream, limits));
+                        slot.state = State::Open(Lane::new(opening, limits));
                     }
                     out.lanes
                         .push(report(lane, epoch, LaneFact::Opened { limits }));

@@ -1,7 +1,8 @@
 //! An open lane, seen from the initiator.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::TcpStream;
+use std::fmt;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use polyrail_core::time::Instant;
@@ -13,6 +14,7 @@ use rustix::event::epoll::EventFlags;
 
 use crate::TURN_BYTES;
 use crate::inbox::Inbox;
+use crate::opening::Opening;
 use crate::sys::{self, Halt, MESSAGES_MAX, Message, Range};
 use crate::wire::{ANSWER_BYTES, Answer, REQUEST_BYTES, Request, Status};
 
@@ -62,6 +64,7 @@ impl Posted {
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) stream: TcpStream,
+    peer: SocketAddr,
     limits: LaneLimits,
     inbox: Inbox,
     posted: VecDeque<Posted>,
@@ -73,9 +76,11 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(stream: TcpStream, limits: LaneLimits) -> Self {
+    /// What has become of an opening that was answered.
+    pub(crate) fn new(opening: Opening, limits: LaneLimits) -> Self {
         Self {
-            stream,
+            stream: opening.stream,
+            peer: opening.peer,
             limits,
             inbox: Inbox::new(),
             posted: VecDeque::with_capacity(limits.works_max.into()),
@@ -227,14 +232,13 @@ impl Lane {
         header: &[u8; ANSWER_BYTES],
         done: &mut impl FnMut(u64, Outcome),
     ) -> Result<(), End> {
-        let nonsense = End::Broken(Cause::BadResponse);
-        let answer = Answer::decode(header).map_err(|field| {
-            log::warn!("answer from {:?}: {field}", self.stream.peer_addr());
-            nonsense
-        })?;
-        let work = self.posted.front().ok_or(nonsense)?.work;
+        let answer = Answer::decode(header).map_err(|field| self.nonsense(field))?;
+        let first = self.posted.front();
+        let work = first
+            .ok_or_else(|| self.nonsense("nothing was asked"))?
+            .work;
         if (answer.op, answer.length, answer.sequence) != (work.op, work.length, self.sequence) {
-            return Err(nonsense);
+            return Err(self.nonsense(format_args!("{answer:?} is for another work")));
         }
         match answer.status {
             // It may refuse a write before it has seen the bytes, but not before it has seen the header.
@@ -249,8 +253,13 @@ impl Lane {
                 }
                 Ok(())
             }
-            Status::NotAllowed | Status::Done => Err(nonsense),
+            Status::NotAllowed | Status::Done => Err(self.nonsense("it came before the work")),
         }
+    }
+
+    fn nonsense(&self, why: impl fmt::Display) -> End {
+        log::warn!("tcp: answer of {} makes no sense: {why}", self.peer);
+        End::Broken(Cause::BadResponse)
     }
 
     /// Ends the first work.

@@ -15,6 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 #[derive(Debug)]
 pub(crate) struct Opening {
     pub(crate) stream: TcpStream,
+    pub(crate) peer: SocketAddr,
     /// When to give up.
     pub(crate) by: Instant,
     /// Greeting and join, and how much of them the socket took.
@@ -55,6 +56,7 @@ impl Opening {
         codec::encode(&join, &mut hello).map_err(io::Error::other)?;
         Ok(Self {
             stream: socket.into(),
+            peer: address.remote,
             by,
             hello,
             sent: 0,
@@ -116,9 +118,9 @@ impl Opening {
                 work_bytes_max,
             })),
             Some(Frame::Refused { reason, text }) => {
-                Err(nonsense(format!("refused: {reason:?}, \"{text}\"")))
+                Err(nonsense(format!("refused: {reason:?}, {text:?}")))
             }
-            Some(frame) => Err(nonsense(format!("it answered {frame:?}"))),
+            Some(_) => Err(nonsense("its answer is not one to a join")),
         }
     }
 }

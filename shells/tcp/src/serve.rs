@@ -30,7 +30,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Over => write!(f, "connection over"),
-            Self::Protocol(field) => write!(f, "request with {field}"),
+            Self::Protocol(field) => write!(f, "request makes no sense: {field}"),
             Self::Withdrawn => write!(f, "memory withdrawn while it was being read"),
         }
     }

@@ -36,6 +36,9 @@ pub trait RegionTable: Send + Sync {
 }
 
 /// TCP as a transport. Dropping it ends all inbound lanes and waits for the service thread.
+///
+/// Answers to fences and to retired sessions are given on that thread, so they must not block: no inbound
+/// lane is served meanwhile.
 pub struct TcpTransport {
     regions: Arc<dyn RegionTable>,
     /// The service thread, once a first command needed one.

@@ -16,6 +16,7 @@ use polyrail_core::work::{
     Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
+use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::{Access, Region, RegionKey};
 use polyrail_transport::{
     Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
@@ -161,9 +162,14 @@ struct Initiator {
 
 impl Initiator {
     fn new(address: SocketAddr, rails: u16, local_bytes: u64) -> Self {
+        Self::with_faults(address, rails, local_bytes, Arc::default())
+    }
+
+    fn with_faults(address: SocketAddr, rails: u16, local_bytes: u64, faults: Arc<Faults>) -> Self {
         let clock = Clock::start();
         let table: Arc<dyn RegionTable> = Arc::new(Table::default());
-        let mut endpoint = TcpTransport::new(table).endpoint(0, clock).unwrap();
+        let endpoint = TcpTransport::new(table).endpoint(0, clock).unwrap();
+        let mut endpoint: Box<dyn Endpoint> = Box::new(FaultProxy::new(endpoint, faults, clock));
         let local = Arc::new(Region::allocate(local_bytes, Access::Local).unwrap());
         endpoint.attach_local(LOCAL, Arc::clone(&local));
         for rail in 0..rails {
@@ -286,7 +292,11 @@ fn pair(bytes: u64) -> (Target, Arc<Region>, Initiator) {
 
 fn fill(region: &Region, seed: u64) {
     let mut random = Random(seed);
-    let bytes: Vec<u8> = (0..region.bytes()).map(|_| random.next() as u8).collect();
+    let mut bytes = vec![0; region.bytes() as usize];
+    for eight in bytes.chunks_mut(8) {
+        let word = random.next().to_le_bytes();
+        eight.copy_from_slice(&word[..eight.len()]);
+    }
     // SAFETY: as long as the region, which the test owns; races are what transports promise to avoid here.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), region.base().as_ptr(), bytes.len()) };
 }
@@ -304,7 +314,7 @@ fn content(region: &Region) -> Vec<u8> {
 }
 
 fn is_all(region: &Region, byte: u8) -> bool {
-    content(region).iter().all(|b| *b == byte)
+    content(region) == vec![byte; region.bytes() as usize]
 }
 
 /// SplitMix64.
@@ -431,6 +441,57 @@ fn a_batch_larger_than_the_sockets_goes_in_parts() {
         assert!(content(&remote) == bytes, "{op:?}");
         assert!(content(&initiator.local) == bytes, "{op:?}");
     }
+}
+
+#[test]
+fn faults_hold_bytes_up_and_lose_none() {
+    const BYTES: u64 = 1 << 20;
+    let target = Target::start();
+    let remote = target.register(BYTES, Access::RemoteReadWrite);
+    let faults = Arc::new(Faults::new());
+    let mut initiator = Initiator::with_faults(target.address, 1, BYTES, Arc::clone(&faults));
+    initiator.name(&remote);
+    initiator.open(lane(0), ONE);
+    fill(&initiator.local, 1);
+    let item = |at| work(Op::Write, at, at << 15, at << 15, 1 << 15);
+    let works: Vec<Work> = (0..32).map(item).collect();
+    let rail = RailId(0);
+    // (name, megabytes per second, delay in milliseconds, least milliseconds)
+    let cases = [
+        ("none", None, 0, 0),
+        ("slow", Some(10), 0, 104),
+        ("late", None, 60, 60),
+    ];
+    for (name, rate, delay, least) in cases {
+        poison(&remote, 0);
+        faults.slow(rail, rate.map(|rate| rate * 1_000_000));
+        faults.delay(rail, Duration::from_millis(delay));
+        let start = StdInstant::now();
+        initiator.post_all(lane(0), ONE, &works);
+        assert_eq!(initiator.completions(32).len(), 32, "{name}");
+        let took = start.elapsed();
+        assert!(took.as_millis() >= least, "{name}: {took:?}");
+        assert!(content(&remote) == content(&initiator.local), "{name}");
+    }
+    faults.delay(rail, Duration::ZERO);
+    poison(&remote, 0);
+    faults.cut(rail);
+    initiator.post_all(lane(0), ONE, &works);
+    initiator.poll();
+    assert!(is_all(&remote, 0));
+    initiator.endpoint.fence(lane(0), ONE, Scope::Local);
+    let fact = initiator.fact(lane(0), ONE);
+    assert!(matches!(fact, LaneFact::Fenced { .. }), "{fact:?}");
+    initiator.begin_open(lane(0), TWO);
+    initiator.poll();
+    assert_eq!(initiator.seen.lanes, []);
+    faults.restore(rail);
+    let fact = initiator.fact(lane(0), TWO);
+    assert!(matches!(fact, LaneFact::Opened { .. }), "{fact:?}");
+    assert!(is_all(&remote, 0), "what was fenced does not go on");
+    initiator.post_all(lane(0), TWO, &works);
+    initiator.completions(32);
+    assert!(content(&remote) == content(&initiator.local));
 }
 
 #[test]
