@@ -1,0 +1,351 @@
+//! The initiator's half: lanes of one worker, and one epoll over them.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail_core::time::Instant;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::work::{Cause, Completion, LaneFact, PostBatch, Posted, Scope, Stop};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::Region;
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use socket2::SockRef;
+
+use crate::lane::{self, End, Lane, Locals};
+use crate::opening::Opening;
+
+/// Lanes that one [`Endpoint::poll`] looks at. The kernel hands out ready ones in turn.
+const EVENTS_MAX: usize = 64;
+
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// The lanes of one worker.
+pub(crate) struct TcpEndpoint {
+    clock: Clock,
+    epoll: OwnedFd,
+    locals: Locals,
+    remotes: HashMap<SegmentRef, RemoteRegion>,
+    rails: HashMap<RailId, RailAddress>,
+    /// Every lane that was ever opened, with its latest epoch.
+    lanes: HashMap<LaneId, Slot>,
+    /// How many of them are [`State::Opening`].
+    opening: usize,
+    /// What the next poll says first.
+    facts: VecDeque<LaneReport>,
+}
+
+/// A lane's latest epoch.
+struct Slot {
+    epoch: Epoch,
+    /// What epoll was told to wait for.
+    interest: EventFlags,
+    state: State,
+}
+
+enum State {
+    Opening(Opening),
+    Open(Lane),
+    /// Failed, broken, fenced or closed: there is no socket any more.
+    Over,
+}
+
+impl State {
+    fn stream(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Opening(opening) => Some(&opening.stream),
+            Self::Open(lane) => Some(&lane.stream),
+            Self::Over => None,
+        }
+    }
+
+    fn interest(&self) -> EventFlags {
+        match self {
+            Self::Opening(opening) => opening.interest(),
+            Self::Open(lane) => lane.interest(),
+            Self::Over => EventFlags::empty(),
+        }
+    }
+}
+
+impl TcpEndpoint {
+    pub(crate) fn new(clock: Clock) -> io::Result<Self> {
+        Ok(Self {
+            clock,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            locals: HashMap::new(),
+            remotes: HashMap::new(),
+            rails: HashMap::new(),
+            lanes: HashMap::new(),
+            opening: 0,
+            facts: VecDeque::new(),
+        })
+    }
+
+    fn try_open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) -> io::Result<Slot> {
+        let address = self.rails.get(&lane.rail());
+        let address = address.ok_or_else(|| io::Error::other("its rail was not attached"))?;
+        let state = State::Opening(Opening::start(address, lane, epoch, by)?);
+        let interest = state.interest();
+        if let Some(stream) = state.stream() {
+            epoll::add(&self.epoll, stream, token(lane, epoch), interest)?;
+        }
+        Ok(Slot {
+            epoch,
+            interest,
+            state,
+        })
+    }
+
+    /// Carries on with one lane that the kernel has something for.
+    fn turn(&mut self, lane: LaneId, epoch: Epoch, out: &mut Polled) {
+        let Some(slot) = self.lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch) else {
+            return;
+        };
+        match &mut slot.state {
+            State::Over => {}
+            State::Opening(opening) => match opening.advance() {
+                Ok(None) => self.rearm(lane),
+                Ok(Some(limits)) => {
+                    self.opening -= 1;
+                    if let State::Opening(opening) = std::mem::replace(&mut slot.state, State::Over)
+                    {
+                        slot.state = State::Open(Lane::new(opening, limits));
+                    }
+                    out.lanes
+                        .push(report(lane, epoch, LaneFact::Opened { limits }));
+                    self.rearm(lane);
+                }
+                Err(error) => {
+                    log::debug!("tcp: {lane:?} {epoch:?} not opened: {error}");
+                    self.end(lane);
+                    let failed = LaneFact::OpenFailed(Cause::Refused);
+                    out.lanes.push(report(lane, epoch, failed));
+                }
+            },
+            State::Open(open) => {
+                let mut at = None;
+                let ended = open.turn(&self.locals, |cookie, outcome| {
+                    out.completions.push(Completion {
+                        lane,
+                        epoch,
+                        cookie,
+                        at: lane::stamp(&mut at, || self.clock.now()),
+                        outcome,
+                    });
+                });
+                match ended {
+                    Ok(()) => self.rearm(lane),
+                    Err(End::Failed) => self.end(lane),
+                    Err(End::Broken(cause)) => {
+                        self.end(lane);
+                        out.lanes.push(report(lane, epoch, LaneFact::Broken(cause)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells epoll what a lane now waits for, if that changed.
+    fn rearm(&mut self, lane: LaneId) {
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        let interest = slot.state.interest();
+        let Some(stream) = slot.state.stream().filter(|_| interest != slot.interest) else {
+            return;
+        };
+        let token = token(lane, slot.epoch);
+        match epoll::modify(&self.epoll, stream, token, interest) {
+            Ok(()) => slot.interest = interest,
+            // It stays registered as it was; a lane that then makes no progress is core's to notice.
+            Err(error) => log::error!("tcp: epoll_ctl for {lane:?}: {error}"),
+        }
+    }
+
+    /// Takes a lane's socket away, with all it had not sent, and forgets its works.
+    fn end(&mut self, lane: LaneId) {
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        if let State::Opening(_) = slot.state {
+            self.opening -= 1;
+        }
+        if let Some(stream) = slot.state.stream() {
+            abort(stream);
+        }
+        // Drops the socket, which takes it out of epoll.
+        slot.state = State::Over;
+    }
+
+    fn expire_openings(&mut self, now: Instant, out: &mut Polled) {
+        if self.opening == 0 {
+            return;
+        }
+        for (&lane, slot) in &mut self.lanes {
+            if let State::Opening(opening) = &slot.state
+                && opening.by <= now
+            {
+                slot.state = State::Over;
+                self.opening -= 1;
+                let failed = LaneFact::OpenFailed(Cause::Refused);
+                out.lanes.push(report(lane, slot.epoch, failed));
+            }
+        }
+    }
+}
+
+impl Endpoint for TcpEndpoint {
+    fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
+        self.locals.insert(segment, region);
+    }
+
+    fn detach_local(&mut self, segment: SegmentRef) {
+        self.locals.remove(&segment);
+    }
+
+    fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
+        self.remotes.insert(segment, region);
+    }
+
+    fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
+        self.rails.insert(rail, address);
+    }
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        self.end(lane);
+        let slot = match self.try_open(lane, epoch, by) {
+            Ok(slot) => {
+                self.opening += 1;
+                slot
+            }
+            Err(error) => {
+                log::debug!("tcp: {lane:?} {epoch:?} not opened: {error}");
+                let failed = LaneFact::OpenFailed(Cause::Refused);
+                self.facts.push_back(report(lane, epoch, failed));
+                Slot {
+                    epoch,
+                    interest: EventFlags::empty(),
+                    state: State::Over,
+                }
+            }
+        };
+        self.lanes.insert(lane, slot);
+    }
+
+    fn post(&mut self, batch: &PostBatch) -> Posted {
+        let slot = self.lanes.get_mut(&batch.lane);
+        let Some(Slot {
+            state: State::Open(open),
+            ..
+        }) = slot.filter(|slot| slot.epoch == batch.epoch)
+        else {
+            return Posted {
+                accepted: 0,
+                stop: Stop::Rejected(Cause::Flushed),
+            };
+        };
+        let mut posted = Posted {
+            accepted: 0,
+            stop: Stop::All,
+        };
+        for work in &batch.works {
+            let local = self.locals.get(&work.local.segment);
+            let remote = self.remotes.get(&work.remote.segment);
+            match lane::check(work, open.limits(), local, remote) {
+                Ok(key) if open.has_room() => open.push(*work, key),
+                Ok(_) => posted.stop = Stop::Full,
+                Err(cause) => posted.stop = Stop::Rejected(cause),
+            }
+            if posted.stop != Stop::All {
+                break;
+            }
+            posted.accepted += 1;
+        }
+        // What stands in the way shows again in the next poll, which can report it.
+        let _ = open.send(&self.locals);
+        self.rearm(batch.lane);
+        posted
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut Polled) {
+        out.lanes.extend(self.facts.drain(..));
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut events, Some(&AT_ONCE)) {
+            Ok((events, _)) => {
+                for event in events {
+                    let token = event.data.u64();
+                    self.turn(LaneId(token as u32), Epoch((token >> 32) as u32), out);
+                }
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => log::error!("tcp: epoll_wait: {error}"),
+        }
+        self.expire_openings(now, out);
+    }
+
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
+        let fact = match scope {
+            Scope::Local => {
+                // An older epoch ended when this one began; a newer one never began.
+                if self.lanes.get(&lane).is_some_and(|s| s.epoch == epoch) {
+                    self.end(lane);
+                }
+                LaneFact::Fenced {
+                    scope,
+                    delivered: None,
+                }
+            }
+            Scope::Remote => LaneFact::Unfenceable { scope },
+        };
+        self.facts.push_back(report(lane, epoch, fact));
+    }
+
+    fn close(&mut self, lane: LaneId, epoch: Epoch) {
+        if self.lanes.get(&lane).is_some_and(|s| s.epoch == epoch) {
+            self.end(lane);
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if !self.facts.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        if self.opening == 0 {
+            return None;
+        }
+        let opening = self.lanes.values().filter_map(|slot| match &slot.state {
+            State::Opening(opening) => Some(opening.by),
+            State::Open(_) | State::Over => None,
+        });
+        opening.min()
+    }
+}
+
+/// Makes the close of a socket drop what it has not sent.
+pub(crate) fn abort(stream: &TcpStream) {
+    if let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
+        log::warn!("tcp: SO_LINGER: {error}");
+    }
+}
+
+fn token(lane: LaneId, epoch: Epoch) -> EventData {
+    EventData::new_u64(u64::from(epoch.0) << 32 | u64::from(lane.0))
+}
+
+fn report(lane: LaneId, epoch: Epoch, fact: LaneFact) -> LaneReport {
+    LaneReport { lane, epoch, fact }
+}

@@ -1,0 +1,112 @@
+//! What has arrived on a lane and was not yet understood.
+
+use std::io::Read;
+use std::net::TcpStream;
+
+use crate::sys::{self, Halt, Range};
+
+/// Small enough that few payload bytes take the detour through it, large enough for dozens of answers.
+const INBOX_BYTES: usize = 512;
+
+/// How much [`Inbox::discard`] throws away at a time.
+const DISCARD_BYTES: usize = 16 << 10;
+
+/// Receives headers, several at once, and payloads, straight into memory as far as they did not arrive
+/// together with a header.
+///
+/// Calls that receive take a budget of bytes and lower it. A short receive means that the socket is empty,
+/// which ends the turn too: it lowers the budget to 0 instead of asking again.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    bytes: Box<[u8; INBOX_BYTES]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self {
+            bytes: Box::new([0; INBOX_BYTES]),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// Takes a header, once it is whole.
+    pub(crate) fn header<const HEADER: usize>(&mut self) -> Option<[u8; HEADER]> {
+        let header = *self.bytes[self.start..self.end].first_chunk::<HEADER>()?;
+        self.start += HEADER;
+        Some(header)
+    }
+
+    /// Receives towards a header.
+    pub(crate) fn fill(&mut self, stream: &TcpStream, budget: &mut usize) -> Result<(), Halt> {
+        if *budget == 0 {
+            return Err(Halt::WouldBlock);
+        }
+        self.bytes.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let mut stream = stream;
+        let asked = INBOX_BYTES - self.end;
+        let received = stream.read(&mut self.bytes[self.end..])?;
+        if received == 0 {
+            return Err(Halt::Over);
+        }
+        self.end += received;
+        *budget = rest(*budget, asked, received);
+        Ok(())
+    }
+
+    /// Moves payload to where it belongs. Gives the bytes moved, at least 1.
+    pub(crate) fn payload(
+        &mut self,
+        stream: &TcpStream,
+        range: Range<'_>,
+        budget: &mut usize,
+    ) -> Result<u32, Halt> {
+        let buffered = &self.bytes[self.start..self.end];
+        if !buffered.is_empty() {
+            let here = buffered.len().min(range.length as usize);
+            sys::copy(&buffered[..here], range.region, range.offset)?;
+            self.start += here;
+            return Ok(here as u32);
+        }
+        if *budget == 0 {
+            return Err(Halt::WouldBlock);
+        }
+        // What follows a payload that is received whole is the next header.
+        let length = range.length.min(*budget as u32);
+        let whole = length == range.length;
+        let after = if whole { INBOX_BYTES } else { 0 };
+        let received = sys::receive(stream, Range { length, ..range }, &mut self.bytes[..after])?;
+        *budget = rest(*budget, length as usize + after, received);
+        let here = received.min(length as usize);
+        (self.start, self.end) = (0, received - here);
+        Ok(here as u32)
+    }
+
+    /// Throws away what has arrived and what arrives.
+    pub(crate) fn discard(&mut self, stream: &TcpStream, budget: &mut usize) -> Result<(), Halt> {
+        (self.start, self.end) = (0, 0);
+        if *budget == 0 {
+            return Err(Halt::WouldBlock);
+        }
+        let mut stream = stream;
+        let mut bytes = [0; DISCARD_BYTES];
+        let received = stream.read(&mut bytes)?;
+        if received == 0 {
+            return Err(Halt::Over);
+        }
+        *budget = rest(*budget, DISCARD_BYTES, received);
+        Ok(())
+    }
+}
+
+fn rest(budget: usize, asked: usize, received: usize) -> usize {
+    if received < asked {
+        0
+    } else {
+        budget.saturating_sub(received)
+    }
+}

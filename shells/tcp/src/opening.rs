@@ -1,0 +1,130 @@
+//! A lane on its way: connect, greet, join, wait for the answer.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use polyrail_control::codec::{self, Decoder, Frame, Greeting, Purpose};
+use polyrail_core::time::Instant;
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_core::work::LaneLimits;
+use polyrail_transport::RailAddress;
+use rustix::event::epoll::EventFlags;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// A connection that is not a lane yet.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) stream: TcpStream,
+    pub(crate) peer: SocketAddr,
+    /// When to give up.
+    pub(crate) by: Instant,
+    /// Greeting and join, and how much of them the socket took.
+    hello: Vec<u8>,
+    sent: usize,
+    decoder: Decoder,
+    greeted: bool,
+}
+
+impl Opening {
+    /// Starts to connect.
+    pub(crate) fn start(
+        address: &RailAddress,
+        lane: LaneId,
+        epoch: Epoch,
+        by: Instant,
+    ) -> io::Result<Self> {
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = Socket::new(
+            Domain::for_address(address.remote),
+            kind,
+            Some(Protocol::TCP),
+        )?;
+        socket.set_tcp_nodelay(true)?;
+        if let Some(local) = address.local {
+            socket.bind(&SocketAddr::new(local, 0).into())?;
+        }
+        match socket.connect(&address.remote.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+            _ => {}
+        }
+        let mut hello = Greeting::ours(Purpose::Lane).encode().to_vec();
+        let join = Frame::JoinLane {
+            session: address.session.0,
+            lane: lane.0,
+            epoch: epoch.0,
+        };
+        codec::encode(&join, &mut hello).map_err(io::Error::other)?;
+        Ok(Self {
+            stream: socket.into(),
+            peer: address.remote,
+            by,
+            hello,
+            sent: 0,
+            decoder: Decoder::default(),
+            greeted: false,
+        })
+    }
+
+    /// What to wait for.
+    pub(crate) fn interest(&self) -> EventFlags {
+        if self.sent < self.hello.len() {
+            EventFlags::IN | EventFlags::OUT
+        } else {
+            EventFlags::IN
+        }
+    }
+
+    /// Goes on as far as the socket lets it. `None`: not there yet.
+    pub(crate) fn advance(&mut self) -> io::Result<Option<LaneLimits>> {
+        while self.sent < self.hello.len() {
+            match (&self.stream).write(&self.hello[self.sent..]) {
+                Ok(sent) => self.sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut bytes = [0; 256];
+        loop {
+            if let Some(limits) = self.understand()? {
+                return Ok(Some(limits));
+            }
+            match (&self.stream).read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(received) => self.decoder.push(&bytes[..received]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn understand(&mut self) -> io::Result<Option<LaneLimits>> {
+        if !self.greeted {
+            let Some(greeting) = self.decoder.next_greeting().map_err(nonsense)? else {
+                return Ok(None);
+            };
+            greeting.check_version().map_err(nonsense)?;
+            if greeting.purpose != Purpose::Lane {
+                return Err(nonsense("it answered for another purpose"));
+            }
+            self.greeted = true;
+        }
+        match self.decoder.next_frame().map_err(nonsense)? {
+            None => Ok(None),
+            Some(Frame::LaneReady {
+                works_max: works_max @ 1..,
+                work_bytes_max: work_bytes_max @ 1..,
+            }) if self.decoder.pending_bytes() == 0 => Ok(Some(LaneLimits {
+                works_max: works_max.min(crate::WORKS_MAX),
+                work_bytes_max,
+            })),
+            Some(Frame::Refused { reason, text }) => {
+                Err(nonsense(format!("refused: {reason:?}, {text:?}")))
+            }
+            Some(_) => Err(nonsense("its answer is not one to a join")),
+        }
+    }
+}
+
+fn nonsense(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,416 @@
+//! The target's half: a thread that serves inbound lanes, and what it remembers of each.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use polyrail_control::codec::{self, Frame, Greeting, Purpose, Refusal};
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::{Region, RegionKey};
+use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::endpoint::{TcpEndpoint, abort};
+use crate::serve::{End, Served};
+use crate::{LANES_PER_SESSION_MAX, WORK_BYTES_MAX, WORKS_MAX};
+
+const EVENTS_MAX: usize = 64;
+
+/// The token of the descriptor that says that a command has come. Lanes count from 1.
+const WAKE: u64 = 0;
+
+/// Ended epochs of a lane whose counts are remembered, for fences that are repeated.
+const COUNTS_MAX: usize = 8;
+
+/// Where the target finds what peers may touch. Asked for every work, from the service thread.
+pub trait RegionTable: Send + Sync {
+    /// The region that this key opens. `None` once it is no longer registered.
+    fn find(&self, key: &RegionKey) -> Option<Arc<Region>>;
+}
+
+/// TCP as a transport. Dropping it ends all inbound lanes and waits for the service thread.
+///
+/// Answers to fences and to retired sessions are given on that thread, so they must not block: no inbound
+/// lane is served meanwhile.
+pub struct TcpTransport {
+    regions: Arc<dyn RegionTable>,
+    /// The service thread, once a first command needed one.
+    service: Mutex<Option<Handle>>,
+}
+
+struct Handle {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+}
+
+enum Command {
+    Admit(InboundLane),
+    Fence(SessionId, LaneId, Epoch, FenceAnswer),
+    Retire(SessionId, RetireAnswer),
+}
+
+impl TcpTransport {
+    /// A transport that gives peers what `regions` names.
+    pub fn new(regions: Arc<dyn RegionTable>) -> Self {
+        Self {
+            regions,
+            service: Mutex::new(None),
+        }
+    }
+
+    /// Hands a command to the service thread, and starts that if need be. If it cannot be started, the
+    /// command is dropped with its answer: nothing was proved.
+    fn tell(&self, command: Command) {
+        let mut service = self.service.lock().unwrap_or_else(|e| e.into_inner());
+        if service.is_none() {
+            match Service::start(Arc::clone(&self.regions)) {
+                Ok(started) => *service = Some(started),
+                Err(error) => log::error!("tcp: cannot start the service thread: {error}"),
+            }
+        }
+        if let Some(service) = &*service {
+            if service.commands.send(command).is_err() {
+                log::error!("tcp: the service thread is gone");
+            }
+            service.wake();
+        }
+    }
+}
+
+impl Handle {
+    fn wake(&self) {
+        // It fails only if the counter is full, and then the thread is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl fmt::Debug for TcpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TcpTransport")
+    }
+}
+
+impl Drop for TcpTransport {
+    fn drop(&mut self) {
+        let service = self.service.get_mut().unwrap_or_else(|e| e.into_inner());
+        let Some(service) = service.take() else {
+            return;
+        };
+        // The thread ends when it finds that no sender is left.
+        drop(service.commands);
+        let _ = rustix::io::write(&service.wake, &1u64.to_ne_bytes());
+        // An answer may hold the last reference to the transport, and then this is that thread.
+        if service.thread.thread().id() != thread::current().id() && service.thread.join().is_err()
+        {
+            log::error!("tcp: the service thread panicked");
+        }
+    }
+}
+
+impl Transport for TcpTransport {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn endpoint(&self, _worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+        Ok(Box::new(TcpEndpoint::new(clock)?))
+    }
+
+    fn admit(&self, lane: InboundLane) {
+        self.tell(Command::Admit(lane));
+    }
+
+    fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
+        self.tell(Command::Fence(session, lane, epoch, answer));
+    }
+
+    fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
+        self.tell(Command::Retire(session, answer));
+    }
+}
+
+/// What the service thread remembers of an inbound lane.
+#[derive(Debug, Default)]
+struct Record {
+    /// The newest epoch that was admitted.
+    admitted: Epoch,
+    /// The newest epoch that was fenced.
+    fenced: Epoch,
+    /// The connection that is served, of epoch `admitted`.
+    token: Option<u64>,
+    /// What was delivered in epochs that ended, the newest last.
+    counts: VecDeque<(Epoch, u32)>,
+}
+
+impl Record {
+    fn handle_ended(&mut self, delivered: u32) {
+        self.token = None;
+        if self.counts.len() == COUNTS_MAX {
+            self.counts.pop_front();
+        }
+        self.counts.push_back((self.admitted, delivered));
+    }
+
+    /// What was delivered in an epoch that ended; 0 if there was none such, or too long ago.
+    fn delivered(&self, epoch: Epoch) -> u32 {
+        let count = self.counts.iter().rev().find(|(of, _)| *of == epoch);
+        count.map_or(0, |(_, delivered)| *delivered)
+    }
+}
+
+/// A connection, whose it is, and what epoll was told to wait for.
+struct Inbound {
+    session: SessionId,
+    lane: LaneId,
+    interest: EventFlags,
+    served: Served,
+}
+
+/// The service thread.
+struct Service {
+    regions: Arc<dyn RegionTable>,
+    epoll: OwnedFd,
+    wake: Arc<OwnedFd>,
+    commands: Receiver<Command>,
+    records: HashMap<SessionId, HashMap<LaneId, Record>>,
+    inbound: HashMap<u64, Inbound>,
+    token_last: u64,
+}
+
+impl Service {
+    fn start(regions: Arc<dyn RegionTable>) -> io::Result<Handle> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let (sender, commands) = mpsc::channel();
+        let service = Self {
+            regions,
+            epoll,
+            wake: Arc::clone(&wake),
+            commands,
+            records: HashMap::new(),
+            inbound: HashMap::new(),
+            token_last: WAKE,
+        };
+        let thread = thread::Builder::new()
+            .name("polyrail-tcp".into())
+            .spawn(move || service.run())?;
+        Ok(Handle {
+            commands: sender,
+            wake,
+            thread,
+        })
+    }
+
+    fn run(mut self) {
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        loop {
+            let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut events, None) {
+                Ok((events, _)) => events,
+                Err(rustix::io::Errno::INTR) => &[],
+                Err(error) => {
+                    log::error!("tcp: epoll_wait: {error}; no inbound lane is served any more");
+                    return;
+                }
+            };
+            for event in events {
+                match event.data.u64() {
+                    WAKE => {
+                        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+                    }
+                    token => self.turn(token),
+                }
+                // A fence waits for one lane's turn, not for everybody's.
+                if !self.handle_commands() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Does what was asked for meanwhile. `false`: nobody is left to ask.
+    fn handle_commands(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Admit(lane)) => self.admit(lane),
+                Ok(Command::Fence(session, lane, epoch, answer)) => {
+                    answer(self.fence(session, lane, epoch));
+                }
+                Ok(Command::Retire(session, answer)) => {
+                    self.retire(session);
+                    answer();
+                }
+                Err(mpsc::TryRecvError::Empty) => return true,
+                Err(mpsc::TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn turn(&mut self, token: u64) {
+        let Some(inbound) = self.inbound.get_mut(&token) else {
+            return;
+        };
+        let ended = match inbound.served.turn(&*self.regions) {
+            Ok(()) => {
+                let interest = inbound.served.interest();
+                if interest == inbound.interest {
+                    return;
+                }
+                inbound.interest = interest;
+                let stream = &inbound.served.stream;
+                epoll::modify(&self.epoll, stream, EventData::new_u64(token), interest)
+                    .map_err(|error| error.to_string())
+            }
+            Err(End::Over) => {
+                self.end(token);
+                return;
+            }
+            Err(end) => Err(end.to_string()),
+        };
+        if let Err(text) = ended {
+            let Inbound { lane, served, .. } = inbound;
+            log::warn!("tcp: {}: {text}; {lane:?} closed", served.peer);
+            self.end(token);
+        }
+    }
+
+    /// Drops a connection: nothing is received for it any more.
+    fn end(&mut self, token: u64) {
+        let Some(inbound) = self.inbound.remove(&token) else {
+            return;
+        };
+        abort(&inbound.served.stream);
+        let lanes = self.records.get_mut(&inbound.session);
+        if let Some(record) = lanes.and_then(|lanes| lanes.get_mut(&inbound.lane)) {
+            record.handle_ended(inbound.served.delivered());
+        }
+    }
+
+    /// What is remembered of a lane. `None`: there is no room, so it was never and will never be admitted.
+    fn record(&mut self, session: SessionId, lane: LaneId) -> Option<&mut Record> {
+        let lanes = self.records.entry(session).or_default();
+        if lanes.len() >= LANES_PER_SESSION_MAX && !lanes.contains_key(&lane) {
+            return None;
+        }
+        Some(lanes.entry(lane).or_default())
+    }
+
+    fn admit(&mut self, lane: InboundLane) {
+        let refusal = if self.record(lane.session, lane.lane).is_none() {
+            Some((Refusal::Full, "this session has too many lanes"))
+        } else if !self.begins(&lane) {
+            Some((Refusal::EpochFenced, "this epoch of the lane is over"))
+        } else {
+            None
+        };
+        let frame = match refusal {
+            None => Frame::LaneReady {
+                works_max: WORKS_MAX,
+                work_bytes_max: WORK_BYTES_MAX,
+            },
+            Some((reason, text)) => Frame::Refused {
+                reason,
+                text: text.into(),
+            },
+        };
+        let (session, number) = (lane.session, lane.lane);
+        let answered = greet(&lane, &frame).and_then(|()| match refusal {
+            None => self.serve(lane),
+            Some(_) => Ok(()),
+        });
+        if let Err(error) = answered {
+            log::debug!("tcp: {number:?} of {session:?} not admitted: {error}");
+        }
+    }
+
+    /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over.
+    ///
+    /// An epoch begins twice only if nothing was delivered in it: its initiator gave up waiting for
+    /// [`Frame::LaneReady`] and tried anew.
+    fn begins(&mut self, lane: &InboundLane) -> bool {
+        let Some(record) = self.record(lane.session, lane.lane) else {
+            return false;
+        };
+        let (admitted, fenced, token) = (record.admitted, record.fenced, record.token);
+        let before = record.delivered(lane.epoch);
+        if lane.epoch <= fenced || lane.epoch < admitted {
+            return false;
+        }
+        let served = token.and_then(|token| self.inbound.get(&token));
+        let delivered = served.map_or(before, |inbound| inbound.served.delivered());
+        if lane.epoch == admitted && delivered > 0 {
+            return false;
+        }
+        if let Some(token) = token {
+            self.end(token);
+        }
+        // Before it is greeted: from then on the initiator relies on older epochs being over.
+        if let Some(record) = self.record(lane.session, lane.lane) {
+            record.admitted = lane.epoch;
+        }
+        true
+    }
+
+    fn serve(&mut self, lane: InboundLane) -> io::Result<()> {
+        let InboundLane {
+            session,
+            lane,
+            stream,
+            ..
+        } = lane;
+        let peer = stream.peer_addr()?;
+        let interest = EventFlags::IN;
+        self.token_last += 1;
+        let token = self.token_last;
+        epoll::add(&self.epoll, &stream, EventData::new_u64(token), interest)?;
+        if let Some(record) = self.record(session, lane) {
+            record.token = Some(token);
+        }
+        let inbound = Inbound {
+            session,
+            lane,
+            interest,
+            served: Served::new(stream, peer),
+        };
+        self.inbound.insert(token, inbound);
+        Ok(())
+    }
+
+    fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> u32 {
+        let Some(record) = self.record(session, lane) else {
+            return 0;
+        };
+        record.fenced = record.fenced.max(epoch);
+        let served = record.token.filter(|_| record.admitted <= epoch);
+        if let Some(token) = served {
+            self.end(token);
+        }
+        let record = self.record(session, lane);
+        record.map_or(0, |record| record.delivered(epoch))
+    }
+
+    fn retire(&mut self, session: SessionId) {
+        let lanes = self.records.remove(&session).unwrap_or_default();
+        for token in lanes.into_values().filter_map(|record| record.token) {
+            self.end(token);
+        }
+    }
+}
+
+/// Answers an inbound lane's greeting. A fresh connection has room for so few bytes; one that has not is
+/// not worth waiting for.
+fn greet(lane: &InboundLane, frame: &Frame) -> io::Result<()> {
+    lane.stream.set_nonblocking(true)?;
+    lane.stream.set_nodelay(true)?;
+    let mut bytes = Greeting::ours(Purpose::Lane).encode().to_vec();
+    codec::encode(frame, &mut bytes).map_err(io::Error::other)?;
+    (&lane.stream).write_all(&bytes)
+}
