@@ -49,6 +49,7 @@ pub(crate) struct ServeArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    check_reach(args)?;
     // Signals are caught before anybody can know that we run.
     let ends = ends(args.end_with_stdin)?;
     let config = config(args);
@@ -65,6 +66,21 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     log::info!("ending: {reason}");
     engine.shutdown();
     Ok(())
+}
+
+/// The engine checks this as well, but it cannot name our flags.
+fn check_reach(args: &ServeArgs) -> Result<(), Failure> {
+    let rails = args.rails.iter().flat_map(|rails| rails.0.iter().copied());
+    let beyond = std::iter::once(args.listen.ip())
+        .chain(rails)
+        .find(|address| !address.is_loopback());
+    match beyond {
+        Some(address) if !args.insecure => Err(Failure::Usage(format!(
+            "{address} is beyond loopback, where anybody could use this memory; \
+             give --insecure to accept that, or listen on 127.0.0.1"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn config(args: &ServeArgs) -> Config {

@@ -54,13 +54,11 @@ pub(crate) fn count_range(text: &str) -> Result<Doubling, String> {
 const COUNT_MAX: u64 = 1 << 20;
 
 fn range(text: &str, parse: impl Fn(&str) -> Result<u64, String>) -> Result<Doubling, String> {
-    let (first, last) = match text.split_once("..") {
-        Some((first, last)) => (parse(first)?, parse(last)?),
-        None => (parse(text)?, parse(text)?),
-    };
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    let (first, last) = (parse(from)?, parse(to)?);
     if first > last {
         return Err(format!(
-            "\"{text}\" runs backwards; write the smaller one first, {last}..{first}"
+            "\"{text}\" runs backwards; write the smaller one first, {to}..{from}"
         ));
     }
     Ok(Doubling { first, last })
