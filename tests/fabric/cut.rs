@@ -17,7 +17,7 @@ const RECOVERY_MAX: Duration = Duration::from_secs(5);
 /// How long a single step may take.
 const STEP: Duration = Duration::from_secs(8);
 
-/// Bytes that are traffic, and bytes that are not.
+/// Bytes that are traffic: about a tenth of a second's. And bytes that are not.
 const MUCH: u64 = 4_000_000;
 const LITTLE: u64 = 250_000;
 
@@ -76,7 +76,8 @@ fn wait_for_bytes(fabric: &Fabric, bench: &mut Bench, rail: usize, bytes: u64, w
     });
 }
 
-/// Until, in one stretch, each other rail has carried much and this one nothing to speak of.
+/// Until, in one stretch, each other rail has carried what takes it half a second, and this one nothing to
+/// speak of: long enough that the engine cannot have missed the cut.
 fn wait_for_others(fabric: &Fabric, bench: &mut Bench, rail: usize) {
     let mut from = fabric.carried();
     until(
@@ -98,7 +99,7 @@ fn wait_for_others(fabric: &Fabric, bench: &mut Bench, rail: usize) {
             let others = (0..moved.len()).filter(|other| *other != rail);
             others
                 .map(|other| moved[other])
-                .all(|bytes| bytes >= MUCH)
+                .all(|bytes| bytes >= 6 * MUCH)
                 .then_some(())
         },
     );
@@ -111,7 +112,7 @@ fn judge(name: &str, ended: &Ended, rail: usize, times: &Times) {
     assert_eq!(cell["failed_requests"], 0, "{name}");
     assert_eq!(cell["verified"], true, "{name}");
     let timeline = Timeline::of(&cell);
-    let taken_over = timeline.taken_over_after(times.cut);
+    let taken_over = timeline.taken_over_after(times);
     let back = timeline.carries_after(rail, times.restored);
     println!(
         "{name}: cut at {:?}; the others at 0.9 of their rate after {taken_over:?}; \
@@ -144,16 +145,26 @@ impl<'a> Timeline<'a> {
         })
     }
 
-    /// From `cut` until a bucket in which all together carried 0.9 of what the others did before.
-    fn taken_over_after(&self, cut: Duration) -> Option<Duration> {
+    /// From the cut until the dip that it made, if any, was over: until all together carried 0.9 of what
+    /// the others did before. `None`: never.
+    fn taken_over_after(&self, times: &Times) -> Option<Duration> {
         let total = |bucket: &Value| bucket["gbytes_per_sec"].as_f64().unwrap_or_default();
-        let before = self.buckets().filter(|(start, _)| *start < cut);
+        let before = self.buckets().filter(|(start, _)| *start < times.cut);
         let rates: Vec<f64> = before.map(|(_, bucket)| total(bucket)).collect();
         let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
         let others = mean * (RATES_MBIT.len() - 1) as f64 / RATES_MBIT.len() as f64;
-        let good =
-            |(start, bucket): &(Duration, &Value)| *start >= cut && total(bucket) >= 0.9 * others;
-        self.buckets().find(good).map(|(start, _)| start - cut)
+        let is_low = |(_, bucket): &(Duration, &Value)| total(bucket) < 0.9 * others;
+        let mut dip = self
+            .buckets()
+            .skip_while(|(start, _)| *start < times.cut)
+            .skip_while(|bucket| !is_low(bucket) && bucket.0 < times.restored)
+            .peekable();
+        match dip.peek()? {
+            (start, _) if *start >= times.restored => Some(Duration::ZERO),
+            _ => dip
+                .find(|bucket| !is_low(bucket))
+                .map(|(start, _)| start - times.cut),
+        }
     }
 
     /// From `restored` until a bucket in which the rail carried data.

@@ -25,7 +25,8 @@ const BACK: f64 = 0.8;
 pub(super) struct Story {
     /// From the cut to the end of the last bucket in which the rail was used.
     pub(super) last_used: Option<Duration>,
-    /// From the cut until the other rails together carried 0.9 of what they did before.
+    /// From the cut until the dip that it made, if any, was over: until the other rails together carried
+    /// 0.9 of what they did before.
     pub(super) recovered: Option<Duration>,
     /// From the restore until the rail was used.
     pub(super) used_again: Option<Duration>,
@@ -36,11 +37,8 @@ pub(super) struct Story {
 impl Story {
     /// Reads it off the buckets.
     pub(super) fn new(history: &History) -> Self {
-        let &History {
-            ref buckets,
-            cut_at,
-            restored_at,
-        } = history;
+        let buckets = &history.buckets;
+        let (cut_at, restored_at) = (history.cut_at, history.restored_at);
         let cut = CUT.index();
         let before: Vec<&Bucket> = buckets.iter().filter(|b| b.end() <= cut_at).collect();
         let during = || {
@@ -55,9 +53,8 @@ impl Story {
             last_used: during()
                 .rfind(|b| is_used(b, cut))
                 .map(|b| b.end() - cut_at),
-            recovered: during()
-                .find(|b| b.total() - b.rate(cut) >= 0.9 * others)
-                .map(|b| b.start - cut_at),
+            recovered: dip_end(during(), |b| b.total() - b.rate(cut) < 0.9 * others)
+                .map(|end| end.saturating_sub(cut_at)),
             used_again: used_again(buckets, restored_at),
             share_again: after()
                 .find(|b| is_used(b, cut) && share(b, cut) >= BACK * former_share)
@@ -85,6 +82,20 @@ impl Story {
             TICK.as_millis()
         )
     }
+}
+
+/// When the first run of low buckets was over; at once if none is low, `None` if it was not.
+fn dip_end<'a>(
+    mut buckets: impl Iterator<Item = &'a Bucket> + Clone,
+    is_low: impl Fn(&Bucket) -> bool,
+) -> Option<Duration> {
+    if !buckets.clone().any(&is_low) {
+        return buckets.next().map(|_| Duration::ZERO);
+    }
+    buckets
+        .skip_while(|b| !is_low(b))
+        .find(|b| !is_low(b))
+        .map(|b| b.start)
 }
 
 /// From the restore until the cut rail was used again.
