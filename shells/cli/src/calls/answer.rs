@@ -1,0 +1,165 @@
+//! The owner's side of the calls.
+
+use polyrail::{Calls, Engine, Region};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{CALL_BYTES_MAX, Method, Painted, Poison, cpu_seconds};
+use crate::pattern::Pattern;
+use crate::pattern::memory::{self, Span};
+use crate::serve::SEGMENT;
+
+/// Answers calls about the segment that `serve` offers.
+pub(crate) struct MemoryCalls;
+
+impl Calls for MemoryCalls {
+    fn call(&self, engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+        let region = engine
+            .local_segment(SEGMENT)
+            .and_then(|segment| engine.region(segment))
+            .ok_or_else(|| format!("there is no segment {SEGMENT} here"))?;
+        answer(&region, method, body)
+    }
+}
+
+fn answer(region: &Region, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+    match method_of(method)? {
+        Method::Poison => {
+            let Poison { span, value } = decode(body)?;
+            check_length(span)?;
+            encode(&memory::poison(region, span, value).map_err(|e| e.to_string())?)
+        }
+        Method::Fill => {
+            let (span, pattern) = painted(body)?;
+            let filled = memory::fill(region, span, span.offset, pattern);
+            encode(&filled.map_err(|e| e.to_string())?)
+        }
+        Method::Check => {
+            let (span, pattern) = painted(body)?;
+            let found = memory::check(region, span, span.offset, pattern);
+            encode(&found.map_err(|e| e.to_string())?)
+        }
+        Method::CpuTime => {
+            decode::<()>(body)?;
+            encode(&cpu_seconds())
+        }
+    }
+}
+
+fn method_of(number: u16) -> Result<Method, String> {
+    [Method::Poison, Method::Fill, Method::Check, Method::CpuTime]
+        .into_iter()
+        .find(|method| *method as u16 == number)
+        .ok_or_else(|| format!("there is no method {number} here; they are 1 to 4"))
+}
+
+fn painted(body: &[u8]) -> Result<(Span, Pattern), String> {
+    let Painted { span, seed, sample } = decode(body)?;
+    check_length(span)?;
+    Ok((span, Pattern::new(seed, sample)))
+}
+
+fn check_length(span: Span) -> Result<(), String> {
+    if span.bytes > CALL_BYTES_MAX {
+        return Err(format!(
+            "{} bytes are too many for one call; ask for up to {CALL_BYTES_MAX}",
+            span.bytes
+        ));
+    }
+    Ok(())
+}
+
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    match postcard::take_from_bytes(body) {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(format!("{} bytes too many in the call's body", rest.len())),
+        Err(e) => Err(format!(
+            "the call's body of {} bytes makes no sense: {e}",
+            body.len()
+        )),
+    }
+}
+
+fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
+    postcard::to_allocvec(value).map_err(|e| format!("cannot encode the answer: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::pattern::memory::Mismatch;
+    use polyrail::Access;
+
+    const BYTES: u64 = 64 * 1024;
+
+    fn region() -> Region {
+        Region::allocate(BYTES, Access::RemoteReadWrite).unwrap()
+    }
+
+    fn ask<T: DeserializeOwned>(region: &Region, method: Method, body: impl Serialize) -> T {
+        let body = postcard::to_allocvec(&body).unwrap();
+        let answer = answer(region, method as u16, &body).unwrap();
+        postcard::from_bytes(&answer).unwrap()
+    }
+
+    #[test]
+    fn a_filled_span_checks_until_it_is_poisoned() {
+        let region = region();
+        let span = Span {
+            offset: 100,
+            bytes: 5000,
+        };
+        let painted = Painted {
+            span,
+            seed: 1,
+            sample: 9,
+        };
+        ask::<()>(&region, Method::Fill, painted);
+        assert_eq!(
+            ask::<Option<Mismatch>>(&region, Method::Check, painted),
+            None
+        );
+        let one = Span {
+            offset: 200,
+            bytes: 1,
+        };
+        let value = !Pattern::new(1, 9).byte(200);
+        ask::<()>(&region, Method::Poison, Poison { span: one, value });
+        let found: Option<Mismatch> = ask(&region, Method::Check, painted);
+        assert_eq!(found.map(|f| (f.offset, f.got)), Some((200, value)));
+    }
+
+    #[test]
+    fn processor_time_is_more_than_nothing() {
+        assert!(ask::<f64>(&region(), Method::CpuTime, ()) > 0.0);
+    }
+
+    #[test]
+    fn bad_calls_are_errors_that_name_value_and_limit() {
+        let region = region();
+        let body = |offset, bytes| {
+            let span = Span { offset, bytes };
+            postcard::to_allocvec(&Painted {
+                span,
+                seed: 0,
+                sample: 0,
+            })
+            .unwrap()
+        };
+        let long = [body(0, 1), vec![0]].concat();
+        // (name, method, body, what the error names)
+        let cases: [(&str, u16, Vec<u8>, &str); 6] = [
+            ("unknown method", 5, vec![], "5"),
+            ("no body", 2, vec![], "0 bytes"),
+            ("bytes left over", 3, long, "1 bytes too many"),
+            ("past the end", 2, body(BYTES, 1), "65536"),
+            ("overflow", 3, body(u64::MAX, 2), "18446744073709551615"),
+            ("too long", 3, body(0, CALL_BYTES_MAX + 1), "16777217"),
+        ];
+        for (name, method, body, part) in cases {
+            let error = answer(&region, method, &body).unwrap_err();
+            assert!(error.contains(part), "{name}: {error}");
+        }
+    }
+}

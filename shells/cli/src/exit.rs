@@ -1,0 +1,48 @@
+//! How the program ends.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// Why the program ends other than well. The text says what happened, where, and what would be right.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Failure {
+    /// It ran, and the verdict is bad: a wrong byte, a failed request.
+    Verdict(String),
+    /// It was asked for something that makes no sense.
+    Usage(String),
+    /// The environment failed it: an address in use, a peer that is not there or was lost.
+    Environment(String),
+}
+
+impl Failure {
+    /// The exit code that scripts rely on.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Verdict(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Environment(_) => 3,
+        })
+    }
+
+    /// A mistake of whoever asked, or of the surroundings, as the engine's errors tell them apart.
+    pub(crate) fn from_engine(is_usage: bool, text: String) -> Self {
+        if is_usage {
+            Self::Usage(text)
+        } else {
+            Self::Environment(text)
+        }
+    }
+
+    /// Standard output could not be written, for instance because its reader left.
+    pub(crate) fn output(error: io::Error) -> Self {
+        Self::Environment(format!("cannot write to standard output: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Verdict(text) | Self::Usage(text) | Self::Environment(text)) = self;
+        f.write_str(text)
+    }
+}

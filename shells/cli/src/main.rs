@@ -1,0 +1,99 @@
+//! The program `polyrail`: a target ([`serve`]), a benchmark ([`bench`]) and a demonstration ([`demo`]) of
+//! the engine.
+//!
+//! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
+//! and the verdict is bad, 2 when it was asked for something that makes no sense, 3 when the environment
+//! (an address, a peer) failed it: see [`exit`].
+
+mod address;
+mod bench;
+mod calls;
+mod chart;
+mod demo;
+mod exit;
+mod pattern;
+mod sample;
+mod serve;
+mod session;
+mod sizes;
+mod target;
+mod timeline;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Moves bytes between the memories of machines that are joined by many unequal links.
+#[derive(Parser)]
+#[command(
+    name = "polyrail",
+    version,
+    after_help = "Exit codes: 0 good, 1 the verdict is bad, 2 wrong usage, 3 the environment failed.\n\
+                  RUST_LOG=info shows more on standard error.\n\n\
+                  Example:\n  polyrail demo"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Shows four unequal rails, one of which is cut and comes back, and that no byte is lost.
+    Demo(demo::DemoArgs),
+    /// Runs a target: offers memory to peers until it is told to end.
+    Serve(serve::ServeArgs),
+    /// Measures writes or reads of a target's memory.
+    Bench(bench::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    let command = Arguments::parse().command;
+    start_logging(&command);
+    let verdict = match command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    };
+    match verdict {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nobody is left to be told if standard error is gone too.
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("error: {failure}\n"),
+            );
+            failure.code()
+        }
+    }
+}
+
+/// Warnings and worse go to standard error. The demonstration breaks a rail on purpose, so warnings about
+/// it would only smear its table.
+fn start_logging(command: &Command) {
+    let level = match command {
+        Command::Demo(_) => "error",
+        Command::Serve(_) | Command::Bench(_) => "warn",
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        for command in Arguments::command().get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+}

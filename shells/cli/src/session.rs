@@ -1,0 +1,103 @@
+//! What an initiator holds while it moves bytes: an engine, a buffer, and the target's memory.
+
+use std::sync::Arc;
+
+use polyrail::{Access, Config, Engine, Hooks, Region, SegmentId};
+
+use crate::calls::ask::Owner;
+use crate::exit::Failure;
+use crate::serve::SEGMENT;
+use crate::sizes;
+
+/// The name of the local segment. No peer may touch it.
+const BUFFER: &str = "buffer";
+
+/// An open connection to a target's memory.
+pub(crate) struct Session {
+    /// The engine.
+    pub(crate) engine: Engine,
+    /// `HOST:PORT` of the target.
+    pub(crate) target: String,
+    /// The target's memory.
+    pub(crate) remote: SegmentId,
+    /// Our own, of [`Self::bytes`].
+    pub(crate) local: SegmentId,
+    /// Our own, to fill and check.
+    pub(crate) region: Arc<Region>,
+    /// How much of either memory is used: what was asked for, or all that the target has.
+    pub(crate) bytes: u64,
+}
+
+impl Session {
+    /// Opens the target's memory and allocates a buffer of the same size, at most `bytes_max`.
+    pub(crate) fn open(
+        config: Config,
+        hooks: Hooks,
+        target: &str,
+        bytes_max: u64,
+    ) -> Result<Self, Failure> {
+        let here = here(&config);
+        let engine = Engine::with_hooks(config, hooks).map_err(|e| {
+            Failure::from_engine(
+                e.is_usage(),
+                format!("cannot start an engine on {here}: {e}"),
+            )
+        })?;
+        let remote = engine
+            .open_segment(&format!("{target}/{SEGMENT}"))
+            .map_err(|e| {
+                let text = format!("cannot open {SEGMENT} of target {target} from {here}: {e}");
+                Failure::from_engine(e.is_usage(), text)
+            })?;
+        let offered = engine.segment_bytes(remote).unwrap_or(0);
+        let bytes = offered.min(bytes_max);
+        let (local, region) = buffer(&engine, bytes)?;
+        Ok(Self {
+            engine,
+            target: target.to_owned(),
+            remote,
+            local,
+            region,
+            bytes,
+        })
+    }
+
+    /// The program that owns the target's memory.
+    pub(crate) fn owner(&self) -> Owner<'_> {
+        Owner {
+            engine: &self.engine,
+            remote: self.remote,
+            target: &self.target,
+        }
+    }
+
+    /// Bytes acknowledged on each rail since the engine started.
+    pub(crate) fn rail_bytes(&self) -> Vec<u64> {
+        self.engine.rails().iter().map(|rail| rail.bytes).collect()
+    }
+}
+
+fn buffer(engine: &Engine, bytes: u64) -> Result<(SegmentId, Arc<Region>), Failure> {
+    let failed = |e: &dyn std::fmt::Display| {
+        let size = sizes::show_size(bytes);
+        Failure::Environment(format!("cannot allocate a buffer of {size}: {e}"))
+    };
+    let local = engine
+        .allocate(BUFFER, bytes, Access::Local)
+        .map_err(|e| failed(&e))?;
+    let region = engine
+        .region(local)
+        .ok_or_else(|| failed(&"the engine does not know it"))?;
+    Ok((local, region))
+}
+
+/// This end, for errors.
+fn here(config: &Config) -> String {
+    match config.rails.as_slice() {
+        [] => "this host, any address".to_owned(),
+        rails => {
+            let texts: Vec<String> = rails.iter().map(ToString::to_string).collect();
+            texts.join(",")
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The program from outside: flags, exit codes, and what strangers can do to it.
+
+mod bench;
+mod demo;
+mod harness;
+mod serve;
+mod usage;

@@ -1,0 +1,20 @@
+//! The program over shaped links between two network namespaces, and what it does when they break.
+//!
+//! Needs the program (`cargo build --release`, or `POLYRAIL_BIN=PATH`), `ip` and `tc`, for the shares also
+//! `iperf3`, and the right to make network namespaces: root, or a user namespace of one's own:
+//!
+//! ```text
+//! cargo test --release -p polyrail-tests-fabric -- --nocapture
+//! unshare -Urnm cargo test --release -p polyrail-tests-fabric -- --nocapture
+//! ```
+//!
+//! Where it cannot run it says why and passes, unless `CI=true`: then it fails. Fabrics are laid one at a
+//! time, whatever the number of test threads, or they would take each other's processor.
+
+mod cut;
+mod death;
+mod fabric;
+mod iperf;
+mod program;
+mod shares;
+mod waiting;

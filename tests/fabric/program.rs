@@ -1,0 +1,223 @@
+//! The program on the hosts of a fabric.
+
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::fabric::{End, Fabric, address};
+use crate::waiting::until;
+
+/// How long starting may take.
+const START: Duration = Duration::from_secs(20);
+
+/// The program under test: `POLYRAIL_BIN`, or what was built beside this test.
+#[track_caller]
+fn binary() -> PathBuf {
+    if let Some(path) = env::var_os("POLYRAIL_BIN") {
+        return path.into();
+    }
+    let test = env::current_exe().expect("a test knows where it is");
+    // TARGET/PROFILE/deps/this
+    let profile = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("it is in a build folder");
+    let found = profile.join("polyrail");
+    assert!(
+        found.exists(),
+        "there is no {}: run `cargo build --release` first and test with --release, \
+         or set POLYRAIL_BIN to the program",
+        found.display()
+    );
+    found
+}
+
+/// A target on its host; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Target {
+    child: Child,
+    /// `HOST:PORT` on rail 0.
+    pub(crate) address: String,
+}
+
+impl Target {
+    /// Starts one that uses all rails.
+    #[track_caller]
+    pub(crate) fn start(fabric: &Fabric) -> Self {
+        let mut child = fabric
+            .on(End::Target, binary())
+            .args([
+                "serve",
+                "--listen",
+                &format!("{}:0", address(0, End::Target)),
+            ])
+            .args(["--rails", &fabric.addresses(End::Target)])
+            .args(["--memory", "256MiB", "--insecure"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the target starts");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("it is piped");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("a pipe can be read");
+        let address = line
+            .strip_prefix("listening ")
+            .and_then(|rest| rest.split(' ').next());
+        let address = address.map(str::to_owned).unwrap_or_default();
+        let target = Self { child, address };
+        assert!(
+            !target.address.is_empty(),
+            "the target said \"{}\"",
+            line.trim_end()
+        );
+        target
+    }
+
+    /// Sends it a signal by name, as `kill` takes it.
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = Command::new("kill")
+            .args(["-s", name, &self.child.id().to_string()])
+            .status();
+        assert!(kill.expect("kill can be run").success());
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A benchmark on the initiator's host; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+    measuring: Receiver<Instant>,
+}
+
+/// How a benchmark ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// Its one cell.
+    #[track_caller]
+    pub(crate) fn cell(&self) -> Value {
+        let parsed = serde_json::from_str(self.stdout.trim());
+        parsed.unwrap_or_else(|e| panic!("not one cell ({e}): {self:?}"))
+    }
+}
+
+impl Bench {
+    /// Starts one over all rails.
+    #[track_caller]
+    pub(crate) fn start(fabric: &Fabric, target: &Target, flags: &str) -> Self {
+        let mut child = fabric
+            .on(End::Initiator, binary())
+            .args(["bench", "--json", "--target", &target.address])
+            .args(["--rails", &fabric.addresses(End::Initiator)])
+            .args(flags.split_whitespace())
+            .env("RUST_LOG", "info")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the benchmark starts");
+        let (tell, measuring) = channel();
+        let stdout = child.stdout.take().map(|mut stdout| {
+            thread::spawn(move || {
+                let mut text = String::new();
+                // What is not text fails where it is read as JSON.
+                let _ = stdout.read_to_string(&mut text);
+                text
+            })
+        });
+        let stderr = child.stderr.take();
+        let stderr = stderr.map(|stderr| thread::spawn(move || follow(stderr, &tell)));
+        Self {
+            child,
+            stdout,
+            stderr,
+            measuring,
+        }
+    }
+
+    /// Waits until the warm-up is over; answers when that was.
+    #[track_caller]
+    pub(crate) fn until_measuring(&mut self) -> Instant {
+        until("the benchmark measures", START, || {
+            self.expect_running();
+            self.measuring.try_recv().ok()
+        })
+    }
+
+    /// Fails if it has ended already.
+    #[track_caller]
+    pub(crate) fn expect_running(&mut self) {
+        let status = self.child.try_wait().expect("a child can be waited for");
+        assert!(
+            status.is_none(),
+            "the benchmark ended too early: {:?}",
+            self.ended()
+        );
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn finish(mut self, bound: Duration) -> Ended {
+        until("the benchmark ends", bound, || {
+            self.child.try_wait().expect("a child can be waited for")
+        });
+        self.ended()
+    }
+
+    fn ended(&mut self) -> Ended {
+        let code = self.child.wait().expect("a child can be waited for").code();
+        let text = |reader: Option<JoinHandle<String>>| {
+            reader
+                .map(|reader| reader.join().expect("the reader ends"))
+                .unwrap_or_default()
+        };
+        Ended {
+            code,
+            stdout: text(self.stdout.take()),
+            stderr: text(self.stderr.take()),
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Collects standard error and tells when the measuring starts.
+fn follow(stderr: ChildStderr, measuring: &Sender<Instant>) -> String {
+    let mut text = String::new();
+    for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        if line.contains("measuring") {
+            // The test may have ended.
+            let _ = measuring.send(Instant::now());
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
