@@ -1,4 +1,4 @@
-//! The program `polyrail`: a target ([`serve`]), a benchmark ([`bench`]) and a demonstration ([`demo`]) of
+//! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]) and a demonstration ([`demo`]) of
 //! the engine.
 //!
 //! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
