@@ -5,6 +5,7 @@
 //! compare-and-swap on a cell of the ring. A producer that is preempted between the two delays nobody: its
 //! slot is not in the ring yet. (`heapless::mpmc` is deprecated for exactly that stall.)
 
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use crossbeam_utils::CachePadded;
@@ -36,11 +37,14 @@ impl Slot {
 /// A ring over memory that the caller owns. The capacity is the shorter of the two arrays.
 ///
 /// [`Self::push`] may be called from any thread, [`Self::pop`] from one at a time.
+///
+/// `S` and `C` are whatever holds the memory: slices, or boxes where there is an allocator.
 #[derive(Debug)]
-pub struct Ring<'a> {
-    slots: &'a [Slot],
+pub struct Ring<S, C> {
+    slots: S,
     /// `lap << 32 | slot + 1`; slot 0 means empty. A cell serves lap after lap.
-    cells: &'a [AtomicU64],
+    cells: C,
+    count: usize,
     /// Head of the free list: `use count << 32 | slot`.
     free: CachePadded<AtomicU64>,
     tail: CachePadded<AtomicU64>,
@@ -51,15 +55,11 @@ pub struct Ring<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full(pub Entry);
 
-impl<'a> Ring<'a> {
+impl<S: Deref<Target = [Slot]>, C: Deref<Target = [AtomicU64]>> Ring<S, C> {
     /// An empty ring.
-    pub fn new(slots: &'a [Slot], cells: &'a [AtomicU64]) -> Self {
+    pub fn new(slots: S, cells: C) -> Self {
         let count = slots.len().min(cells.len()).min(NIL as usize - 1);
-        let (slots, cells) = (
-            slots.get(..count).unwrap_or(&[]),
-            cells.get(..count).unwrap_or(&[]),
-        );
-        for (index, slot) in slots.iter().enumerate() {
+        for (index, slot) in slots.iter().take(count).enumerate() {
             let next = if index + 1 < count {
                 index as u32 + 1
             } else {
@@ -67,13 +67,14 @@ impl<'a> Ring<'a> {
             };
             slot.next_free.store(next, Relaxed);
         }
-        for cell in cells {
+        for cell in cells.iter() {
             cell.store(0, Relaxed);
         }
         let first = if count == 0 { NIL } else { 0 };
         Self {
             slots,
             cells,
+            count,
             free: CachePadded::new(AtomicU64::new(u64::from(first))),
             tail: CachePadded::new(AtomicU64::new(0)),
             head: CachePadded::new(AtomicU64::new(0)),
@@ -145,7 +146,7 @@ impl<'a> Ring<'a> {
     }
 
     fn cell(&self, position: u64) -> Option<(&AtomicU64, u64)> {
-        let count = self.cells.len() as u64;
+        let count = self.count as u64;
         let lap = position.checked_div(count)? & u64::from(u32::MAX);
         self.cells
             .get((position % count) as usize)
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn full_gives_the_entry_back_and_order_is_kept() {
         let (slots, cells) = memory(3);
-        let ring = Ring::new(&slots, &cells);
+        let ring = Ring::new(&slots[..], &cells[..]);
         for lap in 0..10 {
             for i in 0..3 {
                 ring.push([lap * 3 + i; 8]).unwrap();
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_ring_without_memory_is_full_and_empty() {
-        let ring = Ring::new(&[], &[]);
+        let ring = Ring::new(&[][..], &[][..]);
         assert_eq!(ring.push([1; 8]), Err(Full([1; 8])));
         assert_eq!(ring.pop(), None);
         assert!(ring.is_empty());
@@ -230,7 +231,7 @@ mod tests {
         const PRODUCERS: u64 = 3;
         const EACH: u64 = if cfg!(miri) { 50 } else { 20_000 };
         let (slots, cells) = memory(7);
-        let ring = Ring::new(&slots, &cells);
+        let ring = Ring::new(&slots[..], &cells[..]);
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             for producer in 0..PRODUCERS {

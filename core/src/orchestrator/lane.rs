@@ -18,6 +18,8 @@ pub(super) const CHANGED: usize = 3;
 const SUSPECT_COPIES: usize = 4;
 /// Progress is expected within this many times the predicted time of the oldest attempt.
 const PROGRESS_FACTOR: u64 = 4;
+/// And incidents of the recent past double the least patience so many times at most.
+const PATIENCE_DOUBLINGS_MAX: u8 = 4;
 /// A fence message is repeated at most this many times its first interval apart.
 const MESSAGE_INTERVALS_MAX: u64 = 16;
 /// A lane may take at least this long to open for a probe, however short the probe interval.
@@ -625,9 +627,14 @@ impl Orchestrator<'_> {
         let oldest = self.attempts.at(lane.posted.front()?)?;
         let bytes = oldest.ahead_bytes.saturating_add(u64::from(oldest.length));
         let predicted = self.shared.delay_base(rail) + self.shared.rate(rail).time_for(bytes);
-        let patience = predicted
-            .times(PROGRESS_FACTOR)
-            .max(self.config.progress_floor);
+        // A rail that keeps being suspected may just be slower than it looks: it is given more time.
+        let flaps = self
+            .shared
+            .health(rail)
+            .map_or(0, |health| health.flaps())
+            .min(PATIENCE_DOUBLINGS_MAX);
+        let floor = self.config.progress_floor.times(1 << flaps);
+        let patience = predicted.times(PROGRESS_FACTOR).max(floor);
         Some(lane.progress_at.max(oldest.posted_at) + patience)
     }
 

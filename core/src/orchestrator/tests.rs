@@ -6,14 +6,12 @@ use std::collections::BTreeMap;
 use std::vec::Vec;
 use std::{format, vec};
 
-use core::sync::atomic::AtomicU64;
-
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 use super::*;
 use crate::plan::PlanRail;
 use crate::rail::estimate::EstimateConfig;
-use crate::rail::{Device, Rail, RailConfig};
+use crate::rail::{Device, Rail, RailConfig, Waiting};
 use crate::report::{Local, Remote, Status};
 use crate::units::{DeviceId, Rate, SegmentRef};
 use crate::work::{Cause, LaneLimits, Outcome, Place, Work};
@@ -86,7 +84,7 @@ struct World<'a> {
 fn shared(rails: u16) -> &'static Shared<'static> {
     let row: &'static [Rail] = Vec::leak((0..RAILS).map(|_| Rail::EMPTY).collect());
     let devices: &'static [Device] = Vec::leak((0..RAILS).map(|_| Device::EMPTY).collect());
-    let waiting: &'static [AtomicU64] = Vec::leak(vec![AtomicU64::new(0)]);
+    let waiting: &'static [Waiting] = Vec::leak(vec![Waiting::NO]);
     let shared = Box::leak(Box::new(Shared::new(row, devices, waiting, SLICE)));
     for i in 0..rails {
         let estimate = EstimateConfig {

@@ -146,27 +146,35 @@ pub struct RailView {
     pub rate: Rate,
 }
 
-/// What the workers of an engine share, over tables that the caller owns. All methods take `&self`.
+/// Since when a worker has had bytes that no rail took. Rows are the caller's memory, one for each worker.
 #[derive(Debug)]
+pub struct Waiting(AtomicU64);
+
+impl Waiting {
+    /// Not waiting, for the arrays that a caller hands in.
+    #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
+    pub const NO: Self = Self(AtomicU64::new(NOT_WAITING));
+}
+
+/// What the workers of an engine share, over tables that the caller owns. All methods take `&self`. It is
+/// only a view: any number of them over the same tables are the same thing.
+#[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
     rails: &'a [Rail],
     devices: &'a [Device],
-    /// Per worker: since when its oldest request has unposted bytes, in nanoseconds.
-    waiting: &'a [AtomicU64],
+    waiting: &'a [Waiting],
     slice_bytes: u32,
 }
 
 impl<'a> Shared<'a> {
-    /// Takes over the tables. `waiting` has one entry for each worker; `slice_bytes` is the usual slice.
-    pub fn new(
+    /// A view of the tables, whose rows start as `EMPTY` and `NO`. `waiting` has one row for each worker;
+    /// `slice_bytes` is the usual slice.
+    pub const fn new(
         rails: &'a [Rail],
         devices: &'a [Device],
-        waiting: &'a [AtomicU64],
+        waiting: &'a [Waiting],
         slice_bytes: u32,
     ) -> Self {
-        for since in waiting {
-            since.store(NOT_WAITING, Relaxed);
-        }
         Self {
             rails,
             devices,
@@ -366,7 +374,8 @@ impl<'a> Shared<'a> {
     /// Says since when a worker has had bytes to post; `None`: it has none.
     pub(crate) fn set_waiting(&self, worker: u16, since: Option<Instant>) {
         if let Some(cell) = self.waiting.get(usize::from(worker)) {
-            cell.store(since.map_or(NOT_WAITING, Instant::as_nanos), Release);
+            cell.0
+                .store(since.map_or(NOT_WAITING, Instant::as_nanos), Release);
         }
     }
 
@@ -375,11 +384,11 @@ impl<'a> Shared<'a> {
         let own = self
             .waiting
             .get(usize::from(worker))
-            .map_or(NOT_WAITING, |cell| cell.load(Acquire));
+            .map_or(NOT_WAITING, |cell| cell.0.load(Acquire));
         let mut count = 0;
         let mut oldest = true;
         for cell in self.waiting {
-            let since = cell.load(Acquire);
+            let since = cell.0.load(Acquire);
             count += u64::from(since != NOT_WAITING);
             oldest &= since >= own;
         }
@@ -394,7 +403,7 @@ impl<'a> Shared<'a> {
             .find(|other| {
                 self.waiting
                     .get(*other)
-                    .is_some_and(|cell| cell.load(Acquire) != NOT_WAITING)
+                    .is_some_and(|cell| cell.0.load(Acquire) != NOT_WAITING)
             })
             .map(|other| other as u16)
     }

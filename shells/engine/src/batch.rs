@@ -1,0 +1,246 @@
+//! Batches as the program holds them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use polyrail_core::batch::BatchReport;
+use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::work::Cause;
+
+use crate::segments::LocalSegment;
+use crate::worker::Post;
+
+/// A batch that was submitted. Dropping it changes nothing: the requests go on.
+#[derive(Clone)]
+pub struct Batch {
+    shared: Arc<Shared>,
+    post: Arc<Post>,
+}
+
+/// It has not ended in time. It goes on, and can be waited for again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitTimeout {
+    /// How long was waited.
+    pub after: Duration,
+    /// How it stood then.
+    pub status: BatchReport,
+}
+
+impl fmt::Display for WaitTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BatchReport {
+            ended, requests, ..
+        } = self.status;
+        write!(
+            f,
+            "not ended after {:?}: {ended} of {requests} requests have",
+            self.after
+        )
+    }
+}
+
+impl std::error::Error for WaitTimeout {}
+
+/// What a batch's handles and its worker share.
+pub(crate) struct Shared {
+    /// Its row with its worker.
+    pub(crate) slot: u32,
+    requests: u32,
+    /// Counters for a look without a lock.
+    ended: AtomicU32,
+    failed: AtomicU32,
+    delivered_bytes: AtomicU64,
+    state: Mutex<State>,
+    done: Condvar,
+    /// The local segments of its requests, in order: what unregistering looks at.
+    holds: Vec<Arc<LocalSegment>>,
+}
+
+struct State {
+    /// Of the batch, once it has ended.
+    status: Status,
+    reports: Vec<Report>,
+}
+
+const PENDING: Report = Report {
+    status: Status::Pending,
+    delivered_bytes: 0,
+    cause: None,
+    local: Local::Held,
+    remote: Remote::Unknown,
+};
+
+impl Shared {
+    pub(crate) fn new(slot: u32, holds: Vec<Arc<LocalSegment>>) -> Self {
+        let requests = holds.len();
+        Self {
+            slot,
+            requests: requests as u32,
+            ended: AtomicU32::new(0),
+            failed: AtomicU32::new(0),
+            delivered_bytes: AtomicU64::new(0),
+            state: Mutex::new(State {
+                status: Status::Pending,
+                reports: vec![PENDING; requests],
+            }),
+            done: Condvar::new(),
+            holds,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how a request ended.
+    pub(crate) fn record(&self, index: usize, report: Report) {
+        if let Some(row) = self.state().reports.get_mut(index) {
+            *row = report;
+        }
+        if report.status != Status::Completed {
+            self.failed.fetch_add(1, Relaxed);
+        }
+        self.delivered_bytes
+            .fetch_add(report.delivered_bytes, Relaxed);
+        self.ended.fetch_add(1, Release);
+        // Memory that somebody may still touch stays registered until that is known to be over.
+        if report.local == Local::Released {
+            self.release(index);
+        }
+    }
+
+    /// A request that had been reported with its memory held has let go of it.
+    pub(crate) fn settle(&self, index: usize) {
+        let mut state = self.state();
+        let Some(report) = state.reports.get_mut(index) else {
+            return;
+        };
+        let held = std::mem::replace(&mut report.local, Local::Released) == Local::Held;
+        report.remote = Remote::Settled;
+        drop(state);
+        if held {
+            self.release(index);
+        }
+    }
+
+    fn release(&self, index: usize) {
+        if let Some(segment) = self.holds.get(index) {
+            segment.requests.fetch_sub(1, AcqRel);
+        }
+    }
+
+    /// Whether nothing of it is open any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.state().reports.iter().all(|report| {
+            report.status != Status::Pending
+                && (report.local, report.remote) == (Local::Released, Remote::Settled)
+        })
+    }
+
+    /// The engine ends before the batch does: what has not been reported is unknown for good. The memory
+    /// on this side is free, because the transports end with the engine.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state();
+        if state.status != Status::Pending {
+            return;
+        }
+        let mut ended = 0;
+        for report in state
+            .reports
+            .iter_mut()
+            .filter(|report| report.status == Status::Pending)
+        {
+            report.status = Status::Indeterminate;
+            report.cause = Some(Cause::ShutDown);
+            report.local = Local::Released;
+            ended += 1;
+        }
+        self.failed.fetch_add(ended, Relaxed);
+        self.ended.fetch_add(ended, Release);
+        state.status = Status::Indeterminate;
+        drop(state);
+        self.done.notify_all();
+    }
+
+    /// All requests have ended. Gives how: `Completed` if all did, `Indeterminate` if any did not end surely,
+    /// else the status of the first that ended otherwise.
+    pub(crate) fn finish(&self) -> Status {
+        let mut state = self.state();
+        let mut bad = state
+            .reports
+            .iter()
+            .map(|report| report.status)
+            .filter(|s| *s != Status::Completed);
+        let first = bad.next().unwrap_or(Status::Completed);
+        let unsure =
+            first == Status::Indeterminate || bad.any(|status| status == Status::Indeterminate);
+        let verdict = if unsure { Status::Indeterminate } else { first };
+        state.status = verdict;
+        drop(state);
+        self.done.notify_all();
+        verdict
+    }
+
+    fn report(&self, status: Status) -> BatchReport {
+        BatchReport {
+            status,
+            ended: self.ended.load(Acquire),
+            requests: self.requests,
+            failed: self.failed.load(Relaxed),
+            delivered_bytes: self.delivered_bytes.load(Relaxed),
+        }
+    }
+}
+
+impl Batch {
+    pub(crate) fn new(shared: Arc<Shared>, post: Arc<Post>) -> Self {
+        Self { shared, post }
+    }
+
+    /// How it stands. O(1), whatever its size.
+    pub fn status(&self) -> BatchReport {
+        let status = self.shared.state().status;
+        self.shared.report(status)
+    }
+
+    /// Waits until all requests have ended.
+    pub fn wait(&self, timeout: Duration) -> Result<BatchReport, WaitTimeout> {
+        let start = Instant::now();
+        let mut state = self.shared.state();
+        while state.status == Status::Pending {
+            let left = timeout.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(WaitTimeout {
+                    after: timeout,
+                    status: self.shared.report(Status::Pending),
+                });
+            }
+            (state, _) = self
+                .shared
+                .done
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(self.shared.report(state.status))
+    }
+
+    /// Stops sending what has not been sent. Requests that have not ended end soon, as `Cancelled`, or as
+    /// `Completed` if all their bytes were on the way.
+    pub fn cancel(&self) {
+        self.post.cancel(self.shared.slot, &self.shared);
+    }
+
+    /// How its `index`-th request stands; `None`: it has fewer. An `Indeterminate` one is brought up to date
+    /// when proof comes later: `local` and `remote` say what is known now.
+    pub fn report(&self, index: usize) -> Option<Report> {
+        self.shared.state().reports.get(index).copied()
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Batch({:?})", self.status())
+    }
+}

@@ -1,0 +1,87 @@
+//! What the control plane asks and tells, passed on to whoever it is for. Runs on the control thread, so
+//! nothing here blocks.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use polyrail_control::codec::SegmentDescriptor;
+use polyrail_control::plane::{CallAnswer, Handler, SessionLoss};
+use polyrail_core::message::Frame;
+use polyrail_core::orchestrator::Proof;
+use polyrail_core::units::{Epoch, LaneId, PeerId};
+use polyrail_tcp::TcpTransport;
+use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+
+use crate::errand::Errand;
+use crate::segments::Segments;
+use crate::worker::{Command, Post};
+
+pub(crate) struct Reception {
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) transport: Arc<TcpTransport>,
+    pub(crate) posts: Vec<Arc<Post>>,
+    pub(crate) errands: Sender<Errand>,
+}
+
+impl Reception {
+    fn tell_all(&self, command: impl Fn() -> Command) {
+        for post in &self.posts {
+            post.send(command());
+        }
+    }
+}
+
+impl Handler for Reception {
+    fn describe(&self, name: &str) -> Option<SegmentDescriptor> {
+        self.segments.describe(name)
+    }
+
+    fn lane(&self, lane: InboundLane) {
+        self.transport.admit(lane);
+    }
+
+    fn fence(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
+        self.transport.fence_inbound(session, lane, epoch, answer);
+    }
+
+    fn call(&self, _session: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer) {
+        // Dropped unanswered if the engine is ending; the caller has a timeout.
+        let _ = self.errands.send(Errand::Call {
+            method,
+            body,
+            answer,
+        });
+    }
+
+    fn session_ended(&self, session: SessionId, retired: RetireAnswer) {
+        self.transport.retire_session(session, retired);
+    }
+
+    fn heard(&self, peer: PeerId) {
+        self.tell_all(|| Command::Frame(peer, Frame::Alive));
+    }
+
+    fn fenced(&self, peer: PeerId, lane: LaneId, epoch: Epoch, delivered: u32) {
+        if let Some(post) = self.posts.get(usize::from(lane.worker())) {
+            post.send(Command::Frame(
+                peer,
+                Frame::Fenced {
+                    lane,
+                    epoch,
+                    delivered,
+                },
+            ));
+        }
+    }
+
+    fn session_lost(&self, peer: PeerId, why: SessionLoss) {
+        log::warn!("{why}");
+        let errand = if why.is_proof() {
+            self.tell_all(|| Command::PeerGone(peer, Proof::SessionEnded));
+            Errand::Reconnect { peer }
+        } else {
+            Errand::Lost { peer }
+        };
+        let _ = self.errands.send(errand);
+    }
+}

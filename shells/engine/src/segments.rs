@@ -1,0 +1,259 @@
+//! Segments: registered memory here, described memory there, and the pairs that requests have used.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use polyrail_control::codec::SegmentDescriptor;
+use polyrail_core::units::{PeerId, PlanId, SegmentRef};
+use polyrail_tcp::RegionTable;
+use polyrail_transport::memory::{Region, RegionKey};
+
+use crate::error::RegisterError;
+
+/// Segments that one engine can know at a time, its own and its peers'.
+pub(crate) const SEGMENTS_MAX: usize = 1 << 16;
+/// The name of the memory that probes use. Cannot be registered: it has a control character.
+pub(crate) const SCRATCH_NAME: &str = "\u{1}scratch";
+
+/// Names a segment to the engine that registered or opened it. Never reused: an old one is told from a new one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SegmentId(pub(crate) u32);
+
+impl fmt::Debug for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {}", self.0)
+    }
+}
+
+impl SegmentId {
+    /// Its number in core and in transports.
+    pub(crate) fn segment_ref(self) -> SegmentRef {
+        SegmentRef(self.0)
+    }
+}
+
+/// Memory of this process.
+#[derive(Debug)]
+pub(crate) struct LocalSegment {
+    pub(crate) name: String,
+    pub(crate) region: Arc<Region>,
+    pub(crate) generation: u64,
+    /// Requests submitted and not ended that use it.
+    pub(crate) requests: AtomicU64,
+}
+
+/// Memory of a peer.
+#[derive(Debug)]
+pub(crate) struct RemoteSegment {
+    pub(crate) peer: PeerId,
+    pub(crate) descriptor: SegmentDescriptor,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Segment {
+    Local(Arc<LocalSegment>),
+    Remote(Arc<RemoteSegment>),
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    segments: HashMap<SegmentId, Segment>,
+    names: HashMap<String, SegmentId>,
+    keys: HashMap<RegionKey, SegmentId>,
+    plans: HashMap<(SegmentId, SegmentId), PlanId>,
+    last: u32,
+    generation: u64,
+}
+
+impl Tables {
+    fn next_id(&mut self) -> SegmentId {
+        self.last = self.last.wrapping_add(1).max(1);
+        SegmentId(self.last)
+    }
+}
+
+/// All segments of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    tables: RwLock<Tables>,
+}
+
+impl Segments {
+    fn read<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {
+        look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut Tables) -> T) -> T {
+        change(&mut self.tables.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Registers memory of this process under a name.
+    pub(crate) fn add_local(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
+        self.write(|tables| {
+            if tables.names.contains_key(name) {
+                return Err(RegisterError::NameTaken { name: name.into() });
+            }
+            if tables.segments.len() >= SEGMENTS_MAX {
+                return Err(RegisterError::Full {
+                    limit: SEGMENTS_MAX,
+                });
+            }
+            let id = tables.next_id();
+            tables.generation += 1;
+            tables.keys.insert(region.key(), id);
+            tables.names.insert(name.into(), id);
+            let segment = LocalSegment {
+                name: name.into(),
+                region: Arc::new(region),
+                generation: tables.generation,
+                requests: AtomicU64::new(0),
+            };
+            tables
+                .segments
+                .insert(id, Segment::Local(Arc::new(segment)));
+            Ok(id)
+        })
+    }
+
+    /// Notes a peer's segment; `None`: no room.
+    pub(crate) fn add_remote(
+        &self,
+        peer: PeerId,
+        descriptor: SegmentDescriptor,
+    ) -> Option<SegmentId> {
+        self.write(|tables| {
+            if tables.segments.len() >= SEGMENTS_MAX {
+                return None;
+            }
+            let id = tables.next_id();
+            let segment = RemoteSegment { peer, descriptor };
+            tables
+                .segments
+                .insert(id, Segment::Remote(Arc::new(segment)));
+            Some(id)
+        })
+    }
+
+    /// The segment of this peer, name and key, if it has been opened already.
+    pub(crate) fn find_remote(
+        &self,
+        peer: PeerId,
+        descriptor: &SegmentDescriptor,
+    ) -> Option<SegmentId> {
+        self.read(|tables| {
+            tables
+                .segments
+                .iter()
+                .find_map(|(id, segment)| match segment {
+                    Segment::Remote(remote)
+                        if remote.peer == peer && remote.descriptor == *descriptor =>
+                    {
+                        Some(*id)
+                    }
+                    Segment::Remote(_) | Segment::Local(_) => None,
+                })
+        })
+    }
+
+    pub(crate) fn get(&self, id: SegmentId) -> Option<Segment> {
+        self.read(|tables| tables.segments.get(&id).cloned())
+    }
+
+    pub(crate) fn local(&self, id: SegmentId) -> Option<Arc<LocalSegment>> {
+        match self.get(id)? {
+            Segment::Local(local) => Some(local),
+            Segment::Remote(_) => None,
+        }
+    }
+
+    pub(crate) fn remote(&self, id: SegmentId) -> Option<Arc<RemoteSegment>> {
+        match self.get(id)? {
+            Segment::Remote(remote) => Some(remote),
+            Segment::Local(_) => None,
+        }
+    }
+
+    pub(crate) fn by_name(&self, name: &str) -> Option<SegmentId> {
+        self.read(|tables| tables.names.get(name).copied())
+    }
+
+    /// What peers may know of a segment; `None`: there is none that they may see.
+    pub(crate) fn describe(&self, name: &str) -> Option<SegmentDescriptor> {
+        let local = self.by_name(name).and_then(|id| self.local(id))?;
+        let region = &local.region;
+        (region.access().allows_remote_read()).then(|| SegmentDescriptor {
+            name: local.name.clone(),
+            generation: local.generation,
+            bytes: region.bytes(),
+            key: region.key(),
+            access: region.access(),
+        })
+    }
+
+    /// Takes a local segment out, unless requests use it: with the plans that named it.
+    pub(crate) fn remove_local(
+        &self,
+        id: SegmentId,
+    ) -> Result<(Arc<LocalSegment>, Vec<PlanId>), RegisterError> {
+        self.write(|tables| {
+            let Some(Segment::Local(local)) = tables.segments.get(&id).cloned() else {
+                return Err(RegisterError::Stale { segment: id });
+            };
+            // Whoever submits counts up while it holds the lock for reading, so 0 stays 0 here.
+            let requests = local.requests.load(Acquire);
+            if requests > 0 {
+                return Err(RegisterError::InUse { requests });
+            }
+            tables.segments.remove(&id);
+            tables.names.remove(&local.name);
+            tables.keys.remove(&local.region.key());
+            let retired = tables
+                .plans
+                .extract_if(|(from, _), _| *from == id)
+                .map(|(_, plan)| plan)
+                .collect();
+            Ok((local, retired))
+        })
+    }
+
+    /// The plan of a pair of segments, made by `make` when it is first asked for. `None`: `make` said no.
+    pub(crate) fn plan(
+        &self,
+        pair: (SegmentId, SegmentId),
+        make: impl FnOnce() -> Option<PlanId>,
+    ) -> Option<PlanId> {
+        if let Some(plan) = self.read(|tables| tables.plans.get(&pair).copied()) {
+            return Some(plan);
+        }
+        self.write(|tables| {
+            if let Some(plan) = tables.plans.get(&pair) {
+                return Some(*plan);
+            }
+            let plan = make()?;
+            tables.plans.insert(pair, plan);
+            Some(plan)
+        })
+    }
+
+    /// Counts requests that use a local segment, if it still is there.
+    pub(crate) fn hold(&self, id: SegmentId, requests: u64) -> Option<Arc<LocalSegment>> {
+        self.read(|tables| match tables.segments.get(&id) {
+            Some(Segment::Local(local)) => {
+                local.requests.fetch_add(requests, AcqRel);
+                Some(local.clone())
+            }
+            Some(Segment::Remote(_)) | None => None,
+        })
+    }
+}
+
+impl RegionTable for Segments {
+    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+        self.read(|tables| match tables.segments.get(tables.keys.get(key)?) {
+            Some(Segment::Local(local)) => Some(local.region.clone()),
+            Some(Segment::Remote(_)) | None => None,
+        })
+    }
+}

@@ -1,0 +1,679 @@
+//! One worker: a thread that drives one `Orchestrator` by its contract, and the post box it is reached by.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use polyrail_control::plane::Plane;
+use polyrail_core::message::{Frame, Message};
+use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
+use polyrail_core::orchestrator::{
+    Config, Event, LaneAction, Orchestrator, Proof, Request, SubmitError, Tables,
+};
+use polyrail_core::plan::Plan;
+use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::ring::{Entry, Ring, Slot};
+use polyrail_core::table::Row;
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef};
+use polyrail_core::work::{Cause, Op, PostBatch};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::Region;
+use polyrail_transport::{Endpoint, Polled, RailAddress, RemoteRegion};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::batch::Shared as BatchShared;
+use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
+
+/// Requests that one worker can hold, from submission to report.
+pub(crate) const REQUESTS_MAX: usize = 16_384;
+/// Batches that one worker can hold.
+pub(crate) const BATCHES_MAX: usize = 4_096;
+/// Pairs of segments that can be in use.
+pub(crate) const PLANS_MAX: usize = 4_096;
+/// Slices in flight, waiting to be sent again, or not yet proved to have ended.
+const ATTEMPTS_MAX: usize = 16_384;
+/// Submissions taken in one round.
+const TAKE_MAX: usize = 256;
+/// Rounds without anything to do before the worker sleeps are bounded by this time.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long a shutdown waits for what is in flight.
+const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
+
+/// What a worker is told besides submissions.
+pub(crate) enum Command {
+    AttachLocal(SegmentRef, Arc<Region>),
+    DetachLocal(SegmentRef),
+    AttachRemote(SegmentRef, RemoteRegion),
+    AttachRail(RailId, RailAddress),
+    InstallPlan(PlanId, Box<Plan>),
+    RetirePlan(PlanId),
+    Frame(PeerId, Frame),
+    PeerGone(PeerId, Proof),
+    Cancel(u32, Arc<BatchShared>),
+    /// Another worker made room.
+    Room,
+    ShutDown,
+}
+
+/// How a worker is reached, from any thread.
+pub(crate) struct Post {
+    ring: Ring<Box<[Slot]>, Box<[AtomicU64]>>,
+    /// Requests that can still be submitted.
+    room: AtomicUsize,
+    batches: Mutex<BatchSlots>,
+    commands: Mutex<Vec<Command>>,
+    has_commands: AtomicBool,
+    sleeping: AtomicBool,
+    wake: OwnedFd,
+}
+
+#[derive(Default)]
+struct BatchSlots {
+    slots: Vec<Option<Arc<BatchShared>>>,
+    free: Vec<u32>,
+}
+
+/// One request on its way to its worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submission {
+    pub(crate) plan: PlanId,
+    pub(crate) op: Op,
+    pub(crate) local_offset: u64,
+    pub(crate) remote_offset: u64,
+    pub(crate) length: u64,
+}
+
+const READ: u64 = 1;
+const LAST: u64 = 2;
+
+impl Submission {
+    fn encode(&self, tag: u64, last: bool) -> Entry {
+        let flags = if self.op == Op::Read { READ } else { 0 } | if last { LAST } else { 0 };
+        let Self {
+            plan,
+            local_offset,
+            remote_offset,
+            length,
+            ..
+        } = *self;
+        [
+            tag,
+            plan.to_bits(),
+            local_offset,
+            remote_offset,
+            length,
+            flags,
+            0,
+            0,
+        ]
+    }
+}
+
+/// A request's name in its worker: its batch's row below, its position in the batch above.
+fn tag(slot: u32, index: usize) -> u64 {
+    (index as u64) << 32 | u64::from(slot)
+}
+
+impl Post {
+    fn new() -> io::Result<Self> {
+        let slots = (0..REQUESTS_MAX).map(|_| Slot::EMPTY).collect();
+        let cells = (0..REQUESTS_MAX).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self {
+            ring: Ring::new(slots, cells),
+            room: AtomicUsize::new(REQUESTS_MAX),
+            batches: Mutex::default(),
+            commands: Mutex::default(),
+            has_commands: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Takes room for a batch, all or nothing: `false`, there is none now.
+    pub(crate) fn reserve(&self, requests: usize) -> bool {
+        self.room
+            .fetch_update(AcqRel, Acquire, |room| room.checked_sub(requests))
+            .is_ok()
+    }
+
+    /// Gives back what [`Self::reserve`] took.
+    pub(crate) fn unreserve(&self, requests: usize) {
+        self.room.fetch_add(requests, AcqRel);
+    }
+
+    /// Submits a batch that room was reserved for; `None`: there is no row for it.
+    pub(crate) fn submit(
+        &self,
+        submissions: &[Submission],
+        make: impl FnOnce(u32) -> BatchShared,
+    ) -> Option<Arc<BatchShared>> {
+        let batch = self.add_batch(make)?;
+        let last = submissions.len() - 1;
+        for (index, submission) in submissions.iter().enumerate() {
+            let entry = submission.encode(tag(batch.slot, index), index == last);
+            // The ring is as large as the room.
+            let pushed = self.ring.push(entry);
+            debug_assert!(
+                pushed.is_ok(),
+                "the submission ring is smaller than the room"
+            );
+        }
+        self.rouse();
+        Some(batch)
+    }
+
+    fn add_batch(&self, make: impl FnOnce(u32) -> BatchShared) -> Option<Arc<BatchShared>> {
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = match batches.free.pop() {
+            Some(slot) => slot,
+            None if batches.slots.len() < BATCHES_MAX => {
+                batches.slots.push(None);
+                batches.slots.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let batch = Arc::new(make(slot));
+        batches.slots[slot as usize] = Some(batch.clone());
+        Some(batch)
+    }
+
+    fn batch(&self, slot: u32) -> Option<Arc<BatchShared>> {
+        let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        batches.slots.get(slot as usize).cloned().flatten()
+    }
+
+    fn remove_batch(&self, slot: u32) {
+        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        if batches
+            .slots
+            .get_mut(slot as usize)
+            .and_then(Option::take)
+            .is_some()
+        {
+            batches.free.push(slot);
+        }
+    }
+
+    pub(crate) fn cancel(&self, slot: u32, batch: &Arc<BatchShared>) {
+        self.send(Command::Cancel(slot, batch.clone()));
+    }
+
+    /// Tells the worker something.
+    pub(crate) fn send(&self, command: Command) {
+        self.commands
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(command);
+        self.has_commands.store(true, Release);
+        self.rouse();
+    }
+
+    fn take_commands(&self) -> Vec<Command> {
+        if !self.has_commands.swap(false, AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Wakes the worker if it sleeps or is about to.
+    fn rouse(&self) {
+        fence(SeqCst);
+        if self.sleeping.load(Relaxed) {
+            // Full means that it is awake already.
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn has_news(&self) -> bool {
+        self.has_commands.load(Acquire) || !self.ring.is_empty()
+    }
+}
+
+/// A worker as the engine holds it.
+pub(crate) struct Worker {
+    pub(crate) post: Arc<Post>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+}
+
+/// What a worker needs to start.
+pub(crate) struct Start {
+    pub(crate) config: Config,
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) endpoint: Box<dyn Endpoint>,
+    pub(crate) plane: Plane,
+    pub(crate) clock: Clock,
+}
+
+/// The post boxes of all workers.
+pub(crate) fn posts(count: usize) -> io::Result<Vec<Arc<Post>>> {
+    (0..count).map(|_| Post::new().map(Arc::new)).collect()
+}
+
+impl Worker {
+    /// Starts the thread of the worker behind `posts[config.worker]`.
+    pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Self> {
+        let number = usize::from(start.config.worker);
+        let post = posts[number].clone();
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let readable = epoll::EventFlags::IN;
+        epoll::add(&poller, &post.wake, epoll::EventData::new_u64(0), readable)?;
+        epoll::add(
+            &poller,
+            start.endpoint.fd(),
+            epoll::EventData::new_u64(1),
+            readable,
+        )?;
+        let all = posts.to_vec();
+        let own = post.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("polyrail-work-{number}"))
+            .spawn(move || work(start, &own, &all, &poller))?;
+        Ok(Self {
+            post,
+            thread: Some(thread),
+        })
+    }
+}
+
+fn boxed<T>(count: usize, row: impl Fn() -> T) -> Box<[T]> {
+    (0..count).map(|_| row()).collect()
+}
+
+/// The thread: the tables, and the loop over them.
+fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
+    let mut plans = boxed(PLANS_MAX, || PlanRow::EMPTY);
+    let mut peers = boxed(PEERS_MAX, || Peer::EMPTY);
+    let mut lanes = boxed(RAILS_MAX, || Lane::EMPTY);
+    let mut requests = boxed::<Row<RequestRow>>(REQUESTS_MAX, || Row::EMPTY);
+    let mut attempts = boxed::<Row<Attempt>>(ATTEMPTS_MAX, || Row::EMPTY);
+    let mut batches = boxed::<Row<BatchRow>>(BATCHES_MAX, || Row::EMPTY);
+    let tables = Tables {
+        plans: &mut plans,
+        peers: &mut peers,
+        lanes: &mut lanes,
+        requests: &mut requests,
+        attempts: &mut attempts,
+        batches: &mut batches,
+    };
+    let shared = start.fabric.shared();
+    let core = Orchestrator::new(start.config, &shared, tables);
+    let Start {
+        endpoint,
+        plane,
+        clock,
+        ..
+    } = start;
+    Loop {
+        core,
+        endpoint,
+        plane,
+        clock,
+        post,
+        posts,
+        poller,
+        polled: Polled::default(),
+        postings: PostBatch::default(),
+        open: Vec::new(),
+        held_back: None,
+        ending_at: None,
+    }
+    .run();
+}
+
+/// A batch that core knows.
+#[derive(Default)]
+struct OpenBatch {
+    id: BatchId,
+    requests: Vec<RequestId>,
+}
+
+struct Loop<'a> {
+    core: Orchestrator<'a>,
+    endpoint: Box<dyn Endpoint>,
+    plane: Plane,
+    clock: Clock,
+    post: &'a Post,
+    posts: &'a [Arc<Post>],
+    poller: &'a OwnedFd,
+    polled: Polled,
+    postings: PostBatch,
+    /// Batches by their row with the worker.
+    open: Vec<OpenBatch>,
+    /// A submission that core has no row for now.
+    held_back: Option<Entry>,
+    /// When a shutdown stops waiting.
+    ending_at: Option<Instant>,
+}
+
+impl Loop<'_> {
+    fn run(mut self) {
+        let mut idle_since: Option<Instant> = None;
+        loop {
+            let busy = self.round();
+            let now = self.clock.now();
+            if let Some(at) = self.ending_at
+                && (self.core.requests() == 0 || now >= at)
+            {
+                break;
+            }
+            if busy {
+                idle_since = None;
+                continue;
+            }
+            match idle_since {
+                Some(since) if now.since(since) >= SPIN => {
+                    self.sleep(now);
+                    idle_since = None;
+                }
+                Some(_) => std::hint::spin_loop(),
+                None => idle_since = Some(now),
+            }
+        }
+        self.abandon();
+    }
+
+    /// Hands in what is known, and does what comes of it. Whether there was anything.
+    fn round(&mut self) -> bool {
+        let mut busy = self.commands();
+        busy |= self.submissions();
+        self.endpoint.poll(self.clock.now(), &mut self.polled);
+        // Read after the poll, so that no completion is from the future.
+        let now = self.clock.now();
+        busy |= !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
+        self.core.handle_completions(now, &self.polled.completions);
+        for report in &self.polled.lanes {
+            self.core
+                .handle_lane(now, report.lane, report.epoch, report.fact);
+        }
+        self.polled.completions.clear();
+        self.polled.lanes.clear();
+        self.core.handle_timeout(now);
+        busy | self.drain(now)
+    }
+
+    /// Does everything that core asks for.
+    fn drain(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        while let Some(lane) = self.core.poll_post(now, &mut self.postings) {
+            let posted = self.endpoint.post(&self.postings);
+            self.core
+                .handle_posted(now, lane, self.postings.epoch, posted.accepted, posted.stop);
+            busy = true;
+        }
+        while let Some(action) = self.core.poll_lane() {
+            match action {
+                LaneAction::Open { lane, epoch, by } => self.endpoint.open(lane, epoch, by),
+                LaneAction::Fence { lane, epoch, scope } => self.endpoint.fence(lane, epoch, scope),
+                LaneAction::Close { lane, epoch } => self.endpoint.close(lane, epoch),
+            }
+            busy = true;
+        }
+        while let Some(message) = self.core.poll_message(now) {
+            match message {
+                Message::Fence { peer, lane, epoch } => self.plane.fence(peer, lane, epoch),
+            }
+            busy = true;
+        }
+        while let Some(event) = self.core.poll_event() {
+            self.event(event);
+            busy = true;
+        }
+        busy
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::RequestDone { request, tag } => {
+                if let Some(report) = self.core.take(request) {
+                    self.report(tag, report);
+                }
+            }
+            Event::BatchDone { batch, tag } => {
+                if self.core.take_batch(batch).is_some() {
+                    self.finish(tag as u32);
+                }
+            }
+            // Of a batch that has been reported; its handle is told through what it was given then.
+            Event::Settled { tag } => self.settle(tag),
+            Event::RailChanged { rail, state } => {
+                log::debug!("rail {} is {}", rail.0, state.name())
+            }
+            Event::PeerChanged { peer, silent } => {
+                log::debug!(
+                    "peer {} {}",
+                    peer.0,
+                    if silent { "is silent" } else { "is heard" }
+                );
+            }
+            Event::WakeWorker { worker } => {
+                if let Some(other) = self.posts.get(usize::from(worker)) {
+                    other.send(Command::Room);
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, tag: u64, report: Report) {
+        self.post.unreserve(1);
+        if let Some(batch) = self.post.batch(tag as u32) {
+            batch.record((tag >> 32) as usize, report);
+        }
+    }
+
+    fn finish(&mut self, slot: u32) {
+        if let Some(batch) = self.post.batch(slot)
+            // A row with something unsettled is kept for the proof that may come.
+            && batch.finish() != Status::Indeterminate
+        {
+            self.post.remove_batch(slot);
+        }
+    }
+
+    fn settle(&mut self, tag: u64) {
+        if let Some(batch) = self.post.batch(tag as u32) {
+            batch.settle((tag >> 32) as usize);
+            if batch.is_settled() {
+                self.post.remove_batch(tag as u32);
+            }
+        }
+    }
+
+    /// Takes submissions; what core has no row for stays in line.
+    fn submissions(&mut self) -> bool {
+        let now = self.clock.now();
+        let mut busy = false;
+        for _ in 0..TAKE_MAX {
+            let Some(entry) = self.held_back.take().or_else(|| self.post.ring.pop()) else {
+                break;
+            };
+            if !self.submit(now, entry) {
+                self.held_back = Some(entry);
+                break;
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// Hands one submission to core. `false`: there is no row for it now.
+    fn submit(&mut self, now: Instant, entry: Entry) -> bool {
+        let [tag, plan, local_offset, remote_offset, length, flags, ..] = entry;
+        let (slot, index) = (tag as u32 as usize, tag >> 32);
+        if index == 0 && !self.open_batch(slot) {
+            return false;
+        }
+        let Some(batch) = self.open.get_mut(slot).map(|open| open.id) else {
+            return true;
+        };
+        let request = Request {
+            tag,
+            plan: PlanId::from_bits(plan),
+            batch,
+            local_offset,
+            remote_offset,
+            length,
+            deadline: Instant::MAX,
+            op: if flags & READ != 0 {
+                Op::Read
+            } else {
+                Op::Write
+            },
+        };
+        let mut result = self.core.submit(now, &request);
+        if result == Err(SubmitError::PlanMissing) {
+            // The plan was sent before the submission, but commands were looked at before it came.
+            self.commands();
+            result = self.core.submit(now, &request);
+        }
+        match result {
+            Ok(id) => {
+                if let Some(open) = self.open.get_mut(slot) {
+                    open.requests.push(id);
+                }
+            }
+            Err(SubmitError::Full) => {
+                if index == 0 {
+                    self.core.seal_batch(batch);
+                    self.core.take_batch(batch);
+                }
+                return false;
+            }
+            Err(error) => self.refuse(tag, error),
+        }
+        if flags & LAST != 0 {
+            self.core.seal_batch(batch);
+        }
+        true
+    }
+
+    fn open_batch(&mut self, slot: usize) -> bool {
+        let Some(id) = self.core.open_batch(slot as u64) else {
+            return false;
+        };
+        if self.open.len() <= slot {
+            self.open.resize_with(slot + 1, OpenBatch::default);
+        }
+        let open = &mut self.open[slot];
+        open.id = id;
+        open.requests.clear();
+        true
+    }
+
+    /// Core would not take what the engine had checked: only a plan retired in between does that.
+    fn refuse(&mut self, tag: u64, error: SubmitError) {
+        log::error!("core refused a request that was checked: {error:?}");
+        let report = Report {
+            status: Status::Failed,
+            delivered_bytes: 0,
+            cause: Some(Cause::LocalProtection),
+            local: Local::Released,
+            remote: Remote::Settled,
+        };
+        self.report(tag, report);
+        if let Some(open) = self.open.get_mut(tag as u32 as usize) {
+            open.requests.push(RequestId::default());
+        }
+    }
+
+    fn commands(&mut self) -> bool {
+        let commands = self.post.take_commands();
+        let busy = !commands.is_empty();
+        let now = self.clock.now();
+        for command in commands {
+            self.command(now, command);
+        }
+        busy
+    }
+
+    fn command(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::AttachLocal(segment, region) => self.endpoint.attach_local(segment, region),
+            Command::DetachLocal(segment) => self.endpoint.detach_local(segment),
+            Command::AttachRemote(segment, region) => self.endpoint.attach_remote(segment, region),
+            Command::AttachRail(rail, address) => self.endpoint.attach_rail(rail, address),
+            Command::InstallPlan(id, plan) => {
+                let installed = self.core.install_plan(now, id, &plan);
+                debug_assert!(installed, "the tables are as large as the engine's numbers");
+            }
+            Command::RetirePlan(id) => self.core.retire_plan(id),
+            Command::Frame(peer, frame) => self.core.handle_frame(now, peer, &frame),
+            Command::PeerGone(peer, proof) => self.core.handle_peer_gone(now, peer, proof),
+            Command::Cancel(slot, batch) => self.cancel(now, slot, &batch),
+            Command::Room => self.core.handle_wake(),
+            Command::ShutDown => {
+                self.submissions();
+                self.core.shut_down(now);
+                self.ending_at = Some(now + SHUTDOWN_MAX);
+            }
+        }
+    }
+
+    fn cancel(&mut self, now: Instant, slot: u32, batch: &Arc<BatchShared>) {
+        // What the program submitted before it cancelled is in the ring at least.
+        while self.submissions() {}
+        if !self
+            .post
+            .batch(slot)
+            .is_some_and(|current| Arc::ptr_eq(&current, batch))
+        {
+            return;
+        }
+        let Some(open) = self.open.get(slot as usize) else {
+            return;
+        };
+        for id in open.requests.clone() {
+            self.core.cancel(now, id);
+        }
+    }
+
+    /// Sleeps until somebody has something for the worker, or a timer is due.
+    fn sleep(&mut self, now: Instant) {
+        self.post.sleeping.store(true, Relaxed);
+        fence(SeqCst);
+        if !self.post.has_news() {
+            let core = self.core.poll_timeout().map(|(at, _)| at);
+            let until = [core, self.endpoint.poll_timeout(), self.ending_at]
+                .into_iter()
+                .flatten()
+                .min();
+            let timeout = until.map(|at| timespec(at.since(now)));
+            let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
+            if let Err(error) = epoll::wait(self.poller, &mut events, timeout.as_ref())
+                && error != rustix::io::Errno::INTR
+            {
+                log::error!("worker cannot sleep: {error}");
+                std::thread::yield_now();
+            }
+        }
+        self.post.sleeping.store(false, Relaxed);
+        let mut count = [0; 8];
+        // Empty unless somebody called.
+        let _ = rustix::io::read(self.post.wake.as_fd(), &mut count);
+    }
+
+    /// The end: whoever still waits is told the truth about what is left.
+    fn abandon(&mut self) {
+        let slots: Vec<_> = {
+            let batches = self
+                .post
+                .batches
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            batches.slots.iter().flatten().cloned().collect()
+        };
+        for batch in slots {
+            batch.abandon();
+        }
+    }
+}
+
+fn timespec(span: Duration) -> Timespec {
+    let nanos = span.as_nanos().min(3_600_000_000_000);
+    Timespec {
+        tv_sec: (nanos / 1_000_000_000) as _,
+        tv_nsec: (nanos % 1_000_000_000) as _,
+    }
+}
