@@ -1,4 +1,21 @@
-//! The deciding half of polyrail: see `docs/ARCHITECTURE.md`.
+//! The deciding half of polyrail.
+//!
+//! Everything that chooses, counts, times out or recovers is here, as a plain state machine: no I/O, no clock,
+//! no allocator, no threads. A shell owns those; it hands in facts with the time and drains what is to be
+//! done. [`orchestrator::Orchestrator`] is the way in, and its documentation states the order of calls.
+//!
+//! The words: a *device* is a network interface; a *rail* one (local device, remote device) pair of one
+//! transport; a *lane* one connection of one worker on one rail, whose *epoch* changes when it is fenced or
+//! rebuilt; an *attempt* one posting of one slice of a request on one lane. An attempt ends by a completion or
+//! by a *fence*, and a request is reported when all of its attempts have ended.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`slice`] | how a request is cut |
+//! | [`topology`] | which devices make rails, and how far they are from memory |
+//! | [`rail`] | how fast a rail is, whether it may be used, which one takes the next slice |
+//! | [`batch`] | when requests that belong together have ended |
+//! | [`orchestrator`] | all of it together, for one worker |
 #![no_std]
 #![forbid(unsafe_code)]
 
