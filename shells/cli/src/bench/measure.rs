@@ -97,14 +97,15 @@ pub(super) fn measure(
     log::info!("warming up for {cell}");
     let warm_up = phase(&run, cell, args.verify, WARM_UP, None);
     log::info!("measuring {cell}");
-    let before = Reading::take(session);
+    let before = Reading::take(session, true);
     let mut recorder = args
         .timeline
         .map(|every| Recorder::new(every, Instant::now(), session.rail_bytes()));
     let mut tally = phase(&run, cell, args.verify, args.seconds, recorder.as_mut());
     // What failed before it counted failed all the same.
     tally.failed += warm_up.failed;
-    let after = Reading::take(session);
+    // A target that has been lost is not asked: it would only be waited for.
+    let after = Reading::take(session, run.first_failure().is_none());
     let timeline = recorder.map(|recorder| recorder.finish(after.at, after.rail_bytes()));
     let measured = Measured {
         tally,
@@ -126,15 +127,17 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(session: &Session) -> Self {
+    /// Reads them; those of the target too if it `answers`.
+    fn take(session: &Session, answers: bool) -> Self {
         let at = Instant::now();
         let rails = session.engine.rails();
         let cpu = cpu_seconds();
-        let target_cpu = session
-            .owner()
-            .cpu_seconds()
+        let ask = || session.owner().cpu_seconds();
+        let target_cpu = answers
+            .then(ask)
+            .transpose()
             .inspect_err(|e| log::warn!("the target's processor time is unknown: {e}"))
-            .ok();
+            .unwrap_or_default();
         Self {
             at,
             cpu,

@@ -146,7 +146,7 @@ fn config(args: &BenchArgs, rails: Rails) -> Config {
             Policy::Spray => polyrail::Policy::Spray,
             Policy::RoundRobin => polyrail::Policy::RoundRobin,
         },
-        ..Config::default()
+        ..Config::named("bench")
     }
 }
 

@@ -79,7 +79,7 @@ fn show(length: Duration) -> Result<String, Failure> {
     let config = Config {
         listen: None,
         rails: rails.0,
-        ..Config::default()
+        ..Config::named("demo")
     };
     let session = Session::open(config, hooks, &target, traffic::BUFFER_BYTES)?;
     say(&format!(

@@ -64,21 +64,22 @@ impl Story {
 
     /// In words.
     pub(super) fn text(&self, rail: &str) -> String {
-        let after = |time: Option<Duration>| {
+        // A bucket says that it happened by its end.
+        let within = |time: Option<Duration>| {
             time.map_or("not seen".to_owned(), |time| {
-                format!("{} ms", time.as_millis())
+                format!("within {} ms", (time + TICK).as_millis())
             })
         };
         let last_used = self.last_used.map_or("at once".to_owned(), |time| {
             format!("{} ms after the cut", time.as_millis())
         });
         format!(
-            "{rail} was left {last_used}; the others carried 0.9 of their former rate after: {}\n\
-             once restored it was used again after: {}; with {BACK} of its former share after: {} \
-             (in steps of {} ms)",
-            after(self.recovered),
-            after(self.used_again),
-            after(self.share_again),
+            "{rail} was left {last_used}; the others carried 0.9 of their former rate {}\n\
+             once restored it was used again {}; with {BACK} of its former share {} \
+             (looked at every {} ms)",
+            within(self.recovered),
+            within(self.used_again),
+            within(self.share_again),
             TICK.as_millis()
         )
     }
