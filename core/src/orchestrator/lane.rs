@@ -467,7 +467,7 @@ impl Orchestrator<'_> {
         };
         if core::mem::take(&mut lane.probing) {
             if let Some(health) = self.shared.health(rail) {
-                health.handle_probe_bad(now, worker);
+                health.handle_probe_bad(worker);
             }
             self.rail_changed(rail);
         } else if cause.counts_against_rail() && self.shared.handle_incident(now, rail, cause) {

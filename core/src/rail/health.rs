@@ -152,20 +152,26 @@ impl RailHealth {
             .then(|| Instant::from_nanos(self.probe_at.load(Acquire)))
     }
 
-    /// Claims the probe that is due for `worker`. `true` for one worker only.
+    /// Claims the probe that is due for `worker`. `true` for one worker only. Should it fail, the next one is
+    /// due an interval from now.
     pub fn claim_probe(&self, now: Instant, worker: u16) -> bool {
         if self.probe_at().is_none_or(|at| now < at) {
             return false;
         }
-        self.change(|record| match record.state {
+        let claimed = self.change(|record| match record.state {
             RailState::Paused => Some(Record {
                 state: RailState::Probing,
                 worker,
                 ..record
             }),
             RailState::Healthy | RailState::Probing => None,
-        })
-        .is_some()
+        });
+        if claimed.is_some() {
+            // Nobody looks at it while the probe is out.
+            let next = now + self.probe_interval(now);
+            self.probe_at.store(next.as_nanos(), Release);
+        }
+        claimed.is_some()
     }
 
     /// How long a probe may take, and how long until the next one: a hundredth of the time paused so far,
@@ -191,11 +197,9 @@ impl RailHealth {
         .is_some()
     }
 
-    /// The probe that `worker` had claimed failed, or was given up: the next one is due an interval later.
-    pub fn handle_probe_bad(&self, now: Instant, worker: u16) -> bool {
-        // First the time, then the state, or another worker could find the old time still due.
-        let interval = self.probe_interval(now);
-        self.probe_at.store((now + interval).as_nanos(), Release);
+    /// The probe that `worker` had claimed failed, or was given up. One that took its whole interval is
+    /// followed by the next at once, so a link that returns meanwhile is not missed for another one.
+    pub fn handle_probe_bad(&self, worker: u16) -> bool {
         self.change(|record| match record.state {
             RailState::Probing if record.worker == worker => Some(Record {
                 state: RailState::Paused,
@@ -320,7 +324,7 @@ mod tests {
                 Incident => health.handle_incident(ms(at)),
                 Claim(worker) => health.claim_probe(ms(at), worker),
                 Good(worker) => health.handle_probe_good(ms(at), worker),
-                Bad(worker) => health.handle_probe_bad(ms(at), worker),
+                Bad(worker) => health.handle_probe_bad(worker),
             };
             assert_eq!((did, health.state()), (changed, after), "{name}");
         }
@@ -343,6 +347,17 @@ mod tests {
                 "{paused}"
             );
         }
+    }
+
+    #[test]
+    fn a_failed_probe_is_followed_an_interval_after_it_was_claimed() {
+        let health = rail(Paused);
+        let claimed = ms(10_000);
+        assert!(health.claim_probe(claimed, 1) && health.handle_probe_bad(1));
+        assert_eq!(
+            health.probe_at(),
+            Some(claimed + Duration::from_millis(100))
+        );
     }
 
     #[test]
