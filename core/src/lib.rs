@@ -11,7 +11,7 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`slice`] | how a request is cut |
+//! | [`mod@slice`] | how a request is cut |
 //! | [`topology`] | which devices make rails, and how far they are from memory |
 //! | [`rail`] | how fast a rail is, whether it may be used, which one takes the next slice |
 //! | [`batch`] | when requests that belong together have ended |
