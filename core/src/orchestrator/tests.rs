@@ -537,6 +537,18 @@ fn a_reset_rail_is_routed_around_and_comes_back() {
 }
 
 #[test]
+fn the_only_rail_gets_its_slices_again_after_a_reset() {
+    // Copies had to avoid the rail of the original for ever, also when the original had ended and there was
+    // no other rail: the request was never reported.
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 16 << 20);
+    world.run(ms(5));
+    world.reset_rail(0);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
 fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 30);
