@@ -218,6 +218,8 @@ impl Linked<0> for BatchRow {
 pub struct PlanRow {
     generation: u32,
     plan: Option<Plan>,
+    /// Refused to new requests.
+    retired: bool,
 }
 
 impl PlanRow {
@@ -225,6 +227,7 @@ impl PlanRow {
     pub const EMPTY: Self = Self {
         generation: 0,
         plan: None,
+        retired: false,
     };
 }
 
@@ -423,17 +426,19 @@ impl<'a> Orchestrator<'a> {
         *row = PlanRow {
             generation: id.generation,
             plan: Some(plan.clone()),
+            retired: false,
         };
         self.know_peer(now, plan);
         true
     }
 
-    /// Forgets a plan. Requests that have it end as they would have; new ones are refused.
+    /// Retires a plan. Requests that have it end as they would have, until its row is used anew; new ones are
+    /// refused.
     pub fn retire_plan(&mut self, id: PlanId) {
         if let Some(row) = self.plans.get_mut(id.index as usize)
             && row.generation == id.generation
         {
-            row.plan = None;
+            row.retired = true;
         }
     }
 
@@ -608,11 +613,18 @@ impl<'a> Orchestrator<'a> {
         LaneId::new(self.config.worker, rail)
     }
 
+    /// A plan, for the requests that have it.
     fn plan(&self, id: PlanId) -> Option<&Plan> {
         let row = self.plans.get(id.index as usize)?;
         row.plan
             .as_ref()
             .filter(|_| row.generation == id.generation)
+    }
+
+    /// A plan, for a new request.
+    fn plan_to_submit(&self, id: PlanId) -> Option<&Plan> {
+        let retired = self.plans.get(id.index as usize)?.retired;
+        self.plan(id).filter(|_| !retired)
     }
 
     /// Makes sure that [`Self::handle_timeout`] is called at `at`.

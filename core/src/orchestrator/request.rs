@@ -99,7 +99,9 @@ impl RequestRow {
 impl Orchestrator<'_> {
     /// Takes a request. O(1), whatever its length.
     pub fn submit(&mut self, now: Instant, request: &Request) -> Result<RequestId, SubmitError> {
-        let plan = self.plan(request.plan).ok_or(SubmitError::PlanMissing)?;
+        let plan = self
+            .plan_to_submit(request.plan)
+            .ok_or(SubmitError::PlanMissing)?;
         if request.length == 0 {
             return Err(SubmitError::Empty);
         }

@@ -549,6 +549,17 @@ fn the_only_rail_gets_its_slices_again_after_a_reset() {
 }
 
 #[test]
+fn requests_outlive_the_retirement_of_their_plan() {
+    // They were failed with `NoRail`, and all others to the peer waited behind them until then.
+    let mut world = World::new(Policy::Spray, 2);
+    world.submit(0, Op::Write, 16 << 20);
+    world.run(ms(2));
+    world.core.retire_plan(PLAN);
+    world.run_until_reported(1, Duration::from_secs(4));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
 fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 30);
