@@ -198,7 +198,7 @@ mod tests {
                 walked.push(index);
                 next = queue.after(&mut items[..], index);
             }
-            walked == Vec::from(model)
+            model == walked
         }
     }
 }
