@@ -3,6 +3,7 @@
 use super::{Orchestrator, is_nil};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::Sample;
+use crate::rail::select::Policy;
 use crate::table::NIL;
 use crate::time::Instant;
 use crate::units::{AttemptId, RailId, RequestId};
@@ -341,6 +342,10 @@ impl Orchestrator<'_> {
                     bytes,
                 };
                 self.shared.handle_completion(rail, sample);
+                if self.config.policy == Policy::Documented {
+                    let config = &self.config.documented;
+                    self.shared.learn_bandwidth(rail, config, sample);
+                }
             }
             Load::RateProbe => self
                 .shared

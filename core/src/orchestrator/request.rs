@@ -3,6 +3,7 @@
 use super::attempt::{End, Load};
 use super::{Event, Orchestrator, Reason, Request};
 use crate::queue::{Link, Linked, Queue};
+use crate::rail::documented::Shares;
 use crate::report::{Local, Remote, Report, Status};
 use crate::time::Instant;
 use crate::units::{BatchId, PeerId, PlanId, RequestId};
@@ -57,6 +58,8 @@ pub struct RequestRow {
     pub(super) cursor: u64,
     /// Bytes that arrived, each counted once.
     pub(super) acked_bytes: u64,
+    /// Slices not yet bound, by the rail that is to carry them. `Documented` only.
+    pub(super) shares: Shares,
     /// Slices to be sent again.
     pub(super) waiting: Queue<0>,
     /// Attempts that name it.
@@ -126,6 +129,7 @@ impl Orchestrator<'_> {
             length: request.length,
             cursor: 0,
             acked_bytes: 0,
+            shares: Shares::NONE,
             waiting: Queue::EMPTY,
             held: 0,
             lost: 0,
@@ -163,6 +167,7 @@ impl Orchestrator<'_> {
             self.timed_requests += 1;
             self.arm(deadline, Reason::Request);
         }
+        self.assign(id);
         self.want_to_bind(peer, id.index, false);
         if self
             .peers
@@ -251,6 +256,7 @@ impl Orchestrator<'_> {
 
     /// Drops what a request still had to send: it has enough, or is ending.
     fn drop_unposted(&mut self, id: RequestId) {
+        self.unassign(id);
         let Some(row) = self.requests.get_mut(id) else {
             return;
         };
@@ -308,6 +314,7 @@ impl Orchestrator<'_> {
 
     /// Writes the report of a request whose every attempt has ended or is lost.
     fn report(&mut self, id: RequestId) {
+        self.unassign(id);
         let held_locally = self.has_local_holder(id);
         let silent = self
             .requests

@@ -1,6 +1,7 @@
 //! Rails and devices as the workers of one engine share them: what is in flight, how fast they are, and
 //! whether they may be used.
 
+pub mod documented;
 pub mod estimate;
 pub mod health;
 pub mod select;
@@ -13,6 +14,7 @@ use spin::Mutex;
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 use crate::work::Cause;
+use documented::DocumentedConfig;
 use estimate::{Estimate, EstimateConfig, Sample};
 use health::{RailHealth, RailState};
 
@@ -36,12 +38,18 @@ pub struct RailConfig {
 pub struct Rail {
     peer: AtomicU32,
     device: AtomicU32,
+    /// As installed.
+    rate_nominal: AtomicU64,
     inflight_bytes: CachePadded<AtomicU64>,
     /// Bytes acknowledged since the rail was installed.
     done_bytes: AtomicU64,
     used_at: AtomicU64,
     done_at: AtomicU64,
     probed_at: AtomicU64,
+    /// Bytes of requests that only this rail is to carry and that are not in flight. `Documented` only.
+    assigned_bytes: AtomicU64,
+    /// Bytes per second as `Documented` learns them, the bits of an `f64`; 0: nothing learned.
+    bandwidth: AtomicU64,
     /// Limit of the window while the rail comes back after an outage; 0: none.
     window_cap: AtomicU64,
     health: RailHealth,
@@ -54,11 +62,14 @@ impl Rail {
     pub const EMPTY: Self = Self {
         peer: AtomicU32::new(NIL),
         device: AtomicU32::new(NIL),
+        rate_nominal: AtomicU64::new(u64::MAX),
         inflight_bytes: CachePadded::new(AtomicU64::new(0)),
         done_bytes: AtomicU64::new(0),
         used_at: AtomicU64::new(0),
         done_at: AtomicU64::new(0),
         probed_at: AtomicU64::new(0),
+        assigned_bytes: AtomicU64::new(0),
+        bandwidth: AtomicU64::new(0),
         window_cap: AtomicU64::new(0),
         health: RailHealth::new(),
         speed: Speed::EMPTY,
@@ -210,6 +221,9 @@ impl<'a> Shared<'a> {
             return false;
         };
         row.speed.install(config.estimate, self.slice_bytes);
+        row.rate_nominal
+            .store(config.estimate.rate_nominal.to_bits(), Relaxed);
+        row.bandwidth.store(0, Relaxed);
         row.device.store(u32::from(config.device.0), Relaxed);
         row.peer.store(u32::from(config.peer.0), Release);
         true
@@ -242,6 +256,13 @@ impl<'a> Shared<'a> {
             .map_or(Rate::SLOWEST, |row| row.speed.rate())
     }
 
+    /// The rate that the rail was installed with.
+    pub(crate) fn rate_nominal(&self, rail: RailId) -> Rate {
+        self.rails.get(rail.index()).map_or(Rate::SLOWEST, |row| {
+            Rate::from_bits(row.rate_nominal.load(Relaxed))
+        })
+    }
+
     pub(crate) fn delay_base(&self, rail: RailId) -> Duration {
         self.rails
             .get(rail.index())
@@ -252,6 +273,50 @@ impl<'a> Shared<'a> {
         self.rails
             .get(rail.index())
             .map_or(0, |row| row.inflight_bytes.load(Relaxed))
+    }
+
+    /// Bytes that only this rail is to carry and that are not in flight.
+    pub(crate) fn assigned_bytes(&self, rail: RailId) -> u64 {
+        self.rails
+            .get(rail.index())
+            .map_or(0, |row| row.assigned_bytes.load(Relaxed))
+    }
+
+    /// Gives a rail bytes that only it is to carry.
+    pub(crate) fn assign(&self, rail: RailId, bytes: u64) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.assigned_bytes.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// Takes back such bytes: they are in flight now, or another's, or nobody wants them.
+    pub(crate) fn unassign(&self, rail: RailId, bytes: u64) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.assigned_bytes.fetch_sub(bytes, Relaxed);
+        }
+    }
+
+    /// Bytes per second as `Documented` has learned them.
+    pub(crate) fn bandwidth(&self, rail: RailId, config: &DocumentedConfig) -> f64 {
+        let learned = self
+            .rails
+            .get(rail.index())
+            .map_or(0, |row| row.bandwidth.load(Relaxed));
+        match learned {
+            0 => config.theoretical(self.rate_nominal(rail)),
+            bits => f64::from_bits(bits),
+        }
+    }
+
+    /// Lets `Documented` learn from a slice that completed. A sample lost to another worker's is no matter.
+    pub(crate) fn learn_bandwidth(&self, rail: RailId, config: &DocumentedConfig, sample: Sample) {
+        let old = self.bandwidth(rail, config);
+        let theoretical = config.theoretical(self.rate_nominal(rail));
+        let took = sample.seen_at.since(sample.posted_at);
+        let learned = config.learned(old, theoretical, sample.bytes, took);
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.bandwidth.store(learned.to_bits(), Relaxed);
+        }
     }
 
     pub(crate) fn used_at(&self, rail: RailId) -> Instant {
