@@ -603,8 +603,9 @@ impl<'a> Orchestrator<'a> {
             return Some(Event::BatchDone { batch, tag });
         }
         if core::mem::take(&mut self.made_room)
-            && let Some(worker) = self.shared.next_waiting(self.last_woken)
-            && worker != self.config.worker
+            && let Some(worker) = self
+                .shared
+                .next_waiting(self.last_woken, self.config.worker)
         {
             self.last_woken = worker;
             return Some(Event::WakeWorker { worker });

@@ -460,11 +460,12 @@ impl<'a> Shared<'a> {
         (count, oldest)
     }
 
-    /// The next worker after `worker`, in turn, that waits; not `worker` itself.
-    pub(crate) fn next_waiting(&self, worker: u16) -> Option<u16> {
+    /// The next worker after `last`, in turn, that waits: `last` itself at the end, but never `own`.
+    pub(crate) fn next_waiting(&self, last: u16, own: u16) -> Option<u16> {
         let count = self.waiting.len();
-        (1..count)
-            .map(|step| (usize::from(worker) + step) % count)
+        (1..=count)
+            .map(|step| (usize::from(last) + step) % count)
+            .filter(|other| *other != usize::from(own))
             .find(|other| {
                 self.waiting
                     .get(*other)
@@ -505,5 +506,32 @@ impl<'a> Shared<'a> {
                 .max(8 * RETURN_WINDOW_BYTES);
         row.window_cap
             .store(if lifted { 0 } else { wider }, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_that_wait_are_woken_in_turn() {
+        // (name, worker woken last, those who wait, whom worker 0 wakes)
+        let cases = [
+            ("nobody waits", 0, [false; 3], None),
+            ("only itself", 0, [true, false, false], None),
+            ("the next one", 0, [true, true, true], Some(1)),
+            ("and the next", 1, [true, true, true], Some(2)),
+            ("round, past itself", 2, [true, true, true], Some(1)),
+            // It was passed over, so with two workers each was woken once in its life.
+            ("the same one again", 1, [true, true, false], Some(1)),
+        ];
+        for (name, last, waits, woken) in cases {
+            let rows = [const { Waiting::NO }; 3];
+            let shared = Shared::new(&[], &[], &rows, 1);
+            for (worker, waits) in (0..).zip(waits) {
+                shared.set_waiting(worker, waits.then_some(Instant::ZERO));
+            }
+            assert_eq!(shared.next_waiting(last, 0), woken, "{name}");
+        }
     }
 }
