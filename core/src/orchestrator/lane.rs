@@ -214,7 +214,9 @@ impl Orchestrator<'_> {
         lane.wants_open = false;
         lane.wants_close = Some(lane.epoch);
         self.actions.push_back(self.lanes, u32::from(rail.0));
-        self.blame(now, rail, cause);
+        log::debug!("lane {} not opened ({cause})", rail.0);
+        // Whatever the cause: a lane that is asked for again at once fails again at once.
+        self.blame(now, rail, Cause::Refused);
         self.bindable = true;
     }
 

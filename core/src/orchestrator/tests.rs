@@ -564,6 +564,26 @@ fn requests_outlive_the_retirement_of_their_plan() {
 }
 
 #[test]
+fn a_lane_that_cannot_be_opened_is_not_asked_for_at_once_again() {
+    // For a cause that speaks against no rail it was, as fast as the shell could refuse.
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 1);
+    let mut opens = 0;
+    for _ in 0..10 {
+        assert_eq!(world.core.poll_post(ms(1), &mut PostBatch::default()), None);
+        while let Some(action) = world.core.poll_lane() {
+            if let LaneAction::Open { lane, epoch, .. } = action {
+                opens += 1;
+                let fact = LaneFact::OpenFailed(Cause::BadResponse);
+                world.core.handle_lane(ms(1), lane, epoch, fact);
+            }
+        }
+    }
+    let state = world.core.shared.view(RailId(0)).unwrap().state;
+    assert_eq!((opens, state), (1, RailState::Paused));
+}
+
+#[test]
 fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 30);
