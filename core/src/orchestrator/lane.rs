@@ -200,7 +200,11 @@ impl Orchestrator<'_> {
             .get(rail.index())
             .is_some_and(|lane| lane.probing)
         {
-            self.post_probe(now, rail, Load::HealthProbe, PROBE_BYTES);
+            let posted = self.post_probe(now, rail, Load::HealthProbe, PROBE_BYTES);
+            if !posted {
+                // Nothing would ever end the probe: it has failed, and the next one is tried later.
+                self.start_fence(now, rail, Cause::Refused);
+            }
         }
         self.bindable = true;
     }
@@ -220,17 +224,24 @@ impl Orchestrator<'_> {
         self.bindable = true;
     }
 
-    /// Puts a probe on a lane, past all windows.
-    pub(super) fn post_probe(&mut self, now: Instant, rail: RailId, load: Load, bytes: u32) {
+    /// Puts a probe on a lane, past all windows. `false`: there is no row for it.
+    pub(super) fn post_probe(
+        &mut self,
+        now: Instant,
+        rail: RailId,
+        load: Load,
+        bytes: u32,
+    ) -> bool {
         let Some(ahead_bytes) = self.shared.reserve(now, rail, u64::from(bytes), u64::MAX) else {
-            return;
+            return false;
         };
         let probe = super::Attempt::new(load, Op::Write, 0, bytes);
         let Some(id) = self.new_attempt(probe) else {
             self.shared.release(rail, u64::from(bytes));
-            return;
+            return false;
         };
         self.put_on_lane(id.index, rail, ahead_bytes);
+        true
     }
 
     /// Binds an attempt, whose bytes have been reserved, to a rail's lane.

@@ -112,8 +112,16 @@ impl World<'_> {
 
     /// A world with one rail of each tier.
     fn with(config: Config, tiers: &[u8]) -> Self {
+        Self::with_attempts(config, tiers, usize::MAX)
+    }
+
+    /// One whose core has a table of so many attempts.
+    fn with_attempts(config: Config, tiers: &[u8], attempts: usize) -> Self {
         let store: &'static mut TestStore = Box::leak(Box::new(Store::new()));
-        let mut core = Orchestrator::new(config, shared(tiers), store.tables());
+        let mut tables = store.tables();
+        let attempts = attempts.min(tables.attempts.len());
+        tables.attempts = &mut tables.attempts[..attempts];
+        let mut core = Orchestrator::new(config, shared(tiers), tables);
         let plan = Plan {
             peer: PEER,
             local: SegmentRef(1),
@@ -581,6 +589,22 @@ fn a_lane_that_cannot_be_opened_is_not_asked_for_at_once_again() {
     }
     let state = world.core.shared.view(RailId(0)).unwrap().state;
     assert_eq!((opens, state), (1, RailState::Paused));
+}
+
+#[test]
+fn a_probe_that_finds_no_row_is_tried_again() {
+    // The rail was left probing for ever, for all workers: there was a claim, but no work to end it.
+    let config = Config::new(0, Policy::Spray);
+    let mut world = World::with_attempts(config, &[0, 0], 3);
+    world.submit(0, Op::Write, 8 << 20);
+    world.run(ms(2));
+    world.links[1].rate = Rate::from_bytes_per_sec(20_000_000);
+    world.reset_rail(0);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    world.run(world.now + Duration::from_millis(100));
+    let state = world.core.shared.view(RailId(0)).unwrap().state;
+    assert_eq!(state, RailState::Healthy);
 }
 
 #[test]
