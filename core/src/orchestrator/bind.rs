@@ -29,6 +29,8 @@ pub(super) enum Bound {
     Yes,
     /// Something must happen first: a completion, or a lane that opens.
     Wait,
+    /// Nothing but copies is left of the request, and no rail takes them now.
+    OnlyCopies,
     /// No rail is usable.
     NoRail,
 }
@@ -75,14 +77,18 @@ impl Orchestrator<'_> {
     }
 
     fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
+        let mut next = self
+            .peers
+            .get(peer.index())
+            .and_then(|row| row.pending.front());
         for _ in 0..TURN_MAX {
-            let Some(index) = self
-                .peers
-                .get(peer.index())
-                .and_then(|row| row.pending.front())
-            else {
+            let Some(index) = next else {
                 return;
             };
+            let behind = self
+                .peers
+                .get(peer.index())
+                .and_then(|row| row.pending.after(&mut self.requests, index));
             let Some(request) = self.requests.id_at(index) else {
                 return;
             };
@@ -94,6 +100,7 @@ impl Orchestrator<'_> {
                 if let Some(row) = self.peers.get_mut(peer.index()) {
                     row.pending.remove(&mut self.requests, index);
                 }
+                next = behind;
                 continue;
             }
             if *budget == 0 {
@@ -106,6 +113,7 @@ impl Orchestrator<'_> {
                         row.stuck_since = None;
                     }
                 }
+                Bound::OnlyCopies => next = behind,
                 Bound::Wait => return,
                 Bound::NoRail => return self.stuck(now, peer),
             }
@@ -148,7 +156,7 @@ impl Orchestrator<'_> {
         let rails = self.wanted(&rails.rails);
         if let Some(again) = self.next_again(request) {
             let bound = self.bind_next(now, peer, &rails, again);
-            // A copy that must avoid the one rail with room does not hold up the rest.
+            // A copy that must avoid the one rail with room does not hold up the rest, nor other requests.
             if bound == Bound::Yes || again.avoid.is_none() {
                 return bound;
             }
@@ -158,7 +166,7 @@ impl Orchestrator<'_> {
                 self.bind_share(now, &rails, new)
             }
             Some(new) => self.bind_next(now, peer, &rails, new),
-            None => Bound::Wait,
+            None => Bound::OnlyCopies,
         }
     }
 

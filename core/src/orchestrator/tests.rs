@@ -608,6 +608,20 @@ fn a_probe_that_finds_no_row_is_tried_again() {
 }
 
 #[test]
+fn copies_that_no_rail_takes_hold_up_no_other_request() {
+    let mut world = World::new(Policy::Spray, 2);
+    world.links[1].cut = true;
+    world.links[0].rate = Rate::from_bytes_per_sec(5_000_000);
+    // Two slices of 13 ms each; they get copies, which must avoid the only rail there is.
+    world.submit(0, Op::Write, 2 << 16);
+    world.run(ms(8));
+    let second = world.submit(1, Op::Write, 1);
+    world.run(ms(9));
+    assert!(world.reports.is_empty());
+    assert_eq!(world.core.requests.get(second).unwrap().held, 1);
+}
+
+#[test]
 fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 30);
