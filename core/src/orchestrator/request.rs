@@ -257,6 +257,8 @@ impl Orchestrator<'_> {
     /// Drops what a request still had to send: it has enough, or is ending.
     fn drop_unposted(&mut self, id: RequestId) {
         self.unassign(id);
+        // The others are to know that this worker may have nothing to bind any more.
+        self.bindable = true;
         let Some(row) = self.requests.get_mut(id) else {
             return;
         };

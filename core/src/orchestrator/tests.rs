@@ -622,6 +622,18 @@ fn copies_that_no_rail_takes_hold_up_no_other_request() {
 }
 
 #[test]
+fn a_worker_whose_requests_are_cancelled_waits_no_more() {
+    // It did until its next timer, and the others left it its share of their windows.
+    let mut world = World::new(Policy::Spray, 1);
+    let id = world.submit(0, Op::Write, 1);
+    world.drain();
+    assert_eq!(world.core.shared.waiting(0).0, 1);
+    world.core.cancel(world.now, id);
+    world.drain();
+    assert_eq!(world.core.shared.waiting(0).0, 0);
+}
+
+#[test]
 fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 30);
