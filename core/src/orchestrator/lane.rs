@@ -355,6 +355,7 @@ impl Orchestrator<'_> {
                     lane.full = true;
                     self.posts.remove(self.lanes, index);
                 }
+                self.check_full(now, rail);
             }
             Stop::Rejected(cause) => self.rejected(now, rail, cause),
             Stop::Unknown => self.start_fence(now, rail, Cause::Reset),
@@ -671,7 +672,27 @@ impl Orchestrator<'_> {
         }
     }
 
+    /// A lane that said it was full with nothing posted has only `Writable` to wait for. If that is not said,
+    /// asks by posting again.
+    fn check_full(&mut self, now: Instant, rail: RailId) {
+        let Some(lane) = self
+            .lanes
+            .get_mut(rail.index())
+            .filter(|lane| lane.full && lane.posted.is_empty())
+        else {
+            return;
+        };
+        let due = lane.progress_at + self.config.progress_floor;
+        if now < due {
+            return self.arm(due, Reason::Progress);
+        }
+        lane.full = false;
+        self.posts.push_back(self.lanes, u32::from(rail.0));
+        self.bindable = true;
+    }
+
     fn check_progress(&mut self, now: Instant, rail: RailId) {
+        self.check_full(now, rail);
         let Some(due) = self.progress_due(rail) else {
             return;
         };

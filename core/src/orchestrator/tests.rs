@@ -634,6 +634,25 @@ fn a_worker_whose_requests_are_cancelled_waits_no_more() {
 }
 
 #[test]
+fn a_full_lane_that_never_says_it_is_writable_is_tried_again() {
+    // Nothing was posted, so neither a completion nor a timer came, and the request hung.
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 1);
+    let mut batch = PostBatch::default();
+    assert_eq!(world.core.poll_post(world.now, &mut batch), None);
+    while let Some(action) = world.core.poll_lane() {
+        world.act(action);
+    }
+    world.now = ms(1);
+    world.happen();
+    let lane = world.core.poll_post(world.now, &mut batch).expect("a work");
+    let (epoch, now) = (batch.epoch, world.now);
+    world.core.handle_posted(now, lane, epoch, 0, Stop::Full);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
 fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 30);
