@@ -161,10 +161,11 @@ impl Orchestrator<'_> {
             let length = u32::try_from(self.rest(new.request))
                 .unwrap_or(u32::MAX)
                 .min(shares.slice_bytes);
+            let next = Next { length, ..new };
             let has_room = self
-                .candidate(rail, length)
+                .candidate(rail, &next)
                 .is_some_and(|candidate| candidate.has_room);
-            if has_room && self.bind_to(now, rail.rail, Next { length, ..new }) == Bound::Yes {
+            if has_room && self.bind_to(now, rail.rail, next) == Bound::Yes {
                 let mut left = shares;
                 left.take_one(target.position);
                 self.set_shares(new.request, left);

@@ -231,7 +231,7 @@ impl Orchestrator<'_> {
     fn bind_next(&mut self, now: Instant, peer: PeerId, rails: &Rails, next: Next) -> Bound {
         let mut candidates = heapless::Vec::<Candidate, PLAN_RAILS_MAX>::new();
         for rail in rails.iter().filter(|rail| next.avoid != Some(rail.rail)) {
-            if let Some(candidate) = self.candidate(*rail, next.length) {
+            if let Some(candidate) = self.candidate(*rail, &next) {
                 let _ = candidates.push(candidate);
             }
         }
@@ -265,7 +265,11 @@ impl Orchestrator<'_> {
     }
 
     /// Binds a slice to a rail that has been seen to have room.
-    pub(super) fn bind_to(&mut self, now: Instant, rail: RailId, next: Next) -> Bound {
+    pub(super) fn bind_to(&mut self, now: Instant, rail: RailId, mut next: Next) -> Bound {
+        if let Some(lane) = self.lanes.get(rail.index()).filter(|_| !next.again) {
+            // Cut for the rail that takes it.
+            next.length = next.length.min(lane.work_bytes_max());
+        }
         let limit = self.inflight_limit(rail);
         match self
             .shared
@@ -311,7 +315,7 @@ impl Orchestrator<'_> {
     }
 
     /// A healthy rail with an open lane, as the policy sees it.
-    pub(super) fn candidate(&self, rail: PlanRail, length: u32) -> Option<Candidate> {
+    pub(super) fn candidate(&self, rail: PlanRail, next: &Next) -> Option<Candidate> {
         let PlanRail { rail, tier } = rail;
         let lane = self
             .lanes
@@ -320,9 +324,10 @@ impl Orchestrator<'_> {
         self.shared
             .health(rail)
             .filter(|health| health.state() == RailState::Healthy)?;
-        let has_room = lane.room_works() > 0
-            && length <= lane.work_bytes_max()
-            && self.has_window(rail, length);
+        // A slice that was sent before is cut already.
+        let fits = !next.again || next.length <= lane.work_bytes_max();
+        let length = next.length.min(lane.work_bytes_max());
+        let has_room = lane.room_works() > 0 && fits && self.has_window(rail, length);
         Some(Candidate {
             rail,
             tier,
@@ -441,7 +446,11 @@ impl Orchestrator<'_> {
                 .rate_probe_at(rail, RATE_PROBE_INTERVAL)
                 .is_some_and(|at| at <= now);
             if idle && due && self.shared.claim_rate_probe(now, rail) {
-                self.post_probe(now, rail, Load::RateProbe, bytes);
+                let limit = self
+                    .lanes
+                    .get(rail.index())
+                    .map_or(bytes, |lane| lane.work_bytes_max());
+                self.post_probe(now, rail, Load::RateProbe, bytes.min(limit));
             }
         }
     }

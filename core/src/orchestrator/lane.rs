@@ -135,7 +135,7 @@ impl Lane {
     }
 
     pub(super) fn work_bytes_max(&self) -> u32 {
-        self.limits.work_bytes_max
+        self.limits.work_bytes_max.max(1)
     }
 }
 

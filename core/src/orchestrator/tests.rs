@@ -63,6 +63,8 @@ enum Happening {
 struct World<'a> {
     now: Instant,
     core: Orchestrator<'a>,
+    /// What lanes take.
+    limits: LaneLimits,
     links: [Link; RAILS],
     lanes: BTreeMap<(LaneId, Epoch), FarLane>,
     future: BTreeMap<(Instant, u64), Happening>,
@@ -153,6 +155,7 @@ impl World<'_> {
         World {
             now: Instant::ZERO,
             core,
+            limits: LIMITS,
             links: [link; RAILS],
             lanes: BTreeMap::new(),
             future: BTreeMap::new(),
@@ -276,8 +279,9 @@ impl World<'_> {
                     return; // the SYN is lost; the deadline ends it
                 }
                 self.lanes.insert((lane, epoch), FarLane::default());
+                let limits = self.limits;
                 self.core
-                    .handle_lane(self.now, lane, epoch, LaneFact::Opened { limits: LIMITS });
+                    .handle_lane(self.now, lane, epoch, LaneFact::Opened { limits });
             }
             Happening::Fact(lane, epoch, fact) => {
                 self.core.handle_lane(self.now, lane, epoch, fact)
@@ -399,7 +403,7 @@ impl World<'_> {
             .expect("posted on a lane that is not open");
         assert!(!far.aborted && !far.fenced, "posted on a fenced lane");
         for work in &batch.works {
-            assert!(work.length > 0);
+            assert!(work.length > 0 && work.length <= self.limits.work_bytes_max);
             link.free_at = link.free_at.max(self.now) + link.rate.time_for(u64::from(work.length));
             far.on_its_way.push((link.free_at + link.delay, *work));
         }
@@ -650,6 +654,19 @@ fn a_full_lane_that_never_says_it_is_writable_is_tried_again() {
     world.core.handle_posted(now, lane, epoch, 0, Stop::Full);
     world.run_until_reported(1, Duration::from_secs(1));
     assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
+fn works_are_as_short_as_lanes_want_them() {
+    // A slice that no lane could take had no room anywhere, for ever.
+    for policy in Policy::ALL {
+        let mut world = World::new(policy, 4);
+        world.limits.work_bytes_max = 10_000;
+        world.submit(0, Op::Write, 1 << 20);
+        world.submit(1, Op::Read, 40 << 16);
+        world.run_until_reported(2, Duration::from_secs(1));
+        assert_eq!(world.reports.len(), 2, "{policy:?}");
+    }
 }
 
 #[test]
