@@ -47,6 +47,9 @@ impl Orchestrator<'_> {
     /// Takes back the shares of all requests with a plan that is about to be replaced: they are counted by
     /// position in it.
     pub(super) fn unassign_plan(&mut self, plan: u32) {
+        if self.config.policy != Policy::Documented {
+            return;
+        }
         for index in 0..self.requests.capacity() as u32 {
             if self
                 .requests

@@ -304,7 +304,9 @@ impl Selector {
             let Some(target) = best.and_then(|best| targets.get_mut(best)) else {
                 return;
             };
-            target.inflight_bytes += u64::from(shares.slice_bytes);
+            target.inflight_bytes = target
+                .inflight_bytes
+                .saturating_add(u64::from(shares.slice_bytes));
             shares.add(target.position, 1);
         }
     }
