@@ -441,11 +441,7 @@ impl Orchestrator<'_> {
         {
             let rail = candidate.rail;
             let idle = now.since(candidate.used_at) >= RATE_PROBE_INTERVAL;
-            let due = self
-                .shared
-                .rate_probe_at(rail, RATE_PROBE_INTERVAL)
-                .is_some_and(|at| at <= now);
-            if idle && due && self.shared.claim_rate_probe(now, rail) {
+            if idle && self.shared.claim_rate_probe(now, rail, RATE_PROBE_INTERVAL) {
                 let limit = self
                     .lanes
                     .get(rail.index())

@@ -415,25 +415,24 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// When an idle rail's speed should be looked at again, if a worker has use for it. `interval` is the
-    /// least time; probes take at most one part in 200 of the rail's time.
-    pub(crate) fn rate_probe_at(&self, rail: RailId, interval: Duration) -> Option<Instant> {
-        let row = self.rails.get(rail.index())?;
-        let cost = row.speed.rate().time_for(u64::from(self.slice_bytes));
-        let done = Instant::from_nanos(row.done_at.load(Relaxed));
-        let probed = Instant::from_nanos(row.probed_at.load(Relaxed));
-        Some((done + interval).max(probed + interval.max(cost.times(200))))
-    }
-
-    /// Claims the rate probe that is due. `true` for one worker only.
-    pub(crate) fn claim_rate_probe(&self, now: Instant, rail: RailId) -> bool {
+    /// Claims a look at an idle rail's speed, if it is due: `interval` after its last completion, and after the
+    /// last look or longer, so that probes take at most one part in 200 of the rail's time. `true` for one
+    /// worker only.
+    pub(crate) fn claim_rate_probe(&self, now: Instant, rail: RailId, interval: Duration) -> bool {
         let Some(row) = self.rails.get(rail.index()) else {
             return false;
         };
+        let cost = row.speed.rate().time_for(u64::from(self.slice_bytes));
+        let done = Instant::from_nanos(row.done_at.load(Relaxed));
+        // Read once: who claims must have found due what it replaces.
         let before = row.probed_at.load(Relaxed);
-        row.probed_at
-            .compare_exchange(before, now.as_nanos(), AcqRel, Relaxed)
-            .is_ok()
+        let probed = Instant::from_nanos(before);
+        let due = (done + interval).max(probed + interval.max(cost.times(200)));
+        due <= now
+            && row
+                .probed_at
+                .compare_exchange(before, now.as_nanos(), AcqRel, Relaxed)
+                .is_ok()
     }
 
     /// Says since when a worker has had bytes to post; `None`: it has none.
@@ -512,6 +511,20 @@ impl<'a> Shared<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_worker_looks_at_an_idle_rail() {
+        let rows = [Rail::EMPTY];
+        let shared = Shared::new(&rows, &[], &[], 1);
+        let interval = Duration::from_millis(5);
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        rows[0].speed.rate.store(1, Relaxed);
+        // (at ms, whether it may)
+        for (millis, claimed) in [(4, false), (5, true), (5, false), (9, false), (10, true)] {
+            let did = shared.claim_rate_probe(at(millis), RailId(0), interval);
+            assert_eq!(did, claimed, "{millis}");
+        }
+    }
 
     #[test]
     fn workers_that_wait_are_woken_in_turn() {
