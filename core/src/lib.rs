@@ -25,6 +25,7 @@ pub mod orchestrator;
 pub mod plan;
 mod queue;
 pub mod rail;
+pub mod random;
 pub mod report;
 pub mod ring;
 pub mod slice;

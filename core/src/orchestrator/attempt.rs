@@ -3,6 +3,7 @@
 use super::{Orchestrator, is_nil};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::Sample;
+use crate::rail::select::Policy;
 use crate::table::NIL;
 use crate::time::Instant;
 use crate::units::{AttemptId, RailId, RequestId};
@@ -209,7 +210,7 @@ impl Orchestrator<'_> {
     /// Takes an attempt out of the ring of copies; tells the others if the slice has arrived. `true` if no
     /// copy is left.
     fn leave_siblings(&mut self, index: u32, delivered: bool) -> bool {
-        let Some(next) = self.attempts.at(index).map(|row| row.sibling) else {
+        let Some((next, rail)) = self.attempts.at(index).map(|row| (row.sibling, row.rail)) else {
             return true;
         };
         if next == index || is_nil(next) {
@@ -218,6 +219,8 @@ impl Orchestrator<'_> {
         let mut at = next;
         while let Some(row) = self.attempts.at_mut(at) {
             row.done |= delivered;
+            // The copy that it had to keep away from is this one.
+            row.avoid = row.avoid.filter(|avoid| *avoid != rail);
             if row.sibling == index {
                 row.sibling = next;
                 break;
@@ -339,6 +342,10 @@ impl Orchestrator<'_> {
                     bytes,
                 };
                 self.shared.handle_completion(rail, sample);
+                if self.config.policy == Policy::Documented {
+                    let config = &self.config.documented;
+                    self.shared.learn_bandwidth(rail, config, sample);
+                }
             }
             Load::RateProbe => self
                 .shared

@@ -156,6 +156,14 @@ impl Orchestrator<'_> {
                     0,
                 )?;
             }
+            let assigned = self.shared.assigned_bytes(rail);
+            let own = self.own_assigned_bytes(rail);
+            check(
+                "bytes assigned to a rail, at least",
+                rail.0,
+                assigned.max(own),
+                assigned,
+            )?;
             let shared = self.shared.inflight_bytes(rail);
             check(
                 "bytes in flight on a rail, at least",

@@ -5,7 +5,7 @@ use super::lane::Phase;
 use super::{Orchestrator, Policy, Reason};
 use crate::plan::{PLAN_RAILS_MAX, PlanRail};
 use crate::rail::health::RailState;
-use crate::rail::select::{self, Candidate};
+use crate::rail::select::{self, Candidate, Usable};
 use crate::slice;
 use crate::time::{Duration, Instant};
 use crate::units::{PeerId, RailId, RequestId};
@@ -14,7 +14,7 @@ use crate::work::Op;
 /// Slices bound in one go, before they are handed out.
 const BIND_MAX: u32 = 64;
 /// Slices of one peer before it is another's turn.
-const TURN_MAX: u32 = 16;
+pub(super) const TURN_MAX: u32 = 16;
 /// An idle rail's speed is looked at after this long without a completion.
 const RATE_PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// If the first lane to a peer is not open by then, another one is tried too.
@@ -24,28 +24,30 @@ const BIND_RETRY: Duration = Duration::from_millis(1);
 
 /// What became of a try to bind the next slice of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bound {
+pub(super) enum Bound {
     /// It has a rail.
     Yes,
     /// Something must happen first: a completion, or a lane that opens.
     Wait,
+    /// Nothing but copies is left of the request, and no rail takes them now.
+    OnlyCopies,
     /// No rail is usable.
     NoRail,
 }
 
 /// The next slice of a request.
 #[derive(Clone, Copy, Debug)]
-struct Next {
-    request: RequestId,
-    op: Op,
-    offset: u64,
-    length: u32,
-    avoid: Option<RailId>,
+pub(super) struct Next {
+    pub(super) request: RequestId,
+    pub(super) op: Op,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+    pub(super) avoid: Option<RailId>,
     /// It is the front of the queue of slices to be sent again.
-    again: bool,
+    pub(super) again: bool,
 }
 
-type Rails = heapless::Vec<PlanRail, PLAN_RAILS_MAX>;
+pub(super) type Rails = heapless::Vec<PlanRail, PLAN_RAILS_MAX>;
 
 impl Orchestrator<'_> {
     /// Binds slices while rails have room, a bounded number, peers in turn.
@@ -59,7 +61,10 @@ impl Orchestrator<'_> {
                 break;
             };
             let peer = PeerId(index as u16);
-            self.bind_peer(now, peer, &mut budget);
+            match self.config.policy {
+                Policy::Documented => self.bind_assigned(now, peer, &mut budget),
+                _ => self.bind_peer(now, peer, &mut budget),
+            }
             if self
                 .peers
                 .get(peer.index())
@@ -72,14 +77,18 @@ impl Orchestrator<'_> {
     }
 
     fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
+        let mut next = self
+            .peers
+            .get(peer.index())
+            .and_then(|row| row.pending.front());
         for _ in 0..TURN_MAX {
-            let Some(index) = self
-                .peers
-                .get(peer.index())
-                .and_then(|row| row.pending.front())
-            else {
+            let Some(index) = next else {
                 return;
             };
+            let behind = self
+                .peers
+                .get(peer.index())
+                .and_then(|row| row.pending.after(&mut self.requests, index));
             let Some(request) = self.requests.id_at(index) else {
                 return;
             };
@@ -91,6 +100,7 @@ impl Orchestrator<'_> {
                 if let Some(row) = self.peers.get_mut(peer.index()) {
                     row.pending.remove(&mut self.requests, index);
                 }
+                next = behind;
                 continue;
             }
             if *budget == 0 {
@@ -103,6 +113,7 @@ impl Orchestrator<'_> {
                         row.stuck_since = None;
                     }
                 }
+                Bound::OnlyCopies => next = behind,
                 Bound::Wait => return,
                 Bound::NoRail => return self.stuck(now, peer),
             }
@@ -112,7 +123,7 @@ impl Orchestrator<'_> {
     }
 
     /// A peer's requests have no rail to go to. That may end; until then time runs.
-    fn stuck(&mut self, now: Instant, peer: PeerId) {
+    pub(super) fn stuck(&mut self, now: Instant, peer: PeerId) {
         let timeout = self.config.fence_timeout;
         let Some(row) = self.peers.get_mut(peer.index()) else {
             return;
@@ -131,7 +142,7 @@ impl Orchestrator<'_> {
         self.arm(due.max(now), Reason::Peer);
     }
 
-    fn bind_request(&mut self, now: Instant, peer: PeerId, request: RequestId) -> Bound {
+    pub(super) fn bind_request(&mut self, now: Instant, peer: PeerId, request: RequestId) -> Bound {
         if !self.knows(peer) || self.is_silent(peer) {
             return Bound::NoRail;
         }
@@ -142,22 +153,44 @@ impl Orchestrator<'_> {
         else {
             return Bound::NoRail;
         };
-        let rails = rails.rails.clone();
-        match self.next_again(request) {
-            // A copy that must avoid the one rail with room does not hold up the rest.
-            Some(again) => match self.bind_next(now, peer, &rails, again) {
-                Bound::Yes => Bound::Yes,
-                held_up => match self.next_new(request).filter(|_| again.avoid.is_some()) {
-                    Some(new) => self.bind_next(now, peer, &rails, new),
-                    None if again.avoid.is_some() => Bound::Wait,
-                    None => held_up,
-                },
-            },
-            None => match self.next_new(request) {
-                Some(new) => self.bind_next(now, peer, &rails, new),
-                None => Bound::Wait,
-            },
+        let rails = self.wanted(&rails.rails);
+        if let Some(again) = self.next_again(request) {
+            let bound = self.bind_next(now, peer, &rails, again);
+            // A copy that must avoid the one rail with room does not hold up the rest, nor other requests.
+            if bound == Bound::Yes || again.avoid.is_none() {
+                return bound;
+            }
         }
+        match self.next_new(request) {
+            Some(new) if self.config.policy == Policy::Documented => {
+                self.bind_share(now, &rails, new)
+            }
+            Some(new) => self.bind_next(now, peer, &rails, new),
+            None => Bound::OnlyCopies,
+        }
+    }
+
+    /// The rails of a plan that the policy uses while they stand as they do.
+    fn wanted(&self, rails: &Rails) -> Rails {
+        if self.config.policy == Policy::Spray {
+            return rails.clone();
+        }
+        let mut usable = rails
+            .iter()
+            .map(|rail| Usable {
+                rail: *rail,
+                rate_nominal: self.shared.rate_nominal(rail.rail),
+            })
+            .filter(|usable| self.is_healthy(usable.rail.rail))
+            .collect();
+        select::retain_wanted(self.config.policy, &mut usable);
+        usable.iter().map(|usable| usable.rail).collect()
+    }
+
+    pub(super) fn is_healthy(&self, rail: RailId) -> bool {
+        self.shared
+            .health(rail)
+            .is_some_and(|health| health.state() == RailState::Healthy)
     }
 
     /// The first slice to be sent again; copies of what has arrived meanwhile are dropped on the way.
@@ -198,7 +231,7 @@ impl Orchestrator<'_> {
     fn bind_next(&mut self, now: Instant, peer: PeerId, rails: &Rails, next: Next) -> Bound {
         let mut candidates = heapless::Vec::<Candidate, PLAN_RAILS_MAX>::new();
         for rail in rails.iter().filter(|rail| next.avoid != Some(rail.rail)) {
-            if let Some(candidate) = self.candidate(*rail, next.length) {
+            if let Some(candidate) = self.candidate(*rail, &next) {
                 let _ = candidates.push(candidate);
             }
         }
@@ -216,6 +249,11 @@ impl Orchestrator<'_> {
                 select::spray(&candidates, next.length, unbound)
             }
             Policy::RoundRobin => select::round_robin(&candidates, self.cursor),
+            Policy::FixedTier1 | Policy::BestTwo => {
+                select::least_predicted(&candidates, next.length)
+            }
+            // Only slices to be sent again come here.
+            Policy::Documented => self.best_with_room(&candidates, next.length),
         };
         let Some(rail) = chosen
             .and_then(|index| candidates.get(index))
@@ -223,6 +261,15 @@ impl Orchestrator<'_> {
         else {
             return Bound::Wait;
         };
+        self.bind_to(now, rail, next)
+    }
+
+    /// Binds a slice to a rail that has been seen to have room.
+    pub(super) fn bind_to(&mut self, now: Instant, rail: RailId, mut next: Next) -> Bound {
+        if let Some(lane) = self.lanes.get(rail.index()).filter(|_| !next.again) {
+            // Cut for the rail that takes it.
+            next.length = next.length.min(lane.work_bytes_max());
+        }
         let limit = self.inflight_limit(rail);
         match self
             .shared
@@ -268,7 +315,7 @@ impl Orchestrator<'_> {
     }
 
     /// A healthy rail with an open lane, as the policy sees it.
-    fn candidate(&self, rail: PlanRail, length: u32) -> Option<Candidate> {
+    pub(super) fn candidate(&self, rail: PlanRail, next: &Next) -> Option<Candidate> {
         let PlanRail { rail, tier } = rail;
         let lane = self
             .lanes
@@ -277,9 +324,10 @@ impl Orchestrator<'_> {
         self.shared
             .health(rail)
             .filter(|health| health.state() == RailState::Healthy)?;
-        let has_room = lane.room_works() > 0
-            && length <= lane.work_bytes_max()
-            && self.has_window(rail, length);
+        // A slice that was sent before is cut already.
+        let fits = !next.again || next.length <= lane.work_bytes_max();
+        let length = next.length.min(lane.work_bytes_max());
+        let has_room = lane.room_works() > 0 && fits && self.has_window(rail, length);
         Some(Candidate {
             rail,
             tier,
@@ -393,12 +441,12 @@ impl Orchestrator<'_> {
         {
             let rail = candidate.rail;
             let idle = now.since(candidate.used_at) >= RATE_PROBE_INTERVAL;
-            let due = self
-                .shared
-                .rate_probe_at(rail, RATE_PROBE_INTERVAL)
-                .is_some_and(|at| at <= now);
-            if idle && due && self.shared.claim_rate_probe(now, rail) {
-                self.post_probe(now, rail, Load::RateProbe, bytes);
+            if idle && self.shared.claim_rate_probe(now, rail, RATE_PROBE_INTERVAL) {
+                let limit = self
+                    .lanes
+                    .get(rail.index())
+                    .map_or(bytes, |lane| lane.work_bytes_max());
+                self.post_probe(now, rail, Load::RateProbe, bytes.min(limit));
             }
         }
     }

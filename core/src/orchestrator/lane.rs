@@ -135,7 +135,7 @@ impl Lane {
     }
 
     pub(super) fn work_bytes_max(&self) -> u32 {
-        self.limits.work_bytes_max
+        self.limits.work_bytes_max.max(1)
     }
 }
 
@@ -200,7 +200,11 @@ impl Orchestrator<'_> {
             .get(rail.index())
             .is_some_and(|lane| lane.probing)
         {
-            self.post_probe(now, rail, Load::HealthProbe, PROBE_BYTES);
+            let posted = self.post_probe(now, rail, Load::HealthProbe, PROBE_BYTES);
+            if !posted {
+                // Nothing would ever end the probe: it has failed, and the next one is tried later.
+                self.start_fence(now, rail, Cause::Refused);
+            }
         }
         self.bindable = true;
     }
@@ -214,21 +218,30 @@ impl Orchestrator<'_> {
         lane.wants_open = false;
         lane.wants_close = Some(lane.epoch);
         self.actions.push_back(self.lanes, u32::from(rail.0));
-        self.blame(now, rail, cause);
+        log::debug!("lane {} not opened ({cause})", rail.0);
+        // Whatever the cause: a lane that is asked for again at once fails again at once.
+        self.blame(now, rail, Cause::Refused);
         self.bindable = true;
     }
 
-    /// Puts a probe on a lane, past all windows.
-    pub(super) fn post_probe(&mut self, now: Instant, rail: RailId, load: Load, bytes: u32) {
+    /// Puts a probe on a lane, past all windows. `false`: there is no row for it.
+    pub(super) fn post_probe(
+        &mut self,
+        now: Instant,
+        rail: RailId,
+        load: Load,
+        bytes: u32,
+    ) -> bool {
         let Some(ahead_bytes) = self.shared.reserve(now, rail, u64::from(bytes), u64::MAX) else {
-            return;
+            return false;
         };
         let probe = super::Attempt::new(load, Op::Write, 0, bytes);
         let Some(id) = self.new_attempt(probe) else {
             self.shared.release(rail, u64::from(bytes));
-            return;
+            return false;
         };
         self.put_on_lane(id.index, rail, ahead_bytes);
+        true
     }
 
     /// Binds an attempt, whose bytes have been reserved, to a rail's lane.
@@ -342,6 +355,7 @@ impl Orchestrator<'_> {
                     lane.full = true;
                     self.posts.remove(self.lanes, index);
                 }
+                self.check_full(now, rail);
             }
             Stop::Rejected(cause) => self.rejected(now, rail, cause),
             Stop::Unknown => self.start_fence(now, rail, Cause::Reset),
@@ -658,7 +672,27 @@ impl Orchestrator<'_> {
         }
     }
 
+    /// A lane that said it was full with nothing posted has only `Writable` to wait for. If that is not said,
+    /// asks by posting again.
+    fn check_full(&mut self, now: Instant, rail: RailId) {
+        let Some(lane) = self
+            .lanes
+            .get_mut(rail.index())
+            .filter(|lane| lane.full && lane.posted.is_empty())
+        else {
+            return;
+        };
+        let due = lane.progress_at + self.config.progress_floor;
+        if now < due {
+            return self.arm(due, Reason::Progress);
+        }
+        lane.full = false;
+        self.posts.push_back(self.lanes, u32::from(rail.0));
+        self.bindable = true;
+    }
+
     fn check_progress(&mut self, now: Instant, rail: RailId) {
+        self.check_full(now, rail);
         let Some(due) = self.progress_due(rail) else {
             return;
         };

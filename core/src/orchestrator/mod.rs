@@ -1,9 +1,11 @@
 //! One worker's engine: requests in, works out, facts in, reports out.
 //!
-//! The parts: [`bind`](self) gives slices their rails, `lane` opens and fences, `attempt` follows one posting
+//! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
+//! that wants it), `lane` opens and fences, `attempt` follows one posting
 //! of one slice, `request` counts until a report can be given, `peer` watches who is silent, `timer` finds
 //! what is due, `audit` checks every invariant.
 
+mod assign;
 mod attempt;
 mod audit;
 mod bind;
@@ -19,6 +21,7 @@ use crate::message::{Frame, Message};
 use crate::plan::Plan;
 use crate::queue::{Link, Linked, Queue};
 use crate::rail::Shared;
+use crate::rail::documented::{DocumentedConfig, Selector};
 use crate::rail::health::RailState;
 use crate::rail::select::Policy;
 use crate::report::Report;
@@ -57,6 +60,11 @@ pub struct Config {
     pub cancel_grace: Duration,
     /// Time between repetitions of a message that is not answered.
     pub message_interval: Duration,
+    /// Parameters of [`Policy::Documented`], which it turns into [`Policy::RoundRobin`] if they say so.
+    pub documented: DocumentedConfig,
+    /// Seed of this worker's random numbers. The same seed and calls give the same answers; workers should
+    /// differ.
+    pub seed: u64,
 }
 
 impl Config {
@@ -71,6 +79,8 @@ impl Config {
             fence_timeout: Duration::from_secs(2),
             cancel_grace: Duration::from_millis(100),
             message_interval: Duration::from_millis(20),
+            documented: DocumentedConfig::DEFAULT,
+            seed: worker as u64,
         }
     }
 }
@@ -218,6 +228,8 @@ impl Linked<0> for BatchRow {
 pub struct PlanRow {
     generation: u32,
     plan: Option<Plan>,
+    /// Refused to new requests.
+    retired: bool,
 }
 
 impl PlanRow {
@@ -225,6 +237,7 @@ impl PlanRow {
     pub const EMPTY: Self = Self {
         generation: 0,
         plan: None,
+        retired: false,
     };
 }
 
@@ -367,6 +380,8 @@ pub struct Orchestrator<'a> {
     last_progress: (Instant, RailId),
     /// Where `RoundRobin` is.
     cursor: RailId,
+    /// What `Documented` remembers.
+    selector: Selector,
     /// Requests with a deadline or a grace time.
     timed_requests: u32,
     /// No timer is due earlier. May be early, never late.
@@ -376,7 +391,10 @@ pub struct Orchestrator<'a> {
 
 impl<'a> Orchestrator<'a> {
     /// An engine without peers, over tables whose content does not matter.
-    pub fn new(config: Config, shared: &'a Shared<'a>, tables: Tables<'a>) -> Self {
+    pub fn new(mut config: Config, shared: &'a Shared<'a>, tables: Tables<'a>) -> Self {
+        if config.policy == Policy::Documented {
+            config.policy = config.documented.policy();
+        }
         tables.plans.fill_with(|| PlanRow::EMPTY);
         tables.peers.fill_with(|| Peer::EMPTY);
         tables.lanes.fill_with(|| Lane::EMPTY);
@@ -403,6 +421,7 @@ impl<'a> Orchestrator<'a> {
             last_woken: config.worker,
             last_progress: (Instant::ZERO, RailId(0)),
             cursor: RailId(u16::MAX),
+            selector: Selector::new(config.seed),
             timed_requests: 0,
             next_timeout: Instant::MAX,
             next_reason: Reason::Bind,
@@ -417,23 +436,29 @@ impl<'a> Orchestrator<'a> {
                 .rails
                 .iter()
                 .all(|rail| rail.rail.index() < self.lanes.len());
-        let Some(row) = self.plans.get_mut(id.index as usize).filter(|_| fits) else {
+        if !fits || id.index as usize >= self.plans.len() {
+            return false;
+        }
+        self.unassign_plan(id.index);
+        let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;
         };
         *row = PlanRow {
             generation: id.generation,
             plan: Some(plan.clone()),
+            retired: false,
         };
         self.know_peer(now, plan);
         true
     }
 
-    /// Forgets a plan. Requests that have it end as they would have; new ones are refused.
+    /// Retires a plan. Requests that have it end as they would have, until its row is used anew; new ones are
+    /// refused.
     pub fn retire_plan(&mut self, id: PlanId) {
         if let Some(row) = self.plans.get_mut(id.index as usize)
             && row.generation == id.generation
         {
-            row.plan = None;
+            row.retired = true;
         }
     }
 
@@ -578,8 +603,9 @@ impl<'a> Orchestrator<'a> {
             return Some(Event::BatchDone { batch, tag });
         }
         if core::mem::take(&mut self.made_room)
-            && let Some(worker) = self.shared.next_waiting(self.last_woken)
-            && worker != self.config.worker
+            && let Some(worker) = self
+                .shared
+                .next_waiting(self.last_woken, self.config.worker)
         {
             self.last_woken = worker;
             return Some(Event::WakeWorker { worker });
@@ -608,11 +634,18 @@ impl<'a> Orchestrator<'a> {
         LaneId::new(self.config.worker, rail)
     }
 
+    /// A plan, for the requests that have it.
     fn plan(&self, id: PlanId) -> Option<&Plan> {
         let row = self.plans.get(id.index as usize)?;
         row.plan
             .as_ref()
             .filter(|_| row.generation == id.generation)
+    }
+
+    /// A plan, for a new request.
+    fn plan_to_submit(&self, id: PlanId) -> Option<&Plan> {
+        let retired = self.plans.get(id.index as usize)?.retired;
+        self.plan(id).filter(|_| !retired)
     }
 
     /// Makes sure that [`Self::handle_timeout`] is called at `at`.

@@ -3,6 +3,7 @@
 use super::attempt::{End, Load};
 use super::{Event, Orchestrator, Reason, Request};
 use crate::queue::{Link, Linked, Queue};
+use crate::rail::documented::Shares;
 use crate::report::{Local, Remote, Report, Status};
 use crate::time::Instant;
 use crate::units::{BatchId, PeerId, PlanId, RequestId};
@@ -57,6 +58,8 @@ pub struct RequestRow {
     pub(super) cursor: u64,
     /// Bytes that arrived, each counted once.
     pub(super) acked_bytes: u64,
+    /// Slices not yet bound, by the rail that is to carry them. `Documented` only.
+    pub(super) shares: Shares,
     /// Slices to be sent again.
     pub(super) waiting: Queue<0>,
     /// Attempts that name it.
@@ -99,7 +102,9 @@ impl RequestRow {
 impl Orchestrator<'_> {
     /// Takes a request. O(1), whatever its length.
     pub fn submit(&mut self, now: Instant, request: &Request) -> Result<RequestId, SubmitError> {
-        let plan = self.plan(request.plan).ok_or(SubmitError::PlanMissing)?;
+        let plan = self
+            .plan_to_submit(request.plan)
+            .ok_or(SubmitError::PlanMissing)?;
         if request.length == 0 {
             return Err(SubmitError::Empty);
         }
@@ -124,6 +129,7 @@ impl Orchestrator<'_> {
             length: request.length,
             cursor: 0,
             acked_bytes: 0,
+            shares: Shares::NONE,
             waiting: Queue::EMPTY,
             held: 0,
             lost: 0,
@@ -161,6 +167,7 @@ impl Orchestrator<'_> {
             self.timed_requests += 1;
             self.arm(deadline, Reason::Request);
         }
+        self.assign(id);
         self.want_to_bind(peer, id.index, false);
         if self
             .peers
@@ -249,6 +256,9 @@ impl Orchestrator<'_> {
 
     /// Drops what a request still had to send: it has enough, or is ending.
     fn drop_unposted(&mut self, id: RequestId) {
+        self.unassign(id);
+        // The others are to know that this worker may have nothing to bind any more.
+        self.bindable = true;
         let Some(row) = self.requests.get_mut(id) else {
             return;
         };
@@ -306,6 +316,7 @@ impl Orchestrator<'_> {
 
     /// Writes the report of a request whose every attempt has ended or is lost.
     fn report(&mut self, id: RequestId) {
+        self.unassign(id);
         let held_locally = self.has_local_holder(id);
         let silent = self
             .requests

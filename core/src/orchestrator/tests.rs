@@ -63,6 +63,8 @@ enum Happening {
 struct World<'a> {
     now: Instant,
     core: Orchestrator<'a>,
+    /// What lanes take.
+    limits: LaneLimits,
     links: [Link; RAILS],
     lanes: BTreeMap<(LaneId, Epoch), FarLane>,
     future: BTreeMap<(Instant, u64), Happening>,
@@ -74,23 +76,23 @@ struct World<'a> {
     reports: BTreeMap<u64, Report>,
     settled: Vec<u64>,
     batches: u32,
-    /// Bytes of the destination that have arrived, by offset.
+    /// Lengths of what has arrived at the destination, by offset. All copies of a slice are cut alike.
     arrived: BTreeMap<u64, u64>,
     /// Tags by their place in the destination.
     owners: BTreeMap<u64, u64>,
     log: Vec<std::string::String>,
 }
 
-fn shared(rails: u16) -> &'static Shared<'static> {
+fn shared(tiers: &[u8]) -> &'static Shared<'static> {
     let row: &'static [Rail] = Vec::leak((0..RAILS).map(|_| Rail::EMPTY).collect());
     let devices: &'static [Device] = Vec::leak((0..RAILS).map(|_| Device::EMPTY).collect());
     let waiting: &'static [Waiting] = Vec::leak(vec![Waiting::NO]);
     let shared = Box::leak(Box::new(Shared::new(row, devices, waiting, SLICE)));
-    for i in 0..rails {
+    for (i, tier) in (0..).zip(tiers) {
         let estimate = EstimateConfig {
             rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
             delay_base: Duration::from_micros(50),
-            tier: 0,
+            tier: *tier,
         };
         assert!(shared.install_device(DeviceId(i), estimate));
         assert!(shared.install_rail(
@@ -107,16 +109,30 @@ fn shared(rails: u16) -> &'static Shared<'static> {
 
 impl World<'_> {
     fn new(policy: Policy, rails: u16) -> Self {
+        Self::with(Config::new(0, policy), &[0; RAILS][..usize::from(rails)])
+    }
+
+    /// A world with one rail of each tier.
+    fn with(config: Config, tiers: &[u8]) -> Self {
+        Self::with_attempts(config, tiers, usize::MAX)
+    }
+
+    /// One whose core has a table of so many attempts.
+    fn with_attempts(config: Config, tiers: &[u8], attempts: usize) -> Self {
         let store: &'static mut TestStore = Box::leak(Box::new(Store::new()));
-        let mut core = Orchestrator::new(Config::new(0, policy), shared(rails), store.tables());
+        let mut tables = store.tables();
+        let attempts = attempts.min(tables.attempts.len());
+        tables.attempts = &mut tables.attempts[..attempts];
+        let mut core = Orchestrator::new(config, shared(tiers), tables);
         let plan = Plan {
             peer: PEER,
             local: SegmentRef(1),
             remote: SegmentRef(2),
-            rails: (0..rails)
-                .map(|i| PlanRail {
+            rails: (0..)
+                .zip(tiers)
+                .map(|(i, tier)| PlanRail {
                     rail: RailId(i),
-                    tier: 0,
+                    tier: *tier,
                 })
                 .collect(),
             scratch_local: Place {
@@ -139,6 +155,7 @@ impl World<'_> {
         World {
             now: Instant::ZERO,
             core,
+            limits: LIMITS,
             links: [link; RAILS],
             lanes: BTreeMap::new(),
             future: BTreeMap::new(),
@@ -262,8 +279,9 @@ impl World<'_> {
                     return; // the SYN is lost; the deadline ends it
                 }
                 self.lanes.insert((lane, epoch), FarLane::default());
+                let limits = self.limits;
                 self.core
-                    .handle_lane(self.now, lane, epoch, LaneFact::Opened { limits: LIMITS });
+                    .handle_lane(self.now, lane, epoch, LaneFact::Opened { limits });
             }
             Happening::Fact(lane, epoch, fact) => {
                 self.core.handle_lane(self.now, lane, epoch, fact)
@@ -334,9 +352,9 @@ impl World<'_> {
                 "a byte of request {tag} landed after its report"
             );
         }
-        for slot in 0..u64::from(work.length).div_ceil(4096) {
-            self.arrived.insert(work.remote.offset + slot * 4096, 4096);
-        }
+        let length = u64::from(work.length);
+        let before = self.arrived.insert(work.remote.offset, length);
+        assert!(before.is_none_or(|before| before == length), "{work:?}");
     }
 
     fn drain(&mut self) {
@@ -385,7 +403,7 @@ impl World<'_> {
             .expect("posted on a lane that is not open");
         assert!(!far.aborted && !far.fenced, "posted on a fenced lane");
         for work in &batch.works {
-            assert!(work.length > 0);
+            assert!(work.length > 0 && work.length <= self.limits.work_bytes_max);
             link.free_at = link.free_at.max(self.now) + link.rate.time_for(u64::from(work.length));
             far.on_its_way.push((link.free_at + link.delay, *work));
         }
@@ -436,14 +454,12 @@ impl World<'_> {
     }
 
     fn assert_all_arrived(&self, tag: u64) {
-        let (start, length) = (tag << 30, self.owners[&tag]);
-        for slot in 0..length.div_ceil(4096) {
-            assert!(
-                self.arrived.contains_key(&(start + slot * 4096)),
-                "request {tag} lacks byte {}",
-                slot * 4096
-            );
+        let mut at = 0;
+        while at < self.owners[&tag] {
+            let length = self.arrived.get(&((tag << 30) + at));
+            at += length.unwrap_or_else(|| panic!("request {tag} lacks byte {at}"));
         }
+        assert_eq!(at, self.owners[&tag], "request {tag}");
     }
 
     fn done_bytes(&self, rail: u16) -> u64 {
@@ -457,7 +473,7 @@ fn ms(millis: u64) -> Instant {
 
 #[test]
 fn bytes_arrive_and_each_request_is_reported_once() {
-    for policy in [Policy::Spray, Policy::RoundRobin] {
+    for policy in Policy::ALL {
         let mut world = World::new(policy, 4);
         for (tag, length) in [(0, 1), (1, 64 << 10), (2, 10 << 20), (3, 4097)] {
             let op = if tag % 2 == 0 { Op::Write } else { Op::Read };
@@ -534,6 +550,123 @@ fn a_reset_rail_is_routed_around_and_comes_back() {
         "used again: {}",
         world.done_bytes(1) - before
     );
+}
+
+#[test]
+fn the_only_rail_gets_its_slices_again_after_a_reset() {
+    // Copies had to avoid the rail of the original for ever, also when the original had ended and there was
+    // no other rail: the request was never reported.
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 16 << 20);
+    world.run(ms(5));
+    world.reset_rail(0);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
+fn requests_outlive_the_retirement_of_their_plan() {
+    // They were failed with `NoRail`, and all others to the peer waited behind them until then.
+    let mut world = World::new(Policy::Spray, 2);
+    world.submit(0, Op::Write, 16 << 20);
+    world.run(ms(2));
+    world.core.retire_plan(PLAN);
+    world.run_until_reported(1, Duration::from_secs(4));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
+fn a_lane_that_cannot_be_opened_is_not_asked_for_at_once_again() {
+    // For a cause that speaks against no rail it was, as fast as the shell could refuse.
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 1);
+    let mut opens = 0;
+    for _ in 0..10 {
+        assert_eq!(world.core.poll_post(ms(1), &mut PostBatch::default()), None);
+        while let Some(action) = world.core.poll_lane() {
+            if let LaneAction::Open { lane, epoch, .. } = action {
+                opens += 1;
+                let fact = LaneFact::OpenFailed(Cause::BadResponse);
+                world.core.handle_lane(ms(1), lane, epoch, fact);
+            }
+        }
+    }
+    let state = world.core.shared.view(RailId(0)).unwrap().state;
+    assert_eq!((opens, state), (1, RailState::Paused));
+}
+
+#[test]
+fn a_probe_that_finds_no_row_is_tried_again() {
+    // The rail was left probing for ever, for all workers: there was a claim, but no work to end it.
+    let config = Config::new(0, Policy::Spray);
+    let mut world = World::with_attempts(config, &[0, 0], 3);
+    world.submit(0, Op::Write, 8 << 20);
+    world.run(ms(2));
+    world.links[1].rate = Rate::from_bytes_per_sec(20_000_000);
+    world.reset_rail(0);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    world.run(world.now + Duration::from_millis(100));
+    let state = world.core.shared.view(RailId(0)).unwrap().state;
+    assert_eq!(state, RailState::Healthy);
+}
+
+#[test]
+fn copies_that_no_rail_takes_hold_up_no_other_request() {
+    let mut world = World::new(Policy::Spray, 2);
+    world.links[1].cut = true;
+    world.links[0].rate = Rate::from_bytes_per_sec(5_000_000);
+    // Two slices of 13 ms each; they get copies, which must avoid the only rail there is.
+    world.submit(0, Op::Write, 2 << 16);
+    world.run(ms(8));
+    let second = world.submit(1, Op::Write, 1);
+    world.run(ms(9));
+    assert!(world.reports.is_empty());
+    assert_eq!(world.core.requests.get(second).unwrap().held, 1);
+}
+
+#[test]
+fn a_worker_whose_requests_are_cancelled_waits_no_more() {
+    // It did until its next timer, and the others left it its share of their windows.
+    let mut world = World::new(Policy::Spray, 1);
+    let id = world.submit(0, Op::Write, 1);
+    world.drain();
+    assert_eq!(world.core.shared.waiting(0).0, 1);
+    world.core.cancel(world.now, id);
+    world.drain();
+    assert_eq!(world.core.shared.waiting(0).0, 0);
+}
+
+#[test]
+fn a_full_lane_that_never_says_it_is_writable_is_tried_again() {
+    // Nothing was posted, so neither a completion nor a timer came, and the request hung.
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 1);
+    let mut batch = PostBatch::default();
+    assert_eq!(world.core.poll_post(world.now, &mut batch), None);
+    while let Some(action) = world.core.poll_lane() {
+        world.act(action);
+    }
+    world.now = ms(1);
+    world.happen();
+    let lane = world.core.poll_post(world.now, &mut batch).expect("a work");
+    let (epoch, now) = (batch.epoch, world.now);
+    world.core.handle_posted(now, lane, epoch, 0, Stop::Full);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
+fn works_are_as_short_as_lanes_want_them() {
+    // A slice that no lane could take had no room anywhere, for ever.
+    for policy in Policy::ALL {
+        let mut world = World::new(policy, 4);
+        world.limits.work_bytes_max = 10_000;
+        world.submit(0, Op::Write, 1 << 20);
+        world.submit(1, Op::Read, 40 << 16);
+        world.run_until_reported(2, Duration::from_secs(1));
+        assert_eq!(world.reports.len(), 2, "{policy:?}");
+    }
 }
 
 #[test]
@@ -889,6 +1022,161 @@ fn a_refused_key_fails_the_request_and_not_the_rail() {
     );
 }
 
+fn shares_of_four(world: &World<'_>, id: RequestId) -> Vec<u16> {
+    let shares = world.core.requests.get(id).expect("a request").shares;
+    (0..RAILS).map(|position| shares.count(position)).collect()
+}
+
+#[test]
+fn documented_fixes_shares_when_a_request_is_submitted() {
+    // (name, tiers, bytes, shares)
+    let cases = [
+        ("a slice goes to one", [0, 1, 1, 1], 1, [1, 0, 0, 0]),
+        ("penalties count", [0, 1, 2, 2], 4 << 20, [47, 9, 4, 4]),
+        // The sixth slice would take the near one longer than an empty far one, five times as slow.
+        ("also of fewer slices", [0, 1, 1, 1], 8 << 16, [5, 1, 1, 1]),
+    ];
+    for (name, tiers, length, expected) in cases {
+        let mut world = World::with(Config::new(0, Policy::Documented), &tiers);
+        let id = world.submit(0, Op::Write, length);
+        let mut shares = shares_of_four(&world, id);
+        shares[1..].sort_unstable_by(|a, b| b.cmp(a));
+        assert_eq!(shares, expected, "{name}");
+        world.core.audit().unwrap();
+        world.run_until_reported(1, Duration::from_secs(1));
+        assert_eq!(world.reports[&0].status, Status::Completed, "{name}");
+    }
+}
+
+#[test]
+fn documented_gives_later_requests_other_rails() {
+    let mut world = World::new(Policy::Documented, 4);
+    let ids: Vec<_> = (0..4)
+        .map(|tag| world.submit(tag, Op::Write, 100))
+        .collect();
+    let mut sum = vec![0; RAILS];
+    for id in ids {
+        for (sum, count) in sum.iter_mut().zip(shares_of_four(&world, id)) {
+            *sum += count;
+        }
+    }
+    assert_eq!(sum, [1; RAILS], "what is assigned counts as in flight");
+}
+
+#[test]
+fn documented_moves_the_shares_of_a_paused_rail_to_the_best() {
+    let mut world = World::new(Policy::Documented, 4);
+    let id = world.submit(0, Op::Write, 256 << 20);
+    world.run(ms(5));
+    let before = shares_of_four(&world, id);
+    world.reset_rail(1);
+    world.run(ms(6));
+    let after = shares_of_four(&world, id);
+    assert!(before[1] > 0 && after[1] == 0, "{before:?} {after:?}");
+    world.run_until_reported(1, Duration::from_secs(2));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+}
+
+#[test]
+fn documented_lets_no_request_wait_for_the_rails_of_another() {
+    let config = Config {
+        progress_floor: Duration::from_secs(10),
+        ..Config::new(0, Policy::Documented)
+    };
+    let mut world = World::with(config, &[0, 0]);
+    world.links[0].rate = Rate::from_bytes_per_sec(1_000_000);
+    // Half of the first one is to go over a rail that stands nearly still.
+    world.submit(0, Op::Write, 64 << 20);
+    world.run(ms(40));
+    for tag in 1..9 {
+        world.submit(tag, Op::Write, 100);
+    }
+    world.run(ms(60));
+    assert!(!world.reports.contains_key(&0));
+    assert_eq!(world.reports.len(), 8);
+}
+
+#[test]
+fn documented_cuts_slices_to_what_a_lane_takes() {
+    // 64 slices of 4 MiB would be four times as long as a work can be.
+    let mut world = World::new(Policy::Documented, 4);
+    world.submit(0, Op::Write, 256 << 20);
+    world.run_until_reported(1, Duration::from_secs(2));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    assert!(
+        world
+            .arrived
+            .values()
+            .all(|length| *length <= u64::from(LIMITS.work_bytes_max))
+    );
+}
+
+#[test]
+fn documented_learns_and_its_baseline_mode_is_round_robin() {
+    let documented = crate::rail::documented::DocumentedConfig {
+        min_bandwidth_gbps: 1.0,
+        ..Config::new(0, Policy::Documented).documented
+    };
+    let config = Config {
+        documented,
+        ..Config::new(0, Policy::Documented)
+    };
+    let mut world = World::with(config, &[0]);
+    let bandwidth = |world: &World<'_>| world.core.shared.bandwidth(RailId(0), &documented);
+    let nominal = bandwidth(&world);
+    assert!((0.99e9..1.01e9).contains(&nominal), "{nominal}");
+    world.submit(0, Op::Write, 64 << 10);
+    world.run_until_reported(1, Duration::from_secs(1));
+    // 64 KiB in 65.5 us and 50 us of delay: latency counts as slowness.
+    let learned = bandwidth(&world);
+    assert!((0.56e9..0.58e9).contains(&learned), "{learned}");
+
+    let documented = crate::rail::documented::DocumentedConfig {
+        enable_smart_scheduling: false,
+        ..documented
+    };
+    let world = World::with(
+        Config {
+            documented,
+            ..config
+        },
+        &[0],
+    );
+    assert_eq!(world.core.config.policy, Policy::RoundRobin);
+}
+
+#[test]
+fn fixed_policies_use_their_rails_and_no_others() {
+    // (policy, tiers, rails that carry bytes)
+    let cases = [
+        (Policy::RoundRobin, [1, 0, 0, 2], vec![1, 2]),
+        (Policy::FixedTier1, [1, 0, 0, 2], vec![1, 2]),
+        (Policy::FixedTier1, [1, 2, 2, 2], vec![0]),
+        (Policy::BestTwo, [1, 0, 0, 2], vec![0, 1]),
+        (Policy::Documented, [1, 0, 0, 2], vec![0, 1, 2, 3]),
+        (Policy::Spray, [1, 0, 0, 2], vec![0, 1, 2, 3]),
+    ];
+    for (policy, tiers, rails) in cases {
+        let mut world = World::with(Config::new(0, policy), &tiers);
+        world.submit(0, Op::Write, 64 << 20);
+        world.run_until_reported(1, Duration::from_secs(1));
+        let used: Vec<u16> = (0..4).filter(|rail| world.done_bytes(*rail) > 0).collect();
+        assert_eq!(used, rails, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_fixed_policy_goes_on_with_the_next_tier_while_the_nearest_is_paused() {
+    let mut world = World::with(Config::new(0, Policy::FixedTier1), &[0, 1]);
+    world.submit(0, Op::Write, 64 << 20);
+    world.run(ms(5));
+    world.links[0].cut = true;
+    world.reset_rail(0);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    assert!(world.done_bytes(1) > 32 << 20);
+}
+
 /// Something that happens to a world at some time.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -928,8 +1216,8 @@ impl Arbitrary for Step {
 }
 
 /// Safety while faults last, liveness once they stop.
-fn survives(steps: Vec<Step>) -> bool {
-    let mut world = World::new(Policy::Spray, 4);
+fn survives(policy: Policy, steps: Vec<Step>) -> bool {
+    let mut world = World::new(policy, 4);
     let mut ids = Vec::new();
     for step in steps {
         match step {
@@ -974,14 +1262,35 @@ fn survives(steps: Vec<Step>) -> bool {
     assert_eq!(world.core.requests(), 0, "a row is left behind");
     assert_eq!(world.core.attempts.len(), 0, "an attempt is left behind");
     assert!((0..4).all(|rail| world.core.shared.view(RailId(rail)).unwrap().inflight_bytes == 0));
+    assert!((0..4).all(|rail| world.core.shared.assigned_bytes(RailId(rail)) == 0));
     true
 }
 
+type Property = fn(Vec<Step>) -> bool;
+
 #[test]
 fn nothing_is_lost_whatever_happens_to_the_rails() {
-    let tests = if cfg!(miri) { 1 } else { 100 };
-    QuickCheck::new()
-        .rng(Gen::from_size_and_seed(60, 20_261_120))
-        .tests(tests)
-        .quickcheck(survives as fn(Vec<Step>) -> bool);
+    let policies: [(Policy, u64, Property); 5] = [
+        (Policy::Spray, 100, |steps| survives(Policy::Spray, steps)),
+        (Policy::RoundRobin, 40, |steps| {
+            survives(Policy::RoundRobin, steps)
+        }),
+        (Policy::Documented, 100, |steps| {
+            survives(Policy::Documented, steps)
+        }),
+        (Policy::FixedTier1, 20, |steps| {
+            survives(Policy::FixedTier1, steps)
+        }),
+        (Policy::BestTwo, 20, |steps| {
+            survives(Policy::BestTwo, steps)
+        }),
+    ];
+    for (policy, tests, property) in policies {
+        let tests = if cfg!(miri) { 1 } else { tests };
+        std::println!("{policy:?}");
+        QuickCheck::new()
+            .rng(Gen::from_size_and_seed(60, 20_261_120))
+            .tests(tests)
+            .quickcheck(property);
+    }
 }

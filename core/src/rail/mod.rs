@@ -1,6 +1,7 @@
 //! Rails and devices as the workers of one engine share them: what is in flight, how fast they are, and
 //! whether they may be used.
 
+pub mod documented;
 pub mod estimate;
 pub mod health;
 pub mod select;
@@ -13,6 +14,7 @@ use spin::Mutex;
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 use crate::work::Cause;
+use documented::DocumentedConfig;
 use estimate::{Estimate, EstimateConfig, Sample};
 use health::{RailHealth, RailState};
 
@@ -36,12 +38,18 @@ pub struct RailConfig {
 pub struct Rail {
     peer: AtomicU32,
     device: AtomicU32,
+    /// As installed.
+    rate_nominal: AtomicU64,
     inflight_bytes: CachePadded<AtomicU64>,
     /// Bytes acknowledged since the rail was installed.
     done_bytes: AtomicU64,
     used_at: AtomicU64,
     done_at: AtomicU64,
     probed_at: AtomicU64,
+    /// Bytes of requests that only this rail is to carry and that are not in flight. `Documented` only.
+    assigned_bytes: AtomicU64,
+    /// Bytes per second as `Documented` learns them, the bits of an `f64`; 0: nothing learned.
+    bandwidth: AtomicU64,
     /// Limit of the window while the rail comes back after an outage; 0: none.
     window_cap: AtomicU64,
     health: RailHealth,
@@ -54,11 +62,14 @@ impl Rail {
     pub const EMPTY: Self = Self {
         peer: AtomicU32::new(NIL),
         device: AtomicU32::new(NIL),
+        rate_nominal: AtomicU64::new(u64::MAX),
         inflight_bytes: CachePadded::new(AtomicU64::new(0)),
         done_bytes: AtomicU64::new(0),
         used_at: AtomicU64::new(0),
         done_at: AtomicU64::new(0),
         probed_at: AtomicU64::new(0),
+        assigned_bytes: AtomicU64::new(0),
+        bandwidth: AtomicU64::new(0),
         window_cap: AtomicU64::new(0),
         health: RailHealth::new(),
         speed: Speed::EMPTY,
@@ -210,6 +221,9 @@ impl<'a> Shared<'a> {
             return false;
         };
         row.speed.install(config.estimate, self.slice_bytes);
+        row.rate_nominal
+            .store(config.estimate.rate_nominal.to_bits(), Relaxed);
+        row.bandwidth.store(0, Relaxed);
         row.device.store(u32::from(config.device.0), Relaxed);
         row.peer.store(u32::from(config.peer.0), Release);
         true
@@ -242,6 +256,13 @@ impl<'a> Shared<'a> {
             .map_or(Rate::SLOWEST, |row| row.speed.rate())
     }
 
+    /// The rate that the rail was installed with.
+    pub(crate) fn rate_nominal(&self, rail: RailId) -> Rate {
+        self.rails.get(rail.index()).map_or(Rate::SLOWEST, |row| {
+            Rate::from_bits(row.rate_nominal.load(Relaxed))
+        })
+    }
+
     pub(crate) fn delay_base(&self, rail: RailId) -> Duration {
         self.rails
             .get(rail.index())
@@ -252,6 +273,50 @@ impl<'a> Shared<'a> {
         self.rails
             .get(rail.index())
             .map_or(0, |row| row.inflight_bytes.load(Relaxed))
+    }
+
+    /// Bytes that only this rail is to carry and that are not in flight.
+    pub(crate) fn assigned_bytes(&self, rail: RailId) -> u64 {
+        self.rails
+            .get(rail.index())
+            .map_or(0, |row| row.assigned_bytes.load(Relaxed))
+    }
+
+    /// Gives a rail bytes that only it is to carry.
+    pub(crate) fn assign(&self, rail: RailId, bytes: u64) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.assigned_bytes.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    /// Takes back such bytes: they are in flight now, or another's, or nobody wants them.
+    pub(crate) fn unassign(&self, rail: RailId, bytes: u64) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.assigned_bytes.fetch_sub(bytes, Relaxed);
+        }
+    }
+
+    /// Bytes per second as `Documented` has learned them.
+    pub(crate) fn bandwidth(&self, rail: RailId, config: &DocumentedConfig) -> f64 {
+        let learned = self
+            .rails
+            .get(rail.index())
+            .map_or(0, |row| row.bandwidth.load(Relaxed));
+        match learned {
+            0 => config.theoretical(self.rate_nominal(rail)),
+            bits => f64::from_bits(bits),
+        }
+    }
+
+    /// Lets `Documented` learn from a slice that completed. A sample lost to another worker's is no matter.
+    pub(crate) fn learn_bandwidth(&self, rail: RailId, config: &DocumentedConfig, sample: Sample) {
+        let old = self.bandwidth(rail, config);
+        let theoretical = config.theoretical(self.rate_nominal(rail));
+        let took = sample.seen_at.since(sample.posted_at);
+        let learned = config.learned(old, theoretical, sample.bytes, took);
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.bandwidth.store(learned.to_bits(), Relaxed);
+        }
     }
 
     pub(crate) fn used_at(&self, rail: RailId) -> Instant {
@@ -350,25 +415,24 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// When an idle rail's speed should be looked at again, if a worker has use for it. `interval` is the
-    /// least time; probes take at most one part in 200 of the rail's time.
-    pub(crate) fn rate_probe_at(&self, rail: RailId, interval: Duration) -> Option<Instant> {
-        let row = self.rails.get(rail.index())?;
-        let cost = row.speed.rate().time_for(u64::from(self.slice_bytes));
-        let done = Instant::from_nanos(row.done_at.load(Relaxed));
-        let probed = Instant::from_nanos(row.probed_at.load(Relaxed));
-        Some((done + interval).max(probed + interval.max(cost.times(200))))
-    }
-
-    /// Claims the rate probe that is due. `true` for one worker only.
-    pub(crate) fn claim_rate_probe(&self, now: Instant, rail: RailId) -> bool {
+    /// Claims a look at an idle rail's speed, if it is due: `interval` after its last completion, and after the
+    /// last look or longer, so that probes take at most one part in 200 of the rail's time. `true` for one
+    /// worker only.
+    pub(crate) fn claim_rate_probe(&self, now: Instant, rail: RailId, interval: Duration) -> bool {
         let Some(row) = self.rails.get(rail.index()) else {
             return false;
         };
+        let cost = row.speed.rate().time_for(u64::from(self.slice_bytes));
+        let done = Instant::from_nanos(row.done_at.load(Relaxed));
+        // Read once: who claims must have found due what it replaces.
         let before = row.probed_at.load(Relaxed);
-        row.probed_at
-            .compare_exchange(before, now.as_nanos(), AcqRel, Relaxed)
-            .is_ok()
+        let probed = Instant::from_nanos(before);
+        let due = (done + interval).max(probed + interval.max(cost.times(200)));
+        due <= now
+            && row
+                .probed_at
+                .compare_exchange(before, now.as_nanos(), AcqRel, Relaxed)
+                .is_ok()
     }
 
     /// Says since when a worker has had bytes to post; `None`: it has none.
@@ -395,11 +459,12 @@ impl<'a> Shared<'a> {
         (count, oldest)
     }
 
-    /// The next worker after `worker`, in turn, that waits; not `worker` itself.
-    pub(crate) fn next_waiting(&self, worker: u16) -> Option<u16> {
+    /// The next worker after `last`, in turn, that waits: `last` itself at the end, but never `own`.
+    pub(crate) fn next_waiting(&self, last: u16, own: u16) -> Option<u16> {
         let count = self.waiting.len();
-        (1..count)
-            .map(|step| (usize::from(worker) + step) % count)
+        (1..=count)
+            .map(|step| (usize::from(last) + step) % count)
+            .filter(|other| *other != usize::from(own))
             .find(|other| {
                 self.waiting
                     .get(*other)
@@ -440,5 +505,46 @@ impl<'a> Shared<'a> {
                 .max(8 * RETURN_WINDOW_BYTES);
         row.window_cap
             .store(if lifted { 0 } else { wider }, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_worker_looks_at_an_idle_rail() {
+        let rows = [Rail::EMPTY];
+        let shared = Shared::new(&rows, &[], &[], 1);
+        let interval = Duration::from_millis(5);
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        rows[0].speed.rate.store(1, Relaxed);
+        // (at ms, whether it may)
+        for (millis, claimed) in [(4, false), (5, true), (5, false), (9, false), (10, true)] {
+            let did = shared.claim_rate_probe(at(millis), RailId(0), interval);
+            assert_eq!(did, claimed, "{millis}");
+        }
+    }
+
+    #[test]
+    fn workers_that_wait_are_woken_in_turn() {
+        // (name, worker woken last, those who wait, whom worker 0 wakes)
+        let cases = [
+            ("nobody waits", 0, [false; 3], None),
+            ("only itself", 0, [true, false, false], None),
+            ("the next one", 0, [true, true, true], Some(1)),
+            ("and the next", 1, [true, true, true], Some(2)),
+            ("round, past itself", 2, [true, true, true], Some(1)),
+            // It was passed over, so with two workers each was woken once in its life.
+            ("the same one again", 1, [true, true, false], Some(1)),
+        ];
+        for (name, last, waits, woken) in cases {
+            let rows = [const { Waiting::NO }; 3];
+            let shared = Shared::new(&[], &[], &rows, 1);
+            for (worker, waits) in (0..).zip(waits) {
+                shared.set_waiting(worker, waits.then_some(Instant::ZERO));
+            }
+            assert_eq!(shared.next_waiting(last, 0), woken, "{name}");
+        }
     }
 }

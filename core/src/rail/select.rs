@@ -1,8 +1,11 @@
 //! Which rail takes the next slice, or none yet.
 //!
 //! Pure functions over a snapshot: no state but a cursor, so that a table can test them and a policy can be
-//! swapped. `Spray` is ours; `RoundRobin` is the baseline mode of the TENT slice-spraying document.
+//! swapped. `Spray` is ours; `RoundRobin` is the baseline mode of the TENT slice-spraying document, and
+//! `Documented` its smart mode, in [`super::documented`]. `FixedTier1` and `BestTwo` say what a rail fixed
+//! by distance or by its data sheet costs.
 
+use crate::plan::{PLAN_RAILS_MAX, PlanRail};
 use crate::time::{Duration, Instant};
 use crate::units::{RailId, Rate};
 
@@ -14,16 +17,76 @@ pub enum Policy {
     Spray,
     /// Strictly in turn within the nearest tier.
     RoundRobin,
+    /// Shares fixed when a request is submitted, by the smart mode of the TENT slice-spraying document.
+    Documented,
+    /// The least predicted completion within the nearest tier.
+    FixedTier1,
+    /// The least predicted completion among the two rails that are nominally the fastest.
+    BestTwo,
 }
 
 impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Spray,
+        Self::RoundRobin,
+        Self::Documented,
+        Self::FixedTier1,
+        Self::BestTwo,
+    ];
+
     /// The policy's name on command lines and in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Spray => "spray",
             Self::RoundRobin => "round-robin",
+            Self::Documented => "documented",
+            Self::FixedTier1 => "fixed-tier1",
+            Self::BestTwo => "best-two",
         }
     }
+}
+
+/// A healthy rail of a plan, whether or not it has a lane yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usable {
+    /// The rail and its tier.
+    pub rail: PlanRail,
+    /// Its rate as installed.
+    pub rate_nominal: Rate,
+}
+
+/// Keeps the rails that a policy uses as long as they are healthy; only these get lanes.
+pub fn retain_wanted(policy: Policy, rails: &mut heapless::Vec<Usable, PLAN_RAILS_MAX>) {
+    match policy {
+        Policy::Spray | Policy::Documented => {}
+        Policy::RoundRobin | Policy::FixedTier1 => {
+            let nearest = rails.iter().map(|usable| usable.rail.tier).min();
+            rails.retain(|usable| Some(usable.rail.tier) == nearest);
+        }
+        Policy::BestTwo => retain_fastest_two(rails),
+    }
+}
+
+/// Keeps the two rails that are nominally the fastest, the first ones of equals. Not the learned rates: noise
+/// would take turns with which two they are, and all rails would be used.
+fn retain_fastest_two(rails: &mut heapless::Vec<Usable, PLAN_RAILS_MAX>) {
+    let mut fastest: [Option<Usable>; 2] = [None; 2];
+    for usable in rails.iter().copied() {
+        let beats = |other: Option<Usable>| {
+            other.is_none_or(|other| {
+                usable.rate_nominal != other.rate_nominal
+                    && usable.rate_nominal.max(other.rate_nominal) == usable.rate_nominal
+            })
+        };
+        let [first, second] = fastest;
+        if beats(first) {
+            fastest = [Some(usable), first];
+        } else if beats(second) {
+            fastest = [first, Some(usable)];
+        }
+    }
+    rails.retain(|usable| fastest.contains(&Some(*usable)));
 }
 
 /// A healthy rail with an open lane, as it stands when a slice is to be bound.
@@ -116,6 +179,16 @@ fn rest_ends_after(candidates: &[Candidate], unbound_bytes: u64) -> Duration {
 
 fn tolerated(time: Duration) -> Duration {
     time.times(100 + TOLERANCE_PERCENT).divided_by(100)
+}
+
+/// Chooses the least predicted completion among rails with room, whatever waiting would give.
+pub fn least_predicted(candidates: &[Candidate], length: u32) -> Option<usize> {
+    candidates
+        .iter()
+        .enumerate()
+        .filter(|(_, candidate)| candidate.has_room)
+        .min_by_key(|(_, candidate)| candidate.predicted(length))
+        .map(|(index, _)| index)
 }
 
 /// Chooses in turn: the first rail behind `cursor` (by number, wrapping) in the nearest tier. If that one has
@@ -271,7 +344,85 @@ mod tests {
         assert_eq!(round_robin(&[], RailId(0)), None);
     }
 
+    #[test]
+    fn least_predicted_never_waits_for_a_better_rail() {
+        // (name, rails, choice)
+        let cases = [
+            ("nothing to choose from", Vec::new(), None),
+            (
+                "least queued",
+                Vec::from([rail(0, 25, 4), rail(1, 25, 1)]),
+                Some(1),
+            ),
+            (
+                "the first of equals",
+                Vec::from([rail(5, 25, 1), rail(2, 25, 1)]),
+                Some(0),
+            ),
+            (
+                "slow, but it has room",
+                Vec::from([full(rail(0, 25, 2)), rail(1, 1, 0)]),
+                Some(1),
+            ),
+            ("all full", Vec::from([full(rail(0, 25, 1))]), None),
+        ];
+        for (name, rails, choice) in cases {
+            assert_eq!(least_predicted(&rails, SLICE), choice, "{name}");
+        }
+    }
+
+    /// A rail of `rate` GB/s in a plan.
+    fn usable(number: u16, tier: u8, rate: u64) -> Usable {
+        Usable {
+            rail: PlanRail {
+                rail: RailId(number),
+                tier,
+            },
+            rate_nominal: Rate::from_bytes_per_sec(rate * GB),
+        }
+    }
+
+    #[test]
+    fn fixed_policies_keep_to_their_rails() {
+        use Policy::{BestTwo, Documented, FixedTier1, RoundRobin, Spray};
+        let all = [
+            usable(0, 1, 25),
+            usable(1, 0, 10),
+            usable(2, 2, 50),
+            usable(3, 0, 25),
+        ];
+        let farther = [usable(4, 2, 25), usable(5, 1, 25), usable(6, 2, 25)];
+        // (name, policy, healthy rails, those it uses)
+        let cases = [
+            ("spray", Spray, &all[..], &[0, 1, 2, 3][..]),
+            ("documented", Documented, &all, &[0, 1, 2, 3]),
+            ("round-robin, nearest", RoundRobin, &all, &[1, 3]),
+            ("fixed, nearest", FixedTier1, &all, &[1, 3]),
+            ("nearest healthy", FixedTier1, &farther, &[5]),
+            ("two fastest, first of equals", BestTwo, &all, &[0, 2]),
+            ("two of equals", BestTwo, &farther, &[4, 5]),
+            ("only one", BestTwo, &farther[..1], &[4]),
+            ("none", BestTwo, &[], &[]),
+        ];
+        for (name, policy, healthy, kept) in cases {
+            let mut rails = healthy.iter().copied().collect();
+            retain_wanted(policy, &mut rails);
+            let rails: Vec<u16> = rails.iter().map(|usable| usable.rail.rail.0).collect();
+            assert_eq!(rails, kept, "{name}");
+        }
+    }
+
     quickcheck! {
+        fn best_two_keeps_two_that_none_left_out_beats(rates: Vec<u8>) -> bool {
+            let mut rails: heapless::Vec<Usable, PLAN_RAILS_MAX> = rates.iter().take(PLAN_RAILS_MAX)
+                .enumerate().map(|(i, rate)| usable(i as u16, 0, u64::from(*rate) + 1)).collect();
+            let all = rails.clone();
+            retain_wanted(Policy::BestTwo, &mut rails);
+            let slowest = rails.iter().map(|usable| usable.rate_nominal.bytes_per_sec()).min();
+            rails.len() == all.len().min(2) && all.iter().filter(|usable| !rails.contains(usable))
+                .all(|usable| Some(usable.rate_nominal.bytes_per_sec()) <= slowest)
+        }
+
         fn spray_only_chooses_rails_with_room(rails: Vec<(u8, u8, bool, u8)>, unbound: u32) -> bool {
             let rails: Vec<Candidate> = rails.iter().enumerate().map(|(i, (rate, queued, room, tier))| {
                 let rail = rail(i as u16, u64::from(*rate), u64::from(*queued));

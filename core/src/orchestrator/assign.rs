@@ -1,0 +1,287 @@
+//! Binding for `Documented`: a request gives its rails their shares when it is submitted, and each rail takes
+//! its slices as it has room. No request waits for another, only for its own rails.
+
+use super::Orchestrator;
+use super::bind::{Bound, Next, Rails, TURN_MAX};
+use super::lane::Phase;
+use crate::rail::documented::{Shares, Target, Targets};
+use crate::rail::select::{Candidate, Policy};
+use crate::time::Instant;
+use crate::units::{PeerId, RailId, RequestId};
+
+/// Requests of one peer that are looked at in one go.
+const WALK_MAX: u32 = 256;
+
+impl Orchestrator<'_> {
+    /// Shares out what a request has not bound yet, if that is what the policy does.
+    pub(super) fn assign(&mut self, id: RequestId) {
+        if self.config.policy != Policy::Documented {
+            return;
+        }
+        let Some(row) = self.requests.get(id) else {
+            return;
+        };
+        let rest = row.length - row.cursor;
+        let Some(plan) = self.plan(row.plan).filter(|_| rest > 0) else {
+            return;
+        };
+        let targets = self.targets(&plan.rails);
+        let slice_bytes = self.shared.slice_bytes();
+        let shares = self
+            .selector
+            .allocate(&self.config.documented, &targets, rest, slice_bytes);
+        self.set_shares(id, shares);
+    }
+
+    /// Takes all shares of a request back.
+    pub(super) fn unassign(&mut self, id: RequestId) {
+        if self
+            .requests
+            .get(id)
+            .is_some_and(|row| !row.shares.is_empty())
+        {
+            self.set_shares(id, Shares::NONE);
+        }
+    }
+
+    /// Takes back the shares of all requests with a plan that is about to be replaced: they are counted by
+    /// position in it.
+    pub(super) fn unassign_plan(&mut self, plan: u32) {
+        if self.config.policy != Policy::Documented {
+            return;
+        }
+        for index in 0..self.requests.capacity() as u32 {
+            if self
+                .requests
+                .at(index)
+                .is_some_and(|row| row.plan.index == plan)
+                && let Some(id) = self.requests.id_at(index)
+            {
+                self.unassign(id);
+            }
+        }
+    }
+
+    /// The only place that writes shares, so that the rails know what is assigned to them.
+    fn set_shares(&mut self, id: RequestId, shares: Shares) {
+        let Some(row) = self.requests.get(id) else {
+            return;
+        };
+        if let Some(plan) = self.plan(row.plan) {
+            for (position, rail) in plan.rails.iter().enumerate() {
+                self.shared.assign(rail.rail, shares.bytes(position));
+                self.shared.unassign(rail.rail, row.shares.bytes(position));
+            }
+        }
+        if let Some(row) = self.requests.get_mut(id) {
+            row.shares = shares;
+        }
+    }
+
+    /// Binds slices of one peer's requests, a bounded number, each request to its own rails.
+    pub(super) fn bind_assigned(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
+        let mut turn = TURN_MAX;
+        let (mut some_bound, mut some_stuck) = (false, false);
+        let mut next = self
+            .peers
+            .get(peer.index())
+            .and_then(|row| row.pending.front());
+        for _ in 0..WALK_MAX {
+            let Some(index) = next else {
+                break;
+            };
+            next = self
+                .peers
+                .get(peer.index())
+                .and_then(|row| row.pending.after(&mut self.requests, index));
+            let Some(request) = self.requests.id_at(index) else {
+                break;
+            };
+            let mut bound = Bound::Yes;
+            while bound == Bound::Yes && self.has_unbound(request) {
+                if turn == 0 || *budget == 0 {
+                    // There is more to bind than one turn allows.
+                    self.bindable = true;
+                    return;
+                }
+                bound = self.bind_request(now, peer, request);
+                some_bound |= bound == Bound::Yes;
+                some_stuck |= bound == Bound::NoRail;
+                turn -= u32::from(bound == Bound::Yes);
+                *budget -= u32::from(bound == Bound::Yes);
+            }
+            if !self.has_unbound(request)
+                && let Some(row) = self.peers.get_mut(peer.index())
+            {
+                row.pending.remove(&mut self.requests, index);
+            }
+        }
+        if some_stuck {
+            self.stuck(now, peer);
+        } else if some_bound && let Some(row) = self.peers.get_mut(peer.index()) {
+            row.stuck_since = None;
+        }
+    }
+
+    fn has_unbound(&self, request: RequestId) -> bool {
+        self.requests
+            .get(request)
+            .is_some_and(|row| row.has_unbound())
+    }
+
+    /// Binds the next slice of a request to a rail that has a share of it, and room. `healthy` are rails of
+    /// its plan, in order.
+    pub(super) fn bind_share(&mut self, now: Instant, healthy: &Rails, new: Next) -> Bound {
+        if healthy.is_empty() {
+            return Bound::NoRail;
+        }
+        let Some(plan) = self
+            .requests
+            .get(new.request)
+            .and_then(|row| self.plan(row.plan))
+        else {
+            return Bound::NoRail;
+        };
+        let rails = plan.rails.clone();
+        let targets = self.targets(&rails);
+        if targets.is_empty() {
+            // The lanes that are being fenced will be open again.
+            return Bound::Wait;
+        }
+        self.reassign(new.request, &targets);
+        let by = now + self.config.open_timeout;
+        for target in &targets {
+            let Some(rail) = rails.get(target.position).copied() else {
+                continue;
+            };
+            let Some(shares) = self.fitted_shares(new.request, rail.rail) else {
+                return Bound::Wait;
+            };
+            if shares.count(target.position) == 0 {
+                continue;
+            }
+            self.open_lane(now, rail.rail, by);
+            let length = u32::try_from(self.rest(new.request))
+                .unwrap_or(u32::MAX)
+                .min(shares.slice_bytes);
+            let next = Next { length, ..new };
+            let has_room = self
+                .candidate(rail, &next)
+                .is_some_and(|candidate| candidate.has_room);
+            if has_room && self.bind_to(now, rail.rail, next) == Bound::Yes {
+                let mut left = shares;
+                left.take_one(target.position);
+                self.set_shares(new.request, left);
+                return Bound::Yes;
+            }
+        }
+        Bound::Wait
+    }
+
+    /// Bytes of a request that have no rail yet.
+    fn rest(&self, request: RequestId) -> u64 {
+        self.requests
+            .get(request)
+            .map_or(0, |row| row.length - row.cursor)
+    }
+
+    /// Gives the shares of rails that cannot be used to the best of those that can. A request that has no
+    /// shares, because there was no rail for it or its plan has changed, gets them now.
+    fn reassign(&mut self, request: RequestId, targets: &Targets) {
+        let Some(mut shares) = self.requests.get(request).map(|row| row.shares) else {
+            return;
+        };
+        if shares.is_empty() {
+            return self.assign(request);
+        }
+        let mut lost = 0_u16;
+        for position in 0..crate::plan::PLAN_RAILS_MAX {
+            if !targets.iter().any(|target| target.position == position) {
+                lost = lost.saturating_add(shares.take_all(position));
+            }
+        }
+        if lost == 0 {
+            return;
+        }
+        let best = self
+            .selector
+            .best(&self.config.documented, targets, shares.slice_bytes)
+            .and_then(|best| targets.get(best));
+        if let Some(best) = best {
+            shares.add(best.position, lost);
+        }
+        self.set_shares(request, shares);
+    }
+
+    /// The shares of a request, in slices that the rail's lane can take.
+    fn fitted_shares(&mut self, request: RequestId, rail: RailId) -> Option<Shares> {
+        let mut shares = self.requests.get(request)?.shares;
+        let limit = self
+            .lanes
+            .get(rail.index())
+            .filter(|lane| lane.phase == Phase::Open)
+            .map_or(u32::MAX, |lane| lane.work_bytes_max());
+        if shares.slice_bytes > limit {
+            shares.fit(limit);
+            self.set_shares(request, shares);
+        }
+        Some(shares)
+    }
+
+    /// The healthy rails of a plan, as the document sees them. A lane that is being fenced has failed.
+    fn targets(&self, rails: &Rails) -> Targets {
+        let is_usable = |rail: RailId| {
+            let lane = self.lanes.get(rail.index());
+            self.is_healthy(rail)
+                && lane.is_some_and(|lane| !matches!(lane.phase, Phase::Fencing(_)))
+        };
+        rails
+            .iter()
+            .enumerate()
+            .filter(|(_, rail)| is_usable(rail.rail))
+            .map(|(position, rail)| self.target(position, rail.rail, rail.tier))
+            .collect()
+    }
+
+    fn target(&self, position: usize, rail: RailId, tier: u8) -> Target {
+        let given = self.shared.assigned_bytes(rail);
+        Target {
+            position,
+            tier,
+            inflight_bytes: self.shared.inflight_bytes(rail).saturating_add(given),
+            bandwidth: self.shared.bandwidth(rail, &self.config.documented),
+        }
+    }
+
+    /// The best of the candidates with room, for a slice that is sent again ("prioritizing reliability"). The
+    /// position in `candidates`.
+    pub(super) fn best_with_room(
+        &mut self,
+        candidates: &[Candidate],
+        length: u32,
+    ) -> Option<usize> {
+        let targets: Targets = candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, candidate)| candidate.has_room)
+            .map(|(position, candidate)| self.target(position, candidate.rail, candidate.tier))
+            .collect();
+        let best = self
+            .selector
+            .best(&self.config.documented, &targets, length)?;
+        targets.get(best).map(|target| target.position)
+    }
+
+    /// Bytes that this worker's requests have assigned to a rail.
+    pub(super) fn own_assigned_bytes(&self, rail: RailId) -> u64 {
+        let of_request = |row: &super::RequestRow| {
+            let plan = self.plan(row.plan)?;
+            let position = plan.rails.iter().position(|other| other.rail == rail)?;
+            Some(row.shares.bytes(position))
+        };
+        self.requests
+            .iter()
+            .filter_map(|(_, row)| of_request(row))
+            .sum()
+    }
+}
