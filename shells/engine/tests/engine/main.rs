@@ -1,0 +1,9 @@
+//! Real engines in one process, over loopback: what a program may rely on.
+
+mod errors;
+mod faults;
+mod fixture;
+mod registration;
+mod room;
+mod silence;
+mod transfers;
