@@ -30,6 +30,7 @@ use crate::fabric::Fabric;
 use crate::listen::{self, Listening};
 use crate::peers::{Peer, Peers};
 use crate::reception::Reception;
+use crate::rows::NoRow;
 use crate::segments::{LocalSegment, RemoteSegment, SCRATCH_NAME, Segment, SegmentId, Segments};
 use crate::worker::{self, Command, PLANS_MAX, Post, REQUESTS_MAX, Start, Submission, Worker};
 
@@ -376,12 +377,15 @@ impl Engine {
             .hold(requests)
             .inspect_err(|_| post.unreserve(requests.len()))?;
         let holders = holds.clone();
-        match post.submit(&submissions, |slot| BatchShared::new(slot, holds)) {
-            Some(batch) => Ok(Batch::new(batch, post.clone())),
-            None => {
+        match post.submit(&submissions, |row| BatchShared::new(row, holds)) {
+            Ok(batch) => Ok(Batch::new(batch, post.clone())),
+            Err(why) => {
                 post.unreserve(requests.len());
                 release(&holders);
-                Err(SubmitError::Full)
+                Err(match why {
+                    NoRow::Full => SubmitError::Full,
+                    NoRow::Closed => SubmitError::ShutDown,
+                })
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Real engines in one process, over loopback: what a program may rely on.
 
+mod cancel;
 mod errors;
 mod faults;
 mod fixture;
 mod registration;
 mod room;
+mod shutdown;
 mod silence;
 mod transfers;
