@@ -108,7 +108,7 @@ pub(crate) struct Inner {
     dialing: Mutex<()>,
     plans: Mutex<PlanIds>,
     errands: Sender<Errand>,
-    errand_thread: Mutex<Option<JoinHandle<()>>>,
+    errand_runner: Mutex<Option<errand::Runner>>,
     closing: AtomicBool,
 }
 
@@ -224,17 +224,14 @@ impl Engine {
             dialing: Mutex::default(),
             plans: Mutex::default(),
             errands,
-            errand_thread: Mutex::default(),
+            errand_runner: Mutex::default(),
             closing: AtomicBool::new(false),
         });
         let engine = Self { inner };
         engine.attach_local(scratch);
-        let weak = engine.downgrade();
-        let thread = std::thread::Builder::new()
-            .name("polyrail-errand".into())
-            .spawn(move || errand::run(&errand_queue, &weak))
+        let runner = errand::Runner::start(errand_queue, engine.downgrade())
             .map_err(system("start a thread"))?;
-        *lock(&engine.inner.errand_thread) = Some(thread);
+        *lock(&engine.inner.errand_runner) = Some(runner);
         Ok(engine)
     }
 
@@ -743,8 +740,9 @@ impl Inner {
         }
         self.plane.shutdown();
         let _ = self.errands.send(Errand::Stop);
-        if let Some(thread) = lock(&self.errand_thread).take() {
-            join(thread);
+        let runner = lock(&self.errand_runner).take();
+        if let Some(runner) = runner {
+            runner.join();
         }
     }
 }

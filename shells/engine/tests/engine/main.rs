@@ -1,5 +1,6 @@
 //! Real engines in one process, over loopback: what a program may rely on.
 
+mod calls;
 mod cancel;
 mod errors;
 mod faults;
