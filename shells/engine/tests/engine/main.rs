@@ -6,6 +6,7 @@ mod errors;
 mod faults;
 mod fixture;
 mod registration;
+mod restart;
 mod room;
 mod shutdown;
 mod silence;
