@@ -9,6 +9,7 @@ use polyrail_core::batch::BatchReport;
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::work::Cause;
 
+use crate::rows::RowId;
 use crate::segments::LocalSegment;
 use crate::worker::Post;
 
@@ -46,7 +47,7 @@ impl std::error::Error for WaitTimeout {}
 /// What a batch's handles and its worker share.
 pub(crate) struct Shared {
     /// Its row with its worker.
-    pub(crate) slot: u32,
+    pub(crate) row: RowId,
     requests: u32,
     /// Counters for a look without a lock.
     ended: AtomicU32,
@@ -73,20 +74,27 @@ const PENDING: Report = Report {
 };
 
 impl Shared {
-    pub(crate) fn new(slot: u32, holds: Vec<Arc<LocalSegment>>) -> Self {
-        let requests = holds.len();
+    pub(crate) fn new(row: RowId, holds: Vec<Arc<LocalSegment>>) -> Self {
+        let reports = vec![PENDING; holds.len()];
         Self {
-            slot,
-            requests: requests as u32,
+            holds,
+            ..Self::with_reports(row, reports)
+        }
+    }
+
+    pub(crate) fn with_reports(row: RowId, reports: Vec<Report>) -> Self {
+        Self {
+            row,
+            requests: reports.len() as u32,
             ended: AtomicU32::new(0),
             failed: AtomicU32::new(0),
             delivered_bytes: AtomicU64::new(0),
             state: Mutex::new(State {
                 status: Status::Pending,
-                reports: vec![PENDING; requests],
+                reports,
             }),
             done: Condvar::new(),
-            holds,
+            holds: Vec::new(),
         }
     }
 
@@ -131,56 +139,55 @@ impl Shared {
         }
     }
 
-    /// Whether nothing of it is open any more.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.state().reports.iter().all(|report| {
-            report.status != Status::Pending
-                && (report.local, report.remote) == (Local::Released, Remote::Settled)
-        })
+    /// Whether it has ended and nothing of it is open any more.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = self.state();
+        state.status != Status::Pending
+            && state
+                .reports
+                .iter()
+                .all(|report| (report.local, report.remote) == (Local::Released, Remote::Settled))
     }
 
-    /// The engine ends before the batch does: what has not been reported is unknown for good. The memory
-    /// on this side is free, because the transports end with the engine.
-    pub(crate) fn abandon(&self) {
+    /// Whether memory on this side may still be touched on its behalf.
+    pub(crate) fn holds_memory(&self) -> bool {
+        let held = |report: &Report| report.local == Local::Held;
+        self.state().reports.iter().any(held)
+    }
+
+    /// The worker ends, perhaps before the batch does. Of the requests that have not been reported, the
+    /// first `begun` are unknown for good, and the others never began. All memory on this side is free,
+    /// because the transports end with the worker.
+    pub(crate) fn abandon(&self, begun: usize) {
         let mut state = self.state();
-        if state.status != Status::Pending {
-            return;
-        }
+        let State { status, reports } = &mut *state;
         let mut ended = 0;
-        for report in state
-            .reports
-            .iter_mut()
-            .filter(|report| report.status == Status::Pending)
-        {
-            report.status = Status::Indeterminate;
-            report.cause = Some(Cause::ShutDown);
-            report.local = Local::Released;
-            ended += 1;
+        for (index, report) in reports.iter_mut().enumerate() {
+            if report.status == Status::Pending {
+                ended += 1;
+                report.cause = Some(Cause::ShutDown);
+                (report.status, report.remote) = match index < begun {
+                    true => (Status::Indeterminate, Remote::Unknown),
+                    false => (Status::ShutDown, Remote::Settled),
+                };
+            }
+            if std::mem::replace(&mut report.local, Local::Released) == Local::Held {
+                self.release(index);
+            }
         }
         self.failed.fetch_add(ended, Relaxed);
         self.ended.fetch_add(ended, Release);
-        state.status = Status::Indeterminate;
+        *status = verdict(reports);
         drop(state);
         self.done.notify_all();
     }
 
-    /// All requests have ended. Gives how: `Completed` if all did, `Indeterminate` if any did not end surely,
-    /// else the status of the first that ended otherwise.
-    pub(crate) fn finish(&self) -> Status {
+    /// All requests have ended.
+    pub(crate) fn finish(&self) {
         let mut state = self.state();
-        let mut bad = state
-            .reports
-            .iter()
-            .map(|report| report.status)
-            .filter(|s| *s != Status::Completed);
-        let first = bad.next().unwrap_or(Status::Completed);
-        let unsure =
-            first == Status::Indeterminate || bad.any(|status| status == Status::Indeterminate);
-        let verdict = if unsure { Status::Indeterminate } else { first };
-        state.status = verdict;
+        state.status = verdict(&state.reports);
         drop(state);
         self.done.notify_all();
-        verdict
     }
 
     fn report(&self, status: Status) -> BatchReport {
@@ -192,6 +199,21 @@ impl Shared {
             delivered_bytes: self.delivered_bytes.load(Relaxed),
         }
     }
+}
+
+/// How a batch ended: `Completed` if all its requests did, `Indeterminate` if any did not end surely, else
+/// like the first that ended otherwise.
+fn verdict(reports: &[Report]) -> Status {
+    let status = |report: &Report| report.status;
+    let mut bad = reports
+        .iter()
+        .map(status)
+        .filter(|s| *s != Status::Completed);
+    let first = bad.next().unwrap_or(Status::Completed);
+    if bad.any(|status| status == Status::Indeterminate) {
+        return Status::Indeterminate;
+    }
+    first
 }
 
 impl Batch {
@@ -229,11 +251,12 @@ impl Batch {
     /// Stops sending what has not been sent. Requests that have not ended end soon, as `Cancelled`, or as
     /// `Completed` if all their bytes were on the way.
     pub fn cancel(&self) {
-        self.post.cancel(self.shared.slot, &self.shared);
+        self.post.cancel(self.shared.row);
     }
 
     /// How its `index`-th request stands; `None`: it has fewer. An `Indeterminate` one is brought up to date
-    /// when proof comes later: `local` and `remote` say what is known now.
+    /// when proof comes later, unless 4,096 newer batches needed its place: `local` and `remote` say what is
+    /// known now.
     pub fn report(&self, index: usize) -> Option<Report> {
         self.shared.state().reports.get(index).copied()
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use polyrail_control::plane::{Introduction, Plane, PlaneConfig};
+use polyrail_control::plane::{AskError, ConnectError, Introduction, Plane, PlaneConfig};
 use polyrail_core::orchestrator::Config as CoreConfig;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
@@ -30,7 +30,10 @@ use crate::fabric::Fabric;
 use crate::listen::{self, Listening};
 use crate::peers::{Peer, Peers};
 use crate::reception::Reception;
-use crate::segments::{LocalSegment, RemoteSegment, SCRATCH_NAME, Segment, SegmentId, Segments};
+use crate::rows::NoRow;
+use crate::segments::{
+    LocalSegment, NoPlan, RemoteSegment, SCRATCH_NAME, Segment, SegmentId, Segments,
+};
 use crate::worker::{self, Command, PLANS_MAX, Post, REQUESTS_MAX, Start, Submission, Worker};
 
 /// How long a peer may take to let us in.
@@ -107,7 +110,7 @@ pub(crate) struct Inner {
     dialing: Mutex<()>,
     plans: Mutex<PlanIds>,
     errands: Sender<Errand>,
-    errand_thread: Mutex<Option<JoinHandle<()>>>,
+    errand_runner: Mutex<Option<errand::Runner>>,
     closing: AtomicBool,
 }
 
@@ -223,17 +226,14 @@ impl Engine {
             dialing: Mutex::default(),
             plans: Mutex::default(),
             errands,
-            errand_thread: Mutex::default(),
+            errand_runner: Mutex::default(),
             closing: AtomicBool::new(false),
         });
         let engine = Self { inner };
         engine.attach_local(scratch);
-        let weak = engine.downgrade();
-        let thread = std::thread::Builder::new()
-            .name("polyrail-errand".into())
-            .spawn(move || errand::run(&errand_queue, &weak))
+        let runner = errand::Runner::start(errand_queue, engine.downgrade())
             .map_err(system("start a thread"))?;
-        *lock(&engine.inner.errand_thread) = Some(thread);
+        *lock(&engine.inner.errand_runner) = Some(runner);
         Ok(engine)
     }
 
@@ -325,16 +325,22 @@ impl Engine {
     pub fn open_segment(&self, address: &str) -> Result<SegmentId, OpenError> {
         let (host, name) = split_address(address)?;
         let remote = resolve(host)?;
-        let peer = self.peer_at(remote)?;
         let inner = &self.inner;
-        let descriptor = inner
-            .plane
-            .describe(peer, name, DESCRIBE_TIMEOUT)
-            .map_err(OpenError::Ask)?
-            .ok_or_else(|| OpenError::NoSuchSegment {
-                peer: remote,
-                name: name.into(),
-            })?;
+        let mut peer = self.peer_at(remote)?;
+        let mut described = inner.plane.describe(peer, name, DESCRIBE_TIMEOUT);
+        if let Err(AskError::SessionLost(_) | AskError::NoPeer { .. }) = described {
+            // It has forgotten us, or another process answers there now.
+            self.reconnect(peer);
+            peer = self.peer_at(remote)?;
+            described = inner.plane.describe(peer, name, DESCRIBE_TIMEOUT);
+        }
+        let descriptor =
+            described
+                .map_err(OpenError::Ask)?
+                .ok_or_else(|| OpenError::NoSuchSegment {
+                    peer: remote,
+                    name: name.into(),
+                })?;
         if let Some(id) = inner.segments.find_remote(peer, &descriptor) {
             return Ok(id);
         }
@@ -376,12 +382,15 @@ impl Engine {
             .hold(requests)
             .inspect_err(|_| post.unreserve(requests.len()))?;
         let holders = holds.clone();
-        match post.submit(&submissions, |slot| BatchShared::new(slot, holds)) {
-            Some(batch) => Ok(Batch::new(batch, post.clone())),
-            None => {
+        match post.submit(&submissions, |row| BatchShared::new(row, holds)) {
+            Ok(batch) => Ok(Batch::new(batch, post.clone())),
+            Err(why) => {
                 post.unreserve(requests.len());
                 release(&holders);
-                Err(SubmitError::Full)
+                Err(match why {
+                    NoRow::Full => SubmitError::Full,
+                    NoRow::Closed => SubmitError::ShutDown,
+                })
             }
         }
     }
@@ -460,12 +469,17 @@ impl Engine {
         let Some(peer) = lock(&self.inner.peers).get(id).cloned() else {
             return true;
         };
+        if peer.lost {
+            return true;
+        }
         let introduction = match self
             .inner
             .plane
             .connect(id, None, peer.dialed, CONNECT_TIMEOUT)
         {
             Ok(introduction) => introduction,
+            // Somebody else has made the session.
+            Err(ConnectError::Busy { .. }) => return true,
             Err(error) => {
                 log::debug!("{error}");
                 return false;
@@ -549,14 +563,22 @@ impl Engine {
                     what: "segments",
                     limit,
                 })?;
-        self.tell_workers(|| Command::AttachRemote(scratch.segment_ref(), region.clone()));
         // Only now: whoever makes a plan holds the segments while it looks for the peer.
         let mut peers = lock(&inner.peers);
         let shared = inner.fabric.shared();
         let Config {
             rails, rail_map, ..
         } = &inner.config;
-        let rails = peers.install_rails(shared, id, dialed, met, rails, *rail_map)?;
+        let installed = peers.install_rails(shared, id, dialed, met, rails, *rail_map);
+        let rails = match installed {
+            Ok(rails) => rails,
+            Err(error) => {
+                drop(peers);
+                inner.segments.remove_remote(scratch);
+                return Err(error);
+            }
+        };
+        self.tell_workers(|| Command::AttachRemote(scratch.segment_ref(), region.clone()));
         let (session, incarnation) = (met.session, met.incarnation);
         let peer = Peer {
             id,
@@ -621,7 +643,10 @@ impl Engine {
         let plan = inner
             .segments
             .plan(ids, || self.make_plan(ids, remote.peer))
-            .ok_or(SubmitError::Plans { limit: PLANS_MAX })?;
+            .map_err(|why| match why {
+                NoPlan::Stale => stale(request.local),
+                NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
+            })?;
         Ok(Pair {
             local,
             remote,
@@ -739,8 +764,9 @@ impl Inner {
         }
         self.plane.shutdown();
         let _ = self.errands.send(Errand::Stop);
-        if let Some(thread) = lock(&self.errand_thread).take() {
-            join(thread);
+        let runner = lock(&self.errand_runner).take();
+        if let Some(runner) = runner {
+            runner.join();
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Work that may block, off the control thread: peers' calls to the program, and sessions to be made anew.
 
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polyrail_control::plane::CallAnswer;
@@ -11,6 +14,9 @@ use crate::engine::{Engine, Inner};
 
 /// Time between tries to reach a peer again.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long a shutdown waits for a call that the program carries out.
+const JOIN_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) enum Errand {
     /// A peer's program asks ours to do something.
@@ -27,8 +33,42 @@ pub(crate) enum Errand {
     Stop,
 }
 
+/// The thread that runs errands, and what tells that it has ended.
+pub(crate) struct Runner {
+    thread: JoinHandle<()>,
+    done: Receiver<()>,
+}
+
+impl Runner {
+    /// Starts the thread.
+    pub(crate) fn start(errands: Receiver<Errand>, engine: Weak<Inner>) -> io::Result<Self> {
+        let (alive, done) = sync_channel::<()>(0);
+        let thread = std::thread::Builder::new()
+            .name("polyrail-errand".into())
+            .spawn(move || {
+                run(&errands, &engine);
+                drop(alive);
+            })?;
+        Ok(Self { thread, done })
+    }
+
+    /// Waits for the thread's end, unless this is it. A program's call may block for as long as it likes,
+    /// but it does not keep the engine from ending.
+    pub(crate) fn join(self) {
+        if self.thread.thread().id() == std::thread::current().id() {
+            return;
+        }
+        if self.done.recv_timeout(JOIN_MAX) == Err(RecvTimeoutError::Timeout) {
+            return log::warn!("a call of the program goes on; the engine ends without it");
+        }
+        if self.thread.join().is_err() {
+            log::error!("the errand thread has panicked");
+        }
+    }
+}
+
 /// Runs errands until the engine ends.
-pub(crate) fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
+fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
     while let Ok(errand) = errands.recv() {
         if matches!(errand, Errand::Stop) {
             return;
@@ -41,12 +81,18 @@ pub(crate) fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
                 method,
                 body,
                 answer,
-            } => answer(engine.carry_out(method, &body)),
+            } => answer(carry_out(&engine, method, &body)),
             Errand::Reconnect { peer } => reconnect(&engine, peer),
             Errand::Lost { peer } => engine.forget_peer(peer),
             Errand::Stop => return,
         }
     }
+}
+
+/// Carries out a call. A program that panics there has failed that call, and nothing else.
+fn carry_out(engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+    catch_unwind(AssertUnwindSafe(|| engine.carry_out(method, body)))
+        .unwrap_or_else(|_| Err("the program panicked while it carried the call out".into()))
 }
 
 /// Tries to reach a peer again until it answers, without holding up other errands, or the engine's end.

@@ -35,6 +35,7 @@ mod fabric;
 mod listen;
 mod peers;
 mod reception;
+mod rows;
 mod segments;
 mod worker;
 

@@ -57,6 +57,15 @@ pub(crate) enum Segment {
     Remote(Arc<RemoteSegment>),
 }
 
+/// Why there is no plan for a pair of segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoPlan {
+    /// The local one is not registered any more.
+    Stale,
+    /// There are too many.
+    Full,
+}
+
 #[derive(Debug, Default)]
 struct Tables {
     segments: HashMap<SegmentId, Segment>,
@@ -218,22 +227,35 @@ impl Segments {
         })
     }
 
-    /// The plan of a pair of segments, made by `make` when it is first asked for. `None`: `make` said no.
+    /// Forgets a peer's segment that nothing was done with.
+    pub(crate) fn remove_remote(&self, id: SegmentId) {
+        self.write(|tables| {
+            if let Some(Segment::Remote(_)) = tables.segments.get(&id) {
+                tables.segments.remove(&id);
+            }
+        });
+    }
+
+    /// The plan of a pair of segments, made by `make` when it is first asked for.
     pub(crate) fn plan(
         &self,
         pair: (SegmentId, SegmentId),
         make: impl FnOnce() -> Option<PlanId>,
-    ) -> Option<PlanId> {
+    ) -> Result<PlanId, NoPlan> {
         if let Some(plan) = self.read(|tables| tables.plans.get(&pair).copied()) {
-            return Some(plan);
+            return Ok(plan);
         }
         self.write(|tables| {
             if let Some(plan) = tables.plans.get(&pair) {
-                return Some(*plan);
+                return Ok(*plan);
             }
-            let plan = make()?;
+            // Unregistered since it was looked at: nobody would ever retire a plan for it.
+            if !tables.segments.contains_key(&pair.0) {
+                return Err(NoPlan::Stale);
+            }
+            let plan = make().ok_or(NoPlan::Full)?;
             tables.plans.insert(pair, plan);
-            Some(plan)
+            Ok(plan)
         })
     }
 

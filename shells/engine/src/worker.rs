@@ -1,9 +1,10 @@
 //! One worker: a thread that drives one `Orchestrator` by its contract, and the post box it is reached by.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use polyrail_control::plane::Plane;
@@ -26,6 +27,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::batch::Shared as BatchShared;
 use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
+use crate::rows::{BatchRows, NoRow, RowId};
 
 /// Requests that one worker can hold, from submission to report.
 pub(crate) const REQUESTS_MAX: usize = 16_384;
@@ -52,7 +54,7 @@ pub(crate) enum Command {
     RetirePlan(PlanId),
     Frame(PeerId, Frame),
     PeerGone(PeerId, Proof),
-    Cancel(u32, Arc<BatchShared>),
+    Cancel(RowId),
     /// Another worker made room.
     Room,
     ShutDown,
@@ -63,17 +65,11 @@ pub(crate) struct Post {
     ring: Ring<Box<[Slot]>, Box<[AtomicU64]>>,
     /// Requests that can still be submitted.
     room: AtomicUsize,
-    batches: Mutex<BatchSlots>,
+    batches: Mutex<BatchRows>,
     commands: Mutex<Vec<Command>>,
     has_commands: AtomicBool,
     sleeping: AtomicBool,
     wake: OwnedFd,
-}
-
-#[derive(Default)]
-struct BatchSlots {
-    slots: Vec<Option<Arc<BatchShared>>>,
-    free: Vec<u32>,
 }
 
 /// One request on its way to its worker.
@@ -112,11 +108,6 @@ impl Submission {
     }
 }
 
-/// A request's name in its worker: its batch's row below, its position in the batch above.
-fn tag(slot: u32, index: usize) -> u64 {
-    (index as u64) << 32 | u64::from(slot)
-}
-
 impl Post {
     fn new() -> io::Result<Self> {
         let slots = (0..REQUESTS_MAX).map(|_| Slot::EMPTY).collect();
@@ -144,16 +135,16 @@ impl Post {
         self.room.fetch_add(requests, AcqRel);
     }
 
-    /// Submits a batch that room was reserved for; `None`: there is no row for it.
+    /// Submits a batch that room was reserved for.
     pub(crate) fn submit(
         &self,
         submissions: &[Submission],
-        make: impl FnOnce(u32) -> BatchShared,
-    ) -> Option<Arc<BatchShared>> {
-        let batch = self.add_batch(make)?;
+        make: impl FnOnce(RowId) -> BatchShared,
+    ) -> Result<Arc<BatchShared>, NoRow> {
+        let batch = self.batches().add(make)?;
         let last = submissions.len() - 1;
         for (index, submission) in submissions.iter().enumerate() {
-            let entry = submission.encode(tag(batch.slot, index), index == last);
+            let entry = submission.encode(batch.row.tag(index), index == last);
             // The ring is as large as the room.
             let pushed = self.ring.push(entry);
             debug_assert!(
@@ -162,43 +153,24 @@ impl Post {
             );
         }
         self.rouse();
-        Some(batch)
+        Ok(batch)
     }
 
-    fn add_batch(&self, make: impl FnOnce(u32) -> BatchShared) -> Option<Arc<BatchShared>> {
-        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = match batches.free.pop() {
-            Some(slot) => slot,
-            None if batches.slots.len() < BATCHES_MAX => {
-                batches.slots.push(None);
-                batches.slots.len() as u32 - 1
-            }
-            None => return None,
-        };
-        let batch = Arc::new(make(slot));
-        batches.slots[slot as usize] = Some(batch.clone());
-        Some(batch)
+    fn batches(&self) -> MutexGuard<'_, BatchRows> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn batch(&self, slot: u32) -> Option<Arc<BatchShared>> {
-        let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        batches.slots.get(slot as usize).cloned().flatten()
+    fn batch(&self, row: RowId) -> Option<Arc<BatchShared>> {
+        self.batches().get(row)
     }
 
-    fn remove_batch(&self, slot: u32) {
-        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        if batches
-            .slots
-            .get_mut(slot as usize)
-            .and_then(Option::take)
-            .is_some()
-        {
-            batches.free.push(slot);
-        }
+    /// Whether every request that room was taken for has been reported.
+    fn is_idle(&self) -> bool {
+        self.room.load(Acquire) == REQUESTS_MAX
     }
 
-    pub(crate) fn cancel(&self, slot: u32, batch: &Arc<BatchShared>) {
-        self.send(Command::Cancel(slot, batch.clone()));
+    pub(crate) fn cancel(&self, row: RowId) {
+        self.send(Command::Cancel(row));
     }
 
     /// Tells the worker something.
@@ -318,16 +290,31 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         postings: PostBatch::default(),
         open: Vec::new(),
         held_back: None,
+        endings: VecDeque::new(),
         ending_at: None,
     }
     .run();
 }
 
-/// A batch that core knows.
+/// A batch that core knows, or knew.
 #[derive(Default)]
 struct OpenBatch {
+    row: RowId,
     id: BatchId,
+    /// Those that core was asked to take, in order.
     requests: Vec<RequestId>,
+}
+
+/// Why a request did not begin.
+enum Refusal {
+    Core(SubmitError),
+    ShuttingDown,
+}
+
+/// What ends requests.
+enum Ending {
+    Cancel(RowId),
+    ShutDown,
 }
 
 struct Loop<'a> {
@@ -344,6 +331,8 @@ struct Loop<'a> {
     open: Vec<OpenBatch>,
     /// A submission that core has no row for now.
     held_back: Option<Entry>,
+    /// Commands that wait until what was submitted before them is in core.
+    endings: VecDeque<Ending>,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
 }
@@ -355,7 +344,7 @@ impl Loop<'_> {
             let busy = self.round();
             let now = self.clock.now();
             if let Some(at) = self.ending_at
-                && (self.core.requests() == 0 || now >= at)
+                && (self.post.is_idle() || now >= at)
             {
                 break;
             }
@@ -372,13 +361,13 @@ impl Loop<'_> {
                 None => idle_since = Some(now),
             }
         }
-        self.abandon();
     }
 
     /// Hands in what is known, and does what comes of it. Whether there was anything.
     fn round(&mut self) -> bool {
         let mut busy = self.commands();
         busy |= self.submissions();
+        self.endings();
         self.endpoint.poll(self.clock.now(), &mut self.polled);
         // Read after the poll, so that no completion is from the future.
         let now = self.clock.now();
@@ -433,7 +422,7 @@ impl Loop<'_> {
             }
             Event::BatchDone { batch, tag } => {
                 if self.core.take_batch(batch).is_some() {
-                    self.finish(tag as u32);
+                    self.finish(RowId::from_tag(tag).0);
                 }
             }
             // Of a batch that has been reported; its handle is told through what it was given then.
@@ -457,26 +446,33 @@ impl Loop<'_> {
     }
 
     fn report(&mut self, tag: u64, report: Report) {
-        self.post.unreserve(1);
-        if let Some(batch) = self.post.batch(tag as u32) {
-            batch.record((tag >> 32) as usize, report);
+        let (row, position) = RowId::from_tag(tag);
+        if let Some(batch) = self.post.batch(row) {
+            batch.record(position, report);
         }
+        self.post.unreserve(1);
     }
 
-    fn finish(&mut self, slot: u32) {
-        if let Some(batch) = self.post.batch(slot)
-            // A row with something unsettled is kept for the proof that may come.
-            && batch.finish() != Status::Indeterminate
-        {
-            self.post.remove_batch(slot);
+    fn finish(&mut self, row: RowId) {
+        let Some(batch) = self.post.batch(row) else {
+            return;
+        };
+        // Under the lock: whoever has waited for the batch finds its row free.
+        let mut batches = self.post.batches();
+        batch.finish();
+        if batch.is_over() {
+            batches.remove(row);
+        } else {
+            batches.keep(row);
         }
     }
 
     fn settle(&mut self, tag: u64) {
-        if let Some(batch) = self.post.batch(tag as u32) {
-            batch.settle((tag >> 32) as usize);
-            if batch.is_settled() {
-                self.post.remove_batch(tag as u32);
+        let (row, position) = RowId::from_tag(tag);
+        if let Some(batch) = self.post.batch(row) {
+            batch.settle(position);
+            if batch.is_over() {
+                self.post.batches().remove(row);
             }
         }
     }
@@ -501,11 +497,11 @@ impl Loop<'_> {
     /// Hands one submission to core. `false`: there is no row for it now.
     fn submit(&mut self, now: Instant, entry: Entry) -> bool {
         let [tag, plan, local_offset, remote_offset, length, flags, ..] = entry;
-        let (slot, index) = (tag as u32 as usize, tag >> 32);
-        if index == 0 && !self.open_batch(slot) {
+        let (row, position) = RowId::from_tag(tag);
+        if position == 0 && !self.open_batch(row) {
             return false;
         }
-        let Some(batch) = self.open.get_mut(slot).map(|open| open.id) else {
+        let Some(batch) = self.open.get(usize::from(row.index)).map(|open| open.id) else {
             return true;
         };
         let request = Request {
@@ -522,26 +518,20 @@ impl Loop<'_> {
                 Op::Write
             },
         };
-        let mut result = self.core.submit(now, &request);
-        if result == Err(SubmitError::PlanMissing) {
-            // The plan was sent before the submission, but commands were looked at before it came.
-            self.commands();
-            result = self.core.submit(now, &request);
-        }
-        match result {
-            Ok(id) => {
-                if let Some(open) = self.open.get_mut(slot) {
-                    open.requests.push(id);
-                }
-            }
-            Err(SubmitError::Full) => {
-                if index == 0 {
+        match self.submit_to_core(now, &request) {
+            Ok(id) => self.note(row, id),
+            Err(Refusal::Core(SubmitError::Full)) => {
+                if position == 0 {
                     self.core.seal_batch(batch);
                     self.core.take_batch(batch);
                 }
                 return false;
             }
-            Err(error) => self.refuse(tag, error),
+            Err(Refusal::Core(error)) => {
+                log::error!("core refused a request that was checked: {error:?}");
+                self.refuse(tag, Status::Failed, Cause::LocalProtection);
+            }
+            Err(Refusal::ShuttingDown) => self.refuse(tag, Status::ShutDown, Cause::ShutDown),
         }
         if flags & LAST != 0 {
             self.core.seal_batch(batch);
@@ -549,33 +539,50 @@ impl Loop<'_> {
         true
     }
 
-    fn open_batch(&mut self, slot: usize) -> bool {
-        let Some(id) = self.core.open_batch(slot as u64) else {
+    fn submit_to_core(&mut self, now: Instant, request: &Request) -> Result<RequestId, Refusal> {
+        if self.ending_at.is_some() {
+            return Err(Refusal::ShuttingDown);
+        }
+        let mut result = self.core.submit(now, request);
+        if result == Err(SubmitError::PlanMissing) {
+            // The plan was sent before the submission, but commands were looked at before it came.
+            self.commands();
+            result = self.core.submit(now, request);
+        }
+        result.map_err(Refusal::Core)
+    }
+
+    fn open_batch(&mut self, row: RowId) -> bool {
+        let Some(id) = self.core.open_batch(row.tag(0)) else {
             return false;
         };
-        if self.open.len() <= slot {
-            self.open.resize_with(slot + 1, OpenBatch::default);
+        let index = usize::from(row.index);
+        if self.open.len() <= index {
+            self.open.resize_with(index + 1, OpenBatch::default);
         }
-        let open = &mut self.open[slot];
-        open.id = id;
+        let open = &mut self.open[index];
+        (open.row, open.id) = (row, id);
         open.requests.clear();
         true
     }
 
-    /// Core would not take what the engine had checked: only a plan retired in between does that.
-    fn refuse(&mut self, tag: u64, error: SubmitError) {
-        log::error!("core refused a request that was checked: {error:?}");
+    fn note(&mut self, row: RowId, id: RequestId) {
+        if let Some(open) = self.open.get_mut(usize::from(row.index)) {
+            open.requests.push(id);
+        }
+    }
+
+    /// Ends a request that core never had.
+    fn refuse(&mut self, tag: u64, status: Status, cause: Cause) {
         let report = Report {
-            status: Status::Failed,
+            status,
             delivered_bytes: 0,
-            cause: Some(Cause::LocalProtection),
+            cause: Some(cause),
             local: Local::Released,
             remote: Remote::Settled,
         };
         self.report(tag, report);
-        if let Some(open) = self.open.get_mut(tag as u32 as usize) {
-            open.requests.push(RequestId::default());
-        }
+        self.note(RowId::from_tag(tag).0, RequestId::default());
     }
 
     fn commands(&mut self) -> bool {
@@ -601,27 +608,42 @@ impl Loop<'_> {
             Command::RetirePlan(id) => self.core.retire_plan(id),
             Command::Frame(peer, frame) => self.core.handle_frame(now, peer, &frame),
             Command::PeerGone(peer, proof) => self.core.handle_peer_gone(now, peer, proof),
-            Command::Cancel(slot, batch) => self.cancel(now, slot, &batch),
+            Command::Cancel(row) => self.endings.push_back(Ending::Cancel(row)),
             Command::Room => self.core.handle_wake(),
-            Command::ShutDown => {
-                self.submissions();
-                self.core.shut_down(now);
-                self.ending_at = Some(now + SHUTDOWN_MAX);
+            Command::ShutDown => self.endings.push_back(Ending::ShutDown),
+        }
+    }
+
+    /// Cancels what is to be cancelled and shuts down. What the program submitted before it asked for that is
+    /// in the ring at least, so the ring goes first.
+    fn endings(&mut self) {
+        if self.endings.is_empty() {
+            return;
+        }
+        while self.submissions() {}
+        let now = self.clock.now();
+        for _ in 0..self.endings.len() {
+            match self.endings.pop_front() {
+                Some(Ending::Cancel(row)) => self.cancel(now, row),
+                Some(Ending::ShutDown) => {
+                    self.core.shut_down(now);
+                    self.ending_at = Some(now + SHUTDOWN_MAX);
+                }
+                None => break,
             }
         }
     }
 
-    fn cancel(&mut self, now: Instant, slot: u32, batch: &Arc<BatchShared>) {
-        // What the program submitted before it cancelled is in the ring at least.
-        while self.submissions() {}
-        if !self
-            .post
-            .batch(slot)
-            .is_some_and(|current| Arc::ptr_eq(&current, batch))
-        {
+    fn cancel(&mut self, now: Instant, row: RowId) {
+        if self.post.batch(row).is_none() {
             return;
         }
-        let Some(open) = self.open.get(slot as usize) else {
+        if self.held_back.is_some() {
+            // It may be about this batch, or stand before it in line.
+            self.endings.push_back(Ending::Cancel(row));
+        }
+        let open = self.open.get(usize::from(row.index));
+        let Some(open) = open.filter(|open| open.row == row) else {
             return;
         };
         for id in open.requests.clone() {
@@ -653,19 +675,16 @@ impl Loop<'_> {
         // Empty unless somebody called.
         let _ = rustix::io::read(self.post.wake.as_fd(), &mut count);
     }
+}
 
-    /// The end: whoever still waits is told the truth about what is left.
-    fn abandon(&mut self) {
-        let slots: Vec<_> = {
-            let batches = self
-                .post
-                .batches
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            batches.slots.iter().flatten().cloned().collect()
-        };
-        for batch in slots {
-            batch.abandon();
+impl Drop for Loop<'_> {
+    /// However the thread ends: whoever still waits is told the truth about what is left.
+    fn drop(&mut self) {
+        let rows = self.post.batches().close();
+        for (row, batch) in rows {
+            let open = self.open.get(usize::from(row.index));
+            let open = open.filter(|open| open.row == row);
+            batch.abandon(open.map_or(0, |open| open.requests.len()));
         }
     }
 }

@@ -170,7 +170,9 @@ impl Initiator {
             WireEvent::Said(Event::Welcome(welcome)) => {
                 self.handle_welcome(ctx, wires, id, key, welcome);
             }
-            WireEvent::Said(Event::Frame(frame)) => self.handle_frame(ctx, wires, id, frame),
+            WireEvent::Said(Event::Frame(frame)) => {
+                self.handle_frame(ctx, wires, id, key, frame);
+            }
             WireEvent::Said(Event::Ended(why)) => self.handle_ended(ctx, wires, id, key, why),
             WireEvent::DialFailed(error) => self.handle_dial_failed(ctx, wires, id, key, error),
             // Only said to targets.
@@ -204,7 +206,7 @@ impl Initiator {
         let Some(route) = peer.route_mut(key) else {
             return;
         };
-        route.open(key);
+        route.open(wires.now(), key);
         log::debug!(
             "control: connected {}",
             ctx.ends(route.local, Some(welcome.name.clone()), route.remote)
@@ -214,11 +216,19 @@ impl Initiator {
         self.handle_timeout(ctx, wires, id);
     }
 
-    fn handle_frame(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId, frame: Frame) {
+    fn handle_frame(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        key: Key,
+        frame: Frame,
+    ) {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
         ctx.handler.heard(id);
+        peer.handle_heard(wires.now(), key);
         match frame {
             Frame::Description { question, segment } => peer.handle_description(question, segment),
             Frame::Answer { number, result } => peer.handle_answer(ctx, number, result),

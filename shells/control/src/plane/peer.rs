@@ -1,5 +1,6 @@
 //! One peer: the routes to it, and what it has been asked.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::SyncSender;
@@ -51,6 +52,10 @@ pub(super) struct Route {
     pub(super) kept: bool,
     pub(super) backoff: Duration,
     pub(super) link: Link,
+    /// When something last came on the connection.
+    heard_at: Instant,
+    /// A question on it was not answered in time, and nothing has come on it since.
+    doubted: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -257,10 +262,45 @@ impl Peer {
             .retain(|question| !question.expire(now, &ends, connections));
     }
 
+    /// Something came on a connection: there is no doubt about it any more.
+    pub(super) fn handle_heard(&mut self, now: Instant, key: Key) {
+        if let Some(route) = self.route_mut(key) {
+            route.heard_at = now;
+            route.doubted = false;
+        }
+    }
+
+    /// The open connections, those first that can be relied on most: a silent one costs every question that
+    /// starts on it its patience.
+    fn open_by_trust(&self) -> Vec<Key> {
+        let mut open: Vec<_> = self
+            .routes
+            .iter()
+            .filter_map(|route| match route.link {
+                Link::Up(key) => Some((route.doubted, Reverse(route.heard_at), key)),
+                Link::Idle { .. } | Link::Dialling(_) => None,
+            })
+            .collect();
+        open.sort_unstable();
+        open.into_iter().map(|(.., key)| key).collect()
+    }
+
+    /// Doubts the connections that owe an answer.
+    fn doubt_overdue(&mut self, now: Instant) {
+        let describing = self.describing.iter().filter_map(|q| q.overdue(now));
+        let calling = self.calling.front().and_then(|q| q.overdue(now));
+        let overdue: Vec<Key> = describing.chain(calling).collect();
+        for key in overdue {
+            if let Some(route) = self.route_mut(key) {
+                route.doubted = true;
+            }
+        }
+    }
+
     /// Asks what is due: every description, and the first call.
     pub(super) fn ask(&mut self, wires: &mut Wires, now: Instant) {
-        let mut open: Vec<Key> = self.open().collect();
-        open.sort_unstable();
+        self.doubt_overdue(now);
+        let open = self.open_by_trust();
         for question in &mut self.describing {
             question.ask(wires, now, &open);
         }
@@ -327,12 +367,16 @@ impl Route {
             kept: true,
             backoff: BACKOFF_MIN,
             link,
+            heard_at: Instant::ZERO,
+            doubted: false,
         }
     }
 
     /// The connection is open.
-    pub(super) fn open(&mut self, key: Key) {
+    pub(super) fn open(&mut self, now: Instant, key: Key) {
         self.link = Link::Up(key);
+        self.heard_at = now;
+        self.doubted = false;
         self.backoff = BACKOFF_MIN;
     }
 

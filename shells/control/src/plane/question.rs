@@ -22,8 +22,8 @@ pub(super) struct Question<T> {
     /// How long to wait before it is asked again.
     pub(super) patience: Duration,
     pub(super) again: Instant,
-    /// The connection that it went out on last.
-    pub(super) sent_on: Option<Key>,
+    /// The connections that have had their turn; it went out on the last of them last.
+    asked: Vec<Key>,
 }
 
 impl<T> Question<T> {
@@ -41,7 +41,7 @@ impl<T> Question<T> {
             asker,
             patience,
             again: now,
-            sent_on: None,
+            asked: Vec::new(),
         }
     }
 
@@ -68,24 +68,36 @@ impl<T> Question<T> {
         over
     }
 
-    /// Asks, if that is due: on the next open connection after the last one, so that all get their turn.
+    /// The connection that it went out on and that has not answered in time.
+    pub(super) fn overdue(&self, now: Instant) -> Option<Key> {
+        self.asked.last().copied().filter(|_| self.again <= now)
+    }
+
+    /// Asks, if that is due: on the first of `open` that has not had its turn, so that all get theirs.
     pub(super) fn ask(&mut self, wires: &mut Wires, now: Instant, open: &[Key]) {
         if self.again > now {
             return;
         }
-        let next = open.iter().find(|key| Some(**key) > self.sent_on);
+        let mut next = open.iter().find(|key| !self.asked.contains(key));
+        if next.is_none() {
+            // Another round, but not on the one that has just failed to answer, if there is a choice.
+            let last = self.asked.pop();
+            self.asked.clear();
+            next = open.iter().find(|key| Some(**key) != last);
+        }
         let Some(&key) = next.or(open.first()) else {
             return;
         };
         send(wires, key, &self.frame);
-        self.sent_on = Some(key);
+        self.asked.push(key);
         self.again = now + self.patience;
     }
 
     pub(super) fn forget_connection(&mut self, now: Instant, key: Key) {
-        if self.sent_on == Some(key) {
+        if self.asked.last() == Some(&key) {
             self.again = now;
         }
+        self.asked.retain(|asked| *asked != key);
     }
 }
 

@@ -499,6 +499,32 @@ fn a_question_on_a_silent_rail_is_asked_on_the_next_before_the_rail_is_dead() {
 }
 
 #[test]
+fn a_silent_rail_costs_one_question_its_patience_and_not_every_one() {
+    // Questions once began on the oldest connection, whatever was known of it: with the first rail cut, a
+    // program that called in a loop crawled until the connection was declared dead.
+    let forgiving = |config: &mut PlaneConfig| config.silence_max = PATIENCE * 2;
+    let target = Engine::start("beta", &["127.0.0.2:0"], forgiving);
+    let initiator = Engine::start("alpha", &[], forgiving);
+    let rails = two_rails(&target, &initiator);
+    for cut in [0, 1] {
+        rails[cut].swallow(true);
+        initiator.describe_works();
+        let start = Instant::now();
+        let questions = 40;
+        for _ in 0..questions {
+            initiator.describe_works();
+        }
+        let patience = Duration::from(super::question::DESCRIBE_AGAIN);
+        let took = start.elapsed();
+        assert!(took < patience * questions / 2, "rail {cut} cut: {took:?}");
+        // What was swallowed is lost to the connection, so it cannot go on: a new one is made.
+        rails[cut].cut();
+        rails[cut].swallow(false);
+        until_two_are_open(&initiator);
+    }
+}
+
+#[test]
 fn an_answer_whose_connection_died_comes_over_another() {
     let (target, initiator) = (Engine::target(), Engine::initiator());
     let rails = two_rails(&target, &initiator);

@@ -1,0 +1,225 @@
+//! The batches of one worker: a bounded table whose rows are used again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::batch::Shared;
+use crate::worker::{BATCHES_MAX, REQUESTS_MAX};
+
+/// Names a batch to its worker. A row that is used again has a new generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RowId {
+    pub(crate) index: u16,
+    generation: u32,
+}
+
+const _: () = assert!(BATCHES_MAX <= 1 << 16 && REQUESTS_MAX <= 1 << 16);
+
+impl RowId {
+    /// The name of the batch's `position`-th request in core and in the ring.
+    pub(crate) fn tag(self, position: usize) -> u64 {
+        u64::from(self.generation) << 32 | (position as u64) << 16 | u64::from(self.index)
+    }
+
+    /// The batch and the position that a tag names.
+    pub(crate) fn from_tag(tag: u64) -> (Self, usize) {
+        let row = Self {
+            index: tag as u16,
+            generation: (tag >> 32) as u32,
+        };
+        (row, usize::from((tag >> 16) as u16))
+    }
+}
+
+/// Why there is no row for a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoRow {
+    /// All are in use.
+    Full,
+    /// The worker has ended.
+    Closed,
+}
+
+/// Rows of batches that have not ended, and of those that ended with something unsettled.
+///
+/// The latter stay for the proof that may come, but only while nobody else needs their row: then the oldest
+/// whose memory on this side is free goes, and its report stays as it is. So a peer that never comes back
+/// cannot fill the table.
+#[derive(Default)]
+pub(crate) struct BatchRows {
+    rows: Vec<Row>,
+    free: Vec<u16>,
+    /// Ended and not settled, the oldest first.
+    unsettled: VecDeque<RowId>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Row {
+    generation: u32,
+    batch: Option<Arc<Shared>>,
+}
+
+impl BatchRows {
+    /// Adds the batch that `make` makes for its row.
+    pub(crate) fn add(&mut self, make: impl FnOnce(RowId) -> Shared) -> Result<Arc<Shared>, NoRow> {
+        if self.closed {
+            return Err(NoRow::Closed);
+        }
+        let index = self
+            .free_row()
+            .or_else(|| {
+                self.evict();
+                self.free.pop()
+            })
+            .ok_or(NoRow::Full)?;
+        let row = &mut self.rows[usize::from(index)];
+        row.generation = row.generation.wrapping_add(1);
+        let generation = row.generation;
+        let batch = Arc::new(make(RowId { index, generation }));
+        row.batch = Some(batch.clone());
+        Ok(batch)
+    }
+
+    fn free_row(&mut self) -> Option<u16> {
+        self.free.pop().or_else(|| {
+            let index = self.rows.len();
+            (index < BATCHES_MAX).then(|| {
+                self.rows.push(Row::default());
+                index as u16
+            })
+        })
+    }
+
+    /// Gives up the oldest batch that only waits for proof about the peer's side.
+    fn evict(&mut self) {
+        let idle = |id: &RowId| self.get(*id).is_none_or(|batch| !batch.holds_memory());
+        if let Some(id) = self.unsettled.iter().copied().find(idle) {
+            log::debug!("a batch without proof of its end makes room for another");
+            self.remove(id);
+        }
+    }
+
+    /// The batch of this name, unless its row was given up.
+    pub(crate) fn get(&self, id: RowId) -> Option<Arc<Shared>> {
+        let row = self.rows.get(usize::from(id.index))?;
+        row.batch
+            .clone()
+            .filter(|_| row.generation == id.generation)
+    }
+
+    /// Keeps an ended batch for the proof that may come.
+    pub(crate) fn keep(&mut self, id: RowId) {
+        self.unsettled.push_back(id);
+    }
+
+    /// Frees a batch's row.
+    pub(crate) fn remove(&mut self, id: RowId) {
+        if self.get(id).is_none() {
+            return;
+        }
+        self.rows[usize::from(id.index)].batch = None;
+        self.free.push(id.index);
+        if let Some(place) = self.unsettled.iter().position(|kept| *kept == id) {
+            self.unsettled.remove(place);
+        }
+    }
+
+    /// Takes no batches from now on, and gives those that there are.
+    pub(crate) fn close(&mut self) -> Vec<(RowId, Arc<Shared>)> {
+        self.closed = true;
+        let rows = std::mem::take(&mut self.rows).into_iter().zip(0..);
+        rows.filter_map(|(row, index)| {
+            let generation = row.generation;
+            Some((RowId { index, generation }, row.batch?))
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_core::report::{Local, Remote, Report, Status};
+
+    use super::*;
+
+    fn add(rows: &mut BatchRows) -> Result<RowId, NoRow> {
+        rows.add(|row| Shared::new(row, vec![])).map(|b| b.row)
+    }
+
+    fn full() -> (BatchRows, Vec<RowId>) {
+        let mut rows = BatchRows::default();
+        let ids = (0..BATCHES_MAX).map(|_| add(&mut rows).unwrap()).collect();
+        (rows, ids)
+    }
+
+    #[test]
+    fn tags_name_row_generation_and_position() {
+        let row = RowId {
+            index: u16::MAX,
+            generation: u32::MAX - 1,
+        };
+        for position in [0, 1, REQUESTS_MAX - 1] {
+            assert_eq!(RowId::from_tag(row.tag(position)), (row, position));
+        }
+    }
+
+    #[test]
+    fn a_row_is_given_back_once_and_its_old_name_means_nothing() {
+        let (mut rows, ids) = full();
+        assert_eq!(add(&mut rows), Err(NoRow::Full));
+        rows.remove(ids[7]);
+        rows.remove(ids[7]);
+        let new = add(&mut rows).unwrap();
+        assert_eq!(
+            (new.index, rows.get(ids[7]).is_none()),
+            (ids[7].index, true)
+        );
+        rows.remove(ids[7]);
+        assert!(rows.get(new).is_some(), "an old name removes nothing new");
+        assert_eq!(add(&mut rows), Err(NoRow::Full));
+    }
+
+    #[test]
+    fn batches_that_wait_for_proof_make_room_the_oldest_first() {
+        // They kept their rows until proof came: 4,096 writes to a peer that never came back, and the
+        // worker took nothing any more.
+        let (mut rows, ids) = full();
+        rows.keep(ids[5]);
+        rows.keep(ids[3]);
+        assert_eq!(add(&mut rows).unwrap().index, ids[5].index);
+        assert!(rows.get(ids[5]).is_none() && rows.get(ids[3]).is_some());
+        assert_eq!(add(&mut rows).unwrap().index, ids[3].index);
+        assert_eq!(
+            add(&mut rows),
+            Err(NoRow::Full),
+            "the others have not ended"
+        );
+    }
+
+    #[test]
+    fn a_batch_whose_memory_is_held_keeps_its_row() {
+        let mut rows = BatchRows::default();
+        let held = Report {
+            status: Status::Indeterminate,
+            delivered_bytes: 0,
+            cause: None,
+            local: Local::Held,
+            remote: Remote::Unknown,
+        };
+        for _ in 0..BATCHES_MAX {
+            let batch = rows
+                .add(|row| Shared::with_reports(row, vec![held]))
+                .unwrap();
+            rows.keep(batch.row);
+        }
+        assert_eq!(add(&mut rows), Err(NoRow::Full));
+    }
+
+    #[test]
+    fn a_closed_table_takes_nothing() {
+        let (mut rows, _) = full();
+        assert_eq!(rows.close().len(), BATCHES_MAX);
+        assert_eq!(add(&mut rows), Err(NoRow::Closed));
+    }
+}

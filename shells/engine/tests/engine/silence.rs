@@ -1,0 +1,272 @@
+//! A peer behind a link that swallows everything, in both directions.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use polyrail::{Access, Cause, Config, Engine, Local, Op, Remote, Request, SegmentId, Status};
+
+use crate::fixture::*;
+
+/// Passes bytes on until told to swallow them.
+struct Link {
+    address: SocketAddr,
+    switch: Arc<Switch>,
+}
+
+#[derive(Default)]
+struct Switch {
+    swallow: AtomicBool,
+    /// How many bytes of each connection go through per millisecond; 0: all.
+    pace: AtomicU64,
+    stop: AtomicBool,
+    streams: Mutex<Vec<TcpStream>>,
+}
+
+impl Link {
+    fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let switch = Arc::<Switch>::default();
+        let theirs = switch.clone();
+        std::thread::spawn(move || theirs.serve(&listener, target));
+        Self { address, switch }
+    }
+
+    fn cut(&self) {
+        self.switch.swallow.store(true, SeqCst);
+    }
+
+    /// What was cut is lost: its connections end, and new ones go through.
+    fn restore(&self) {
+        self.switch.end_streams();
+        self.switch.swallow.store(false, SeqCst);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.switch.stop.store(true, SeqCst);
+        let _ = TcpStream::connect(self.address);
+        self.switch.end_streams();
+    }
+}
+
+impl Switch {
+    fn end_streams(&self) {
+        for stream in self.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn serve(self: Arc<Self>, listener: &TcpListener, target: SocketAddr) {
+        for stream in listener.incoming() {
+            if self.stop.load(SeqCst) {
+                return;
+            }
+            let (Ok(near), Ok(far)) = (stream, TcpStream::connect(target)) else {
+                continue;
+            };
+            let copies = [near.try_clone().unwrap(), far.try_clone().unwrap()];
+            self.streams.lock().unwrap().extend(copies);
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let switch = self.clone();
+                std::thread::spawn(move || switch.pass(from, to));
+            }
+        }
+    }
+
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let pace = self.pace.load(SeqCst) as usize;
+            let most = if pace > 0 { pace } else { buffer.len() };
+            let Ok(bytes @ 1..) = from.read(&mut buffer[..most]) else {
+                break;
+            };
+            if pace > 0 {
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+            if !self.swallow.load(SeqCst) && to.write_all(&buffer[..bytes]).is_err() {
+                break;
+            }
+        }
+        if !self.swallow.load(SeqCst) {
+            let _ = to.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+/// An initiator that reaches its target over one link only.
+struct Far {
+    link: Link,
+    target: Engine,
+    initiator: Engine,
+    there: SegmentId,
+    write: Request,
+}
+
+const BYTES: u64 = 16 * MIB;
+
+fn far() -> Far {
+    // A wildcard is no address that a peer could use, so it keeps to the link.
+    let target = Engine::new(Config {
+        listen: Some("0.0.0.0:0".parse().unwrap()),
+        insecure: true,
+        workers: 1,
+        ..Config::named("target")
+    });
+    let target = target.unwrap();
+    let port = target.listening().unwrap().port();
+    let there = target
+        .allocate("mem", BYTES, Access::RemoteReadWrite)
+        .unwrap();
+    let link = Link::to(SocketAddr::from(([127, 0, 0, 1], port)));
+    let initiator = Engine::new(Config {
+        workers: 1,
+        ..Config::named("initiator")
+    });
+    let initiator = initiator.unwrap();
+    let local = initiator.allocate("here", BYTES, Access::Local).unwrap();
+    let remote = initiator
+        .open_segment(&format!("{}/mem", link.address))
+        .unwrap();
+    let write = Request {
+        op: Op::Write,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length: BYTES,
+    };
+    Far {
+        link,
+        target,
+        initiator,
+        there,
+        write,
+    }
+}
+
+impl Far {
+    fn moved_bytes(&self) -> u64 {
+        self.initiator.rails().iter().map(|rail| rail.bytes).sum()
+    }
+
+    /// A request in the middle of which the link is cut.
+    fn cut_in_the_middle(&self, op: Op) -> polyrail::Batch {
+        self.link.switch.pace.store(4096, SeqCst);
+        let before = self.moved_bytes();
+        let batch = self
+            .initiator
+            .submit(&[Request { op, ..self.write }])
+            .unwrap();
+        until("some has moved", || self.moved_bytes() > before);
+        self.link.cut();
+        self.link.switch.pace.store(0, SeqCst);
+        batch
+    }
+}
+
+#[test]
+fn a_write_to_a_silent_peer_is_indeterminate_and_settled_when_it_is_back() {
+    let far = far();
+    for _ in 0..2 {
+        let start = Instant::now();
+        let batch = far.cut_in_the_middle(Op::Write);
+        let status = ended(&batch);
+        assert!(
+            start.elapsed() < Duration::from_secs(6),
+            "{:?}",
+            start.elapsed()
+        );
+        assert_eq!(
+            status.status,
+            Status::Indeterminate,
+            "{:?}",
+            batch.report(0)
+        );
+        let report = batch.report(0).unwrap();
+        assert_eq!(report.cause, Some(Cause::PeerSilent));
+        // The source is this side's again; what is not known is whether more arrives there.
+        assert_eq!(
+            (report.local, report.remote),
+            (Local::Released, Remote::Unknown)
+        );
+        assert!(report.delivered_bytes < BYTES);
+        let late = far.initiator.submit(&[far.write]).unwrap();
+        assert_eq!(ended(&late).status, Status::Failed);
+
+        far.link.restore();
+        until("it is settled", || {
+            batch.report(0).unwrap().remote == Remote::Settled
+        });
+        assert_eq!(batch.status().status, Status::Indeterminate);
+        until("requests work again", || {
+            let again = far.initiator.submit(&[far.write]).unwrap();
+            ended(&again).status == Status::Completed
+        });
+        let (from, to) = (
+            far.initiator.region(far.write.local),
+            far.target.region(far.there),
+        );
+        fill(&from.unwrap(), 4);
+        completed(&far.initiator.submit(&[far.write]).unwrap());
+        assert!(bytes(&to.unwrap()) == pattern(4, BYTES));
+    }
+    far.initiator.unregister(far.write.local).unwrap();
+}
+
+#[test]
+fn a_read_from_a_silent_peer_fails_and_leaves_the_memory_alone() {
+    let far = far();
+    let batch = far.cut_in_the_middle(Op::Read);
+    assert_eq!(
+        ended(&batch).status,
+        Status::Failed,
+        "{:?}",
+        batch.report(0)
+    );
+    let report = batch.report(0).unwrap();
+    assert_eq!(report.cause, Some(Cause::PeerSilent));
+    let here = far.initiator.region(far.write.local).unwrap();
+    poison(&here, 0xee);
+    far.link.restore();
+    until("requests work again", || {
+        let again = far
+            .initiator
+            .submit(&[Request {
+                length: 1,
+                ..far.write
+            }])
+            .unwrap();
+        ended(&again).status == Status::Completed
+    });
+    assert!(bytes(&here).iter().all(|byte| *byte == 0xee));
+}
+
+#[test]
+fn an_engine_whose_peer_is_silent_ends_in_time_and_says_what_is_open() {
+    for wait in [true, false] {
+        let far = far();
+        let batch = far.cut_in_the_middle(Op::Write);
+        if wait {
+            ended(&batch);
+        }
+        let start = Instant::now();
+        far.initiator.shutdown();
+        assert!(
+            start.elapsed() < Duration::from_secs(6),
+            "{:?}",
+            start.elapsed()
+        );
+        let status = batch.wait(Duration::ZERO).unwrap();
+        assert_eq!(status.status, Status::Indeterminate);
+        assert_eq!(batch.report(0).unwrap().remote, Remote::Unknown);
+        // The transports are gone, and with them whoever might have read the source.
+        far.initiator.unregister(far.write.local).unwrap();
+    }
+}
