@@ -106,7 +106,10 @@ impl Orchestrator<'_> {
                 }
                 bound = self.bind_request(now, peer, request);
                 some_bound |= bound == Bound::Yes;
-                some_stuck |= bound == Bound::NoRail;
+                if bound == Bound::NoRail {
+                    some_stuck = true;
+                    self.stuck(now, peer, request);
+                }
                 turn -= u32::from(bound == Bound::Yes);
                 *budget -= u32::from(bound == Bound::Yes);
             }
@@ -116,9 +119,10 @@ impl Orchestrator<'_> {
                 row.pending.remove(&mut self.requests, index);
             }
         }
-        if some_stuck {
-            self.stuck(now, peer);
-        } else if some_bound && let Some(row) = self.peers.get_mut(peer.index()) {
+        if some_bound
+            && !some_stuck
+            && let Some(row) = self.peers.get_mut(peer.index())
+        {
             row.stuck_since = None;
         }
     }

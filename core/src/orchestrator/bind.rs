@@ -81,6 +81,7 @@ impl Orchestrator<'_> {
             .peers
             .get(peer.index())
             .and_then(|row| row.pending.front());
+        let mut some_stuck = false;
         for _ in 0..TURN_MAX {
             let Some(index) = next else {
                 return;
@@ -109,21 +110,25 @@ impl Orchestrator<'_> {
             match self.bind_request(now, peer, request) {
                 Bound::Yes => {
                     *budget -= 1;
-                    if let Some(row) = self.peers.get_mut(peer.index()) {
+                    if !some_stuck && let Some(row) = self.peers.get_mut(peer.index()) {
                         row.stuck_since = None;
                     }
                 }
                 Bound::OnlyCopies => next = behind,
                 Bound::Wait => return,
-                Bound::NoRail => return self.stuck(now, peer),
+                Bound::NoRail => {
+                    some_stuck = true;
+                    self.stuck(now, peer, request);
+                    next = behind;
+                }
             }
         }
         // There is more to bind than one turn allows.
         self.bindable = true;
     }
 
-    /// A peer's requests have no rail to go to. That may end; until then time runs.
-    pub(super) fn stuck(&mut self, now: Instant, peer: PeerId) {
+    /// A request has no rail to go to. That may end; until then time runs.
+    pub(super) fn stuck(&mut self, now: Instant, peer: PeerId, request: RequestId) {
         let timeout = self.config.fence_timeout;
         let Some(row) = self.peers.get_mut(peer.index()) else {
             return;
@@ -134,11 +139,11 @@ impl Orchestrator<'_> {
         } else {
             since
         };
-        let first = row
-            .pending
-            .front()
-            .and_then(|index| self.requests.at(index));
-        let due = from.max(first.map_or(from, |row| row.submitted_at)) + timeout;
+        let submitted_at = self
+            .requests
+            .get(request)
+            .map_or(from, |row| row.submitted_at);
+        let due = from.max(submitted_at) + timeout;
         self.arm(due.max(now), Reason::Peer);
     }
 

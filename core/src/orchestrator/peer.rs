@@ -6,7 +6,7 @@ use crate::plan::{PLAN_RAILS_MAX, Plan};
 use crate::queue::{Link, Linked, Queue};
 use crate::report::Status;
 use crate::time::Instant;
-use crate::units::{PeerId, RailId};
+use crate::units::{PeerId, RailId, RequestId};
 use crate::work::{Cause, Place};
 
 pub(super) const READY: usize = 0;
@@ -31,7 +31,7 @@ pub struct Peer {
     gone: bool,
     silent: bool,
     heard_at: Instant,
-    /// Since when its requests have had no rail to go to.
+    /// Since when there have been requests without a rail to go to.
     pub(super) stuck_since: Option<Instant>,
     /// Requests with bytes to bind, in the order in which they go.
     pub(super) pending: Queue<0>,
@@ -199,6 +199,9 @@ impl Orchestrator<'_> {
             let Some(id) = self.requests.id_at(index) else {
                 continue;
             };
+            if cause == Cause::NoRail && self.has_rail(id) {
+                continue;
+            }
             let submitted_at = self.requests.get(id).map_or(from, |row| row.submitted_at);
             let due = from.max(submitted_at) + timeout;
             if due <= now {
@@ -207,6 +210,14 @@ impl Orchestrator<'_> {
                 self.arm(due, Reason::Peer);
             }
         }
+    }
+
+    /// Whether a rail of a request's plan is healthy.
+    fn has_rail(&self, id: RequestId) -> bool {
+        self.requests
+            .get(id)
+            .and_then(|row| self.plan(row.plan))
+            .is_some_and(|plan| plan.rails.iter().any(|rail| self.is_healthy(rail.rail)))
     }
 
     /// A peer, or a session with it, is gone.

@@ -173,11 +173,15 @@ impl World<'_> {
 
     /// A batch of one request; its tag is also its place in the destination, in MiB.
     fn submit(&mut self, tag: u64, op: Op, length: u64) -> RequestId {
+        self.submit_with(PLAN, tag, op, length)
+    }
+
+    fn submit_with(&mut self, plan: PlanId, tag: u64, op: Op, length: u64) -> RequestId {
         let batch = self.core.open_batch(tag).expect("a free batch");
         let offset = tag << 30;
         let request = Request {
             tag,
-            plan: PLAN,
+            plan,
             batch,
             local_offset: offset,
             remote_offset: offset,
@@ -666,6 +670,34 @@ fn works_are_as_short_as_lanes_want_them() {
         world.submit(1, Op::Read, 40 << 16);
         world.run_until_reported(2, Duration::from_secs(1));
         assert_eq!(world.reports.len(), 2, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_request_without_a_rail_takes_no_other_with_it() {
+    // It stopped the line, and when its time was over all that had waited behind it failed too.
+    for policy in [Policy::Spray, Policy::Documented] {
+        let mut world = World::new(policy, 2);
+        let second = PlanId { index: 1, ..PLAN };
+        let mut plan = world.core.plan(PLAN).unwrap().clone();
+        plan.rails.retain(|rail| rail.rail == RailId(1));
+        assert!(world.core.install_plan(world.now, second, &plan));
+        world.links[1].cut = true;
+        world
+            .core
+            .shared
+            .handle_incident(world.now, RailId(1), Cause::Reset);
+        world.submit_with(second, 0, Op::Write, 1);
+        for tag in 1..4 {
+            world.submit(tag, Op::Write, 8 << 20);
+        }
+        world.run(ms(1));
+        assert!(world.done_bytes(0) > 0, "{policy:?}");
+        world.run_until_reported(4, Duration::from_secs(3));
+        let ends: Vec<_> = world.reports.values().map(|report| report.status).collect();
+        let good = Status::Completed;
+        assert_eq!(ends, [Status::Failed, good, good, good], "{policy:?}");
+        assert_eq!(world.reports[&0].cause, Some(Cause::NoRail));
     }
 }
 
@@ -1275,7 +1307,7 @@ fn nothing_is_lost_whatever_happens_to_the_rails() {
         (Policy::RoundRobin, 40, |steps| {
             survives(Policy::RoundRobin, steps)
         }),
-        (Policy::Documented, 100, |steps| {
+        (Policy::Documented, 40, |steps| {
             survives(Policy::Documented, steps)
         }),
         (Policy::FixedTier1, 20, |steps| {
