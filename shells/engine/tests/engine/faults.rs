@@ -8,8 +8,8 @@ use polyrail_core::time::Duration as CoreDuration;
 use crate::fixture::*;
 
 /// So that a transfer lasts long enough for something to happen to it.
-const PACE_BYTES_PER_SEC: u64 = 40_000_000;
-const BYTES: u64 = 24 * MIB;
+const PACE_BYTES_PER_SEC: u64 = 15_000_000;
+const BYTES: u64 = 8 * MIB;
 
 /// A transfer of everything at a moderate pace, of which `rail` has carried something.
 fn in_the_middle(pair: &Pair, rail: usize, seed: u64) -> Batch {
@@ -50,7 +50,7 @@ fn each_rail_in_turn_is_slow_and_late_in_mid_transfer() {
     for rail in 0..RAILS {
         let id = RailId(rail as u16);
         let batch = in_the_middle(&pair, rail, rail as u64);
-        pair.faults.slow(id, Some(PACE_BYTES_PER_SEC / 40));
+        pair.faults.slow(id, Some(PACE_BYTES_PER_SEC / 20));
         arrived(&pair, &batch, rail as u64);
 
         let batch = in_the_middle(&pair, (rail + 1) % RAILS, 100);
@@ -66,7 +66,7 @@ fn each_rail_in_turn_is_slow_and_late_in_mid_transfer() {
 fn a_rail_that_comes_and_goes_costs_nothing_but_time() {
     let pair = Pair::new(BYTES);
     pair.warm_up();
-    for flap in 0..12 {
+    for flap in 0..8 {
         let rail = flap % RAILS;
         let id = RailId(rail as u16);
         pair.each_rail(|faults, rail| faults.slow(rail, Some(PACE_BYTES_PER_SEC)));

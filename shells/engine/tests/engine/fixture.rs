@@ -194,13 +194,11 @@ pub(crate) fn until(what: &str, mut seen: impl FnMut() -> bool) {
 
 /// Bytes that tell by their value where they belong.
 pub(crate) fn pattern(seed: u64, length: u64) -> Vec<u8> {
-    let word = |index: u64| {
-        let mixed = (index ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed ^ mixed >> 29).to_le_bytes()
-    };
-    let words = length.div_ceil(8);
-    let mut bytes: Vec<u8> = (0..words).flat_map(word).collect();
-    bytes.truncate(length as usize);
+    let mut bytes = vec![0; length as usize];
+    for (index, word) in (0..).zip(bytes.chunks_mut(8)) {
+        let mixed = (index ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64);
+        word.copy_from_slice(&(mixed ^ mixed >> 29).to_le_bytes()[..word.len()]);
+    }
     bytes
 }
 
