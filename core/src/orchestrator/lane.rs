@@ -74,8 +74,8 @@ pub struct Lane {
     full: bool,
     /// Last completion, or the first post after a pause.
     pub(super) progress_at: Instant,
-    /// Stood still once already; its oldest slices were sent elsewhere too.
-    suspect: bool,
+    /// Since when it has stood still, if that has been noticed; its oldest slices were sent elsewhere too.
+    suspect_since: Option<Instant>,
     /// This worker has claimed the probe of its rail.
     pub(super) probing: bool,
     wants_open: bool,
@@ -106,7 +106,7 @@ impl Lane {
         next_sequence: 0,
         full: false,
         progress_at: Instant::ZERO,
-        suspect: false,
+        suspect_since: None,
         probing: false,
         wants_open: false,
         wants_fence: false,
@@ -153,7 +153,7 @@ impl Orchestrator<'_> {
         lane.phase = Phase::Opening { since: now, by };
         lane.next_sequence = 0;
         lane.full = false;
-        lane.suspect = false;
+        lane.suspect_since = None;
         lane.wants_open = true;
         self.actions.push_back(self.lanes, u32::from(rail.0));
         self.arm(by, Reason::Opening);
@@ -628,7 +628,7 @@ impl Orchestrator<'_> {
             return;
         };
         lane.progress_at = now;
-        lane.suspect = false;
+        lane.suspect_since = None;
         if core::mem::take(&mut lane.full) {
             self.posts.push_back(self.lanes, u32::from(rail.0));
         }
@@ -709,10 +709,13 @@ impl Orchestrator<'_> {
         if lane.probing {
             return self.start_fence(now, rail, Cause::Silent);
         }
-        // A stalled process is not a dead link: nothing moves then, on no lane.
+        // A stalled process is not a dead link: nothing moves then, on no lane. But not for ever.
         let stood_since = lane.progress_at;
         let others_moved = self.last_progress.1 != rail && self.last_progress.0 > stood_since;
-        if lane.suspect && (others_moved || silent) {
+        let first = lane.suspect_since.is_none();
+        let suspect_since = *lane.suspect_since.get_or_insert(stood_since);
+        let too_long = now.since(suspect_since) >= self.config.fence_timeout;
+        if !first && (others_moved || silent || too_long) {
             let cause = if silent {
                 Cause::PeerSilent
             } else {
@@ -721,8 +724,6 @@ impl Orchestrator<'_> {
             return self.start_fence(now, rail, cause);
         }
         // The timer runs anew either way, and the second firing decides.
-        let first = !lane.suspect;
-        lane.suspect = true;
         lane.progress_at = now;
         if first {
             self.send_oldest_elsewhere(rail);

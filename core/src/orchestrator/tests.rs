@@ -726,6 +726,29 @@ fn a_silent_rail_is_fenced_and_used_again_after_its_return() {
 }
 
 #[test]
+fn the_only_lane_does_not_stand_still_for_ever() {
+    // With one rail nothing else moves, and with the peer alive over control nothing was ever fenced.
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 16 << 20);
+    world.run(ms(5));
+    world.links[0].cut = true;
+    world.run(ms(2_500));
+    world.links[0].cut = false;
+    world.run_until_reported(1, Duration::from_secs(2));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    assert!(world.log.iter().any(|line| line.contains("Fence")));
+    world.submit(1, Op::Write, 16 << 20);
+    world.run(world.now + Duration::from_millis(2));
+    world.links[0].cut = true;
+    world.run(world.now + Duration::from_secs(5));
+    let report = world.reports[&1];
+    assert_eq!(
+        (report.status, report.cause),
+        (Status::Failed, Some(Cause::NoRail))
+    );
+}
+
+#[test]
 fn a_stopped_peer_ends_in_indeterminate_writes_failed_reads_and_a_late_proof() {
     let mut world = World::new(Policy::Spray, 4);
     world.submit(0, Op::Write, 1 << 29);
