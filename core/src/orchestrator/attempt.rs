@@ -357,13 +357,20 @@ impl Orchestrator<'_> {
     }
 
     fn failed(&mut self, now: Instant, rail: RailId, id: AttemptId, cause: Cause) {
-        if cause.is_callers()
-            && let Some(request) = self.attempts.get(id).and_then(Attempt::request)
-        {
+        let Some(row) = self.attempts.get(id) else {
+            return;
+        };
+        let request = row.request();
+        // That a write failed or was flushed does not prove that nothing of it is still on its way: it waits
+        // for the fence as its neighbours do, and a copy goes elsewhere at once.
+        let may_still_land = row.op == Op::Write && request.is_some() && !cause.is_callers();
+        if let Some(request) = request.filter(|_| cause.is_callers()) {
             self.fail_request(now, request, cause);
         }
-        // Before the fence, so that it is not taken for an orphan.
-        self.end_attempt(id.index, End::Ended);
+        if !may_still_land {
+            // Before the fence, so that it is not taken for an orphan.
+            self.end_attempt(id.index, End::Ended);
+        }
         self.start_fence(now, rail, cause);
     }
 

@@ -1028,6 +1028,56 @@ fn an_unknown_post_is_an_orphan_and_is_fenced_before_the_report() {
 }
 
 #[test]
+fn a_failed_write_is_waited_for_like_its_neighbours() {
+    // The simulator found it: all of a lane's works fail, their slices are sent elsewhere, the request is
+    // reported, and then the rail comes back and what was on its way lands after the report.
+    let mut world = World::new(Policy::Spray, 4);
+    world.submit(0, Op::Write, 64 << 20);
+    world.run(ms(5));
+    let lane = LaneId::new(0, RailId(1));
+    world.links[1].cut = true;
+    let stuck: Vec<Work> = world.lanes[&(lane, Epoch(1))]
+        .on_its_way
+        .iter()
+        .map(|(_, work)| *work)
+        .collect();
+    assert!(stuck.len() > 1);
+    for (index, work) in stuck.iter().enumerate() {
+        let cause = match index {
+            0 => Cause::RetryExceeded,
+            _ => Cause::Flushed,
+        };
+        let completion = Completion {
+            lane,
+            epoch: Epoch(1),
+            cookie: work.cookie,
+            at: world.now,
+            outcome: Outcome::Error(cause),
+        };
+        world.core.handle_completions(world.now, &[completion]);
+    }
+    // The first fence message is lost, so the rest is moved before the peer hears of it. Then the rail is back.
+    for link in &mut world.links {
+        link.cut = true;
+    }
+    world.run(world.now + Duration::from_micros(1));
+    for rail in [0, 2, 3] {
+        world.links[rail].cut = false;
+    }
+    world.run(world.now + Duration::from_millis(19));
+    world.links[1].cut = false;
+    world.run_until_reported(1, Duration::from_secs(1));
+    world.run(world.now + Duration::from_millis(20));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    assert!(
+        world
+            .log
+            .iter()
+            .any(|line| line.contains("Fence") && line.contains("LaneId(1)"))
+    );
+}
+
+#[test]
 fn a_refused_key_fails_the_request_and_not_the_rail() {
     let mut world = World::new(Policy::Spray, 2);
     world.submit(0, Op::Write, 1 << 20);

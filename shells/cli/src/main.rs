@@ -1,5 +1,5 @@
-//! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]) and a demonstration ([`demo`]) of
-//! the engine.
+//! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]), a demonstration ([`demo`]) and a
+//! simulator ([`sim`]) of the engine.
 //!
 //! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
 //! and the verdict is bad, 2 when it was asked for something that makes no sense, 3 when the environment
@@ -15,6 +15,7 @@ mod pattern;
 mod sample;
 mod serve;
 mod session;
+mod sim;
 mod sizes;
 mod target;
 mod timeline;
@@ -45,6 +46,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Measures writes or reads of a target's memory.
     Bench(bench::BenchArgs),
+    /// Simulates fabrics under the shipped core: how good a policy is, and whether it is correct.
+    Sim(sim::SimArgs),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Sim(args) => sim::run(&args),
     };
     match verdict {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,11 +72,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Warnings and worse go to standard error. The demonstration breaks a rail on purpose, so warnings about
-/// it would only smear its table.
+/// Warnings and worse go to standard error. The demonstration and the simulator break rails on
+/// purpose, so warnings about that would only smear their tables.
 fn start_logging(command: &Command) {
     let level = match command {
-        Command::Demo(_) => "error",
+        Command::Demo(_) | Command::Sim(_) => "error",
         Command::Serve(_) | Command::Bench(_) => "warn",
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();

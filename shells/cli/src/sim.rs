@@ -1,0 +1,175 @@
+//! `polyrail sim`: simulated histories of the shipped core.
+
+mod compare;
+mod load;
+
+use std::io::{IsTerminal, Write};
+
+use clap::{Args, Subcommand};
+use polyrail_sim::{Options, Policy, report, scenario, simulate};
+
+use crate::exit::Failure;
+use load::Loaded;
+
+/// Arguments of `sim`.
+#[derive(Args)]
+#[command(after_help = "Example:\n  polyrail sim run slowed-rail --policy spray")]
+pub(crate) struct SimArgs {
+    #[command(subcommand)]
+    command: SimCommand,
+}
+
+#[derive(Subcommand)]
+enum SimCommand {
+    /// Names the scenarios that come with the program, one a line.
+    #[command(after_help = "Example:\n  polyrail sim list --long")]
+    List(ListArgs),
+    /// Runs one history of a scenario.
+    #[command(after_help = "Example:\n  polyrail sim run fig10-rail-fails --seed 7 --json")]
+    Run(RunArgs),
+    /// Runs scenarios under several policies, in one table.
+    #[command(
+        after_help = "Example:\n  polyrail sim compare steady-uniform slowed-rail --policies round-robin,spray"
+    )]
+    Compare(compare::CompareArgs),
+}
+
+#[derive(Args)]
+struct ListArgs {
+    /// Says what each shows, too.
+    #[arg(long)]
+    long: bool,
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// A scenario's name, or a file.
+    scenario: String,
+    /// How rails are chosen.
+    #[arg(long, default_value = Policy::Spray.name(), value_parser = parse_policy)]
+    policy: Policy,
+    /// The seed, instead of the scenario's own.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// One JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Checks all of core's invariants at every step. Slow.
+    #[arg(long)]
+    audit: bool,
+}
+
+/// The policy of this name, or which there are.
+fn parse_policy(name: &str) -> Result<Policy, String> {
+    polyrail_sim::policy(name).ok_or_else(|| {
+        let known: Vec<_> = polyrail_sim::POLICIES
+            .iter()
+            .map(|policy| policy.name())
+            .collect();
+        format!("known are {}", known.join(", "))
+    })
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
+    match &args.command {
+        SimCommand::List(args) => list(args.long),
+        SimCommand::Run(args) => run_one(args),
+        SimCommand::Compare(args) => compare::run(args),
+    }
+}
+
+fn list(long: bool) -> Result<(), Failure> {
+    for name in scenario::NAMES {
+        let shows = scenario::find(name)
+            .map(|found| found.shows)
+            .filter(|_| long);
+        match shows {
+            Some(shows) => print(&format!("{name:<24} {shows}"))?,
+            None => print(name)?,
+        }
+    }
+    Ok(())
+}
+
+fn run_one(args: &RunArgs) -> Result<(), Failure> {
+    let loaded = Loaded::new(&args.scenario, args.seed)?;
+    let options = Options {
+        audit: args.audit,
+        ..Options::new(args.policy)
+    };
+    let mut progress = Progress::new(&loaded.name);
+    let began = std::time::Instant::now();
+    let outcome = simulate(&loaded.setup, options, &mut |done, of| {
+        progress.show(done, of)
+    });
+    let seconds = began.elapsed().as_secs_f64();
+    progress.clear();
+    if args.json {
+        print(&outcome.report.to_json())?;
+    } else {
+        print(&report::header())?;
+        print(&outcome.report.row())?;
+        print(outcome.details().trim_end())?;
+        let per_second = outcome.slices as f64 / seconds.max(1e-9);
+        print(&format!(
+            "  {} slices simulated in {seconds:.3} s: {per_second:.0} a second",
+            outcome.slices
+        ))?;
+    }
+    verdict(&[&outcome.report])
+}
+
+/// Bad if something was violated or failed.
+fn verdict(reports: &[&polyrail_sim::Report]) -> Result<(), Failure> {
+    let bad = reports
+        .iter()
+        .find(|report| report.violations > 0 || report.failed_requests > 0);
+    match bad {
+        Some(report) => Err(Failure::Verdict(format!(
+            "{} under {} with seed {}: {} violations, {} failed requests",
+            report.scenario, report.policy, report.seed, report.violations, report.failed_requests
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn print(line: &str) -> Result<(), Failure> {
+    writeln!(std::io::stdout(), "{line}").map_err(Failure::output)
+}
+
+/// How far a run is, on standard error if that is a terminal.
+struct Progress {
+    name: String,
+    percent: u64,
+    wanted: bool,
+}
+
+impl Progress {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            percent: 0,
+            wanted: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn show(&mut self, done: u64, of: u64) {
+        let percent = u128::from(done) * 100 / u128::from(of.max(1));
+        if self.wanted && percent as u64 > self.percent {
+            self.percent = percent as u64;
+            let _ = write!(std::io::stderr(), "\r{}: {percent} % simulated", self.name);
+        }
+    }
+
+    fn clear(&self) {
+        if self.percent > 0 {
+            let _ = write!(
+                std::io::stderr(),
+                "\r{:width$}\r",
+                "",
+                width = self.name.len() + 20
+            );
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `polyrail sim compare`: scenarios × policies, on all cores.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use clap::Args;
+use polyrail_sim::{Options, Outcome, POLICIES, Policy, report, simulate};
+
+use super::load::Loaded;
+use super::{Progress, parse_policy, print, verdict};
+use crate::exit::Failure;
+
+/// Arguments of `sim compare`.
+#[derive(Args)]
+pub(super) struct CompareArgs {
+    /// Scenarios: names, or files.
+    #[arg(required = true)]
+    scenarios: Vec<String>,
+    /// Policies, with commas between; without it all.
+    #[arg(long, value_delimiter = ',', value_parser = parse_policy)]
+    policies: Vec<Policy>,
+    /// One JSON object a line instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
+    let loaded = args
+        .scenarios
+        .iter()
+        .map(|name| Loaded::new(name, None))
+        .collect::<Result<Vec<_>, _>>()?;
+    let policies = if args.policies.is_empty() {
+        POLICIES
+    } else {
+        &args.policies
+    };
+    let cells: Vec<_> = loaded
+        .iter()
+        .flat_map(|loaded| policies.iter().map(move |policy| (loaded, *policy)))
+        .collect();
+    let outcomes = run_cells(&cells);
+    if !args.json {
+        print(&report::header())?;
+    }
+    for outcome in &outcomes {
+        print(&if args.json {
+            outcome.report.to_json()
+        } else {
+            outcome.report.row()
+        })?;
+    }
+    verdict(
+        &outcomes
+            .iter()
+            .map(|outcome| &outcome.report)
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// Runs cells on all cores; their outcomes in order.
+fn run_cells(cells: &[(&Loaded, Policy)]) -> Vec<Outcome> {
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(cells.len());
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    let progress = Mutex::new(Progress::new("cells"));
+    let work = || {
+        while let Some((index, (loaded, policy))) =
+            Some(next.fetch_add(1, Relaxed)).and_then(|index| Some((index, cells.get(index)?)))
+        {
+            let outcome = simulate(&loaded.setup, Options::new(*policy), &mut |_, _| {});
+            let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+            outcomes.push((index, outcome));
+            let done = outcomes.len() as u64;
+            progress
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .show(done, cells.len() as u64);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    progress
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clear();
+    let mut outcomes = outcomes
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    outcomes.sort_by_key(|(index, _)| *index);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}

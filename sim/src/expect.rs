@@ -1,0 +1,105 @@
+//! Whether a scenario's bounds hold.
+
+use crate::fluid::Capacity;
+use crate::report::Outcome;
+use crate::scenario::Expect;
+use crate::setup::Setup;
+
+/// What a run misses of what its scenario expects; nothing: all is well. `undisturbed` runs the same without
+/// faults, if a bound is relative to that.
+pub fn misses(
+    setup: &Setup,
+    expect: &Expect,
+    outcome: &Outcome,
+    undisturbed: impl FnOnce(&Setup) -> Outcome,
+) -> Vec<String> {
+    let report = &outcome.report;
+    let mut misses = Vec::new();
+    let mut check = |what: &str, got: f64, holds: bool, bound: f64| {
+        if !holds {
+            misses.push(format!("{what} is {got}, the bound {bound}"));
+        }
+    };
+    check(
+        "violations",
+        report.violations as f64,
+        report.violations == 0,
+        0.0,
+    );
+    check(
+        "failed_requests",
+        report.failed_requests as f64,
+        report.failed_requests == 0,
+        0.0,
+    );
+    if let Some(min) = expect.efficiency_min {
+        check(
+            "efficiency",
+            report.efficiency,
+            report.efficiency >= min,
+            min,
+        );
+    }
+    if let Some(max) = expect.p50_us_max {
+        check("p50_us", report.p50_us, report.p50_us <= max, max);
+    }
+    if let Some(max) = expect.p99_us_max_ratio {
+        let reference = undisturbed(&setup.undisturbed()).report.p99_us;
+        let ratio = report.p99_us * worst_share(setup) / reference.max(0.001);
+        check(
+            "p99 against the scaled undisturbed one",
+            ratio,
+            ratio <= max,
+            max,
+        );
+    }
+    if let Some(max) = expect.dip_ms_max {
+        let longest = report
+            .dips
+            .iter()
+            .map(|dip| dip.length_ms)
+            .max()
+            .unwrap_or(0);
+        check(
+            "the longest dip in ms",
+            longest as f64,
+            longest <= max,
+            max as f64,
+        );
+    }
+    for row in &outcome.returns {
+        for (what, got, max) in [
+            (
+                "finding a returned rail in ms",
+                row.found_ms,
+                expect.found_ms_max,
+            ),
+            (
+                "giving it its share in ms",
+                row.share_back_ms,
+                expect.share_back_ms_max,
+            ),
+        ] {
+            if let Some(max) = max {
+                let got = got.unwrap_or(f64::INFINITY);
+                check(what, got, got <= max, max);
+            }
+        }
+    }
+    for (rail, min) in &expect.share_min {
+        let share = report
+            .rails
+            .iter()
+            .find(|row| row.rail == *rail)
+            .map_or(0.0, |row| row.share);
+        check(&format!("the share of {rail}"), share, share >= *min, *min);
+    }
+    misses
+}
+
+/// The part of the capacity that is left at worst.
+pub fn worst_share(setup: &Setup) -> f64 {
+    let capacity = Capacity::of_all(setup);
+    let worst = capacity.rates().iter().copied().min().unwrap_or(0);
+    worst as f64 / capacity.rates().first().copied().unwrap_or(0).max(1) as f64
+}

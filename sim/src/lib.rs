@@ -1,0 +1,50 @@
+//! A deterministic simulator of fabrics that drives the shipped core.
+//!
+//! It is one more shell: [`model`] follows the contract of [`polyrail_core::orchestrator::Orchestrator`] as the
+//! engine's worker does, and its control messages pass the shipped codec, so what it proves is proved of what
+//! is shipped. One seed gives one history, to the byte, on every machine, in debug and release.
+//!
+//! [`scenario`] reads files and holds the library, [`setup`] turns names into numbers, `fluid` says how fast it
+//! could have gone at best, [`report`] how it went, [`expect`] whether that is as it should be.
+//!
+//! ```
+//! use polyrail_sim::{Options, Setup, scenario::{Scenario, text}, simulate};
+//!
+//! let file = text("steady-uniform").unwrap();
+//! let setup = Setup::new(file, &Scenario::parse(file)?, None)?;
+//! let mut short = setup.clone();
+//! short.shorten(2);
+//! let outcome = simulate(&short, Options::new(Default::default()), &mut |_, _| {});
+//! assert_eq!(outcome.report.violations, 0);
+//! # Ok::<(), polyrail_sim::scenario::ScenarioError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod expect;
+mod fluid;
+pub mod model;
+pub mod report;
+pub mod scenario;
+pub mod setup;
+
+pub use model::Options;
+pub use polyrail_core::rail::select::Policy;
+pub use report::{Outcome, Report};
+pub use setup::Setup;
+
+/// Every policy that can be simulated.
+pub const POLICIES: &[Policy] = &[Policy::RoundRobin, Policy::Spray];
+
+/// The policy of this name.
+pub fn policy(name: &str) -> Option<Policy> {
+    POLICIES
+        .iter()
+        .copied()
+        .find(|policy| policy.name() == name)
+}
+
+/// Runs one history. `progress` is told now and then how many nanoseconds of how many have passed.
+pub fn simulate(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> Outcome {
+    let history = model::run(setup, options, progress);
+    Outcome::new(setup, options.policy.name(), &history)
+}

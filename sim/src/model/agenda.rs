@@ -1,0 +1,114 @@
+//! What happens when: events in order of time, and of entry where times are equal.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// A lane as the simulator numbers it: all workers' lanes in one row.
+pub(crate) type LaneIndex = u32;
+
+/// Something that will happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    /// A server has carried out what it was at, if it still is that.
+    Served { server: u32, generation: u32 },
+    /// A slice reaches the far end of its rail.
+    Arrives { flight: u32 },
+    /// A lane that was asked for opens, or is refused.
+    Opens { lane: LaneIndex, epoch: u32 },
+    /// The near side has let go of a lane.
+    LetGo { lane: LaneIndex, epoch: u32 },
+    /// The near side notices that a rail is cut.
+    Errors { lane: LaneIndex, epoch: u32 },
+    /// Bytes of the control plane reach the peer.
+    LetterFar { letter: u32 },
+    /// The peer answers.
+    Answer { letter: u32 },
+    /// Bytes of the control plane reach the engine.
+    LetterNear { letter: u32 },
+    /// A peer says that it lives.
+    Heartbeat { engine: u32, peer: u32 },
+    /// The fabric changes.
+    Change { interval: u32 },
+    /// A submitter starts.
+    Starts { submitter: u32 },
+    /// A worker's timer.
+    Timer { worker: u32 },
+    /// A worker goes on with its work.
+    Step { worker: u32 },
+}
+
+#[derive(PartialEq, Eq)]
+struct Entry {
+    at: u64,
+    order: u64,
+    what: What,
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap gives the greatest first.
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The events to come.
+#[derive(Default)]
+pub(crate) struct Agenda {
+    heap: BinaryHeap<Entry>,
+    counter: u64,
+}
+
+/// Where a lottery ticket goes in an entry's order: above its number.
+const TICKET_SHIFT: u32 = 56;
+
+impl Agenda {
+    /// Enters an event. Among those of one time, first come, first served.
+    pub(crate) fn enter(&mut self, at: u64, what: What) {
+        self.enter_by_lot(at, what, 0);
+    }
+
+    /// Enters an event whose place among those of its time is drawn; behind all that are not.
+    pub(crate) fn enter_by_lot(&mut self, at: u64, what: What, ticket: u8) {
+        self.counter += 1;
+        let order = u64::from(ticket) << TICKET_SHIFT | self.counter;
+        self.heap.push(Entry { at, order, what });
+    }
+
+    /// The next event and its time.
+    pub(crate) fn next(&mut self) -> Option<(u64, What)> {
+        self.heap.pop().map(|entry| (entry.at, entry.what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_order_of_time_then_lot_then_entry() {
+        let mut agenda = Agenda::default();
+        let step = |worker| What::Step { worker };
+        agenda.enter_by_lot(5, step(1), 9);
+        agenda.enter_by_lot(5, step(2), 3);
+        agenda.enter(5, step(3));
+        agenda.enter(5, step(4));
+        agenda.enter(1, step(5));
+        let order: Vec<_> = std::iter::from_fn(|| agenda.next()).collect();
+        assert_eq!(
+            order,
+            [
+                (1, step(5)),
+                (5, step(3)),
+                (5, step(4)),
+                (5, step(2)),
+                (5, step(1))
+            ]
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! The fabric: slices queue at servers in series, then travel.
+//!
+//! A *server* is a device in one direction, or a shared bottleneck in one direction. It serves slices in order
+//! of arrival, one at a time, at its present rate. The next server on a slice's route starts on it as soon as
+//! the one before has (bytes flow through), and the slice has passed when the last of them is done with it.
+//! Then it travels for the rail's delay. Any set of routes can fill a server completely, which is what makes
+//! the max-flow of the rates the limit of this model.
+
+use std::collections::VecDeque;
+
+use polyrail_core::work::{Op, Work};
+
+use super::agenda::{Agenda, LaneIndex, What};
+use super::chance::{Chance, Jitter, ONE};
+
+/// A slice on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    pub(crate) lane: LaneIndex,
+    pub(crate) epoch: u32,
+    pub(crate) cookie: u64,
+    pub(crate) op: Op,
+    pub(crate) length: u32,
+    /// Where it goes on the side that is written; `None`: scratch.
+    pub(crate) offset: Option<u64>,
+    /// Index of its route.
+    pub(crate) route: u32,
+    /// Servers that it has started on, and those that are done with it.
+    started: u8,
+    done: u8,
+    stretch: u32,
+    /// Its place in the order of all that left.
+    pub(crate) number: u64,
+}
+
+impl Flight {
+    /// One that has not left yet.
+    pub(crate) fn new(
+        lane: LaneIndex,
+        epoch: u32,
+        route: u32,
+        work: &Work,
+        offset: Option<u64>,
+    ) -> Self {
+        Self {
+            lane,
+            epoch,
+            cookie: work.cookie,
+            op: work.op,
+            length: work.length,
+            offset,
+            route,
+            started: 0,
+            done: 0,
+            stretch: ONE,
+            number: 0,
+        }
+    }
+}
+
+/// Fraction bits of a cost.
+const COST_BITS: u32 = 32;
+
+#[derive(Debug)]
+struct Server {
+    /// Nanoseconds per byte, in fixed point.
+    cost: u64,
+    jitters: bool,
+    queue: VecDeque<(u64, u32)>,
+    serving: Option<u32>,
+    ends_at: u64,
+    /// What was left over from the last service, below a nanosecond.
+    carry: u64,
+    generation: u32,
+}
+
+impl Server {
+    fn service_ns(&mut self, length: u32, stretch: u32) -> u64 {
+        let stretch = if self.jitters { stretch } else { ONE };
+        let cost =
+            u128::from(length) * u128::from(self.cost) * u128::from(stretch) / u128::from(ONE);
+        let cost = cost + u128::from(self.carry);
+        self.carry = (cost & ((1 << COST_BITS) - 1)) as u64;
+        (cost >> COST_BITS) as u64
+    }
+}
+
+/// The way of one rail in one direction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    /// Servers in order.
+    pub(crate) servers: Vec<u32>,
+    /// Post to completion on an empty rail, without service.
+    pub(crate) delay_ns: u64,
+    /// Which rail.
+    pub(crate) rail: u32,
+}
+
+/// Servers and what is on its way.
+pub(crate) struct Fabric {
+    servers: Vec<Server>,
+    routes: Vec<Route>,
+    /// Luck, by rail.
+    chances: Vec<Chance>,
+    jitter: Jitter,
+    flights: Vec<Option<Flight>>,
+    free: Vec<u32>,
+    launched: u64,
+}
+
+/// The stream of a rail's luck; others are below.
+const RAIL_STREAM: u64 = 1 << 32;
+
+impl Fabric {
+    /// A fabric at rest. `jitters` says of each server whether chance has a part in its services.
+    pub(crate) fn new(
+        jitters: &[bool],
+        routes: Vec<Route>,
+        rails: usize,
+        jitter: Jitter,
+        seed: u64,
+    ) -> Self {
+        let server = |jitters: &bool| Server {
+            cost: 0,
+            jitters: *jitters,
+            queue: VecDeque::new(),
+            serving: None,
+            ends_at: 0,
+            carry: 0,
+            generation: 0,
+        };
+        Self {
+            servers: jitters.iter().map(server).collect(),
+            routes,
+            chances: (0..rails as u64)
+                .map(|rail| Chance::new(seed, RAIL_STREAM + rail))
+                .collect(),
+            jitter,
+            flights: Vec::new(),
+            free: Vec::new(),
+            launched: 0,
+        }
+    }
+
+    /// Gives a server another rate; what it is at goes on with it.
+    pub(crate) fn set_rate(
+        &mut self,
+        agenda: &mut Agenda,
+        now: u64,
+        index: usize,
+        bytes_per_sec: u64,
+    ) {
+        let cost = ((1_000_000_000_u128 << COST_BITS) / u128::from(bytes_per_sec.max(1))) as u64;
+        let server = &mut self.servers[index];
+        let before = std::mem::replace(&mut server.cost, cost);
+        if server.serving.is_some() && before != cost && before != 0 {
+            let rest = u128::from(server.ends_at.saturating_sub(now)) * u128::from(cost)
+                / u128::from(before);
+            server.ends_at = now + rest as u64;
+            server.generation = server.generation.wrapping_add(1);
+            let what = What::Served {
+                server: index as u32,
+                generation: server.generation,
+            };
+            agenda.enter(server.ends_at, what);
+        }
+    }
+
+    /// A slice leaves at `at`.
+    pub(crate) fn launch(&mut self, agenda: &mut Agenda, at: u64, mut flight: Flight) {
+        let route = &self.routes[flight.route as usize];
+        self.launched += 1;
+        flight.number = self.launched;
+        flight.stretch = self.chances[route.rail as usize].stretch(&self.jitter);
+        let first = route.servers[0];
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.flights[index as usize] = Some(flight);
+                index
+            }
+            None => {
+                self.flights.push(Some(flight));
+                self.flights.len() as u32 - 1
+            }
+        };
+        self.queue(agenda, first, at, index);
+    }
+
+    /// A server's time is up. The slice that has passed its whole route by that, and how long it travels.
+    pub(crate) fn served(
+        &mut self,
+        agenda: &mut Agenda,
+        now: u64,
+        index: u32,
+        generation: u32,
+    ) -> Option<(u32, u64)> {
+        let server = &mut self.servers[index as usize];
+        if server.generation != generation {
+            return None;
+        }
+        let served = server.serving.take()?;
+        if let Some((arrived, next)) = server.queue.pop_front() {
+            self.serve(agenda, index, arrived.max(now), next);
+        }
+        let flight = self.flights[served as usize].as_mut()?;
+        flight.done += 1;
+        let route = &self.routes[flight.route as usize];
+        if usize::from(flight.done) < route.servers.len() {
+            return None;
+        }
+        let extra = self.chances[route.rail as usize].extra_delay(&self.jitter, route.delay_ns);
+        Some((served, route.delay_ns + extra))
+    }
+
+    /// A slice on its way.
+    pub(crate) fn flight(&self, index: u32) -> Option<&Flight> {
+        self.flights.get(index as usize)?.as_ref()
+    }
+
+    /// Takes a slice that has ended its way.
+    pub(crate) fn land(&mut self, index: u32) -> Option<Flight> {
+        let flight = self.flights.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        Some(flight)
+    }
+
+    /// What is on its way on a lane's epoch, in any order.
+    pub(crate) fn on_lane(&self, lane: LaneIndex, epoch: u32) -> impl Iterator<Item = &Flight> {
+        self.flights
+            .iter()
+            .flatten()
+            .filter(move |flight| flight.lane == lane && flight.epoch == epoch)
+    }
+
+    /// The rail of a slice.
+    pub(crate) fn rail_of(&self, flight: &Flight) -> u32 {
+        self.routes[flight.route as usize].rail
+    }
+
+    fn queue(&mut self, agenda: &mut Agenda, server: u32, at: u64, flight: u32) {
+        if self.servers[server as usize].serving.is_some() {
+            self.servers[server as usize].queue.push_back((at, flight));
+        } else {
+            self.serve(agenda, server, at, flight);
+        }
+    }
+
+    fn serve(&mut self, agenda: &mut Agenda, index: u32, at: u64, flight: u32) {
+        let Some(row) = self.flights[flight as usize].as_mut() else {
+            return;
+        };
+        let server = &mut self.servers[index as usize];
+        server.serving = Some(flight);
+        server.ends_at = at + server.service_ns(row.length, row.stretch);
+        server.generation = server.generation.wrapping_add(1);
+        agenda.enter(
+            server.ends_at,
+            What::Served {
+                server: index,
+                generation: server.generation,
+            },
+        );
+        row.started += 1;
+        let next = self.routes[row.route as usize]
+            .servers
+            .get(usize::from(row.started))
+            .copied();
+        if let Some(next) = next {
+            self.queue(agenda, next, at, flight);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What must hold whatever happens: no byte lost, none written after its report said that none would be,
+//! every request reported once.
+
+use std::collections::VecDeque;
+
+use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::work::Op;
+
+/// Where a request's number stands in the offsets of its bytes: above them.
+const NUMBER_SHIFT: u32 = 36;
+/// The longest request.
+pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << NUMBER_SHIFT;
+
+/// What is known of one request.
+#[derive(Debug)]
+struct Entry {
+    op: Op,
+    length: u64,
+    /// Bytes that have arrived, as ranges in order, none touching the next.
+    arrived: Vec<(u64, u64)>,
+    reported: bool,
+    /// Nothing of it may arrive any more.
+    sealed: bool,
+}
+
+/// All requests of a run, and what went wrong with them.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// The number of the first entry; all before it are sealed.
+    first: u64,
+    entries: VecDeque<Entry>,
+    violations: u64,
+    first_violation: Option<String>,
+}
+
+impl Ledger {
+    /// Enters a request: its number.
+    pub(crate) fn submitted(&mut self, op: Op, length: u64) -> u64 {
+        self.entries.push_back(Entry {
+            op,
+            length,
+            arrived: Vec::new(),
+            reported: false,
+            sealed: false,
+        });
+        self.first + self.entries.len() as u64 - 1
+    }
+
+    /// Where a request's bytes start, on both sides.
+    pub(crate) const fn offset(number: u64) -> u64 {
+        number << NUMBER_SHIFT
+    }
+
+    /// Bytes arrive at the side that is written.
+    pub(crate) fn arrived(&mut self, now: u64, offset: u64, length: u64) {
+        let number = offset >> NUMBER_SHIFT;
+        let start = offset & (REQUEST_BYTES_MAX - 1);
+        match self.entry(number) {
+            Some(entry) if !entry.sealed => entry.add(start, start + length),
+            _ => self.violation(
+                now,
+                format!("bytes {start}+{length} of request {number} arrived after its report"),
+            ),
+        }
+    }
+
+    /// A request's report.
+    pub(crate) fn reported(&mut self, now: u64, number: u64, report: &Report) {
+        let Some(entry) = self.entry(number).filter(|entry| !entry.reported) else {
+            return self.violation(now, format!("request {number} was reported twice"));
+        };
+        entry.reported = true;
+        let whole = entry.arrived == [(0, entry.length)];
+        let open = match entry.op {
+            Op::Write => report.remote == Remote::Unknown,
+            Op::Read => report.local == Local::Held,
+        };
+        entry.sealed = !open;
+        if report.status == Status::Completed && !whole {
+            let arrived = entry.arrived.clone();
+            self.violation(
+                now,
+                format!("request {number} was reported complete with only {arrived:?} arrived"),
+            );
+        }
+        self.forget();
+    }
+
+    /// A request that was reported with something open is settled after all.
+    pub(crate) fn settled(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            entry.sealed = true;
+        }
+        self.forget();
+    }
+
+    /// What core's own audit found.
+    pub(crate) fn violation(&mut self, now: u64, text: String) {
+        self.violations += 1;
+        self.first_violation
+            .get_or_insert_with(|| format!("at {now} ns: {text}"));
+    }
+
+    /// Counts requests that were never reported. The number of violations, and the first in words.
+    pub(crate) fn close(&mut self, now: u64) -> (u64, Option<String>) {
+        let missing = self.entries.iter().filter(|entry| !entry.reported).count();
+        for _ in 0..missing {
+            self.violation(now, format!("{missing} requests were not reported"));
+        }
+        (self.violations, self.first_violation.clone())
+    }
+
+    fn entry(&mut self, number: u64) -> Option<&mut Entry> {
+        self.entries
+            .get_mut(number.checked_sub(self.first)? as usize)
+    }
+
+    fn forget(&mut self) {
+        while self.entries.front().is_some_and(|entry| entry.sealed) {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+impl Entry {
+    fn add(&mut self, mut start: u64, mut end: u64) {
+        let from = self.arrived.partition_point(|range| range.1 < start);
+        let to = self.arrived.partition_point(|range| range.0 <= end);
+        if let (Some(first), true) = (self.arrived.get(from), from < to) {
+            start = start.min(first.0);
+            end = end.max(self.arrived[to - 1].1);
+        }
+        self.arrived.splice(from..to, [(start, end)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: Report = Report {
+        status: Status::Completed,
+        delivered_bytes: 100,
+        cause: None,
+        local: Local::Released,
+        remote: Remote::Settled,
+    };
+
+    #[test]
+    fn ranges_join() {
+        // (name, ranges in order of arrival, what is there)
+        let cases: [(&str, &[(u64, u64)], &[(u64, u64)]); 4] = [
+            ("in order", &[(0, 10), (10, 20)], &[(0, 20)]),
+            ("a hole filled", &[(0, 10), (20, 30), (10, 20)], &[(0, 30)]),
+            ("apart", &[(20, 30), (0, 10)], &[(0, 10), (20, 30)]),
+            ("twice and over", &[(5, 10), (5, 10), (0, 100)], &[(0, 100)]),
+        ];
+        for (name, ranges, there) in cases {
+            let mut entry = Entry {
+                op: Op::Write,
+                length: 100,
+                arrived: Vec::new(),
+                reported: false,
+                sealed: false,
+            };
+            ranges.iter().for_each(|range| entry.add(range.0, range.1));
+            assert_eq!(entry.arrived, there, "{name}");
+        }
+    }
+
+    #[test]
+    fn each_kind_of_violation_is_counted() {
+        let mut ledger = Ledger::default();
+        let whole = ledger.submitted(Op::Write, 100);
+        ledger.arrived(1, Ledger::offset(whole), 100);
+        ledger.reported(2, whole, &DONE);
+        assert_eq!(ledger.violations, 0);
+        ledger.arrived(3, Ledger::offset(whole), 10);
+        assert_eq!(ledger.violations, 1, "written after its report");
+        ledger.reported(4, whole, &DONE);
+        assert_eq!(ledger.violations, 2, "reported twice");
+        let half = ledger.submitted(Op::Read, 100);
+        ledger.arrived(5, Ledger::offset(half), 50);
+        ledger.reported(6, half, &DONE);
+        assert_eq!(ledger.violations, 3, "bytes lost");
+        ledger.submitted(Op::Write, 1);
+        assert_eq!(ledger.close(7).0, 4, "never reported");
+    }
+
+    #[test]
+    fn an_open_report_lets_late_bytes_in_until_it_is_settled() {
+        let mut ledger = Ledger::default();
+        let number = ledger.submitted(Op::Write, 100);
+        let open = Report {
+            status: Status::Indeterminate,
+            remote: Remote::Unknown,
+            ..DONE
+        };
+        ledger.reported(1, number, &open);
+        ledger.arrived(2, Ledger::offset(number), 10);
+        assert_eq!(ledger.violations, 0);
+        ledger.settled(number);
+        ledger.arrived(3, Ledger::offset(number), 10);
+        assert_eq!(ledger.violations, 1);
+    }
+}

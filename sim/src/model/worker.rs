@@ -1,0 +1,150 @@
+//! A worker: a serial processor that drives one [`Orchestrator`] by its contract.
+
+use polyrail_core::message::Frame;
+use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
+use polyrail_core::orchestrator::{Config, Orchestrator, Tables};
+use polyrail_core::rail::{Device, Rail, Shared, Waiting};
+use polyrail_core::table::Row;
+use polyrail_core::units::{Epoch, LaneId, PeerId};
+use polyrail_core::work::{Completion, LaneFact, PostBatch};
+
+/// Slices in flight, waiting to be sent again, or not yet proved to have ended, in one worker.
+const ATTEMPTS_MAX: usize = 8_192;
+/// Rows beyond what the submitters need: requests whose attempts outlive their report.
+const SPARE_ROWS: usize = 64;
+
+/// The memory of what an engine's workers share.
+pub(crate) struct SharedMemory {
+    rails: Vec<Rail>,
+    devices: Vec<Device>,
+    waiting: Vec<Waiting>,
+}
+
+impl SharedMemory {
+    /// Empty tables.
+    pub(crate) fn new(rails: usize, devices: usize, workers: usize) -> Self {
+        Self {
+            rails: (0..rails).map(|_| Rail::EMPTY).collect(),
+            devices: (0..devices).map(|_| Device::EMPTY).collect(),
+            waiting: (0..workers).map(|_| Waiting::NO).collect(),
+        }
+    }
+
+    /// A view of them.
+    pub(crate) fn shared(&self, slice_bytes: u32) -> Shared<'_> {
+        Shared::new(&self.rails, &self.devices, &self.waiting, slice_bytes)
+    }
+}
+
+/// The memory of one worker's tables.
+pub(crate) struct WorkerMemory {
+    plans: Vec<PlanRow>,
+    peers: Vec<Peer>,
+    lanes: Vec<Lane>,
+    requests: Vec<Row<RequestRow>>,
+    attempts: Vec<Row<Attempt>>,
+    batches: Vec<Row<BatchRow>>,
+}
+
+fn rows<T>(count: usize, row: impl Fn() -> T) -> Vec<T> {
+    (0..count).map(|_| row()).collect()
+}
+
+impl WorkerMemory {
+    /// Tables for so many of each.
+    pub(crate) fn new(
+        plans: usize,
+        peers: usize,
+        lanes: usize,
+        requests: usize,
+        batches: usize,
+    ) -> Self {
+        Self {
+            plans: rows(plans, || PlanRow::EMPTY),
+            peers: rows(peers, || Peer::EMPTY),
+            lanes: rows(lanes, || Lane::EMPTY),
+            requests: rows(requests + SPARE_ROWS, || Row::EMPTY),
+            attempts: rows(ATTEMPTS_MAX, || Row::EMPTY),
+            batches: rows(batches + SPARE_ROWS, || Row::EMPTY),
+        }
+    }
+
+    /// Lends them.
+    pub(crate) fn tables(&mut self) -> Tables<'_> {
+        Tables {
+            plans: &mut self.plans,
+            peers: &mut self.peers,
+            lanes: &mut self.lanes,
+            requests: &mut self.requests,
+            attempts: &mut self.attempts,
+            batches: &mut self.batches,
+        }
+    }
+}
+
+/// What came for a worker and has not been looked at.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pub(crate) completions: Vec<Completion>,
+    pub(crate) lanes: Vec<(LaneId, Epoch, LaneFact)>,
+    pub(crate) frames: Vec<(PeerId, Frame)>,
+    /// Submitters with a batch to submit.
+    pub(crate) submitters: Vec<u32>,
+    /// Another worker made room.
+    pub(crate) woken: bool,
+    /// Its timer went off.
+    pub(crate) timer: bool,
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.completions.is_empty()
+            && self.lanes.is_empty()
+            && self.frames.is_empty()
+            && self.submitters.is_empty()
+            && !self.woken
+            && !self.timer
+    }
+}
+
+/// One worker.
+pub(crate) struct Worker<'a> {
+    pub(crate) core: Orchestrator<'a>,
+    pub(crate) engine: usize,
+    pub(crate) inbox: Inbox,
+    pub(crate) postings: PostBatch,
+    /// It is in the middle of handing out what core wants posted.
+    pub(crate) draining: bool,
+    /// Until when it is busy with what it did last.
+    pub(crate) busy_until: u64,
+    /// When it goes on, if that is entered.
+    pub(crate) step_at: Option<u64>,
+    /// When its timer goes off, if that is entered.
+    pub(crate) timer_at: Option<u64>,
+}
+
+impl<'a> Worker<'a> {
+    /// One with nothing to do.
+    pub(crate) fn new(
+        config: Config,
+        engine: usize,
+        shared: &'a Shared<'a>,
+        memory: &'a mut WorkerMemory,
+    ) -> Self {
+        Self {
+            core: Orchestrator::new(config, shared, memory.tables()),
+            engine,
+            inbox: Inbox::default(),
+            postings: PostBatch::default(),
+            draining: false,
+            busy_until: 0,
+            step_at: None,
+            timer_at: None,
+        }
+    }
+
+    /// Whether there is something to look at or to go on with.
+    pub(crate) fn has_news(&self) -> bool {
+        self.draining || !self.inbox.is_empty()
+    }
+}

@@ -1,0 +1,404 @@
+//! What came of a run: the numbers that `INTERFACES.md` fixes, and some more for people.
+
+use std::fmt::Write;
+
+use polyrail_core::rail::health::RailState;
+use serde::Serialize;
+
+use crate::fluid::{self, Capacity};
+use crate::model::{BUCKET_NS, History};
+use crate::setup::{Cut, Setup};
+
+/// A bucket below this part of what the surviving rails allow belongs to a dip.
+const DIP_BELOW: f64 = 0.9;
+/// A rail carries its share again at this part of its former one.
+const SHARE_BACK: f64 = 0.8;
+const NS_PER_MS: f64 = 1_000_000.0;
+
+/// A run in numbers; one JSON object.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The policy's name.
+    pub policy: String,
+    /// The seed.
+    pub seed: u64,
+    /// Bytes of all requests over the time from the first submission to the last report.
+    pub gbytes_per_sec: f64,
+    /// The same bytes over the least time for them.
+    pub fluid_limit_gbytes_per_sec: f64,
+    /// The one over the other.
+    pub efficiency: f64,
+    /// Median of the times from a batch's submission to its observed end.
+    pub p50_us: f64,
+    /// Their 99th percentile.
+    pub p99_us: f64,
+    /// Their 99.9th percentile.
+    pub p999_us: f64,
+    /// Requests reported.
+    pub requests: u64,
+    /// Those of them that did not complete.
+    pub failed_requests: u64,
+    /// Bytes lost, bytes written after their report, requests reported twice or never, invariants broken.
+    pub violations: u64,
+    /// When the throughput was low.
+    pub dips: Vec<Dip>,
+    /// What went over which rail.
+    pub rails: Vec<RailShare>,
+}
+
+/// Buckets of a millisecond in a row that are below 0.9 of what the surviving rails allow.
+///
+/// "Allow" is the fluid capacity times the part of it that was used before the first fault (or in all, without
+/// one): few small requests never fill the rails, and that is no dip.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Dip {
+    /// When it began.
+    pub at_ms: u64,
+    /// How much was missing in its worst bucket, 0 to 1.
+    pub depth: f64,
+    /// How long it lasted.
+    pub length_ms: u64,
+}
+
+/// What went over one rail.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct RailShare {
+    /// `host/device>host/device`.
+    pub rail: String,
+    /// Bytes acknowledged.
+    pub bytes: u64,
+    /// The part of all.
+    pub share: f64,
+}
+
+/// How a rail that had been cut came back.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Return {
+    /// Which, as in [`Report::rails`].
+    pub rail: usize,
+    /// When it was restored, in milliseconds.
+    pub at_ms: f64,
+    /// How long it took until a probe found it; `None`: none has.
+    pub found_ms: Option<f64>,
+    /// And from then until it carried its share again, to the end of a bucket; `None`: it never did.
+    pub share_back_ms: Option<f64>,
+}
+
+/// A run: its report, and what is not in it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Outcome {
+    /// The numbers.
+    pub report: Report,
+    /// Rails that came back.
+    pub returns: Vec<Return>,
+    /// The first violation in words.
+    pub violation: Option<String>,
+    /// Slices that carried user bytes.
+    pub slices: u64,
+    /// The longest time of a batch.
+    pub longest_us: f64,
+}
+
+impl Outcome {
+    pub(crate) fn new(setup: &Setup, policy: &str, history: &History) -> Self {
+        let capacity = Capacity::of_all(setup);
+        let bytes: u64 = history.done.iter().map(|done| done.bytes).sum();
+        let took = history.ended_at - history.began_at;
+        let least = fluid::least_time(setup, history);
+        let mut batch_ns = history.batch_ns.clone();
+        batch_ns.sort_unstable();
+        let percentile =
+            |per_mille| rounded(nearest_rank(&batch_ns, per_mille) as f64 / 1_000.0, 3);
+        let report = Report {
+            scenario: setup.name.clone(),
+            policy: policy.to_owned(),
+            seed: setup.seed,
+            gbytes_per_sec: rounded(ratio(bytes, took), 3),
+            fluid_limit_gbytes_per_sec: rounded(least.map_or(0.0, |least| ratio(bytes, least)), 3),
+            efficiency: rounded(least.map_or(0.0, |least| ratio(least, took)), 4),
+            p50_us: percentile(500),
+            p99_us: percentile(990),
+            p999_us: percentile(999),
+            requests: history.requests,
+            failed_requests: history.failed_requests,
+            violations: history.violations,
+            dips: dips(setup, history, &capacity),
+            rails: shares(setup, history),
+        };
+        Self {
+            report,
+            returns: returns(setup, history),
+            violation: history.first_violation.clone(),
+            slices: history.slices,
+            longest_us: percentile(1_000),
+        }
+    }
+}
+
+impl Report {
+    /// As one line of JSON. Numbers are rounded to a fixed number of places, so equal runs give equal bytes.
+    pub fn to_json(&self) -> String {
+        // Plain fields without maps always serialise.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// Rounds half up to so many places. The quotient of two integers is the same double everywhere.
+fn rounded(value: f64, places: i32) -> f64 {
+    let scale = [1.0, 10.0, 100.0, 1_000.0, 10_000.0][places.clamp(0, 4) as usize];
+    (value * scale + 0.5).floor() / scale
+}
+
+fn ratio(numerator: u64, denominator: u64) -> f64 {
+    if denominator == 0 {
+        0.0
+    } else {
+        numerator as f64 / denominator as f64
+    }
+}
+
+/// The value that so many of a thousand are not above.
+fn nearest_rank(sorted: &[u64], per_mille: usize) -> u64 {
+    let rank = (sorted.len() * per_mille).div_ceil(1_000);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
+}
+
+fn shares(setup: &Setup, history: &History) -> Vec<RailShare> {
+    let all: u64 = history.rail_bytes.iter().sum();
+    let share = |(rail, bytes): (usize, &u64)| RailShare {
+        rail: setup.rail_name(rail),
+        bytes: *bytes,
+        share: rounded(ratio(*bytes, all), 4),
+    };
+    history.rail_bytes.iter().enumerate().map(share).collect()
+}
+
+fn bucket_bytes(history: &History, bucket: usize) -> u64 {
+    history
+        .buckets
+        .get(bucket)
+        .map_or(0, |rails| rails.iter().sum())
+}
+
+/// Whole buckets between the first submission and the last report, without the first of them, in which lanes
+/// open.
+fn whole_buckets(history: &History) -> std::ops::Range<usize> {
+    let first = history.began_at.div_ceil(BUCKET_NS) + 1;
+    first as usize..(history.ended_at / BUCKET_NS) as usize
+}
+
+/// Whole buckets before the first fault.
+fn undisturbed_buckets(setup: &Setup, history: &History) -> std::ops::Range<usize> {
+    let whole = whole_buckets(history);
+    let first_fault = setup
+        .intervals
+        .get(1)
+        .map_or(u64::MAX, |interval| interval.starts_at);
+    whole.start..whole.end.min((first_fault / BUCKET_NS) as usize)
+}
+
+fn dips(setup: &Setup, history: &History, capacity: &Capacity<'_>) -> Vec<Dip> {
+    let allowed = |bucket: usize| {
+        let from = bucket as u64 * BUCKET_NS;
+        capacity.bytes_between(from, from + BUCKET_NS) as f64
+    };
+    let undisturbed = undisturbed_buckets(setup, history);
+    let base = if undisturbed.is_empty() {
+        whole_buckets(history)
+    } else {
+        undisturbed
+    };
+    let used: u64 = base
+        .clone()
+        .map(|bucket| bucket_bytes(history, bucket))
+        .sum();
+    let could: f64 = base.map(allowed).sum();
+    let part = if could > 0.0 {
+        (used as f64 / could).min(1.0)
+    } else {
+        0.0
+    };
+    let mut dips: Vec<Dip> = Vec::new();
+    for bucket in whole_buckets(history) {
+        let allowed = allowed(bucket) * part;
+        let got = bucket_bytes(history, bucket) as f64;
+        if got >= allowed * DIP_BELOW {
+            continue;
+        }
+        let (at_ms, depth) = (bucket as u64, rounded(1.0 - got / allowed, 3));
+        match dips
+            .last_mut()
+            .filter(|dip| dip.at_ms + dip.length_ms == at_ms)
+        {
+            Some(dip) => {
+                dip.length_ms += 1;
+                dip.depth = dip.depth.max(depth);
+            }
+            None => dips.push(Dip {
+                at_ms,
+                depth,
+                length_ms: 1,
+            }),
+        }
+    }
+    dips
+}
+
+fn returns(setup: &Setup, history: &History) -> Vec<Return> {
+    let mut returns = Vec::new();
+    for pair in setup.intervals.windows(2) {
+        for rail in 0..setup.rails.len() {
+            if pair[0].cuts[rail] != Cut::No && pair[1].cuts[rail] == Cut::No {
+                returns.extend(return_of(setup, history, rail, pair[1].starts_at));
+            }
+        }
+    }
+    returns
+}
+
+/// How a rail came back; `None`: nobody had noticed that it was gone.
+fn return_of(setup: &Setup, history: &History, rail: usize, restored_at: u64) -> Option<Return> {
+    let own = || history.rail_states.iter().filter(|(_, of, _)| *of == rail);
+    own().rfind(|(at, _, state)| *at < restored_at && *state != RailState::Healthy)?;
+    let found_at = own()
+        .find(|(at, _, state)| *at >= restored_at && *state == RailState::Healthy)
+        .map(|row| row.0);
+    let share = |buckets: std::ops::Range<usize>| {
+        let own: u64 = buckets
+            .clone()
+            .map(|bucket| history.buckets.get(bucket).map_or(0, |row| row[rail]))
+            .sum();
+        ratio(
+            own,
+            buckets.map(|bucket| bucket_bytes(history, bucket)).sum(),
+        )
+    };
+    let former = share(undisturbed_buckets(setup, history));
+    let share_back_ms = found_at.and_then(|found_at| {
+        let first = (found_at / BUCKET_NS) as usize;
+        let back = (first..history.buckets.len())
+            .find(|bucket| share(*bucket..bucket + 1) >= SHARE_BACK * former)?;
+        Some(rounded(
+            ((back as u64 + 1) * BUCKET_NS - found_at) as f64 / NS_PER_MS,
+            3,
+        ))
+    });
+    Some(Return {
+        rail,
+        at_ms: rounded(restored_at as f64 / NS_PER_MS, 3),
+        found_ms: found_at.map(|found_at| rounded((found_at - restored_at) as f64 / NS_PER_MS, 3)),
+        share_back_ms,
+    })
+}
+
+/// The line above rows for people.
+pub fn header() -> String {
+    format!(
+        "{:<24} {:<12} {:>9} {:>9} {:>6} {:>10} {:>10} {:>10} {:>9} {:>6} {:>5} {:>9}",
+        "scenario",
+        "policy",
+        "GB/s",
+        "limit",
+        "eff",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "requests",
+        "failed",
+        "viol",
+        "worst dip"
+    )
+}
+
+impl Report {
+    /// One row for people.
+    pub fn row(&self) -> String {
+        let dip = self.dips.iter().map(|dip| dip.length_ms).max();
+        format!(
+            "{:<24} {:<12} {:>9.3} {:>9.3} {:>6.4} {:>10.3} {:>10.3} {:>10.3} {:>9} {:>6} {:>5} {:>9}",
+            self.scenario,
+            self.policy,
+            self.gbytes_per_sec,
+            self.fluid_limit_gbytes_per_sec,
+            self.efficiency,
+            self.p50_us,
+            self.p99_us,
+            self.p999_us,
+            self.requests,
+            self.failed_requests,
+            self.violations,
+            dip.map_or("none".to_owned(), |length| format!("{length} ms"))
+        )
+    }
+}
+
+impl Outcome {
+    /// What is below a single run's row: rails, dips and returns.
+    pub fn details(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        for rail in &self.report.rails {
+            let _ = writeln!(
+                text,
+                "  {:<32} {:>5.1} %  {} bytes",
+                rail.rail,
+                rail.share * 100.0,
+                rail.bytes
+            );
+        }
+        for dip in &self.report.dips {
+            let _ = writeln!(
+                text,
+                "  dip at {} ms, {} ms long, {:.1} % deep",
+                dip.at_ms,
+                dip.length_ms,
+                dip.depth * 100.0
+            );
+        }
+        for row in &self.returns {
+            let name = &self.report.rails[row.rail].rail;
+            let _ = match (row.found_ms, row.share_back_ms) {
+                (Some(found), Some(back)) => {
+                    writeln!(
+                        text,
+                        "  {name} restored at {} ms: found after {found} ms, share back {back} ms later",
+                        row.at_ms
+                    )
+                }
+                (Some(found), None) => writeln!(
+                    text,
+                    "  {name} restored at {} ms: found after {found} ms",
+                    row.at_ms
+                ),
+                _ => writeln!(text, "  {name} restored at {} ms: not found", row.at_ms),
+            };
+        }
+        if let Some(violation) = &self.violation {
+            let _ = writeln!(text, "  first violation: {violation}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let values: Vec<u64> = (1..=100).collect();
+        assert_eq!(
+            [500, 990, 999, 1_000].map(|rank| nearest_rank(&values, rank)),
+            [50, 99, 100, 100]
+        );
+        assert_eq!(nearest_rank(&[], 500), 0);
+    }
+
+    #[test]
+    fn numbers_have_a_fixed_number_of_places() {
+        assert_eq!(rounded(198.399_999_9, 3), 198.4);
+        assert_eq!(rounded(0.000_05, 4), 0.000_1);
+    }
+}

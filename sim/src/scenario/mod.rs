@@ -1,0 +1,335 @@
+//! Scenario files: what a fabric is, what happens to it, who moves what over it, and what is expected.
+//!
+//! TOML. Tables and keys that are not listed here are errors, with their line. Besides the tables that
+//! `INTERFACES.md` fixes:
+//!
+//! - a name may end in `*` wherever devices are named: all devices of that host whose names start so;
+//!   `[[device]] count = 8` makes `nic0` … `nic7` of `nic`;
+//! - `[engine]`: workers of each engine, their cost per decision, how often they look (`poll_us`, 0: always),
+//!   and by how much what they are told of rates and delays is wrong (`believed_…_factor`);
+//! - `[jitter]`: what chance does to services and delays;
+//! - `[timing]`: how long opening a lane, a control message, a fence and noticing an error take;
+//! - `[expect]`: bounds that the library's own test checks for policy `spray`.
+
+mod library;
+mod parse;
+
+pub use library::{NAMES, find, text};
+pub use parse::ScenarioError;
+pub(crate) use parse::size;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+/// One scenario, as its file says it. Names are resolved by [`crate::setup`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name, in output.
+    pub name: String,
+    /// What it shows, in one line.
+    #[serde(default)]
+    pub shows: String,
+    /// The seed unless another is asked for.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// When submitters that have no end of their own stop.
+    pub duration_ms: u64,
+    /// How engines work.
+    #[serde(default)]
+    pub engine: Engine,
+    /// What chance does.
+    #[serde(default)]
+    pub jitter: JitterTable,
+    /// How long things take that are not transfers.
+    #[serde(default)]
+    pub timing: Timing,
+    /// Machines.
+    pub host: Vec<Host>,
+    /// Their network interfaces.
+    pub device: Vec<Device>,
+    /// Which reach which.
+    pub rail: Vec<Rail>,
+    /// What devices share.
+    #[serde(default)]
+    pub bottleneck: Vec<Bottleneck>,
+    /// What happens to the fabric.
+    #[serde(default)]
+    pub fault: Vec<Fault>,
+    /// Who moves what.
+    pub workload: Vec<Workload>,
+    /// What must come of it under `spray`.
+    #[serde(default)]
+    pub expect: Expect,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// How engines work.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Engine {
+    /// Workers of each engine.
+    pub workers: Spanned<u16>,
+    /// What a posted work costs its worker.
+    pub post_ns: u64,
+    /// What a completion costs its worker.
+    pub completion_ns: u64,
+    /// A worker looks for news at multiples of this; 0: as it comes.
+    pub poll_us: u64,
+    /// The nominal rate that engines are told, as a multiple of the true one.
+    pub believed_rate_factor: f64,
+    /// The base delay that engines are told, as a multiple of the true one.
+    pub believed_delay_factor: f64,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            workers: Spanned::new(0..0, 1),
+            post_ns: 120,
+            completion_ns: 80,
+            poll_us: 0,
+            believed_rate_factor: 1.0,
+            believed_delay_factor: 1.0,
+        }
+    }
+}
+
+/// What chance does to services and delays.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JitterTable {
+    /// Standard deviation of a service time, in percent.
+    pub service_percent: u32,
+    /// One slice in so many is an outlier; 0: none.
+    pub outlier_one_in: u32,
+    /// An outlier takes so many times as long.
+    pub outlier_factor: u32,
+    /// Mean of an exponential extra delay, in percent of the base delay.
+    pub delay_percent: u32,
+}
+
+impl Default for JitterTable {
+    fn default() -> Self {
+        Self {
+            service_percent: 10,
+            outlier_one_in: 1_000,
+            outlier_factor: 5,
+            delay_percent: 0,
+        }
+    }
+}
+
+/// How long things take that are not transfers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timing {
+    /// From asking for a lane to having it.
+    pub open_us: u64,
+    /// One control message, one way.
+    pub control_us: u64,
+    /// The peer's part of a fence.
+    pub fence_us: u64,
+    /// From a cut with errors to the first error.
+    pub error_us: u64,
+    /// Between heartbeats.
+    pub heartbeat_ms: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            open_us: 50,
+            control_us: 20,
+            fence_us: 500,
+            error_us: 100,
+            heartbeat_ms: 500,
+        }
+    }
+}
+
+/// A machine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Its name.
+    pub name: Spanned<String>,
+    /// How many NUMA nodes it has.
+    #[serde(default = "one_node")]
+    pub numa: u16,
+}
+
+fn one_node() -> u16 {
+    1
+}
+
+/// A network interface, or several alike.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Its host.
+    pub host: Spanned<String>,
+    /// Its name; with a `count` the numbers follow it.
+    pub name: Spanned<String>,
+    /// Its NUMA node.
+    #[serde(default)]
+    pub numa: Option<Spanned<u16>>,
+    /// Its rate in each direction.
+    pub rate_gbits_per_sec: Spanned<f64>,
+    /// Its part of a rail's base delay, which is the sum of both ends'.
+    #[serde(default)]
+    pub delay_us: f64,
+    /// Works that each of its lanes can hold.
+    #[serde(default = "deep")]
+    pub queue_depth: Spanned<u16>,
+    /// So many of them, numbered from 0.
+    #[serde(default)]
+    pub count: Option<Spanned<u16>>,
+}
+
+fn deep() -> Spanned<u16> {
+    Spanned::new(0..0, 256)
+}
+
+/// Which device reaches which; with `*` on both sides the i-th the i-th.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rail {
+    /// `host/device`.
+    pub from: Spanned<String>,
+    /// `host/device`.
+    pub to: Spanned<String>,
+    /// With `*`: every one with every one.
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// A limit that devices share, in each direction.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bottleneck {
+    /// Its name.
+    pub name: Spanned<String>,
+    /// Its rate in each direction.
+    pub rate_gbits_per_sec: Spanned<f64>,
+    /// `host/device`, each.
+    pub members: Vec<Spanned<String>>,
+}
+
+/// What happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// The target's rate is multiplied by `factor`.
+    Slow,
+    /// Nothing arrives and nobody says so. What was on its way arrives when the target is restored, unless
+    /// it has been fenced.
+    Silent,
+    /// As `silent`, but the near side sees its works fail after `[timing] error_us`.
+    Error,
+    /// Someone else's traffic: for 2 to 6 ms at a time a share drawn anew leaves between `factor` and 0.6.
+    Bursts,
+}
+
+/// Something that happens to the fabric.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// When it starts.
+    pub at_ms: f64,
+    /// What.
+    pub kind: Spanned<FaultKind>,
+    /// `host/device` (all its rails), `host/device>host/device` (one rail; not slowed), or a bottleneck
+    /// (slowed only).
+    pub target: Spanned<String>,
+    /// For how long; without it, to the end.
+    #[serde(default)]
+    pub for_ms: Option<f64>,
+    /// For `slow` and `bursts`.
+    #[serde(default)]
+    pub factor: Option<Spanned<f64>>,
+    /// Starts again every so often,
+    #[serde(default)]
+    pub every_ms: Option<f64>,
+    /// and so many times in all.
+    #[serde(default)]
+    pub times: Option<Spanned<u32>>,
+}
+
+/// Which way bytes go, seen from `from`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkloadOp {
+    /// Towards `to`.
+    Write,
+    /// From `to`.
+    Read,
+}
+
+/// Submitters that each have one batch outstanding and submit the next when it is done.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// The host that submits.
+    pub from: Spanned<String>,
+    /// Its peer.
+    pub to: Spanned<String>,
+    /// Which way.
+    pub op: WorkloadOp,
+    /// Bytes of a request: a number, or text like `64KiB`.
+    pub block: Spanned<toml::Value>,
+    /// Requests of a batch.
+    #[serde(default = "one_request")]
+    pub batch: Spanned<u32>,
+    /// Submitters, in each process.
+    #[serde(default = "one_request")]
+    pub threads: Spanned<u32>,
+    /// Batches of each submitter.
+    #[serde(default)]
+    pub count: Option<Spanned<u64>>,
+    /// For how long each submitter submits.
+    #[serde(default)]
+    pub seconds: Option<Spanned<f64>>,
+    /// When they start.
+    #[serde(default)]
+    pub start_ms: f64,
+    /// NUMA node of the memory; without it all devices are near.
+    #[serde(default)]
+    pub numa: Option<u16>,
+    /// Processes, each with an engine of its own over the same devices.
+    #[serde(default = "one_process")]
+    pub processes: Spanned<u16>,
+}
+
+fn one_request() -> Spanned<u32> {
+    Spanned::new(0..0, 1)
+}
+
+fn one_process() -> Spanned<u16> {
+    Spanned::new(0..0, 1)
+}
+
+/// Bounds on what comes of a scenario under `spray`. Violations and failed requests are always expected to
+/// be none.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Expect {
+    /// Least efficiency.
+    pub efficiency_min: Option<f64>,
+    /// Most the median may be.
+    pub p50_us_max: Option<f64>,
+    /// Most the 99th percentile may be, as a multiple of that without faults divided by the share of capacity
+    /// that is left at worst.
+    pub p99_us_max_ratio: Option<f64>,
+    /// Longest dip.
+    pub dip_ms_max: Option<u64>,
+    /// Longest time from a rail's restoration to its first good probe.
+    pub found_ms_max: Option<f64>,
+    /// Longest time from then until the rail carries 0.8 of its former share.
+    pub share_back_ms_max: Option<f64>,
+    /// Least share of a rail: `{ "a/nic0>b/nic0" = 0.1 }`.
+    pub share_min: std::collections::BTreeMap<String, f64>,
+}

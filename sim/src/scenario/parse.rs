@@ -1,0 +1,93 @@
+//! From text to [`Scenario`], and what can be wrong with it.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::Scenario;
+
+/// What is wrong with a scenario, and on which line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScenarioError {
+    /// Counted from 1; 0 if no line is at fault.
+    pub line: usize,
+    /// What, and what would be right.
+    pub text: String,
+}
+
+impl ScenarioError {
+    /// An error at bytes `span` of a file.
+    pub(crate) fn at(text: &str, span: Range<usize>, message: impl Into<String>) -> Self {
+        let before = text.get(..span.start).unwrap_or_default();
+        Self {
+            line: before.matches('\n').count() + 1,
+            text: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.text),
+            line => write!(f, "line {line}: {}", self.text),
+        }
+    }
+}
+
+impl std::error::Error for ScenarioError {}
+
+impl Scenario {
+    /// Reads a scenario file's text. Only its shape is checked; [`crate::setup::Setup::new`] checks the rest.
+    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
+        toml::from_str(text).map_err(|error| {
+            let message = error.message().to_owned();
+            match error.span() {
+                Some(span) => ScenarioError::at(text, span, message),
+                None => ScenarioError {
+                    line: 0,
+                    text: message,
+                },
+            }
+        })
+    }
+}
+
+/// Bytes from a number or a text like `64KiB`: K, M, G, T and KiB… are 1024-based.
+pub(crate) fn size(value: &toml::Value) -> Option<u64> {
+    let text = match value {
+        toml::Value::Integer(bytes) => return u64::try_from(*bytes).ok(),
+        toml::Value::String(text) => text.trim(),
+        _ => return None,
+    };
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text.get(..digits)?.parse().ok()?;
+    let shift = match text.get(digits..)?.trim() {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let text = |text: &str| size(&toml::Value::String(text.to_owned()));
+        assert_eq!(text("64KiB"), Some(65_536));
+        assert_eq!(text("4 M"), Some(4 << 20));
+        assert_eq!(text("512"), Some(512));
+        assert_eq!(size(&toml::Value::Integer(7)), Some(7));
+        for wrong in ["", "KiB", "64kb", "-1", "99999999999T"] {
+            assert_eq!(text(wrong), None, "{wrong}");
+        }
+        assert_eq!(size(&toml::Value::Integer(-1)), None);
+    }
+}
