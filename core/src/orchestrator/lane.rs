@@ -76,6 +76,8 @@ pub struct Lane {
     pub(super) progress_at: Instant,
     /// Since when it has stood still, if that has been noticed; its oldest slices were sent elsewhere too.
     suspect_since: Option<Instant>,
+    /// What its rail was paused for, until that is told.
+    pub(super) blamed: Option<Cause>,
     /// This worker has claimed the probe of its rail.
     pub(super) probing: bool,
     wants_open: bool,
@@ -107,6 +109,7 @@ impl Lane {
         full: false,
         progress_at: Instant::ZERO,
         suspect_since: None,
+        blamed: None,
         probing: false,
         wants_open: false,
         wants_fence: false,
@@ -484,7 +487,8 @@ impl Orchestrator<'_> {
                 health.handle_probe_bad(worker);
             }
             self.rail_changed(rail);
-        } else if cause.counts_against_rail() && self.shared.handle_incident(now, rail, cause) {
+        } else if cause.counts_against_rail() && self.shared.handle_incident(now, rail) {
+            lane.blamed = Some(cause);
             self.rail_changed(rail);
         }
         self.arm_probe(rail);
@@ -501,7 +505,6 @@ impl Orchestrator<'_> {
             .health(rail)
             .is_some_and(|health| health.handle_probe_good(now, self.config.worker))
         {
-            log::info!("rail {} re-admitted after a good probe", rail.0);
             self.shared.readmit(rail);
             self.rail_changed(rail);
         }

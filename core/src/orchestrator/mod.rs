@@ -28,7 +28,7 @@ use crate::report::Report;
 use crate::table::{NIL, Row, Table};
 use crate::time::{Duration, Instant};
 use crate::units::{AttemptId, BatchId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId};
-use crate::work::{Completion, LaneFact, Op, PostBatch, Scope, Stop};
+use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Scope, Stop};
 
 use attempt::Attempt;
 use lane::Lane;
@@ -167,6 +167,8 @@ pub enum Event {
         rail: RailId,
         /// To what.
         state: RailState,
+        /// Why, if this worker noticed an incident that paused it.
+        cause: Option<Cause>,
     },
     /// A peer went silent or was heard again.
     PeerChanged {
@@ -585,7 +587,9 @@ impl<'a> Orchestrator<'a> {
                 .shared
                 .health(rail)
                 .map_or(RailState::Healthy, |health| health.state());
-            return Some(Event::RailChanged { rail, state });
+            let lane = self.lanes.get_mut(rail.index());
+            let cause = lane.and_then(|lane| lane.blamed.take());
+            return Some(Event::RailChanged { rail, state, cause });
         }
         if let Some(index) = self.changed_peers.pop_front(self.peers) {
             let silent = self.peers.get(index as usize).is_some_and(Peer::is_silent);

@@ -133,7 +133,6 @@ impl Orchestrator<'_> {
         };
         row.heard_at = row.heard_at.max(now);
         if core::mem::take(&mut row.silent) {
-            log::info!("peer {} is heard again", peer.0);
             row.stuck_since = None;
             self.changed_peers.push_back(self.peers, u32::from(peer.0));
             self.bindable = true;
@@ -166,7 +165,6 @@ impl Orchestrator<'_> {
             return;
         };
         row.silent = true;
-        log::warn!("peer {} is silent", peer.0);
         let give_up_at = row.heard_at + self.config.fence_timeout;
         self.changed_peers.push_back(self.peers, u32::from(peer.0));
         for rail in self.rails_of(peer) {

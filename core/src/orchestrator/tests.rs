@@ -683,10 +683,7 @@ fn a_request_without_a_rail_takes_no_other_with_it() {
         plan.rails.retain(|rail| rail.rail == RailId(1));
         assert!(world.core.install_plan(world.now, second, &plan));
         world.links[1].cut = true;
-        world
-            .core
-            .shared
-            .handle_incident(world.now, RailId(1), Cause::Reset);
+        world.core.shared.handle_incident(world.now, RailId(1));
         world.submit_with(second, 0, Op::Write, 1);
         for tag in 1..4 {
             world.submit(tag, Op::Write, 8 << 20);

@@ -13,7 +13,6 @@ use spin::Mutex;
 
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
-use crate::work::Cause;
 use documented::DocumentedConfig;
 use estimate::{Estimate, EstimateConfig, Sample};
 use health::{RailHealth, RailState};
@@ -474,14 +473,9 @@ impl<'a> Shared<'a> {
     }
 
     /// An incident on a rail, whoever noticed. `true` if it was healthy until now.
-    pub(crate) fn handle_incident(&self, now: Instant, rail: RailId, cause: Cause) -> bool {
-        let paused = self
-            .health(rail)
-            .is_some_and(|health| health.handle_incident(now));
-        if paused {
-            log::info!("rail {} paused: {cause}", rail.0);
-        }
-        paused
+    pub(crate) fn handle_incident(&self, now: Instant, rail: RailId) -> bool {
+        self.health(rail)
+            .is_some_and(|health| health.handle_incident(now))
     }
 
     fn device_of(&self, rail: RailId) -> Option<&'a Device> {

@@ -20,7 +20,7 @@ use polyrail_tcp::TcpTransport;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::{Access, Region};
-use polyrail_transport::{RemoteRegion, Transport};
+use polyrail_transport::{Endpoint, RemoteRegion, Transport};
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
@@ -105,7 +105,7 @@ pub(crate) struct Inner {
     posts: Vec<Arc<Post>>,
     workers: Mutex<Vec<Worker>>,
     next_worker: AtomicUsize,
-    peers: Mutex<Peers>,
+    peers: Arc<Mutex<Peers>>,
     /// Held while a session is made, so that a peer is not dialed twice.
     dialing: Mutex<()>,
     plans: Mutex<PlanIds>,
@@ -140,7 +140,7 @@ impl PlanIds {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -189,27 +189,35 @@ impl Engine {
         let plane = Plane::start(plane_config, Arc::new(reception))
             .map_err(system("start the control plane"))?;
         let fabric = Arc::new(Fabric::new(posts.len()));
+        let peers = Arc::new(Mutex::new(Peers::default()));
         let mut workers = Vec::new();
         for number in 0..posts.len() {
-            let mut endpoint = transport
+            let started = transport
                 .endpoint(number as u16, clock)
-                .map_err(system("start a worker's transport"))?;
-            if let Some(faults) = &hooks.faults {
-                endpoint = Box::new(FaultProxy::new(endpoint, faults.clone(), clock));
+                .and_then(|endpoint| {
+                    let start = Start {
+                        config: CoreConfig {
+                            progress_floor: TCP_PROGRESS_FLOOR,
+                            ..CoreConfig::new(number as u16, config.policy)
+                        },
+                        fabric: fabric.clone(),
+                        endpoint: with_faults(endpoint, &hooks, clock),
+                        plane: plane.clone(),
+                        clock,
+                        peers: peers.clone(),
+                    };
+                    Worker::start(start, &posts)
+                });
+            match started {
+                Ok(worker) => workers.push(worker),
+                Err(source) => {
+                    // Those that run already would never end by themselves.
+                    for worker in &workers {
+                        worker.post.send(Command::ShutDown);
+                    }
+                    return Err(system("start a worker")(source));
+                }
             }
-            let core = CoreConfig {
-                progress_floor: TCP_PROGRESS_FLOOR,
-                ..CoreConfig::new(number as u16, config.policy)
-            };
-            let (fabric, plane) = (fabric.clone(), plane.clone());
-            let start = Start {
-                config: core,
-                fabric,
-                endpoint,
-                plane,
-                clock,
-            };
-            workers.push(Worker::start(start, &posts).map_err(system("start a worker"))?);
         }
         let inner = Arc::new(Inner {
             config,
@@ -222,7 +230,7 @@ impl Engine {
             posts,
             workers: Mutex::new(workers),
             next_worker: AtomicUsize::new(0),
-            peers: Mutex::default(),
+            peers,
             dialing: Mutex::default(),
             plans: Mutex::default(),
             errands,
@@ -582,6 +590,7 @@ impl Engine {
         let (session, incarnation) = (met.session, met.incarnation);
         let peer = Peer {
             id,
+            name: met.name.clone(),
             dialed,
             session,
             incarnation,
@@ -784,6 +793,14 @@ impl Drop for Inner {
     }
 }
 
+/// An endpoint with the program's faults around it, if it has plugged in any.
+fn with_faults(endpoint: Box<dyn Endpoint>, hooks: &Hooks, clock: Clock) -> Box<dyn Endpoint> {
+    match &hooks.faults {
+        Some(faults) => Box::new(FaultProxy::new(endpoint, faults.clone(), clock)),
+        None => endpoint,
+    }
+}
+
 fn check(config: &Config) -> Result<(), EngineError> {
     let limit = polyrail_control::codec::NAME_BYTES_MAX;
     if config.name.is_empty() || config.name.len() > limit {
@@ -798,6 +815,15 @@ fn check(config: &Config) -> Result<(), EngineError> {
             "{} workers: 1 to {WORKERS_MAX} are possible",
             config.workers
         );
+        return Err(EngineError::Config { text });
+    }
+    if let Some(twice) = config
+        .rails
+        .iter()
+        .enumerate()
+        .find(|(i, rail)| config.rails[..*i].contains(rail))
+    {
+        let text = format!("rail {} is listed twice: each address is one rail", twice.1);
         return Err(EngineError::Config { text });
     }
     let limit = polyrail_core::plan::PLAN_RAILS_MAX;

@@ -44,6 +44,8 @@ impl PeerRail {
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) id: PeerId,
+    /// What it calls itself.
+    pub(crate) name: String,
     /// The address it was first reached at.
     pub(crate) dialed: SocketAddr,
     pub(crate) session: SessionId,
@@ -102,6 +104,13 @@ impl Peers {
 
     pub(crate) fn rail_names(&self) -> &[String] {
         &self.rail_names
+    }
+
+    /// What a rail is called.
+    pub(crate) fn rail_name(&self, rail: RailId) -> &str {
+        self.rail_names
+            .get(rail.index())
+            .map_or("?", String::as_str)
     }
 
     /// The number for the next peer.

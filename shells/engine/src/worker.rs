@@ -14,6 +14,7 @@ use polyrail_core::orchestrator::{
     Config, Event, LaneAction, Orchestrator, Proof, Request, SubmitError, Tables,
 };
 use polyrail_core::plan::Plan;
+use polyrail_core::rail::health::RailState;
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::ring::{Entry, Ring, Slot};
 use polyrail_core::table::Row;
@@ -26,7 +27,9 @@ use polyrail_transport::{Endpoint, Polled, RailAddress, RemoteRegion};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::batch::Shared as BatchShared;
+use crate::engine::lock;
 use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
+use crate::peers::Peers;
 use crate::rows::{BatchRows, NoRow, RowId};
 
 /// Requests that one worker can hold, from submission to report.
@@ -217,6 +220,8 @@ pub(crate) struct Start {
     pub(crate) endpoint: Box<dyn Endpoint>,
     pub(crate) plane: Plane,
     pub(crate) clock: Clock,
+    /// For their names, in logs.
+    pub(crate) peers: Arc<Mutex<Peers>>,
 }
 
 /// The post boxes of all workers.
@@ -273,6 +278,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
     let shared = start.fabric.shared();
     let core = Orchestrator::new(start.config, &shared, tables);
     let Start {
+        peers: known_peers,
         endpoint,
         plane,
         clock,
@@ -283,6 +289,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         endpoint,
         plane,
         clock,
+        known_peers,
         post,
         posts,
         poller,
@@ -322,6 +329,7 @@ struct Loop<'a> {
     endpoint: Box<dyn Endpoint>,
     plane: Plane,
     clock: Clock,
+    known_peers: Arc<Mutex<Peers>>,
     post: &'a Post,
     posts: &'a [Arc<Post>],
     poller: &'a OwnedFd,
@@ -427,21 +435,35 @@ impl Loop<'_> {
             }
             // Of a batch that has been reported; its handle is told through what it was given then.
             Event::Settled { tag } => self.settle(tag),
-            Event::RailChanged { rail, state } => {
-                log::debug!("rail {} is {}", rail.0, state.name())
-            }
-            Event::PeerChanged { peer, silent } => {
-                log::debug!(
-                    "peer {} {}",
-                    peer.0,
-                    if silent { "is silent" } else { "is heard" }
-                );
-            }
+            Event::RailChanged { rail, state, cause } => self.log_rail(rail, state, cause),
+            Event::PeerChanged { peer, silent } => self.log_peer(peer, silent),
             Event::WakeWorker { worker } => {
                 if let Some(other) = self.posts.get(usize::from(worker)) {
                     other.send(Command::Room);
                 }
             }
+        }
+    }
+
+    fn log_rail(&self, rail: RailId, state: RailState, cause: Option<Cause>) {
+        let peers = lock(&self.known_peers);
+        let name = peers.rail_name(rail);
+        match (state, cause) {
+            (_, Some(cause)) => log::warn!("rail {name} is paused: {cause}"),
+            (RailState::Healthy, None) => log::warn!("rail {name} is in use again"),
+            (state, None) => log::debug!("rail {name} is {}", state.name()),
+        }
+    }
+
+    fn log_peer(&self, peer: PeerId, silent: bool) {
+        let peers = lock(&self.known_peers);
+        let Some(peer) = peers.get(peer) else {
+            return;
+        };
+        let (name, address) = (peer.name.escape_debug(), peer.dialed);
+        match silent {
+            true => log::warn!("peer \"{name}\" at {address} is silent"),
+            false => log::warn!("peer \"{name}\" at {address} is heard again"),
         }
     }
 

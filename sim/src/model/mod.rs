@@ -787,7 +787,7 @@ impl World<'_> {
                 }
             }
             Event::Settled { tag } => self.ledger.settled(tag),
-            Event::RailChanged { rail, state } => {
+            Event::RailChanged { rail, state, .. } => {
                 let rail = engine.rails[rail.index()];
                 self.history.rail_states.push((now, rail, state));
             }
