@@ -817,6 +817,11 @@ fn check(config: &Config) -> Result<(), EngineError> {
         );
         return Err(EngineError::Config { text });
     }
+    let limit = polyrail_core::plan::PLAN_RAILS_MAX;
+    if config.rails.len() > limit {
+        let text = format!("{} rails: {limit} are possible", config.rails.len());
+        return Err(EngineError::Config { text });
+    }
     if let Some(twice) = config
         .rails
         .iter()
@@ -824,11 +829,6 @@ fn check(config: &Config) -> Result<(), EngineError> {
         .find(|(i, rail)| config.rails[..*i].contains(rail))
     {
         let text = format!("rail {} is listed twice: each address is one rail", twice.1);
-        return Err(EngineError::Config { text });
-    }
-    let limit = polyrail_core::plan::PLAN_RAILS_MAX;
-    if config.rails.len() > limit {
-        let text = format!("{} rails: {limit} are possible", config.rails.len());
         return Err(EngineError::Config { text });
     }
     Ok(())

@@ -281,7 +281,7 @@ fn engines_that_cannot_start() {
     let foreign = "192.0.2.7".parse().unwrap();
     type Check = fn(&EngineError) -> bool;
     // (name, config, variant, usage, what its text says)
-    let cases: [(&str, Config, Check, bool, Vec<String>); 7] = [
+    let cases: [(&str, Config, Check, bool, Vec<String>); 8] = [
         (
             "port in use",
             Config {
@@ -340,11 +340,21 @@ fn engines_that_cannot_start() {
             "rails",
             Config {
                 rails: vec!["127.0.0.1".parse().unwrap(); 17],
-                ..base
+                ..base.clone()
             },
             |error| matches!(error, EngineError::Config { .. }),
             true,
             vec!["17 rails".into(), "16".into()],
+        ),
+        (
+            "a rail twice",
+            Config {
+                rails: vec!["127.0.0.1".parse().unwrap(); 2],
+                ..base
+            },
+            |error| matches!(error, EngineError::Config { .. }),
+            true,
+            vec!["127.0.0.1".into(), "twice".into()],
         ),
     ];
     for (name, config, check, usage, parts) in cases {

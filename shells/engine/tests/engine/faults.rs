@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail::{Batch, RailId, RailState, Status};
+use polyrail::{Batch, Cause, RailId, RailState, Status};
 use polyrail_core::time::Duration as CoreDuration;
 
 use crate::fixture::*;
@@ -105,19 +105,19 @@ fn all_rails_cut_for_longer_than_the_bound_never_hang() {
     pair.warm_up();
     let batch = in_the_middle(&pair, 0, 1);
     pair.each_rail(|faults, rail| faults.cut(rail));
-    // The control connections are not cut, so the peer is known to be alive: it may end or go on.
-    let _ = batch.wait(Duration::from_secs(3));
+    // The control connections are not cut, so the peer is known to be alive: its lanes are given the bound, and
+    // then its requests are, to find another rail.
+    let status = batch
+        .wait(Duration::from_secs(10))
+        .expect("it ends while the rails are cut")
+        .status;
+    assert_eq!(status, Status::Failed, "{:?}", batch.report(0));
+    assert_eq!(
+        batch.report(0).and_then(|report| report.cause),
+        Some(Cause::NoRail)
+    );
     pair.each_rail(|faults, rail| faults.restore(rail));
     pair.each_rail(|faults, rail| faults.slow(rail, None));
-    let status = ended(&batch).status;
-    assert!(
-        matches!(
-            status,
-            Status::Completed | Status::Failed | Status::Indeterminate
-        ),
-        "{:?}",
-        batch.report(0)
-    );
     until("requests work again", || {
         ended(&pair.submit(pair.write_all())).status == Status::Completed
     });
