@@ -92,6 +92,8 @@ enum Policy {
     Spray,
     /// By turns.
     RoundRobin,
+    /// As the TENT slice-spraying document has it, for comparison.
+    Documented,
 }
 
 /// The name of a value, as it is written on the command line and in the output.
@@ -145,6 +147,7 @@ fn config(args: &BenchArgs, rails: Rails) -> Config {
         policy: match args.policy {
             Policy::Spray => polyrail::Policy::Spray,
             Policy::RoundRobin => polyrail::Policy::RoundRobin,
+            Policy::Documented => polyrail::Policy::Documented,
         },
         ..Config::named("bench")
     }
