@@ -301,11 +301,7 @@ impl Orchestrator<'_> {
 
     fn succeeded(&mut self, now: Instant, rail: RailId, id: AttemptId, at: Instant) {
         // In-order transports signal one work for several: everything before it on the lane is done too.
-        while let Some(first) = self
-            .lanes
-            .get(rail.index())
-            .and_then(|lane| lane.posted.front())
-        {
+        while let Some(first) = self.first_posted(rail) {
             let before = self
                 .attempts
                 .id_at(first)

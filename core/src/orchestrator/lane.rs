@@ -445,6 +445,19 @@ impl Orchestrator<'_> {
         self.bindable = true;
     }
 
+    /// The oldest attempt that a lane has handed out.
+    pub(super) fn first_posted(&self, rail: RailId) -> Option<u32> {
+        self.lanes.get(rail.index())?.posted.front()
+    }
+
+    /// The one handed out after `index`.
+    fn posted_after(&mut self, rail: RailId, index: u32) -> Option<u32> {
+        self.lanes
+            .get(rail.index())?
+            .posted
+            .after(&mut self.attempts, index)
+    }
+
     /// Takes everything off a lane that was not handed out.
     fn clear_lane(&mut self, rail: RailId) {
         self.posts.remove(self.lanes, u32::from(rail.0));
@@ -460,18 +473,12 @@ impl Orchestrator<'_> {
     /// Sends copies of what a lane has posted elsewhere. Whether there were writes of user bytes.
     fn copy_posted(&mut self, rail: RailId) -> bool {
         let mut writes = false;
-        let mut next = self
-            .lanes
-            .get(rail.index())
-            .and_then(|lane| lane.posted.front());
+        let mut next = self.first_posted(rail);
         while let Some(index) = next {
             self.duplicate(index);
             let row = self.attempts.at(index);
             writes |= row.is_some_and(|row| row.op == Op::Write && row.request().is_some());
-            next = self
-                .lanes
-                .get(rail.index())
-                .and_then(|lane| lane.posted.after(&mut self.attempts, index));
+            next = self.posted_after(rail, index);
         }
         writes
     }
@@ -550,15 +557,9 @@ impl Orchestrator<'_> {
     /// Ends the attempts of a fenced lane that have nothing more to wait for: reads by the local fact alone,
     /// writes by both.
     fn end_posted(&mut self, rail: RailId, fence: Fence) {
-        let mut next = self
-            .lanes
-            .get(rail.index())
-            .and_then(|lane| lane.posted.front());
+        let mut next = self.first_posted(rail);
         while let Some(index) = next {
-            next = self
-                .lanes
-                .get(rail.index())
-                .and_then(|lane| lane.posted.after(&mut self.attempts, index));
+            next = self.posted_after(rail, index);
             let Some(row) = self.attempts.at(index) else {
                 continue;
             };
@@ -735,19 +736,13 @@ impl Orchestrator<'_> {
     }
 
     fn send_oldest_elsewhere(&mut self, rail: RailId) {
-        let mut next = self
-            .lanes
-            .get(rail.index())
-            .and_then(|lane| lane.posted.front());
+        let mut next = self.first_posted(rail);
         for _ in 0..SUSPECT_COPIES {
             let Some(index) = next else {
                 break;
             };
             self.duplicate(index);
-            next = self
-                .lanes
-                .get(rail.index())
-                .and_then(|lane| lane.posted.after(&mut self.attempts, index));
+            next = self.posted_after(rail, index);
         }
     }
 
@@ -776,15 +771,9 @@ impl Orchestrator<'_> {
         {
             fence.given_up = true;
         }
-        let mut next = self
-            .lanes
-            .get(rail.index())
-            .and_then(|lane| lane.posted.front());
+        let mut next = self.first_posted(rail);
         while let Some(index) = next {
-            next = self
-                .lanes
-                .get(rail.index())
-                .and_then(|lane| lane.posted.after(&mut self.attempts, index));
+            next = self.posted_after(rail, index);
             let Some(row) = self.attempts.at_mut(index).filter(|row| !row.lost) else {
                 continue;
             };
