@@ -133,6 +133,13 @@ impl Target {
             .expect("the line has an address")
     }
 
+    /// Sends a signal.
+    #[track_caller]
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(self.child.as_ref().expect("it runs"));
+        kill_process(pid, signal).expect("a child can be signalled");
+    }
+
     /// Sends a signal and waits for the end.
     #[track_caller]
     pub(crate) fn end(mut self, signal: Signal) -> Ended {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod ghost;
 mod harness;
 mod serve;
 mod usage;
