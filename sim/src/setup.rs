@@ -68,7 +68,6 @@ pub(crate) struct Submitter {
     pub(crate) peer: u16,
     /// Index of its plan in its engine.
     pub(crate) plan: u32,
-    pub(crate) workload: usize,
     pub(crate) op: Op,
     pub(crate) block: u64,
     pub(crate) batch: u32,
@@ -465,7 +464,7 @@ impl<'a> Builder<'a> {
     fn workloads(&self, setup: &mut Setup) -> Checked<()> {
         let workers = usize::from(*self.scenario.engine.workers.get_ref());
         let mut engines: BTreeMap<(usize, u16), usize> = BTreeMap::new();
-        for (index, workload) in self.scenario.workload.iter().enumerate() {
+        for workload in &self.scenario.workload {
             let (from, to) = (self.host(&workload.from)?, self.host(&workload.to)?);
             let Some(block) = size(workload.block.get_ref())
                 .filter(|block| (1..=REQUEST_BYTES_MAX / 2).contains(block))
@@ -526,7 +525,6 @@ impl<'a> Builder<'a> {
                         worker: engine * workers + thread as usize % workers,
                         peer,
                         plan: plan as u32,
-                        workload: index,
                         op,
                         block,
                         batch,

@@ -27,6 +27,15 @@ library![
     "small-requests",
     "sixty-four-rails",
     "incast",
+    "fig6-gpu-tiers",
+    "background-bursts",
+    "heavy-delay-jitter",
+    "polling-50us",
+    "collapsed-rate",
+    "collapsed-fabric",
+    "flapping-rail",
+    "several-processes",
+    "shallow-queues",
 ];
 
 /// The scenario of this name.

@@ -113,7 +113,7 @@ impl Target {
         }
         let id = SessionId(id);
         log::debug!(
-            "control: {id:?} of \"{}\" at {:?} begins",
+            "control: {id:?} of \"{}\" at {} begins",
             printable(&hello.name),
             wires.remote(key)
         );
@@ -308,7 +308,7 @@ impl Target {
     fn handle_ended(&mut self, ctx: &Context, wires: &mut Wires, key: Key, why: &Ended) {
         let remote = wires.remote(key);
         let Some(id) = self.members.remove(&key) else {
-            log::debug!("control: stranger at {remote:?}: {why}");
+            log::debug!("control: stranger at {remote}: {why}");
             return;
         };
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -323,7 +323,7 @@ impl Target {
             return self.end_session(ctx, wires, id);
         }
         log::warn!(
-            "control: connection of \"{}\" from \"{}\" at {remote:?} is gone: {why}",
+            "control: connection of \"{}\" from \"{}\" at {remote} is gone: {why}",
             ctx.name,
             printable(&session.name)
         );

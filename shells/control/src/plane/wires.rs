@@ -513,9 +513,10 @@ impl Wires {
         self.wires.is_empty()
     }
 
-    /// Who is at the other end.
-    pub(super) fn remote(&self, key: Key) -> Option<SocketAddr> {
-        self.wires.get(&key).map(|wire| wire.remote)
+    /// Who is at the other end, in words.
+    pub(super) fn remote(&self, key: Key) -> String {
+        let remote = self.wires.get(&key).map(|wire| wire.remote);
+        remote.map_or("an unknown address".into(), |remote| remote.to_string())
     }
 
     fn connection(&mut self, key: Key) -> Option<&mut Connection> {

@@ -1,0 +1,133 @@
+//! Histories: the same twice, correct while rails break, and not correct if peers do not keep their fences.
+
+use polyrail_sim::scenario::Scenario;
+use polyrail_sim::{Options, Outcome, POLICIES, Policy, Setup, simulate};
+
+/// Four rails of 1 GB/s, two submitters that write and two that read, and whatever `faults` says.
+fn setup(faults: &str, seed: u64) -> Setup {
+    let text = format!(
+        r#"
+name = "four"
+duration_ms = 30
+[engine]
+workers = 2
+[[host]]
+name = "a"
+[[host]]
+name = "b"
+[[device]]
+host = "a"
+name = "nic"
+count = 4
+rate_gbits_per_sec = 8
+delay_us = 10
+[[device]]
+host = "b"
+name = "nic"
+count = 4
+rate_gbits_per_sec = 8
+delay_us = 10
+[[rail]]
+from = "a/nic*"
+to = "b/nic*"
+[[workload]]
+from = "a"
+to = "b"
+op = "write"
+block = "1MiB"
+batch = 2
+threads = 2
+[[workload]]
+from = "a"
+to = "b"
+op = "read"
+block = 200001
+threads = 2
+{faults}
+"#
+    );
+    Setup::new(&text, &Scenario::parse(&text).unwrap(), Some(seed)).unwrap()
+}
+
+fn fault(kind: &str, target: &str, at_ms: f64, for_ms: f64, every_ms: f64) -> String {
+    format!(
+        "[[fault]]\nkind = \"{kind}\"\ntarget = \"{target}\"\nat_ms = {at_ms}\nfor_ms = {for_ms}\nevery_ms = {every_ms}\ntimes = 3\n"
+    )
+}
+
+fn run(setup: &Setup, options: Options) -> Outcome {
+    simulate(setup, options, &mut |_, _| {})
+}
+
+#[test]
+fn one_seed_gives_one_history_and_another_seed_another() {
+    let faults = fault("silent", "a/nic1", 2.0, 14.0, 20.0);
+    for policy in POLICIES {
+        let json = |seed| {
+            run(&setup(&faults, seed), Options::new(*policy))
+                .report
+                .to_json()
+        };
+        assert_eq!(json(1), json(1));
+        assert_ne!(json(1), json(2));
+    }
+}
+
+#[test]
+fn nothing_is_violated_while_rails_break() {
+    // (name, faults)
+    let cases = [
+        ("no fault", String::new()),
+        ("slowed", "[[fault]]\nkind = \"slow\"\nfactor = 0.01\ntarget = \"a/nic0\"\nat_ms = 5\nfor_ms = 10\n".to_owned()),
+        ("silent", fault("silent", "a/nic1", 2.0, 12.0, 14.0)),
+        ("failing", fault("error", "a/nic1", 2.0, 4.0, 8.0)),
+        ("failing for less than a fence takes", fault("error", "b/nic*", 2.0, 0.3, 3.0)),
+        ("all silent in turn", fault("silent", "a/nic*", 3.0, 7.0, 9.0)),
+        ("two at a time", fault("silent", "a/nic1", 2.0, 12.0, 14.0) + &fault("error", "b/nic2", 3.0, 1.0, 9.0)),
+    ];
+    for (name, faults) in cases {
+        for seed in 1..4 {
+            let outcome = run(&setup(&faults, seed), Options::new(Policy::Spray));
+            let report = &outcome.report;
+            assert_eq!(
+                (report.violations, report.failed_requests),
+                (0, 0),
+                "{name}, seed {seed}: {:?}",
+                outcome.violation
+            );
+            assert!(report.requests > 20, "{name}, seed {seed}: {report:?}");
+        }
+    }
+}
+
+#[test]
+fn core_keeps_its_invariants_at_every_step() {
+    let mut setup = setup(&fault("error", "a/nic1", 2.0, 0.3, 3.0), 1);
+    setup.shorten(8);
+    let options = Options {
+        audit: true,
+        ..Options::new(Policy::Spray)
+    };
+    let outcome = run(&setup, options);
+    assert_eq!(outcome.report.violations, 0, "{:?}", outcome.violation);
+}
+
+#[test]
+fn a_missing_fence_shows_as_a_violation() {
+    let setup = setup(&fault("silent", "a/nic1", 2.0, 14.0, 20.0), 1);
+    let options = Options {
+        ignore_fences: true,
+        ..Options::new(Policy::Spray)
+    };
+    let outcome = run(&setup, options);
+    assert!(outcome.report.violations > 0);
+    assert!(
+        outcome
+            .violation
+            .is_some_and(|text| text.contains("after its report"))
+    );
+    assert_eq!(
+        run(&setup, Options::new(Policy::Spray)).report.violations,
+        0
+    );
+}
