@@ -33,7 +33,7 @@ pub use report::{Outcome, Report};
 pub use setup::Setup;
 
 /// Every policy that can be simulated.
-pub const POLICIES: &[Policy] = &[Policy::RoundRobin, Policy::Spray];
+pub const POLICIES: &[Policy] = &Policy::ALL;
 
 /// The policy of this name.
 pub fn policy(name: &str) -> Option<Policy> {

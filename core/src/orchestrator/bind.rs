@@ -436,8 +436,8 @@ impl Orchestrator<'_> {
     /// Sends a scratch slice over rails that have stood idle while there was work, to see how fast they are
     /// now: they may have been slow when they were last used.
     fn probe_idle(&mut self, now: Instant, peer: PeerId, candidates: &[Candidate]) {
-        let bytes = self.shared.slice_bytes();
-        if self.config.policy != Policy::Spray || self.scratch_bytes(peer) < bytes {
+        let bytes_max = self.scratch_bytes(peer);
+        if self.config.policy != Policy::Spray || bytes_max == 0 {
             return;
         }
         for candidate in candidates
@@ -447,10 +447,9 @@ impl Orchestrator<'_> {
             let rail = candidate.rail;
             let idle = now.since(candidate.used_at) >= RATE_PROBE_INTERVAL;
             if idle && self.shared.claim_rate_probe(now, rail, RATE_PROBE_INTERVAL) {
-                let limit = self
-                    .lanes
-                    .get(rail.index())
-                    .map_or(bytes, |lane| lane.work_bytes_max());
+                let lane = self.lanes.get(rail.index());
+                let limit = lane.map_or(bytes_max, |lane| lane.work_bytes_max().min(bytes_max));
+                let bytes = self.shared.rate_probe_bytes(rail);
                 self.post_probe(now, rail, Load::RateProbe, bytes.min(limit));
             }
         }

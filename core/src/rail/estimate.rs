@@ -18,7 +18,7 @@ pub struct EstimateConfig {
     pub tier: u8,
 }
 
-/// The sums keep 9/10 of themselves at each completion.
+/// The sums keep 9/10 of themselves at each observation.
 const DECAY_KEEP: u64 = 9;
 const DECAY_OF: u64 = 10;
 /// The first guess weighs as much as this much busy time.
@@ -98,25 +98,30 @@ impl Estimate {
             .time_for(sample.bytes)
             .times(BUSY_FACTOR_MAX);
         let busy = sample.seen_at.since(started).min(busy_max);
-        self.bytes_sum = decay(self.bytes_sum).saturating_add(sample.bytes);
-        self.busy_sum = Duration::from_nanos(decay(self.busy_sum.as_nanos())) + busy;
+        // Completions seen at the same instant are one observation: only its first one has busy time, and
+        // the others must not push that out of the sums.
+        if sample.seen_at > self.last_seen {
+            self.bytes_sum = decay(self.bytes_sum);
+            self.busy_sum = Duration::from_nanos(decay(self.busy_sum.as_nanos()));
+        }
+        self.bytes_sum = self.bytes_sum.saturating_add(sample.bytes);
+        self.busy_sum += busy;
         self.set_rate(Rate::from_bytes_in(self.bytes_sum, self.busy_sum));
         self.last_seen = self.last_seen.max(sample.seen_at);
         self.learn_delay(sample);
     }
 
-    /// Learns from a probe of some bytes that met an idle rail: halfway to what it measured.
+    /// Learns from a probe of some bytes that met an idle rail: halfway up to what it measured. A probe that
+    /// reads slow may just have been seen late; user slices find out soon enough.
     pub fn handle_probe(&mut self, bytes: u64, took: Duration) {
         let busy = took.minus(self.delay_base).max(Duration::from_nanos(1));
-        let measured = Rate::from_bytes_in(bytes, busy);
-        let halfway =
-            Rate::from_bytes_per_sec(self.rate.bytes_per_sec() / 2 + measured.bytes_per_sec() / 2);
-        self.set_rate(halfway);
-        // As many bytes as before, at the new rate, so that the next completions weigh as usual.
-        self.busy_sum = self
-            .rate
-            .time_for(self.bytes_sum)
-            .max(Duration::from_nanos(1));
+        let measured = Rate::from_bytes_in(bytes, busy).bytes_per_sec();
+        let known = self.rate.bytes_per_sec();
+        if measured > known {
+            self.set_rate(Rate::from_bytes_per_sec(known / 2 + measured / 2));
+            // As many bytes as before, at the new rate, so that the next completions weigh as usual.
+            self.busy_sum = self.rate.time_for(self.bytes_sum).max(Duration::from_nanos(1));
+        }
     }
 
     /// Forgets the rate but keeps the base delay: after an outage the old rate says nothing.

@@ -143,6 +143,11 @@ const RETURN_WINDOW_BYTES: u64 = 128 * 1024;
 /// It is lifted once it reaches this much of the rail's rate.
 const RETURN_WINDOW_SPAN: Duration = Duration::from_millis(1);
 
+/// A look at an idle rail's speed takes about this long, and four base delays, if the rail is as slow as known.
+const RATE_PROBE_SPAN: Duration = Duration::from_micros(20);
+/// And is at least so large.
+const RATE_PROBE_BYTES_MIN: u64 = 4 * 1024;
+
 /// A rail at a glance, for the program and for output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailView {
@@ -414,6 +419,14 @@ impl<'a> Shared<'a> {
         }
     }
 
+    /// How much to send over an idle rail to see how fast it is: a slice, but less on a rail that seems slow, so
+    /// that looking again soon costs it little. Still enough for the bytes to take longer than the delay.
+    pub(crate) fn rate_probe_bytes(&self, rail: RailId) -> u32 {
+        let span = RATE_PROBE_SPAN + self.delay_base(rail).times(4);
+        let bytes = self.rate(rail).bytes_in(span).max(RATE_PROBE_BYTES_MIN);
+        u32::try_from(bytes).unwrap_or(u32::MAX).min(self.slice_bytes)
+    }
+
     /// Claims a look at an idle rail's speed, if it is due: `interval` after its last completion, and after the
     /// last look or longer, so that probes take at most one part in 200 of the rail's time. `true` for one
     /// worker only.
@@ -421,7 +434,8 @@ impl<'a> Shared<'a> {
         let Some(row) = self.rails.get(rail.index()) else {
             return false;
         };
-        let cost = row.speed.rate().time_for(u64::from(self.slice_bytes));
+        let bytes = u64::from(self.rate_probe_bytes(rail));
+        let cost = row.speed.rate().time_for(bytes);
         let done = Instant::from_nanos(row.done_at.load(Relaxed));
         // Read once: who claims must have found due what it replaces.
         let before = row.probed_at.load(Relaxed);
