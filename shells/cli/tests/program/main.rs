@@ -4,4 +4,5 @@ mod bench;
 mod demo;
 mod harness;
 mod serve;
+mod sim;
 mod usage;
