@@ -1,17 +1,20 @@
 //! Whether a scenario's bounds hold.
 
+use polyrail_core::rail::select::Policy;
+
 use crate::fluid::Capacity;
 use crate::report::Outcome;
 use crate::scenario::Expect;
 use crate::setup::Setup;
 
-/// What a run misses of what its scenario expects; nothing: all is well. `undisturbed` runs the same without
-/// faults, if a bound is relative to that.
+/// What a run under `policy` misses of what its scenario expects; nothing: all is well. `run` runs what a bound
+/// is relative to: the same without faults, or under another policy.
 pub fn misses(
     setup: &Setup,
     expect: &Expect,
     outcome: &Outcome,
-    undisturbed: impl FnOnce(&Setup) -> Outcome,
+    policy: Policy,
+    mut run: impl FnMut(&Setup, Policy) -> Outcome,
 ) -> Vec<String> {
     let report = &outcome.report;
     let mut misses = Vec::new();
@@ -44,13 +47,23 @@ pub fn misses(
         check("p50_us", report.p50_us, report.p50_us <= max, max);
     }
     if let Some(max) = expect.p99_us_max_ratio {
-        let reference = undisturbed(&setup.undisturbed()).report.p99_us;
+        let reference = run(&setup.undisturbed(), policy).report.p99_us;
         let ratio = report.p99_us * worst_share(setup) / reference.max(0.001);
         check(
             "p99 against the scaled undisturbed one",
             ratio,
             ratio <= max,
             max,
+        );
+    }
+    for (name, max) in &expect.p99_us_max_ratio_to {
+        let other = crate::policy(name).map(|policy| run(setup, policy).report.p99_us);
+        let ratio = report.p99_us / other.unwrap_or(0.0).max(0.001);
+        check(
+            &format!("p99 against that of {name}"),
+            ratio,
+            ratio <= *max,
+            *max,
         );
     }
     if let Some(max) = expect.dip_ms_max {

@@ -44,9 +44,7 @@ fn run_all() -> Vec<(String, Vec<String>)> {
                     let outcome = run(&setup, *policy);
                     let misses = match policy {
                         Policy::Spray => {
-                            expect::misses(&setup, &scenario.expect, &outcome, |setup| {
-                                run(setup, *policy)
-                            })
+                            expect::misses(&setup, &scenario.expect, &outcome, *policy, run)
                         }
                         _ => Vec::new(),
                     };

@@ -150,11 +150,19 @@ mod tests {
     #[test]
     fn ranges_join() {
         // (name, ranges in order of arrival, what is there)
-        let cases: [(&str, &[(u64, u64)], &[(u64, u64)]); 4] = [
-            ("in order", &[(0, 10), (10, 20)], &[(0, 20)]),
-            ("a hole filled", &[(0, 10), (20, 30), (10, 20)], &[(0, 30)]),
-            ("apart", &[(20, 30), (0, 10)], &[(0, 10), (20, 30)]),
-            ("twice and over", &[(5, 10), (5, 10), (0, 100)], &[(0, 100)]),
+        let cases = [
+            ("in order", vec![(0, 10), (10, 20)], vec![(0, 20)]),
+            (
+                "a hole filled",
+                vec![(0, 10), (20, 30), (10, 20)],
+                vec![(0, 30)],
+            ),
+            ("apart", vec![(20, 30), (0, 10)], vec![(0, 10), (20, 30)]),
+            (
+                "twice and over",
+                vec![(5, 10), (5, 10), (0, 100)],
+                vec![(0, 100)],
+            ),
         ];
         for (name, ranges, there) in cases {
             let mut entry = Entry {
@@ -164,7 +172,9 @@ mod tests {
                 reported: false,
                 sealed: false,
             };
-            ranges.iter().for_each(|range| entry.add(range.0, range.1));
+            for (start, end) in ranges {
+                entry.add(start, end);
+            }
             assert_eq!(entry.arrived, there, "{name}");
         }
     }

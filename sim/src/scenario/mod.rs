@@ -324,6 +324,8 @@ pub struct Expect {
     /// Most the 99th percentile may be, as a multiple of that without faults divided by the share of capacity
     /// that is left at worst.
     pub p99_us_max_ratio: Option<f64>,
+    /// Most the 99th percentile may be, as a part of what another policy has here.
+    pub p99_us_max_ratio_to: std::collections::BTreeMap<String, f64>,
     /// Longest dip.
     pub dip_ms_max: Option<u64>,
     /// Longest time from a rail's restoration to its first good probe.

@@ -5,4 +5,5 @@ mod demo;
 mod ghost;
 mod harness;
 mod serve;
+mod sim;
 mod usage;

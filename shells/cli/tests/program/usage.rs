@@ -5,7 +5,7 @@ use crate::harness::run;
 #[test]
 fn wrong_values_are_usage_errors_that_name_flag_and_value() {
     // (line, what the error names)
-    let cases: [(&str, &[&str]); 16] = [
+    let cases: [(&str, &[&str]); 18] = [
         ("", &["Usage"]),
         ("fly", &["fly"]),
         ("bench --block 64KB", &["--block", "64KB", "64KiB"]),
@@ -27,6 +27,11 @@ fn wrong_values_are_usage_errors_that_name_flag_and_value() {
         ),
         ("bench --rails eth0", &["--rails", "eth0", "IP address"]),
         ("serve --memory much", &["--memory", "much", "64KiB"]),
+        ("sim run nowhere", &["nowhere", "sim list"]),
+        (
+            "sim run incast --policy best",
+            &["--policy", "best", "round-robin"],
+        ),
         ("demo --seconds 1", &["--seconds", "1", "at least 2"]),
     ];
     for (line, parts) in cases {
@@ -53,7 +58,7 @@ fn a_benchmark_without_a_cell_that_fits_is_a_usage_error() {
 
 #[test]
 fn help_goes_to_standard_output() {
-    for command in ["", "demo ", "serve ", "bench "] {
+    for command in ["", "demo ", "serve ", "bench ", "sim ", "sim run "] {
         let ended = run(&format!("{command}--help")).expect(0);
         assert!(ended.stdout.contains("Example"), "{ended:?}");
     }

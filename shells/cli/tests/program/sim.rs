@@ -1,0 +1,88 @@
+//! `polyrail sim`: what scripts rely on.
+
+use crate::harness::run;
+
+#[test]
+fn the_list_is_one_name_a_line_and_each_can_be_described() {
+    let names = run("sim list").expect(0).stdout;
+    assert!(names.lines().any(|name| name == "fig10-rail-fails"));
+    assert!(names.lines().all(|name| !name.contains(' ')));
+    let long = run("sim list --long").expect(0).stdout;
+    for (name, line) in names.lines().zip(long.lines()) {
+        assert!(line.starts_with(name) && line.len() > name.len(), "{line}");
+    }
+}
+
+#[test]
+fn a_run_is_one_json_object_with_all_fields_and_the_same_again() {
+    let once = run("sim run small-requests --json --seed 5")
+        .expect(0)
+        .stdout;
+    assert_eq!(
+        once,
+        run("sim run small-requests --json --seed 5")
+            .expect(0)
+            .stdout
+    );
+    let object: serde_json::Value = serde_json::from_str(&once).expect("JSON");
+    let names: Vec<_> = object
+        .as_object()
+        .expect("an object")
+        .keys()
+        .cloned()
+        .collect();
+    let mut expected = [
+        "scenario",
+        "policy",
+        "seed",
+        "gbytes_per_sec",
+        "fluid_limit_gbytes_per_sec",
+        "efficiency",
+        "p50_us",
+        "p99_us",
+        "p999_us",
+        "requests",
+        "failed_requests",
+        "violations",
+        "dips",
+        "rails",
+    ];
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+    assert_eq!(
+        (&object["seed"], &object["violations"]),
+        (&5.into(), &0.into())
+    );
+}
+
+#[test]
+fn a_comparison_has_a_row_for_each_scenario_and_policy() {
+    let table = run("sim compare small-requests fig6-gpu-tiers --policies spray,round-robin")
+        .expect(0)
+        .stdout;
+    assert_eq!(table.lines().count(), 5, "{table}");
+    let json = run("sim compare small-requests --json").expect(0).stdout;
+    assert!(json.lines().all(|line| line.starts_with('{')));
+}
+
+#[test]
+fn a_wrong_file_is_a_usage_error_with_its_line() {
+    let path = std::env::temp_dir().join(format!("polyrail-sim-{}.toml", std::process::id()));
+    let file = path.to_str().expect("a path in UTF-8");
+    // (content, what the error names)
+    let cases = [
+        (
+            "name = \"x\"\nduration_ms = 1\nspeed = 3\n",
+            ["line 3", "speed"],
+        ),
+        (
+            "name = \"x\"\nduration_ms = 1\nhost = [{ name = \"a\" }]\ndevice = []\nrail = []\nworkload = [{ from = \"a\", to = \"b\", op = \"write\", block = 1 }]\n",
+            ["line 6", "no host"],
+        ),
+    ];
+    for (content, parts) in cases {
+        std::fs::write(&path, content).expect("a file");
+        run(&format!("sim run {file}")).expect(2).names(&parts);
+    }
+    std::fs::remove_file(&path).expect("the file");
+}

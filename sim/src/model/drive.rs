@@ -1,0 +1,240 @@
+//! What workers do: each follows the order of calls that core asks for.
+
+use polyrail_control::codec::Frame as Letter;
+use polyrail_core::message::Message;
+use polyrail_core::orchestrator::{Event, LaneAction};
+use polyrail_core::report::Status;
+use polyrail_core::time::Instant;
+use polyrail_core::units::LaneId;
+use polyrail_core::work::{Op, Scope, Stop};
+
+use super::agenda::What;
+use super::fabric::Flight;
+use super::{LET_GO_NS, REMOTE, World};
+use crate::setup::{Cut, route_of};
+
+impl World<'_> {
+    /// Makes a worker look as soon as it can.
+    pub(super) fn wake(&mut self, index: u32, at: u64) {
+        let poll_ns = self.setup.engine.poll_us * 1_000;
+        let worker = &mut self.workers[index as usize];
+        let mut at = at.max(worker.busy_until);
+        if poll_ns > 0 && !worker.draining {
+            at = at.next_multiple_of(poll_ns);
+        }
+        if worker.step_at.is_none_or(|step_at| at < step_at) {
+            worker.step_at = Some(at);
+            let ticket = self.order.below(u64::from(u8::MAX)) as u8 + 1;
+            self.agenda
+                .enter_by_lot(at, What::Step { worker: index }, ticket);
+        }
+    }
+
+    pub(super) fn timer(&mut self, index: u32) {
+        let worker = &mut self.workers[index as usize];
+        if worker.timer_at != Some(self.now) {
+            return;
+        }
+        worker.timer_at = None;
+        worker.inbox.timer = true;
+        self.wake(index, self.now);
+    }
+
+    /// A worker takes in what came, or goes on handing out what core wants posted.
+    pub(super) fn step(&mut self, index: u32) {
+        let worker = &mut self.workers[index as usize];
+        if worker.step_at != Some(self.now) {
+            return;
+        }
+        worker.step_at = None;
+        let now = if worker.draining {
+            self.now
+        } else {
+            self.take_in(index)
+        };
+        let worker = &mut self.workers[index as usize];
+        worker.draining = true;
+        match worker
+            .core
+            .poll_post(Instant::from_nanos(now), &mut worker.postings)
+        {
+            Some(lane) => self.post(index, lane, now),
+            None => self.rest(index, now),
+        }
+        if self.options.audit
+            && let Err(violation) = self.workers[index as usize].core.audit()
+        {
+            self.ledger.violation(self.now, violation.to_string());
+        }
+        if self.workers[index as usize].has_news() {
+            self.wake(index, self.now);
+        }
+    }
+
+    /// Hands in what came. Until when that keeps the worker busy.
+    fn take_in(&mut self, index: u32) -> u64 {
+        let at = Instant::from_nanos(self.now);
+        let worker = &mut self.workers[index as usize];
+        let inbox = &mut worker.inbox;
+        let cost_ns = inbox.completions.len() as u64 * self.setup.engine.completion_ns;
+        for completion in &mut inbox.completions {
+            completion.at = at;
+        }
+        worker.core.handle_completions(at, &inbox.completions);
+        inbox.completions.clear();
+        for (lane, epoch, fact) in inbox.lanes.drain(..) {
+            worker.core.handle_lane(at, lane, epoch, fact);
+        }
+        for (peer, frame) in inbox.frames.drain(..) {
+            worker.core.handle_frame(at, peer, &frame);
+        }
+        if std::mem::take(&mut inbox.woken) {
+            worker.core.handle_wake();
+        }
+        inbox.timer = false;
+        let submitters = std::mem::take(&mut inbox.submitters);
+        for submitter in &submitters {
+            self.submit(index, *submitter);
+        }
+        self.workers[index as usize].core.handle_timeout(at);
+        self.now + cost_ns
+    }
+
+    /// Posts what core has handed out.
+    fn post(&mut self, index: u32, id: LaneId, now: u64) {
+        let worker = &mut self.workers[index as usize];
+        let lane = self.first_lane[index as usize] + u32::from(id.rail().0);
+        let rail = self.lanes[lane as usize].rail as usize;
+        let epoch = worker.postings.epoch;
+        let mut at = now;
+        for work in &worker.postings.works {
+            at += self.setup.engine.post_ns;
+            let route = route_of(rail, work.op == Op::Read) as u32;
+            let offset = (work.remote.segment == REMOTE).then_some(work.remote.offset);
+            self.fabric.launch(
+                &mut self.agenda,
+                at,
+                Flight::new(lane, epoch.0, route, work, offset),
+            );
+        }
+        let count = worker.postings.works.len();
+        worker
+            .core
+            .handle_posted(Instant::from_nanos(at), id, epoch, count, Stop::All);
+        worker.busy_until = at;
+        if self.cuts[rail] == Cut::Error {
+            let at = at + self.setup.timing.error_us * 1_000;
+            self.agenda.enter(
+                at,
+                What::Errors {
+                    lane,
+                    epoch: epoch.0,
+                },
+            );
+        }
+    }
+
+    /// Nothing is left to post: does the rest of what core asks for, and sleeps.
+    fn rest(&mut self, index: u32, now: u64) {
+        let at = Instant::from_nanos(now);
+        while let Some(action) = self.workers[index as usize].core.poll_lane() {
+            self.act(index, action);
+        }
+        while let Some(message) = self.workers[index as usize].core.poll_message(at) {
+            let Message::Fence { peer, lane, epoch } = message;
+            let frame = Letter::Fence {
+                lane: lane.0,
+                epoch: epoch.0,
+            };
+            let engine = self.workers[index as usize].engine as u32;
+            self.send(engine, u32::from(peer.0), &frame, |letter| {
+                What::LetterFar { letter }
+            });
+        }
+        while let Some(event) = self.workers[index as usize].core.poll_event() {
+            self.event(index, event, now);
+        }
+        let worker = &mut self.workers[index as usize];
+        worker.draining = false;
+        worker.busy_until = now;
+        if let Some((due, _)) = worker.core.poll_timeout() {
+            let due = due.as_nanos().max(now + 1);
+            if worker.timer_at.is_none_or(|at| due < at) {
+                worker.timer_at = Some(due);
+                self.agenda.enter(due, What::Timer { worker: index });
+            }
+        }
+    }
+
+    fn act(&mut self, index: u32, action: LaneAction) {
+        let at = self.now;
+        let first = self.first_lane[index as usize];
+        match action {
+            LaneAction::Open { lane, epoch, .. } => {
+                let lane = first + u32::from(lane.rail().0);
+                self.lanes[lane as usize].epoch = epoch.0;
+                let opens_at = at + self.setup.timing.open_us * 1_000;
+                self.agenda.enter(
+                    opens_at,
+                    What::Opens {
+                        lane,
+                        epoch: epoch.0,
+                    },
+                );
+            }
+            LaneAction::Fence {
+                lane,
+                epoch,
+                scope: Scope::Local,
+            } => {
+                let lane = first + u32::from(lane.rail().0);
+                let row = &mut self.lanes[lane as usize];
+                row.let_go = row.let_go.max(epoch.0);
+                self.agenda.enter(
+                    at + LET_GO_NS,
+                    What::LetGo {
+                        lane,
+                        epoch: epoch.0,
+                    },
+                );
+            }
+            // The other fact comes by a frame; nothing is posted on a lane that is closed.
+            LaneAction::Fence {
+                scope: Scope::Remote,
+                ..
+            }
+            | LaneAction::Close { .. } => {}
+        }
+    }
+
+    fn event(&mut self, index: u32, event: Event, now: u64) {
+        let worker = &mut self.workers[index as usize];
+        let engine = &self.setup.engines[worker.engine];
+        match event {
+            Event::RequestDone { request, tag } => {
+                if let Some(report) = worker.core.take(request) {
+                    self.ledger.reported(now, tag, &report);
+                    self.history.requests += 1;
+                    self.history.failed_requests += u64::from(report.status != Status::Completed);
+                    self.last_report_at = self.last_report_at.max(now);
+                }
+            }
+            Event::BatchDone { batch, tag } => {
+                if worker.core.take_batch(batch).is_some() {
+                    self.batch_done(tag as u32, now);
+                }
+            }
+            Event::Settled { tag } => self.ledger.settled(tag),
+            Event::RailChanged { rail, state, .. } => {
+                let rail = engine.rails[rail.index()];
+                self.history.rail_states.push((now, rail, state));
+            }
+            Event::PeerChanged { .. } => {}
+            Event::WakeWorker { worker } => {
+                let other = engine.first_worker + usize::from(worker);
+                self.workers[other].inbox.woken = true;
+                self.wake(other as u32, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What slices do on their way.
+
+use polyrail_core::time::Instant;
+use polyrail_core::units::Epoch;
+use polyrail_core::work::{Cause, Completion, Op, Outcome};
+
+use super::agenda::{LaneIndex, What};
+use super::fabric::Flight;
+use super::{BUCKET_NS, World};
+use crate::setup::Cut;
+
+impl World<'_> {
+    /// A slice has passed all servers.
+    pub(super) fn departs(&mut self, index: u32, travels_ns: u64) {
+        let Some(lane) = self.fabric.flight(index).map(|flight| flight.lane) else {
+            return;
+        };
+        let row = &mut self.lanes[lane as usize];
+        row.arrives_at = row.arrives_at.max(self.now + travels_ns);
+        self.agenda
+            .enter(row.arrives_at, What::Arrives { flight: index });
+    }
+
+    pub(super) fn arrives(&mut self, index: u32) {
+        let Some(flight) = self.fabric.flight(index) else {
+            return;
+        };
+        let rail = self.fabric.rail_of(flight) as usize;
+        if self.cuts[rail] != Cut::No {
+            self.stuck[rail].push(index);
+            return;
+        }
+        let Some(flight) = self.fabric.land(index) else {
+            return;
+        };
+        let now = self.now;
+        let row = &self.lanes[flight.lane as usize];
+        let let_go = row.let_go >= flight.epoch;
+        let lands = self.far.lands(flight.lane, flight.epoch) && !(flight.op == Op::Read && let_go);
+        if !lands {
+            return;
+        }
+        if let Some(offset) = flight.offset {
+            self.ledger.arrived(now, offset, u64::from(flight.length));
+        }
+        if let_go {
+            return;
+        }
+        if flight.offset.is_some() {
+            self.history.slices += 1;
+            let bucket = (now / BUCKET_NS) as usize;
+            if self.history.buckets.len() <= bucket {
+                self.history
+                    .buckets
+                    .resize(bucket + 1, vec![0; self.cuts.len()]);
+            }
+            self.history.buckets[bucket][rail] += u64::from(flight.length);
+        }
+        self.completion(&flight, Outcome::Success);
+    }
+
+    fn completion(&mut self, flight: &Flight, outcome: Outcome) {
+        let (worker, lane) = {
+            let row = &self.lanes[flight.lane as usize];
+            (row.worker, row.id)
+        };
+        let at = Instant::from_nanos(self.now);
+        let completion = Completion {
+            lane,
+            epoch: Epoch(flight.epoch),
+            cookie: flight.cookie,
+            at,
+            outcome,
+        };
+        self.workers[worker as usize]
+            .inbox
+            .completions
+            .push(completion);
+        self.wake(worker, self.now);
+    }
+
+    /// The near side's device gives up what it has posted on a lane of a rail that is cut.
+    pub(super) fn errors(&mut self, lane: LaneIndex, epoch: u32) {
+        let row = &mut self.lanes[lane as usize];
+        if row.let_go >= epoch {
+            return;
+        }
+        let mut flights: Vec<Flight> = self.fabric.on_lane(lane, epoch).copied().collect();
+        if flights.is_empty() {
+            return;
+        }
+        row.let_go = epoch;
+        flights.sort_unstable_by_key(|flight| flight.number);
+        for (index, flight) in flights.iter().enumerate() {
+            let cause = if index == 0 {
+                Cause::RetryExceeded
+            } else {
+                Cause::Flushed
+            };
+            self.completion(flight, Outcome::Error(cause));
+        }
+    }
+
+    /// The fabric changes.
+    pub(super) fn change(&mut self, index: usize) {
+        let interval = &self.setup.intervals[index];
+        for (server, rate) in interval.bytes_per_sec.iter().enumerate() {
+            self.fabric
+                .set_rate(&mut self.agenda, self.now, server, *rate);
+        }
+        for rail in 0..interval.cuts.len() {
+            let (before, cut) = (self.cuts[rail], interval.cuts[rail]);
+            self.cuts[rail] = cut;
+            if cut == Cut::Error && before != cut {
+                self.fail_lanes(rail);
+            }
+            if cut == Cut::No && before != cut {
+                let travels_ns = self.setup.delay_ns(rail);
+                for flight in std::mem::take(&mut self.stuck[rail]) {
+                    self.departs(flight, travels_ns);
+                }
+            }
+        }
+    }
+
+    /// All lanes of a rail will see errors.
+    fn fail_lanes(&mut self, rail: usize) {
+        let at = self.now + self.setup.timing.error_us * 1_000;
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].rail as usize == rail {
+                let epoch = self.lanes[lane].epoch;
+                self.agenda.enter(
+                    at,
+                    What::Errors {
+                        lane: lane as u32,
+                        epoch,
+                    },
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! From a scenario's names to numbers: servers, routes, engines, submitters, and how capacities change.
+
+mod faults;
+mod load;
+mod names;
+mod servers;
+
+use polyrail_core::work::Op;
+use toml::Spanned;
+
+use crate::model::chance::Jitter;
+use crate::model::fabric::Route;
+use crate::scenario::{Scenario, ScenarioError};
+use load::routes_between;
+
+/// Limits that keep a mistyped number from taking all memory.
+const DEVICES_MAX: u16 = 1024;
+const WORKERS_MAX: u16 = 64;
+const DURATION_MS_MAX: u64 = 3_600_000;
+
+/// No time of a table is above this.
+const TIME_NS_MAX: u64 = 60_000_000_000;
+/// Workers of all engines: each has tables of a megabyte.
+const WORKERS_ALL_MAX: usize = 512;
+/// Rails, and spans of faults, of one scenario.
+const RAILS_MAX: usize = 4_096;
+const WINDOWS_MAX: usize = 10_000;
+
+const MS: f64 = 1_000_000.0;
+/// One in parts per million.
+pub(crate) const PPM: u64 = 1_000_000;
+
+/// A device, by name and number.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    /// `host/device`.
+    pub(crate) name: String,
+    pub(crate) host: usize,
+    pub(crate) numa: Option<u16>,
+    pub(crate) bytes_per_sec: u64,
+    pub(crate) delay_ns: u64,
+    pub(crate) queue_depth: u16,
+}
+
+/// A rail: two devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rail {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+/// One process on one host.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    pub(crate) host: usize,
+    /// The host of each of its peers.
+    pub(crate) peers: Vec<usize>,
+    /// Its rails, by their number in it.
+    pub(crate) rails: Vec<usize>,
+    /// The peer at the far end of each.
+    pub(crate) rail_peers: Vec<u16>,
+    /// The first of its workers.
+    pub(crate) first_worker: usize,
+}
+
+/// A closed loop.
+#[derive(Clone, Debug)]
+pub(crate) struct Submitter {
+    pub(crate) engine: usize,
+    /// Its worker, of all.
+    pub(crate) worker: usize,
+    pub(crate) peer: u16,
+    /// Index of its plan in its engine.
+    pub(crate) plan: u32,
+    pub(crate) op: Op,
+    pub(crate) block: u64,
+    pub(crate) batch: u32,
+    /// Batches, if they are counted.
+    pub(crate) count: Option<u64>,
+    pub(crate) starts_at: u64,
+    /// No batch starts from then on.
+    pub(crate) stops_at: u64,
+}
+
+/// A pair of hosts that a workload joins, in one direction: what the fluid limit calls a commodity.
+#[derive(Clone, Debug)]
+pub(crate) struct Commodity {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) starts_at: u64,
+    /// Routes that can carry it.
+    pub(crate) routes: Vec<usize>,
+}
+
+/// A plan of an engine: a peer, and which of its rails are how far from the memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlanOf {
+    pub(crate) engine: usize,
+    pub(crate) peer: u16,
+    /// The engine's rail numbers, and tiers.
+    pub(crate) rails: Vec<(u16, u8)>,
+}
+
+/// How a rail is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cut {
+    No,
+    Silent,
+    Error,
+}
+
+/// A span of time in which nothing changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Interval {
+    pub(crate) starts_at: u64,
+    /// By server.
+    pub(crate) bytes_per_sec: Vec<u64>,
+    /// By rail.
+    pub(crate) cuts: Vec<Cut>,
+}
+
+/// Everything a run needs, checked.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub(crate) name: String,
+    pub(crate) seed: u64,
+    pub(crate) ends_at: u64,
+    pub(crate) engine: crate::scenario::Engine,
+    pub(crate) jitter: Jitter,
+    pub(crate) timing: crate::scenario::Timing,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) rails: Vec<Rail>,
+    /// By server: whether chance has a part in it.
+    pub(crate) jitters: Vec<bool>,
+    /// Two for each rail: from `from` to `to`, and back.
+    pub(crate) routes: Vec<Route>,
+    pub(crate) engines: Vec<Engine>,
+    pub(crate) plans: Vec<PlanOf>,
+    pub(crate) submitters: Vec<Submitter>,
+    pub(crate) commodities: Vec<Commodity>,
+    pub(crate) intervals: Vec<Interval>,
+}
+
+/// The number of a rail's route in one direction.
+pub(crate) const fn route_of(rail: usize, back: bool) -> usize {
+    2 * rail + back as usize
+}
+
+/// Resolves a scenario's names, table by table.
+struct Builder<'a> {
+    text: &'a str,
+    scenario: &'a Scenario,
+    hosts: Vec<&'a str>,
+    devices: Vec<Device>,
+    rails: Vec<Rail>,
+    /// By bottleneck: its rate and members.
+    bottlenecks: Vec<(u64, Vec<usize>)>,
+}
+
+type Checked<T> = Result<T, ScenarioError>;
+
+impl Setup {
+    /// Checks a scenario and numbers what is in it. `text` is its file, for the lines of errors.
+    pub fn new(text: &str, scenario: &Scenario, seed: Option<u64>) -> Result<Self, ScenarioError> {
+        let builder = Builder {
+            text,
+            scenario,
+            hosts: Vec::new(),
+            devices: Vec::new(),
+            rails: Vec::new(),
+            bottlenecks: Vec::new(),
+        };
+        builder.build(seed.unwrap_or(scenario.seed))
+    }
+
+    /// The setup as it is at the start, for good: without the faults that come later.
+    pub fn undisturbed(&self) -> Self {
+        Self {
+            intervals: self.intervals[..1].to_vec(),
+            ..self.clone()
+        }
+    }
+
+    /// Lets submitters stop after so many milliseconds at the latest.
+    pub fn shorten(&mut self, duration_ms: u64) {
+        self.ends_at = self.ends_at.min(duration_ms.saturating_mul(1_000_000));
+        for submitter in &mut self.submitters {
+            submitter.stops_at = submitter.stops_at.min(self.ends_at);
+        }
+    }
+
+    /// The commodity that a submitter's bytes belong to.
+    pub(crate) fn commodity_of(&self, submitter: usize) -> usize {
+        let row = &self.submitters[submitter];
+        let engine = &self.engines[row.engine];
+        let (near, far) = (engine.host, engine.peers[usize::from(row.peer)]);
+        let ends = if row.op == Op::Read {
+            (far, near)
+        } else {
+            (near, far)
+        };
+        self.commodities
+            .iter()
+            .position(|commodity| (commodity.from, commodity.to) == ends)
+            .unwrap_or(0)
+    }
+
+    /// How many workers there are in all.
+    pub(crate) fn workers(&self) -> usize {
+        self.engines.len() * usize::from(*self.engine.workers.get_ref())
+    }
+
+    /// `host/device>host/device`.
+    pub(crate) fn rail_name(&self, rail: usize) -> String {
+        let Rail { from, to } = self.rails[rail];
+        format!("{}>{}", self.devices[from].name, self.devices[to].name)
+    }
+
+    /// Base delay of a rail.
+    pub(crate) fn delay_ns(&self, rail: usize) -> u64 {
+        let Rail { from, to } = self.rails[rail];
+        self.devices[from].delay_ns + self.devices[to].delay_ns
+    }
+
+    /// Nominal rate of a rail.
+    pub(crate) fn nominal(&self, rail: usize) -> u64 {
+        let Rail { from, to } = self.rails[rail];
+        self.devices[from]
+            .bytes_per_sec
+            .min(self.devices[to].bytes_per_sec)
+    }
+}
+
+impl<'a> Builder<'a> {
+    fn error<T, U>(&self, at: &Spanned<U>, message: impl Into<String>) -> Checked<T> {
+        Err(ScenarioError::at(self.text, at.span(), message))
+    }
+
+    fn build(mut self, seed: u64) -> Checked<Setup> {
+        let scenario = self.scenario;
+        if scenario.duration_ms == 0 || scenario.duration_ms > DURATION_MS_MAX {
+            let text = format!("duration_ms is 1 to {DURATION_MS_MAX}");
+            return Err(ScenarioError { line: 0, text });
+        }
+        self.within(&scenario.engine.workers, 1, WORKERS_MAX, "workers")?;
+        self.limits()?;
+        self.hosts()?;
+        self.devices()?;
+        self.rails()?;
+        self.bottlenecks()?;
+        let ends_at = scenario.duration_ms * 1_000_000;
+        let mut setup = Setup {
+            name: scenario.name.clone(),
+            seed,
+            ends_at,
+            engine: scenario.engine.clone(),
+            jitter: Jitter {
+                service_percent: scenario.jitter.service_percent.min(100),
+                outlier_one_in: scenario.jitter.outlier_one_in,
+                outlier_factor: scenario.jitter.outlier_factor.clamp(1, 1_000),
+                delay_percent: scenario.jitter.delay_percent,
+            },
+            timing: scenario.timing.clone(),
+            devices: self.devices.clone(),
+            rails: self.rails.clone(),
+            jitters: Vec::new(),
+            routes: Vec::new(),
+            engines: Vec::new(),
+            plans: Vec::new(),
+            submitters: Vec::new(),
+            commodities: Vec::new(),
+            intervals: Vec::new(),
+        };
+        self.workloads(&mut setup)?;
+        self.servers(&mut setup, seed)?;
+        for index in 0..setup.commodities.len() {
+            let Commodity { from, to, .. } = setup.commodities[index];
+            setup.commodities[index].routes = routes_between(&setup, from, to);
+        }
+        Ok(setup)
+    }
+
+    /// Numbers without a place of their own in the checks of tables.
+    fn limits(&self) -> Checked<()> {
+        let (engine, timing) = (&self.scenario.engine, &self.scenario.timing);
+        let times_ns = [
+            engine.post_ns,
+            engine.completion_ns,
+            engine.poll_us.saturating_mul(1_000),
+            timing.open_us.saturating_mul(1_000),
+            timing.control_us.saturating_mul(1_000),
+            timing.fence_us.saturating_mul(1_000),
+            timing.error_us.saturating_mul(1_000),
+            timing.heartbeat_ms.saturating_mul(1_000_000),
+        ];
+        let factors = [engine.believed_rate_factor, engine.believed_delay_factor];
+        let text = if times_ns.iter().any(|time| *time > TIME_NS_MAX) {
+            "no time in [engine] and [timing] is above a minute"
+        } else if !factors
+            .iter()
+            .all(|factor| (0.000_1..=10_000.0).contains(factor))
+        {
+            "believed factors are 0.0001 to 10000"
+        } else if self.scenario.jitter.delay_percent > 100_000 {
+            "delay_percent is at most 100000"
+        } else {
+            return Ok(());
+        };
+        Err(ScenarioError {
+            line: 0,
+            text: text.to_owned(),
+        })
+    }
+
+    fn within<T: PartialOrd + std::fmt::Display + Copy>(
+        &self,
+        value: &Spanned<T>,
+        min: T,
+        max: T,
+        what: &str,
+    ) -> Checked<T> {
+        let got = *value.get_ref();
+        if got >= min && got <= max {
+            return Ok(got);
+        }
+        self.error(value, format!("{what} is {min} to {max}, not {got}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+name = "two"
+duration_ms = 10
+[[host]]
+name = "a"
+[[host]]
+name = "b"
+[[device]]
+host = "a"
+name = "nic"
+count = 2
+rate_gbits_per_sec = 200
+[[device]]
+host = "b"
+name = "nic"
+count = 2
+rate_gbits_per_sec = 200
+delay_us = 3
+[[rail]]
+from = "a/nic*"
+to = "b/nic*"
+[[workload]]
+from = "a"
+to = "b"
+op = "write"
+block = "1MiB"
+"#;
+
+    fn setup(text: &str) -> Checked<Setup> {
+        Setup::new(text, &Scenario::parse(text)?, None)
+    }
+
+    #[test]
+    fn rails_of_their_own_are_one_server_each() {
+        let setup = setup(GOOD).unwrap();
+        assert_eq!(setup.rails.len(), 2);
+        assert_eq!(setup.rail_name(1), "a/nic1>b/nic1");
+        assert_eq!(
+            (setup.nominal(0), setup.delay_ns(0)),
+            (25_000_000_000, 3_000)
+        );
+        assert!(setup.routes.iter().all(|route| route.servers.len() == 1));
+        assert_eq!(setup.commodities[0].routes, [0, 2]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        // (name, what to replace, by what, line, part of the text)
+        let cases = [
+            (
+                "unknown key",
+                "delay_us = 3",
+                "delai_us = 3",
+                18,
+                "unknown field",
+            ),
+            (
+                "wrong type",
+                "duration_ms = 10",
+                "duration_ms = \"x\"",
+                3,
+                "invalid type",
+            ),
+            ("not TOML", "duration_ms = 10", "duration_ms =", 3, ""),
+            ("missing key", "name = \"two\"\n", "", 1, "name"),
+            (
+                "no such host",
+                "to = \"b\"\n",
+                "to = \"c\"\n",
+                24,
+                "no host",
+            ),
+            (
+                "no such device",
+                "to = \"b/nic*\"",
+                "to = \"b/eth*\"",
+                21,
+                "b/nic0",
+            ),
+            (
+                "lists of different length",
+                "to = \"b/nic*\"",
+                "to = \"b/nic0\"",
+                20,
+                "2 devices against 1",
+            ),
+            (
+                "two hosts of one name",
+                "name = \"b\"",
+                "name = \"a\"",
+                7,
+                "two hosts",
+            ),
+            (
+                "out of range",
+                "rate_gbits_per_sec = 200\n[[device]]",
+                "rate_gbits_per_sec = 0\n[[device]]",
+                12,
+                "rate_gbits_per_sec",
+            ),
+            (
+                "not a size",
+                "block = \"1MiB\"",
+                "block = \"1mb\"",
+                26,
+                "block",
+            ),
+            (
+                "not a number",
+                "delay_us = 3",
+                "delay_us = nan",
+                15,
+                "delay_us",
+            ),
+        ];
+        for (name, from, to, line, part) in cases {
+            let text = GOOD.replace(from, to);
+            let error = setup(&text).expect_err(name);
+            assert!(
+                error.line == line && error.text.contains(part),
+                "{name}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_faults_are_said_too() {
+        // (name, fault, part of the text)
+        let cases = [
+            (
+                "unknown kind",
+                "at_ms = 1\nkind = \"melt\"\ntarget = \"a/nic0\"",
+                "unknown variant",
+            ),
+            (
+                "no factor",
+                "at_ms = 1\nkind = \"slow\"\ntarget = \"a/nic0\"",
+                "needs a factor",
+            ),
+            (
+                "cut with factor",
+                "at_ms = 1\nkind = \"silent\"\ntarget = \"a/nic0\"\nfactor = 0.5",
+                "no factor",
+            ),
+            (
+                "no such rail",
+                "at_ms = 1\nkind = \"silent\"\ntarget = \"a/nic0>b/nic1\"",
+                "no rail",
+            ),
+            (
+                "one rail slowed",
+                "at_ms = 1\nkind = \"slow\"\nfactor = 0.5\ntarget = \"a/nic0>b/nic0\"",
+                "slow its device",
+            ),
+            (
+                "repeats without a period",
+                "at_ms = 1\nkind = \"error\"\ntarget = \"a/nic0\"\ntimes = 2",
+                "every_ms",
+            ),
+            (
+                "before the start",
+                "at_ms = -1\nkind = \"error\"\ntarget = \"a/nic0\"",
+                "at_ms",
+            ),
+        ];
+        for (name, fault, part) in cases {
+            let text = format!("{GOOD}[[fault]]\n{fault}\n");
+            let error = setup(&text).expect_err(name);
+            assert!(
+                error.line > 26 && error.text.contains(part),
+                "{name}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn faults_make_intervals() {
+        let faults = r#"
+[[fault]]
+at_ms = 2
+for_ms = 3
+kind = "slow"
+target = "a/nic0"
+factor = 0.25
+[[fault]]
+at_ms = 4
+kind = "silent"
+target = "a/nic1>b/nic1"
+"#;
+        let setup = setup(&format!("{GOOD}{faults}")).unwrap();
+        let starts: Vec<_> = setup
+            .intervals
+            .iter()
+            .map(|row| row.starts_at / 1_000_000)
+            .collect();
+        assert_eq!(starts, [0, 2, 4, 5]);
+        let server = setup.routes[0].servers[0] as usize;
+        let rates: Vec<_> = setup
+            .intervals
+            .iter()
+            .map(|row| row.bytes_per_sec[server] / 1_000_000)
+            .collect();
+        assert_eq!(rates, [25_000, 6_250, 6_250, 25_000]);
+        assert_eq!(setup.intervals[3].cuts, [Cut::No, Cut::Silent]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Hosts, devices, rails and bottlenecks, by name and number.
+
+use toml::Spanned;
+
+use super::{Builder, Checked, DEVICES_MAX, Device, RAILS_MAX, Rail};
+
+impl Builder<'_> {
+    pub(super) fn hosts(&mut self) -> Checked<()> {
+        for host in &self.scenario.host {
+            let name = host.name.get_ref().as_str();
+            if name.is_empty() || name.contains(['/', '>', '*']) {
+                return self.error(
+                    &host.name,
+                    format!("{name:?} cannot name a host: '/', '>' and '*' have a meaning"),
+                );
+            }
+            if self.hosts.contains(&name) {
+                return self.error(&host.name, format!("there are two hosts {name:?}"));
+            }
+            self.hosts.push(name);
+        }
+        Ok(())
+    }
+
+    pub(super) fn host(&self, name: &Spanned<String>) -> Checked<usize> {
+        match self.hosts.iter().position(|host| host == name.get_ref()) {
+            Some(host) => Ok(host),
+            None => self.error(name, format!("there is no host {:?}", name.get_ref())),
+        }
+    }
+
+    pub(super) fn rate(&self, gbits: &Spanned<f64>) -> Checked<u64> {
+        let rate = self.within(gbits, 0.001, 100_000.0, "rate_gbits_per_sec")?;
+        Ok((rate * 125_000_000.0) as u64)
+    }
+
+    pub(super) fn devices(&mut self) -> Checked<()> {
+        for device in &self.scenario.device {
+            let host = self.host(&device.host)?;
+            if let Some(numa) = &device.numa {
+                self.within(
+                    numa,
+                    0,
+                    self.scenario.host[host].numa.saturating_sub(1),
+                    "numa",
+                )?;
+            }
+            self.within(&device.queue_depth, 1, 4096, "queue_depth")?;
+            let delay_us = device.delay_us;
+            if !(0.0..=1_000_000.0).contains(&delay_us) {
+                return self.error(
+                    &device.name,
+                    format!("delay_us is 0 to 1000000, not {delay_us}"),
+                );
+            }
+            let count = match &device.count {
+                Some(count) => Some(self.within(count, 1, DEVICES_MAX, "count")?),
+                None => None,
+            };
+            let bytes_per_sec = self.rate(&device.rate_gbits_per_sec)?;
+            for number in 0..count.unwrap_or(1) {
+                let number = count.map_or(String::new(), |_| number.to_string());
+                let name = format!("{}/{}{number}", self.hosts[host], device.name.get_ref());
+                if device.name.get_ref().contains(['/', '>', '*'])
+                    || self.devices.iter().any(|other| other.name == name)
+                {
+                    return self.error(
+                        &device.name,
+                        format!(
+                            "device {name:?} is there already, or its name has '/', '>' or '*'"
+                        ),
+                    );
+                }
+                self.devices.push(Device {
+                    name,
+                    host,
+                    numa: device.numa.as_ref().map(|numa| *numa.get_ref()),
+                    bytes_per_sec,
+                    delay_ns: (delay_us * 1_000.0) as u64,
+                    queue_depth: *device.queue_depth.get_ref(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Devices that a name means, by number.
+    pub(super) fn named(&self, name: &str) -> Vec<usize> {
+        let fits = |device: &Device| match name.strip_suffix('*') {
+            Some(start) => device.name.starts_with(start),
+            None => device.name == name,
+        };
+        (0..self.devices.len())
+            .filter(|index| fits(&self.devices[*index]))
+            .collect()
+    }
+
+    pub(super) fn some_named(&self, name: &Spanned<String>) -> Checked<Vec<usize>> {
+        let found = self.named(name.get_ref());
+        if found.is_empty() {
+            let known: Vec<_> = self
+                .devices
+                .iter()
+                .map(|device| device.name.as_str())
+                .take(8)
+                .collect();
+            return self.error(
+                name,
+                format!(
+                    "there is no device {:?}; there are {} …",
+                    name.get_ref(),
+                    known.join(", ")
+                ),
+            );
+        }
+        Ok(found)
+    }
+
+    pub(super) fn rails(&mut self) -> Checked<()> {
+        for rail in &self.scenario.rail {
+            let (from, to) = (self.some_named(&rail.from)?, self.some_named(&rail.to)?);
+            if !rail.all && from.len() != to.len() {
+                let text = format!(
+                    "{} devices against {}: list as many on both sides, or say all = true",
+                    from.len(),
+                    to.len()
+                );
+                return self.error(&rail.from, text);
+            }
+            for (i, from) in from.iter().copied().enumerate() {
+                for (j, to) in to.iter().copied().enumerate() {
+                    if !rail.all && i != j {
+                        continue;
+                    }
+                    if self.devices[from].host == self.devices[to].host {
+                        return self.error(&rail.to, "a rail joins two hosts");
+                    }
+                    if self.rails.len() == RAILS_MAX {
+                        return self.error(&rail.from, format!("more than {RAILS_MAX} rails"));
+                    }
+                    self.rails.push(Rail { from, to });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn bottlenecks(&mut self) -> Checked<()> {
+        for bottleneck in &self.scenario.bottleneck {
+            let rate = self.rate(&bottleneck.rate_gbits_per_sec)?;
+            let mut members = Vec::new();
+            for member in &bottleneck.members {
+                members.extend(self.some_named(member)?);
+            }
+            self.bottlenecks.push((rate, members));
+        }
+        Ok(())
+    }
+}
