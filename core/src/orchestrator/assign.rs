@@ -170,7 +170,7 @@ impl Orchestrator<'_> {
                 .min(shares.slice_bytes);
             let next = Next { length, ..new };
             let has_room = self
-                .candidate(rail, &next)
+                .candidate(rail, &next, self.shared.line(self.config.worker))
                 .is_some_and(|candidate| candidate.has_room);
             if has_room && self.bind_to(now, rail.rail, next) == Bound::Yes {
                 let mut left = shares;

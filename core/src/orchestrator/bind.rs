@@ -4,6 +4,7 @@ use super::attempt::{Attempt, Load};
 use super::lane::Phase;
 use super::{Orchestrator, Policy, Reason};
 use crate::plan::{PLAN_RAILS_MAX, PlanRail};
+use crate::rail::Line;
 use crate::rail::health::RailState;
 use crate::rail::select::{self, Candidate, Usable};
 use crate::slice;
@@ -234,9 +235,10 @@ impl Orchestrator<'_> {
     }
 
     fn bind_next(&mut self, now: Instant, peer: PeerId, rails: &Rails, next: Next) -> Bound {
+        let line = self.shared.line(self.config.worker);
         let mut candidates = heapless::Vec::<Candidate, PLAN_RAILS_MAX>::new();
         for rail in rails.iter().filter(|rail| next.avoid != Some(rail.rail)) {
-            if let Some(candidate) = self.candidate(*rail, &next) {
+            if let Some(candidate) = self.candidate(*rail, &next, line) {
                 let _ = candidates.push(candidate);
             }
         }
@@ -320,7 +322,7 @@ impl Orchestrator<'_> {
     }
 
     /// A healthy rail with an open lane, as the policy sees it.
-    pub(super) fn candidate(&self, rail: PlanRail, next: &Next) -> Option<Candidate> {
+    pub(super) fn candidate(&self, rail: PlanRail, next: &Next, line: Line) -> Option<Candidate> {
         let PlanRail { rail, tier } = rail;
         let lane = self
             .lanes
@@ -332,7 +334,7 @@ impl Orchestrator<'_> {
         // A slice that was sent before is cut already.
         let fits = !next.again || next.length <= lane.work_bytes_max();
         let length = next.length.min(lane.work_bytes_max());
-        let has_room = lane.room_works() > 0 && fits && self.has_window(rail, length);
+        let has_room = lane.room_works() > 0 && fits && self.has_window(rail, length, line);
         Some(Candidate {
             rail,
             tier,
@@ -347,7 +349,7 @@ impl Orchestrator<'_> {
 
     /// Whether a rail's window has room for this worker: whoever has waited longest may use all of it, the
     /// others share. An empty lane may always have one slice while the rail is not far over its window.
-    fn has_window(&self, rail: RailId, length: u32) -> bool {
+    fn has_window(&self, rail: RailId, length: u32, line: Line) -> bool {
         let own = self
             .lanes
             .get(rail.index())
@@ -358,13 +360,11 @@ impl Orchestrator<'_> {
             return true;
         }
         let window = self.shared.window_bytes(rail);
-        let (waiting, oldest) = self.shared.waiting(self.config.worker);
-        let share = if oldest {
-            window
+        let (share, ceiling) = if line.is_first {
+            (window, window + window / 2)
         } else {
-            (window / waiting.max(1)).max(length)
+            ((window / line.waiting.max(1)).max(length), window)
         };
-        let ceiling = if oldest { window + window / 2 } else { window };
         (own + length <= share && all + length <= ceiling) || (own == 0 && all < 2 * window)
     }
 
@@ -374,11 +374,10 @@ impl Orchestrator<'_> {
         2 * self.shared.window_bytes(rail) + u64::from(self.shared.slice_bytes())
     }
 
-    /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more
-    /// bytes wait than the open ones can have in flight. Whether any rail is usable or about to be.
+    /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more than
+    /// one slice waits. Whether any rail is usable or about to be.
     fn open_more(&mut self, now: Instant, peer: PeerId, rails: &Rails, some_open: bool) -> bool {
         let mut best: Option<(RailId, Duration)> = None;
-        let mut window_bytes = 0;
         let (mut usable, mut patient) = (some_open, some_open);
         for PlanRail { rail, .. } in rails.iter().copied() {
             let healthy = self
@@ -405,8 +404,7 @@ impl Orchestrator<'_> {
                         self.arm(since + OPEN_PATIENCE, Reason::Bind);
                     }
                 }
-                Phase::Open => window_bytes += self.shared.window_bytes(rail),
-                Phase::Fencing(_) => {}
+                Phase::Open | Phase::Fencing(_) => {}
             }
         }
         let Some((best, _)) = best else {
@@ -417,7 +415,7 @@ impl Orchestrator<'_> {
             .peers
             .get(peer.index())
             .map_or(0, |row| row.unbound_bytes);
-        if some_open && unbound > window_bytes {
+        if some_open && unbound > u64::from(self.shared.slice_bytes()) {
             for rail in rails {
                 let healthy = self
                     .shared

@@ -22,6 +22,8 @@ const PROGRESS_FACTOR: u64 = 4;
 const PATIENCE_DOUBLINGS_MAX: u8 = 4;
 /// A fence message is repeated at most this many times its first interval apart.
 const MESSAGE_INTERVALS_MAX: u64 = 16;
+/// But not more often than this, whatever says that it might arrive now.
+const REPEAT_MIN: Duration = Duration::from_millis(1);
 /// A lane may take at least this long to open for a probe, however short the probe interval.
 const PROBE_OPEN_MIN: Duration = Duration::from_millis(50);
 /// Bytes of a health probe.
@@ -52,7 +54,9 @@ pub(super) struct Fence {
     /// When reports stop waiting for it.
     pub(super) give_up_at: Instant,
     pub(super) given_up: bool,
-    /// When the message goes out again, and how long after that again.
+    /// When the message last went out.
+    asked_at: Instant,
+    /// When it goes out again, and how long after that again.
     resend_at: Instant,
     resend_after: Duration,
 }
@@ -197,6 +201,7 @@ impl Orchestrator<'_> {
         lane.progress_at = now;
         if let Some(peer) = self.shared.peer(rail) {
             self.heard(now, peer);
+            self.repeat_fences(now, peer);
         }
         if self
             .lanes
@@ -432,6 +437,7 @@ impl Orchestrator<'_> {
                 delivered: 0,
                 give_up_at,
                 given_up: false,
+                asked_at: now,
                 resend_at: now,
                 resend_after: interval,
             });
@@ -591,6 +597,7 @@ impl Orchestrator<'_> {
         if fence.remote {
             return None;
         }
+        fence.asked_at = now;
         fence.resend_at = now + fence.resend_after;
         fence.resend_after = fence.resend_after.times(2).min(interval_max);
         let (resend_at, epoch) = (fence.resend_at, lane.epoch);
@@ -600,6 +607,17 @@ impl Orchestrator<'_> {
             lane: lane_id,
             epoch,
         })
+    }
+
+    /// A way to a peer has just proved open: what it was asked for and may not have heard is asked again.
+    pub(super) fn repeat_fences(&mut self, now: Instant, peer: PeerId) {
+        for rail in self.rails_of(peer) {
+            let phase = self.lanes.get(rail.index()).map(|lane| lane.phase);
+            let unanswered = |fence: Fence| !fence.remote && fence.asked_at + REPEAT_MIN <= now;
+            if matches!(phase, Some(Phase::Fencing(fence)) if unanswered(fence)) {
+                self.messages.push_back(self.lanes, u32::from(rail.0));
+            }
+        }
     }
 
     /// The next thing to do with a lane: end the old before beginning the new.

@@ -537,6 +537,9 @@ impl<'a> Orchestrator<'a> {
     /// Something a peer said.
     pub fn handle_frame(&mut self, now: Instant, peer: PeerId, frame: &Frame) {
         self.heard(now, peer);
+        if *frame == Frame::Alive {
+            self.repeat_fences(now, peer);
+        }
         if let Frame::Fenced {
             lane,
             epoch,

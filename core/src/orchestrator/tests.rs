@@ -635,10 +635,10 @@ fn a_worker_whose_requests_are_cancelled_waits_no_more() {
     let mut world = World::new(Policy::Spray, 1);
     let id = world.submit(0, Op::Write, 1);
     world.drain();
-    assert_eq!(world.core.shared.waiting(0).0, 1);
+    assert_eq!(world.core.shared.line(0).waiting, 1);
     world.core.cancel(world.now, id);
     world.drain();
-    assert_eq!(world.core.shared.waiting(0).0, 0);
+    assert_eq!(world.core.shared.line(0).waiting, 0);
 }
 
 #[test]

@@ -171,6 +171,15 @@ impl Waiting {
     pub const NO: Self = Self(AtomicU64::new(NOT_WAITING));
 }
 
+/// The workers that wait for room on rails, as one of them sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// How many do.
+    pub(crate) waiting: u64,
+    /// Nobody has waited longer than the one that asks.
+    pub(crate) is_first: bool,
+}
+
 /// What the workers of an engine share, over tables that the caller owns. All methods take `&self`. It is
 /// only a view: any number of them over the same tables are the same thing.
 #[derive(Clone, Copy, Debug)]
@@ -424,7 +433,9 @@ impl<'a> Shared<'a> {
     pub(crate) fn rate_probe_bytes(&self, rail: RailId) -> u32 {
         let span = RATE_PROBE_SPAN + self.delay_base(rail).times(4);
         let bytes = self.rate(rail).bytes_in(span).max(RATE_PROBE_BYTES_MIN);
-        u32::try_from(bytes).unwrap_or(u32::MAX).min(self.slice_bytes)
+        u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(self.slice_bytes)
     }
 
     /// Claims a look at an idle rail's speed, if it is due: `interval` after its last completion, and after the
@@ -456,20 +467,22 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// How many workers wait, and whether nobody has waited longer than `worker`.
-    pub(crate) fn waiting(&self, worker: u16) -> (u64, bool) {
+    /// Who waits for room, seen from `worker`.
+    pub(crate) fn line(&self, worker: u16) -> Line {
         let own = self
             .waiting
             .get(usize::from(worker))
             .map_or(NOT_WAITING, |cell| cell.0.load(Acquire));
-        let mut count = 0;
-        let mut oldest = true;
+        let mut line = Line {
+            waiting: 0,
+            is_first: true,
+        };
         for cell in self.waiting {
             let since = cell.0.load(Acquire);
-            count += u64::from(since != NOT_WAITING);
-            oldest &= since >= own;
+            line.waiting += u64::from(since != NOT_WAITING);
+            line.is_first &= since >= own;
         }
-        (count, oldest)
+        line
     }
 
     /// The next worker after `last`, in turn, that waits: `last` itself at the end, but never `own`.
