@@ -29,7 +29,9 @@ const RATE_FACTOR_MAX: u64 = 10;
 const BUSY_FACTOR_MAX: u64 = 20_000;
 /// Delay mean and deviation move by a twentieth per completion.
 const DELAY_WEIGHT: u64 = 20;
-/// The delay that a window makes room for is at most this above eight base delays.
+/// A window makes room for the mean delay and so many deviations.
+const DELAY_DEVIATIONS: u64 = 8;
+/// But for no more than this above eight base delays.
 const DELAY_EXTRA_MAX: Duration = Duration::from_micros(50);
 /// The base delay is the least one seen in one or two spans of this.
 const BASE_SPAN: Duration = Duration::from_secs(10);
@@ -152,7 +154,7 @@ impl Estimate {
     /// plus a little.
     pub fn window_bytes(&self, slice_bytes: u32) -> u64 {
         let delay_max = DELAY_EXTRA_MAX + self.delay_base.times(8);
-        let delay = (self.delay_mean + self.delay_deviation.times(8))
+        let delay = (self.delay_mean + self.delay_deviation.times(DELAY_DEVIATIONS))
             .min(delay_max)
             .max(self.delay_base);
         let queue = self
