@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use polyrail::{Access, Config, Engine, Faults, Op, Request};
+use polyrail::{Access, Config, Engine, Faults, Hooks, Op, RailId, Request};
 
 use crate::fixture::*;
 
@@ -187,4 +187,63 @@ fn a_segment_opened_again_is_the_same_and_one_of_another_address_too() {
     assert_eq!(pair.initiator.rails().len(), RAILS, "one session");
     assert_eq!(pair.initiator.segment_bytes(pair.remote), Some(MIB));
     assert_eq!(pair.initiator.segment_bytes(pair.local), Some(MIB));
+}
+
+/// Several workers share the rails: each has lanes of its own, and a window of all of theirs together. One rail
+/// is cut under them and comes back.
+#[test]
+fn several_workers_share_rails_and_lose_one() {
+    const BYTES: u64 = 16 * MIB;
+    let target = target("target");
+    let remote_memory = target
+        .allocate("mem", BYTES, Access::RemoteReadWrite)
+        .unwrap();
+    let faults = Arc::new(Faults::new());
+    let config = Config {
+        workers: 3,
+        rails: rails(),
+        ..Config::named("initiator")
+    };
+    let hooks = Hooks {
+        faults: Some(faults.clone()),
+        ..Hooks::default()
+    };
+    let engine = Engine::with_hooks(config, hooks).unwrap();
+    let local = engine.allocate("here", BYTES, Access::Local).unwrap();
+    let remote = engine.open_segment(&address(&target, "mem")).unwrap();
+    let (source, destination) = (
+        engine.region(local).unwrap(),
+        target.region(remote_memory).unwrap(),
+    );
+    let piece = BYTES / 8;
+    for round in 0..12 {
+        fill(&source, round);
+        poison(&destination, 0xee);
+        let cut = RailId((round % 4) as u16);
+        let batches: Vec<_> = (0..8)
+            .map(|i| {
+                let offset = i * piece;
+                let (local_offset, remote_offset) = (offset, offset);
+                let op = Op::Write;
+                engine
+                    .submit(&[Request {
+                        op,
+                        local,
+                        local_offset,
+                        remote,
+                        remote_offset,
+                        length: piece,
+                    }])
+                    .unwrap()
+            })
+            .collect();
+        faults.cut(cut);
+        for batch in &batches {
+            completed(batch);
+        }
+        faults.restore(cut);
+        assert!(bytes(&destination) == bytes(&source), "round {round}");
+    }
+    let used = engine.rails().iter().filter(|rail| rail.bytes > 0).count();
+    assert_eq!(used, 4, "{:?}", engine.rails());
 }
