@@ -4,9 +4,9 @@ use super::attempt::{Attempt, Load};
 use super::lane::Phase;
 use super::{Orchestrator, Policy, Reason};
 use crate::plan::{PLAN_RAILS_MAX, PlanRail};
-use crate::rail::Line;
 use crate::rail::health::RailState;
 use crate::rail::select::{self, Candidate, Usable};
+use crate::rail::{Line, RailLoad};
 use crate::slice;
 use crate::time::{Duration, Instant};
 use crate::units::{PeerId, RailId, RequestId};
@@ -242,7 +242,9 @@ impl Orchestrator<'_> {
                 let _ = candidates.push(candidate);
             }
         }
-        let usable = self.open_more(now, peer, rails, !candidates.is_empty());
+        // With a candidate for every rail there is none left to open.
+        let all_open = candidates.len() == rails.len();
+        let usable = all_open || self.open_more(now, peer, rails, !candidates.is_empty());
         if candidates.is_empty() {
             return if usable { Bound::Wait } else { Bound::NoRail };
         }
@@ -328,47 +330,25 @@ impl Orchestrator<'_> {
             .lanes
             .get(rail.index())
             .filter(|lane| lane.phase == Phase::Open && !lane.probing)?;
-        self.shared
-            .health(rail)
-            .filter(|health| health.state() == RailState::Healthy)?;
+        let load = self.shared.load(rail).filter(|load| load.is_healthy)?;
         // A slice that was sent before is cut already.
         let fits = !next.again || next.length <= lane.work_bytes_max();
         let length = next.length.min(lane.work_bytes_max());
-        let has_room = lane.room_works() > 0 && fits && self.has_window(rail, length, line);
+        let has_room =
+            lane.room_works() > 0 && fits && has_window(lane.inflight_bytes, &load, length, line);
         Some(Candidate {
             rail,
             tier,
             has_room,
-            inflight_bytes: self.shared.inflight_bytes(rail),
-            rate: self.shared.rate(rail),
-            device_wait: self.shared.device_wait(rail),
-            delay_base: self.shared.delay_base(rail),
-            used_at: self.shared.used_at(rail),
+            inflight_bytes: load.inflight_bytes,
+            rate: load.rate,
+            device_wait: load.device_wait,
+            delay_base: load.delay_base,
+            used_at: load.used_at,
         })
     }
 
-    /// Whether a rail's window has room for this worker: whoever has waited longest may use all of it, the
-    /// others share. An empty lane may always have one slice while the rail is not far over its window.
-    fn has_window(&self, rail: RailId, length: u32, line: Line) -> bool {
-        let own = self
-            .lanes
-            .get(rail.index())
-            .map_or(0, |lane| lane.inflight_bytes);
-        let length = u64::from(length);
-        let all = self.shared.inflight_bytes(rail);
-        if all == 0 {
-            return true;
-        }
-        let window = self.shared.window_bytes(rail);
-        let (share, ceiling) = if line.is_first {
-            (window, window + window / 2)
-        } else {
-            ((window / line.waiting.max(1)).max(length), window)
-        };
-        (own + length <= share && all + length <= ceiling) || (own == 0 && all < 2 * window)
-    }
-
-    /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`Self::has_window`] has said yes:
+    /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`has_window`] has said yes:
     /// loose, because it only has to stop workers that decide at the same moment.
     fn inflight_limit(&self, rail: RailId) -> u64 {
         2 * self.shared.window_bytes(rail) + u64::from(self.shared.slice_bytes())
@@ -475,4 +455,21 @@ impl Orchestrator<'_> {
             self.arm(now + BIND_RETRY, Reason::Bind);
         }
     }
+}
+
+/// Whether a rail's window has room for a worker that has `own` bytes in flight there: whoever has waited longest
+/// may use all of it, the others share. An empty lane may always have one slice while the rail is not far over
+/// its window.
+fn has_window(own: u64, load: &RailLoad, length: u32, line: Line) -> bool {
+    let length = u64::from(length);
+    let (all, window) = (load.inflight_bytes, load.window_bytes);
+    if all == 0 {
+        return true;
+    }
+    let (share, ceiling) = if line.is_first {
+        (window, window + window / 2)
+    } else {
+        ((window / line.waiting.max(1)).max(length), window)
+    };
+    (own + length <= share && all + length <= ceiling) || (own == 0 && all < 2 * window)
 }

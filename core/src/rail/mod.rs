@@ -73,6 +73,15 @@ impl Rail {
         health: RailHealth::new(),
         speed: Speed::EMPTY,
     };
+
+    /// The window, smaller while the rail comes back after an outage.
+    fn window_bytes(&self) -> u64 {
+        let window = self.speed.window_bytes.load(Relaxed);
+        match self.window_cap.load(Relaxed) {
+            0 => window,
+            cap => window.min(cap),
+        }
+    }
 }
 
 /// One local device, shared by all rails on it. Rows are the caller's memory.
@@ -169,6 +178,21 @@ impl Waiting {
     /// Not waiting, for the arrays that a caller hands in.
     #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
     pub const NO: Self = Self(AtomicU64::new(NOT_WAITING));
+}
+
+/// What choosing needs to know of a rail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RailLoad {
+    pub(crate) is_healthy: bool,
+    pub(crate) inflight_bytes: u64,
+    pub(crate) rate: Rate,
+    /// Its base delay β0.
+    pub(crate) delay_base: Duration,
+    pub(crate) window_bytes: u64,
+    /// How long its device needs for what is in flight on it, for all peers.
+    pub(crate) device_wait: Duration,
+    /// When it last took a slice.
+    pub(crate) used_at: Instant,
 }
 
 /// The workers that wait for room on rails, as one of them sees it.
@@ -332,32 +356,29 @@ impl<'a> Shared<'a> {
         }
     }
 
-    pub(crate) fn used_at(&self, rail: RailId) -> Instant {
-        let nanos = self
-            .rails
-            .get(rail.index())
-            .map_or(0, |row| row.used_at.load(Relaxed));
-        Instant::from_nanos(nanos)
-    }
-
     /// The rail's window, smaller while it comes back after an outage.
     pub(crate) fn window_bytes(&self, rail: RailId) -> u64 {
-        let Some(row) = self.rails.get(rail.index()) else {
-            return 0;
-        };
-        let window = row.speed.window_bytes.load(Relaxed);
-        match row.window_cap.load(Relaxed) {
-            0 => window,
-            cap => window.min(cap),
-        }
+        self.rails.get(rail.index()).map_or(0, Rail::window_bytes)
     }
 
-    /// How long the rail's device needs for what is in flight on it. A device is at least as fast as any
-    /// of its rails, whatever slow peers have made it look like.
-    pub(crate) fn device_wait(&self, rail: RailId) -> Duration {
-        self.device_of(rail).map_or(Duration::ZERO, |device| {
-            let rate = device.speed.rate().max(self.rate(rail));
-            rate.time_for(device.inflight_bytes.load(Relaxed))
+    /// All that choosing needs to know of a rail, in one look.
+    pub(crate) fn load(&self, rail: RailId) -> Option<RailLoad> {
+        let row = self.rails.get(rail.index())?;
+        let device = self.devices.get(row.device.load(Relaxed) as usize);
+        let rate = row.speed.rate();
+        // A device is at least as fast as any of its rails, whatever slow peers have made it look like.
+        let wait = |device: &Device| {
+            let bytes = device.inflight_bytes.load(Relaxed);
+            device.speed.rate().max(rate).time_for(bytes)
+        };
+        Some(RailLoad {
+            is_healthy: row.health.state() == RailState::Healthy,
+            inflight_bytes: row.inflight_bytes.load(Relaxed),
+            rate,
+            delay_base: row.speed.delay_base(),
+            window_bytes: row.window_bytes(),
+            device_wait: device.map_or(Duration::ZERO, wait),
+            used_at: Instant::from_nanos(row.used_at.load(Relaxed)),
         })
     }
 
