@@ -114,10 +114,17 @@ fn judge(name: &str, ended: &Ended, rail: usize, times: &Times) {
     let timeline = Timeline::of(&cell);
     let taken_over = timeline.taken_over_after(times);
     let back = timeline.carries_after(rail, times.restored);
+    let text = |time: Option<Duration>| {
+        time.map_or("never".to_owned(), |time| {
+            format!("{} ms", time.as_millis())
+        })
+    };
     println!(
-        "{name}: cut at {:?}; the others at 0.9 of their rate after {taken_over:?}; \
-         restored at {:?}; carries again after {back:?}",
-        times.cut, times.restored
+        "{name}: cut at {}; the others at 0.9 of their rate after {}; restored at {}; carries again after {}",
+        text(Some(times.cut)),
+        text(taken_over),
+        text(Some(times.restored)),
+        text(back)
     );
     for (what, time) in [("taken over", taken_over), ("back", back)] {
         let time = time.unwrap_or_else(|| panic!("{name}: never {what}: {cell}"));
