@@ -230,6 +230,12 @@ impl Orchestrator<'_> {
         false
     }
 
+    fn attempt_bytes(&self, index: u32) -> u64 {
+        self.attempts
+            .at(index)
+            .map_or(0, |row| u64::from(row.length))
+    }
+
     /// Puts an attempt into its request's queue of slices to be sent again, and the request first in line.
     pub(super) fn wait_again(&mut self, request: RequestId, index: u32) {
         if let Some(row) = self.attempts.at_mut(index) {
@@ -240,10 +246,7 @@ impl Orchestrator<'_> {
         };
         row.waiting.push_back(&mut self.attempts, index);
         let peer = row.peer;
-        let length = self
-            .attempts
-            .at(index)
-            .map_or(0, |row| u64::from(row.length));
+        let length = self.attempt_bytes(index);
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.unbound_bytes += length;
         }
@@ -375,10 +378,7 @@ impl Orchestrator<'_> {
         let row = self.requests.get_mut(request)?;
         let index = row.waiting.pop_front(&mut self.attempts)?;
         let peer = row.peer;
-        let length = self
-            .attempts
-            .at(index)
-            .map_or(0, |row| u64::from(row.length));
+        let length = self.attempt_bytes(index);
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.unbound_bytes -= length;
         }

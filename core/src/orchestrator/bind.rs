@@ -130,22 +130,12 @@ impl Orchestrator<'_> {
 
     /// A request has no rail to go to. That may end; until then time runs.
     pub(super) fn stuck(&mut self, now: Instant, peer: PeerId, request: RequestId) {
-        let timeout = self.config.fence_timeout;
-        let Some(row) = self.peers.get_mut(peer.index()) else {
-            return;
-        };
-        let since = *row.stuck_since.get_or_insert(now);
-        let from = if row.is_silent() {
-            row.heard_at()
-        } else {
-            since
-        };
-        let submitted_at = self
-            .requests
-            .get(request)
-            .map_or(from, |row| row.submitted_at);
-        let due = from.max(submitted_at) + timeout;
-        self.arm(due.max(now), Reason::Peer);
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.stuck_since.get_or_insert(now);
+        }
+        if let Some(due) = self.stuck_until(peer, request) {
+            self.arm(due.max(now), Reason::Peer);
+        }
     }
 
     pub(super) fn bind_request(&mut self, now: Instant, peer: PeerId, request: RequestId) -> Bound {
@@ -360,10 +350,7 @@ impl Orchestrator<'_> {
         let mut best: Option<(RailId, Duration)> = None;
         let (mut usable, mut patient) = (some_open, some_open);
         for PlanRail { rail, .. } in rails.iter().copied() {
-            let healthy = self
-                .shared
-                .health(rail)
-                .is_some_and(|health| health.state() == RailState::Healthy);
+            let healthy = self.is_healthy(rail);
             let Some(lane) = self.lanes.get(rail.index()).filter(|_| healthy) else {
                 continue;
             };
@@ -397,11 +384,7 @@ impl Orchestrator<'_> {
             .map_or(0, |row| row.unbound_bytes);
         if some_open && unbound > u64::from(self.shared.slice_bytes()) {
             for rail in rails {
-                let healthy = self
-                    .shared
-                    .health(rail.rail)
-                    .is_some_and(|health| health.state() == RailState::Healthy);
-                if healthy {
+                if self.is_healthy(rail.rail) {
                     self.open_lane(now, rail.rail, by);
                 }
             }

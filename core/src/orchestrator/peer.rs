@@ -174,19 +174,33 @@ impl Orchestrator<'_> {
         self.bindable = true;
     }
 
+    /// When a request of a stuck peer has waited too long: the bound counts from the last sign of life of a
+    /// silent peer, else from when there was no rail, but never from before the request came. `None`: the peer
+    /// is not stuck.
+    pub(super) fn stuck_until(&self, peer: PeerId, request: RequestId) -> Option<Instant> {
+        let row = self.peers.get(peer.index())?;
+        let since = row.stuck_since?;
+        let from = if row.silent { row.heard_at } else { since };
+        let submitted_at = self
+            .requests
+            .get(request)
+            .map_or(from, |row| row.submitted_at);
+        Some(from.max(submitted_at) + self.config.fence_timeout)
+    }
+
     /// Fails the requests of a peer that have waited too long for it, or for a rail to it.
     fn fail_stuck(&mut self, now: Instant, peer: PeerId) {
-        let timeout = self.config.fence_timeout;
-        let Some(row) = self.peers.get(peer.index()) else {
+        let Some(row) = self
+            .peers
+            .get(peer.index())
+            .filter(|row| row.stuck_since.is_some())
+        else {
             return;
         };
-        let Some(since) = row.stuck_since else {
-            return;
-        };
-        // The bound counts from the last sign of life, for requests that were there.
-        let (from, cause) = match row.silent {
-            true => (row.heard_at, Cause::PeerSilent),
-            false => (since, Cause::NoRail),
+        let cause = if row.silent {
+            Cause::PeerSilent
+        } else {
+            Cause::NoRail
         };
         let mut next = row.pending.front();
         while let Some(index) = next {
@@ -200,12 +214,10 @@ impl Orchestrator<'_> {
             if cause == Cause::NoRail && self.has_rail(id) {
                 continue;
             }
-            let submitted_at = self.requests.get(id).map_or(from, |row| row.submitted_at);
-            let due = from.max(submitted_at) + timeout;
-            if due <= now {
-                self.fail_request(now, id, cause);
-            } else {
-                self.arm(due, Reason::Peer);
+            match self.stuck_until(peer, id) {
+                Some(due) if due <= now => self.fail_request(now, id, cause),
+                Some(due) => self.arm(due, Reason::Peer),
+                None => {}
             }
         }
     }

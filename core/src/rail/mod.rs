@@ -231,11 +231,6 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// How many rails there can be.
-    pub fn rails_max(&self) -> usize {
-        self.rails.len()
-    }
-
     /// The usual slice, in bytes.
     pub fn slice_bytes(&self) -> u32 {
         self.slice_bytes
