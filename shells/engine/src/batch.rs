@@ -1,11 +1,11 @@
 //! Batches as the program holds them.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use polyrail_core::batch::BatchReport;
+use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::work::Cause;
 
@@ -48,11 +48,6 @@ impl std::error::Error for WaitTimeout {}
 pub(crate) struct Shared {
     /// Its row with its worker.
     pub(crate) row: RowId,
-    requests: u32,
-    /// Counters for a look without a lock.
-    ended: AtomicU32,
-    failed: AtomicU32,
-    delivered_bytes: AtomicU64,
     state: Mutex<State>,
     done: Condvar,
     /// The local segments of its requests, in order: what unregistering looks at.
@@ -62,6 +57,7 @@ pub(crate) struct Shared {
 struct State {
     /// Of the batch, once it has ended.
     status: Status,
+    counters: Counters,
     reports: Vec<Report>,
 }
 
@@ -83,16 +79,25 @@ impl Shared {
     }
 
     pub(crate) fn with_reports(row: RowId, reports: Vec<Report>) -> Self {
+        let mut counters = Counters::new(0);
+        for _ in &reports {
+            counters.add();
+        }
+        counters.seal();
+        for report in reports
+            .iter()
+            .filter(|report| report.status != Status::Pending)
+        {
+            counters.end(report);
+        }
+        let state = State {
+            status: Status::Pending,
+            counters,
+            reports,
+        };
         Self {
             row,
-            requests: reports.len() as u32,
-            ended: AtomicU32::new(0),
-            failed: AtomicU32::new(0),
-            delivered_bytes: AtomicU64::new(0),
-            state: Mutex::new(State {
-                status: Status::Pending,
-                reports,
-            }),
+            state: Mutex::new(state),
             done: Condvar::new(),
             holds: Vec::new(),
         }
@@ -104,15 +109,12 @@ impl Shared {
 
     /// Notes how a request ended.
     pub(crate) fn record(&self, index: usize, report: Report) {
-        if let Some(row) = self.state().reports.get_mut(index) {
+        let mut state = self.state();
+        if let Some(row) = state.reports.get_mut(index) {
             *row = report;
+            state.counters.end(&report);
         }
-        if report.status != Status::Completed {
-            self.failed.fetch_add(1, Relaxed);
-        }
-        self.delivered_bytes
-            .fetch_add(report.delivered_bytes, Relaxed);
-        self.ended.fetch_add(1, Release);
+        drop(state);
         // Memory that somebody may still touch stays registered until that is known to be over.
         if report.local == Local::Released {
             self.release(index);
@@ -160,24 +162,27 @@ impl Shared {
     /// because the transports end with the worker.
     pub(crate) fn abandon(&self, begun: usize) {
         let mut state = self.state();
-        let State { status, reports } = &mut *state;
-        let mut ended = 0;
+        let State {
+            status,
+            counters,
+            reports,
+        } = &mut *state;
         for (index, report) in reports.iter_mut().enumerate() {
-            if report.status == Status::Pending {
-                ended += 1;
+            let pending = report.status == Status::Pending;
+            let held = std::mem::replace(&mut report.local, Local::Released) == Local::Held;
+            if pending {
                 report.cause = Some(Cause::ShutDown);
                 (report.status, report.remote) = match index < begun {
                     true => (Status::Indeterminate, Remote::Unknown),
                     false => (Status::ShutDown, Remote::Settled),
                 };
+                counters.end(report);
             }
-            if std::mem::replace(&mut report.local, Local::Released) == Local::Held {
+            if held {
                 self.release(index);
             }
         }
-        self.failed.fetch_add(ended, Relaxed);
-        self.ended.fetch_add(ended, Release);
-        *status = verdict(reports);
+        *status = counters.report().status;
         drop(state);
         self.done.notify_all();
     }
@@ -185,35 +190,20 @@ impl Shared {
     /// All requests have ended.
     pub(crate) fn finish(&self) {
         let mut state = self.state();
-        state.status = verdict(&state.reports);
+        state.status = state.counters.report().status;
         drop(state);
         self.done.notify_all();
     }
-
-    fn report(&self, status: Status) -> BatchReport {
-        BatchReport {
-            status,
-            ended: self.ended.load(Acquire),
-            requests: self.requests,
-            failed: self.failed.load(Relaxed),
-            delivered_bytes: self.delivered_bytes.load(Relaxed),
-        }
-    }
 }
 
-/// How a batch ended: `Completed` if all its requests did, `Indeterminate` if any did not end surely, else
-/// like the first that ended otherwise.
-fn verdict(reports: &[Report]) -> Status {
-    let status = |report: &Report| report.status;
-    let mut bad = reports
-        .iter()
-        .map(status)
-        .filter(|s| *s != Status::Completed);
-    let first = bad.next().unwrap_or(Status::Completed);
-    if bad.any(|status| status == Status::Indeterminate) {
-        return Status::Indeterminate;
+impl State {
+    /// The batch at a glance. It counts as ended only once its worker has said so.
+    fn report(&self) -> BatchReport {
+        BatchReport {
+            status: self.status,
+            ..self.counters.report()
+        }
     }
-    first
 }
 
 impl Batch {
@@ -223,8 +213,7 @@ impl Batch {
 
     /// How it stands. O(1), whatever its size.
     pub fn status(&self) -> BatchReport {
-        let status = self.shared.state().status;
-        self.shared.report(status)
+        self.shared.state().report()
     }
 
     /// Waits until all requests have ended.
@@ -236,7 +225,7 @@ impl Batch {
             if left.is_zero() {
                 return Err(WaitTimeout {
                     after: timeout,
-                    status: self.shared.report(Status::Pending),
+                    status: state.report(),
                 });
             }
             (state, _) = self
@@ -245,7 +234,7 @@ impl Batch {
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(self.shared.report(state.status))
+        Ok(state.report())
     }
 
     /// Stops sending what has not been sent. Requests that have not ended end soon, as `Cancelled`, or as

@@ -386,15 +386,17 @@ impl Engine {
         if !post.reserve(requests.len()) {
             return Err(SubmitError::Full);
         }
-        let holds = self
+        let held = self
             .hold(requests)
             .inspect_err(|_| post.unreserve(requests.len()))?;
-        let holders = holds.clone();
-        match post.submit(&submissions, |row| BatchShared::new(row, holds)) {
+        // Taken only if there is a row for the batch; else they are let go.
+        let mut held = Some(held);
+        let make = |row| BatchShared::new(row, held.take().unwrap_or_default());
+        match post.submit(&submissions, make) {
             Ok(batch) => Ok(Batch::new(batch, post.clone())),
             Err(why) => {
                 post.unreserve(requests.len());
-                release(&holders);
+                release(&held.unwrap_or_default());
                 Err(match why {
                     NoRow::Full => SubmitError::Full,
                     NoRow::Closed => SubmitError::ShutDown,
