@@ -205,6 +205,13 @@ impl Orchestrator<'_> {
         self.shared.release(rail, length);
         self.made_room = true;
         self.bindable = true;
+        if let Some(row) = self
+            .shared
+            .peer(rail)
+            .and_then(|peer| self.peers.get_mut(peer.index()))
+        {
+            row.waits_for_room = false;
+        }
     }
 
     /// Takes an attempt out of the ring of copies; tells the others if the slice has arrived. `true` if no

@@ -1,12 +1,12 @@
 //! Late binding: a slice gets its rail at the moment a rail can take it.
 
 use super::attempt::{Attempt, Load};
-use super::lane::Phase;
+use super::lane::{Lane, Phase};
 use super::{Orchestrator, Policy, Reason};
 use crate::plan::{PLAN_RAILS_MAX, PlanRail};
 use crate::rail::health::RailState;
 use crate::rail::select::{self, Candidate, Usable};
-use crate::rail::{Line, RailLoad};
+use crate::rail::{Line, Room};
 use crate::slice;
 use crate::time::{Duration, Instant};
 use crate::units::{PeerId, RailId, RequestId};
@@ -56,12 +56,21 @@ impl Orchestrator<'_> {
         if !core::mem::take(&mut self.bindable) {
             return;
         }
+        let all = core::mem::take(&mut self.bindable_all);
         let mut budget = BIND_MAX;
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front(self.peers) else {
                 break;
             };
             let peer = PeerId(index as u16);
+            let waits = self
+                .peers
+                .get(peer.index())
+                .is_some_and(|row| row.waits_for_room);
+            if waits && !all {
+                self.ready.push_back(self.peers, index);
+                continue;
+            }
             match self.config.policy {
                 Policy::Documented => self.bind_assigned(now, peer, &mut budget),
                 _ => self.bind_peer(now, peer, &mut budget),
@@ -75,6 +84,12 @@ impl Orchestrator<'_> {
             }
         }
         self.say_waiting(now);
+    }
+
+    /// Something happened that may let any peer's slices go.
+    pub(super) fn bind_all(&mut self) {
+        self.bindable = true;
+        self.bindable_all = true;
     }
 
     fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
@@ -116,7 +131,12 @@ impl Orchestrator<'_> {
                     }
                 }
                 Bound::OnlyCopies => next = behind,
-                Bound::Wait => return,
+                Bound::Wait => {
+                    if let Some(row) = self.peers.get_mut(peer.index()) {
+                        row.waits_for_room = true;
+                    }
+                    return;
+                }
                 Bound::NoRail => {
                     some_stuck = true;
                     self.stuck(now, peer, request);
@@ -226,6 +246,9 @@ impl Orchestrator<'_> {
 
     fn bind_next(&mut self, now: Instant, peer: PeerId, rails: &Rails, next: Next) -> Bound {
         let line = self.shared.line(self.config.worker);
+        if self.all_full(rails, &next, line) {
+            return Bound::Wait;
+        }
         let mut candidates = heapless::Vec::<Candidate, PLAN_RAILS_MAX>::new();
         for rail in rails.iter().filter(|rail| next.avoid != Some(rail.rail)) {
             if let Some(candidate) = self.candidate(*rail, &next, line) {
@@ -313,24 +336,47 @@ impl Orchestrator<'_> {
         Bound::Yes
     }
 
-    /// A healthy rail with an open lane, as the policy sees it.
-    pub(super) fn candidate(&self, rail: PlanRail, next: &Next, line: Line) -> Option<Candidate> {
-        let PlanRail { rail, tier } = rail;
+    /// Whether every rail is healthy, has an open lane and has no room: the usual answer to a worker that tries
+    /// because another one made room, found without predicting anything.
+    fn all_full(&self, rails: &Rails, next: &Next, line: Line) -> bool {
+        !rails.is_empty()
+            && rails.iter().all(|rail| {
+                self.open_on(rail.rail)
+                    .is_some_and(|(lane, room)| !self.has_room(lane, &room, next, line))
+            })
+    }
+
+    /// The lane on a healthy rail, if it is open for slices, and the rail's window.
+    fn open_on(&self, rail: RailId) -> Option<(&Lane, Room)> {
         let lane = self
             .lanes
             .get(rail.index())
             .filter(|lane| lane.phase == Phase::Open && !lane.probing)?;
-        let load = self.shared.load(rail).filter(|load| load.is_healthy)?;
+        Some((lane, self.shared.room(rail)?))
+    }
+
+    /// Whether a lane and its rail's window take the slice now.
+    fn has_room(&self, lane: &Lane, room: &Room, next: &Next, line: Line) -> bool {
         // A slice that was sent before is cut already.
         let fits = !next.again || next.length <= lane.work_bytes_max();
         let length = next.length.min(lane.work_bytes_max());
-        let has_room =
-            lane.room_works() > 0 && fits && has_window(lane.inflight_bytes, &load, length, line);
+        let has_window = || {
+            self.config.policy == Policy::Documented
+                || has_window(lane.inflight_bytes, room, length, line)
+        };
+        lane.room_works() > 0 && fits && has_window()
+    }
+
+    /// A healthy rail with an open lane, as the policy sees it.
+    pub(super) fn candidate(&self, rail: PlanRail, next: &Next, line: Line) -> Option<Candidate> {
+        let PlanRail { rail, tier } = rail;
+        let (lane, room) = self.open_on(rail)?;
+        let load = self.shared.load(rail)?;
         Some(Candidate {
             rail,
             tier,
-            has_room,
-            inflight_bytes: load.inflight_bytes,
+            has_room: self.has_room(lane, &room, next, line),
+            inflight_bytes: room.inflight_bytes,
             rate: load.rate,
             device_wait: load.device_wait,
             delay_base: load.delay_base,
@@ -341,6 +387,10 @@ impl Orchestrator<'_> {
     /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`has_window`] has said yes:
     /// loose, because it only has to stop workers that decide at the same moment.
     fn inflight_limit(&self, rail: RailId) -> u64 {
+        if self.config.policy == Policy::Documented {
+            // The document has no windows: what is given to a device is posted.
+            return u64::MAX;
+        }
         2 * self.shared.window_bytes(rail) + u64::from(self.shared.slice_bytes())
     }
 
@@ -420,7 +470,7 @@ impl Orchestrator<'_> {
     fn say_waiting(&mut self, now: Instant) {
         let mut since: Option<Instant> = None;
         let mut next = self.ready.front();
-        let mut in_flight = false;
+        let mut idle = false;
         while let Some(index) = next {
             let first = self
                 .peers
@@ -428,13 +478,13 @@ impl Orchestrator<'_> {
                 .and_then(|row| row.pending.front());
             if let Some(row) = first.and_then(|index| self.requests.at(index)) {
                 since = Some(since.map_or(row.submitted_at, |since| since.min(row.submitted_at)));
-                in_flight |= row.held > 0;
+                idle |= row.held == 0;
             }
             next = self.ready.after(self.peers, index);
         }
         self.shared.set_waiting(self.config.worker, since);
-        // With nothing of its own in flight no completion will come to try again.
-        if since.is_some() && !in_flight {
+        // For one with nothing of its own in flight no completion will come to try again.
+        if idle {
             self.arm(now + BIND_RETRY, Reason::Bind);
         }
     }
@@ -443,9 +493,9 @@ impl Orchestrator<'_> {
 /// Whether a rail's window has room for a worker that has `own` bytes in flight there: whoever has waited longest
 /// may use all of it, the others share. An empty lane may always have one slice while the rail is not far over
 /// its window.
-fn has_window(own: u64, load: &RailLoad, length: u32, line: Line) -> bool {
+fn has_window(own: u64, room: &Room, length: u32, line: Line) -> bool {
     let length = u64::from(length);
-    let (all, window) = (load.inflight_bytes, load.window_bytes);
+    let (all, window) = (room.inflight_bytes, room.window_bytes);
     if all == 0 {
         return true;
     }

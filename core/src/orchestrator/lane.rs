@@ -177,7 +177,7 @@ impl Orchestrator<'_> {
             (LaneFact::Writable, Phase::Open) => {
                 lane.full = false;
                 self.posts.push_back(self.lanes, u32::from(rail.0));
-                self.bindable = true;
+                self.bind_all();
             }
             (LaneFact::Broken(cause), Phase::Opening { .. }) => self.open_failed(now, rail, cause),
             (LaneFact::Broken(cause), Phase::Open) => self.start_fence(now, rail, cause),
@@ -214,7 +214,7 @@ impl Orchestrator<'_> {
                 self.start_fence(now, rail, Cause::Refused);
             }
         }
-        self.bindable = true;
+        self.bind_all();
     }
 
     /// A lane could not be opened, or not in time.
@@ -229,7 +229,7 @@ impl Orchestrator<'_> {
         log::debug!("lane {} not opened ({cause})", rail.0);
         // Whatever the cause: a lane that is asked for again at once fails again at once.
         self.blame(now, rail, Cause::Refused);
-        self.bindable = true;
+        self.bind_all();
     }
 
     /// Puts a probe on a lane, past all windows. `false`: there is no row for it.
@@ -448,7 +448,7 @@ impl Orchestrator<'_> {
         }
         self.actions.push_back(self.lanes, index);
         self.blame(now, rail, cause);
-        self.bindable = true;
+        self.bind_all();
     }
 
     /// The oldest attempt that a lane has handed out.
@@ -521,7 +521,7 @@ impl Orchestrator<'_> {
             self.shared.readmit(rail);
             self.rail_changed(rail);
         }
-        self.bindable = true;
+        self.bind_all();
     }
 
     /// One of the two facts of a fence.
@@ -556,7 +556,7 @@ impl Orchestrator<'_> {
             }
             self.actions.push_back(self.lanes, index);
             self.arm_probe(rail);
-            self.bindable = true;
+            self.bind_all();
         }
     }
 
@@ -710,7 +710,7 @@ impl Orchestrator<'_> {
         }
         lane.full = false;
         self.posts.push_back(self.lanes, u32::from(rail.0));
-        self.bindable = true;
+        self.bind_all();
     }
 
     fn check_progress(&mut self, now: Instant, rail: RailId) {

@@ -375,6 +375,8 @@ pub struct Orchestrator<'a> {
     posting: Option<Posting>,
     /// Something happened since the last binding that may let a slice go.
     bindable: bool,
+    /// And it may be a slice of any peer, also of one that waits for room.
+    bindable_all: bool,
     /// A completion made room that another worker may wait for.
     made_room: bool,
     last_woken: u16,
@@ -419,6 +421,7 @@ impl<'a> Orchestrator<'a> {
             ended_batches: Queue::EMPTY,
             posting: None,
             bindable: false,
+            bindable_all: false,
             made_room: false,
             last_woken: config.worker,
             last_progress: (Instant::ZERO, RailId(0)),
@@ -622,7 +625,7 @@ impl<'a> Orchestrator<'a> {
 
     /// Another worker says that there is room now.
     pub fn handle_wake(&mut self) {
-        self.bindable = true;
+        self.bind_all();
     }
 
     /// Requests that are not taken, or have attempts left.

@@ -33,6 +33,8 @@ pub struct Peer {
     heard_at: Instant,
     /// Since when there have been requests without a rail to go to.
     pub(super) stuck_since: Option<Instant>,
+    /// No rail had room for the next slice, and none has got any since, of this worker's own bytes.
+    pub(super) waits_for_room: bool,
     /// Requests with bytes to bind, in the order in which they go.
     pub(super) pending: Queue<0>,
     /// Bytes of them.
@@ -56,6 +58,7 @@ impl Peer {
         silent: false,
         heard_at: Instant::ZERO,
         stuck_since: None,
+        waits_for_room: false,
         pending: Queue::EMPTY,
         unbound_bytes: 0,
         rails: Rails::new(),
@@ -100,7 +103,7 @@ impl Orchestrator<'_> {
         }
         let at = peer.heard_at + self.config.peer_silence;
         self.arm(at, Reason::Peer);
-        self.bindable = true;
+        self.bind_all();
     }
 
     pub(super) fn knows(&self, peer: PeerId) -> bool {
@@ -135,7 +138,7 @@ impl Orchestrator<'_> {
         if core::mem::take(&mut row.silent) {
             row.stuck_since = None;
             self.changed_peers.push_back(self.peers, u32::from(peer.0));
-            self.bindable = true;
+            self.bind_all();
         }
     }
 
@@ -171,7 +174,7 @@ impl Orchestrator<'_> {
             self.start_fence(now, rail, Cause::PeerSilent);
             self.hasten_fence(rail, give_up_at);
         }
-        self.bindable = true;
+        self.bind_all();
     }
 
     /// When a request of a stuck peer has waited too long: the bound counts from the last sign of life of a
@@ -248,6 +251,6 @@ impl Orchestrator<'_> {
         for rail in self.rails_of(peer) {
             self.remote_ended(now, rail);
         }
-        self.bindable = true;
+        self.bind_all();
     }
 }

@@ -258,7 +258,7 @@ impl Orchestrator<'_> {
     fn drop_unposted(&mut self, id: RequestId) {
         self.unassign(id);
         // The others are to know that this worker may have nothing to bind any more.
-        self.bindable = true;
+        self.bind_all();
         let Some(row) = self.requests.get_mut(id) else {
             return;
         };
@@ -461,6 +461,7 @@ impl Orchestrator<'_> {
         } else {
             row.pending.push_back(&mut self.requests, index);
         }
+        row.waits_for_room = false;
         self.ready.push_back(self.peers, u32::from(peer.0));
         self.bindable = true;
     }

@@ -19,6 +19,8 @@ impl Orchestrator<'_> {
         }
         self.request_timers(now);
         // Room may have appeared that nobody told of.
-        self.bindable |= !self.ready.is_empty();
+        if !self.ready.is_empty() {
+            self.bind_all();
+        }
     }
 }

@@ -30,13 +30,13 @@ const BUSY_FACTOR_MAX: u64 = 20_000;
 /// Delay mean and deviation move by a twentieth per completion.
 const DELAY_WEIGHT: u64 = 20;
 /// A window makes room for the mean delay and so many deviations.
-const DELAY_DEVIATIONS: u64 = 8;
+const DELAY_DEVIATIONS: u64 = 12;
 /// But for no more than this above eight base delays.
 const DELAY_EXTRA_MAX: Duration = Duration::from_micros(50);
 /// The base delay is the least one seen in one or two spans of this.
 const BASE_SPAN: Duration = Duration::from_secs(10);
 /// A window holds at least this time's worth of bytes, or three slices, beyond the delay.
-const WINDOW_QUEUE: Duration = Duration::from_micros(20);
+const WINDOW_QUEUE: Duration = Duration::from_micros(18);
 const WINDOW_SLICES: u64 = 3;
 
 /// One completion, as the estimate sees it.

@@ -183,16 +183,20 @@ impl Waiting {
 /// What choosing needs to know of a rail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RailLoad {
-    pub(crate) is_healthy: bool,
-    pub(crate) inflight_bytes: u64,
     pub(crate) rate: Rate,
     /// Its base delay β0.
     pub(crate) delay_base: Duration,
-    pub(crate) window_bytes: u64,
     /// How long its device needs for what is in flight on it, for all peers.
     pub(crate) device_wait: Duration,
     /// When it last took a slice.
     pub(crate) used_at: Instant,
+}
+
+/// How full a healthy rail is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) inflight_bytes: u64,
+    pub(crate) window_bytes: u64,
 }
 
 /// The workers that wait for room on rails, as one of them sees it.
@@ -356,7 +360,16 @@ impl<'a> Shared<'a> {
         self.rails.get(rail.index()).map_or(0, Rail::window_bytes)
     }
 
-    /// All that choosing needs to know of a rail, in one look.
+    /// How full a rail is, if it is healthy.
+    pub(crate) fn room(&self, rail: RailId) -> Option<Room> {
+        let row = self.rails.get(rail.index())?;
+        (row.health.state() == RailState::Healthy).then(|| Room {
+            inflight_bytes: row.inflight_bytes.load(Relaxed),
+            window_bytes: row.window_bytes(),
+        })
+    }
+
+    /// All that predicting needs to know of a rail, in one look.
     pub(crate) fn load(&self, rail: RailId) -> Option<RailLoad> {
         let row = self.rails.get(rail.index())?;
         let device = self.devices.get(row.device.load(Relaxed) as usize);
@@ -367,11 +380,8 @@ impl<'a> Shared<'a> {
             device.speed.rate().max(rate).time_for(bytes)
         };
         Some(RailLoad {
-            is_healthy: row.health.state() == RailState::Healthy,
-            inflight_bytes: row.inflight_bytes.load(Relaxed),
             rate,
             delay_base: row.speed.delay_base(),
-            window_bytes: row.window_bytes(),
             device_wait: device.map_or(Duration::ZERO, wait),
             used_at: Instant::from_nanos(row.used_at.load(Relaxed)),
         })
