@@ -20,7 +20,9 @@ impl World<'_> {
         let worker = &mut self.workers[index as usize];
         let mut at = at.max(worker.busy_until);
         if poll_ns > 0 && !worker.draining {
-            at = at.next_multiple_of(poll_ns);
+            // Each worker looks at its own times.
+            at = (at + poll_ns - worker.looks_at).next_multiple_of(poll_ns) + worker.looks_at
+                - poll_ns;
         }
         if worker.step_at.is_none_or(|step_at| at < step_at) {
             worker.step_at = Some(at);

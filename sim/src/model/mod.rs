@@ -302,6 +302,12 @@ impl<'a> World<'a> {
 
     /// Plans are installed, and what is known of the future is entered.
     fn begin(&mut self) {
+        let poll_ns = self.setup.engine.poll_us * 1_000;
+        if poll_ns > 0 {
+            for worker in &mut self.workers {
+                worker.looks_at = self.order.below(poll_ns);
+            }
+        }
         for (index, plan) in self.setup.plans.iter().enumerate() {
             let engine = &self.setup.engines[plan.engine];
             let place = |segment| Place { segment, offset: 0 };

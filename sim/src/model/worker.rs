@@ -117,6 +117,8 @@ pub(crate) struct Worker<'a> {
     pub(crate) draining: bool,
     /// Until when it is busy with what it did last.
     pub(crate) busy_until: u64,
+    /// Where in the interval between two looks it looks.
+    pub(crate) looks_at: u64,
     /// When it goes on, if that is entered.
     pub(crate) step_at: Option<u64>,
     /// When its timer goes off, if that is entered.
@@ -138,6 +140,7 @@ impl<'a> Worker<'a> {
             postings: PostBatch::default(),
             draining: false,
             busy_until: 0,
+            looks_at: 0,
             step_at: None,
             timer_at: None,
         }

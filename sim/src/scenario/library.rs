@@ -23,6 +23,8 @@ library![
     "steady-uniform",
     "steady-half-speed-numa",
     "slowed-rail",
+    "slowed-rail-4mib",
+    "slowed-rail-256kib",
     "silent-rail",
     "small-requests",
     "sixty-four-rails",
