@@ -14,12 +14,14 @@
 //! | [`mod@slice`] | how a request is cut |
 //! | [`topology`] | which devices make rails, and how far they are from memory |
 //! | [`rail`] | how fast a rail is, whether it may be used, which one takes the next slice |
+//! | [`failover`] | when a request leaves one transport for another |
 //! | [`batch`] | when requests that belong together have ended |
 //! | [`orchestrator`] | all of it together, for one worker |
 #![no_std]
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod failover;
 pub mod message;
 pub mod orchestrator;
 pub mod plan;

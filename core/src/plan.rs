@@ -1,10 +1,20 @@
-//! How one segment's bytes reach another: the rails that serve a pair of segments.
+//! How one segment's bytes reach another: the transports that join a pair of segments, best first, and the
+//! rails of each.
+//!
+//! Source: TENT failover document, "Cross-transport failover", for the ranked list.
 
-use crate::units::{PeerId, RailId, SegmentRef};
+use crate::units::{PeerId, RailId, SegmentRef, TransportId};
 use crate::work::Place;
 
-/// Rails that one plan can name.
+/// Rails of one transport that one plan can name.
 pub const PLAN_RAILS_MAX: usize = 16;
+/// Transports that one plan can rank.
+pub const PLAN_TRANSPORTS_MAX: usize = 4;
+/// Rails that one plan can name altogether.
+pub const PEER_RAILS_MAX: usize = PLAN_RAILS_MAX * PLAN_TRANSPORTS_MAX;
+
+/// Rails of one transport, with their tiers.
+pub type PlanRails = heapless::Vec<PlanRail, PLAN_RAILS_MAX>;
 
 /// Everything core needs to move bytes between two segments. Interned by the engine per pair of segments;
 /// the same [`crate::units::PlanId`] means the same plan in every worker.
@@ -16,14 +26,40 @@ pub struct Plan {
     pub local: SegmentRef,
     /// The segment on the peer's side.
     pub remote: SegmentRef,
-    /// Rails that reach it, with their tiers for this memory.
-    pub rails: heapless::Vec<PlanRail, PLAN_RAILS_MAX>,
+    /// The transports that reach it, the best one first.
+    pub transports: heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX>,
     /// Where probes read from.
     pub scratch_local: Place,
     /// Where probes write to.
     pub scratch_remote: Place,
     /// How much scratch there is on either side, in bytes.
     pub scratch_bytes: u32,
+}
+
+/// One transport of a plan.
+#[derive(Clone, Debug)]
+pub struct PlanTransport {
+    /// The shell's number for it.
+    pub transport: TransportId,
+    /// Rails that reach the remote segment, with their tiers for this memory.
+    pub rails: PlanRails,
+}
+
+static NO_RAILS: PlanRails = PlanRails::new();
+
+impl Plan {
+    /// The rails of the transport at `rank`, 0 the best; none if there is no such transport.
+    pub fn rails(&self, rank: u8) -> &PlanRails {
+        let transport = self.transports.get(usize::from(rank));
+        transport.map_or(&NO_RAILS, |row| &row.rails)
+    }
+
+    /// All rails, of all transports.
+    pub fn all_rails(&self) -> impl Iterator<Item = PlanRail> + '_ {
+        self.transports
+            .iter()
+            .flat_map(|row| row.rails.iter().copied())
+    }
 }
 
 /// One rail of a plan.

@@ -147,6 +147,10 @@ index_type!(
     RailId, u16
 );
 index_type!(
+    /// A way to move bytes, as the shell numbers it.
+    TransportId, u8
+);
+index_type!(
     /// Another engine that this one moves bytes to and from.
     PeerId, u16
 );

@@ -186,6 +186,8 @@ pub enum Cause {
     Refused,
     /// No rail to the peer has been usable for too long.
     NoRail,
+    /// It has switched transports as often as it may.
+    FailoverLimit,
     /// The program cancelled it.
     Cancelled,
     /// Its deadline passed.
@@ -246,6 +248,7 @@ impl Cause {
             Self::Flushed => "flushed after a neighbour's failure",
             Self::Refused => "lane refused or not answered",
             Self::NoRail => "no usable rail",
+            Self::FailoverLimit => "Failover limit exceeded, all transports exhausted",
             Self::Cancelled => "cancelled",
             Self::DeadlineExceeded => "deadline exceeded",
             Self::ShutDown => "engine shut down",

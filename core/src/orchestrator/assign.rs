@@ -25,7 +25,7 @@ impl Orchestrator<'_> {
         let Some(plan) = self.plan(row.plan).filter(|_| rest > 0) else {
             return;
         };
-        let targets = self.targets(&plan.rails);
+        let targets = self.targets(plan.rails(row.failover.rank()));
         let slice_bytes = self.shared.slice_bytes();
         let shares = self
             .selector
@@ -68,7 +68,7 @@ impl Orchestrator<'_> {
             return;
         };
         if let Some(plan) = self.plan(row.plan) {
-            for (position, rail) in plan.rails.iter().enumerate() {
+            for (position, rail) in plan.rails(row.failover.rank()).iter().enumerate() {
                 self.shared.assign(rail.rail, shares.bytes(position));
                 self.shared.unassign(rail.rail, row.shares.bytes(position));
             }
@@ -139,14 +139,14 @@ impl Orchestrator<'_> {
         if healthy.is_empty() {
             return Bound::NoRail;
         }
-        let Some(plan) = self
+        let Some((plan, rank)) = self
             .requests
             .get(new.request)
-            .and_then(|row| self.plan(row.plan))
+            .and_then(|row| Some((self.plan(row.plan)?, row.failover.rank())))
         else {
             return Bound::NoRail;
         };
-        let rails = plan.rails.clone();
+        let rails = plan.rails(rank).clone();
         let targets = self.targets(&rails);
         if targets.is_empty() {
             // The lanes that are being fenced will be open again.
@@ -280,7 +280,8 @@ impl Orchestrator<'_> {
     pub(super) fn own_assigned_bytes(&self, rail: RailId) -> u64 {
         let of_request = |row: &super::RequestRow| {
             let plan = self.plan(row.plan)?;
-            let position = plan.rails.iter().position(|other| other.rail == rail)?;
+            let rails = plan.rails(row.failover.rank());
+            let position = rails.iter().position(|other| other.rail == rail)?;
             Some(row.shares.bytes(position))
         };
         self.requests

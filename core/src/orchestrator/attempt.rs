@@ -373,6 +373,7 @@ impl Orchestrator<'_> {
         if let Some(request) = request.filter(|_| cause.is_callers()) {
             self.fail_request(now, request, cause);
         }
+        self.fault(rail, id.index, cause);
         if !may_still_land {
             // Before the fence, so that it is not taken for an orphan.
             self.end_attempt(id.index, End::Ended);

@@ -162,14 +162,23 @@ impl Orchestrator<'_> {
         if !self.knows(peer) || self.is_silent(peer) {
             return Bound::NoRail;
         }
-        let Some(rails) = self
+        let bound = self.bind_on_transport(now, peer, request);
+        if bound == Bound::NoRail && self.fail_over(now, request) {
+            return self.bind_on_transport(now, peer, request);
+        }
+        bound
+    }
+
+    /// Binds the next slice of a request to a rail of the transport that it goes over.
+    fn bind_on_transport(&mut self, now: Instant, peer: PeerId, request: RequestId) -> Bound {
+        let Some((plan, rank)) = self
             .requests
             .get(request)
-            .and_then(|row| self.plan(row.plan))
+            .and_then(|row| Some((self.plan(row.plan)?, row.failover.rank())))
         else {
             return Bound::NoRail;
         };
-        let rails = self.wanted(&rails.rails);
+        let rails = self.wanted(plan.rails(rank));
         if let Some(again) = self.next_again(request) {
             let bound = self.bind_next(now, peer, &rails, again);
             // A copy that must avoid the one rail with room does not hold up the rest, nor other requests.
@@ -256,7 +265,7 @@ impl Orchestrator<'_> {
             }
         }
         // With a candidate for every rail there is none left to open.
-        let all_open = candidates.len() == rails.len();
+        let all_open = !rails.is_empty() && candidates.len() == rails.len();
         let usable = all_open || self.open_more(now, peer, rails, !candidates.is_empty());
         if candidates.is_empty() {
             return if usable { Bound::Wait } else { Bound::NoRail };

@@ -180,7 +180,7 @@ impl Orchestrator<'_> {
                 self.bind_all();
             }
             (LaneFact::Broken(cause), Phase::Opening { .. }) => self.open_failed(now, rail, cause),
-            (LaneFact::Broken(cause), Phase::Open) => self.start_fence(now, rail, cause),
+            (LaneFact::Broken(cause), Phase::Open) => self.break_lane(now, rail, cause),
             (LaneFact::Fenced { scope, delivered }, Phase::Fencing(fence)) => {
                 self.fenced(rail, fence, scope, delivered);
             }
@@ -366,7 +366,7 @@ impl Orchestrator<'_> {
                 self.check_full(now, rail);
             }
             Stop::Rejected(cause) => self.rejected(now, rail, cause),
-            Stop::Unknown => self.start_fence(now, rail, Cause::Reset),
+            Stop::Unknown => self.break_lane(now, rail, Cause::Reset),
         }
     }
 
@@ -398,8 +398,21 @@ impl Orchestrator<'_> {
             .and_then(|row| row.request());
         match request {
             Some(request) if cause.is_callers() => self.fail_request(now, request, cause),
-            _ => self.start_fence(now, rail, cause),
+            _ => {
+                if let Some(first) = first {
+                    self.fault(rail, first, cause);
+                }
+                self.start_fence(now, rail, cause);
+            }
         }
+    }
+
+    /// A lane is of no use any more. Its oldest attempt is what it stumbled over.
+    fn break_lane(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        if let Some(oldest) = self.first_posted(rail) {
+            self.fault(rail, oldest, cause);
+        }
+        self.start_fence(now, rail, cause);
     }
 
     /// Ends a lane's epoch. What was posted is sent again elsewhere at once; what it may still write is waited
@@ -743,7 +756,7 @@ impl Orchestrator<'_> {
             } else {
                 Cause::Silent
             };
-            return self.start_fence(now, rail, cause);
+            return self.break_lane(now, rail, cause);
         }
         // The timer runs anew either way, and the second firing decides.
         lane.progress_at = now;

@@ -27,7 +27,9 @@ use crate::rail::select::Policy;
 use crate::report::Report;
 use crate::table::{NIL, Row, Table};
 use crate::time::{Duration, Instant};
-use crate::units::{AttemptId, BatchId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId};
+use crate::units::{
+    AttemptId, BatchId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId, TransportId,
+};
 use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Scope, Stop};
 
 use attempt::Attempt;
@@ -60,6 +62,8 @@ pub struct Config {
     pub cancel_grace: Duration,
     /// Time between repetitions of a message that is not answered.
     pub message_interval: Duration,
+    /// Switches of transport that one request may cause; 0: none ever.
+    pub failover_attempts_max: u8,
     /// Parameters of [`Policy::Documented`], which it turns into [`Policy::RoundRobin`] if they say so.
     pub documented: DocumentedConfig,
     /// Seed of this worker's random numbers. The same seed and calls give the same answers; workers should
@@ -79,6 +83,7 @@ impl Config {
             fence_timeout: Duration::from_secs(2),
             cancel_grace: Duration::from_millis(100),
             message_interval: Duration::from_millis(20),
+            failover_attempts_max: 3,
             documented: DocumentedConfig::DEFAULT,
             seed: worker as u64,
         }
@@ -160,6 +165,17 @@ pub enum Event {
     Settled {
         /// The caller's word for it; the id is stale by now.
         tag: u64,
+    },
+    /// A request goes on with another transport.
+    Failover {
+        /// The caller's word for it.
+        tag: u64,
+        /// What it leaves.
+        from: TransportId,
+        /// What it goes on with.
+        to: TransportId,
+        /// Which of its own switches this is; 0: a neighbour's failure caused it.
+        attempt: u8,
     },
     /// A rail changed its state.
     RailChanged {
@@ -371,6 +387,8 @@ pub struct Orchestrator<'a> {
     changed_rails: Queue<{ lane::CHANGED }>,
     /// Requests that have ended, or whose last attempt has.
     ended: Queue<0>,
+    /// Requests that have switched transports.
+    switched: Queue<1>,
     ended_batches: Queue<0>,
     posting: Option<Posting>,
     /// Something happened since the last binding that may let a slice go.
@@ -418,6 +436,7 @@ impl<'a> Orchestrator<'a> {
             messages: Queue::EMPTY,
             changed_rails: Queue::EMPTY,
             ended: Queue::EMPTY,
+            switched: Queue::EMPTY,
             ended_batches: Queue::EMPTY,
             posting: None,
             bindable: false,
@@ -438,8 +457,7 @@ impl<'a> Orchestrator<'a> {
     pub fn install_plan(&mut self, now: Instant, id: PlanId, plan: &Plan) -> bool {
         let fits = plan.peer.index() < self.peers.len()
             && plan
-                .rails
-                .iter()
+                .all_rails()
                 .all(|rail| rail.rail.index() < self.lanes.len());
         if !fits || id.index as usize >= self.plans.len() {
             return false;
@@ -604,6 +622,11 @@ impl<'a> Orchestrator<'a> {
                 silent,
             });
         }
+        if let Some(index) = self.switched.pop_front(&mut self.requests)
+            && let Some(event) = self.failover_event(index)
+        {
+            return Some(event);
+        }
         if let Some(index) = self.ended.pop_front(&mut self.requests) {
             return self.request_event(index);
         }
@@ -631,6 +654,14 @@ impl<'a> Orchestrator<'a> {
     /// Requests that are not taken, or have attempts left.
     pub fn requests(&self) -> usize {
         self.requests.len()
+    }
+
+    /// The transport that a request went over last.
+    pub fn transport_of(&self, id: RequestId) -> Option<TransportId> {
+        let row = self.requests.get(id)?;
+        let transports = &self.plan(row.plan)?.transports;
+        let row = transports.get(usize::from(row.failover.rank()))?;
+        Some(row.transport)
     }
 
     /// How a request ended, freeing its row; `None`: not ended, taken, or never was. Attempts of an

@@ -2,7 +2,7 @@
 
 use super::request::Ending;
 use super::{Orchestrator, Reason};
-use crate::plan::{PLAN_RAILS_MAX, Plan};
+use crate::plan::{PEER_RAILS_MAX, Plan};
 use crate::queue::{Link, Linked, Queue};
 use crate::report::Status;
 use crate::time::Instant;
@@ -13,7 +13,7 @@ pub(super) const READY: usize = 0;
 pub(super) const CHANGED: usize = 1;
 
 /// Rails that one peer can have.
-type Rails = heapless::Vec<RailId, PLAN_RAILS_MAX>;
+type Rails = heapless::Vec<RailId, PEER_RAILS_MAX>;
 
 /// What is proved of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Orchestrator<'_> {
         }
         peer.gone = false;
         peer.scratch = Some((plan.scratch_local, plan.scratch_remote, plan.scratch_bytes));
-        for rail in &plan.rails {
+        for rail in plan.all_rails() {
             if !peer.rails.contains(&rail.rail) {
                 // More rails than one plan can have are in no plan.
                 let _ = peer.rails.push(rail.rail);
@@ -230,7 +230,7 @@ impl Orchestrator<'_> {
         self.requests
             .get(id)
             .and_then(|row| self.plan(row.plan))
-            .is_some_and(|plan| plan.rails.iter().any(|rail| self.is_healthy(rail.rail)))
+            .is_some_and(|plan| plan.all_rails().any(|rail| self.is_healthy(rail.rail)))
     }
 
     /// A peer, or a session with it, is gone.

@@ -1,12 +1,15 @@
 //! Requests: a cursor over bytes, a count of attempts, and in the end a report.
 
 use super::attempt::{End, Load};
+use super::lane::Phase;
 use super::{Event, Orchestrator, Reason, Request};
+use crate::failover::{Decision, Failover};
+use crate::plan::Plan;
 use crate::queue::{Link, Linked, Queue};
 use crate::rail::documented::Shares;
 use crate::report::{Local, Remote, Report, Status};
 use crate::time::Instant;
-use crate::units::{BatchId, PeerId, PlanId, RequestId};
+use crate::units::{BatchId, PeerId, PlanId, RailId, RequestId, TransportId};
 use crate::work::{Cause, Op, Place};
 
 /// Why core did not take a request. Nothing was queued.
@@ -73,12 +76,15 @@ pub struct RequestRow {
     pub(super) ending: Option<Ending>,
     report: Option<Report>,
     taken: bool,
-    link: Link,
+    pub(super) failover: Failover,
+    /// A switch of transports that has not been told: from where.
+    switched_from: Option<TransportId>,
+    links: [Link; 2],
 }
 
-impl Linked<0> for RequestRow {
+impl<const KIND: usize> Linked<KIND> for RequestRow {
     fn link(&mut self) -> &mut Link {
-        &mut self.link
+        &mut self.links[KIND]
     }
 }
 
@@ -139,7 +145,9 @@ impl Orchestrator<'_> {
             ending: None,
             report: None,
             taken: false,
-            link: Link::NONE,
+            failover: Failover::new(self.best_rank(plan)),
+            switched_from: None,
+            links: [Link::NONE; 2],
         };
         self.insert_request(now, row)
     }
@@ -215,6 +223,97 @@ impl Orchestrator<'_> {
                 cause: Cause::ShutDown,
             },
         );
+    }
+
+    /// The best transport with a usable rail; the very best if there is none.
+    fn best_rank(&self, plan: &Plan) -> u8 {
+        let ranks = 0..plan.transports.len() as u8;
+        ranks
+            .into_iter()
+            .find(|rank| self.is_usable(plan, *rank))
+            .unwrap_or(0)
+    }
+
+    fn is_usable(&self, plan: &Plan, rank: u8) -> bool {
+        plan.rails(rank)
+            .iter()
+            .any(|rail| self.is_healthy(rail.rail))
+    }
+
+    /// The transport of a request has no usable rail: it goes on with another one, or fails if it has done that
+    /// too often. Whether it may be bound again now.
+    pub(super) fn fail_over(&mut self, now: Instant, id: RequestId) -> bool {
+        let Some(row) = self
+            .requests
+            .get(id)
+            // The last switch is told before the next one.
+            .filter(|row| row.switched_from.is_none())
+        else {
+            return false;
+        };
+        let mut failover = row.failover;
+        let Some(plan) = self.plan(row.plan) else {
+            return false;
+        };
+        let attempts_max = self.config.failover_attempts_max;
+        let ranks = plan.transports.len() as u8;
+        let decision = failover.decide(attempts_max, ranks, |rank| self.is_usable(plan, *rank));
+        match decision {
+            Decision::Stay => false,
+            Decision::Exhausted => {
+                self.fail_request(now, id, Cause::FailoverLimit);
+                false
+            }
+            Decision::Switch(_) => {
+                self.switch(id, failover);
+                true
+            }
+        }
+    }
+
+    fn switch(&mut self, id: RequestId, failover: Failover) {
+        let from = self.transport_of(id);
+        // Shares are counted by position among the rails that it leaves.
+        self.unassign(id);
+        if let Some(row) = self.requests.get_mut(id) {
+            row.failover = failover;
+            row.switched_from = from;
+        }
+        self.switched.push_back(&mut self.requests, id.index);
+        self.assign(id);
+    }
+
+    /// A switch of transports, once.
+    pub(super) fn failover_event(&mut self, index: u32) -> Option<Event> {
+        let id = self.requests.id_at(index)?;
+        let to = self.transport_of(id)?;
+        let row = self.requests.get_mut(id)?;
+        let (tag, attempt) = (row.tag, row.failover.used());
+        let from = row.switched_from.take()?;
+        self.bind_all();
+        Some(Event::Failover {
+            tag,
+            from,
+            to,
+            attempt,
+        })
+    }
+
+    /// Something went wrong with an attempt. If it is the first on its lane, and the rail is to blame, its
+    /// request has had a fault; neighbours that fail with it have not.
+    pub(super) fn fault(&mut self, rail: RailId, attempt: u32, cause: Cause) {
+        let is_first = self
+            .lanes
+            .get(rail.index())
+            .is_some_and(|lane| lane.phase == Phase::Open);
+        let request = self
+            .attempts
+            .at(attempt)
+            .filter(|_| is_first && cause.counts_against_rail())
+            .and_then(|row| row.request());
+        if let Some(row) = request.and_then(|id| self.requests.get_mut(id)) {
+            row.failover.handle_fault();
+        }
     }
 
     /// Fails a request.

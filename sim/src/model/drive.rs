@@ -231,7 +231,7 @@ impl World<'_> {
                 let rail = engine.rails[rail.index()];
                 self.history.rail_states.push((now, rail, state));
             }
-            Event::PeerChanged { .. } => {}
+            Event::PeerChanged { .. } | Event::Failover { .. } => {}
             Event::WakeWorker { worker } => {
                 let other = engine.first_worker + usize::from(worker);
                 self.workers[other].inbox.woken = true;

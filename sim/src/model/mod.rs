@@ -18,14 +18,14 @@ mod travel;
 mod worker;
 
 use polyrail_core::orchestrator::Config;
-use polyrail_core::plan::{Plan, PlanRail};
+use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::rail::select::Policy;
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::{DeviceId, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef};
+use polyrail_core::units::{DeviceId, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId};
 use polyrail_core::work::{LaneFact, Place, Scope};
 
 use crate::setup::{Cut, Setup};
@@ -315,14 +315,19 @@ impl<'a> World<'a> {
                 peer: PeerId(plan.peer),
                 local: LOCAL,
                 remote: REMOTE,
-                rails: plan
-                    .rails
-                    .iter()
-                    .map(|(rail, tier)| PlanRail {
-                        rail: RailId(*rail),
-                        tier: *tier,
-                    })
-                    .collect(),
+                transports: [PlanTransport {
+                    transport: TransportId(0),
+                    rails: plan
+                        .rails
+                        .iter()
+                        .map(|(rail, tier)| PlanRail {
+                            rail: RailId(*rail),
+                            tier: *tier,
+                        })
+                        .collect(),
+                }]
+                .into_iter()
+                .collect(),
                 scratch_local: place(SCRATCH),
                 scratch_remote: place(SCRATCH),
                 scratch_bytes: SLICE_BYTES,

@@ -9,12 +9,14 @@ use std::{format, vec};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 use super::*;
-use crate::plan::PlanRail;
+use crate::plan::{PlanRail, PlanTransport};
 use crate::rail::estimate::EstimateConfig;
 use crate::rail::{Device, Rail, RailConfig, Waiting};
 use crate::report::{Local, Remote, Status};
 use crate::units::{DeviceId, Rate, SegmentRef};
 use crate::work::{Cause, LaneLimits, Outcome, Place, Work};
+
+mod failover;
 
 const RAILS: usize = 4;
 const PEER: PeerId = PeerId(0);
@@ -75,11 +77,17 @@ struct World<'a> {
     /// Tag → (report, when).
     reports: BTreeMap<u64, Report>,
     settled: Vec<u64>,
+    /// Tag, transport left, transport taken, number of the switch.
+    failovers: Vec<(u64, u8, u8, u8)>,
     batches: u32,
     /// Lengths of what has arrived at the destination, by offset. All copies of a slice are cut alike.
     arrived: BTreeMap<u64, u64>,
     /// Tags by their place in the destination.
     owners: BTreeMap<u64, u64>,
+    /// Whether a work that arrived is said to have failed, and why.
+    corrupts: fn(RailId, &Work) -> Option<Cause>,
+    /// Whether a rail's lane refuses what is posted, and why.
+    refuses: fn(RailId) -> Option<Cause>,
     log: Vec<std::string::String>,
 }
 
@@ -107,6 +115,18 @@ fn shared(tiers: &[u8]) -> &'static Shared<'static> {
     shared
 }
 
+/// A transport whose rails are numbered from `first`.
+fn transport(number: u8, first: u16, tiers: &[u8]) -> PlanTransport {
+    let rails = (first..).zip(tiers).map(|(rail, tier)| PlanRail {
+        rail: RailId(rail),
+        tier: *tier,
+    });
+    PlanTransport {
+        transport: TransportId(number),
+        rails: rails.collect(),
+    }
+}
+
 impl World<'_> {
     fn new(policy: Policy, rails: u16) -> Self {
         Self::with(Config::new(0, policy), &[0; RAILS][..usize::from(rails)])
@@ -128,13 +148,7 @@ impl World<'_> {
             peer: PEER,
             local: SegmentRef(1),
             remote: SegmentRef(2),
-            rails: (0..)
-                .zip(tiers)
-                .map(|(i, tier)| PlanRail {
-                    rail: RailId(i),
-                    tier: *tier,
-                })
-                .collect(),
+            transports: [transport(0, 0, tiers)].into_iter().collect(),
             scratch_local: Place {
                 segment: SegmentRef(8),
                 offset: 0,
@@ -164,11 +178,30 @@ impl World<'_> {
             next_heartbeat: Instant::ZERO,
             reports: BTreeMap::new(),
             settled: Vec::new(),
+            failovers: Vec::new(),
             batches: 0,
             arrived: BTreeMap::new(),
             owners: BTreeMap::new(),
+            corrupts: |_, _| None,
+            refuses: |_| None,
             log: Vec::new(),
         }
+    }
+
+    /// One whose plan ranks transports with so many rails each.
+    fn ranked(config: Config, rails: &[usize]) -> Self {
+        let tiers = [0; RAILS];
+        let mut world = Self::with(config, &tiers[..rails.iter().sum()]);
+        let mut plan = world.core.plan(PLAN).expect("the plan").clone();
+        plan.transports.clear();
+        let mut first = 0;
+        for (number, count) in (0..).zip(rails) {
+            let row = transport(number, first, &tiers[..*count]);
+            plan.transports.push(row).expect("as many as fit");
+            first += *count as u16;
+        }
+        assert!(world.core.install_plan(world.now, PLAN, &plan));
+        world
     }
 
     /// A batch of one request; its tag is also its place in the destination, in MiB.
@@ -321,13 +354,15 @@ impl World<'_> {
                 far.on_its_way.remove(0);
                 far.landed += 1;
                 landed.push(work);
+                let outcome =
+                    (self.corrupts)(lane.rail(), &work).map_or(Outcome::Success, Outcome::Error);
                 if !far.aborted {
                     completions.push(Completion {
                         lane: *lane,
                         epoch: *epoch,
                         cookie: work.cookie,
                         at,
-                        outcome: Outcome::Success,
+                        outcome,
                     });
                 }
             }
@@ -367,6 +402,12 @@ impl World<'_> {
             let mut idle = true;
             while let Some(lane) = self.core.poll_post(self.now, &mut batch) {
                 idle = false;
+                if let Some(cause) = (self.refuses)(lane.rail()) {
+                    let stop = Stop::Rejected(cause);
+                    self.core
+                        .handle_posted(self.now, lane, batch.epoch, 0, stop);
+                    continue;
+                }
                 self.post(lane, &batch);
                 self.core
                     .handle_posted(self.now, lane, batch.epoch, batch.works.len(), Stop::All);
@@ -453,6 +494,12 @@ impl World<'_> {
                 self.batches += 1;
             }
             Event::Settled { tag } => self.settled.push(tag),
+            Event::Failover {
+                tag,
+                from,
+                to,
+                attempt,
+            } => self.failovers.push((tag, from.0, to.0, attempt)),
             Event::RailChanged { .. } | Event::PeerChanged { .. } | Event::WakeWorker { .. } => {}
         }
     }
@@ -680,7 +727,9 @@ fn a_request_without_a_rail_takes_no_other_with_it() {
         let mut world = World::new(policy, 2);
         let second = PlanId { index: 1, ..PLAN };
         let mut plan = world.core.plan(PLAN).unwrap().clone();
-        plan.rails.retain(|rail| rail.rail == RailId(1));
+        plan.transports[0]
+            .rails
+            .retain(|rail| rail.rail == RailId(1));
         assert!(world.core.install_plan(world.now, second, &plan));
         world.links[1].cut = true;
         world.core.shared.handle_incident(world.now, RailId(1));

@@ -1,0 +1,127 @@
+//! When a request leaves one transport for another.
+//!
+//! A transport whose every rail to the peer is unusable is left for the next one that has a usable rail; a
+//! slice that fails while its transport has others stays (that is a reroute). A switch that the request itself
+//! caused uses its budget; one that a neighbour's failure caused does not.
+//!
+//! Source: TENT failover document, "Cross-transport failover" and "Configuration", for the ranked list and the
+//! budget. We differ: a request may come back to a better transport that has recovered, which uses the budget
+//! as any switch does, and what fails while it is posted fails over too, because a post answers for each work.
+
+/// Where one request stands in its plan's ranking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failover {
+    rank: u8,
+    used: u8,
+    /// Something of the request failed on its present transport.
+    faulted: bool,
+}
+
+/// What to do with a request whose transport has no usable rail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// Wait: there is no other transport that is usable now, or it may not be used.
+    Stay,
+    /// It goes on with the transport at this rank.
+    Switch(u8),
+    /// Another one is usable, but the budget is used up: it fails.
+    Exhausted,
+}
+
+impl Failover {
+    /// A request that starts with the transport at `rank`.
+    pub const fn new(rank: u8) -> Self {
+        Self {
+            rank,
+            used: 0,
+            faulted: false,
+        }
+    }
+
+    /// The rank of its transport, 0 the best.
+    pub const fn rank(&self) -> u8 {
+        self.rank
+    }
+
+    /// Switches that have used its budget.
+    pub const fn used(&self) -> u8 {
+        self.used
+    }
+
+    /// A work of the request was the first in error on its lane.
+    pub fn handle_fault(&mut self) {
+        self.faulted = true;
+    }
+
+    /// Its transport has no usable rail: chooses among `ranks` transports the next usable one, worse ones first
+    /// and then again from the best. With `attempts_max` 0 nothing ever switches, and a fault is final.
+    pub fn decide(
+        &mut self,
+        attempts_max: u8,
+        ranks: u8,
+        usable: impl FnMut(&u8) -> bool,
+    ) -> Decision {
+        let others = (self.rank.saturating_add(1)..ranks).chain(0..self.rank);
+        let Some(next) = others.into_iter().find(usable) else {
+            return Decision::Stay;
+        };
+        if self.faulted && self.used >= attempts_max {
+            return Decision::Exhausted;
+        }
+        if attempts_max == 0 {
+            return Decision::Stay;
+        }
+        self.used += u8::from(self.faulted);
+        self.faulted = false;
+        self.rank = next;
+        Decision::Switch(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Decision::{Exhausted, Stay, Switch};
+    use super::*;
+
+    #[test]
+    fn a_request_goes_down_the_ranking_within_its_budget() {
+        // (name, rank, used, its own fault, budget, usable ranks, decision, used then)
+        let cases = [
+            ("to the next one", 0, 0, true, 3, &[1, 2][..], Switch(1), 1),
+            ("past an unusable one", 0, 0, true, 3, &[2], Switch(2), 1),
+            ("worse ones first", 1, 1, true, 3, &[0, 2], Switch(2), 2),
+            ("and back to the best", 2, 1, true, 3, &[0], Switch(0), 2),
+            ("nobody is usable", 0, 0, true, 3, &[], Stay, 0),
+            ("the last of the budget", 0, 2, true, 3, &[1], Switch(1), 3),
+            ("used up", 1, 3, true, 3, &[0], Exhausted, 3),
+            ("used up, not by this", 1, 3, false, 3, &[0], Switch(0), 3),
+            ("a neighbour's is free", 0, 0, false, 3, &[1], Switch(1), 0),
+            ("none: a fault is final", 0, 0, true, 0, &[1], Exhausted, 0),
+            ("none: a neighbour's", 0, 0, false, 0, &[1], Stay, 0),
+            ("one is allowed", 0, 0, true, 1, &[1], Switch(1), 1),
+            ("one was", 1, 1, true, 1, &[0], Exhausted, 1),
+        ];
+        for (name, rank, used, faulted, budget, usable, decision, then) in cases {
+            let mut failover = Failover {
+                rank,
+                used,
+                faulted,
+            };
+            let decided = failover.decide(budget, 3, |rank| usable.contains(rank));
+            assert_eq!((decided, failover.used()), (decision, then), "{name}");
+            if let Switch(to) = decision {
+                assert_eq!((failover.rank(), failover.faulted), (to, false), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_fault_counts_once_for_each_transport() {
+        let mut failover = Failover::new(0);
+        failover.handle_fault();
+        failover.handle_fault();
+        assert_eq!(failover.decide(3, 2, |_| true), Switch(1));
+        assert_eq!(failover.decide(3, 2, |_| true), Switch(0));
+        assert_eq!(failover.used(), 1);
+    }
+}

@@ -1,0 +1,180 @@
+//! Requests that leave one transport for another.
+
+use super::*;
+
+fn config(policy: Policy, attempts_max: u8) -> Config {
+    Config {
+        failover_attempts_max: attempts_max,
+        ..Config::new(0, policy)
+    }
+}
+
+/// Works of users' requests, not probes.
+fn is_users(work: &Work) -> bool {
+    work.remote.segment == SegmentRef(2)
+}
+
+const POLICIES: [Policy; 3] = [Policy::Spray, Policy::RoundRobin, Policy::Documented];
+
+#[test]
+fn a_transport_whose_every_rail_fails_is_left_for_the_next() {
+    for policy in POLICIES {
+        let mut world = World::ranked(config(policy, 3), &[2, 2]);
+        world.submit(0, Op::Write, 64 << 20);
+        world.submit(1, Op::Read, 8 << 20);
+        world.run(ms(3));
+        assert_eq!(world.done_bytes(2) + world.done_bytes(3), 0, "{policy:?}");
+        for rail in [0, 1] {
+            world.links[rail].cut = true;
+            world.reset_rail(rail as u16);
+        }
+        world.run_until_reported(2, Duration::from_secs(1));
+        for tag in [0, 1] {
+            assert_eq!(world.reports[&tag].status, Status::Completed, "{policy:?}");
+        }
+        let mut failovers = world.failovers.clone();
+        failovers.sort_unstable();
+        assert_eq!(failovers.len(), 2, "{policy:?}: {failovers:?}");
+        for (tag, failover) in (0..).zip(failovers) {
+            assert_eq!(
+                (failover.0, failover.1, failover.2),
+                (tag, 0, 1),
+                "{policy:?}"
+            );
+        }
+        assert!(world.done_bytes(2) > 0 && world.done_bytes(3) > 0);
+    }
+}
+
+#[test]
+fn a_slice_that_fails_stays_while_its_transport_has_a_rail() {
+    for policy in POLICIES {
+        let mut world = World::ranked(config(policy, 3), &[2, 2]);
+        world.submit(0, Op::Write, 64 << 20);
+        world.run(ms(3));
+        world.links[0].cut = true;
+        world.reset_rail(0);
+        world.run_until_reported(1, Duration::from_secs(1));
+        assert_eq!(world.reports[&0].status, Status::Completed, "{policy:?}");
+        assert_eq!(world.failovers, [], "{policy:?}: that is a reroute");
+    }
+}
+
+#[test]
+fn both_transports_fail_until_the_budget_is_used_up() {
+    // Probes are answered well, so both come back again and again.
+    for budget in [1, 2, 3] {
+        let mut world = World::ranked(config(Policy::Spray, budget), &[1, 1]);
+        world.corrupts = |_, work| is_users(work).then_some(Cause::RetryExceeded);
+        // A read: of a write the fences would prove that it has arrived after all.
+        world.submit(0, Op::Read, 100);
+        world.run_until_reported(1, Duration::from_secs(5));
+        let report = world.reports[&0];
+        assert_eq!(report.status, Status::Failed);
+        assert_eq!(report.cause, Some(Cause::FailoverLimit));
+        let expected: Vec<_> = (0..budget)
+            .map(|attempt| (0, attempt % 2, 1 - attempt % 2, attempt + 1))
+            .collect();
+        assert_eq!(world.failovers, expected);
+    }
+}
+
+#[test]
+fn without_a_budget_a_fault_is_final_and_nothing_else_is_touched() {
+    let mut world = World::ranked(config(Policy::Spray, 0), &[1, 1]);
+    world.corrupts = |rail, work| {
+        assert_eq!(rail, RailId(0));
+        is_users(work).then_some(Cause::RetryExceeded)
+    };
+    world.submit(0, Op::Read, 100);
+    world.run_until_reported(1, Duration::from_millis(500));
+    assert_eq!(world.reports[&0].cause, Some(Cause::FailoverLimit));
+    assert_eq!(world.failovers, []);
+}
+
+#[test]
+fn a_neighbours_fault_uses_nobody_elses_budget() {
+    let mut world = World::ranked(config(Policy::Spray, 1), &[1, 1]);
+    // Request 0 fails wherever it goes; the others fail with it wherever they meet it.
+    world.corrupts =
+        |_, work| (is_users(work) && work.remote.offset >> 30 == 0).then_some(Cause::RetryExceeded);
+    for tag in 0..9 {
+        world.submit(tag, Op::Read, 1 << 20);
+    }
+    world.run_until_reported(9, Duration::from_secs(5));
+    assert_eq!(world.reports[&0].cause, Some(Cause::FailoverLimit));
+    for tag in 1..9 {
+        assert_eq!(world.reports[&tag].status, Status::Completed, "{tag}");
+    }
+    let own: Vec<_> = world.failovers.iter().filter(|row| row.3 > 0).collect();
+    assert_eq!(own, [&(0, 0, 1, 1)]);
+}
+
+#[test]
+fn what_is_refused_at_posting_fails_over_too() {
+    let mut world = World::ranked(config(Policy::Spray, 3), &[1, 1]);
+    world.refuses = |rail| (rail == RailId(0)).then_some(Cause::Fatal);
+    world.submit(0, Op::Write, 4 << 20);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    assert_eq!(world.failovers, [(0, 0, 1, 1)]);
+}
+
+#[test]
+fn the_callers_errors_go_to_the_caller() {
+    for cause in [
+        Cause::RemoteAccess,
+        Cause::LocalProtection,
+        Cause::RemoteOperation,
+    ] {
+        let mut world = World::ranked(config(Policy::Spray, 3), &[1, 1]);
+        world.corrupts = match cause {
+            Cause::RemoteAccess => |_, work| is_users(work).then_some(Cause::RemoteAccess),
+            Cause::LocalProtection => |_, work| is_users(work).then_some(Cause::LocalProtection),
+            _ => |_, work| is_users(work).then_some(Cause::RemoteOperation),
+        };
+        world.submit(0, Op::Write, 100);
+        world.run_until_reported(1, Duration::from_secs(1));
+        let report = world.reports[&0];
+        assert_eq!((report.status, report.cause), (Status::Failed, Some(cause)));
+        assert_eq!(world.failovers, [], "{cause:?}");
+    }
+}
+
+#[test]
+fn new_requests_go_back_to_the_best_transport_once_it_has_recovered() {
+    let mut world = World::ranked(config(Policy::Spray, 3), &[1, 1]);
+    world.submit(0, Op::Write, 64 << 20);
+    world.run(ms(3));
+    world.links[0].cut = true;
+    world.reset_rail(0);
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert_eq!(world.failovers, [(0, 0, 1, 1)]);
+    // While it is down they start with the other one, which is no switch.
+    world.submit(1, Op::Write, 1 << 20);
+    world.run_until_reported(2, Duration::from_secs(1));
+    assert_eq!(world.failovers.len(), 1);
+    world.links[0].cut = false;
+    world.run(world.now + Duration::from_millis(500));
+    let before = (world.done_bytes(0), world.done_bytes(1));
+    world.submit(2, Op::Write, 1 << 20);
+    world.run_until_reported(3, Duration::from_secs(1));
+    assert_eq!(world.done_bytes(0) - before.0, 1 << 20);
+    assert_eq!(world.done_bytes(1), before.1);
+    assert_eq!(world.failovers.len(), 1);
+}
+
+#[test]
+fn with_nothing_left_a_request_fails_for_want_of_a_rail() {
+    let mut world = World::ranked(config(Policy::Spray, 3), &[1, 1]);
+    world.submit(0, Op::Write, 64 << 20);
+    world.run(ms(3));
+    for rail in [0, 1] {
+        world.links[rail].cut = true;
+        world.reset_rail(rail as u16);
+    }
+    world.run_until_reported(1, Duration::from_secs(10));
+    let report = world.reports[&0];
+    assert!(report.status != Status::Completed, "{report:?}");
+    assert!(world.failovers.len() <= 1, "{:?}", world.failovers);
+}
