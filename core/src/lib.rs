@@ -14,6 +14,7 @@
 //! | [`mod@slice`] | how a request is cut |
 //! | [`topology`] | which devices make rails, and how far they are from memory |
 //! | [`rail`] | how fast a rail is, whether it may be used, which one takes the next slice |
+//! | [`transport`] | which transports join two memories, best first |
 //! | [`failover`] | when a request leaves one transport for another |
 //! | [`batch`] | when requests that belong together have ended |
 //! | [`orchestrator`] | all of it together, for one worker |
@@ -34,5 +35,6 @@ pub mod slice;
 pub mod table;
 pub mod time;
 pub mod topology;
+pub mod transport;
 pub mod units;
 pub mod work;

@@ -107,6 +107,15 @@ impl Greeting {
     }
 }
 
+/// A transport as one engine offers it to another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TransportOffer {
+    /// What it is called. At most [`NAME_BYTES_MAX`] bytes.
+    pub name: String,
+    /// The bits of its [`polyrail_core::transport::Capabilities`].
+    pub capabilities: u16,
+}
+
 /// What engines say to each other. "Initiator" is who connected, "target" who listens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Frame {
@@ -131,6 +140,8 @@ pub enum Frame {
         session: [u8; 16],
         /// Addresses of its rails, all with the same port, in order.
         rails: Vec<SocketAddr>,
+        /// The transports that it has.
+        transports: Vec<TransportOffer>,
         /// Memory that probes may write to.
         scratch: SegmentDescriptor,
         /// How often it will send a [`Frame::Heartbeat`], in milliseconds.
@@ -464,6 +475,10 @@ pub(crate) mod tests {
                     rails: Vec::<(u32, u16, bool)>::arbitrary(g)
                         .into_iter()
                         .map(address)
+                        .collect(),
+                    transports: Vec::<(String, u16)>::arbitrary(g)
+                        .into_iter()
+                        .map(|(name, capabilities)| TransportOffer { name, capabilities })
                         .collect(),
                     scratch: descriptor(g),
                     heartbeat_ms: u32::arbitrary(g),

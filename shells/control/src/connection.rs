@@ -19,7 +19,7 @@ use polyrail_transport::SessionId;
 
 use crate::codec::{
     self, CodecError, Decoder, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX, PROTOCOL_VERSION,
-    Purpose, Refusal, SegmentDescriptor,
+    Purpose, Refusal, SegmentDescriptor, TransportOffer,
 };
 
 /// Bytes that may wait to be written. A peer that lets more pile up is given up.
@@ -66,6 +66,8 @@ pub struct Welcome {
     pub session: SessionId,
     /// Addresses of its rails.
     pub rails: Vec<SocketAddr>,
+    /// The transports that it has.
+    pub transports: Vec<TransportOffer>,
     /// Memory that probes may write to.
     pub scratch: SegmentDescriptor,
 }
@@ -367,6 +369,7 @@ impl Connection {
             incarnation: welcome.incarnation,
             session: welcome.session.0,
             rails: welcome.rails,
+            transports: welcome.transports,
             scratch: welcome.scratch,
             heartbeat_ms: u32::try_from(heartbeat_ms).unwrap_or(u32::MAX),
         });
@@ -506,6 +509,7 @@ impl Connection {
                 incarnation,
                 session,
                 rails,
+                transports,
                 scratch,
                 heartbeat_ms,
             } => {
@@ -517,6 +521,7 @@ impl Connection {
                     incarnation,
                     session: SessionId(session),
                     rails,
+                    transports,
                     scratch,
                 }))
             }
@@ -717,6 +722,10 @@ mod tests {
             incarnation: 2,
             session: SESSION,
             rails: vec!["127.0.0.2:7000".parse().unwrap()],
+            transports: vec![TransportOffer {
+                name: "tcp".into(),
+                capabilities: 257,
+            }],
             scratch: SegmentDescriptor {
                 name: "scratch".into(),
                 generation: 1,

@@ -38,13 +38,16 @@ use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 pub use self::error::{AskError, ConnectError, Ends, SessionLoss};
 use self::mailbox::{Asker, Command, Mailbox};
 use self::reactor::Reactor;
-use crate::codec::{FRAME_BYTES_MAX, NAME_BYTES_MAX, SegmentDescriptor};
+use crate::codec::{FRAME_BYTES_MAX, NAME_BYTES_MAX, SegmentDescriptor, TransportOffer};
 
 /// The longest body of a call and of its answer: what a frame leaves after the numbers around it.
 pub const CALL_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
 
 /// The longest [`PlaneConfig::token`].
 pub const TOKEN_BYTES_MAX: usize = 4096;
+
+/// The most transports in [`PlaneConfig::transports`].
+pub const TRANSPORTS_MAX: usize = 64;
 
 /// The most addresses in [`PlaneConfig::rails`].
 pub const RAILS_MAX: usize = 1024;
@@ -66,6 +69,8 @@ pub struct PlaneConfig {
     pub listeners: Vec<TcpListener>,
     /// The addresses of this engine's rails, as announced to initiators. At most [`RAILS_MAX`].
     pub rails: Vec<SocketAddr>,
+    /// The transports of this engine, as announced to initiators. At most [`TRANSPORTS_MAX`].
+    pub transports: Vec<TransportOffer>,
     /// Memory that peers' probes may write to.
     pub scratch: SegmentDescriptor,
     /// The engine's clock.
@@ -96,6 +101,7 @@ impl PlaneConfig {
             incarnation,
             listeners: Vec::new(),
             rails: Vec::new(),
+            transports: Vec::new(),
             scratch,
             clock,
             token: Vec::new(),
@@ -111,6 +117,7 @@ impl PlaneConfig {
             ("bytes of name", self.name.len(), NAME_BYTES_MAX),
             ("bytes of token", self.token.len(), TOKEN_BYTES_MAX),
             ("rail addresses", self.rails.len(), RAILS_MAX),
+            ("transports", self.transports.len(), TRANSPORTS_MAX),
             (
                 "bytes of scratch name",
                 self.scratch.name.len(),
@@ -195,8 +202,20 @@ pub struct Introduction {
     pub session: SessionId,
     /// Addresses of its rails.
     pub rails: Vec<SocketAddr>,
+    /// The transports that it has.
+    pub transports: Vec<TransportOffer>,
     /// Memory that probes may write to.
     pub scratch: SegmentDescriptor,
+}
+
+impl Introduction {
+    /// Its transports' names, for errors.
+    pub fn transport_names(&self) -> Vec<String> {
+        self.transports
+            .iter()
+            .map(|offer| offer.name.clone())
+            .collect()
+    }
 }
 
 /// The control plane of an engine: a handle that can be cloned and shared. The last one that is dropped

@@ -24,6 +24,8 @@ pub struct Config {
     pub policy: Policy,
     /// Threads that move bytes; 0: one for every two cores, at least one. At most 64.
     pub workers: usize,
+    /// Switches of transport that one request may cause; 0: none ever.
+    pub max_failover_attempts: u8,
     /// Lets the engine listen beyond loopback although nothing keeps strangers out yet.
     pub insecure: bool,
 }
@@ -57,6 +59,7 @@ impl Default for Config {
             rail_map: RailMap::default(),
             policy: Policy::default(),
             workers: 0,
+            max_failover_attempts: 3,
             insecure: false,
         }
     }

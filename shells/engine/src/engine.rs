@@ -14,13 +14,13 @@ use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Duration as CoreDuration;
+use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_core::work::{Op, Place};
-use polyrail_tcp::TcpTransport;
+use polyrail_transport::RemoteRegion;
 use polyrail_transport::clock::Clock;
-use polyrail_transport::fault::{FaultProxy, Faults};
+use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region};
-use polyrail_transport::{Endpoint, RemoteRegion, Transport};
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
@@ -34,6 +34,8 @@ use crate::rows::NoRow;
 use crate::segments::{
     LocalSegment, NoPlan, RemoteSegment, SCRATCH_NAME, Segment, SegmentId, Segments,
 };
+use crate::stats::{Failovers, Stats};
+use crate::transports::{Catalog, Plugin, TransportStatus, Transports};
 use crate::worker::{self, Command, PLANS_MAX, Post, REQUESTS_MAX, Start, Submission, Worker};
 
 /// How long a peer may take to let us in.
@@ -82,8 +84,10 @@ pub trait Calls: Send + Sync {
 /// What a program can plug into an engine.
 #[derive(Clone, Default)]
 pub struct Hooks {
-    /// Faults to inject into every worker's transport, rail by rail.
+    /// Faults to inject into every worker's TCP, rail by rail.
     pub faults: Option<Arc<Faults>>,
+    /// Transports beside those that the engine has, preferred to them in this order.
+    pub transports: Vec<Plugin>,
     /// Carries out peers' calls; without it they are refused.
     pub calls: Option<Arc<dyn Calls>>,
 }
@@ -97,6 +101,8 @@ pub struct Engine {
 pub(crate) struct Inner {
     config: Config,
     calls: Option<Arc<dyn Calls>>,
+    transports: Arc<Catalog>,
+    failovers: Arc<Failovers>,
     fabric: Arc<Fabric>,
     segments: Arc<Segments>,
     scratch: SegmentId,
@@ -166,13 +172,17 @@ impl Engine {
         let clock = Clock::start();
         let segments = Arc::new(Segments::default());
         let scratch = add_scratch(&segments)?;
-        let transport = Arc::new(TcpTransport::new(segments.clone()));
+        let transports = Arc::new(Transports::install(
+            segments.clone(),
+            &hooks.transports,
+            hooks.faults,
+        ));
         let posts =
             worker::posts(config.worker_count()).map_err(system("create a worker's post box"))?;
         let (errands, errand_queue) = channel();
         let reception = Reception {
             segments: segments.clone(),
-            transport: transport.clone(),
+            transports: transports.clone(),
             posts: posts.clone(),
             errands: errands.clone(),
         };
@@ -184,27 +194,32 @@ impl Engine {
         let plane_config = PlaneConfig {
             listeners,
             rails,
+            transports: transports.catalog.offers(),
             ..PlaneConfig::new(config.name.clone(), random_u64()?, described, clock)
         };
         let plane = Plane::start(plane_config, Arc::new(reception))
             .map_err(system("start the control plane"))?;
         let fabric = Arc::new(Fabric::new(posts.len()));
         let peers = Arc::new(Mutex::new(Peers::default()));
+        let failovers = Arc::new(Failovers::default());
         let mut workers = Vec::new();
         for number in 0..posts.len() {
-            let started = transport
+            let started = transports
                 .endpoint(number as u16, clock)
                 .and_then(|endpoint| {
                     let start = Start {
                         config: CoreConfig {
                             progress_floor: TCP_PROGRESS_FLOOR,
+                            failover_attempts_max: config.max_failover_attempts,
                             ..CoreConfig::new(number as u16, config.policy)
                         },
                         fabric: fabric.clone(),
-                        endpoint: with_faults(endpoint, &hooks, clock),
+                        endpoint,
                         plane: plane.clone(),
                         clock,
                         peers: peers.clone(),
+                        transports: transports.catalog.clone(),
+                        failovers: failovers.clone(),
                     };
                     Worker::start(start, &posts)
                 });
@@ -222,6 +237,8 @@ impl Engine {
         let inner = Arc::new(Inner {
             config,
             calls: hooks.calls,
+            transports: transports.catalog.clone(),
+            failovers,
             fabric,
             segments,
             scratch,
@@ -444,6 +461,21 @@ impl Engine {
             .collect()
     }
 
+    /// Its transports in order of preference, those too that it runs without.
+    pub fn transports(&self) -> Vec<TransportStatus> {
+        self.inner.transports.status()
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> Stats {
+        let inner = &self.inner;
+        let name = |transport| inner.transports.name(transport);
+        Stats {
+            failovers: inner.failovers.list(name),
+            devices: lock(&inner.peers).traffic(inner.fabric.shared()),
+        }
+    }
+
     /// Ends everything within a bound: what has not ended is reported `ShutDown`, or `Indeterminate` where it
     /// cannot be ended for sure. Later submissions are refused. Again: does nothing.
     pub fn shutdown(&self) {
@@ -579,7 +611,14 @@ impl Engine {
         let Config {
             rails, rail_map, ..
         } = &inner.config;
-        let installed = peers.install_rails(shared, id, dialed, met, rails, *rail_map);
+        let installed = peers.install_rails(
+            shared,
+            id,
+            dialed,
+            met,
+            (rails, *rail_map),
+            &inner.transports,
+        );
         let rails = match installed {
             Ok(rails) => rails,
             Err(error) => {
@@ -597,6 +636,7 @@ impl Engine {
             session,
             incarnation,
             rails,
+            offers: met.transports.clone(),
             scratch,
             lost: false,
         };
@@ -673,7 +713,7 @@ impl Engine {
             peer: peer.id,
             local: local.segment_ref(),
             remote: remote.segment_ref(),
-            rails: peer.plan_rails(),
+            transports: peer.plan_transports(&inner.transports, MemoryKind::Host, MemoryKind::Host),
             scratch_local: place(inner.scratch.segment_ref()),
             scratch_remote: place(peer.scratch.segment_ref()),
             scratch_bytes: SLICE_BYTES,
@@ -792,14 +832,6 @@ fn join(thread: JoinHandle<()>) {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.shut_down();
-    }
-}
-
-/// An endpoint with the program's faults around it, if it has plugged in any.
-fn with_faults(endpoint: Box<dyn Endpoint>, hooks: &Hooks, clock: Clock) -> Box<dyn Endpoint> {
-    match &hooks.faults {
-        Some(faults) => Box::new(FaultProxy::new(endpoint, faults.clone(), clock)),
-        None => endpoint,
     }
 }
 

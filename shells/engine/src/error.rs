@@ -188,6 +188,15 @@ pub enum OpenError {
         /// How they differ.
         mismatch: LengthMismatch,
     },
+    /// The two engines have no transport in common that is in working order.
+    NoTransport {
+        /// The peer.
+        peer: SocketAddr,
+        /// Ours.
+        ours: Vec<&'static str>,
+        /// What the peer offers.
+        theirs: Vec<String>,
+    },
     /// There is no room for another peer, rail or segment.
     Full {
         /// Of what.
@@ -229,6 +238,21 @@ impl fmt::Display for OpenError {
                 )
             }
             Self::Rails { peer, mismatch } => write!(f, "rails to {peer}: {mismatch}"),
+            Self::NoTransport { peer, ours, theirs } => {
+                let ours = ours.join(", ");
+                write!(
+                    f,
+                    "no transport in common with the engine at {peer}: here {ours}; there"
+                )?;
+                match theirs.is_empty() {
+                    true => f.write_str(" none"),
+                    // As many as one cares to read; what a peer says is not to be trusted.
+                    false => theirs
+                        .iter()
+                        .take(8)
+                        .try_for_each(|name| write!(f, " \"{}\"", name.escape_debug())),
+                }
+            }
             Self::Full { what, limit } => {
                 write!(f, "there are {limit} {what} already, the most there can be")
             }

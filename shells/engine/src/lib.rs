@@ -28,6 +28,7 @@
 
 mod batch;
 mod config;
+mod endpoints;
 mod engine;
 mod errand;
 mod error;
@@ -37,6 +38,8 @@ mod peers;
 mod reception;
 mod rows;
 mod segments;
+mod stats;
+mod transports;
 mod worker;
 
 pub use polyrail_core::batch::BatchReport as BatchStatus;
@@ -46,7 +49,7 @@ pub use polyrail_core::report::{Local, Remote, Report, Status};
 pub use polyrail_core::topology::RailMap;
 pub use polyrail_core::units::RailId;
 pub use polyrail_core::work::{Cause, Op};
-pub use polyrail_transport::fault::Faults;
+pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
 
 pub use batch::{Batch, WaitTimeout};
@@ -54,3 +57,5 @@ pub use config::Config;
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
 pub use error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
 pub use segments::SegmentId;
+pub use stats::{DeviceTraffic, FailoverCount, Stats};
+pub use transports::{Plugin, TransportStatus};

@@ -3,21 +3,26 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use polyrail_control::codec::TransportOffer;
 use polyrail_control::plane::Introduction;
-use polyrail_core::plan::{PLAN_RAILS_MAX, PlanRail};
+use polyrail_core::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::topology::RailMap;
-use polyrail_core::units::{DeviceId, PeerId, RailId};
+use polyrail_core::transport::MemoryKind;
+use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
 
 use crate::error::OpenError;
 use crate::fabric::{DEVICES_MAX, PEERS_MAX, RAILS_MAX, TCP_ESTIMATE};
 use crate::segments::SegmentId;
+use crate::stats::DeviceTraffic;
+use crate::transports::Catalog;
 
 /// One rail of a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerRail {
     pub(crate) rail: RailId,
+    pub(crate) transport: TransportId,
     pub(crate) local: Option<IpAddr>,
     pub(crate) remote: SocketAddr,
 }
@@ -25,17 +30,18 @@ pub(crate) struct PeerRail {
 impl PeerRail {
     pub(crate) fn address(&self, session: SessionId) -> RailAddress {
         RailAddress {
+            transport: self.transport,
             local: self.local,
             remote: self.remote,
             session,
         }
     }
 
-    /// `tcp:LOCAL>REMOTE`; `*` where the kernel chooses.
-    fn name(&self) -> String {
+    /// `TRANSPORT:LOCAL>REMOTE`; `*` where the kernel chooses.
+    fn name(&self, transport: &str) -> String {
         match self.local {
-            Some(local) => format!("tcp:{local}>{}", self.remote.ip()),
-            None => format!("tcp:*>{}", self.remote.ip()),
+            Some(local) => format!("{transport}:{local}>{}", self.remote.ip()),
+            None => format!("{transport}:*>{}", self.remote.ip()),
         }
     }
 }
@@ -51,6 +57,8 @@ pub(crate) struct Peer {
     pub(crate) session: SessionId,
     pub(crate) incarnation: u64,
     pub(crate) rails: Vec<PeerRail>,
+    /// The transports that it has.
+    pub(crate) offers: Vec<TransportOffer>,
     /// What probes write to.
     pub(crate) scratch: SegmentId,
     /// Another process answers at its address now; nothing will come of this peer any more.
@@ -58,14 +66,27 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn plan_rails(&self) -> heapless::Vec<PlanRail, PLAN_RAILS_MAX> {
-        self.rails
-            .iter()
-            .map(|rail| PlanRail {
-                rail: rail.rail,
-                tier: 0,
-            })
-            .collect()
+    /// The transports that join memory of these kinds with this peer's, and their rails.
+    pub(crate) fn plan_transports(
+        &self,
+        catalog: &Catalog,
+        local: MemoryKind,
+        remote: MemoryKind,
+    ) -> heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX> {
+        let ranked = catalog.rank(&self.offers, local, remote);
+        let rails = |transport: TransportId| PlanTransport {
+            transport,
+            rails: self
+                .rails
+                .iter()
+                .filter(|rail| rail.transport == transport)
+                .map(|rail| PlanRail {
+                    rail: rail.rail,
+                    tier: 0,
+                })
+                .collect(),
+        };
+        ranked.into_iter().map(rails).collect()
     }
 
     /// The rails as the control plane wants them.
@@ -106,6 +127,36 @@ impl Peers {
         &self.rail_names
     }
 
+    /// The traffic of each local device, in the order in which they were numbered.
+    pub(crate) fn traffic(&self, shared: Shared<'_>) -> Vec<DeviceTraffic> {
+        let mut devices: Vec<_> = self.devices.iter().collect();
+        devices.sort_unstable_by_key(|(_, device)| **device);
+        let mut traffic: Vec<_> = devices
+            .into_iter()
+            .map(|(local, _)| DeviceTraffic {
+                device: local.map_or("*".into(), |local| local.to_string()),
+                bytes: 0,
+                share: 0.0,
+                inflight_bytes: 0,
+                bytes_per_sec: 0,
+            })
+            .collect();
+        for rail in self.peers.iter().flat_map(|peer| &peer.rails) {
+            let device = self.devices.get(&rail.local);
+            let row = device.and_then(|device| traffic.get_mut(device.index()));
+            if let (Some(row), Some(view)) = (row, shared.view(rail.rail)) {
+                row.bytes += view.done_bytes;
+                row.inflight_bytes += view.inflight_bytes;
+                row.bytes_per_sec += view.rate.bytes_per_sec();
+            }
+        }
+        let total: u64 = traffic.iter().map(|row| row.bytes).sum();
+        for row in &mut traffic {
+            row.share = row.bytes as f64 / total.max(1) as f64;
+        }
+        traffic
+    }
+
     /// What a rail is called.
     pub(crate) fn rail_name(&self, rail: RailId) -> &str {
         self.rail_names
@@ -135,8 +186,8 @@ impl Peers {
         id: PeerId,
         dialed: SocketAddr,
         introduction: &Introduction,
-        locals: &[IpAddr],
-        map: RailMap,
+        (locals, map): (&[IpAddr], RailMap),
+        catalog: &Catalog,
     ) -> Result<Vec<PeerRail>, OpenError> {
         let remotes = match introduction.rails.is_empty() {
             true => std::slice::from_ref(&dialed),
@@ -155,14 +206,23 @@ impl Peers {
                 limit: PLAN_RAILS_MAX,
             });
         }
-        if self.rail_names.len() + pairs.len() > RAILS_MAX {
+        let common = catalog.rank(&introduction.transports, MemoryKind::Host, MemoryKind::Host);
+        if common.is_empty() {
+            return Err(OpenError::NoTransport {
+                peer: dialed,
+                ours: catalog.names(),
+                theirs: introduction.transport_names(),
+            });
+        }
+        if self.rail_names.len() + common.len() * pairs.len() > RAILS_MAX {
             return Err(OpenError::Full {
                 what: "rails",
                 limit: RAILS_MAX,
             });
         }
         let mut rails = Vec::new();
-        for (local, remote) in pairs {
+        let pairs = |transport| pairs.iter().map(move |pair| (transport, *pair));
+        for (transport, (local, remote)) in common.into_iter().flat_map(pairs) {
             let local = locals.get(local).copied();
             let rail = RailId(self.rail_names.len() as u16);
             let device = self.device(shared, local)?;
@@ -176,10 +236,11 @@ impl Peers {
             );
             let rail = PeerRail {
                 rail,
+                transport,
                 local,
                 remote: remotes[remote],
             };
-            self.rail_names.push(rail.name());
+            self.rail_names.push(rail.name(catalog.name(transport)));
             rails.push(rail);
         }
         Ok(rails)

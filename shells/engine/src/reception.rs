@@ -9,16 +9,16 @@ use polyrail_control::plane::{CallAnswer, Handler, SessionLoss};
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
-use polyrail_tcp::TcpTransport;
-use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::errand::Errand;
 use crate::segments::Segments;
+use crate::transports::Transports;
 use crate::worker::{Command, Post};
 
 pub(crate) struct Reception {
     pub(crate) segments: Arc<Segments>,
-    pub(crate) transport: Arc<TcpTransport>,
+    pub(crate) transports: Arc<Transports>,
     pub(crate) posts: Vec<Arc<Post>>,
     pub(crate) errands: Sender<Errand>,
 }
@@ -37,11 +37,11 @@ impl Handler for Reception {
     }
 
     fn lane(&self, lane: InboundLane) {
-        self.transport.admit(lane);
+        self.transports.admit(lane);
     }
 
     fn fence(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
-        self.transport.fence_inbound(session, lane, epoch, answer);
+        self.transports.fence_inbound(session, lane, epoch, answer);
     }
 
     fn call(&self, _session: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer) {
@@ -54,7 +54,7 @@ impl Handler for Reception {
     }
 
     fn session_ended(&self, session: SessionId, retired: RetireAnswer) {
-        self.transport.retire_session(session, retired);
+        self.transports.retire_session(session, retired);
     }
 
     fn heard(&self, peer: PeerId) {

@@ -7,8 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use polyrail_control::codec::SegmentDescriptor;
 use polyrail_core::units::{PeerId, PlanId, SegmentRef};
-use polyrail_tcp::RegionTable;
-use polyrail_transport::memory::{Region, RegionKey};
+use polyrail_transport::memory::{Region, RegionKey, RegionTable};
 
 use crate::error::RegisterError;
 

@@ -19,7 +19,7 @@ use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::ring::{Entry, Ring, Slot};
 use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef};
+use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef, TransportId};
 use polyrail_core::work::{Cause, Op, PostBatch};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
@@ -31,6 +31,8 @@ use crate::engine::lock;
 use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
 use crate::peers::Peers;
 use crate::rows::{BatchRows, NoRow, RowId};
+use crate::stats::Failovers;
+use crate::transports::Catalog;
 
 /// Requests that one worker can hold, from submission to report.
 pub(crate) const REQUESTS_MAX: usize = 16_384;
@@ -222,6 +224,8 @@ pub(crate) struct Start {
     pub(crate) clock: Clock,
     /// For their names, in logs.
     pub(crate) peers: Arc<Mutex<Peers>>,
+    pub(crate) transports: Arc<Catalog>,
+    pub(crate) failovers: Arc<Failovers>,
 }
 
 /// The post boxes of all workers.
@@ -277,8 +281,11 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
     };
     let shared = start.fabric.shared();
     let core = Orchestrator::new(start.config, &shared, tables);
+    let failover_attempts_max = start.config.failover_attempts_max;
     let Start {
         peers: known_peers,
+        transports,
+        failovers,
         endpoint,
         plane,
         clock,
@@ -290,6 +297,9 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         plane,
         clock,
         known_peers,
+        transports,
+        failovers,
+        failover_attempts_max,
         post,
         posts,
         poller,
@@ -330,6 +340,9 @@ struct Loop<'a> {
     plane: Plane,
     clock: Clock,
     known_peers: Arc<Mutex<Peers>>,
+    transports: Arc<Catalog>,
+    failovers: Arc<Failovers>,
+    failover_attempts_max: u8,
     post: &'a Post,
     posts: &'a [Arc<Post>],
     poller: &'a OwnedFd,
@@ -424,7 +437,9 @@ impl Loop<'_> {
     fn event(&mut self, event: Event) {
         match event {
             Event::RequestDone { request, tag } => {
+                let last = self.core.transport_of(request);
                 if let Some(report) = self.core.take(request) {
+                    self.log_end(last, &report);
                     self.report(tag, report);
                 }
             }
@@ -435,6 +450,17 @@ impl Loop<'_> {
             }
             // Of a batch that has been reported; its handle is told through what it was given then.
             Event::Settled { tag } => self.settle(tag),
+            Event::Failover {
+                from, to, attempt, ..
+            } => {
+                self.failovers.add(from, to);
+                log::warn!(
+                    "Transport failover: {} -> {} (attempt {attempt}/{})",
+                    self.transports.name(from),
+                    self.transports.name(to),
+                    self.failover_attempts_max,
+                );
+            }
             Event::RailChanged { rail, state, cause } => self.log_rail(rail, state, cause),
             Event::PeerChanged { peer, silent } => self.log_peer(peer, silent),
             Event::WakeWorker { worker } => {
@@ -450,8 +476,26 @@ impl Loop<'_> {
         let name = peers.rail_name(rail);
         match (state, cause) {
             (_, Some(cause)) => log::warn!("rail {name} is paused: {cause}"),
-            (RailState::Healthy, None) => log::warn!("rail {name} is in use again"),
+            (RailState::Healthy, None) => {
+                let (local, remote) = name.split_once('>').unwrap_or((name, "?"));
+                log::warn!(
+                    "Rail recovered: local_nic={local} remote_nic={remote} (un-paused by successful transfer)"
+                );
+            }
             (state, None) => log::debug!("rail {name} is {}", state.name()),
+        }
+    }
+
+    /// The words that the TENT failover document gives to a request that no transport is left for.
+    fn log_end(&self, last: Option<TransportId>, report: &Report) {
+        let last = last.map_or("?", |transport| self.transports.name(transport));
+        match report.cause {
+            Some(Cause::FailoverLimit) => log::warn!(
+                "Task failover limit reached ({}), last transport={last}",
+                self.failover_attempts_max,
+            ),
+            Some(Cause::NoRail) => log::warn!("No more transports available after {last} failed"),
+            _ => {}
         }
     }
 

@@ -22,7 +22,7 @@ mod server;
 mod sys;
 mod wire;
 
-pub use server::{RegionTable, TcpTransport};
+pub use server::TcpTransport;
 
 /// Works that may be posted on a lane and not completed.
 pub const WORKS_MAX: u16 = 256;

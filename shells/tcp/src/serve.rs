@@ -6,11 +6,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use polyrail_core::work::Op;
-use polyrail_transport::memory::Region;
+use polyrail_transport::memory::{Region, RegionTable};
 use rustix::event::epoll::EventFlags;
 
 use crate::inbox::Inbox;
-use crate::server::RegionTable;
 use crate::sys::{self, Halt, MESSAGES_MAX, Message, Range};
 use crate::wire::{ANSWER_BYTES, Answer, BadField, REQUEST_BYTES, Request, Status};
 use crate::{TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX};

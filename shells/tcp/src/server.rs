@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use polyrail_control::codec::{self, Frame, Greeting, Purpose, Refusal};
+use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Region, RegionKey};
+use polyrail_transport::memory::RegionTable;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -29,17 +30,12 @@ const WAKE: u64 = 0;
 /// Ended epochs of a lane whose counts are remembered, for fences that are repeated.
 const COUNTS_MAX: usize = 8;
 
-/// Where the target finds what peers may touch. Asked for every work, from the service thread.
-pub trait RegionTable: Send + Sync {
-    /// The region that this key opens. `None` once it is no longer registered.
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>>;
-}
-
 /// TCP as a transport. Dropping it ends all inbound lanes and waits for the service thread.
 ///
 /// Answers to fences and to retired sessions are given on that thread, so they must not block: no inbound
 /// lane is served meanwhile.
 pub struct TcpTransport {
+    name: &'static str,
     regions: Arc<dyn RegionTable>,
     /// The service thread, once a first command needed one.
     service: Mutex<Option<Handle>>,
@@ -60,7 +56,13 @@ enum Command {
 impl TcpTransport {
     /// A transport that gives peers what `regions` names.
     pub fn new(regions: Arc<dyn RegionTable>) -> Self {
+        Self::named("tcp", regions)
+    }
+
+    /// The same under another name: one more transport, for tests of several.
+    pub fn named(name: &'static str, regions: Arc<dyn RegionTable>) -> Self {
         Self {
+            name,
             regions,
             service: Mutex::new(None),
         }
@@ -117,7 +119,11 @@ impl Drop for TcpTransport {
 
 impl Transport for TcpTransport {
     fn name(&self) -> &'static str {
-        "tcp"
+        self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::HOST
     }
 
     fn endpoint(&self, _worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {

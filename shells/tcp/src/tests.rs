@@ -11,20 +11,20 @@ use std::time::Instant as StdInstant;
 
 use polyrail_control::codec::{self, Decoder, Frame, Greeting, Purpose, Refusal};
 use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{
     Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
-use polyrail_transport::memory::{Access, Region, RegionKey};
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
 use polyrail_transport::{
     Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::wire::{ANSWER_BYTES, Answer, REQUEST_BYTES, Request, Status};
-use crate::{LANES_PER_SESSION_MAX, RegionTable, TcpTransport, WORK_BYTES_MAX, WORKS_MAX};
+use crate::{LANES_PER_SESSION_MAX, TcpTransport, WORK_BYTES_MAX, WORKS_MAX};
 
 const SESSION: SessionId = SessionId([9; 16]);
 const LOCAL: SegmentRef = SegmentRef(1);
@@ -174,6 +174,7 @@ impl Initiator {
         endpoint.attach_local(LOCAL, Arc::clone(&local));
         for rail in 0..rails {
             let address = RailAddress {
+                transport: TransportId(0),
                 local: Some(Ipv4Addr::LOCALHOST.into()),
                 remote: address,
                 session: SESSION,

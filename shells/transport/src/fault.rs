@@ -3,6 +3,8 @@
 //! [`Faults`] says what is wrong with which rail; [`FaultProxy`] makes it so, between an engine and an
 //! [`Endpoint`] that knows nothing of it. So the engine under test is the shipped one.
 
+mod spoil;
+
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -16,6 +18,10 @@ use polyrail_core::work::{
 };
 
 use crate::clock::Clock;
+use spoil::{Admission, Spoiler};
+
+pub use spoil::{Counts, Predicate, Spoils};
+
 use crate::memory::Region;
 use crate::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
 
@@ -32,6 +38,7 @@ const CUT_POLL: Duration = Duration::from_millis(1);
 /// so that a rail's rate is shared by its workers. Rails from [`RAILS_MAX`] on do not exist.
 pub struct Faults {
     rails: Box<[RailFaults]>,
+    spoils: Arc<spoil::Shared>,
 }
 
 /// Each field is a value of its own and publishes nothing else, hence `Relaxed` throughout.
@@ -50,7 +57,23 @@ impl Faults {
     pub fn new() -> Self {
         Self {
             rails: (0..RAILS_MAX).map(|_| RailFaults::default()).collect(),
+            spoils: Arc::default(),
         }
+    }
+
+    /// Spoils posts and completions of the whole transport from now on, as told.
+    pub fn spoil(&self, spoils: Spoils) {
+        self.spoils.set(spoils);
+    }
+
+    /// How much has been spoilt, since anything is.
+    pub fn counts(&self) -> Counts {
+        self.spoils.counts()
+    }
+
+    /// Whether the transport cannot be installed.
+    pub fn fails_install(&self) -> bool {
+        self.spoils.get().fail_install
     }
 
     /// Paces the rail to so many bytes a second; `None` lifts it.
@@ -155,6 +178,7 @@ impl RailFaults {
 pub struct FaultProxy {
     inner: Box<dyn Endpoint>,
     faults: Arc<Faults>,
+    spoiler: Spoiler,
     clock: Clock,
     lanes: HashMap<LaneId, Lane>,
     /// What the inner endpoint said last; reused.
@@ -209,6 +233,7 @@ impl FaultProxy {
     pub fn new(inner: Box<dyn Endpoint>, faults: Arc<Faults>, clock: Clock) -> Self {
         Self {
             inner,
+            spoiler: Spoiler::new(faults.spoils.clone()),
             faults,
             clock,
             lanes: HashMap::new(),
@@ -217,10 +242,33 @@ impl FaultProxy {
         }
     }
 
+    /// Passes a post on, or holds it back.
+    fn pass_post(&mut self, batch: &PostBatch) -> Posted {
+        let faults = self.faults.rail(batch.lane.rail());
+        let lane = self.lanes.get_mut(&batch.lane);
+        let Some(lane) = lane.filter(|lane| lane.epoch == batch.epoch && lane.stage == Stage::Open)
+        else {
+            return Posted {
+                accepted: 0,
+                stop: Stop::Rejected(Cause::Flushed),
+            };
+        };
+        lane.was_cut |= faults.is_cut();
+        if !lane.was_cut && faults.rate().is_none() && lane.works.is_empty() {
+            return self.inner.post(batch);
+        }
+        lane.hold(&batch.works, self.clock.now())
+    }
+
     /// Passes on or holds back what the inner endpoint has to say.
     fn poll_inner(&mut self, now: Instant, out: &mut Polled) {
         self.inner.poll(now, &mut self.polled);
         for mut completion in self.polled.completions.drain(..) {
+            if completion.outcome == Outcome::Success
+                && let Some(cause) = self.spoiler.corrupt(completion.cookie)
+            {
+                completion.outcome = Outcome::Error(cause);
+            }
             let lane = self.lanes.get_mut(&completion.lane);
             let Some(lane) = lane.filter(|lane| lane.epoch == completion.epoch) else {
                 continue;
@@ -274,20 +322,25 @@ impl Endpoint for FaultProxy {
     }
 
     fn post(&mut self, batch: &PostBatch) -> Posted {
-        let faults = self.faults.rail(batch.lane.rail());
-        let lane = self.lanes.get_mut(&batch.lane);
-        let Some(lane) = lane.filter(|lane| lane.epoch == batch.epoch && lane.stage == Stage::Open)
-        else {
-            return Posted {
-                accepted: 0,
-                stop: Stop::Rejected(Cause::Flushed),
-            };
-        };
-        lane.was_cut |= faults.is_cut();
-        if !lane.was_cut && faults.rate().is_none() && lane.works.is_empty() {
-            return self.inner.post(batch);
+        match self.spoiler.admit(&batch.works) {
+            Admission::All => self.pass_post(batch),
+            Admission::Part(count, cause) => {
+                let mut part = batch.clone();
+                part.works.truncate(count);
+                let posted = match count {
+                    0 => Posted {
+                        accepted: 0,
+                        stop: Stop::All,
+                    },
+                    _ => self.pass_post(&part),
+                };
+                let stop = match posted.stop {
+                    Stop::All => Stop::Rejected(cause),
+                    other => other,
+                };
+                Posted { stop, ..posted }
+            }
         }
-        lane.hold(&batch.works, self.clock.now())
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {

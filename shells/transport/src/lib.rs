@@ -18,7 +18,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use polyrail_core::time::Instant;
-use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::transport::Capabilities;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch, Posted, Scope};
 
 use crate::clock::Clock;
@@ -38,6 +39,8 @@ impl fmt::Debug for SessionId {
 /// Where a rail runs, as an endpoint needs it to open a lane.
 #[derive(Clone, Debug)]
 pub struct RailAddress {
+    /// The transport that the rail belongs to, in its engine's numbers.
+    pub transport: TransportId,
     /// Local address to bind to; `None` lets the kernel choose.
     pub local: Option<IpAddr>,
     /// The peer's address and port.
@@ -141,8 +144,12 @@ pub type RetireAnswer = Box<dyn FnOnce() + Send>;
 
 /// A way to move bytes between two engines. Shared by all workers.
 pub trait Transport: Send + Sync {
-    /// What it is called in rail names, configuration and output.
+    /// What it is called in rail names, configuration and output. Transports of one name understand each
+    /// other.
     fn name(&self) -> &'static str;
+
+    /// What memory it can move bytes to and from, at either end.
+    fn capabilities(&self) -> Capabilities;
 
     /// The initiator's half for one worker.
     fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>>;

@@ -239,6 +239,12 @@ impl Drop for Mapping {
     }
 }
 
+/// Where the target finds what peers may touch. Asked for every work, from the service thread.
+pub trait RegionTable: Send + Sync {
+    /// The region that this key opens. `None` once it is no longer registered.
+    fn find(&self, key: &RegionKey) -> Option<Arc<Region>>;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

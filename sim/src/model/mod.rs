@@ -25,7 +25,9 @@ use polyrail_core::rail::select::Policy;
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::{DeviceId, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId};
+use polyrail_core::units::{
+    DeviceId, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId,
+};
 use polyrail_core::work::{LaneFact, Place, Scope};
 
 use crate::setup::{Cut, Setup};

@@ -161,6 +161,7 @@ impl Peer {
                 incarnation: welcome.incarnation,
                 session: welcome.session,
                 rails: welcome.rails,
+                transports: welcome.transports,
                 scratch: welcome.scratch,
             }));
         }

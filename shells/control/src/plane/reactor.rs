@@ -15,7 +15,7 @@ use super::target::Target;
 use super::timers::Timer;
 use super::wires::{Key, Owner, WireEvent, Wires, Woken};
 use super::{AskError, Ends, Handler, PlaneConfig};
-use crate::codec::SegmentDescriptor;
+use crate::codec::{SegmentDescriptor, TransportOffer};
 use crate::connection::{ConnectionConfig, Hello};
 
 /// Reads from one wire per wake-up, so that one peer cannot keep the thread from the others.
@@ -29,6 +29,7 @@ pub(super) struct Context {
     pub(super) name: String,
     pub(super) incarnation: u64,
     pub(super) rails: Vec<SocketAddr>,
+    pub(super) transports: Vec<TransportOffer>,
     pub(super) scratch: SegmentDescriptor,
     pub(super) token: Vec<u8>,
     pub(super) handler: Arc<dyn Handler>,
@@ -95,6 +96,7 @@ impl Reactor {
             name: config.name,
             incarnation: config.incarnation,
             rails: config.rails,
+            transports: config.transports,
             scratch: config.scratch,
             token: config.token,
             handler,

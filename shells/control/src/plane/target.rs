@@ -172,6 +172,7 @@ impl Target {
                 incarnation: ctx.incarnation,
                 session,
                 rails: ctx.rails.clone(),
+                transports: ctx.transports.clone(),
                 scratch: ctx.scratch.clone(),
             },
         );

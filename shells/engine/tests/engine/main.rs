@@ -3,6 +3,7 @@
 mod calls;
 mod cancel;
 mod errors;
+mod failover;
 mod faults;
 mod fixture;
 mod registration;

@@ -1,0 +1,200 @@
+//! What transports can do at either end, and which of them join two memories: a ranked plan.
+//!
+//! Source: TENT (arXiv:2604.00368v1) §4.1, and the TENT failover document for the ranked list.
+
+use crate::plan::PLAN_TRANSPORTS_MAX;
+
+/// Where memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MemoryKind {
+    /// In the host's memory.
+    #[default]
+    Host,
+    /// On a GPU or another accelerator.
+    Device,
+    /// In a file or on a block device.
+    File,
+}
+
+impl MemoryKind {
+    const fn bit(self) -> u16 {
+        match self {
+            Self::Host => 1,
+            Self::Device => 2,
+            Self::File => 4,
+        }
+    }
+}
+
+/// Kinds of memory that a transport serves, as initiator and as target. One small word, because peers tell
+/// each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Capabilities(u16);
+
+/// Bits of one end.
+const END_BITS: u32 = 8;
+
+impl Capabilities {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// Host memory at both ends.
+    pub const HOST: Self = Self::NONE
+        .with_local(MemoryKind::Host)
+        .with_remote(MemoryKind::Host);
+
+    /// Also moves bytes to and from such memory of the initiator.
+    pub const fn with_local(self, kind: MemoryKind) -> Self {
+        Self(self.0 | kind.bit())
+    }
+
+    /// Also serves such memory of the target.
+    pub const fn with_remote(self, kind: MemoryKind) -> Self {
+        Self(self.0 | kind.bit() << END_BITS)
+    }
+
+    /// Whether it moves bytes to and from such memory of the initiator.
+    pub const fn allows_local(self, kind: MemoryKind) -> bool {
+        self.0 & kind.bit() != 0
+    }
+
+    /// Whether it serves such memory of the target.
+    pub const fn allows_remote(self, kind: MemoryKind) -> bool {
+        self.0 & kind.bit() << END_BITS != 0
+    }
+
+    /// As a word, for the wire.
+    pub const fn to_bits(self) -> u16 {
+        self.0
+    }
+
+    /// The inverse of [`Self::to_bits`]. Bits that mean nothing here mean nothing.
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+}
+
+/// A transport as one engine offers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer<'a> {
+    /// What it is called; transports of one name understand each other.
+    pub name: &'a str,
+    /// What it can do at that engine.
+    pub capabilities: Capabilities,
+}
+
+/// The transports that join `local` memory of the engine that offers `ours` with `remote` memory of the one that
+/// offers `theirs`: positions in `ours`, in that order, which is the order of preference. More than a plan can
+/// rank are left out.
+pub fn rank<'a>(
+    ours: impl IntoIterator<Item = Offer<'a>>,
+    theirs: &[Offer<'_>],
+    local: MemoryKind,
+    remote: MemoryKind,
+) -> heapless::Vec<usize, PLAN_TRANSPORTS_MAX> {
+    let joins = |ours: &Offer<'_>| {
+        ours.capabilities.allows_local(local)
+            && theirs
+                .iter()
+                .any(|other| other.name == ours.name && other.capabilities.allows_remote(remote))
+    };
+    ours.into_iter()
+        .enumerate()
+        .filter(|(_, offer)| joins(offer))
+        .map(|(position, _)| position)
+        .take(PLAN_TRANSPORTS_MAX)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MemoryKind::{Device, File, Host};
+    use super::*;
+
+    const GPU: Capabilities = Capabilities::HOST.with_local(Device).with_remote(Device);
+
+    fn offer(name: &str, capabilities: Capabilities) -> Offer<'_> {
+        Offer { name, capabilities }
+    }
+
+    #[test]
+    fn what_both_ends_can_do_is_ranked_as_the_initiator_prefers() {
+        let tcp = offer("tcp", Capabilities::HOST);
+        let rdma = offer("rdma", GPU);
+        let deaf = offer(
+            "rdma",
+            Capabilities::NONE.with_local(Host).with_local(Device),
+        );
+        let files = offer(
+            "uring",
+            Capabilities::NONE.with_local(Host).with_remote(File),
+        );
+        // (name, ours, theirs, local, remote, positions)
+        let cases = [
+            (
+                "both",
+                &[rdma, tcp][..],
+                &[tcp, rdma][..],
+                Host,
+                Host,
+                &[0, 1][..],
+            ),
+            (
+                "the initiator's order",
+                &[tcp, rdma],
+                &[rdma, tcp],
+                Host,
+                Host,
+                &[0, 1],
+            ),
+            ("the peer lacks one", &[rdma, tcp], &[tcp], Host, Host, &[1]),
+            ("nothing in common", &[rdma], &[tcp], Host, Host, &[]),
+            (
+                "only one takes GPUs",
+                &[tcp, rdma],
+                &[tcp, rdma],
+                Device,
+                Host,
+                &[1],
+            ),
+            (
+                "its far end does not",
+                &[rdma, tcp],
+                &[deaf, tcp],
+                Host,
+                Device,
+                &[],
+            ),
+            (
+                "files are served there",
+                &[files, tcp],
+                &[files, tcp],
+                Host,
+                File,
+                &[0],
+            ),
+            (
+                "and not read here",
+                &[files, tcp],
+                &[files, tcp],
+                File,
+                Host,
+                &[],
+            ),
+            ("a peer that offers nothing", &[tcp], &[], Host, Host, &[]),
+        ];
+        for (name, ours, theirs, local, remote, expected) in cases {
+            let ranked = rank(ours.iter().copied(), theirs, local, remote);
+            assert_eq!(ranked, expected, "{name}");
+        }
+        let many = [tcp; PLAN_TRANSPORTS_MAX + 1];
+        assert_eq!(rank(many, &many, Host, Host).len(), PLAN_TRANSPORTS_MAX);
+    }
+
+    #[test]
+    fn capabilities_travel_as_a_word() {
+        let known = Capabilities::from_bits(GPU.to_bits());
+        assert_eq!(known, GPU);
+        assert!(known.allows_local(Device) && known.allows_remote(Host));
+        assert!(!known.allows_local(File) && !known.allows_remote(File));
+    }
+}

@@ -1,0 +1,138 @@
+//! The endpoints of all transports of one worker, as one: a rail says which of them it belongs to.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use polyrail_core::time::Instant;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
+use polyrail_core::work::{Cause, LaneFact, PostBatch, Posted, Scope, Stop};
+use polyrail_transport::memory::Region;
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use rustix::event::epoll;
+
+use crate::fabric::RAILS_MAX;
+
+/// One endpoint for each transport, by its number; `None`: that transport is not there.
+pub(crate) struct Endpoints {
+    rows: Vec<Option<Box<dyn Endpoint>>>,
+    /// The transport of each rail that was attached.
+    rails: Vec<Option<TransportId>>,
+    /// Readable when one of them is.
+    poller: OwnedFd,
+    /// Openings that no transport could be asked for.
+    refused: Vec<LaneReport>,
+}
+
+impl Endpoints {
+    /// One endpoint over those of a worker's transports.
+    pub(crate) fn join(rows: Vec<Option<Box<dyn Endpoint>>>) -> io::Result<Self> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for endpoint in rows.iter().flatten() {
+            let readable = epoll::EventFlags::IN;
+            epoll::add(
+                &poller,
+                endpoint.fd(),
+                epoll::EventData::new_u64(0),
+                readable,
+            )?;
+        }
+        Ok(Self {
+            rows,
+            rails: vec![None; RAILS_MAX],
+            poller,
+            refused: Vec::new(),
+        })
+    }
+
+    fn of(&mut self, rail: RailId) -> Option<&mut Box<dyn Endpoint>> {
+        let transport = self.rails.get(rail.index()).copied().flatten()?;
+        self.rows.get_mut(transport.index())?.as_mut()
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Box<dyn Endpoint>> {
+        self.rows.iter_mut().flatten()
+    }
+}
+
+impl Endpoint for Endpoints {
+    fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
+        for endpoint in self.all() {
+            endpoint.attach_local(segment, region.clone());
+        }
+    }
+
+    fn detach_local(&mut self, segment: SegmentRef) {
+        for endpoint in self.all() {
+            endpoint.detach_local(segment);
+        }
+    }
+
+    fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
+        for endpoint in self.all() {
+            endpoint.attach_remote(segment, region.clone());
+        }
+    }
+
+    fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
+        if let Some(row) = self.rails.get_mut(rail.index()) {
+            *row = Some(address.transport);
+        }
+        if let Some(endpoint) = self.of(rail) {
+            endpoint.attach_rail(rail, address);
+        }
+    }
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        match self.of(lane.rail()) {
+            Some(endpoint) => endpoint.open(lane, epoch, by),
+            None => self.refused.push(LaneReport {
+                lane,
+                epoch,
+                fact: LaneFact::OpenFailed(Cause::Refused),
+            }),
+        }
+    }
+
+    fn post(&mut self, batch: &PostBatch) -> Posted {
+        match self.of(batch.lane.rail()) {
+            Some(endpoint) => endpoint.post(batch),
+            None => Posted {
+                accepted: 0,
+                stop: Stop::Rejected(Cause::Flushed),
+            },
+        }
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut Polled) {
+        out.lanes.append(&mut self.refused);
+        for endpoint in self.all() {
+            endpoint.poll(now, out);
+        }
+    }
+
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
+        if let Some(endpoint) = self.of(lane.rail()) {
+            endpoint.fence(lane, epoch, scope);
+        }
+    }
+
+    fn close(&mut self, lane: LaneId, epoch: Epoch) {
+        if let Some(endpoint) = self.of(lane.rail()) {
+            endpoint.close(lane, epoch);
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let endpoints = self.rows.iter().flatten();
+        let refused = (!self.refused.is_empty()).then_some(Instant::ZERO);
+        endpoints
+            .filter_map(|endpoint| endpoint.poll_timeout())
+            .chain(refused)
+            .min()
+    }
+}
