@@ -348,6 +348,7 @@ impl Orchestrator<'_> {
                     bytes,
                 };
                 self.shared.handle_completion(rail, sample);
+                self.rail_succeeded(rail);
                 if self.config.policy == Policy::Documented {
                     let config = &self.config.documented;
                     self.shared.learn_bandwidth(rail, config, sample);

@@ -4,7 +4,7 @@ use super::attempt::{End, Load, Stage};
 use super::{LaneAction, Orchestrator, Posting, Reason};
 use crate::message::Message;
 use crate::queue::{Link, Linked, Queue};
-use crate::rail::health::RailState;
+use crate::rail::health::{HealthMode, RailState};
 use crate::time::{Duration, Instant};
 use crate::units::{Epoch, PeerId, RailId};
 use crate::work::{Cause, LaneFact, LaneLimits, Op, Place, PostBatch, Scope, Stop, Work};
@@ -82,6 +82,8 @@ pub struct Lane {
     suspect_since: Option<Instant>,
     /// What its rail was paused for, until that is told.
     pub(super) blamed: Option<Cause>,
+    /// Its rail came back because its cooldown is over.
+    pub(super) expired: bool,
     /// This worker has claimed the probe of its rail.
     pub(super) probing: bool,
     wants_open: bool,
@@ -114,6 +116,7 @@ impl Lane {
         progress_at: Instant::ZERO,
         suspect_since: None,
         blamed: None,
+        expired: false,
         probing: false,
         wants_open: false,
         wants_fence: false,
@@ -513,7 +516,9 @@ impl Orchestrator<'_> {
                 health.handle_probe_bad(worker);
             }
             self.rail_changed(rail);
-        } else if cause.counts_against_rail() && self.shared.handle_incident(now, rail) {
+        } else if cause.counts_against_rail()
+            && self.shared.handle_incident(now, rail, self.config.health)
+        {
             lane.blamed = Some(cause);
             self.rail_changed(rail);
         }
@@ -531,10 +536,31 @@ impl Orchestrator<'_> {
             .health(rail)
             .is_some_and(|health| health.handle_probe_good(now, self.config.worker))
         {
-            self.shared.readmit(rail);
-            self.rail_changed(rail);
+            self.come_back(rail, false);
         }
         self.bind_all();
+    }
+
+    /// A rail takes slices again.
+    fn come_back(&mut self, rail: RailId, expired: bool) {
+        self.shared.readmit(rail);
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            lane.expired = expired;
+        }
+        self.rail_changed(rail);
+        self.bind_all();
+    }
+
+    /// A lane has carried a slice. In mode `reset` that is a sign of recovery, whoever had paused the rail.
+    pub(super) fn rail_succeeded(&mut self, rail: RailId) {
+        if matches!(self.config.health, HealthMode::Reset(_))
+            && self
+                .shared
+                .health(rail)
+                .is_some_and(|health| health.handle_success())
+        {
+            self.come_back(rail, false);
+        }
     }
 
     /// One of the two facts of a fence.
@@ -855,6 +881,12 @@ impl Orchestrator<'_> {
         else {
             return;
         };
+        if matches!(self.config.health, HealthMode::Reset(_)) {
+            if health.handle_expiry(now) {
+                self.come_back(rail, true);
+            }
+            return self.arm_probe(rail);
+        }
         if self.scratch(peer).is_none() || !health.claim_probe(now, self.config.worker) {
             return self.arm_probe(rail);
         }

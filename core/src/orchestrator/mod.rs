@@ -22,7 +22,7 @@ use crate::plan::Plan;
 use crate::queue::{Link, Linked, Queue};
 use crate::rail::Shared;
 use crate::rail::documented::{DocumentedConfig, Selector};
-use crate::rail::health::RailState;
+use crate::rail::health::{HealthMode, RailState};
 use crate::rail::select::Policy;
 use crate::report::Report;
 use crate::table::{NIL, Row, Table};
@@ -62,6 +62,8 @@ pub struct Config {
     pub cancel_grace: Duration,
     /// Time between repetitions of a message that is not answered.
     pub message_interval: Duration,
+    /// How rails are paused and come back.
+    pub health: HealthMode,
     /// Switches of transport that one request may cause; 0: none ever.
     pub failover_attempts_max: u8,
     /// Parameters of [`Policy::Documented`], which it turns into [`Policy::RoundRobin`] if they say so.
@@ -83,6 +85,7 @@ impl Config {
             fence_timeout: Duration::from_secs(2),
             cancel_grace: Duration::from_millis(100),
             message_interval: Duration::from_millis(20),
+            health: HealthMode::Decay,
             failover_attempts_max: 3,
             documented: DocumentedConfig::DEFAULT,
             seed: worker as u64,
@@ -185,6 +188,8 @@ pub enum Event {
         state: RailState,
         /// Why, if this worker noticed an incident that paused it.
         cause: Option<Cause>,
+        /// It came back because its cooldown is over (mode `reset`), not because it carried something.
+        expired: bool,
     },
     /// A peer went silent or was heard again.
     PeerChanged {
@@ -612,8 +617,15 @@ impl<'a> Orchestrator<'a> {
                 .health(rail)
                 .map_or(RailState::Healthy, |health| health.state());
             let lane = self.lanes.get_mut(rail.index());
-            let cause = lane.and_then(|lane| lane.blamed.take());
-            return Some(Event::RailChanged { rail, state, cause });
+            let (cause, expired) = lane.map_or((None, false), |lane| {
+                (lane.blamed.take(), core::mem::take(&mut lane.expired))
+            });
+            return Some(Event::RailChanged {
+                rail,
+                state,
+                cause,
+                expired,
+            });
         }
         if let Some(index) = self.changed_peers.pop_front(self.peers) {
             let silent = self.peers.get(index as usize).is_some_and(Peer::is_silent);

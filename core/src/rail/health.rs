@@ -2,7 +2,8 @@
 //!
 //! Source: TENT failover document, "RDMA rail recovery", for the states and the two recovery signals. We
 //! differ (mode `decay`): a rail pauses at its first incident, probes of a scratch word decide about its
-//! return instead of user memory, and the memory of earlier incidents decays instead of vanishing.
+//! return instead of user memory, and the memory of earlier incidents decays instead of vanishing. Mode `reset`
+//! is the document's.
 
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -30,6 +31,38 @@ impl RailState {
     }
 }
 
+/// How a rail is paused and comes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HealthMode {
+    /// It pauses at its first incident, and comes back after a good probe.
+    #[default]
+    Decay,
+    /// It pauses after several errors, and comes back after a cooldown or a success: the TENT failover document.
+    Reset(ResetConfig),
+}
+
+/// The document's parameters, under its names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResetConfig {
+    /// Errors within the window that pause the rail. At least 1.
+    pub rail_error_threshold: u16,
+    /// An error that comes later than this after the one before counts as the first.
+    pub rail_error_window: Duration,
+    /// First pause. Doubles with every further trip while it lasts, up to 300 s.
+    pub rail_cooldown: Duration,
+}
+
+impl ResetConfig {
+    /// The document's defaults.
+    pub const DEFAULT: Self = Self {
+        rail_error_threshold: 3,
+        rail_error_window: Duration::from_secs(10),
+        rail_cooldown: Duration::from_secs(30),
+    };
+}
+
+/// Longest pause of mode `reset`.
+const COOLDOWN_MAX: Duration = Duration::from_secs(300);
 /// Shortest time between probes.
 const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Longest time between probes.
@@ -47,11 +80,12 @@ const FLAP_DOUBLINGS_MAX: u8 = 5;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
     state: RailState,
-    /// Incidents remembered.
+    /// Incidents remembered. Mode `reset`: trips.
     flaps: u8,
-    /// While probing: by whom.
+    /// While probing: by whom. Mode `reset`: errors counted towards the next trip.
     worker: u16,
-    /// Healthy: since the return. Paused and probing: since the incident. Milliseconds, 40 bits.
+    /// Healthy: since the return. Paused and probing: since the incident. Mode `reset`: of the last error.
+    /// Milliseconds, 40 bits.
     since_ms: u64,
 }
 
@@ -146,7 +180,65 @@ impl RailHealth {
         changed.is_some()
     }
 
-    /// When a probe is due, if the rail is paused.
+    /// An error in mode `reset`. `true` if it paused the rail.
+    pub fn handle_error(&self, now: Instant, config: &ResetConfig) -> bool {
+        let since_ms = now.as_nanos() / 1_000_000;
+        let changed = self.change(|record| {
+            let stale = record.state == RailState::Healthy
+                && now.since(record.since()) > config.rail_error_window;
+            let errors = if stale {
+                1
+            } else {
+                record.worker.saturating_add(1)
+            };
+            let trips = errors >= config.rail_error_threshold;
+            Some(Record {
+                state: if trips {
+                    RailState::Paused
+                } else {
+                    record.state
+                },
+                flaps: (record.flaps + u8::from(trips)).min(FLAPS_MAX),
+                worker: if trips { 0 } else { errors },
+                since_ms,
+            })
+        });
+        let tripped = changed.filter(|record| record.worker == 0 && record.flaps > 0);
+        if let Some(record) = tripped {
+            let cooldown = config.rail_cooldown.times(1 << (record.flaps - 1));
+            let resume_at = now + cooldown.min(COOLDOWN_MAX);
+            self.probe_at.store(resume_at.as_nanos(), Release);
+        }
+        tripped.is_some_and(|record| record.flaps == 1)
+    }
+
+    /// A success in mode `reset`: forgets all errors. `true` if the rail was paused.
+    pub fn handle_success(&self) -> bool {
+        let word = self.word.load(Acquire);
+        let before = Record::unpack(word);
+        if before.state == RailState::Healthy && before.worker == 0 {
+            return false;
+        }
+        self.word.swap(0, AcqRel) != 0 && before.state != RailState::Healthy
+    }
+
+    /// Ends the cooldown of mode `reset` if it is due, and forgets all errors. `true`: this call did.
+    pub fn handle_expiry(&self, now: Instant) -> bool {
+        if self.probe_at().is_none_or(|at| now < at) {
+            return false;
+        }
+        self.change(|record| {
+            (record.state == RailState::Paused).then_some(Record {
+                state: RailState::Healthy,
+                flaps: 0,
+                worker: 0,
+                since_ms: 0,
+            })
+        })
+        .is_some()
+    }
+
+    /// When a probe is due, or the cooldown over, if the rail is paused.
     pub fn probe_at(&self) -> Option<Instant> {
         (self.state() == RailState::Paused)
             .then(|| Instant::from_nanos(self.probe_at.load(Acquire)))
@@ -378,6 +470,49 @@ mod tests {
             (health.flaps(), health.probe_at()),
             (3, Some(now + Duration::from_millis(40)))
         );
+    }
+
+    #[test]
+    fn reset_mode_follows_the_document() {
+        let config = ResetConfig::DEFAULT;
+        let secs = |secs: u64| ms(secs * 1000);
+        let health = RailHealth::new();
+        // Two errors and a success: nothing is remembered.
+        assert!(!health.handle_error(secs(20), &config));
+        assert!(!health.handle_error(secs(21), &config));
+        assert!(!health.handle_success());
+        // Two, and one that comes too late: it is the first again.
+        for at in [30, 31, 42] {
+            assert!(!health.handle_error(secs(at), &config), "{at}");
+        }
+        assert!(!health.handle_error(secs(43), &config));
+        assert!(
+            health.handle_error(secs(44), &config),
+            "three within ten seconds"
+        );
+        assert_eq!(health.state(), Paused);
+        assert_eq!(health.probe_at(), Some(secs(74)), "from the trip");
+        // What was posted before goes on failing: a second trip doubles the pause, and so on up to the cap.
+        for (trip, resume_at) in [(2, 44 + 60), (3, 44 + 120), (4, 44 + 240), (5, 44 + 300)] {
+            for _ in 0..3 {
+                assert!(
+                    !health.handle_error(secs(44), &config),
+                    "it was paused before"
+                );
+            }
+            assert_eq!(health.probe_at(), Some(secs(resume_at)), "trip {trip}");
+        }
+        assert!(!health.handle_expiry(secs(343)));
+        assert!(health.handle_expiry(secs(344)) && !health.handle_expiry(secs(344)));
+        assert_eq!(health.state(), Healthy);
+        // All is forgotten, so the next trip pauses for the first time again.
+        for at in [350, 351] {
+            assert!(!health.handle_error(secs(at), &config));
+        }
+        assert!(health.handle_error(secs(352), &config));
+        assert_eq!(health.probe_at(), Some(secs(382)));
+        assert!(health.handle_success(), "any success un-pauses");
+        assert_eq!(health.state(), Healthy);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 use documented::DocumentedConfig;
 use estimate::{Estimate, EstimateConfig, Sample};
-use health::{RailHealth, RailState};
+use health::{HealthMode, RailHealth, RailState};
 
 const NIL: u32 = u32::MAX;
 /// "Not waiting", in the table of who waits since when.
@@ -525,10 +525,12 @@ impl<'a> Shared<'a> {
             .map(|other| other as u16)
     }
 
-    /// An incident on a rail, whoever noticed. `true` if it was healthy until now.
-    pub(crate) fn handle_incident(&self, now: Instant, rail: RailId) -> bool {
-        self.health(rail)
-            .is_some_and(|health| health.handle_incident(now))
+    /// An incident on a rail, whoever noticed. `true` if it was healthy until now and is not any more.
+    pub(crate) fn handle_incident(&self, now: Instant, rail: RailId, mode: HealthMode) -> bool {
+        self.health(rail).is_some_and(|health| match mode {
+            HealthMode::Decay => health.handle_incident(now),
+            HealthMode::Reset(config) => health.handle_error(now, &config),
+        })
     }
 
     fn device_of(&self, rail: RailId) -> Option<&'a Device> {

@@ -1,5 +1,6 @@
 //! What an engine has done so far, in numbers.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use polyrail_core::units::TransportId;
@@ -48,6 +49,35 @@ pub struct DeviceTraffic {
     pub inflight_bytes: u64,
     /// How fast its rails are together, as learned, in bytes per second.
     pub bytes_per_sec: u64,
+}
+
+impl fmt::Display for Stats {
+    /// One line for each device, then the counter of failovers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in &self.devices {
+            writeln!(
+                f,
+                "device {:<15} {:>5.1} %  {:>9.3} GB carried, {} bytes in flight, {:.3} GB/s learned",
+                row.device,
+                row.share * 100.0,
+                row.bytes as f64 / 1e9,
+                row.inflight_bytes,
+                row.bytes_per_sec as f64 / 1e9,
+            )?;
+        }
+        if self.failovers.is_empty() {
+            return f.write_str("tent_transport_failover_total 0");
+        }
+        for (index, row) in self.failovers.iter().enumerate() {
+            let FailoverCount { from, to, count } = row;
+            let line_end = if index > 0 { "\n" } else { "" };
+            write!(
+                f,
+                "{line_end}tent_transport_failover_total{{from=\"{from}\",to=\"{to}\"}} {count}"
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// Counts switches of transports, from all workers.

@@ -461,7 +461,12 @@ impl Loop<'_> {
                     self.failover_attempts_max,
                 );
             }
-            Event::RailChanged { rail, state, cause } => self.log_rail(rail, state, cause),
+            Event::RailChanged {
+                rail,
+                state,
+                cause,
+                expired,
+            } => self.log_rail(rail, state, cause, expired),
             Event::PeerChanged { peer, silent } => self.log_peer(peer, silent),
             Event::WakeWorker { worker } => {
                 if let Some(other) = self.posts.get(usize::from(worker)) {
@@ -471,16 +476,18 @@ impl Loop<'_> {
         }
     }
 
-    fn log_rail(&self, rail: RailId, state: RailState, cause: Option<Cause>) {
+    fn log_rail(&self, rail: RailId, state: RailState, cause: Option<Cause>, expired: bool) {
         let peers = lock(&self.known_peers);
         let name = peers.rail_name(rail);
         match (state, cause) {
             (_, Some(cause)) => log::warn!("rail {name} is paused: {cause}"),
             (RailState::Healthy, None) => {
                 let (local, remote) = name.split_once('>').unwrap_or((name, "?"));
-                log::warn!(
-                    "Rail recovered: local_nic={local} remote_nic={remote} (un-paused by successful transfer)"
-                );
+                let how = match expired {
+                    true => "cooldown expired",
+                    false => "un-paused by successful transfer",
+                };
+                log::warn!("Rail recovered: local_nic={local} remote_nic={remote} ({how})");
             }
             (state, None) => log::debug!("rail {name} is {}", state.name()),
         }

@@ -17,6 +17,7 @@ use crate::units::{DeviceId, Rate, SegmentRef};
 use crate::work::{Cause, LaneLimits, Outcome, Place, Work};
 
 mod failover;
+mod reset;
 
 const RAILS: usize = 4;
 const PEER: PeerId = PeerId(0);
@@ -732,7 +733,10 @@ fn a_request_without_a_rail_takes_no_other_with_it() {
             .retain(|rail| rail.rail == RailId(1));
         assert!(world.core.install_plan(world.now, second, &plan));
         world.links[1].cut = true;
-        world.core.shared.handle_incident(world.now, RailId(1));
+        world
+            .core
+            .shared
+            .handle_incident(world.now, RailId(1), HealthMode::Decay);
         world.submit_with(second, 0, Op::Write, 1);
         for tag in 1..4 {
             world.submit(tag, Op::Write, 8 << 20);

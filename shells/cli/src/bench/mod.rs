@@ -178,6 +178,9 @@ fn measure_all(args: &BenchArgs, session: &Session) -> Result<(), Failure> {
     if first {
         return Err(Failure::Usage(nothing_fits(args, session.bytes)));
     }
+    if !args.json {
+        println!("{}", session.engine.stats());
+    }
     verdict
 }
 

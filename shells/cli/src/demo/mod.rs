@@ -155,6 +155,7 @@ fn conclude(run: &Run<'_>, totals: &Totals, history: &History) -> Result<String,
             .get(script::CUT.index())
             .map_or("the cut rail", String::as_str),
     ))?;
+    say(&run.session.engine.stats().to_string())?;
     say(&totals.text())?;
     if let Some(failure) = run.first_failure() {
         return Err(failure);
