@@ -272,7 +272,7 @@ impl fmt::Display for AskError {
 
 impl std::error::Error for AskError {}
 
-/// How a session was lost: the peer is there and does not know it.
+/// How a session was lost: the peer is there and does not know it, or its process has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SessionLoss {
@@ -299,12 +299,31 @@ pub enum SessionLoss {
         /// The incarnation of the process that answers now.
         new: u64,
     },
+    /// The kernel says that the peer's process has ended. Proof that nothing moves there any more.
+    Exited {
+        /// Between whom.
+        ends: Box<Ends>,
+        /// Which session.
+        session: SessionId,
+        /// The incarnation of the process that welcomed it and has ended.
+        incarnation: u64,
+        /// The process's number.
+        pid: u32,
+    },
 }
 
 impl SessionLoss {
+    /// The incarnation that had welcomed the session.
+    pub const fn incarnation(&self) -> u64 {
+        match self {
+            Self::Forgotten { incarnation, .. } | Self::Exited { incarnation, .. } => *incarnation,
+            Self::OtherIncarnation { old, .. } => *old,
+        }
+    }
+
     /// Whether it proves that everything of the session has ended at the peer.
     pub const fn is_proof(&self) -> bool {
-        matches!(self, Self::Forgotten { .. })
+        matches!(self, Self::Forgotten { .. } | Self::Exited { .. })
     }
 }
 
@@ -330,6 +349,12 @@ impl fmt::Display for SessionLoss {
                 "{session:?} of {ends}: incarnation {new:016x} answers there now; \"{}\", incarnation \
                  {old:016x}, had welcomed it",
                 old_name.escape_debug()
+            ),
+            Self::Exited {
+                ends, session, pid, ..
+            } => write!(
+                f,
+                "{session:?} of {ends}: the peer's process {pid} has ended"
             ),
         }
     }

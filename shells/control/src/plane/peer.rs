@@ -15,6 +15,7 @@ use super::wires::{Key, Wires};
 use super::{AskError, ConnectError, Ends, Introduction, SessionLoss};
 use crate::codec::SegmentDescriptor;
 use crate::connection::Welcome;
+use crate::process::Process;
 
 /// The first pause after a connection was lost or could not be made; doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
@@ -72,6 +73,8 @@ pub(super) enum Link {
 pub(super) struct Peer {
     pub(super) known: Option<Known>,
     pub(super) first: Option<First>,
+    /// The process that it says it is, and the watch on it.
+    pub(super) process: Option<(Process, Key)>,
     pub(super) routes: Vec<Route>,
     /// The last number given to a question and to a call.
     pub(super) questions: u64,
@@ -86,6 +89,7 @@ impl Peer {
         Self {
             known: None,
             first: Some(first),
+            process: None,
             routes: vec![route],
             questions: 0,
             calls: 0,

@@ -11,7 +11,7 @@ use super::mailbox::{Command, Mailbox, Pending};
 use super::question::send;
 use super::reactor::Context;
 use super::timers::Timer;
-use super::wires::{Key, Wires};
+use super::wires::{Key, Watched, Wires};
 use crate::codec::{Frame, NAME_BYTES_MAX, Refusal};
 use crate::connection::{Ended, Event, Hello, Welcome};
 
@@ -34,6 +34,8 @@ struct Session {
     /// Fences that the engine works on, with the connections that wait for the answer.
     fences: HashMap<(LaneId, Epoch), BTreeSet<Key>>,
     call: Call,
+    /// The watch on its process.
+    watch: Option<Key>,
 }
 
 /// The last call of a session, so that each is carried out once.
@@ -123,6 +125,7 @@ impl Target {
             connections: BTreeSet::from([key]),
             fences: HashMap::new(),
             call: Call::None,
+            watch: None,
         };
         self.sessions.insert(id, session);
         self.admit(ctx, wires, key, id);
@@ -175,6 +178,7 @@ impl Target {
                 scratch: ctx.scratch.clone(),
             },
         );
+        ctx.say_process(wires, key);
     }
 
     fn handle_join(
@@ -231,9 +235,23 @@ impl Target {
                     session.call(ctx, id, key, number, method, body);
                 }
             }
+            Frame::Process(process) if session.watch.is_none() => {
+                session.watch = wires.watch(key, &process, ctx.process, Watched::Session(id));
+            }
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => {}
         }
+    }
+
+    /// The kernel says that an initiator's process has ended: nobody will come back for its session.
+    pub(super) fn handle_exited(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId) {
+        if let Some(session) = self.sessions.get(&id) {
+            log::warn!(
+                "control: {id:?} ends: the process of \"{}\" has ended",
+                printable(&session.name)
+            );
+        }
+        self.end_session(ctx, wires, id);
     }
 
     /// The engine has carried out a fence, or (`None`) will not.
@@ -353,6 +371,9 @@ impl Target {
             return;
         };
         wires.timers.set(Timer::session(id), None);
+        if let Some(watch) = session.watch {
+            wires.unwatch(watch);
+        }
         for key in session.connections {
             self.members.remove(&key);
             wires.goodbye(key);

@@ -1063,3 +1063,67 @@ fn configurations_that_cannot_work_are_refused() {
         assert!(error.to_string().contains(part), "{error}");
     }
 }
+
+#[test]
+fn the_end_of_a_peers_process_is_told_at_once_and_is_proof() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::start("beta", &["127.0.0.2:0"], |config| {
+        config.process = Some(process);
+    });
+    let initiator = Engine::initiator();
+    initiator.connect(target.listens[0]);
+    // What the target said of itself came before this answer.
+    initiator.describe_works();
+    child.kill().unwrap();
+    let loss = initiator.told_lost();
+    let SessionLoss::Exited { pid, .. } = &loss else {
+        panic!("{loss}");
+    };
+    assert_eq!(*pid, process.pid);
+    assert!(
+        loss.is_proof() && loss.to_string().contains("\"beta\""),
+        "{loss}"
+    );
+    // Forgotten: asked again, it is nobody.
+    let asked = initiator.plane.describe(PEER, "mem", PATIENCE);
+    assert!(matches!(asked, Err(AskError::NoPeer { .. })), "{asked:?}");
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_session_of_an_initiator_ends_with_its_process() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::target();
+    let initiator = Engine::start("alpha", &[], |config| config.process = Some(process));
+    let met = initiator.connect(target.listens[0]);
+    initiator.describe_works();
+    child.kill().unwrap();
+    // Its connections are as good as ever, and a session without any would have lingered for ten seconds.
+    let (session, retired) = target.told_ended();
+    assert_eq!(session, met.session);
+    retired();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_peer_that_says_nothing_of_its_process_is_watched_by_its_silence_only() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::start("beta", &["127.0.0.2:0"], |config| {
+        let elsewhere = process.boot ^ 1;
+        config.process = Some(Process {
+            boot: elsewhere,
+            ..process
+        });
+    });
+    let initiator = Engine::initiator();
+    initiator.connect(target.listens[0]);
+    initiator.describe_works();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Long enough for a watch to have spoken.
+    let heard = initiator.heard.load(Ordering::SeqCst);
+    until("a heartbeat", || {
+        initiator.heard.load(Ordering::SeqCst) > heard
+    });
+    initiator.describe_works();
+}
