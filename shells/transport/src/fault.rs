@@ -265,6 +265,15 @@ impl Endpoint for FaultProxy {
         self.inner.attach_rail(rail, address);
     }
 
+    fn detach_remote(&mut self, segment: SegmentRef) {
+        self.inner.detach_remote(segment);
+    }
+
+    fn forget_rail(&mut self, rail: RailId) {
+        self.lanes.retain(|lane, _| lane.rail() != rail);
+        self.inner.forget_rail(rail);
+    }
+
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
         let is_cut = self.faults.rail(lane.rail()).is_cut();
         self.lanes.insert(lane, Lane::new(epoch, by, is_cut));
