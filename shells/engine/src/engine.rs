@@ -1,6 +1,7 @@
 //! The engine as a program holds it.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::mpsc::{Sender, channel};
@@ -8,8 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use polyrail_control::plane::{AskError, ConnectError, Introduction, Plane, PlaneConfig};
-use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_control::codec::SegmentDescriptor;
+use polyrail_control::plane::{
+    AskError, ConnectError, Introduction, Plane, PlaneConfig, SessionLoss,
+};
+use polyrail_core::orchestrator::{Config as CoreConfig, Proof};
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::slice::SLICE_BYTES;
@@ -20,13 +24,14 @@ use polyrail_tcp::TcpTransport;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::{Access, Region};
-use polyrail_transport::{Endpoint, RemoteRegion, Transport};
+use polyrail_transport::{Endpoint, RemoteRegion, SessionId, Transport};
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
 use crate::errand::{self, Errand};
 use crate::error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
+use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
 use crate::peers::{Peer, Peers};
 use crate::reception::Reception;
@@ -38,6 +43,8 @@ use crate::worker::{self, Command, PLANS_MAX, Post, REQUESTS_MAX, Start, Submiss
 
 /// How long a peer may take to let us in.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same on each of several ways that are tried in turn.
+const RECONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a peer may take to describe a segment.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Workers that one engine can have.
@@ -106,9 +113,9 @@ pub(crate) struct Inner {
     workers: Mutex<Vec<Worker>>,
     next_worker: AtomicUsize,
     peers: Arc<Mutex<Peers>>,
-    /// Held while a session is made, so that a peer is not dialed twice.
-    dialing: Mutex<()>,
-    plans: Mutex<PlanIds>,
+    /// By address, what is held while a session is made there, so that it is not made twice.
+    dialing: Mutex<HashMap<SocketAddr, Arc<Mutex<()>>>>,
+    plans: Arc<Mutex<PlanIds>>,
     errands: Sender<Errand>,
     errand_runner: Mutex<Option<errand::Runner>>,
     closing: AtomicBool,
@@ -116,12 +123,17 @@ pub(crate) struct Inner {
 
 /// Numbers for plans, reused with a new generation.
 #[derive(Default)]
-struct PlanIds {
+pub(crate) struct PlanIds {
     last: u32,
     free: Vec<PlanId>,
 }
 
 impl PlanIds {
+    /// Lets others have the numbers of plans that are retired.
+    pub(crate) fn free(&mut self, plans: impl IntoIterator<Item = PlanId>) {
+        self.free.extend(plans);
+    }
+
     fn take(&mut self) -> Option<PlanId> {
         if let Some(PlanId { index, generation }) = self.free.pop() {
             return Some(PlanId {
@@ -232,7 +244,7 @@ impl Engine {
             next_worker: AtomicUsize::new(0),
             peers,
             dialing: Mutex::default(),
-            plans: Mutex::default(),
+            plans: Arc::default(),
             errands,
             errand_runner: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -302,7 +314,7 @@ impl Engine {
         for plan in &plans {
             self.tell_workers(|| Command::RetirePlan(*plan));
         }
-        lock(&self.inner.plans).free.extend(plans);
+        lock(&self.inner.plans).free(plans);
         self.tell_workers(|| Command::DetachLocal(segment.segment_ref()));
         Ok(())
     }
@@ -335,12 +347,22 @@ impl Engine {
         let remote = resolve(host)?;
         let inner = &self.inner;
         let mut peer = self.peer_at(remote)?;
-        let mut described = inner.plane.describe(peer, name, DESCRIBE_TIMEOUT);
-        if let Err(AskError::SessionLost(_) | AskError::NoPeer { .. }) = described {
-            // It has forgotten us, or another process answers there now.
-            self.reconnect(peer);
-            peer = self.peer_at(remote)?;
-            described = inner.plane.describe(peer, name, DESCRIBE_TIMEOUT);
+        let mut described = inner.plane.describe(peer.id, name, DESCRIBE_TIMEOUT);
+        match &described {
+            // It has forgotten us.
+            Err(AskError::SessionLost(SessionLoss::Forgotten { .. }) | AskError::NoPeer { .. }) => {
+                self.reconnect(peer.id, peer.incarnation)
+                    .map_err(OpenError::Connect)?;
+                peer = self.peer_at(remote)?;
+                described = inner.plane.describe(peer.id, name, DESCRIBE_TIMEOUT);
+            }
+            // It has ended, or another process answers there now.
+            Err(AskError::SessionLost(_)) => {
+                self.lose_peer(peer.id, peer.incarnation);
+                peer = self.peer_at(remote)?;
+                described = inner.plane.describe(peer.id, name, DESCRIBE_TIMEOUT);
+            }
+            _ => {}
         }
         let descriptor =
             described
@@ -349,23 +371,55 @@ impl Engine {
                     peer: remote,
                     name: name.into(),
                 })?;
-        if let Some(id) = inner.segments.find_remote(peer, &descriptor) {
+        let id = self.add_segment(peer.id, descriptor)?;
+        // It may have been lost meanwhile, and its number be another's soon.
+        let known = lock(&inner.peers).get(peer.id).map(|peer| peer.incarnation);
+        if known != Some(peer.incarnation) {
+            inner.segments.remove_remote(id);
+            self.tell_workers(|| Command::DetachRemote(id.segment_ref()));
+            return Err(OpenError::PeerLost { peer: remote });
+        }
+        Ok(id)
+    }
+
+    /// Makes a peer's segment known, if it is not.
+    fn add_segment(
+        &self,
+        peer: PeerId,
+        descriptor: SegmentDescriptor,
+    ) -> Result<SegmentId, OpenError> {
+        let segments = &self.inner.segments;
+        if let Some(id) = segments.find_remote(peer, &descriptor) {
             return Ok(id);
         }
         let region = RemoteRegion {
             key: descriptor.key,
             bytes: descriptor.bytes,
         };
-        let limit = crate::segments::SEGMENTS_MAX;
-        let id = inner
-            .segments
+        let id = segments
             .add_remote(peer, descriptor)
             .ok_or(OpenError::Full {
                 what: "segments",
-                limit,
+                limit: crate::segments::SEGMENTS_MAX,
             })?;
         self.tell_workers(|| Command::AttachRemote(id.segment_ref(), region.clone()));
         Ok(id)
+    }
+
+    /// Takes the operator's word that the engine at `HOST:PORT` is gone and will write no more: as if its
+    /// process had been seen to end. Requests to it end as `PeerLost`, and its segments are lost. `false`:
+    /// there is no session with an engine there.
+    ///
+    /// Only right if it is true. What a process that does live still writes is written after its report.
+    pub fn declare_lost(&self, address: &str) -> Result<bool, OpenError> {
+        let remote = resolve(address)?;
+        let peer = lock(&self.inner.peers).at(remote).cloned();
+        let Some(peer) = peer else {
+            return Ok(false);
+        };
+        self.tell_workers(|| Command::PeerGone(peer.id, Proof::ProcessGone));
+        self.lose_peer(peer.id, peer.incarnation);
+        Ok(true)
     }
 
     /// Submits requests as one batch, all or nothing. O(1) in their lengths.
@@ -413,18 +467,24 @@ impl Engine {
         body: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u8>, CallError> {
-        let segment = self
-            .inner
-            .segments
+        let segments = &self.inner.segments;
+        let segment = segments
             .remote(remote)
-            .ok_or(CallError::Stale { segment: remote })?;
+            .ok_or_else(|| match segments.lost(remote) {
+                Some(peer) => CallError::PeerLost {
+                    segment: remote,
+                    peer,
+                },
+                None => CallError::Stale { segment: remote },
+            })?;
         self.inner
             .plane
             .call(segment.peer, method, body.to_vec(), timeout)
             .map_err(CallError::Ask)
     }
 
-    /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`].
+    /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`]. Those of a
+    /// lost peer stay until a new peer needs their place.
     pub fn rails(&self) -> Vec<RailStatus> {
         let shared = self.inner.fabric.shared();
         let peers = lock(&self.inner.peers);
@@ -473,52 +533,104 @@ impl Engine {
         }
     }
 
-    /// Makes a new session with a peer that has forgotten the old one. `true`: done, or no use.
-    pub(crate) fn reconnect(&self, id: PeerId) -> bool {
-        let _dialing = lock(&self.inner.dialing);
-        let Some(peer) = lock(&self.inner.peers).get(id).cloned() else {
-            return true;
+    /// Makes a new session with a peer that has forgotten the old one, over whichever of its addresses
+    /// answers. Good also if there is nothing to do any more.
+    pub(crate) fn reconnect(&self, id: PeerId, incarnation: u64) -> Result<(), ConnectError> {
+        let find = || {
+            let peers = lock(&self.inner.peers);
+            let peer = peers.get(id);
+            peer.filter(|peer| peer.incarnation == incarnation).cloned()
         };
-        if peer.lost {
-            return true;
-        }
-        let introduction = match self
-            .inner
-            .plane
-            .connect(id, None, peer.dialed, CONNECT_TIMEOUT)
-        {
-            Ok(introduction) => introduction,
-            // Somebody else has made the session.
-            Err(ConnectError::Busy { .. }) => return true,
-            Err(error) => {
-                log::debug!("{error}");
-                return false;
+        let Some(peer) = find() else {
+            return Ok(());
+        };
+        let turn = self.turn_at(peer.dialed);
+        let _dialing = lock(&turn);
+        let Some(peer) = find() else {
+            return Ok(());
+        };
+        let ways = self.ways_to(&peer);
+        let timeout = match ways.len() {
+            1 => CONNECT_TIMEOUT,
+            _ => RECONNECT_TIMEOUT,
+        };
+        let mut failed = None;
+        let mut is_another = false;
+        for (local, remote) in ways {
+            match self.inner.plane.connect(id, local, remote, timeout) {
+                Ok(met) if met.incarnation == incarnation => {
+                    self.renew_session(peer, met.session);
+                    return Ok(());
+                }
+                Ok(_) => {
+                    log::warn!("another engine answers at {remote} now");
+                    self.inner.plane.disconnect(id);
+                    is_another = true;
+                }
+                // Somebody else has made the session.
+                Err(ConnectError::Busy { .. }) => return Ok(()),
+                Err(error) => {
+                    log::debug!("{error}");
+                    failed = failed.or(Some(error));
+                }
             }
-        };
-        if introduction.incarnation != peer.incarnation {
-            log::warn!(
-                "another engine answers at {} now: open its segments anew",
-                peer.dialed
-            );
-            self.inner.plane.disconnect(id);
-            self.forget_peer(id);
-            return true;
         }
-        if let Some(known) = lock(&self.inner.peers).get_mut(id) {
-            known.session = introduction.session;
+        if is_another {
+            self.lose_peer(id, incarnation);
+            return Ok(());
         }
-        self.attach_rails(&Peer {
-            session: introduction.session,
-            ..peer
-        });
-        true
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Gives up a peer whose address belongs to another process now.
-    pub(crate) fn forget_peer(&self, id: PeerId) {
-        if let Some(peer) = lock(&self.inner.peers).get_mut(id) {
-            peer.lost = true;
+    /// Every address that a peer was ever reached at, those first that look best.
+    fn ways_to(&self, peer: &Peer) -> Vec<(Option<IpAddr>, SocketAddr)> {
+        let shared = self.inner.fabric.shared();
+        let is_healthy = |rail: RailId| {
+            let view = shared.view(rail);
+            view.is_some_and(|view| view.state == RailState::Healthy)
+        };
+        let mut rails: Vec<_> = peer.rails.iter().collect();
+        rails.sort_by_key(|rail| !is_healthy(rail.rail));
+        let mut ways: Vec<_> = rails.iter().map(|rail| (rail.local, rail.remote)).collect();
+        if !ways.iter().any(|(_, remote)| *remote == peer.dialed) {
+            ways.insert(0, (None, peer.dialed));
         }
+        ways
+    }
+
+    fn renew_session(&self, mut peer: Peer, session: SessionId) {
+        peer.session = session;
+        if let Some(known) = lock(&self.inner.peers).get_mut(peer.id) {
+            known.session = session;
+        }
+        self.attach_rails(&peer);
+    }
+
+    /// Gives up a peer whose process has ended, or whose address belongs to another one now. What is open with
+    /// it ends by itself, and then its numbers are free.
+    pub(crate) fn lose_peer(&self, id: PeerId, incarnation: u64) {
+        let inner = &self.inner;
+        let Some(peer) = lock(&inner.peers).remove(id, incarnation) else {
+            return;
+        };
+        log::warn!(
+            "peer \"{}\" at {} is lost: open its segments anew",
+            peer.name.escape_debug(),
+            peer.dialed
+        );
+        inner.plane.disconnect(id);
+        let (segments, plans) = inner.segments.remove_peer(id, peer.dialed);
+        let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
+        let lost = Leaving::new(&peer, segments, plans, &inner.peers, &inner.plans);
+        let lost = Arc::new(lost);
+        self.tell_workers(|| Command::ForgetPeer(lost.clone()));
+    }
+
+    /// What whoever makes a session at an address holds meanwhile. Others wait only for their own.
+    fn turn_at(&self, address: SocketAddr) -> Arc<Mutex<()>> {
+        let mut dialing = lock(&self.inner.dialing);
+        dialing.retain(|_, turn| Arc::strong_count(turn) > 1);
+        dialing.entry(address).or_default().clone()
     }
 
     fn tell_workers(&self, command: impl Fn() -> Command) {
@@ -534,47 +646,54 @@ impl Engine {
     }
 
     /// The peer at an address; a new session if there is none.
-    fn peer_at(&self, remote: SocketAddr) -> Result<PeerId, OpenError> {
+    fn peer_at(&self, remote: SocketAddr) -> Result<Peer, OpenError> {
         let inner = &self.inner;
-        let _dialing = lock(&inner.dialing);
+        let known = || lock(&inner.peers).at(remote).cloned();
         if self.is_closing() {
             return Err(OpenError::ShutDown);
         }
-        if let Some(peer) = lock(&inner.peers).at(remote) {
-            return Ok(peer.id);
+        if let Some(peer) = known() {
+            return Ok(peer);
         }
-        let id = lock(&inner.peers).next_id()?;
-        let introduction = inner
+        let turn = self.turn_at(remote);
+        let _dialing = lock(&turn);
+        if let Some(peer) = known() {
+            return Ok(peer);
+        }
+        let id = lock(&inner.peers).take_id()?;
+        let peer = inner
             .plane
             .connect(id, None, remote, CONNECT_TIMEOUT)
-            .map_err(OpenError::Connect)?;
-        self.add_peer(id, remote, &introduction)
-            .inspect_err(|_| inner.plane.disconnect(id))?;
-        Ok(id)
+            .map_err(OpenError::Connect)
+            .and_then(|met| self.add_peer(id, remote, &met));
+        if peer.as_ref().map_or(true, |peer| peer.id != id) {
+            inner.plane.disconnect(id);
+            lock(&inner.peers).free(id, &[]);
+        }
+        peer
     }
 
+    /// Adds the peer that has just introduced itself. If it is one that we have a session with, over another
+    /// address, it is that one.
     fn add_peer(
         &self,
         id: PeerId,
         dialed: SocketAddr,
         met: &Introduction,
-    ) -> Result<(), OpenError> {
+    ) -> Result<Peer, OpenError> {
         let inner = &self.inner;
-        let region = RemoteRegion {
-            key: met.scratch.key,
-            bytes: met.scratch.bytes,
+        let scratch = self.add_segment(id, met.scratch.clone())?;
+        let forget_scratch = || {
+            inner.segments.remove_remote(scratch);
+            self.tell_workers(|| Command::DetachRemote(scratch.segment_ref()));
         };
-        let limit = crate::segments::SEGMENTS_MAX;
-        let scratch =
-            inner
-                .segments
-                .add_remote(id, met.scratch.clone())
-                .ok_or(OpenError::Full {
-                    what: "segments",
-                    limit,
-                })?;
         // Only now: whoever makes a plan holds the segments while it looks for the peer.
         let mut peers = lock(&inner.peers);
+        if let Some(known) = peers.of_incarnation(met.incarnation).cloned() {
+            drop(peers);
+            forget_scratch();
+            return Ok(known);
+        }
         let shared = inner.fabric.shared();
         let Config {
             rails, rail_map, ..
@@ -584,25 +703,22 @@ impl Engine {
             Ok(rails) => rails,
             Err(error) => {
                 drop(peers);
-                inner.segments.remove_remote(scratch);
+                forget_scratch();
                 return Err(error);
             }
         };
-        self.tell_workers(|| Command::AttachRemote(scratch.segment_ref(), region.clone()));
-        let (session, incarnation) = (met.session, met.incarnation);
         let peer = Peer {
             id,
             name: met.name.clone(),
             dialed,
-            session,
-            incarnation,
+            session: met.session,
+            incarnation: met.incarnation,
             rails,
             scratch,
-            lost: false,
         };
         self.attach_rails(&peer);
-        peers.add(peer);
-        Ok(())
+        peers.add(peer.clone());
+        Ok(peer)
     }
 
     fn attach_rails(&self, peer: &Peer) {
@@ -641,7 +757,14 @@ impl Engine {
     /// The two segments of a request, and their plan.
     fn pair(&self, index: usize, request: &Request) -> Result<Pair, SubmitError> {
         let inner = &self.inner;
-        let stale = |segment| SubmitError::Stale { index, segment };
+        let stale = |segment| match inner.segments.lost(segment) {
+            Some(peer) => SubmitError::PeerLost {
+                index,
+                segment,
+                peer,
+            },
+            None => SubmitError::Stale { index, segment },
+        };
         let local = inner
             .segments
             .local(request.local)
@@ -655,7 +778,7 @@ impl Engine {
             .segments
             .plan(ids, || self.make_plan(ids, remote.peer))
             .map_err(|why| match why {
-                NoPlan::Stale => stale(request.local),
+                NoPlan::Stale(segment) => stale(segment),
                 NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
             })?;
         Ok(Pair {
@@ -665,9 +788,15 @@ impl Engine {
         })
     }
 
-    fn make_plan(&self, (local, remote): (SegmentId, SegmentId), peer: PeerId) -> Option<PlanId> {
+    fn make_plan(
+        &self,
+        (local, remote): (SegmentId, SegmentId),
+        peer: PeerId,
+    ) -> Result<PlanId, NoPlan> {
         let inner = &self.inner;
-        let peer = lock(&inner.peers).get(peer).cloned()?;
+        let peer = lock(&inner.peers).get(peer).cloned();
+        // Its segments are about to go as well.
+        let peer = peer.ok_or(NoPlan::Stale(remote))?;
         let place = |segment: SegmentRef| Place { segment, offset: 0 };
         let plan = Plan {
             peer: peer.id,
@@ -678,9 +807,9 @@ impl Engine {
             scratch_remote: place(peer.scratch.segment_ref()),
             scratch_bytes: SLICE_BYTES,
         };
-        let id = lock(&inner.plans).take()?;
+        let id = lock(&inner.plans).take().ok_or(NoPlan::Full)?;
         self.tell_workers(|| Command::InstallPlan(id, Box::new(plan.clone())));
-        Some(id)
+        Ok(id)
     }
 
     /// Marks the local segments of requests as in use.

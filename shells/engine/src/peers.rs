@@ -1,6 +1,6 @@
 //! Peers: sessions with other engines, and the rails that lead to them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_control::plane::Introduction;
@@ -53,8 +53,6 @@ pub(crate) struct Peer {
     pub(crate) rails: Vec<PeerRail>,
     /// What probes write to.
     pub(crate) scratch: SegmentId,
-    /// Another process answers at its address now; nothing will come of this peer any more.
-    pub(crate) lost: bool,
 }
 
 impl Peer {
@@ -81,7 +79,13 @@ impl Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     peers: Vec<Peer>,
+    /// Numbers of peers, of those that are being dialed, and of those that were given up and are not free yet.
+    taken: BTreeSet<u16>,
+    /// The last number given.
+    last: u16,
     rail_names: Vec<String>,
+    /// Rails of peers that were given up.
+    free_rails: BTreeSet<u16>,
     devices: HashMap<Option<IpAddr>, DeviceId>,
 }
 
@@ -89,9 +93,15 @@ impl Peers {
     /// The peer that answers at an address.
     pub(crate) fn at(&self, dialed: SocketAddr) -> Option<&Peer> {
         self.peers.iter().find(|peer| {
-            !peer.lost
-                && (peer.dialed == dialed || peer.rails.iter().any(|rail| rail.remote == dialed))
+            peer.dialed == dialed || peer.rails.iter().any(|rail| rail.remote == dialed)
         })
+    }
+
+    /// The peer that is this process.
+    pub(crate) fn of_incarnation(&self, incarnation: u64) -> Option<&Peer> {
+        self.peers
+            .iter()
+            .find(|peer| peer.incarnation == incarnation)
     }
 
     pub(crate) fn get(&self, id: PeerId) -> Option<&Peer> {
@@ -113,19 +123,36 @@ impl Peers {
             .map_or("?", String::as_str)
     }
 
-    /// The number for the next peer.
-    pub(crate) fn next_id(&self) -> Result<PeerId, OpenError> {
-        match self.peers.len() {
-            count if count < PEERS_MAX => Ok(PeerId(count as u16)),
-            _ => Err(OpenError::Full {
-                what: "peers",
-                limit: PEERS_MAX,
-            }),
-        }
+    /// Takes a number for a new peer: in turn, so that one that is free is not used again at once.
+    pub(crate) fn take_id(&mut self) -> Result<PeerId, OpenError> {
+        let limit = PEERS_MAX as u16;
+        let next = (1..=limit)
+            .map(|step| (self.last + step) % limit)
+            .find(|id| !self.taken.contains(id));
+        let id = next.ok_or(OpenError::Full {
+            what: "peers",
+            limit: PEERS_MAX,
+        })?;
+        self.taken.insert(id);
+        self.last = id;
+        Ok(PeerId(id))
     }
 
     pub(crate) fn add(&mut self, peer: Peer) {
         self.peers.push(peer);
+    }
+
+    /// Takes a peer out. Its numbers are free once [`Self::free`] is told so.
+    pub(crate) fn remove(&mut self, id: PeerId, incarnation: u64) -> Option<Peer> {
+        let is_it = |peer: &Peer| (peer.id, peer.incarnation) == (id, incarnation);
+        let index = self.peers.iter().position(is_it)?;
+        Some(self.peers.swap_remove(index))
+    }
+
+    /// Lets others have the numbers of a peer and its rails. Nobody refers to them any more.
+    pub(crate) fn free(&mut self, id: PeerId, rails: &[RailId]) {
+        self.taken.remove(&id.0);
+        self.free_rails.extend(rails.iter().map(|rail| rail.0));
     }
 
     /// Numbers the rails to a peer that has introduced itself, and installs them.
@@ -155,17 +182,20 @@ impl Peers {
                 limit: PLAN_RAILS_MAX,
             });
         }
-        if self.rail_names.len() + pairs.len() > RAILS_MAX {
+        if self.rail_names.len() + pairs.len() > RAILS_MAX + self.free_rails.len() {
             return Err(OpenError::Full {
                 what: "rails",
                 limit: RAILS_MAX,
             });
         }
+        let mut devices = Vec::new();
+        for (local, _) in &pairs {
+            devices.push(self.device(shared, locals.get(*local).copied())?);
+        }
         let mut rails = Vec::new();
-        for (local, remote) in pairs {
+        for ((local, remote), device) in pairs.into_iter().zip(devices) {
             let local = locals.get(local).copied();
-            let rail = RailId(self.rail_names.len() as u16);
-            let device = self.device(shared, local)?;
+            let rail = self.take_rail();
             shared.install_rail(
                 rail,
                 RailConfig {
@@ -179,10 +209,19 @@ impl Peers {
                 local,
                 remote: remotes[remote],
             };
-            self.rail_names.push(rail.name());
+            match self.rail_names.get_mut(rail.rail.index()) {
+                Some(name) => *name = rail.name(),
+                None => self.rail_names.push(rail.name()),
+            }
             rails.push(rail);
         }
         Ok(rails)
+    }
+
+    /// A number for a rail: the lowest that is free, or a new one.
+    fn take_rail(&mut self) -> RailId {
+        let free = self.free_rails.pop_first();
+        RailId(free.unwrap_or(self.rail_names.len() as u16))
     }
 
     /// The device behind a local address: one each, and one for whatever the kernel chooses.

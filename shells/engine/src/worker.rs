@@ -29,6 +29,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
 use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
+use crate::leaving::Leaving;
 use crate::peers::Peers;
 use crate::rows::{BatchRows, NoRow, RowId};
 
@@ -44,6 +45,8 @@ const ATTEMPTS_MAX: usize = 16_384;
 const TAKE_MAX: usize = 256;
 /// Rounds without anything to do before the worker sleeps are bounded by this time.
 const SPIN: Duration = Duration::from_micros(50);
+/// How often a worker looks whether it can let go of a lost peer.
+const FORGET_INTERVAL: Duration = Duration::from_millis(5);
 /// How long a shutdown waits for what is in flight.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 
@@ -52,11 +55,14 @@ pub(crate) enum Command {
     AttachLocal(SegmentRef, Arc<Region>),
     DetachLocal(SegmentRef),
     AttachRemote(SegmentRef, RemoteRegion),
+    DetachRemote(SegmentRef),
     AttachRail(RailId, RailAddress),
     InstallPlan(PlanId, Box<Plan>),
     RetirePlan(PlanId),
     Frame(PeerId, Frame),
     PeerGone(PeerId, Proof),
+    /// A peer is lost: let go of it as soon as nothing is open with it.
+    ForgetPeer(Arc<Leaving>),
     Cancel(RowId),
     /// Another worker made room.
     Room,
@@ -298,6 +304,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         open: Vec::new(),
         held_back: None,
         endings: VecDeque::new(),
+        leaving: Vec::new(),
+        leaving_at: Instant::ZERO,
         ending_at: None,
     }
     .run();
@@ -341,6 +349,9 @@ struct Loop<'a> {
     held_back: Option<Entry>,
     /// Commands that wait until what was submitted before them is in core.
     endings: VecDeque<Ending>,
+    /// Lost peers that something is open with, and when to look again.
+    leaving: Vec<Arc<Leaving>>,
+    leaving_at: Instant,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
 }
@@ -388,7 +399,42 @@ impl Loop<'_> {
         self.polled.completions.clear();
         self.polled.lanes.clear();
         self.core.handle_timeout(now);
-        busy | self.drain(now)
+        busy |= self.drain(now);
+        busy | self.forget_peers(now)
+    }
+
+    /// Lets go of lost peers that nothing is open with any more. Whether there were any.
+    fn forget_peers(&mut self, now: Instant) -> bool {
+        // Submissions on their way may name them.
+        if self.leaving.is_empty() || now < self.leaving_at || self.has_submissions() {
+            return false;
+        }
+        self.leaving_at = now + FORGET_INTERVAL;
+        let count = self.leaving.len();
+        let Self {
+            core,
+            endpoint,
+            leaving,
+            ..
+        } = self;
+        leaving.retain(|lost| {
+            let open = !core.forget_peer(now, lost.peer);
+            if !open {
+                for rail in &lost.rails {
+                    endpoint.forget_rail(*rail);
+                }
+                for segment in &lost.segments {
+                    endpoint.detach_remote(*segment);
+                }
+            }
+            open
+        });
+        // It ends requests and fences lanes of those that something is open with.
+        self.drain(now) | (self.leaving.len() < count)
+    }
+
+    fn has_submissions(&self) -> bool {
+        self.held_back.is_some() || !self.post.ring.is_empty()
     }
 
     /// Does everything that core asks for.
@@ -549,6 +595,10 @@ impl Loop<'_> {
                 }
                 return false;
             }
+            // Only a lost peer's plans go while somebody still submits to them.
+            Err(Refusal::Core(SubmitError::PlanMissing)) => {
+                self.refuse(tag, Status::Failed, Cause::PeerGone);
+            }
             Err(Refusal::Core(error)) => {
                 log::error!("core refused a request that was checked: {error:?}");
                 self.refuse(tag, Status::Failed, Cause::LocalProtection);
@@ -622,6 +672,7 @@ impl Loop<'_> {
             Command::AttachLocal(segment, region) => self.endpoint.attach_local(segment, region),
             Command::DetachLocal(segment) => self.endpoint.detach_local(segment),
             Command::AttachRemote(segment, region) => self.endpoint.attach_remote(segment, region),
+            Command::DetachRemote(segment) => self.endpoint.detach_remote(segment),
             Command::AttachRail(rail, address) => self.endpoint.attach_rail(rail, address),
             Command::InstallPlan(id, plan) => {
                 let installed = self.core.install_plan(now, id, &plan);
@@ -630,6 +681,10 @@ impl Loop<'_> {
             Command::RetirePlan(id) => self.core.retire_plan(id),
             Command::Frame(peer, frame) => self.core.handle_frame(now, peer, &frame),
             Command::PeerGone(peer, proof) => self.core.handle_peer_gone(now, peer, proof),
+            Command::ForgetPeer(lost) => {
+                self.leaving.push(lost);
+                self.leaving_at = now;
+            }
             Command::Cancel(row) => self.endings.push_back(Ending::Cancel(row)),
             Command::Room => self.core.handle_wake(),
             Command::ShutDown => self.endings.push_back(Ending::ShutDown),
@@ -679,7 +734,8 @@ impl Loop<'_> {
         fence(SeqCst);
         if !self.post.has_news() {
             let core = self.core.poll_timeout().map(|(at, _)| at);
-            let until = [core, self.endpoint.poll_timeout(), self.ending_at]
+            let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
+            let until = [core, self.endpoint.poll_timeout(), self.ending_at, leaving]
                 .into_iter()
                 .flatten()
                 .min();
