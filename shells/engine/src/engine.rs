@@ -217,6 +217,7 @@ impl Engine {
                         plane: plane.clone(),
                         clock,
                         peers: peers.clone(),
+                        faults: hooks.faults.clone(),
                     };
                     Worker::start(start, &posts)
                 });

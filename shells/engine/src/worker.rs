@@ -22,6 +22,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef};
 use polyrail_core::work::{Cause, Op, PostBatch};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::Region;
 use polyrail_transport::{Endpoint, Polled, RailAddress, RemoteRegion};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -228,6 +229,8 @@ pub(crate) struct Start {
     pub(crate) clock: Clock,
     /// For their names, in logs.
     pub(crate) peers: Arc<Mutex<Peers>>,
+    /// What the program has plugged in, for tests.
+    pub(crate) faults: Option<Arc<Faults>>,
 }
 
 /// The post boxes of all workers.
@@ -288,6 +291,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         endpoint,
         plane,
         clock,
+        faults,
         ..
     } = start;
     Loop {
@@ -296,6 +300,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         plane,
         clock,
         known_peers,
+        faults,
         post,
         posts,
         poller,
@@ -338,6 +343,7 @@ struct Loop<'a> {
     plane: Plane,
     clock: Clock,
     known_peers: Arc<Mutex<Peers>>,
+    faults: Option<Arc<Faults>>,
     post: &'a Post,
     posts: &'a [Arc<Post>],
     poller: &'a OwnedFd,
@@ -456,6 +462,7 @@ impl Loop<'_> {
         }
         while let Some(message) = self.core.poll_message(now) {
             match message {
+                Message::Fence { .. } if self.fences_ignored() => {}
                 Message::Fence { peer, lane, epoch } => self.plane.fence(peer, lane, epoch),
             }
             busy = true;
@@ -465,6 +472,12 @@ impl Loop<'_> {
             busy = true;
         }
         busy
+    }
+
+    /// See [`Faults::ignore_fences`]: only in tests.
+    fn fences_ignored(&self) -> bool {
+        let faults = self.faults.as_ref();
+        faults.is_some_and(|faults| faults.fences_ignored())
     }
 
     fn event(&mut self, event: Event) {

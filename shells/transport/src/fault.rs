@@ -32,6 +32,7 @@ const CUT_POLL: Duration = Duration::from_millis(1);
 /// so that a rail's rate is shared by its workers. Rails from [`RAILS_MAX`] on do not exist.
 pub struct Faults {
     rails: Box<[RailFaults]>,
+    fences_ignored: AtomicBool,
 }
 
 /// Each field is a value of its own and publishes nothing else, hence `Relaxed` throughout.
@@ -50,6 +51,7 @@ impl Faults {
     pub fn new() -> Self {
         Self {
             rails: (0..RAILS_MAX).map(|_| RailFaults::default()).collect(),
+            fences_ignored: AtomicBool::new(false),
         }
     }
 
@@ -80,6 +82,20 @@ impl Faults {
     /// Delays every completion on the rail by so much; zero lifts it for those to come.
     pub fn delay(&self, rail: RailId, by: Duration) {
         self.rail(rail).delay_nanos.store(by.as_nanos(), Relaxed);
+    }
+
+    /// Breaks the promise that fences keep, for tests that show that others notice: this side answers them at
+    /// once and lets the transport go on, and the peer is not asked for any. Memory is then written and read
+    /// after it was reported free, so nothing but such a test may ever do this.
+    #[doc(hidden)]
+    pub fn ignore_fences(&self, ignore: bool) {
+        self.fences_ignored.store(ignore, Relaxed);
+    }
+
+    /// Whether fences are ignored.
+    #[doc(hidden)]
+    pub fn fences_ignored(&self) -> bool {
+        self.fences_ignored.load(Relaxed)
     }
 
     fn rail(&self, rail: RailId) -> &RailFaults {
@@ -161,6 +177,8 @@ pub struct FaultProxy {
     polled: Polled,
     /// The batch that held works are passed on in; reused.
     batch: PostBatch,
+    /// Answers to fences that were ignored.
+    ignored: Vec<LaneReport>,
 }
 
 /// A lane's latest epoch.
@@ -214,6 +232,7 @@ impl FaultProxy {
             lanes: HashMap::new(),
             polled: Polled::default(),
             batch: PostBatch::default(),
+            ignored: Vec::new(),
         }
     }
 
@@ -300,6 +319,7 @@ impl Endpoint for FaultProxy {
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {
+        out.lanes.append(&mut self.ignored);
         self.poll_inner(now, out);
         for (&id, lane) in &mut self.lanes {
             let faults = self.faults.rail(id.rail());
@@ -329,6 +349,13 @@ impl Endpoint for FaultProxy {
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
+        if self.faults.fences_ignored() && scope == Scope::Local {
+            let fact = LaneFact::Fenced {
+                scope,
+                delivered: None,
+            };
+            return self.ignored.push(LaneReport { lane, epoch, fact });
+        }
         if let Some(held) = self.lanes.get_mut(&lane)
             && held.epoch == epoch
             && scope == Scope::Local
@@ -359,6 +386,9 @@ impl Endpoint for FaultProxy {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
+        if !self.ignored.is_empty() {
+            return Some(Instant::ZERO);
+        }
         let lanes = self.lanes.iter().filter_map(|(id, lane)| {
             let faults = self.faults.rail(id.rail());
             lane.poll_timeout(faults.rate().is_some(), &self.clock)
