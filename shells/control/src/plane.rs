@@ -284,6 +284,7 @@ impl Plane {
                 Err(ConnectError::TimedOut {
                     ends: ends(),
                     after: timeout,
+                    connected: false,
                 })
             }
         }

@@ -50,12 +50,15 @@ pub enum ConnectError {
         /// In its words.
         error: io::Error,
     },
-    /// Nobody answered in time. Try again, or look for what drops packets.
+    /// Nobody answered in time. Try again, or look for what drops packets; or, if the connection was made, for
+    /// what other program listens there.
     TimedOut {
         /// Between whom.
         ends: Box<Ends>,
         /// How long it was waited for.
         after: Duration,
+        /// Whether there was a connection, on which no greeting, or only a part of one, came.
+        connected: bool,
     },
     /// The peer speaks another version: one of the two must be upgraded.
     Version {
@@ -115,6 +118,7 @@ impl ConnectError {
             Ended::HandshakeOverdue { handshake_max } => Self::TimedOut {
                 ends,
                 after: handshake_max.into(),
+                connected: true,
             },
             why => Self::Ended { ends, why },
         }
@@ -125,9 +129,20 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable { ends, error } => write!(f, "connecting {ends}: {error}"),
-            Self::TimedOut { ends, after } => {
-                write!(f, "connecting {ends}: no answer within {after:?}")
-            }
+            Self::TimedOut {
+                ends,
+                after,
+                connected: false,
+            } => write!(f, "connecting {ends}: no answer within {after:?}"),
+            Self::TimedOut {
+                ends,
+                after,
+                connected: true,
+            } => write!(
+                f,
+                "connecting {ends}: the connection was accepted, but no polyrail answered on it within {after:?}; \
+                 does another program listen there?"
+            ),
             Self::Version { ends, ours, theirs } => write!(
                 f,
                 "connecting {ends}: the peer speaks protocol version {theirs}, this side speaks {ours}; \

@@ -289,7 +289,12 @@ impl Initiator {
         match peer.first.take() {
             Some(first) if error.kind() == std::io::ErrorKind::TimedOut => {
                 let after = first.timeout;
-                self.give_up(wires, id, first, ConnectError::TimedOut { ends, after });
+                let error = ConnectError::TimedOut {
+                    ends,
+                    after,
+                    connected: false,
+                };
+                self.give_up(wires, id, first, error);
             }
             Some(first) => {
                 self.give_up(wires, id, first, ConnectError::Unreachable { ends, error });
@@ -350,9 +355,12 @@ impl Initiator {
             return;
         };
         if let Some(first) = peer.first.take_if(|first| first.deadline <= now) {
-            let ends = peer.ends(ctx);
-            let after = first.timeout;
-            return self.give_up(wires, id, first, ConnectError::TimedOut { ends, after });
+            let error = ConnectError::TimedOut {
+                ends: peer.ends(ctx),
+                after: first.timeout,
+                connected: peer.keys().any(|key| wires.is_connected(key)),
+            };
+            return self.give_up(wires, id, first, error);
         }
         peer.dial(ctx, wires, id, now);
         peer.expire(ctx, now);

@@ -115,6 +115,14 @@ impl Peer {
         self.routes.iter_mut().find(|route| route.is_on(key))
     }
 
+    /// The connections that are open or being made.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.routes.iter().filter_map(|route| match route.link {
+            Link::Up(key) | Link::Dialling(key) => Some(key),
+            Link::Idle { .. } => None,
+        })
+    }
+
     /// The open connections.
     pub(super) fn open(&self) -> impl Iterator<Item = Key> {
         self.routes.iter().filter_map(|route| match route.link {

@@ -801,14 +801,30 @@ fn errors_of_connect_name_both_ends() {
             "silence",
             local,
             impostor(b""),
-            |e| matches!(e, ConnectError::TimedOut { .. }),
-            "within 200ms",
+            |e| {
+                matches!(
+                    e,
+                    ConnectError::TimedOut {
+                        connected: true,
+                        ..
+                    }
+                )
+            },
+            "within 200ms; does another program listen there?",
         ),
         (
             "half a greeting",
             local,
             impostor(b"polyrail"),
-            |e| matches!(e, ConnectError::TimedOut { .. }),
+            |e| {
+                matches!(
+                    e,
+                    ConnectError::TimedOut {
+                        connected: true,
+                        ..
+                    }
+                )
+            },
             "within 200ms",
         ),
     ];

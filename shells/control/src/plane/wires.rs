@@ -585,6 +585,12 @@ impl Wires {
         remote.map_or("an unknown address".into(), |remote| remote.to_string())
     }
 
+    /// Whether the kernel has connected a wire that was dialled.
+    pub(super) fn is_connected(&self, key: Key) -> bool {
+        let wire = self.wires.get(&key);
+        wire.is_some_and(|wire| matches!(wire.stage, Stage::Talking(_)))
+    }
+
     fn connection(&mut self, key: Key) -> Option<&mut Connection> {
         let wire = self.wires.get_mut(&key)?;
         self.dirty.insert(key);
