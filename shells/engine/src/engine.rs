@@ -674,8 +674,8 @@ impl Engine {
         peer
     }
 
-    /// Adds the peer that has just introduced itself. If it is one that we have a session with, over another
-    /// address, it is that one.
+    /// Adds the peer that has just introduced itself. If it is one that has told us that this is an address of
+    /// its own while it was dialed, it is that one.
     fn add_peer(
         &self,
         id: PeerId,
@@ -690,7 +690,9 @@ impl Engine {
         };
         // Only now: whoever makes a plan holds the segments while it looks for the peer.
         let mut peers = lock(&inner.peers);
-        if let Some(known) = peers.of_incarnation(met.incarnation).cloned() {
+        let known = peers.at(dialed);
+        let known = known.filter(|known| known.incarnation == met.incarnation);
+        if let Some(known) = known.cloned() {
             drop(peers);
             forget_scratch();
             return Ok(known);
@@ -1014,4 +1016,56 @@ fn resolve(host: &str) -> Result<SocketAddr, OpenError> {
     let no_address = || std::io::Error::other("the name has no address");
     let mut addresses = host.to_socket_addrs().map_err(unresolved)?;
     addresses.next().ok_or_else(no_address).map_err(unresolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_made_anew_over_any_address_of_the_peer() {
+        // Only the address that was dialed first was tried, for ever.
+        let rails = [[127, 0, 0, 1], [127, 0, 0, 2]].map(IpAddr::from).to_vec();
+        let target = Engine::new(Config {
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            rails,
+            workers: 1,
+            ..Config::named("target")
+        });
+        let target = target.unwrap();
+        let access = Access::RemoteReadWrite;
+        target.allocate("mem", 4096, access).unwrap();
+        let at = target.listening().unwrap();
+        let engine = Engine::new(Config {
+            workers: 1,
+            ..Config::named("initiator")
+        });
+        let engine = engine.unwrap();
+        let segment = engine.open_segment(&format!("{at}/mem")).unwrap();
+        let nobody = {
+            let listener = std::net::TcpListener::bind("127.0.0.9:0").unwrap();
+            listener.local_addr().unwrap()
+        };
+        let peer = {
+            let mut peers = lock(&engine.inner.peers);
+            let id = peers.at(at).unwrap().id;
+            let peer = peers.get_mut(id).unwrap();
+            peer.dialed = nobody;
+            peer.rails[0].remote = nobody;
+            peer.clone()
+        };
+        engine.inner.plane.disconnect(peer.id);
+        engine.reconnect(peer.id, peer.incarnation).unwrap();
+        let mem = engine
+            .inner
+            .plane
+            .describe(peer.id, "mem", DESCRIBE_TIMEOUT);
+        assert_eq!(mem.unwrap().unwrap().bytes, 4096);
+        assert_eq!(engine.segment_bytes(segment), Some(4096), "it is not lost");
+        let renewed = lock(&engine.inner.peers).get(peer.id).unwrap().session;
+        assert_ne!(renewed, peer.session);
+        // A peer that this engine does not have any more needs no session.
+        engine.lose_peer(peer.id, peer.incarnation);
+        engine.reconnect(peer.id, peer.incarnation).unwrap();
+    }
 }

@@ -97,13 +97,6 @@ impl Peers {
         })
     }
 
-    /// The peer that is this process.
-    pub(crate) fn of_incarnation(&self, incarnation: u64) -> Option<&Peer> {
-        self.peers
-            .iter()
-            .find(|peer| peer.incarnation == incarnation)
-    }
-
     pub(crate) fn get(&self, id: PeerId) -> Option<&Peer> {
         self.peers.iter().find(|peer| peer.id == id)
     }

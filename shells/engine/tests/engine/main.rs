@@ -10,4 +10,5 @@ mod restart;
 mod room;
 mod shutdown;
 mod silence;
+mod strangers;
 mod transfers;
