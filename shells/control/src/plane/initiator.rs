@@ -244,7 +244,7 @@ impl Initiator {
             }
             Frame::Process(process) if peer.process.is_none() => {
                 let watch = wires.watch(key, &process, ctx.process, Watched::Peer(id));
-                peer.process = watch.map(|watch| (process, watch));
+                peer.process = Some((process, watch));
                 return;
             }
             // A heartbeat has done its work by arriving; nothing else is let through.
@@ -377,7 +377,7 @@ impl Initiator {
     fn remove(&mut self, wires: &mut Wires, id: PeerId) -> Option<Peer> {
         wires.timers.set(Timer::Peer(id), None);
         let peer = self.peers.remove(&id)?;
-        if let Some((_, watch)) = peer.process {
+        if let Some((_, Some(watch))) = peer.process {
             wires.unwatch(watch);
         }
         for route in &peer.routes {

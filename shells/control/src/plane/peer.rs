@@ -73,8 +73,8 @@ pub(super) enum Link {
 pub(super) struct Peer {
     pub(super) known: Option<Known>,
     pub(super) first: Option<First>,
-    /// The process that it says it is, and the watch on it.
-    pub(super) process: Option<(Process, Key)>,
+    /// The process that it first said it is, and the watch on it, if it can be watched.
+    pub(super) process: Option<(Process, Option<Key>)>,
     pub(super) routes: Vec<Route>,
     /// The last number given to a question and to a call.
     pub(super) questions: u64,

@@ -1143,3 +1143,66 @@ fn a_peer_that_says_nothing_of_its_process_is_watched_by_its_silence_only() {
     });
     initiator.describe_works();
 }
+
+#[test]
+fn what_a_process_said_before_its_end_still_counts() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::target();
+    let frames = [
+        Frame::Hello {
+            name: "alpha".into(),
+            incarnation: 1,
+            session: None,
+            token: vec![],
+        },
+        Frame::Process(process),
+    ];
+    let mut stream = say(target.listens[0], &greeted(Purpose::Control, &frames));
+    // Its answer comes after the claim was seen.
+    let mut question = Vec::new();
+    let describe = Frame::Describe {
+        question: 1,
+        name: "mem".into(),
+    };
+    codec::encode(&describe, &mut question).unwrap();
+    stream.write_all(&question).unwrap();
+    let mut decoder = Decoder::default();
+    let mut bytes = [0; 4096];
+    let mut greeted = false;
+    let mut answered = false;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    while !answered {
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "the target hung up");
+        decoder.push(&bytes[..count]);
+        greeted = greeted || decoder.next_greeting().unwrap().is_some();
+        while let Some(frame) = greeted.then(|| decoder.next_frame().unwrap()).flatten() {
+            answered |= matches!(frame, Frame::Description { .. });
+        }
+    }
+    // More than one turn of the control thread reads, and the process ends right after it.
+    let mut calls = Vec::new();
+    let body = vec![7; CALL_BYTES_MAX];
+    let call = |number, body: &[u8]| Frame::Call {
+        number,
+        method: number as u16,
+        body: body.into(),
+    };
+    codec::encode(&call(1, &body), &mut calls).unwrap();
+    for _ in 0..3 {
+        // Repetitions, which are not carried out again.
+        codec::encode(&call(1, &body), &mut calls).unwrap();
+    }
+    codec::encode(&Frame::Fence { lane: 5, epoch: 6 }, &mut calls).unwrap();
+    stream.write_all(&calls).unwrap();
+    child.kill().unwrap();
+    // Told of the fence, and only then of the end.
+    target.told("the fence", |told| match told {
+        Told::Fence(LANE, EPOCH, _) => Some(()),
+        Told::Ended(..) => panic!("ended before it was heard out"),
+        _ => None,
+    });
+    let (_, retired) = target.told_ended();
+    retired();
+    child.wait().unwrap();
+}
