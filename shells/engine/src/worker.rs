@@ -48,6 +48,8 @@ const TAKE_MAX: usize = 256;
 const SPIN: Duration = Duration::from_micros(50);
 /// How often a worker looks whether it can let go of a lost peer.
 const FORGET_INTERVAL: Duration = Duration::from_millis(5);
+/// How long it waits for submissions that may name such a peer. Those that come later still end as failed.
+const FORGET_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a shutdown waits for what is in flight.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 
@@ -310,6 +312,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         held_back: None,
         endings: VecDeque::new(),
         leaving: Vec::new(),
+        leaving_since: Instant::ZERO,
         leaving_at: Instant::ZERO,
         ending_at: None,
     }
@@ -355,8 +358,9 @@ struct Loop<'a> {
     held_back: Option<Entry>,
     /// Commands that wait until what was submitted before them is in core.
     endings: VecDeque<Ending>,
-    /// Lost peers that something is open with, and when to look again.
+    /// Lost peers that something is open with, since when the last of them, and when to look again.
     leaving: Vec<Arc<Leaving>>,
+    leaving_since: Instant,
     leaving_at: Instant,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
@@ -411,11 +415,14 @@ impl Loop<'_> {
 
     /// Lets go of lost peers that nothing is open with any more. Whether there were any.
     fn forget_peers(&mut self, now: Instant) -> bool {
-        // Submissions on their way may name them.
-        if self.leaving.is_empty() || now < self.leaving_at || self.has_submissions() {
+        if self.leaving.is_empty() || now < self.leaving_at {
             return false;
         }
         self.leaving_at = now + FORGET_INTERVAL;
+        // Submissions on their way may name them.
+        if self.has_submissions() && now < self.leaving_since + FORGET_PATIENCE {
+            return false;
+        }
         let count = self.leaving.len();
         let Self {
             core,
@@ -696,6 +703,7 @@ impl Loop<'_> {
             Command::PeerGone(peer, proof) => self.core.handle_peer_gone(now, peer, proof),
             Command::ForgetPeer(lost) => {
                 self.leaving.push(lost);
+                self.leaving_since = now;
                 self.leaving_at = now;
             }
             Command::Cancel(row) => self.endings.push_back(Ending::Cancel(row)),

@@ -11,7 +11,7 @@ use polyrail::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{BOUND, Target, finish, polyrail};
+use crate::harness::{BOUND, Target, finish, polyrail, run};
 
 const BYTES: u64 = 64 << 20;
 /// Within what the best of a few deaths is reported.
@@ -98,6 +98,123 @@ fn a_killed_target_is_reported_at_once_and_with_proof() {
         assert!(took.iter().all(|took| *took < NOTICED_MAX), "{took:?}");
         assert!(took.iter().any(|took| *took < NOTICED), "{took:?}");
     }
+}
+
+#[test]
+fn a_target_that_dies_while_it_is_stopped_settles_what_was_open() {
+    let target = Target::start(&format!("--memory {BYTES}"));
+    let (engine, local) = initiator();
+    let remote = engine
+        .open_segment(&format!("{}/mem", target.address()))
+        .expect("the target answers");
+    let write = Request {
+        op: Op::Write,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length: BYTES,
+    };
+    let batch = engine.submit(&[write; 64]).expect("there is room");
+    let moved = || -> u64 { engine.rails().iter().map(|rail| rail.bytes).sum() };
+    until("bytes move", BOUND, || moved() > BYTES / 4);
+    target.signal(Signal::STOP);
+    let status = batch.wait(BOUND).expect("it ends").status;
+    assert_eq!(status, Status::Indeterminate);
+    let open = |index| batch.report(index).expect("it has so many").remote == Remote::Unknown;
+    assert!((0..64).any(open));
+    target.signal(Signal::KILL);
+    let took = until("it is settled", BOUND, || !(0..64).any(open));
+    println!("settled {took:?} after the kill");
+    assert_eq!(
+        batch.status().status,
+        Status::Indeterminate,
+        "it was reported so"
+    );
+    engine.unregister(local).expect("nothing uses it");
+}
+
+#[test]
+fn a_target_that_is_killed_and_started_again_is_another_one() {
+    const ROUNDS: u8 = 8;
+    let mut target = Target::start(&format!("--memory {BYTES}"));
+    let address = target.address().to_owned();
+    let (engine, local) = initiator();
+    let region = engine.region(local).expect("it exists");
+    let mut olds = Vec::new();
+    for round in 1..=ROUNDS {
+        let remote = engine
+            .open_segment(&format!("{address}/mem"))
+            .expect("the target answers");
+        let write = Request {
+            op: Op::Write,
+            local,
+            local_offset: 0,
+            remote,
+            remote_offset: 0,
+            length: BYTES,
+        };
+        let read = Request {
+            op: Op::Read,
+            ..write
+        };
+        // Nothing of what was under way to the one before has reached this one.
+        fill(&region, 0xff);
+        let batch = engine.submit(&[read]).expect("there is room");
+        assert_eq!(
+            batch.wait(BOUND).expect("it ends").status,
+            Status::Completed
+        );
+        assert!(is_all(&region, 0), "round {round}");
+        fill(&region, round);
+        let batch = engine.submit(&[write; 16]).expect("there is room");
+        // Its port is free once it has ended.
+        target.end(Signal::KILL);
+        target = Target::start(&format!("--memory {BYTES} --listen {address}"));
+        assert_ne!(batch.wait(BOUND).expect("it ends").status, Status::Pending);
+        olds.push(write);
+        for old in &olds {
+            let until = Instant::now() + BOUND;
+            while !matches!(
+                engine.submit(&[*old]),
+                Err(SubmitError::PeerLost { peer, .. }) if peer.to_string() == address
+            ) {
+                assert!(Instant::now() < until, "round {round}: not lost");
+            }
+        }
+    }
+}
+
+fn fill(region: &polyrail::Region, value: u8) {
+    let entered = region.enter().expect("it is open");
+    let start = entered.pointer(0, BYTES).expect("it is so large");
+    // SAFETY: `BYTES` of memory that the region keeps mapped while it is entered.
+    unsafe { std::ptr::write_bytes(start, value, BYTES as usize) };
+}
+
+fn is_all(region: &polyrail::Region, value: u8) -> bool {
+    let entered = region.enter().expect("it is open");
+    let start = entered.pointer(0, BYTES).expect("it is so large");
+    let mut copy = vec![0; BYTES as usize];
+    // SAFETY: as above, read into memory of our own.
+    unsafe { std::ptr::copy_nonoverlapping(start, copy.as_mut_ptr(), copy.len()) };
+    copy.iter().all(|byte| *byte == value)
+}
+
+#[test]
+fn a_stranger_at_the_targets_port_is_the_environments_fault_and_named() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        use std::io::Write;
+        // For as long as the test runs.
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    run(&format!("bench --target {address} --seconds 1"))
+        .expect(3)
+        .names(&[&address.to_string(), "\"HTTP/1.1\" instead of \"polyrail\""]);
 }
 
 /// A benchmark that would go on for a minute.
