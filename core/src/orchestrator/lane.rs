@@ -136,6 +136,20 @@ impl Lane {
         }
     }
 
+    /// Whether it is closed, and nothing is to be done about it any more.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.phase == Phase::Closed
+            && self.posted.is_empty()
+            && self.bound.is_empty()
+            && !(self.wants_open || self.wants_fence || self.wants_close.is_some())
+    }
+
+    /// Closes it although the peer has not proved that nothing of it can still arrive there.
+    pub(super) fn end_unproven(&mut self) {
+        self.phase = Phase::Closed;
+        self.wants_close = Some(self.epoch);
+    }
+
     /// Works it can still take; none unless it is open.
     pub(super) fn room_works(&self) -> usize {
         if self.phase != Phase::Open || self.full || self.probing {
@@ -909,6 +923,22 @@ impl Orchestrator<'_> {
             .filter(|_| closed)
         {
             self.arm(at, Reason::Probe);
+        }
+    }
+
+    /// Empties the row of a quiet lane, for another rail. Its epochs go on, so that what is still said of the
+    /// old rail's means nothing to the new one.
+    pub(super) fn free_lane(&mut self, rail: RailId) {
+        let index = u32::from(rail.0);
+        self.posts.remove(self.lanes, index);
+        self.actions.remove(self.lanes, index);
+        self.messages.remove(self.lanes, index);
+        self.changed_rails.remove(self.lanes, index);
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            *lane = Lane {
+                epoch: lane.epoch,
+                ..Lane::EMPTY
+            };
         }
     }
 

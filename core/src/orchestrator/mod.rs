@@ -586,6 +586,15 @@ impl<'a> Orchestrator<'a> {
         self.peer_gone(now, peer, proof);
     }
 
+    /// Gives a peer up for good, so that its number and those of its rails can mean others: nobody will come
+    /// back, or nobody wants it. What requests it still has end as failed, lanes are fenced, and proof that has
+    /// not come when reports stop waiting for it is waited for no more. `false`: something is still open here;
+    /// do what the polls say and call again. `true`: nothing here refers to it or its plans any more. The caller
+    /// makes no more plans for it, and gives the numbers away only once all workers have said `true`.
+    pub fn forget_peer(&mut self, now: Instant, peer: PeerId) -> bool {
+        self.give_up_peer(now, peer)
+    }
+
     /// Does what is due. Calling early or twice changes nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
         if now >= self.next_timeout {

@@ -1,7 +1,9 @@
 //! Peers: who is heard, who is silent, and what waits for a silent one.
 
-use super::request::Ending;
-use super::{Orchestrator, Reason};
+use super::attempt::End;
+use super::lane::{Lane, Phase};
+use super::request::{Ending, RequestRow};
+use super::{Orchestrator, PlanRow, Reason};
 use crate::plan::{PEER_RAILS_MAX, Plan};
 use crate::queue::{Link, Linked, Queue};
 use crate::report::Status;
@@ -29,6 +31,8 @@ pub enum Proof {
 pub struct Peer {
     known: bool,
     gone: bool,
+    /// Given up: its rows are freed as what refers to them ends.
+    leaving: bool,
     silent: bool,
     heard_at: Instant,
     /// Since when there have been requests without a rail to go to.
@@ -55,6 +59,7 @@ impl Peer {
     pub const EMPTY: Self = Self {
         known: false,
         gone: false,
+        leaving: false,
         silent: false,
         heard_at: Instant::ZERO,
         stuck_since: None,
@@ -70,8 +75,13 @@ impl Peer {
         self.silent
     }
 
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone
+    /// How its requests end, if nothing can come of them any more.
+    pub(super) fn is_lost_as(&self) -> Option<Status> {
+        match (self.gone, self.leaving) {
+            (true, _) => Some(Status::PeerLost),
+            (false, true) => Some(Status::Failed),
+            (false, false) => None,
+        }
     }
 
     pub(super) fn heard_at(&self) -> Instant {
@@ -109,7 +119,7 @@ impl Orchestrator<'_> {
     pub(super) fn knows(&self, peer: PeerId) -> bool {
         self.peers
             .get(peer.index())
-            .is_some_and(|row| row.known && !row.gone)
+            .is_some_and(|row| row.known && !row.gone && !row.leaving)
     }
 
     pub(super) fn is_silent(&self, peer: PeerId) -> bool {
@@ -252,5 +262,87 @@ impl Orchestrator<'_> {
             self.remote_ended(now, rail);
         }
         self.bind_all();
+    }
+
+    /// Gives a peer up: see [`Orchestrator::forget_peer`].
+    pub(super) fn give_up_peer(&mut self, now: Instant, peer: PeerId) -> bool {
+        let Some(row) = self
+            .peers
+            .get_mut(peer.index())
+            .filter(|row| row.known || row.leaving)
+        else {
+            return true;
+        };
+        if !core::mem::replace(&mut row.leaving, true) {
+            self.end_with_peer(now, peer);
+        }
+        self.drop_unproven(peer);
+        if !self.has_ended(peer) {
+            return false;
+        }
+        for rail in self.rails_of(peer) {
+            self.free_lane(rail);
+        }
+        let is_of_peer = |row: &&mut PlanRow| row.plan.as_ref().is_some_and(|p| p.peer == peer);
+        for row in self.plans.iter_mut().filter(is_of_peer) {
+            row.plan = None;
+        }
+        let index = u32::from(peer.0);
+        self.ready.remove(self.peers, index);
+        self.changed_peers.remove(self.peers, index);
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            *row = Peer::EMPTY;
+        }
+        true
+    }
+
+    /// Ends what there is between this side and a peer that is given up.
+    fn end_with_peer(&mut self, now: Instant, peer: PeerId) {
+        let ending = Ending {
+            status: Status::Failed,
+            cause: Cause::PeerGone,
+        };
+        self.end_requests(now, Some(peer), ending);
+        for rail in self.rails_of(peer) {
+            match self.lanes.get(rail.index()).map(|lane| lane.phase) {
+                Some(Phase::Open) => self.start_fence(now, rail, Cause::PeerGone),
+                Some(Phase::Opening { .. }) => self.open_failed(now, rail, Cause::PeerGone),
+                Some(Phase::Closed | Phase::Fencing(_)) | None => {}
+            }
+        }
+    }
+
+    /// Stops waiting for proof from a peer that is given up: of attempts whose reports do not wait for it any
+    /// more either, and that nobody on this side carries out.
+    fn drop_unproven(&mut self, peer: PeerId) {
+        let is_open = |row: &RequestRow| row.peer == peer && !row.is_taken();
+        if self.requests.iter().any(|(_, row)| is_open(row)) {
+            return;
+        }
+        for rail in self.rails_of(peer) {
+            let phase = self.lanes.get(rail.index()).map(|lane| lane.phase);
+            let is_over =
+                matches!(phase, Some(Phase::Fencing(fence)) if fence.local && fence.given_up);
+            if !is_over {
+                continue;
+            }
+            while let Some(index) = self.first_posted(rail) {
+                let request = self.remove_attempt(index, End::Ended);
+                if let Some(request) = request {
+                    self.forget_if_over(request);
+                }
+            }
+            if let Some(lane) = self.lanes.get_mut(rail.index()) {
+                lane.end_unproven();
+            }
+            self.actions.push_back(self.lanes, u32::from(rail.0));
+        }
+    }
+
+    /// Whether nothing of a peer is left on this side: no request, and no lane with an attempt or with anything
+    /// to be done about it.
+    fn has_ended(&self, peer: PeerId) -> bool {
+        let is_quiet = |rail: RailId| self.lanes.get(rail.index()).is_none_or(Lane::is_quiet);
+        self.rails_of(peer).all(is_quiet) && self.requests.iter().all(|(_, row)| row.peer != peer)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::attempt::{End, Load};
 use super::lane::Phase;
-use super::{Event, Orchestrator, Reason, Request};
+use super::{Event, Orchestrator, Peer, Reason, Request};
 use crate::failover::{Decision, Failover};
 use crate::plan::Plan;
 use crate::queue::{Link, Linked, Queue};
@@ -99,6 +99,11 @@ impl RequestRow {
         self.report.is_some()
     }
 
+    /// Whether its report has been taken.
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken
+    }
+
     /// Whether there is something to bind.
     pub(super) fn has_unbound(&self) -> bool {
         self.wants_bytes() && (self.cursor < self.length || !self.waiting.is_empty())
@@ -177,19 +182,9 @@ impl Orchestrator<'_> {
         }
         self.assign(id);
         self.want_to_bind(peer, id.index, false);
-        if self
-            .peers
-            .get(peer.index())
-            .is_some_and(|row| row.is_gone())
-        {
-            self.end_request(
-                now,
-                id,
-                Ending {
-                    status: Status::PeerLost,
-                    cause: Cause::PeerGone,
-                },
-            );
+        if let Some(status) = self.peers.get(peer.index()).and_then(Peer::is_lost_as) {
+            let cause = Cause::PeerGone;
+            self.end_request(now, id, Ending { status, cause });
         }
         Ok(id)
     }

@@ -153,6 +153,12 @@ impl RailHealth {
         }
     }
 
+    /// Forgets everything: the word is another rail's from now on.
+    pub(crate) fn reset(&self) {
+        self.word.store(0, Release);
+        self.probe_at.store(0, Release);
+    }
+
     /// Where it stands.
     pub fn state(&self) -> RailState {
         Record::unpack(self.word.load(Acquire)).state

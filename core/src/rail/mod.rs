@@ -248,7 +248,9 @@ impl<'a> Shared<'a> {
             .is_some()
     }
 
-    /// Puts a rail into its row. `false` if there is no such row, or none for its device.
+    /// Puts a rail into its row, which may have been that of another one that no worker refers to any more: see
+    /// [`crate::orchestrator::Orchestrator::forget_peer`]. `false` if there is no such row, or none for its
+    /// device.
     pub fn install_rail(&self, rail: RailId, config: RailConfig) -> bool {
         let (Some(row), true) = (
             self.rails.get(rail.index()),
@@ -259,7 +261,18 @@ impl<'a> Shared<'a> {
         row.speed.install(config.estimate, self.slice_bytes);
         row.rate_nominal
             .store(config.estimate.rate_nominal.to_bits(), Relaxed);
-        row.bandwidth.store(0, Relaxed);
+        let counters = [
+            &row.bandwidth,
+            &row.done_bytes,
+            &row.used_at,
+            &row.done_at,
+            &row.probed_at,
+            &row.window_cap,
+        ];
+        for counter in counters {
+            counter.store(0, Relaxed);
+        }
+        row.health.reset();
         row.device.store(u32::from(config.device.0), Relaxed);
         row.peer.store(u32::from(config.peer.0), Release);
         true

@@ -11,6 +11,8 @@ use std::net::SocketAddr;
 use polyrail_transport::memory::{Access, RegionKey};
 use serde::{Deserialize, Serialize};
 
+use crate::process::Process;
+
 /// The version this build speaks. A different one is refused with both numbers in the error.
 pub const PROTOCOL_VERSION: u16 = 1;
 
@@ -230,6 +232,8 @@ pub enum Frame {
         /// Drawn at random when the process started.
         incarnation: u64,
     },
+    /// Either, once a control connection is open: this is my process, should it be one that you can see.
+    Process(Process),
 }
 
 impl Frame {
@@ -250,6 +254,7 @@ impl Frame {
             Self::LaneReady { .. } => "LaneReady",
             Self::Goodbye => "Goodbye",
             Self::SessionUnknown { .. } => "SessionUnknown",
+            Self::Process(_) => "Process",
         }
     }
 }
@@ -461,7 +466,7 @@ pub(crate) mod tests {
 
     impl Arbitrary for Frame {
         fn arbitrary(g: &mut Gen) -> Self {
-            match u8::arbitrary(g) % 14 {
+            match u8::arbitrary(g) % 15 {
                 0 => Self::Hello {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
@@ -524,10 +529,17 @@ pub(crate) mod tests {
                     work_bytes_max: u32::arbitrary(g),
                 },
                 12 => Self::Goodbye,
-                _ => Self::SessionUnknown {
+                13 => Self::SessionUnknown {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
                 },
+                _ => Self::Process(Process {
+                    boot: u128::arbitrary(g),
+                    pid_namespace: u64::arbitrary(g),
+                    net_namespace: u64::arbitrary(g),
+                    pid: u32::arbitrary(g),
+                    started: u64::arbitrary(g),
+                }),
             }
         }
     }

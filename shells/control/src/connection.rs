@@ -538,7 +538,7 @@ impl Connection {
     /// A frame on an open connection: what each role may say.
     fn handle_frame(&mut self, frame: Frame) -> Result<Event, Ended> {
         match (self.role, frame) {
-            (_, frame @ Frame::Heartbeat)
+            (_, frame @ (Frame::Heartbeat | Frame::Process(_)))
             | (
                 Role::Target,
                 frame @ (Frame::Describe { .. } | Frame::Fence { .. } | Frame::Call { .. }),

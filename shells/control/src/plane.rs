@@ -8,6 +8,9 @@
 //! The target carries a call out once however often it is asked, and says that it does not know a session
 //! only when everything that belonged to it has ended: the initiator takes that for proof.
 //!
+//! Both sides say which process they are; on one host each watches the other's ([`crate::process`]), so that a
+//! session ends with the process at either end, whatever its connections look like.
+//!
 //! Map: [`Plane`] is the handle that other threads hold; `mailbox` is the way from it to the control
 //! thread, whose loop is `reactor`; `wires` are its sockets, `target` and `initiator` the two roles.
 
@@ -39,6 +42,7 @@ pub use self::error::{AskError, ConnectError, Ends, SessionLoss};
 use self::mailbox::{Asker, Command, Mailbox};
 use self::reactor::Reactor;
 use crate::codec::{FRAME_BYTES_MAX, NAME_BYTES_MAX, SegmentDescriptor, TransportOffer};
+use crate::process::Process;
 
 /// The longest body of a call and of its answer: what a frame leaves after the numbers around it.
 pub const CALL_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
@@ -85,6 +89,9 @@ pub struct PlaneConfig {
     pub handshake_max: Duration,
     /// How long a session without any connection is remembered for an initiator that may come back.
     pub session_linger: Duration,
+    /// What peers on this host are told, so that they can see this process end; `None`: nothing, and this
+    /// side watches none either.
+    pub process: Option<Process>,
 }
 
 impl PlaneConfig {
@@ -109,6 +116,7 @@ impl PlaneConfig {
             silence_max: Duration::from_millis(1500),
             handshake_max: Duration::from_secs(1),
             session_linger: Duration::from_secs(10),
+            process: Process::own(),
         }
     }
 
@@ -186,8 +194,8 @@ pub trait Handler: Send + Sync {
     /// Initiator: the peer's last receive on the lane has returned.
     fn fenced(&self, peer: PeerId, lane: LaneId, epoch: Epoch, delivered: u32);
 
-    /// Initiator: the peer does not know our session. It is forgotten here too, as by
-    /// [`Plane::disconnect`]; [`Plane::connect`] asks for a new one.
+    /// Initiator: the session is over, because the peer does not know it or has ended. It is forgotten here
+    /// too, as by [`Plane::disconnect`]; [`Plane::connect`] asks for a new one.
     fn session_lost(&self, peer: PeerId, why: SessionLoss);
 }
 
@@ -295,6 +303,7 @@ impl Plane {
                 Err(ConnectError::TimedOut {
                     ends: ends(),
                     after: timeout,
+                    connected: false,
                 })
             }
         }

@@ -1,6 +1,7 @@
 //! The engine as a program holds it.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::mpsc::{Sender, channel};
@@ -8,8 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use polyrail_control::plane::{AskError, ConnectError, Introduction, Plane, PlaneConfig};
-use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_control::codec::SegmentDescriptor;
+use polyrail_control::plane::{
+    AskError, ConnectError, Introduction, Plane, PlaneConfig, SessionLoss,
+};
+use polyrail_core::orchestrator::{Config as CoreConfig, Proof};
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::slice::SLICE_BYTES;
@@ -17,16 +21,17 @@ use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_core::work::{Op, Place};
-use polyrail_transport::RemoteRegion;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region};
+use polyrail_transport::{RemoteRegion, SessionId};
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
 use crate::errand::{self, Errand};
 use crate::error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
+use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
 use crate::peers::{Peer, Peers};
 use crate::reception::Reception;
@@ -40,6 +45,8 @@ use crate::worker::{self, Command, PLANS_MAX, Post, REQUESTS_MAX, Start, Submiss
 
 /// How long a peer may take to let us in.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same on each of several ways that are tried in turn.
+const RECONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a peer may take to describe a segment.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Workers that one engine can have.
@@ -112,9 +119,9 @@ pub(crate) struct Inner {
     workers: Mutex<Vec<Worker>>,
     next_worker: AtomicUsize,
     peers: Arc<Mutex<Peers>>,
-    /// Held while a session is made, so that a peer is not dialed twice.
-    dialing: Mutex<()>,
-    plans: Mutex<PlanIds>,
+    /// By address, what is held while a session is made there, so that it is not made twice.
+    dialing: Mutex<HashMap<SocketAddr, Arc<Mutex<()>>>>,
+    plans: Arc<Mutex<PlanIds>>,
     errands: Sender<Errand>,
     errand_runner: Mutex<Option<errand::Runner>>,
     closing: AtomicBool,
@@ -122,12 +129,17 @@ pub(crate) struct Inner {
 
 /// Numbers for plans, reused with a new generation.
 #[derive(Default)]
-struct PlanIds {
+pub(crate) struct PlanIds {
     last: u32,
     free: Vec<PlanId>,
 }
 
 impl PlanIds {
+    /// Lets others have the numbers of plans that are retired.
+    pub(crate) fn free(&mut self, plans: impl IntoIterator<Item = PlanId>) {
+        self.free.extend(plans);
+    }
+
     fn take(&mut self) -> Option<PlanId> {
         if let Some(PlanId { index, generation }) = self.free.pop() {
             return Some(PlanId {
@@ -175,7 +187,7 @@ impl Engine {
         let transports = Arc::new(Transports::install(
             segments.clone(),
             &hooks.transports,
-            hooks.faults,
+            hooks.faults.clone(),
         ));
         let posts =
             worker::posts(config.worker_count()).map_err(system("create a worker's post box"))?;
@@ -220,6 +232,7 @@ impl Engine {
                         peers: peers.clone(),
                         transports: transports.catalog.clone(),
                         failovers: failovers.clone(),
+                        faults: hooks.faults.clone(),
                     };
                     Worker::start(start, &posts)
                 });
@@ -249,7 +262,7 @@ impl Engine {
             next_worker: AtomicUsize::new(0),
             peers,
             dialing: Mutex::default(),
-            plans: Mutex::default(),
+            plans: Arc::default(),
             errands,
             errand_runner: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -319,7 +332,7 @@ impl Engine {
         for plan in &plans {
             self.tell_workers(|| Command::RetirePlan(*plan));
         }
-        lock(&self.inner.plans).free.extend(plans);
+        lock(&self.inner.plans).free(plans);
         self.tell_workers(|| Command::DetachLocal(segment.segment_ref()));
         Ok(())
     }
@@ -352,12 +365,22 @@ impl Engine {
         let remote = resolve(host)?;
         let inner = &self.inner;
         let mut peer = self.peer_at(remote)?;
-        let mut described = inner.plane.describe(peer, name, DESCRIBE_TIMEOUT);
-        if let Err(AskError::SessionLost(_) | AskError::NoPeer { .. }) = described {
-            // It has forgotten us, or another process answers there now.
-            self.reconnect(peer);
-            peer = self.peer_at(remote)?;
-            described = inner.plane.describe(peer, name, DESCRIBE_TIMEOUT);
+        let mut described = inner.plane.describe(peer.id, name, DESCRIBE_TIMEOUT);
+        match &described {
+            // It has forgotten us.
+            Err(AskError::SessionLost(SessionLoss::Forgotten { .. }) | AskError::NoPeer { .. }) => {
+                self.reconnect(peer.id, peer.incarnation)
+                    .map_err(OpenError::Connect)?;
+                peer = self.peer_at(remote)?;
+                described = inner.plane.describe(peer.id, name, DESCRIBE_TIMEOUT);
+            }
+            // It has ended, or another process answers there now.
+            Err(AskError::SessionLost(_)) => {
+                self.lose_peer(peer.id, peer.incarnation);
+                peer = self.peer_at(remote)?;
+                described = inner.plane.describe(peer.id, name, DESCRIBE_TIMEOUT);
+            }
+            _ => {}
         }
         let descriptor =
             described
@@ -366,23 +389,55 @@ impl Engine {
                     peer: remote,
                     name: name.into(),
                 })?;
-        if let Some(id) = inner.segments.find_remote(peer, &descriptor) {
+        let id = self.add_segment(peer.id, descriptor)?;
+        // It may have been lost meanwhile, and its number be another's soon.
+        let known = lock(&inner.peers).get(peer.id).map(|peer| peer.incarnation);
+        if known != Some(peer.incarnation) {
+            inner.segments.remove_remote(id);
+            self.tell_workers(|| Command::DetachRemote(id.segment_ref()));
+            return Err(OpenError::PeerLost { peer: remote });
+        }
+        Ok(id)
+    }
+
+    /// Makes a peer's segment known, if it is not.
+    fn add_segment(
+        &self,
+        peer: PeerId,
+        descriptor: SegmentDescriptor,
+    ) -> Result<SegmentId, OpenError> {
+        let segments = &self.inner.segments;
+        if let Some(id) = segments.find_remote(peer, &descriptor) {
             return Ok(id);
         }
         let region = RemoteRegion {
             key: descriptor.key,
             bytes: descriptor.bytes,
         };
-        let limit = crate::segments::SEGMENTS_MAX;
-        let id = inner
-            .segments
+        let id = segments
             .add_remote(peer, descriptor)
             .ok_or(OpenError::Full {
                 what: "segments",
-                limit,
+                limit: crate::segments::SEGMENTS_MAX,
             })?;
         self.tell_workers(|| Command::AttachRemote(id.segment_ref(), region.clone()));
         Ok(id)
+    }
+
+    /// Takes the operator's word that the engine at `HOST:PORT` is gone and will write no more: as if its
+    /// process had been seen to end. Requests to it end as `PeerLost`, and its segments are lost. `false`:
+    /// there is no session with an engine there.
+    ///
+    /// Only right if it is true. What a process that does live still writes is written after its report.
+    pub fn declare_lost(&self, address: &str) -> Result<bool, OpenError> {
+        let remote = resolve(address)?;
+        let peer = lock(&self.inner.peers).at(remote).cloned();
+        let Some(peer) = peer else {
+            return Ok(false);
+        };
+        self.tell_workers(|| Command::PeerGone(peer.id, Proof::ProcessGone));
+        self.lose_peer(peer.id, peer.incarnation);
+        Ok(true)
     }
 
     /// Submits requests as one batch, all or nothing. O(1) in their lengths.
@@ -430,18 +485,24 @@ impl Engine {
         body: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u8>, CallError> {
-        let segment = self
-            .inner
-            .segments
+        let segments = &self.inner.segments;
+        let segment = segments
             .remote(remote)
-            .ok_or(CallError::Stale { segment: remote })?;
+            .ok_or_else(|| match segments.lost(remote) {
+                Some(peer) => CallError::PeerLost {
+                    segment: remote,
+                    peer,
+                },
+                None => CallError::Stale { segment: remote },
+            })?;
         self.inner
             .plane
             .call(segment.peer, method, body.to_vec(), timeout)
             .map_err(CallError::Ask)
     }
 
-    /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`].
+    /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`]. Those of a
+    /// lost peer stay until a new peer needs their place.
     pub fn rails(&self) -> Vec<RailStatus> {
         let shared = self.inner.fabric.shared();
         let peers = lock(&self.inner.peers);
@@ -505,52 +566,104 @@ impl Engine {
         }
     }
 
-    /// Makes a new session with a peer that has forgotten the old one. `true`: done, or no use.
-    pub(crate) fn reconnect(&self, id: PeerId) -> bool {
-        let _dialing = lock(&self.inner.dialing);
-        let Some(peer) = lock(&self.inner.peers).get(id).cloned() else {
-            return true;
+    /// Makes a new session with a peer that has forgotten the old one, over whichever of its addresses
+    /// answers. Good also if there is nothing to do any more.
+    pub(crate) fn reconnect(&self, id: PeerId, incarnation: u64) -> Result<(), ConnectError> {
+        let find = || {
+            let peers = lock(&self.inner.peers);
+            let peer = peers.get(id);
+            peer.filter(|peer| peer.incarnation == incarnation).cloned()
         };
-        if peer.lost {
-            return true;
-        }
-        let introduction = match self
-            .inner
-            .plane
-            .connect(id, None, peer.dialed, CONNECT_TIMEOUT)
-        {
-            Ok(introduction) => introduction,
-            // Somebody else has made the session.
-            Err(ConnectError::Busy { .. }) => return true,
-            Err(error) => {
-                log::debug!("{error}");
-                return false;
+        let Some(peer) = find() else {
+            return Ok(());
+        };
+        let turn = self.turn_at(peer.dialed);
+        let _dialing = lock(&turn);
+        let Some(peer) = find() else {
+            return Ok(());
+        };
+        let ways = self.ways_to(&peer);
+        let timeout = match ways.len() {
+            1 => CONNECT_TIMEOUT,
+            _ => RECONNECT_TIMEOUT,
+        };
+        let mut failed = None;
+        let mut is_another = false;
+        for (local, remote) in ways {
+            match self.inner.plane.connect(id, local, remote, timeout) {
+                Ok(met) if met.incarnation == incarnation => {
+                    self.renew_session(peer, met.session);
+                    return Ok(());
+                }
+                Ok(_) => {
+                    log::warn!("another engine answers at {remote} now");
+                    self.inner.plane.disconnect(id);
+                    is_another = true;
+                }
+                // Somebody else has made the session.
+                Err(ConnectError::Busy { .. }) => return Ok(()),
+                Err(error) => {
+                    log::debug!("{error}");
+                    failed = failed.or(Some(error));
+                }
             }
-        };
-        if introduction.incarnation != peer.incarnation {
-            log::warn!(
-                "another engine answers at {} now: open its segments anew",
-                peer.dialed
-            );
-            self.inner.plane.disconnect(id);
-            self.forget_peer(id);
-            return true;
         }
-        if let Some(known) = lock(&self.inner.peers).get_mut(id) {
-            known.session = introduction.session;
+        if is_another {
+            self.lose_peer(id, incarnation);
+            return Ok(());
         }
-        self.attach_rails(&Peer {
-            session: introduction.session,
-            ..peer
-        });
-        true
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Gives up a peer whose address belongs to another process now.
-    pub(crate) fn forget_peer(&self, id: PeerId) {
-        if let Some(peer) = lock(&self.inner.peers).get_mut(id) {
-            peer.lost = true;
+    /// Every address that a peer was ever reached at, those first that look best.
+    fn ways_to(&self, peer: &Peer) -> Vec<(Option<IpAddr>, SocketAddr)> {
+        let shared = self.inner.fabric.shared();
+        let is_healthy = |rail: RailId| {
+            let view = shared.view(rail);
+            view.is_some_and(|view| view.state == RailState::Healthy)
+        };
+        let mut rails: Vec<_> = peer.rails.iter().collect();
+        rails.sort_by_key(|rail| !is_healthy(rail.rail));
+        let mut ways: Vec<_> = rails.iter().map(|rail| (rail.local, rail.remote)).collect();
+        if !ways.iter().any(|(_, remote)| *remote == peer.dialed) {
+            ways.insert(0, (None, peer.dialed));
         }
+        ways
+    }
+
+    fn renew_session(&self, mut peer: Peer, session: SessionId) {
+        peer.session = session;
+        if let Some(known) = lock(&self.inner.peers).get_mut(peer.id) {
+            known.session = session;
+        }
+        self.attach_rails(&peer);
+    }
+
+    /// Gives up a peer whose process has ended, or whose address belongs to another one now. What is open with
+    /// it ends by itself, and then its numbers are free.
+    pub(crate) fn lose_peer(&self, id: PeerId, incarnation: u64) {
+        let inner = &self.inner;
+        let Some(peer) = lock(&inner.peers).remove(id, incarnation) else {
+            return;
+        };
+        log::warn!(
+            "peer \"{}\" at {} is lost: open its segments anew",
+            peer.name.escape_debug(),
+            peer.dialed
+        );
+        inner.plane.disconnect(id);
+        let (segments, plans) = inner.segments.remove_peer(id, peer.dialed);
+        let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
+        let lost = Leaving::new(&peer, segments, plans, &inner.peers, &inner.plans);
+        let lost = Arc::new(lost);
+        self.tell_workers(|| Command::ForgetPeer(lost.clone()));
+    }
+
+    /// What whoever makes a session at an address holds meanwhile. Others wait only for their own.
+    fn turn_at(&self, address: SocketAddr) -> Arc<Mutex<()>> {
+        let mut dialing = lock(&self.inner.dialing);
+        dialing.retain(|_, turn| Arc::strong_count(turn) > 1);
+        dialing.entry(address).or_default().clone()
     }
 
     fn tell_workers(&self, command: impl Fn() -> Command) {
@@ -566,47 +679,56 @@ impl Engine {
     }
 
     /// The peer at an address; a new session if there is none.
-    fn peer_at(&self, remote: SocketAddr) -> Result<PeerId, OpenError> {
+    fn peer_at(&self, remote: SocketAddr) -> Result<Peer, OpenError> {
         let inner = &self.inner;
-        let _dialing = lock(&inner.dialing);
+        let known = || lock(&inner.peers).at(remote).cloned();
         if self.is_closing() {
             return Err(OpenError::ShutDown);
         }
-        if let Some(peer) = lock(&inner.peers).at(remote) {
-            return Ok(peer.id);
+        if let Some(peer) = known() {
+            return Ok(peer);
         }
-        let id = lock(&inner.peers).next_id()?;
-        let introduction = inner
+        let turn = self.turn_at(remote);
+        let _dialing = lock(&turn);
+        if let Some(peer) = known() {
+            return Ok(peer);
+        }
+        let id = lock(&inner.peers).take_id()?;
+        let peer = inner
             .plane
             .connect(id, None, remote, CONNECT_TIMEOUT)
-            .map_err(OpenError::Connect)?;
-        self.add_peer(id, remote, &introduction)
-            .inspect_err(|_| inner.plane.disconnect(id))?;
-        Ok(id)
+            .map_err(OpenError::Connect)
+            .and_then(|met| self.add_peer(id, remote, &met));
+        if peer.as_ref().map_or(true, |peer| peer.id != id) {
+            inner.plane.disconnect(id);
+            lock(&inner.peers).free(id, &[]);
+        }
+        peer
     }
 
+    /// Adds the peer that has just introduced itself. If it is one that has told us that this is an address of
+    /// its own while it was dialed, it is that one.
     fn add_peer(
         &self,
         id: PeerId,
         dialed: SocketAddr,
         met: &Introduction,
-    ) -> Result<(), OpenError> {
+    ) -> Result<Peer, OpenError> {
         let inner = &self.inner;
-        let region = RemoteRegion {
-            key: met.scratch.key,
-            bytes: met.scratch.bytes,
+        let scratch = self.add_segment(id, met.scratch.clone())?;
+        let forget_scratch = || {
+            inner.segments.remove_remote(scratch);
+            self.tell_workers(|| Command::DetachRemote(scratch.segment_ref()));
         };
-        let limit = crate::segments::SEGMENTS_MAX;
-        let scratch =
-            inner
-                .segments
-                .add_remote(id, met.scratch.clone())
-                .ok_or(OpenError::Full {
-                    what: "segments",
-                    limit,
-                })?;
         // Only now: whoever makes a plan holds the segments while it looks for the peer.
         let mut peers = lock(&inner.peers);
+        let known = peers.at(dialed);
+        let known = known.filter(|known| known.incarnation == met.incarnation);
+        if let Some(known) = known.cloned() {
+            drop(peers);
+            forget_scratch();
+            return Ok(known);
+        }
         let shared = inner.fabric.shared();
         let Config {
             rails, rail_map, ..
@@ -623,26 +745,23 @@ impl Engine {
             Ok(rails) => rails,
             Err(error) => {
                 drop(peers);
-                inner.segments.remove_remote(scratch);
+                forget_scratch();
                 return Err(error);
             }
         };
-        self.tell_workers(|| Command::AttachRemote(scratch.segment_ref(), region.clone()));
-        let (session, incarnation) = (met.session, met.incarnation);
         let peer = Peer {
             id,
             name: met.name.clone(),
             dialed,
-            session,
-            incarnation,
+            session: met.session,
+            incarnation: met.incarnation,
             rails,
             offers: met.transports.clone(),
             scratch,
-            lost: false,
         };
         self.attach_rails(&peer);
-        peers.add(peer);
-        Ok(())
+        peers.add(peer.clone());
+        Ok(peer)
     }
 
     fn attach_rails(&self, peer: &Peer) {
@@ -681,7 +800,14 @@ impl Engine {
     /// The two segments of a request, and their plan.
     fn pair(&self, index: usize, request: &Request) -> Result<Pair, SubmitError> {
         let inner = &self.inner;
-        let stale = |segment| SubmitError::Stale { index, segment };
+        let stale = |segment| match inner.segments.lost(segment) {
+            Some(peer) => SubmitError::PeerLost {
+                index,
+                segment,
+                peer,
+            },
+            None => SubmitError::Stale { index, segment },
+        };
         let local = inner
             .segments
             .local(request.local)
@@ -695,7 +821,7 @@ impl Engine {
             .segments
             .plan(ids, || self.make_plan(ids, remote.peer))
             .map_err(|why| match why {
-                NoPlan::Stale => stale(request.local),
+                NoPlan::Stale(segment) => stale(segment),
                 NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
             })?;
         Ok(Pair {
@@ -705,9 +831,15 @@ impl Engine {
         })
     }
 
-    fn make_plan(&self, (local, remote): (SegmentId, SegmentId), peer: PeerId) -> Option<PlanId> {
+    fn make_plan(
+        &self,
+        (local, remote): (SegmentId, SegmentId),
+        peer: PeerId,
+    ) -> Result<PlanId, NoPlan> {
         let inner = &self.inner;
-        let peer = lock(&inner.peers).get(peer).cloned()?;
+        let peer = lock(&inner.peers).get(peer).cloned();
+        // Its segments are about to go as well.
+        let peer = peer.ok_or(NoPlan::Stale(remote))?;
         let place = |segment: SegmentRef| Place { segment, offset: 0 };
         let plan = Plan {
             peer: peer.id,
@@ -718,9 +850,9 @@ impl Engine {
             scratch_remote: place(peer.scratch.segment_ref()),
             scratch_bytes: SLICE_BYTES,
         };
-        let id = lock(&inner.plans).take()?;
+        let id = lock(&inner.plans).take().ok_or(NoPlan::Full)?;
         self.tell_workers(|| Command::InstallPlan(id, Box::new(plan.clone())));
-        Some(id)
+        Ok(id)
     }
 
     /// Marks the local segments of requests as in use.
@@ -916,4 +1048,56 @@ fn resolve(host: &str) -> Result<SocketAddr, OpenError> {
     let no_address = || std::io::Error::other("the name has no address");
     let mut addresses = host.to_socket_addrs().map_err(unresolved)?;
     addresses.next().ok_or_else(no_address).map_err(unresolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_made_anew_over_any_address_of_the_peer() {
+        // Only the address that was dialed first was tried, for ever.
+        let rails = [[127, 0, 0, 1], [127, 0, 0, 2]].map(IpAddr::from).to_vec();
+        let target = Engine::new(Config {
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            rails,
+            workers: 1,
+            ..Config::named("target")
+        });
+        let target = target.unwrap();
+        let access = Access::RemoteReadWrite;
+        target.allocate("mem", 4096, access).unwrap();
+        let at = target.listening().unwrap();
+        let engine = Engine::new(Config {
+            workers: 1,
+            ..Config::named("initiator")
+        });
+        let engine = engine.unwrap();
+        let segment = engine.open_segment(&format!("{at}/mem")).unwrap();
+        let nobody = {
+            let listener = std::net::TcpListener::bind("127.0.0.9:0").unwrap();
+            listener.local_addr().unwrap()
+        };
+        let peer = {
+            let mut peers = lock(&engine.inner.peers);
+            let id = peers.at(at).unwrap().id;
+            let peer = peers.get_mut(id).unwrap();
+            peer.dialed = nobody;
+            peer.rails[0].remote = nobody;
+            peer.clone()
+        };
+        engine.inner.plane.disconnect(peer.id);
+        engine.reconnect(peer.id, peer.incarnation).unwrap();
+        let mem = engine
+            .inner
+            .plane
+            .describe(peer.id, "mem", DESCRIBE_TIMEOUT);
+        assert_eq!(mem.unwrap().unwrap().bytes, 4096);
+        assert_eq!(engine.segment_bytes(segment), Some(4096), "it is not lost");
+        let renewed = lock(&engine.inner.peers).get(peer.id).unwrap().session;
+        assert_ne!(renewed, peer.session);
+        // A peer that this engine does not have any more needs no session.
+        engine.lose_peer(peer.id, peer.incarnation);
+        engine.reconnect(peer.id, peer.incarnation).unwrap();
+    }
 }

@@ -26,9 +26,9 @@ pub(crate) enum Errand {
         answer: CallAnswer,
     },
     /// A peer has forgotten our session: make a new one.
-    Reconnect { peer: PeerId },
-    /// Another process answers where a peer was.
-    Lost { peer: PeerId },
+    Reconnect { peer: PeerId, incarnation: u64 },
+    /// A peer's process has ended, or another one answers where it was.
+    Lost { peer: PeerId, incarnation: u64 },
     /// The engine is ending.
     Stop,
 }
@@ -82,8 +82,8 @@ fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
                 body,
                 answer,
             } => answer(carry_out(&engine, method, &body)),
-            Errand::Reconnect { peer } => reconnect(&engine, peer),
-            Errand::Lost { peer } => engine.forget_peer(peer),
+            Errand::Reconnect { peer, incarnation } => reconnect(&engine, peer, incarnation),
+            Errand::Lost { peer, incarnation } => engine.lose_peer(peer, incarnation),
             Errand::Stop => return,
         }
     }
@@ -96,13 +96,13 @@ fn carry_out(engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, Strin
 }
 
 /// Tries to reach a peer again until it answers, without holding up other errands, or the engine's end.
-fn reconnect(engine: &Engine, peer: PeerId) {
+fn reconnect(engine: &Engine, peer: PeerId, incarnation: u64) {
     let weak = engine.downgrade();
     let spawned = std::thread::Builder::new()
         .name("polyrail-dial".into())
         .spawn(move || {
             while let Some(engine) = weak.upgrade().map(Engine::from_inner) {
-                if engine.is_closing() || engine.reconnect(peer) {
+                if engine.is_closing() || engine.reconnect(peer, incarnation).is_ok() {
                     return;
                 }
                 drop(engine);

@@ -197,6 +197,11 @@ pub enum OpenError {
         /// What the peer offers.
         theirs: Vec<String>,
     },
+    /// The peer was lost while it was asked. Open the segment again.
+    PeerLost {
+        /// Where it was.
+        peer: SocketAddr,
+    },
     /// There is no room for another peer, rail or segment.
     Full {
         /// Of what.
@@ -253,6 +258,9 @@ impl fmt::Display for OpenError {
                         .try_for_each(|name| write!(f, " \"{}\"", name.escape_debug())),
                 }
             }
+            Self::PeerLost { peer } => {
+                write!(f, "the engine at {peer} was lost while it was asked")
+            }
             Self::Full { what, limit } => {
                 write!(f, "there are {limit} {what} already, the most there can be")
             }
@@ -282,6 +290,16 @@ pub enum SubmitError {
         index: usize,
         /// The id.
         segment: SegmentId,
+    },
+    /// The peer that owned the segment is lost, and the segment with it: its process has ended, or another
+    /// one answers at its address. Open the segment anew once somebody serves it there.
+    PeerLost {
+        /// Which request.
+        index: usize,
+        /// The id.
+        segment: SegmentId,
+        /// Where the peer was.
+        peer: SocketAddr,
     },
     /// The request names no bytes.
     Empty {
@@ -333,6 +351,14 @@ impl fmt::Display for SubmitError {
                     "request {index}: {segment:?} does not exist on that side, or not any more"
                 )
             }
+            Self::PeerLost {
+                index,
+                segment,
+                peer,
+            } => write!(
+                f,
+                "request {index}: {segment:?} was lost with the peer at {peer}; open it anew"
+            ),
             Self::Empty { index } => write!(f, "request {index}: a length of 0 moves nothing"),
             Self::OutOfRange {
                 index,
@@ -373,6 +399,13 @@ pub enum CallError {
         /// The id.
         segment: SegmentId,
     },
+    /// The peer that owned the segment is lost, and the segment with it. Open it anew.
+    PeerLost {
+        /// The id.
+        segment: SegmentId,
+        /// Where the peer was.
+        peer: SocketAddr,
+    },
     /// The peer did not answer, or answered that it could not.
     Ask(AskError),
 }
@@ -382,6 +415,12 @@ impl fmt::Display for CallError {
         match self {
             Self::Stale { segment } => {
                 write!(f, "{segment:?} is no segment of a peer, or not any more")
+            }
+            Self::PeerLost { segment, peer } => {
+                write!(
+                    f,
+                    "{segment:?} was lost with the peer at {peer}; open it anew"
+                )
             }
             Self::Ask(error) => error.fmt(f),
         }

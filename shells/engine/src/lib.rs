@@ -22,7 +22,7 @@
 //! ```
 //!
 //! The parts: `engine` is what a program holds; `worker` drives one `Orchestrator` of `polyrail-core` by its
-//! contract; `peers` keeps sessions and rails, `segments` memory, `batch` what is waited for; `reception`
+//! contract; `peers` keeps sessions and rails, `leaving` the numbers of those that are gone, `segments` memory, `batch` what is waited for; `reception`
 //! answers what peers ask; `errand` runs what may block. None of them decides about health, credits or
 //! order: that is core's.
 
@@ -33,6 +33,7 @@ mod engine;
 mod errand;
 mod error;
 mod fabric;
+mod leaving;
 mod listen;
 mod peers;
 mod reception;

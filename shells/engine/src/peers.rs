@@ -1,6 +1,6 @@
 //! Peers: sessions with other engines, and the rails that lead to them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_control::codec::TransportOffer;
@@ -61,8 +61,6 @@ pub(crate) struct Peer {
     pub(crate) offers: Vec<TransportOffer>,
     /// What probes write to.
     pub(crate) scratch: SegmentId,
-    /// Another process answers at its address now; nothing will come of this peer any more.
-    pub(crate) lost: bool,
 }
 
 impl Peer {
@@ -102,7 +100,13 @@ impl Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     peers: Vec<Peer>,
+    /// Numbers of peers, of those that are being dialed, and of those that were given up and are not free yet.
+    taken: BTreeSet<u16>,
+    /// The last number given.
+    last: u16,
     rail_names: Vec<String>,
+    /// Rails of peers that were given up.
+    free_rails: BTreeSet<u16>,
     devices: HashMap<Option<IpAddr>, DeviceId>,
 }
 
@@ -110,8 +114,7 @@ impl Peers {
     /// The peer that answers at an address.
     pub(crate) fn at(&self, dialed: SocketAddr) -> Option<&Peer> {
         self.peers.iter().find(|peer| {
-            !peer.lost
-                && (peer.dialed == dialed || peer.rails.iter().any(|rail| rail.remote == dialed))
+            peer.dialed == dialed || peer.rails.iter().any(|rail| rail.remote == dialed)
         })
     }
 
@@ -164,19 +167,36 @@ impl Peers {
             .map_or("?", String::as_str)
     }
 
-    /// The number for the next peer.
-    pub(crate) fn next_id(&self) -> Result<PeerId, OpenError> {
-        match self.peers.len() {
-            count if count < PEERS_MAX => Ok(PeerId(count as u16)),
-            _ => Err(OpenError::Full {
-                what: "peers",
-                limit: PEERS_MAX,
-            }),
-        }
+    /// Takes a number for a new peer: in turn, so that one that is free is not used again at once.
+    pub(crate) fn take_id(&mut self) -> Result<PeerId, OpenError> {
+        let limit = PEERS_MAX as u16;
+        let next = (1..=limit)
+            .map(|step| (self.last + step) % limit)
+            .find(|id| !self.taken.contains(id));
+        let id = next.ok_or(OpenError::Full {
+            what: "peers",
+            limit: PEERS_MAX,
+        })?;
+        self.taken.insert(id);
+        self.last = id;
+        Ok(PeerId(id))
     }
 
     pub(crate) fn add(&mut self, peer: Peer) {
         self.peers.push(peer);
+    }
+
+    /// Takes a peer out. Its numbers are free once [`Self::free`] is told so.
+    pub(crate) fn remove(&mut self, id: PeerId, incarnation: u64) -> Option<Peer> {
+        let is_it = |peer: &Peer| (peer.id, peer.incarnation) == (id, incarnation);
+        let index = self.peers.iter().position(is_it)?;
+        Some(self.peers.swap_remove(index))
+    }
+
+    /// Lets others have the numbers of a peer and its rails. Nobody refers to them any more.
+    pub(crate) fn free(&mut self, id: PeerId, rails: &[RailId]) {
+        self.taken.remove(&id.0);
+        self.free_rails.extend(rails.iter().map(|rail| rail.0));
     }
 
     /// Numbers the rails to a peer that has introduced itself, and installs them.
@@ -214,18 +234,25 @@ impl Peers {
                 theirs: introduction.transport_names(),
             });
         }
-        if self.rail_names.len() + common.len() * pairs.len() > RAILS_MAX {
+        let wanted = common.len() * pairs.len();
+        if self.rail_names.len() + wanted > RAILS_MAX + self.free_rails.len() {
             return Err(OpenError::Full {
                 what: "rails",
                 limit: RAILS_MAX,
             });
         }
+        let mut devices = Vec::new();
+        for (local, _) in &pairs {
+            devices.push(self.device(shared, locals.get(*local).copied())?);
+        }
         let mut rails = Vec::new();
-        let pairs = |transport| pairs.iter().map(move |pair| (transport, *pair));
-        for (transport, (local, remote)) in common.into_iter().flat_map(pairs) {
+        let pairs = |transport| {
+            let pairs = pairs.iter().zip(&devices);
+            pairs.map(move |(pair, device)| (transport, *pair, *device))
+        };
+        for (transport, (local, remote), device) in common.into_iter().flat_map(pairs) {
             let local = locals.get(local).copied();
-            let rail = RailId(self.rail_names.len() as u16);
-            let device = self.device(shared, local)?;
+            let rail = self.take_rail();
             shared.install_rail(
                 rail,
                 RailConfig {
@@ -240,10 +267,20 @@ impl Peers {
                 local,
                 remote: remotes[remote],
             };
-            self.rail_names.push(rail.name(catalog.name(transport)));
+            let name = rail.name(catalog.name(transport));
+            match self.rail_names.get_mut(rail.rail.index()) {
+                Some(old) => *old = name,
+                None => self.rail_names.push(name),
+            }
             rails.push(rail);
         }
         Ok(rails)
+    }
+
+    /// A number for a rail: the lowest that is free, or a new one.
+    fn take_rail(&mut self) -> RailId {
+        let free = self.free_rails.pop_first();
+        RailId(free.unwrap_or(self.rail_names.len() as u16))
     }
 
     /// The device behind a local address: one each, and one for whatever the kernel chooses.

@@ -76,11 +76,18 @@ impl Handler for Reception {
 
     fn session_lost(&self, peer: PeerId, why: SessionLoss) {
         log::warn!("{why}");
-        let errand = if why.is_proof() {
-            self.tell_all(|| Command::PeerGone(peer, Proof::SessionEnded));
-            Errand::Reconnect { peer }
-        } else {
-            Errand::Lost { peer }
+        let incarnation = why.incarnation();
+        let errand = match why {
+            SessionLoss::Forgotten { .. } => {
+                self.tell_all(|| Command::PeerGone(peer, Proof::SessionEnded));
+                Errand::Reconnect { peer, incarnation }
+            }
+            SessionLoss::Exited { .. } => {
+                self.tell_all(|| Command::PeerGone(peer, Proof::ProcessGone));
+                Errand::Lost { peer, incarnation }
+            }
+            // No proof: what is in flight there ends by its fences, or without proof.
+            _ => Errand::Lost { peer, incarnation },
         };
         let _ = self.errands.send(errand);
     }

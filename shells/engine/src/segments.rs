@@ -1,7 +1,8 @@
 //! Segments: registered memory here, described memory there, and the pairs that requests have used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,6 +14,8 @@ use crate::error::RegisterError;
 
 /// Segments that one engine can know at a time, its own and its peers'.
 pub(crate) const SEGMENTS_MAX: usize = 1 << 16;
+/// Segments of lost peers that are remembered, so that whoever still names one is told what became of it.
+const LOST_MAX: usize = 4096;
 /// The name of the memory that probes use. Cannot be registered: it has a control character.
 pub(crate) const SCRATCH_NAME: &str = "\u{1}scratch";
 
@@ -59,8 +62,8 @@ pub(crate) enum Segment {
 /// Why there is no plan for a pair of segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoPlan {
-    /// The local one is not registered any more.
-    Stale,
+    /// One of them does not exist any more.
+    Stale(SegmentId),
     /// There are too many.
     Full,
 }
@@ -71,6 +74,8 @@ struct Tables {
     names: HashMap<String, SegmentId>,
     keys: HashMap<RegionKey, SegmentId>,
     plans: HashMap<(SegmentId, SegmentId), PlanId>,
+    /// Segments of peers that were lost, the oldest first, and where the peers were.
+    lost: VecDeque<(SegmentId, SocketAddr)>,
     last: u32,
     generation: u64,
 }
@@ -235,11 +240,44 @@ impl Segments {
         });
     }
 
+    /// Takes out everything of a peer that is lost: its segments, and the plans that named them.
+    pub(crate) fn remove_peer(
+        &self,
+        peer: PeerId,
+        address: SocketAddr,
+    ) -> (Vec<SegmentId>, Vec<PlanId>) {
+        self.write(|tables| {
+            let is_of_peer = |_: &SegmentId, segment: &mut Segment| match segment {
+                Segment::Remote(remote) => remote.peer == peer,
+                Segment::Local(_) => false,
+            };
+            let segments: Vec<_> = tables.segments.extract_if(is_of_peer).collect();
+            let segments: Vec<_> = segments.into_iter().map(|(id, _)| id).collect();
+            let plans = tables
+                .plans
+                .extract_if(|(_, to), _| segments.contains(to))
+                .map(|(_, plan)| plan)
+                .collect();
+            tables.lost.extend(segments.iter().map(|id| (*id, address)));
+            let surplus = tables.lost.len().saturating_sub(LOST_MAX);
+            tables.lost.drain(..surplus);
+            (segments, plans)
+        })
+    }
+
+    /// Where the peer was that had this segment, if it was lost not too long ago.
+    pub(crate) fn lost(&self, id: SegmentId) -> Option<SocketAddr> {
+        self.read(|tables| {
+            let mut lost = tables.lost.iter().rev();
+            lost.find(|(lost, _)| *lost == id).map(|(_, peer)| *peer)
+        })
+    }
+
     /// The plan of a pair of segments, made by `make` when it is first asked for.
     pub(crate) fn plan(
         &self,
         pair: (SegmentId, SegmentId),
-        make: impl FnOnce() -> Option<PlanId>,
+        make: impl FnOnce() -> Result<PlanId, NoPlan>,
     ) -> Result<PlanId, NoPlan> {
         if let Some(plan) = self.read(|tables| tables.plans.get(&pair).copied()) {
             return Ok(plan);
@@ -248,11 +286,13 @@ impl Segments {
             if let Some(plan) = tables.plans.get(&pair) {
                 return Ok(*plan);
             }
-            // Unregistered since it was looked at: nobody would ever retire a plan for it.
-            if !tables.segments.contains_key(&pair.0) {
-                return Err(NoPlan::Stale);
+            // Gone since it was looked at: nobody would ever retire a plan for it.
+            for segment in [pair.0, pair.1] {
+                if !tables.segments.contains_key(&segment) {
+                    return Err(NoPlan::Stale(segment));
+                }
             }
-            let plan = make().ok_or(NoPlan::Full)?;
+            let plan = make()?;
             tables.plans.insert(pair, plan);
             Ok(plan)
         })

@@ -22,6 +22,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef, TransportId};
 use polyrail_core::work::{Cause, Op, PostBatch};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::Region;
 use polyrail_transport::{Endpoint, Polled, RailAddress, RemoteRegion};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -29,6 +30,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
 use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
+use crate::leaving::Leaving;
 use crate::peers::Peers;
 use crate::rows::{BatchRows, NoRow, RowId};
 use crate::stats::Failovers;
@@ -46,6 +48,10 @@ const ATTEMPTS_MAX: usize = 16_384;
 const TAKE_MAX: usize = 256;
 /// Rounds without anything to do before the worker sleeps are bounded by this time.
 const SPIN: Duration = Duration::from_micros(50);
+/// How often a worker looks whether it can let go of a lost peer.
+const FORGET_INTERVAL: Duration = Duration::from_millis(5);
+/// How long it waits for submissions that may name such a peer. Those that come later still end as failed.
+const FORGET_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a shutdown waits for what is in flight.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 
@@ -54,11 +60,14 @@ pub(crate) enum Command {
     AttachLocal(SegmentRef, Arc<Region>),
     DetachLocal(SegmentRef),
     AttachRemote(SegmentRef, RemoteRegion),
+    DetachRemote(SegmentRef),
     AttachRail(RailId, RailAddress),
     InstallPlan(PlanId, Box<Plan>),
     RetirePlan(PlanId),
     Frame(PeerId, Frame),
     PeerGone(PeerId, Proof),
+    /// A peer is lost: let go of it as soon as nothing is open with it.
+    ForgetPeer(Arc<Leaving>),
     Cancel(RowId),
     /// Another worker made room.
     Room,
@@ -226,6 +235,8 @@ pub(crate) struct Start {
     pub(crate) peers: Arc<Mutex<Peers>>,
     pub(crate) transports: Arc<Catalog>,
     pub(crate) failovers: Arc<Failovers>,
+    /// What the program has plugged in, for tests.
+    pub(crate) faults: Option<Arc<Faults>>,
 }
 
 /// The post boxes of all workers.
@@ -289,6 +300,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         endpoint,
         plane,
         clock,
+        faults,
         ..
     } = start;
     Loop {
@@ -300,6 +312,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         transports,
         failovers,
         failover_attempts_max,
+        faults,
         post,
         posts,
         poller,
@@ -308,6 +321,9 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         open: Vec::new(),
         held_back: None,
         endings: VecDeque::new(),
+        leaving: Vec::new(),
+        leaving_since: Instant::ZERO,
+        leaving_at: Instant::ZERO,
         ending_at: None,
     }
     .run();
@@ -343,6 +359,7 @@ struct Loop<'a> {
     transports: Arc<Catalog>,
     failovers: Arc<Failovers>,
     failover_attempts_max: u8,
+    faults: Option<Arc<Faults>>,
     post: &'a Post,
     posts: &'a [Arc<Post>],
     poller: &'a OwnedFd,
@@ -354,6 +371,10 @@ struct Loop<'a> {
     held_back: Option<Entry>,
     /// Commands that wait until what was submitted before them is in core.
     endings: VecDeque<Ending>,
+    /// Lost peers that something is open with, since when the last of them, and when to look again.
+    leaving: Vec<Arc<Leaving>>,
+    leaving_since: Instant,
+    leaving_at: Instant,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
 }
@@ -401,7 +422,45 @@ impl Loop<'_> {
         self.polled.completions.clear();
         self.polled.lanes.clear();
         self.core.handle_timeout(now);
-        busy | self.drain(now)
+        busy |= self.drain(now);
+        busy | self.forget_peers(now)
+    }
+
+    /// Lets go of lost peers that nothing is open with any more. Whether there were any.
+    fn forget_peers(&mut self, now: Instant) -> bool {
+        if self.leaving.is_empty() || now < self.leaving_at {
+            return false;
+        }
+        self.leaving_at = now + FORGET_INTERVAL;
+        // Submissions on their way may name them.
+        if self.has_submissions() && now < self.leaving_since + FORGET_PATIENCE {
+            return false;
+        }
+        let count = self.leaving.len();
+        let Self {
+            core,
+            endpoint,
+            leaving,
+            ..
+        } = self;
+        leaving.retain(|lost| {
+            let open = !core.forget_peer(now, lost.peer);
+            if !open {
+                for rail in &lost.rails {
+                    endpoint.forget_rail(*rail);
+                }
+                for segment in &lost.segments {
+                    endpoint.detach_remote(*segment);
+                }
+            }
+            open
+        });
+        // It ends requests and fences lanes of those that something is open with.
+        self.drain(now) | (self.leaving.len() < count)
+    }
+
+    fn has_submissions(&self) -> bool {
+        self.held_back.is_some() || !self.post.ring.is_empty()
     }
 
     /// Does everything that core asks for.
@@ -423,6 +482,7 @@ impl Loop<'_> {
         }
         while let Some(message) = self.core.poll_message(now) {
             match message {
+                Message::Fence { .. } if self.fences_ignored() => {}
                 Message::Fence { peer, lane, epoch } => self.plane.fence(peer, lane, epoch),
             }
             busy = true;
@@ -432,6 +492,12 @@ impl Loop<'_> {
             busy = true;
         }
         busy
+    }
+
+    /// See [`Faults::ignore_fences`]: only in tests.
+    fn fences_ignored(&self) -> bool {
+        let faults = self.faults.as_ref();
+        faults.is_some_and(|faults| faults.fences_ignored())
     }
 
     fn event(&mut self, event: Event) {
@@ -600,6 +666,10 @@ impl Loop<'_> {
                 }
                 return false;
             }
+            // Only a lost peer's plans go while somebody still submits to them.
+            Err(Refusal::Core(SubmitError::PlanMissing)) => {
+                self.refuse(tag, Status::Failed, Cause::PeerGone);
+            }
             Err(Refusal::Core(error)) => {
                 log::error!("core refused a request that was checked: {error:?}");
                 self.refuse(tag, Status::Failed, Cause::LocalProtection);
@@ -673,6 +743,7 @@ impl Loop<'_> {
             Command::AttachLocal(segment, region) => self.endpoint.attach_local(segment, region),
             Command::DetachLocal(segment) => self.endpoint.detach_local(segment),
             Command::AttachRemote(segment, region) => self.endpoint.attach_remote(segment, region),
+            Command::DetachRemote(segment) => self.endpoint.detach_remote(segment),
             Command::AttachRail(rail, address) => self.endpoint.attach_rail(rail, address),
             Command::InstallPlan(id, plan) => {
                 let installed = self.core.install_plan(now, id, &plan);
@@ -681,6 +752,11 @@ impl Loop<'_> {
             Command::RetirePlan(id) => self.core.retire_plan(id),
             Command::Frame(peer, frame) => self.core.handle_frame(now, peer, &frame),
             Command::PeerGone(peer, proof) => self.core.handle_peer_gone(now, peer, proof),
+            Command::ForgetPeer(lost) => {
+                self.leaving.push(lost);
+                self.leaving_since = now;
+                self.leaving_at = now;
+            }
             Command::Cancel(row) => self.endings.push_back(Ending::Cancel(row)),
             Command::Room => self.core.handle_wake(),
             Command::ShutDown => self.endings.push_back(Ending::ShutDown),
@@ -730,7 +806,8 @@ impl Loop<'_> {
         fence(SeqCst);
         if !self.post.has_news() {
             let core = self.core.poll_timeout().map(|(at, _)| at);
-            let until = [core, self.endpoint.poll_timeout(), self.ending_at]
+            let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
+            let until = [core, self.endpoint.poll_timeout(), self.ending_at, leaving]
                 .into_iter()
                 .flatten()
                 .min();

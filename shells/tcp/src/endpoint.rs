@@ -221,6 +221,19 @@ impl Endpoint for TcpEndpoint {
         self.rails.insert(rail, address);
     }
 
+    fn detach_remote(&mut self, segment: SegmentRef) {
+        self.remotes.remove(&segment);
+    }
+
+    fn forget_rail(&mut self, rail: RailId) {
+        let lanes: Vec<_> = self.lanes.keys().copied().collect();
+        for lane in lanes.into_iter().filter(|lane| lane.rail() == rail) {
+            self.end(lane);
+            self.lanes.remove(&lane);
+        }
+        self.rails.remove(&rail);
+    }
+
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
         self.end(lane);
         let slot = match self.try_open(lane, epoch, by) {

@@ -39,6 +39,7 @@ const CUT_POLL: Duration = Duration::from_millis(1);
 pub struct Faults {
     rails: Box<[RailFaults]>,
     spoils: Arc<spoil::Shared>,
+    fences_ignored: AtomicBool,
 }
 
 /// Each field is a value of its own and publishes nothing else, hence `Relaxed` throughout.
@@ -58,6 +59,7 @@ impl Faults {
         Self {
             rails: (0..RAILS_MAX).map(|_| RailFaults::default()).collect(),
             spoils: Arc::default(),
+            fences_ignored: AtomicBool::new(false),
         }
     }
 
@@ -103,6 +105,20 @@ impl Faults {
     /// Delays every completion on the rail by so much; zero lifts it for those to come.
     pub fn delay(&self, rail: RailId, by: Duration) {
         self.rail(rail).delay_nanos.store(by.as_nanos(), Relaxed);
+    }
+
+    /// Breaks the promise that fences keep, for tests that show that others notice: this side answers them at
+    /// once and lets the transport go on, and the peer is not asked for any. Memory is then written and read
+    /// after it was reported free, so nothing but such a test may ever do this.
+    #[doc(hidden)]
+    pub fn ignore_fences(&self, ignore: bool) {
+        self.fences_ignored.store(ignore, Relaxed);
+    }
+
+    /// Whether fences are ignored.
+    #[doc(hidden)]
+    pub fn fences_ignored(&self) -> bool {
+        self.fences_ignored.load(Relaxed)
     }
 
     fn rail(&self, rail: RailId) -> &RailFaults {
@@ -185,6 +201,8 @@ pub struct FaultProxy {
     polled: Polled,
     /// The batch that held works are passed on in; reused.
     batch: PostBatch,
+    /// Answers to fences that were ignored.
+    ignored: Vec<LaneReport>,
 }
 
 /// A lane's latest epoch.
@@ -239,6 +257,7 @@ impl FaultProxy {
             lanes: HashMap::new(),
             polled: Polled::default(),
             batch: PostBatch::default(),
+            ignored: Vec::new(),
         }
     }
 
@@ -313,6 +332,15 @@ impl Endpoint for FaultProxy {
         self.inner.attach_rail(rail, address);
     }
 
+    fn detach_remote(&mut self, segment: SegmentRef) {
+        self.inner.detach_remote(segment);
+    }
+
+    fn forget_rail(&mut self, rail: RailId) {
+        self.lanes.retain(|lane, _| lane.rail() != rail);
+        self.inner.forget_rail(rail);
+    }
+
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
         let is_cut = self.faults.rail(lane.rail()).is_cut();
         self.lanes.insert(lane, Lane::new(epoch, by, is_cut));
@@ -344,6 +372,7 @@ impl Endpoint for FaultProxy {
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {
+        out.lanes.append(&mut self.ignored);
         self.poll_inner(now, out);
         for (&id, lane) in &mut self.lanes {
             let faults = self.faults.rail(id.rail());
@@ -373,6 +402,13 @@ impl Endpoint for FaultProxy {
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
+        if self.faults.fences_ignored() && scope == Scope::Local {
+            let fact = LaneFact::Fenced {
+                scope,
+                delivered: None,
+            };
+            return self.ignored.push(LaneReport { lane, epoch, fact });
+        }
         if let Some(held) = self.lanes.get_mut(&lane)
             && held.epoch == epoch
             && scope == Scope::Local
@@ -403,6 +439,9 @@ impl Endpoint for FaultProxy {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
+        if !self.ignored.is_empty() {
+            return Some(Instant::ZERO);
+        }
         let lanes = self.lanes.iter().filter_map(|(id, lane)| {
             let faults = self.faults.rail(id.rail());
             lane.poll_timeout(faults.rate().is_some(), &self.clock)

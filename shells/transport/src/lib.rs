@@ -96,6 +96,13 @@ pub trait Endpoint: Send {
     /// opened later.
     fn attach_rail(&mut self, rail: RailId, address: RailAddress);
 
+    /// Forgets a segment of a peer that was given up. No work names it any more.
+    fn detach_remote(&mut self, _segment: SegmentRef) {}
+
+    /// Forgets a rail to a peer that was given up. Its lanes are closed, and their epochs are not used again
+    /// when the number means another rail.
+    fn forget_rail(&mut self, _rail: RailId) {}
+
     /// Starts to open a lane. Ends in [`LaneFact::Opened`] or [`LaneFact::OpenFailed`], the latter at
     /// `by` at the latest.
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant);

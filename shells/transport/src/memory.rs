@@ -12,7 +12,7 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, TryLockError};
 
 use serde::{Deserialize, Serialize};
 
@@ -138,13 +138,15 @@ impl Region {
             .is_some_and(|end| end <= self.bytes)
     }
 
-    /// Permission to touch the range while the answer lives; `None` once it is revoked. Keep it short:
-    /// one system call or one copy.
+    /// Permission to touch the range while the answer lives; `None` once it is revoked, or about to be. Keep it
+    /// short: one system call or one copy. Never waits, so several regions may be entered in any order.
     pub fn enter(&self) -> Option<Entered<'_>> {
-        let open = self
-            .open
-            .read()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let open = match self.open.try_read() {
+            Ok(open) => open,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Only `revoke` writes.
+            Err(TryLockError::WouldBlock) => return None,
+        };
         open.then_some(Entered {
             region: self,
             _open: open,
@@ -271,6 +273,24 @@ mod tests {
         let region = Region::allocate(1, Access::Local).unwrap();
         assert!(region.enter().is_some());
         region.revoke();
+        assert!(region.enter().is_none());
+    }
+
+    #[test]
+    fn a_region_that_is_being_revoked_cannot_be_entered_and_nobody_waits() {
+        // Two threads that each held one of two regions and wanted the other waited for ever, if both regions
+        // were being revoked: a lock that somebody wants to write is not given to readers.
+        let region = Region::allocate(1, Access::Local).unwrap();
+        let entered = region.enter();
+        std::thread::scope(|scope| {
+            let revoked = scope.spawn(|| region.revoke());
+            while region.enter().is_some() {
+                assert!(!revoked.is_finished(), "revoked while somebody was inside");
+                std::thread::yield_now();
+            }
+            assert!(!revoked.is_finished(), "revoked while somebody was inside");
+            drop(entered);
+        });
         assert!(region.enter().is_none());
     }
 

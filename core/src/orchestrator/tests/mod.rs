@@ -1455,3 +1455,127 @@ fn nothing_is_lost_whatever_happens_to_the_rails() {
             .quickcheck(property);
     }
 }
+
+/// The same plan for another peer on the same rails.
+fn plan_of(peer: PeerId) -> Plan {
+    let place = |segment| Place {
+        segment: SegmentRef(segment),
+        offset: 0,
+    };
+    Plan {
+        peer,
+        local: SegmentRef(1),
+        remote: SegmentRef(2),
+        transports: [transport(0, 0, &[0])].into_iter().collect(),
+        scratch_local: place(8),
+        scratch_remote: place(9),
+        scratch_bytes: SLICE,
+    }
+}
+
+/// Gives a peer up and goes on until nothing refers to it any more.
+fn forget(world: &mut World<'_>, limit: Duration) {
+    let until = world.now + limit;
+    while !world.core.forget_peer(world.now, PEER) {
+        assert!(world.now < until, "something still refers to the peer");
+        let step = world.now + Duration::from_millis(1);
+        world.run(step);
+        world.core.audit().unwrap();
+    }
+    world.core.audit().unwrap();
+}
+
+#[test]
+fn a_peer_that_is_forgotten_leaves_its_rows_to_another() {
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit(0, Op::Write, 1 << 20);
+    world.run_until_reported(1, Duration::from_millis(100));
+    forget(&mut world, Duration::from_millis(100));
+    assert!(world.core.forget_peer(world.now, PEER), "again");
+    // Its plan is gone with it, whatever is said of that.
+    let batch = world.core.open_batch(1).unwrap();
+    let request = Request {
+        tag: 1,
+        plan: PLAN,
+        batch,
+        local_offset: 0,
+        remote_offset: 0,
+        length: 1,
+        deadline: Instant::MAX,
+        op: Op::Write,
+    };
+    let late = world.core.submit(world.now, &request);
+    assert_eq!(late, Err(SubmitError::PlanMissing));
+    world.core.seal_batch(batch);
+    world.core.take_batch(batch).unwrap();
+    // Peer and rail are others now; what is said of the old lane's epochs means nothing to the new one.
+    let epoch_before = world.lanes.keys().map(|(_, epoch)| *epoch).max().unwrap();
+    let plan = PlanId {
+        generation: 2,
+        ..PLAN
+    };
+    assert!(world.core.install_plan(world.now, plan, &plan_of(PEER)));
+    world.submit_with(plan, 2, Op::Write, 1 << 20);
+    world.run(world.now + Duration::from_micros(60));
+    let lane = LaneId::new(0, RailId(0));
+    let stale = LaneFact::Broken(Cause::Reset);
+    world.core.handle_lane(world.now, lane, epoch_before, stale);
+    world.run_until_reported(2, Duration::from_millis(100));
+    assert_eq!(world.reports[&2].status, Status::Completed);
+    assert!(
+        world
+            .lanes
+            .keys()
+            .all(|(_, epoch)| *epoch <= Epoch(epoch_before.0 + 1))
+    );
+}
+
+#[test]
+fn a_peer_that_dies_is_forgotten_at_once() {
+    let mut world = World::new(Policy::Spray, 2);
+    world.submit(0, Op::Write, 10 << 20);
+    world.submit(1, Op::Read, 10 << 20);
+    world.run(ms(2));
+    world.stopped = true;
+    world
+        .core
+        .handle_peer_gone(world.now, PEER, Proof::ProcessGone);
+    forget(&mut world, Duration::from_millis(10));
+    for tag in [0, 1] {
+        let report = world.reports[&tag];
+        assert_eq!(
+            (report.status, report.local, report.remote),
+            (Status::PeerLost, Local::Released, Remote::Settled)
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_is_lost_without_proof_is_forgotten_after_the_bound() {
+    let mut world = World::new(Policy::Spray, 2);
+    world.submit(0, Op::Write, 10 << 20);
+    world.submit(1, Op::Read, 10 << 20);
+    world.run(ms(2));
+    world.stopped = true;
+    assert!(
+        !world.core.forget_peer(world.now, PEER),
+        "writes are on their way"
+    );
+    // One that comes now ends at once, and does not claim a proof.
+    world.submit(2, Op::Write, 100);
+    world.run(ms(3));
+    let late = world.reports[&2];
+    assert_eq!(
+        (late.status, late.cause, late.remote),
+        (Status::Failed, Some(Cause::PeerGone), Remote::Settled)
+    );
+    forget(&mut world, Duration::from_millis(2_100));
+    let write = world.reports[&0];
+    assert_eq!(
+        (write.status, write.local, write.remote),
+        (Status::Indeterminate, Local::Released, Remote::Unknown)
+    );
+    assert_eq!(world.reports[&1].status, Status::Failed);
+    // Nobody waits for the proof any more, and no row does.
+    assert_eq!((world.core.requests(), world.settled.len()), (0, 0));
+}

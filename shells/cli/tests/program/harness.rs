@@ -108,8 +108,15 @@ impl Target {
     /// Starts one and waits until it listens.
     #[track_caller]
     pub(crate) fn start(flags: &str) -> Self {
+        Self::start_with(flags, Stdio::inherit(), "warn")
+    }
+
+    /// Starts one that logs so much to `log`, and waits until it listens.
+    #[track_caller]
+    pub(crate) fn start_with(flags: &str, log: Stdio, level: &str) -> Self {
         let mut child = polyrail(&format!("serve {flags}"))
-            .stderr(Stdio::inherit())
+            .env("RUST_LOG", level)
+            .stderr(log)
             .spawn()
             .expect("the program starts");
         let mut line = String::new();
@@ -138,6 +145,11 @@ impl Target {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(self.child.as_ref().expect("it runs"));
         kill_process(pid, signal).expect("a child can be signalled");
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
     }
 
     /// Sends a signal and waits for the end.

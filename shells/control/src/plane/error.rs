@@ -50,12 +50,15 @@ pub enum ConnectError {
         /// In its words.
         error: io::Error,
     },
-    /// Nobody answered in time. Try again, or look for what drops packets.
+    /// Nobody answered in time. Try again, or look for what drops packets; or, if the connection was made, for
+    /// what other program listens there.
     TimedOut {
         /// Between whom.
         ends: Box<Ends>,
         /// How long it was waited for.
         after: Duration,
+        /// Whether there was a connection, on which no greeting, or only a part of one, came.
+        connected: bool,
     },
     /// The peer speaks another version: one of the two must be upgraded.
     Version {
@@ -115,6 +118,7 @@ impl ConnectError {
             Ended::HandshakeOverdue { handshake_max } => Self::TimedOut {
                 ends,
                 after: handshake_max.into(),
+                connected: true,
             },
             why => Self::Ended { ends, why },
         }
@@ -125,9 +129,20 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable { ends, error } => write!(f, "connecting {ends}: {error}"),
-            Self::TimedOut { ends, after } => {
-                write!(f, "connecting {ends}: no answer within {after:?}")
-            }
+            Self::TimedOut {
+                ends,
+                after,
+                connected: false,
+            } => write!(f, "connecting {ends}: no answer within {after:?}"),
+            Self::TimedOut {
+                ends,
+                after,
+                connected: true,
+            } => write!(
+                f,
+                "connecting {ends}: the connection was accepted, but no polyrail answered on it within {after:?}; \
+                 does another program listen there?"
+            ),
             Self::Version { ends, ours, theirs } => write!(
                 f,
                 "connecting {ends}: the peer speaks protocol version {theirs}, this side speaks {ours}; \
@@ -272,7 +287,7 @@ impl fmt::Display for AskError {
 
 impl std::error::Error for AskError {}
 
-/// How a session was lost: the peer is there and does not know it.
+/// How a session was lost: the peer is there and does not know it, or its process has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SessionLoss {
@@ -299,12 +314,31 @@ pub enum SessionLoss {
         /// The incarnation of the process that answers now.
         new: u64,
     },
+    /// The kernel says that the peer's process has ended. Proof that nothing moves there any more.
+    Exited {
+        /// Between whom.
+        ends: Box<Ends>,
+        /// Which session.
+        session: SessionId,
+        /// The incarnation of the process that welcomed it and has ended.
+        incarnation: u64,
+        /// The process's number.
+        pid: u32,
+    },
 }
 
 impl SessionLoss {
+    /// The incarnation that had welcomed the session.
+    pub const fn incarnation(&self) -> u64 {
+        match self {
+            Self::Forgotten { incarnation, .. } | Self::Exited { incarnation, .. } => *incarnation,
+            Self::OtherIncarnation { old, .. } => *old,
+        }
+    }
+
     /// Whether it proves that everything of the session has ended at the peer.
     pub const fn is_proof(&self) -> bool {
-        matches!(self, Self::Forgotten { .. })
+        matches!(self, Self::Forgotten { .. } | Self::Exited { .. })
     }
 }
 
@@ -330,6 +364,12 @@ impl fmt::Display for SessionLoss {
                 "{session:?} of {ends}: incarnation {new:016x} answers there now; \"{}\", incarnation \
                  {old:016x}, had welcomed it",
                 old_name.escape_debug()
+            ),
+            Self::Exited {
+                ends, session, pid, ..
+            } => write!(
+                f,
+                "{session:?} of {ends}: the peer's process {pid} has ended"
             ),
         }
     }

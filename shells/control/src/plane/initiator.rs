@@ -10,7 +10,7 @@ use super::peer::{ConnectReply, First, Link, Peer, Route};
 use super::question::{CALL_AGAIN, DESCRIBE_AGAIN, Question, send};
 use super::reactor::Context;
 use super::timers::Timer;
-use super::wires::{Key, WireEvent, Wires};
+use super::wires::{Key, Watched, WireEvent, Wires};
 use super::{AskError, ConnectError, SessionLoss};
 use crate::codec::{Frame, Refusal, SegmentDescriptor};
 use crate::connection::{Ended, Event, Welcome};
@@ -212,6 +212,7 @@ impl Initiator {
             ctx.ends(route.local, Some(welcome.name.clone()), route.remote)
         );
         peer.introduce(welcome);
+        ctx.say_process(wires, key);
         ctx.handler.heard(id);
         self.handle_timeout(ctx, wires, id);
     }
@@ -241,10 +242,32 @@ impl Initiator {
                     .handler
                     .fenced(id, LaneId(lane), Epoch(epoch), delivered);
             }
+            Frame::Process(process) if peer.process.is_none() => {
+                let watch = wires.watch(key, &process, ctx.process, Watched::Peer(id));
+                peer.process = Some((process, watch));
+                return;
+            }
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => return,
         }
         self.handle_timeout(ctx, wires, id);
+    }
+
+    /// The kernel says that a peer's process has ended.
+    pub(super) fn handle_exited(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId) {
+        let Some(peer) = self.peers.get(&id) else {
+            return;
+        };
+        let (Some(known), Some((process, _))) = (&peer.known, &peer.process) else {
+            return;
+        };
+        let loss = SessionLoss::Exited {
+            ends: peer.ends(ctx),
+            session: known.session,
+            incarnation: known.incarnation,
+            pid: process.pid,
+        };
+        self.lose_session(ctx, wires, id, loss);
     }
 
     fn handle_dial_failed(
@@ -266,7 +289,12 @@ impl Initiator {
         match peer.first.take() {
             Some(first) if error.kind() == std::io::ErrorKind::TimedOut => {
                 let after = first.timeout;
-                self.give_up(wires, id, first, ConnectError::TimedOut { ends, after });
+                let error = ConnectError::TimedOut {
+                    ends,
+                    after,
+                    connected: false,
+                };
+                self.give_up(wires, id, first, error);
             }
             Some(first) => {
                 self.give_up(wires, id, first, ConnectError::Unreachable { ends, error });
@@ -327,9 +355,12 @@ impl Initiator {
             return;
         };
         if let Some(first) = peer.first.take_if(|first| first.deadline <= now) {
-            let ends = peer.ends(ctx);
-            let after = first.timeout;
-            return self.give_up(wires, id, first, ConnectError::TimedOut { ends, after });
+            let error = ConnectError::TimedOut {
+                ends: peer.ends(ctx),
+                after: first.timeout,
+                connected: peer.keys().any(|key| wires.is_connected(key)),
+            };
+            return self.give_up(wires, id, first, error);
         }
         peer.dial(ctx, wires, id, now);
         peer.expire(ctx, now);
@@ -346,6 +377,9 @@ impl Initiator {
     fn remove(&mut self, wires: &mut Wires, id: PeerId) -> Option<Peer> {
         wires.timers.set(Timer::Peer(id), None);
         let peer = self.peers.remove(&id)?;
+        if let Some((_, Some(watch))) = peer.process {
+            wires.unwatch(watch);
+        }
         for route in &peer.routes {
             if let Link::Dialling(key) | Link::Up(key) = route.link {
                 wires.goodbye(key);

@@ -15,6 +15,7 @@ use super::wires::{Key, Wires};
 use super::{AskError, ConnectError, Ends, Introduction, SessionLoss};
 use crate::codec::SegmentDescriptor;
 use crate::connection::Welcome;
+use crate::process::Process;
 
 /// The first pause after a connection was lost or could not be made; doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
@@ -72,6 +73,8 @@ pub(super) enum Link {
 pub(super) struct Peer {
     pub(super) known: Option<Known>,
     pub(super) first: Option<First>,
+    /// The process that it first said it is, and the watch on it, if it can be watched.
+    pub(super) process: Option<(Process, Option<Key>)>,
     pub(super) routes: Vec<Route>,
     /// The last number given to a question and to a call.
     pub(super) questions: u64,
@@ -86,6 +89,7 @@ impl Peer {
         Self {
             known: None,
             first: Some(first),
+            process: None,
             routes: vec![route],
             questions: 0,
             calls: 0,
@@ -109,6 +113,14 @@ impl Peer {
 
     pub(super) fn route_mut(&mut self, key: Key) -> Option<&mut Route> {
         self.routes.iter_mut().find(|route| route.is_on(key))
+    }
+
+    /// The connections that are open or being made.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.routes.iter().filter_map(|route| match route.link {
+            Link::Up(key) | Link::Dialling(key) => Some(key),
+            Link::Idle { .. } => None,
+        })
     }
 
     /// The open connections.

@@ -11,12 +11,14 @@ use polyrail_transport::SessionId;
 
 use super::initiator::Initiator;
 use super::mailbox::{Command, Mailbox};
+use super::question::send;
 use super::target::Target;
 use super::timers::Timer;
-use super::wires::{Key, Owner, WireEvent, Wires, Woken};
+use super::wires::{Key, Owner, Watched, WireEvent, Wires, Woken};
 use super::{AskError, Ends, Handler, PlaneConfig};
-use crate::codec::{SegmentDescriptor, TransportOffer};
+use crate::codec::{Frame, SegmentDescriptor, TransportOffer};
 use crate::connection::{ConnectionConfig, Hello};
+use crate::process::Process;
 
 /// Reads from one wire per wake-up, so that one peer cannot keep the thread from the others.
 const READS_MAX: usize = 4;
@@ -32,6 +34,7 @@ pub(super) struct Context {
     pub(super) transports: Vec<TransportOffer>,
     pub(super) scratch: SegmentDescriptor,
     pub(super) token: Vec<u8>,
+    pub(super) process: Option<Process>,
     pub(super) handler: Arc<dyn Handler>,
     pub(super) mailbox: Arc<Mailbox>,
 }
@@ -43,6 +46,13 @@ impl Context {
             incarnation: self.incarnation,
             session,
             token: self.token.clone(),
+        }
+    }
+
+    /// Says on a connection that has just opened which process this is.
+    pub(super) fn say_process(&self, wires: &mut Wires, key: Key) {
+        if let Some(process) = self.process {
+            send(wires, key, &Frame::Process(process));
         }
     }
 
@@ -99,6 +109,7 @@ impl Reactor {
             transports: config.transports,
             scratch: config.scratch,
             token: config.token,
+            process: config.process,
             handler,
             mailbox,
         };
@@ -136,6 +147,7 @@ impl Reactor {
                 Woken::Mail => self.handle_mail(),
                 Woken::Listener(index) => self.wires.accept(index),
                 Woken::Wire(key) => self.handle_ready(key),
+                Woken::Exited(whose) => self.handle_exited(whose),
             }
         }
         self.settle();
@@ -153,6 +165,15 @@ impl Reactor {
             if !more {
                 return;
             }
+        }
+    }
+
+    /// A process that was watched has ended.
+    fn handle_exited(&mut self, whose: Watched) {
+        let (ctx, wires) = (&self.ctx, &mut self.wires);
+        match whose {
+            Watched::Peer(peer) => self.initiator.handle_exited(ctx, wires, peer),
+            Watched::Session(session) => self.target.handle_exited(ctx, wires, session),
         }
     }
 
@@ -250,6 +271,7 @@ impl Reactor {
     fn begin_shutdown(&mut self) {
         self.stopping = true;
         self.initiator = Initiator::default();
+        self.wires.unwatch_all();
         self.ctx.mailbox.close();
         self.wires.close_listeners();
         self.wires.goodbye_to_all();

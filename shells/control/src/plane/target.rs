@@ -11,7 +11,7 @@ use super::mailbox::{Command, Mailbox, Pending};
 use super::question::send;
 use super::reactor::Context;
 use super::timers::Timer;
-use super::wires::{Key, Wires};
+use super::wires::{Key, Watched, Wires};
 use crate::codec::{Frame, NAME_BYTES_MAX, Refusal};
 use crate::connection::{Ended, Event, Hello, Welcome};
 
@@ -24,6 +24,10 @@ const CONNECTIONS_MAX: usize = 64;
 /// Fences of one session that wait for the engine. More are not taken; the peer repeats them.
 const FENCES_MAX: usize = 4096;
 
+/// How long after the end of an initiator's process its connections may go on to bring what it had said. The
+/// kernel has closed them already, unless somebody else holds them too.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
+
 /// A peer's session.
 struct Session {
     /// Who has it.
@@ -34,6 +38,11 @@ struct Session {
     /// Fences that the engine works on, with the connections that wait for the answer.
     fences: HashMap<(LaneId, Epoch), BTreeSet<Key>>,
     call: Call,
+    /// Whether it has said which process it is, and the watch on that, if it can be watched.
+    process_said: bool,
+    watch: Option<Key>,
+    /// That has ended.
+    exited: bool,
 }
 
 /// The last call of a session, so that each is carried out once.
@@ -123,6 +132,9 @@ impl Target {
             connections: BTreeSet::from([key]),
             fences: HashMap::new(),
             call: Call::None,
+            process_said: false,
+            watch: None,
+            exited: false,
         };
         self.sessions.insert(id, session);
         self.admit(ctx, wires, key, id);
@@ -136,7 +148,8 @@ impl Target {
         id: SessionId,
         hello: &Hello,
     ) {
-        if self.ending.contains(&id) {
+        let exited = self.sessions.get(&id).is_some_and(|session| session.exited);
+        if exited || self.ending.contains(&id) {
             let text = format!("\"{}\" is ending the session", ctx.name);
             return wires.refuse(key, Refusal::ShuttingDown, text);
         }
@@ -176,6 +189,7 @@ impl Target {
                 scratch: ctx.scratch.clone(),
             },
         );
+        ctx.say_process(wires, key);
     }
 
     fn handle_join(
@@ -232,9 +246,34 @@ impl Target {
                     session.call(ctx, id, key, number, method, body);
                 }
             }
+            Frame::Process(process) if !session.process_said => {
+                session.process_said = true;
+                session.watch = wires.watch(key, &process, ctx.process, Watched::Session(id));
+            }
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => {}
         }
+    }
+
+    /// The kernel says that an initiator's process has ended: nobody will come back for its session. What it said
+    /// before its end still counts, so the session ends with its connections.
+    pub(super) fn handle_exited(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        log::warn!(
+            "control: {id:?} ends: the process of \"{}\" has ended",
+            printable(&session.name)
+        );
+        if let Some(watch) = session.watch.take() {
+            wires.unwatch(watch);
+        }
+        session.exited = true;
+        if session.connections.is_empty() {
+            return self.end_session(ctx, wires, id);
+        }
+        let at = wires.now() + LAST_WORDS_MAX;
+        wires.timers.set(Timer::session(id), Some(at));
     }
 
     /// The engine has carried out a fence, or (`None`) will not.
@@ -329,22 +368,27 @@ impl Target {
             printable(&session.name)
         );
         if session.connections.is_empty() {
+            if session.exited {
+                return self.end_session(ctx, wires, id);
+            }
             let at = wires.now() + self.linger;
             wires.timers.set(Timer::session(id), Some(at));
         }
     }
 
-    /// A session has had no connection for long enough.
+    /// A session has had no connection, or none with a process behind it, for long enough.
     pub(super) fn handle_linger_over(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId) {
-        let deserted = self
-            .sessions
-            .get(&id)
-            .is_some_and(|session| session.connections.is_empty());
-        if deserted {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let deserted = session.connections.is_empty();
+        if deserted && !session.exited {
             log::warn!(
                 "control: {id:?} had no connection for {:?}: it ends",
                 self.linger
             );
+        }
+        if deserted || session.exited {
             self.end_session(ctx, wires, id);
         }
     }
@@ -354,6 +398,9 @@ impl Target {
             return;
         };
         wires.timers.set(Timer::session(id), None);
+        if let Some(watch) = session.watch {
+            wires.unwatch(watch);
+        }
         for key in session.connections {
             self.members.remove(&key);
             wires.goodbye(key);

@@ -801,14 +801,30 @@ fn errors_of_connect_name_both_ends() {
             "silence",
             local,
             impostor(b""),
-            |e| matches!(e, ConnectError::TimedOut { .. }),
-            "within 200ms",
+            |e| {
+                matches!(
+                    e,
+                    ConnectError::TimedOut {
+                        connected: true,
+                        ..
+                    }
+                )
+            },
+            "within 200ms; does another program listen there?",
         ),
         (
             "half a greeting",
             local,
             impostor(b"polyrail"),
-            |e| matches!(e, ConnectError::TimedOut { .. }),
+            |e| {
+                matches!(
+                    e,
+                    ConnectError::TimedOut {
+                        connected: true,
+                        ..
+                    }
+                )
+            },
             "within 200ms",
         ),
     ];
@@ -1062,4 +1078,131 @@ fn configurations_that_cannot_work_are_refused() {
         let error = Plane::start(config, Arc::new(handler)).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }
+}
+
+#[test]
+fn the_end_of_a_peers_process_is_told_at_once_and_is_proof() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::start("beta", &["127.0.0.2:0"], |config| {
+        config.process = Some(process);
+    });
+    let initiator = Engine::initiator();
+    initiator.connect(target.listens[0]);
+    // What the target said of itself came before this answer.
+    initiator.describe_works();
+    child.kill().unwrap();
+    let loss = initiator.told_lost();
+    let SessionLoss::Exited { pid, .. } = &loss else {
+        panic!("{loss}");
+    };
+    assert_eq!(*pid, process.pid);
+    assert!(
+        loss.is_proof() && loss.to_string().contains("\"beta\""),
+        "{loss}"
+    );
+    // Forgotten: asked again, it is nobody.
+    let asked = initiator.plane.describe(PEER, "mem", PATIENCE);
+    assert!(matches!(asked, Err(AskError::NoPeer { .. })), "{asked:?}");
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_session_of_an_initiator_ends_with_its_process() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::target();
+    let initiator = Engine::start("alpha", &[], |config| config.process = Some(process));
+    let met = initiator.connect(target.listens[0]);
+    initiator.describe_works();
+    child.kill().unwrap();
+    // Its connections are as good as ever, and a session without any would have lingered for ten seconds.
+    let (session, retired) = target.told_ended();
+    assert_eq!(session, met.session);
+    retired();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_peer_that_says_nothing_of_its_process_is_watched_by_its_silence_only() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::start("beta", &["127.0.0.2:0"], |config| {
+        let elsewhere = process.boot ^ 1;
+        config.process = Some(Process {
+            boot: elsewhere,
+            ..process
+        });
+    });
+    let initiator = Engine::initiator();
+    initiator.connect(target.listens[0]);
+    initiator.describe_works();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Long enough for a watch to have spoken.
+    let heard = initiator.heard.load(Ordering::SeqCst);
+    until("a heartbeat", || {
+        initiator.heard.load(Ordering::SeqCst) > heard
+    });
+    initiator.describe_works();
+}
+
+#[test]
+fn what_a_process_said_before_its_end_still_counts() {
+    let (mut child, process) = crate::process::tests::sleeper();
+    let target = Engine::target();
+    let frames = [
+        Frame::Hello {
+            name: "alpha".into(),
+            incarnation: 1,
+            session: None,
+            token: vec![],
+        },
+        Frame::Process(process),
+    ];
+    let mut stream = say(target.listens[0], &greeted(Purpose::Control, &frames));
+    // Its answer comes after the claim was seen.
+    let mut question = Vec::new();
+    let describe = Frame::Describe {
+        question: 1,
+        name: "mem".into(),
+    };
+    codec::encode(&describe, &mut question).unwrap();
+    stream.write_all(&question).unwrap();
+    let mut decoder = Decoder::default();
+    let mut bytes = [0; 4096];
+    let mut greeted = false;
+    let mut answered = false;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    while !answered {
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "the target hung up");
+        decoder.push(&bytes[..count]);
+        greeted = greeted || decoder.next_greeting().unwrap().is_some();
+        while let Some(frame) = greeted.then(|| decoder.next_frame().unwrap()).flatten() {
+            answered |= matches!(frame, Frame::Description { .. });
+        }
+    }
+    // More than one turn of the control thread reads, and the process ends right after it.
+    let mut calls = Vec::new();
+    let body = vec![7; CALL_BYTES_MAX];
+    let call = |number, body: &[u8]| Frame::Call {
+        number,
+        method: number as u16,
+        body: body.into(),
+    };
+    codec::encode(&call(1, &body), &mut calls).unwrap();
+    for _ in 0..3 {
+        // Repetitions, which are not carried out again.
+        codec::encode(&call(1, &body), &mut calls).unwrap();
+    }
+    codec::encode(&Frame::Fence { lane: 5, epoch: 6 }, &mut calls).unwrap();
+    stream.write_all(&calls).unwrap();
+    child.kill().unwrap();
+    // Told of the fence, and only then of the end.
+    target.told("the fence", |told| match told {
+        Told::Fence(LANE, EPOCH, _) => Some(()),
+        Told::Ended(..) => panic!("ended before it was heard out"),
+        _ => None,
+    });
+    let (_, retired) = target.told_ended();
+    retired();
+    child.wait().unwrap();
 }

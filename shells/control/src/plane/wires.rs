@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::PeerId;
+use polyrail_transport::SessionId;
 use polyrail_transport::clock::Clock;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -15,12 +16,16 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::timers::{Timer, Timers};
 use crate::codec::{CodecError, Frame, Refusal};
 use crate::connection::{Connection, ConnectionConfig, Event, Hello, Welcome};
+use crate::process::Process;
 
 /// Names a socket in this process; never used twice. An older socket has a smaller key.
 pub(super) type Key = u64;
 
 /// Keys below this are not sockets of connections.
 const FIRST_KEY: Key = 1 << 32;
+
+/// Keys from this on are not sockets but watches on processes.
+const FIRST_WATCH: Key = 1 << 63;
 
 /// The key of the wake-up descriptor; listeners have those after it.
 const WAKE_KEY: Key = 0;
@@ -55,6 +60,15 @@ pub(super) enum Owner {
     Outbound(PeerId),
 }
 
+/// Whose process is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Watched {
+    /// That of a peer we have a session with.
+    Peer(PeerId),
+    /// That of an initiator, by its session.
+    Session(SessionId),
+}
+
 /// What happened on a wire.
 pub(super) enum WireEvent {
     /// The conversation went on.
@@ -71,6 +85,8 @@ pub(super) enum Woken {
     Listener(usize),
     /// Something can be read, written or found broken.
     Wire(Key),
+    /// The process of these has ended.
+    Exited(Watched),
 }
 
 struct Wire {
@@ -104,11 +120,14 @@ pub(super) struct Wires {
     config: ConnectionConfig,
     listeners: Vec<TcpListener>,
     wires: HashMap<Key, Wire>,
+    /// Processes whose end matters.
+    watches: HashMap<Key, (OwnedFd, Watched)>,
     /// Inbound wires that are not through the handshake.
     strangers: BTreeSet<Key>,
     dirty: BTreeSet<Key>,
     pub(super) timers: Timers,
     next_key: Key,
+    next_watch: Key,
     buffer: Box<[u8]>,
     /// When the next complaint about a crowd may be logged: a crowd must not fill the log as well.
     complain_at: Instant,
@@ -133,10 +152,12 @@ impl Wires {
             config,
             listeners,
             wires: HashMap::new(),
+            watches: HashMap::new(),
             strangers: BTreeSet::new(),
             dirty: BTreeSet::new(),
             timers: Timers::default(),
             next_key: FIRST_KEY,
+            next_watch: FIRST_WATCH,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             complain_at: Instant::ZERO,
         })
@@ -166,12 +187,57 @@ impl Wires {
         }
         Ok(events
             .iter()
-            .map(|event| match event.data.u64() {
-                WAKE_KEY => Woken::Mail,
-                key @ FIRST_KEY.. => Woken::Wire(key),
-                listener => Woken::Listener((listener - 1) as usize),
+            .filter_map(|event| match event.data.u64() {
+                WAKE_KEY => Some(Woken::Mail),
+                watch @ FIRST_WATCH.. => Some(Woken::Exited(self.watches.get(&watch)?.1)),
+                key @ FIRST_KEY.. => Some(Woken::Wire(key)),
+                listener => Some(Woken::Listener((listener - 1) as usize)),
             })
             .collect())
+    }
+
+    /// Watches the process that the peer at the other end of a wire says it is. `None`: there is no telling
+    /// from here, and its end shows in its silence only.
+    pub(super) fn watch(
+        &mut self,
+        key: Key,
+        process: &Process,
+        own: Option<Process>,
+        whose: Watched,
+    ) -> Option<Key> {
+        let remote = self.wires.get(&key)?.remote;
+        let watch = self.next_watch;
+        let watched = process
+            .watch(own, remote.ip().to_canonical())
+            .map_err(|why| why.to_string())
+            .and_then(|fd| {
+                epoll::add(&self.epoll, &fd, EventData::new_u64(watch), EventFlags::IN)
+                    .map_err(|error| error.to_string())?;
+                Ok(fd)
+            });
+        match watched {
+            Ok(fd) => {
+                self.next_watch += 1;
+                self.watches.insert(watch, (fd, whose));
+                Some(watch)
+            }
+            Err(why) => {
+                let pid = process.pid;
+                log::debug!("control: process {pid} of {remote} is not watched: {why}");
+                None
+            }
+        }
+    }
+
+    /// Ends a watch.
+    pub(super) fn unwatch(&mut self, watch: Key) {
+        // Closing takes it out of the epoll set.
+        self.watches.remove(&watch);
+    }
+
+    /// Ends all watches.
+    pub(super) fn unwatch_all(&mut self) {
+        self.watches.clear();
     }
 
     /// Takes connections that wait at a listener.
@@ -517,6 +583,12 @@ impl Wires {
     pub(super) fn remote(&self, key: Key) -> String {
         let remote = self.wires.get(&key).map(|wire| wire.remote);
         remote.map_or("an unknown address".into(), |remote| remote.to_string())
+    }
+
+    /// Whether the kernel has connected a wire that was dialled.
+    pub(super) fn is_connected(&self, key: Key) -> bool {
+        let wire = self.wires.get(&key);
+        wire.is_some_and(|wire| matches!(wire.stage, Stage::Talking(_)))
     }
 
     fn connection(&mut self, key: Key) -> Option<&mut Connection> {

@@ -11,4 +11,5 @@ mod restart;
 mod room;
 mod shutdown;
 mod silence;
+mod strangers;
 mod transfers;

@@ -1,6 +1,8 @@
 //! Memory that is taken back.
 
-use polyrail::{Access, Cause, Op, RegisterError, Request, Status};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+use polyrail::{Access, Cause, Op, OpenError, RegisterError, Request, Status, SubmitError};
 
 use crate::fixture::*;
 
@@ -120,4 +122,90 @@ fn memory_of_the_program_is_its_own_again_after_unregister() {
     memory.fill(0);
     drop(memory);
     assert!(bytes(&pair.destination()) == pattern(7, MIB));
+}
+
+#[test]
+fn memory_can_be_taken_back_under_a_peer_that_never_stops_writing() {
+    const ROUNDS: usize = 5;
+    let pair = Pair::new(4 * MIB);
+    pair.warm_up();
+    let bystander = pair.bystander();
+    for round in 0..ROUNDS {
+        let there = pair
+            .target
+            .allocate("brief", 4 * MIB, Access::RemoteReadWrite)
+            .unwrap();
+        let remote = pair
+            .initiator
+            .open_segment(&address(&pair.target, "brief"))
+            .unwrap();
+        let region = pair.target.region(there).unwrap();
+        let write = Request {
+            remote,
+            ..pair.write_all()
+        };
+        let stop = AtomicBool::new(false);
+        let refused = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    // Of everything that is written, only what goes to the memory taken back fails.
+                    let batches = [write, bystander, write, bystander].map(|r| pair.submit(r));
+                    for (index, batch) in batches.iter().enumerate() {
+                        let status = ended(batch).status;
+                        if index % 2 == 1 {
+                            assert_eq!(status, Status::Completed, "{:?}", batch.report(0));
+                        } else if status != Status::Completed {
+                            let report = batch.report(0).unwrap();
+                            let got = (status, report.cause);
+                            assert_eq!(got, (Status::Failed, Some(Cause::RemoteAccess)));
+                            refused.fetch_add(1, SeqCst);
+                        }
+                    }
+                }
+            });
+            let before = pair.moved_bytes();
+            until("it is written to", || pair.moved_bytes() > before + 9 * MIB);
+            pair.target.unregister(there).unwrap();
+            // It is the program's own: what it puts there stays.
+            // SAFETY: `region` owns that many bytes of mapped memory, and nobody else touches them any more.
+            let memory = unsafe {
+                std::slice::from_raw_parts_mut(region.base().as_ptr(), region.bytes() as usize)
+            };
+            memory.fill(0x77);
+            until("writes were refused", || refused.load(SeqCst) >= 6);
+            stop.store(true, SeqCst);
+            let touched = memory.iter().filter(|byte| **byte != 0x77).count();
+            assert_eq!(touched, 0, "round {round}: written after unregister");
+        });
+    }
+    pair.exchange(9);
+}
+
+#[test]
+fn what_peers_may_not_do_is_said_before_anything_moves() {
+    // The owner checks again, for peers that do not: `polyrail-tcp` tests that with ones that lie.
+    let pair = Pair::new(MIB);
+    pair.exchange(1);
+    pair.target
+        .allocate("read", MIB, Access::RemoteRead)
+        .unwrap();
+    pair.target.allocate("own", MIB, Access::Local).unwrap();
+    let open = |name: &str| pair.initiator.open_segment(&address(&pair.target, name));
+    let hidden = open("own").unwrap_err();
+    assert!(
+        matches!(hidden, OpenError::NoSuchSegment { .. }),
+        "{hidden}"
+    );
+    let remote = open("read").unwrap();
+    let write = Request {
+        remote,
+        ..pair.write_all()
+    };
+    let error = pair.initiator.submit(&[write]).unwrap_err();
+    assert!(matches!(error, SubmitError::Forbidden { .. }), "{error}");
+    completed(&pair.submit(Request {
+        op: Op::Read,
+        ..write
+    }));
 }

@@ -1,0 +1,257 @@
+//! Which process an engine runs in, so that a peer on the same host can see it end.
+//!
+//! A connection that breaks proves nothing about the process behind it; the kernel's word that the process
+//! has ended does: no thread of it can copy another byte. [`Process`] is what an engine says of itself, and
+//! [`Process::watch`] asks the kernel for a descriptor that tells of its end, if the claim can be about a
+//! process that this one sees.
+//!
+//! What a peer says of itself may be a lie. It gains nothing by it that it could not have without: naming a
+//! process that ends early makes this side believe that writes to the *liar's own* memory have settled, which
+//! it could claim by answering a fence too early as well; this side's memory is released by this side's own
+//! fence, whatever peers say. Naming one that never ends leaves the bounds of silence in force, as for a peer
+//! on another host. It may learn that a process of a number and start time that it guessed has ended, from
+//! this side hanging up.
+//!
+//! A claim is believed only if all of these hold, or there is no watch: the boot id is ours and the process
+//! lives in our pid namespace, so that its number means the same here; it lives in our network namespace, and
+//! the connection comes from an address of this host, because virtual machines that were cloned from one
+//! snapshot share boot id, namespaces and numbers; the number's present owner began when the claim says.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+
+/// A process, as it names itself to peers that may see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Process {
+    /// The kernel's random id of this boot.
+    pub boot: u128,
+    /// The pid namespace's inode number.
+    pub pid_namespace: u64,
+    /// The network namespace's inode number.
+    pub net_namespace: u64,
+    /// Its number in the pid namespace.
+    pub pid: u32,
+    /// When it began, in clock ticks since the boot.
+    pub started: u64,
+}
+
+/// Why there is no watch on a process.
+#[derive(Debug)]
+pub(crate) enum NoWatch {
+    /// This process cannot say who it is itself.
+    Unknown,
+    /// It is this very process.
+    Ourselves,
+    /// It runs on another host or in another namespace.
+    Elsewhere {
+        /// What differs.
+        what: &'static str,
+    },
+    /// The connection leads to another host.
+    Remote(IpAddr),
+    /// Its number belongs to another process, or to none.
+    NotThere(String),
+    /// The system has no descriptor for it.
+    System(io::Error),
+}
+
+impl fmt::Display for NoWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("this process cannot say who it is"),
+            Self::Ourselves => f.write_str("it is this process"),
+            Self::Elsewhere { what } => write!(f, "it has another {what}"),
+            Self::Remote(address) => write!(f, "{address} is no address of this host"),
+            Self::NotThere(text) => f.write_str(text),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Process {
+    /// This process; `None` where the system does not tell.
+    pub fn own() -> Option<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let boot = u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?;
+        let (pid, started) = stat("self").ok()?;
+        // Another namespace's view of `/proc` numbers processes differently than the kernel does for us.
+        (pid == std::process::id()).then_some(Self {
+            boot,
+            pid_namespace: fs::metadata("/proc/self/ns/pid").ok()?.ino(),
+            net_namespace: fs::metadata("/proc/thread-self/ns/net").ok()?.ino(),
+            pid,
+            started,
+        })
+    }
+
+    /// A descriptor that becomes readable when this process has ended, for a peer that is connected from or
+    /// at `address`. `own` is [`Self::own`].
+    pub(crate) fn watch(&self, own: Option<Self>, address: IpAddr) -> Result<OwnedFd, NoWatch> {
+        let own = own.ok_or(NoWatch::Unknown)?;
+        if *self == own {
+            return Err(NoWatch::Ourselves);
+        }
+        let same = [
+            ("boot id", self.boot == own.boot),
+            ("pid namespace", self.pid_namespace == own.pid_namespace),
+            ("network namespace", self.net_namespace == own.net_namespace),
+        ];
+        if let Some((what, _)) = same.into_iter().find(|(_, same)| !same) {
+            return Err(NoWatch::Elsewhere { what });
+        }
+        // Only addresses of this host can be bound.
+        UdpSocket::bind((address, 0)).map_err(|_| NoWatch::Remote(address))?;
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| NoWatch::NotThere(format!("{} is no pid", self.pid)))?;
+        // First the descriptor, then the look: what it stands for has the number from then on, or is dead.
+        let watch = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| NoWatch::System(e.into()))?;
+        let (_, started) = stat(&self.pid.to_string()).map_err(NoWatch::System)?;
+        if started != self.started {
+            let text = format!(
+                "process {} began at tick {started}, not {}",
+                self.pid, self.started
+            );
+            return Err(NoWatch::NotThere(text));
+        }
+        Ok(watch)
+    }
+}
+
+/// Number and start of a process, from `/proc`.
+fn stat(which: &str) -> io::Result<(u32, u64)> {
+    /// The field of the start, counted from the one after the command's name, which may contain anything.
+    const STARTED: usize = 19;
+    let text = fs::read_to_string(format!("/proc/{which}/stat"))?;
+    let (head, tail) = text.rsplit_once(')').unwrap_or_default();
+    let pid = head.split(' ').next().and_then(|pid| pid.parse().ok());
+    let started = tail.split_whitespace().nth(STARTED);
+    let started = started.and_then(|started| started.parse().ok());
+    pid.zip(started)
+        .ok_or_else(|| io::Error::other(format!("/proc/{which}/stat makes no sense: {text:?}")))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    /// A process that runs until it is killed, and what it would say of itself.
+    pub(crate) fn sleeper() -> (Child, Process) {
+        let child = Command::new("sleep")
+            .arg("600")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (pid, started) = stat(&child.id().to_string()).unwrap();
+        let own = Process::own().unwrap();
+        (
+            child,
+            Process {
+                pid,
+                started,
+                ..own
+            },
+        )
+    }
+
+    fn has_ended(watch: &OwnedFd, within: Duration) -> bool {
+        let mut fds = [PollFd::new(watch, PollFlags::IN)];
+        let timeout = Timespec::try_from(within).unwrap();
+        poll(&mut fds, Some(&timeout)).unwrap() == 1
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_seen() {
+        let (mut child, process) = sleeper();
+        let watch = process.watch(Process::own(), HERE).unwrap();
+        assert!(!has_ended(&watch, Duration::ZERO));
+        child.kill().unwrap();
+        // Before it is reaped: a parent that does not wait must not hide it.
+        assert!(has_ended(&watch, Duration::from_secs(20)));
+        child.wait().unwrap();
+        let gone = process.watch(Process::own(), HERE).unwrap_err();
+        assert!(
+            matches!(gone, NoWatch::System(_) | NoWatch::NotThere(_)),
+            "{gone}"
+        );
+    }
+
+    #[test]
+    fn claims_about_what_cannot_be_seen_are_not_believed() {
+        let (mut child, process) = sleeper();
+        let own = Process::own().unwrap();
+        let far = IpAddr::from([192, 0, 2, 1]);
+        // (name, claim, address, part of the reason)
+        let cases = [
+            ("this process", own, HERE, "this process"),
+            (
+                "other boot",
+                Process {
+                    boot: own.boot ^ 1,
+                    ..process
+                },
+                HERE,
+                "boot id",
+            ),
+            (
+                "other pids",
+                Process {
+                    pid_namespace: 1,
+                    ..process
+                },
+                HERE,
+                "pid namespace",
+            ),
+            (
+                "other network",
+                Process {
+                    net_namespace: 1,
+                    ..process
+                },
+                HERE,
+                "network namespace",
+            ),
+            ("other host", process, far, "192.0.2.1"),
+            (
+                "recycled pid",
+                Process {
+                    started: process.started + 1,
+                    ..process
+                },
+                HERE,
+                "began",
+            ),
+            ("no process", Process { pid: 0, ..process }, HERE, "no pid"),
+            (
+                "no number",
+                Process {
+                    pid: u32::MAX,
+                    ..process
+                },
+                HERE,
+                "no pid",
+            ),
+        ];
+        for (name, claim, address, part) in cases {
+            let error = claim.watch(Some(own), address).unwrap_err().to_string();
+            assert!(error.contains(part), "{name}: {error}");
+        }
+        assert!(process.watch(None, HERE).is_err(), "who are we?");
+        assert!(process.watch(Some(own), HERE).is_ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
