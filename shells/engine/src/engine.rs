@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::errand::{self, Errand};
 use crate::error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
+use crate::fork::Owned;
 use crate::listen::{self, Listening};
 use crate::peers::{Peer, Peers};
 use crate::reception::Reception;
@@ -89,9 +90,20 @@ pub struct Hooks {
 }
 
 /// An engine. Clones are handles of the same one; the last one dropped shuts it down.
+///
+/// # Fork
+///
+/// An engine belongs to the process that made it. The parent of a `fork` notices nothing. In the child there
+/// are copies of its handles and none of its threads: operations answer `Forked`, what has no error says
+/// nothing, and dropping handles, or ending the process, leaves the parent's connections and waiters alone.
+/// The child can make an engine of its own. Descriptors are close-on-exec, so `fork` and `exec` leave nothing
+/// behind. A child that does not exec keeps the parent's sockets open as long as it lives, so should the
+/// parent die without a word, its peers notice that by silence, not at once. Memory that the program
+/// registered stays what it was for the parent, whose pages the engine goes on using; the child sees its own
+/// copy from the moment of the fork.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    inner: Owned<Inner>,
 }
 
 pub(crate) struct Inner {
@@ -237,7 +249,7 @@ impl Engine {
             errand_runner: Mutex::default(),
             closing: AtomicBool::new(false),
         });
-        let engine = Self { inner };
+        let engine = Self::from_inner(inner);
         engine.attach_local(scratch);
         let runner = errand::Runner::start(errand_queue, engine.downgrade())
             .map_err(system("start a thread"))?;
@@ -257,6 +269,9 @@ impl Engine {
         bytes: u64,
         access: Access,
     ) -> Result<SegmentId, RegisterError> {
+        if !self.inner.is_ours() {
+            return Err(RegisterError::Forked);
+        }
         check_segment(name, bytes)?;
         let region = Region::allocate(bytes, access)
             .map_err(|source| RegisterError::System { bytes, source })?;
@@ -277,6 +292,9 @@ impl Engine {
         bytes: u64,
         access: Access,
     ) -> Result<SegmentId, RegisterError> {
+        if !self.inner.is_ours() {
+            return Err(RegisterError::Forked);
+        }
         check_segment(name, bytes)?;
         // SAFETY: the caller promises what `Region::new` asks for; `unregister` revokes the region before
         // it returns.
@@ -294,6 +312,9 @@ impl Engine {
     /// Takes a segment back. When it has returned, nothing of this engine touches the memory any more: what
     /// peers still do on it fails on their side.
     pub fn unregister(&self, segment: SegmentId) -> Result<(), RegisterError> {
+        if !self.inner.is_ours() {
+            return Err(RegisterError::Forked);
+        }
         if segment == self.inner.scratch {
             return Err(RegisterError::Stale { segment });
         }
@@ -309,6 +330,9 @@ impl Engine {
 
     /// The memory of a local segment; `None`: there is no such segment (any more).
     pub fn region(&self, segment: SegmentId) -> Option<Arc<Region>> {
+        if !self.inner.is_ours() {
+            return None;
+        }
         self.inner
             .segments
             .local(segment)
@@ -317,11 +341,17 @@ impl Engine {
 
     /// The local segment of this name.
     pub fn local_segment(&self, name: &str) -> Option<SegmentId> {
+        if !self.inner.is_ours() {
+            return None;
+        }
         self.inner.segments.by_name(name)
     }
 
     /// The size of a segment, on either side.
     pub fn segment_bytes(&self, segment: SegmentId) -> Option<u64> {
+        if !self.inner.is_ours() {
+            return None;
+        }
         match self.inner.segments.get(segment)? {
             Segment::Local(local) => Some(local.region.bytes()),
             Segment::Remote(remote) => Some(remote.descriptor.bytes),
@@ -331,6 +361,9 @@ impl Engine {
     /// Opens a segment of a peer, named `HOST:PORT/SEGMENT`. Makes a session with the peer if there is none.
     /// Opening it again gives the same id while it is the same memory.
     pub fn open_segment(&self, address: &str) -> Result<SegmentId, OpenError> {
+        if !self.inner.is_ours() {
+            return Err(OpenError::Forked);
+        }
         let (host, name) = split_address(address)?;
         let remote = resolve(host)?;
         let inner = &self.inner;
@@ -371,6 +404,9 @@ impl Engine {
     /// Submits requests as one batch, all or nothing. O(1) in their lengths.
     pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
+        if !inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
         if self.is_closing() {
             return Err(SubmitError::ShutDown);
         }
@@ -413,6 +449,9 @@ impl Engine {
         body: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u8>, CallError> {
+        if !self.inner.is_ours() {
+            return Err(CallError::Forked);
+        }
         let segment = self
             .inner
             .segments
@@ -426,6 +465,9 @@ impl Engine {
 
     /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`].
     pub fn rails(&self) -> Vec<RailStatus> {
+        if !self.inner.is_ours() {
+            return Vec::new();
+        }
         let shared = self.inner.fabric.shared();
         let peers = lock(&self.inner.peers);
         let status = |(number, name): (usize, &String)| {
@@ -447,10 +489,13 @@ impl Engine {
     /// Ends everything within a bound: what has not ended is reported `ShutDown`, or `Indeterminate` where it
     /// cannot be ended for sure. Later submissions are refused. Again: does nothing.
     pub fn shutdown(&self) {
-        self.inner.shut_down();
+        if self.inner.is_ours() {
+            self.inner.shut_down();
+        }
     }
 
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        let inner = Owned::new(inner);
         Self { inner }
     }
 

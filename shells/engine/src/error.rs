@@ -3,8 +3,10 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use polyrail_control::plane::{AskError, ConnectError};
+use polyrail_core::batch::BatchReport;
 use polyrail_core::topology::LengthMismatch;
 
 use crate::segments::SegmentId;
@@ -117,6 +119,8 @@ pub enum RegisterError {
         /// How many.
         requests: u64,
     },
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
 }
 
 impl fmt::Display for RegisterError {
@@ -148,6 +152,7 @@ impl fmt::Display for RegisterError {
             Self::InUse { requests } => {
                 write!(f, "{requests} requests that use the segment have not ended")
             }
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
@@ -197,6 +202,8 @@ pub enum OpenError {
     },
     /// The engine is shutting down.
     ShutDown,
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
 }
 
 impl OpenError {
@@ -233,6 +240,7 @@ impl fmt::Display for OpenError {
                 write!(f, "there are {limit} {what} already, the most there can be")
             }
             Self::ShutDown => f.write_str("the engine is shutting down"),
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
@@ -291,6 +299,8 @@ pub enum SubmitError {
     },
     /// The engine is shutting down.
     ShutDown,
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
 }
 
 impl fmt::Display for SubmitError {
@@ -334,6 +344,7 @@ impl fmt::Display for SubmitError {
                 )
             }
             Self::ShutDown => f.write_str("the engine is shutting down"),
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
@@ -351,6 +362,8 @@ pub enum CallError {
     },
     /// The peer did not answer, or answered that it could not.
     Ask(AskError),
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
 }
 
 impl fmt::Display for CallError {
@@ -360,8 +373,88 @@ impl fmt::Display for CallError {
                 write!(f, "{segment:?} is no segment of a peer, or not any more")
             }
             Self::Ask(error) => error.fmt(f),
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
 
 impl std::error::Error for CallError {}
+
+/// Why [`crate::Batch::wait`] did not see the batch end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// It has not ended in time. It goes on, and can be waited for again.
+    TimedOut {
+        /// How long was waited.
+        after: Duration,
+        /// How it stood then.
+        status: BatchReport,
+    },
+    /// This process was forked from the one whose batch it is: only that one can wait for it.
+    Forked,
+}
+
+impl fmt::Display for WaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut { after, status } => write!(
+                f,
+                "not ended after {after:?}: {} of {} requests have",
+                status.ended, status.requests
+            ),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for WaitError {}
+
+/// Why [`crate::Batch::wait_released`] has no proof that everything has let go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// No proof came in time. It may still come: wait again. Memory that is held must not be used.
+    TimedOut {
+        /// How long was waited.
+        after: Duration,
+        /// Requests whose memory on this side may still be touched.
+        held: usize,
+        /// Requests, those included, of which something may still happen on either side.
+        unsettled: usize,
+    },
+    /// No proof will come, because the engine has ended, or newer batches needed the place. Memory on this
+    /// side is free; what the peer's holds is unknown for good: write it anew, or give it up.
+    Unprovable {
+        /// Requests that are unsettled.
+        requests: usize,
+    },
+    /// This process was forked from the one whose batch it is: only that one can wait for it.
+    Forked,
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut {
+                after,
+                held,
+                unsettled,
+            } => write!(
+                f,
+                "after {after:?}, {unsettled} requests are not settled, {held} of them hold memory here"
+            ),
+            Self::Unprovable { requests } => write!(
+                f,
+                "{requests} requests are not settled, and no proof will come"
+            ),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for ReleaseError {}
+
+/// What is said to a forked child.
+const FORKED: &str =
+    "it belongs to the process that this one was forked from; make an engine in this process";

@@ -27,13 +27,17 @@
 //! order: that is core's.
 
 mod batch;
+mod completion;
 mod config;
 mod engine;
 mod errand;
 mod error;
 mod fabric;
+mod followers;
+mod fork;
 mod listen;
 mod peers;
+mod queue;
 mod reception;
 mod rows;
 mod segments;
@@ -49,8 +53,11 @@ pub use polyrail_core::work::{Cause, Op};
 pub use polyrail_transport::fault::Faults;
 pub use polyrail_transport::memory::{Access, Region};
 
-pub use batch::{Batch, WaitTimeout};
+pub use batch::Batch;
+pub use completion::{Completion, CompletionQueue};
 pub use config::Config;
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
-pub use error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
+pub use error::{
+    CallError, EngineError, OpenError, RegisterError, ReleaseError, SubmitError, WaitError,
+};
 pub use segments::SegmentId;

@@ -11,3 +11,4 @@ mod room;
 mod shutdown;
 mod silence;
 mod transfers;
+mod waiting;
