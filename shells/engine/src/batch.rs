@@ -8,10 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use polyrail_control::plane::Plane;
 use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::work::Cause;
 
+use crate::delivery::{Delivery, Outgoing, Slip};
 use crate::error::{ReleaseError, WaitError};
 use crate::followers::Followers;
 use crate::fork::Owned;
@@ -49,6 +51,8 @@ pub(crate) struct Shared {
     done: Condvar,
     /// The local segments of its requests, in order: what unregistering looks at.
     holds: Vec<Arc<LocalSegment>>,
+    /// What tells of its notification, if it carries one.
+    slip: Option<Owned<Slip>>,
 }
 
 struct State {
@@ -61,6 +65,8 @@ struct State {
     /// Nothing more will be told: what is open now stays so.
     closed: bool,
     followers: Followers,
+    /// Sent when it has ended well.
+    notification: Option<Outgoing>,
 }
 
 const PENDING: Report = Report {
@@ -99,13 +105,25 @@ impl Shared {
             reports,
             closed: false,
             followers: Followers::default(),
+            notification: None,
         };
         Self {
             row,
             state: Mutex::new(state),
             done: Condvar::new(),
             holds: Vec::new(),
+            slip: None,
         }
+    }
+
+    /// The same, with something to tell the peer when it has ended well.
+    pub(crate) fn notifying(mut self, notification: Outgoing) -> Self {
+        self.slip = Some(Owned::new(notification.slip().clone()));
+        self.state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .notification = Some(notification);
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -208,6 +226,7 @@ impl Shared {
         let ended = Ended {
             report: state.report(),
             followers: std::mem::take(&mut state.followers),
+            notification: state.notification.take(),
         };
         drop(state);
         self.done.notify_all();
@@ -220,11 +239,15 @@ impl Shared {
 pub(crate) struct Ended {
     report: BatchReport,
     followers: Followers,
+    notification: Option<Outgoing>,
 }
 
 impl Ended {
-    /// Tells them. No lock may be held: they are the program's, and may do anything.
-    pub(crate) fn tell(self) {
+    /// Tells the peer, then them. No lock may be held: they are the program's, and may do anything.
+    pub(crate) fn tell(self, plane: &Plane) {
+        if let Some(notification) = self.notification {
+            notification.follow(self.report.status, plane);
+        }
         self.followers.tell(self.report);
     }
 }
@@ -361,6 +384,11 @@ impl Batch {
         let report = state.report();
         drop(state);
         callback(report);
+    }
+
+    /// What becomes of the notification that it carries; `None`: it carries none.
+    pub fn delivery(&self) -> Option<Delivery> {
+        self.shared.slip.clone().map(Delivery::new)
     }
 
     /// Stops sending what has not been sent. Requests that have not ended end soon, as `Cancelled`, or as

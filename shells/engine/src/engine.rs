@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS};
 use polyrail_control::plane::{AskError, ConnectError, Introduction, Plane, PlaneConfig};
 use polyrail_core::orchestrator::Config as CoreConfig;
 use polyrail_core::plan::Plan;
@@ -24,11 +25,13 @@ use polyrail_transport::{Endpoint, RemoteRegion, Transport};
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
+use crate::delivery::{Delivery, Outbox, Outgoing};
 use crate::errand::{self, Errand};
-use crate::error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
+use crate::error::{CallError, EngineError, NotifyError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
 use crate::fork::Owned;
 use crate::listen::{self, Listening};
+use crate::notification::{Desk, Inbox, Notifications};
 use crate::peers::{Peer, Peers};
 use crate::reception::Reception;
 use crate::rows::NoRow;
@@ -121,6 +124,8 @@ pub(crate) struct Inner {
     /// Held while a session is made, so that a peer is not dialed twice.
     dialing: Mutex<()>,
     plans: Mutex<PlanIds>,
+    outbox: Arc<Outbox>,
+    desk: Owned<Desk>,
     errands: Sender<Errand>,
     errand_runner: Mutex<Option<errand::Runner>>,
     closing: AtomicBool,
@@ -182,11 +187,13 @@ impl Engine {
         let posts =
             worker::posts(config.worker_count()).map_err(system("create a worker's post box"))?;
         let (errands, errand_queue) = channel();
+        let inbox = Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?);
         let reception = Reception {
             segments: segments.clone(),
             transport: transport.clone(),
             posts: posts.clone(),
             errands: errands.clone(),
+            inbox: inbox.clone(),
         };
         let described = segments
             .describe(SCRATCH_NAME)
@@ -231,6 +238,10 @@ impl Engine {
                 }
             }
         }
+        let desk = Desk {
+            inbox,
+            plane: plane.clone(),
+        };
         let inner = Arc::new(Inner {
             config,
             calls: hooks.calls,
@@ -245,6 +256,8 @@ impl Engine {
             peers,
             dialing: Mutex::default(),
             plans: Mutex::default(),
+            outbox: Arc::new(Outbox::new()),
+            desk: Owned::new(Arc::new(desk)),
             errands,
             errand_runner: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -403,6 +416,103 @@ impl Engine {
 
     /// Submits requests as one batch, all or nothing. O(1) in their lengths.
     pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
+        self.submit_batch(requests, None)
+    }
+
+    /// Submits requests as one batch, all or nothing, and tells the peer's program `bytes` when it has
+    /// completed: everything that was written is then visible there, and everything that was read has been.
+    /// If it ends otherwise, the peer is told nothing. All requests must be between this engine and the same
+    /// peer.
+    ///
+    /// The batch does not wait for the notification: [`Batch::delivery`] tells what becomes of it. If the peer
+    /// has no room, it stays here, in line with the others to that peer, because the data has gone and cannot
+    /// be taken back. So its place in the line is taken now: there are 16,384 to each peer, and
+    /// [`SubmitError::Full`] when they are in use. Notifications to one peer arrive in the order in which
+    /// their batches completed and [`Self::notify`] was called.
+    pub fn submit_notifying(
+        &self,
+        requests: &[Request],
+        bytes: &[u8],
+    ) -> Result<Batch, SubmitError> {
+        if !self.inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
+        let length = bytes.len();
+        if length > NOTIFICATION_BYTES_MAX {
+            return Err(SubmitError::NotificationSize { bytes: length });
+        }
+        let Some(peer) = self.one_peer(requests)? else {
+            return self.submit_batch(requests, None);
+        };
+        if !self.notifies(peer) {
+            return Err(SubmitError::NotificationUnsupported);
+        }
+        let notification = Outgoing::new(&self.inner.outbox, peer, bytes);
+        let notification = notification.ok_or(SubmitError::Full)?;
+        self.submit_batch(requests, Some(notification))
+    }
+
+    /// The peer of all requests; `None`: there are none.
+    fn one_peer(&self, requests: &[Request]) -> Result<Option<PeerId>, SubmitError> {
+        let mut known: Option<(SegmentId, PeerId)> = None;
+        for (index, Request { remote, .. }) in requests.iter().enumerate() {
+            if known.is_some_and(|(segment, _)| segment == *remote) {
+                continue;
+            }
+            let segment = *remote;
+            let remote = self.inner.segments.remote(segment);
+            let peer = remote.ok_or(SubmitError::Stale { index, segment })?.peer;
+            if known.is_some_and(|(_, other)| other != peer) {
+                return Err(SubmitError::NotificationPeers { index });
+            }
+            known = Some((segment, peer));
+        }
+        Ok(known.map(|(_, peer)| peer))
+    }
+
+    fn notifies(&self, peer: PeerId) -> bool {
+        lock(&self.inner.peers)
+            .get(peer)
+            .is_some_and(|peer| peer.notifies)
+    }
+
+    /// Tells the program of the peer that owns `remote` something, by itself, at most
+    /// [`NOTIFICATION_BYTES_MAX`](crate::NOTIFICATION_BYTES_MAX) bytes. It gets it once and after what was
+    /// told it before, also if connections are lost meanwhile. Does not wait for batches under way; see
+    /// [`Self::submit_notifying`].
+    pub fn notify(&self, remote: SegmentId, bytes: &[u8]) -> Result<Delivery, NotifyError> {
+        let inner = &self.inner;
+        if !inner.is_ours() {
+            return Err(NotifyError::Forked);
+        }
+        if self.is_closing() {
+            return Err(NotifyError::ShutDown);
+        }
+        let length = bytes.len();
+        if length > NOTIFICATION_BYTES_MAX {
+            return Err(NotifyError::TooLong { bytes: length });
+        }
+        let segment = inner.segments.remote(remote);
+        let peer = segment.ok_or(NotifyError::Stale { segment: remote })?.peer;
+        if !self.notifies(peer) {
+            return Err(NotifyError::Unsupported);
+        }
+        let outgoing = Outgoing::new(&inner.outbox, peer, bytes).ok_or(NotifyError::Full)?;
+        let delivery = Delivery::new(Owned::new(outgoing.slip().clone()));
+        outgoing.send(&inner.plane);
+        Ok(delivery)
+    }
+
+    /// What the programs of peers that opened segments here tell this one.
+    pub fn notifications(&self) -> Notifications {
+        Notifications::new(self.inner.desk.clone())
+    }
+
+    fn submit_batch(
+        &self,
+        requests: &[Request],
+        notification: Option<Outgoing>,
+    ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
         if !inner.is_ours() {
             return Err(SubmitError::Forked);
@@ -427,7 +537,13 @@ impl Engine {
             .inspect_err(|_| post.unreserve(requests.len()))?;
         // Taken only if there is a row for the batch; else they are let go.
         let mut held = Some(held);
-        let make = |row| BatchShared::new(row, held.take().unwrap_or_default());
+        let make = |row| {
+            let batch = BatchShared::new(row, held.take().unwrap_or_default());
+            match notification {
+                Some(notification) => batch.notifying(notification),
+                None => batch,
+            }
+        };
         match post.submit(&submissions, make) {
             Ok(batch) => Ok(Batch::new(batch, post.clone())),
             Err(why) => {
@@ -643,6 +759,7 @@ impl Engine {
             incarnation,
             rails,
             scratch,
+            notifies: met.features & NOTIFICATIONS != 0,
             lost: false,
         };
         self.attach_rails(&peer);
@@ -819,6 +936,7 @@ impl Inner {
             join(thread);
         }
         self.plane.shutdown();
+        self.desk.inbox.close();
         let _ = self.errands.send(Errand::Stop);
         let runner = lock(&self.errand_runner).take();
         if let Some(runner) = runner {

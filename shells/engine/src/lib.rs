@@ -23,12 +23,14 @@
 //!
 //! The parts: `engine` is what a program holds; `worker` drives one `Orchestrator` of `polyrail-core` by its
 //! contract; `peers` keeps sessions and rails, `segments` memory, `batch` what is waited for; `reception`
-//! answers what peers ask; `errand` runs what may block. None of them decides about health, credits or
+//! answers what peers ask; `errand` runs what may block; `followers` and `completion` tell of ends, `delivery`
+//! and `notification` carry what programs tell each other; `fork` keeps children out. None of them decides about health, credits or
 //! order: that is core's.
 
 mod batch;
 mod completion;
 mod config;
+mod delivery;
 mod engine;
 mod errand;
 mod error;
@@ -36,6 +38,7 @@ mod fabric;
 mod followers;
 mod fork;
 mod listen;
+mod notification;
 mod peers;
 mod queue;
 mod reception;
@@ -43,6 +46,7 @@ mod rows;
 mod segments;
 mod worker;
 
+pub use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 pub use polyrail_core::batch::BatchReport as BatchStatus;
 pub use polyrail_core::rail::health::RailState;
 pub use polyrail_core::rail::select::Policy;
@@ -56,8 +60,11 @@ pub use polyrail_transport::memory::{Access, Region};
 pub use batch::Batch;
 pub use completion::{Completion, CompletionQueue};
 pub use config::Config;
+pub use delivery::{Delivery, DeliveryStatus};
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
 pub use error::{
-    CallError, EngineError, OpenError, RegisterError, ReleaseError, SubmitError, WaitError,
+    CallError, DeliveryError, EngineError, NotifyError, OpenError, ReceiveError, RegisterError,
+    ReleaseError, SubmitError, WaitError,
 };
+pub use notification::{Notification, Notifications};
 pub use segments::SegmentId;

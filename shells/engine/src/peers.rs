@@ -53,6 +53,8 @@ pub(crate) struct Peer {
     pub(crate) rails: Vec<PeerRail>,
     /// What probes write to.
     pub(crate) scratch: SegmentId,
+    /// It understands notifications.
+    pub(crate) notifies: bool,
     /// Another process answers at its address now; nothing will come of this peer any more.
     pub(crate) lost: bool,
 }

@@ -98,7 +98,6 @@ impl<T> EventQueue<T> {
         Some(item)
     }
 
-    #[cfg(test)]
     /// Nothing will come any more: nobody has to wait once it is empty.
     pub(crate) fn close(&self) {
         self.state().closed = true;

@@ -488,7 +488,7 @@ impl Loop<'_> {
             batches.keep(row);
         }
         drop(batches);
-        ended.tell();
+        ended.tell(&self.plane);
     }
 
     fn settle(&mut self, tag: u64) {
@@ -709,7 +709,7 @@ impl Drop for Loop<'_> {
             let open = self.open.get(usize::from(row.index));
             let open = open.filter(|open| open.row == row);
             let ended = batch.abandon(open.map_or(0, |open| open.requests.len()));
-            ended.tell();
+            ended.tell(&self.plane);
         }
     }
 }

@@ -7,6 +7,7 @@ use polyrail_core::time::Duration;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
+use super::Notifier;
 use super::mailbox::{Command, Mailbox, Pending};
 use super::question::send;
 use super::reactor::Context;
@@ -34,6 +35,8 @@ struct Session {
     /// Fences that the engine works on, with the connections that wait for the answer.
     fences: HashMap<(LaneId, Epoch), BTreeSet<Key>>,
     call: Call,
+    /// The last notification that was taken.
+    notified: u64,
 }
 
 /// The last call of a session, so that each is carried out once.
@@ -123,6 +126,7 @@ impl Target {
             connections: BTreeSet::from([key]),
             fences: HashMap::new(),
             call: Call::None,
+            notified: 0,
         };
         self.sessions.insert(id, session);
         self.admit(ctx, wires, key, id);
@@ -231,8 +235,24 @@ impl Target {
                     session.call(ctx, id, key, number, method, body);
                 }
             }
+            Frame::Notify { number, body } => session.notify(ctx, wires, id, key, number, body),
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => {}
+        }
+    }
+
+    /// The program has taken notifications: a session that had to wait may go on. It is told over all its
+    /// connections, and asks again by itself if none of them gets through.
+    pub(super) fn handle_notification_room(&mut self, wires: &mut Wires, id: SessionId) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let frame = Frame::Notified {
+            number: session.notified,
+            room: true,
+        };
+        for key in &session.connections {
+            send(wires, *key, &frame);
         }
     }
 
@@ -442,6 +462,35 @@ impl Session {
             body,
             Box::new(move |result| pending.answer(result)),
         );
+    }
+
+    /// A notification. One that was taken before is confirmed again; one that does not follow the last comes
+    /// again, after those that are missing.
+    fn notify(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: SessionId,
+        key: Key,
+        number: u64,
+        body: Vec<u8>,
+    ) {
+        if number > self.notified + 1 {
+            return;
+        }
+        let from = Notifier {
+            session: id,
+            name: &self.name,
+            incarnation: self.incarnation,
+        };
+        let is_new = number > self.notified;
+        let room = !is_new || ctx.handler.notify(&from, body);
+        self.notified += u64::from(is_new && room);
+        let frame = Frame::Notified {
+            number: self.notified,
+            room,
+        };
+        send(wires, key, &frame);
     }
 
     fn forget_connection(&mut self, key: Key) {

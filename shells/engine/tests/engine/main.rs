@@ -5,6 +5,7 @@ mod cancel;
 mod errors;
 mod faults;
 mod fixture;
+mod notifications;
 mod registration;
 mod restart;
 mod room;
