@@ -200,6 +200,15 @@ impl Held {
     }
 }
 
+/// Ends what waits for it, however its test ends.
+struct StopsOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopsOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 fn is<T, E: PartialEq>(result: Result<T, E>, expected: E) -> bool {
     result.err() == Some(expected)
 }
@@ -298,8 +307,8 @@ fn a_child_of_a_busy_parent_finds_no_lock_in_its_way() {
                 }
             });
         }
+        let _stops = StopsOnDrop(&stop);
         let lines: Vec<_> = (0..40).map(|_| forked(|| held.is_refused())).collect();
-        stop.store(true, SeqCst);
         assert!(lines.iter().all(|line| *line == 0), "{lines:?}");
     });
     held.queue.add(&held.ended, 0);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail::{
     Batch, BatchStatus, CompletionQueue, Config, Engine, Local, Op, ReleaseError, Remote, Request,
@@ -396,9 +396,11 @@ fn released_is_waited_for_until_the_peer_has_proved_it() {
         }
     );
     thread::scope(|scope| {
+        let start = Instant::now();
         let waiter = scope.spawn(|| batch.wait_released(PATIENCE));
         far.link.restore();
         let status = waiter.join().unwrap().unwrap();
+        assert!(start.elapsed() < PATIENCE / 2, "nobody woke it");
         // What was said once stays said; the report tells the rest.
         assert_eq!(status.status, Status::Indeterminate);
     });
@@ -417,8 +419,12 @@ fn nobody_waits_for_proof_that_cannot_come() {
         let waiter = scope.spawn(|| batch.wait_released(PATIENCE));
         assert_eq!(ended(&batch).status, Status::Indeterminate);
         far.initiator.shutdown();
+        let start = Instant::now();
         let error = waiter.join().unwrap().unwrap_err();
+        assert!(start.elapsed() < PATIENCE / 2, "nobody woke it");
         assert_eq!(error, ReleaseError::Unprovable { requests: 1 });
     });
-    assert!(batch.wait_released(PATIENCE).is_err(), "at once");
+    let start = Instant::now();
+    assert!(batch.wait_released(PATIENCE).is_err());
+    assert!(start.elapsed() < PATIENCE / 2, "it waited in vain");
 }
