@@ -16,8 +16,11 @@ use crate::process::Process;
 /// The version this build speaks. A different one is refused with both numbers in the error.
 pub const PROTOCOL_VERSION: u16 = 1;
 
-/// Feature bits this build offers. What both ends offer is in force. None is defined yet.
-pub const FEATURES: u64 = 0;
+/// The feature bit of [`Frame::Notify`] and [`Frame::Notified`].
+pub const NOTIFICATIONS: u64 = 1;
+
+/// Feature bits this build offers. What both ends offer is in force.
+pub const FEATURES: u64 = NOTIFICATIONS;
 
 /// The largest frame, without its length.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
@@ -27,6 +30,9 @@ pub const GREETING_BYTES: usize = 20;
 
 /// The longest name of an engine or a segment, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+
+/// The longest body of a notification.
+pub const NOTIFICATION_BYTES_MAX: usize = 1024;
 
 /// What an idle [`Decoder`] may keep allocated.
 const IDLE_BYTES_MAX: usize = 4096;
@@ -234,6 +240,22 @@ pub enum Frame {
     },
     /// Either, once a control connection is open: this is my process, should it be one that you can see.
     Process(Process),
+    /// Initiator: tell your program this. Notifications of a session are numbered from 1; each number is
+    /// taken once, and only after the one before it. Needs the feature [`NOTIFICATIONS`].
+    Notify {
+        /// The notification's number.
+        number: u64,
+        /// At most [`NOTIFICATION_BYTES_MAX`] bytes.
+        body: Vec<u8>,
+    },
+    /// Target: this far they have been taken. Needs the feature [`NOTIFICATIONS`].
+    Notified {
+        /// The last that was taken; 0: none.
+        number: u64,
+        /// Whether there is room for the next; if not, it is to be sent again, after another of these with
+        /// `true`, or in a while.
+        room: bool,
+    },
 }
 
 impl Frame {
@@ -255,6 +277,8 @@ impl Frame {
             Self::Goodbye => "Goodbye",
             Self::SessionUnknown { .. } => "SessionUnknown",
             Self::Process(_) => "Process",
+            Self::Notify { .. } => "Notify",
+            Self::Notified { .. } => "Notified",
         }
     }
 }
@@ -466,7 +490,7 @@ pub(crate) mod tests {
 
     impl Arbitrary for Frame {
         fn arbitrary(g: &mut Gen) -> Self {
-            match u8::arbitrary(g) % 15 {
+            match u8::arbitrary(g) % 17 {
                 0 => Self::Hello {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
@@ -529,7 +553,15 @@ pub(crate) mod tests {
                     work_bytes_max: u32::arbitrary(g),
                 },
                 12 => Self::Goodbye,
-                13 => Self::SessionUnknown {
+                13 => Self::Notify {
+                    number: u64::arbitrary(g),
+                    body: Vec::arbitrary(g),
+                },
+                14 => Self::Notified {
+                    number: u64::arbitrary(g),
+                    room: bool::arbitrary(g),
+                },
+                15 => Self::SessionUnknown {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
                 },

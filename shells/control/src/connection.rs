@@ -18,8 +18,9 @@ use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::SessionId;
 
 use crate::codec::{
-    self, CodecError, Decoder, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX, PROTOCOL_VERSION,
-    Purpose, Refusal, SegmentDescriptor, TransportOffer,
+    self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX,
+    NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PROTOCOL_VERSION, Purpose, Refusal, SegmentDescriptor,
+    TransportOffer,
 };
 
 /// Bytes that may wait to be written. A peer that lets more pile up is given up.
@@ -120,6 +121,11 @@ pub enum Ended {
         /// Its length.
         bytes: usize,
     },
+    /// A notification longer than [`NOTIFICATION_BYTES_MAX`].
+    NotificationTooLong {
+        /// Its length.
+        bytes: usize,
+    },
     /// The peer said no.
     Refused {
         /// Which no.
@@ -166,6 +172,10 @@ impl fmt::Display for Ended {
             Self::NameTooLong { bytes } => {
                 write!(f, "name of {bytes} bytes; {NAME_BYTES_MAX} is the limit")
             }
+            Self::NotificationTooLong { bytes } => write!(
+                f,
+                "notification of {bytes} bytes; {NOTIFICATION_BYTES_MAX} is the limit"
+            ),
             Self::Refused { reason, text } => {
                 write!(f, "refused: {reason}: {}", text.escape_debug())
             }
@@ -221,6 +231,8 @@ pub struct Connection {
     role: Role,
     /// What it is for, as the initiator greeted.
     purpose: Purpose,
+    /// What both ends offer.
+    features: u64,
     state: State,
     decoder: Decoder,
     /// What is to be written, from `sent` on.
@@ -257,6 +269,7 @@ impl Connection {
             config,
             role,
             purpose: Purpose::Control,
+            features: 0,
             state: State::Greeting { by },
             decoder: Decoder::default(),
             out: Vec::new(),
@@ -390,6 +403,11 @@ impl Connection {
         self.leave(now, &Frame::Goodbye);
     }
 
+    /// The feature bits in force: what both ends offer, once the peer has greeted.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
     /// Whether frames can be sent.
     pub fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
@@ -444,6 +462,7 @@ impl Connection {
 
     fn handle_greeting(&mut self, by: Instant, greeting: Greeting) -> Result<(), Ended> {
         self.purpose = greeting.purpose;
+        self.features = greeting.features & FEATURES;
         greeting.check_version().map_err(Ended::Codec)?;
         match (self.role, self.purpose) {
             (Role::Target, Purpose::Control) => self.greet(),
@@ -547,11 +566,22 @@ impl Connection {
                 Role::Initiator,
                 frame @ (Frame::Description { .. } | Frame::Fenced { .. } | Frame::Answer { .. }),
             ) => Ok(Event::Frame(frame)),
+            (Role::Target, Frame::Notify { number, body }) if self.has(NOTIFICATIONS) => {
+                check_notification(&body)?;
+                Ok(Event::Frame(Frame::Notify { number, body }))
+            }
+            (Role::Initiator, frame @ Frame::Notified { .. }) if self.has(NOTIFICATIONS) => {
+                Ok(Event::Frame(frame))
+            }
             (_, Frame::Goodbye) => Err(Ended::Goodbye),
             (_, Frame::Refused { reason, text }) => Err(refused(reason, &text)),
             (Role::Target, other) => Err(unexpected(&other, "a question")),
             (Role::Initiator, other) => Err(unexpected(&other, "an answer")),
         }
+    }
+
+    fn has(&self, feature: u64) -> bool {
+        self.features & feature != 0
     }
 
     /// A target that beats more rarely than we do may be silent for longer.
@@ -604,7 +634,8 @@ impl Connection {
             Ended::Codec(_)
             | Ended::Unexpected { .. }
             | Ended::LaneBytes { .. }
-            | Ended::NameTooLong { .. } => Some(Refusal::Protocol),
+            | Ended::NameTooLong { .. }
+            | Ended::NotificationTooLong { .. } => Some(Refusal::Protocol),
             _ => None,
         };
         match refusal {
@@ -681,6 +712,14 @@ fn check_name(name: &str) -> Result<(), Ended> {
     let bytes = name.len();
     if bytes > NAME_BYTES_MAX {
         return Err(Ended::NameTooLong { bytes });
+    }
+    Ok(())
+}
+
+fn check_notification(body: &[u8]) -> Result<(), Ended> {
+    let bytes = body.len();
+    if bytes > NOTIFICATION_BYTES_MAX {
+        return Err(Ended::NotificationTooLong { bytes });
     }
     Ok(())
 }
@@ -930,6 +969,22 @@ mod tests {
                 Frame::Fence { lane: 1, epoch: 1 },
             ),
             (
+                "a notification from a target",
+                false,
+                Frame::Notify {
+                    number: 1,
+                    body: vec![],
+                },
+            ),
+            (
+                "an initiator that confirms a notification",
+                true,
+                Frame::Notified {
+                    number: 1,
+                    room: true,
+                },
+            ),
+            (
                 "LaneReady on a control connection",
                 false,
                 Frame::LaneReady {
@@ -964,6 +1019,53 @@ mod tests {
                 ),
                 "{name}: {told:?}"
             );
+        }
+    }
+
+    #[test]
+    fn notifications_need_the_feature_on_both_sides_and_have_a_size() {
+        let notify = |bytes| Frame::Notify {
+            number: 1,
+            body: vec![0; bytes],
+        };
+        // (name, the peer's features, bytes, what comes of it)
+        let cases = [
+            (
+                "both have it",
+                u64::MAX,
+                NOTIFICATION_BYTES_MAX,
+                Ok(NOTIFICATIONS),
+            ),
+            ("the peer does not", !NOTIFICATIONS, 1, Err("expected")),
+            (
+                "too long",
+                u64::MAX,
+                NOTIFICATION_BYTES_MAX + 1,
+                Err("1025"),
+            ),
+        ];
+        for (name, features, bytes, outcome) in cases {
+            let mut target = Connection::inbound(ms(0), CONFIG);
+            let greeting = Greeting {
+                features,
+                ..Greeting::ours(Purpose::Control)
+            };
+            target.handle_bytes(ms(0), &greeting.encode());
+            target.handle_bytes(ms(0), &bytes_of(&[hello_frame()]));
+            assert_eq!(events(&mut target, ms(0)), [Event::Hello(hello())]);
+            target.welcome(ms(0), welcome());
+            target.handle_bytes(ms(0), &bytes_of(&[notify(bytes)]));
+            let told = events(&mut target, ms(0));
+            match (&told[..], outcome) {
+                ([Event::Frame(frame)], Ok(features)) => {
+                    assert_eq!((frame, target.features()), (&notify(bytes), features));
+                }
+                ([Event::Ended(why)], Err(text)) => {
+                    assert!(why.to_string().contains(text), "{name}: {why}");
+                    assert!(target.is_draining(), "{name}: the peer is told");
+                }
+                _ => panic!("{name}: {told:?}"),
+            }
         }
     }
 

@@ -5,6 +5,9 @@
 //! answered soon is asked again on the next one. A connection on which nothing is heard for a while is
 //! closed and built anew, for as long as the session is wanted.
 //!
+//! Notifications are confirmed by number and sent again until they are, so that each arrives once and in
+//! order, whatever happens to connections, as long as the session lives.
+//!
 //! The target carries a call out once however often it is asked, and says that it does not know a session
 //! only when everything that belonged to it has ended: the initiator takes that for proof.
 //!
@@ -17,6 +20,7 @@
 mod error;
 mod initiator;
 mod mailbox;
+mod notification;
 mod peer;
 mod question;
 mod reactor;
@@ -40,8 +44,12 @@ use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 pub use self::error::{AskError, ConnectError, Ends, SessionLoss};
 use self::mailbox::{Asker, Command, Mailbox};
+use self::notification::Notification;
+pub use self::notification::{Delivery, DeliveryAnswer};
 use self::reactor::Reactor;
-use crate::codec::{FRAME_BYTES_MAX, NAME_BYTES_MAX, SegmentDescriptor, TransportOffer};
+use crate::codec::{
+    FRAME_BYTES_MAX, NAME_BYTES_MAX, NOTIFICATION_BYTES_MAX, SegmentDescriptor, TransportOffer,
+};
 use crate::process::Process;
 
 /// The longest body of a call and of its answer: what a frame leaves after the numbers around it.
@@ -184,6 +192,10 @@ pub trait Handler: Send + Sync {
     /// Target: carry out a peer's call. Called once per call, and one at a time per session.
     fn call(&self, session: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer);
 
+    /// Target: a notification of the session's program for ours, in order and once. `false`: there is no room.
+    /// It then comes again after [`Plane::notification_room`], or in a while.
+    fn notify(&self, from: &Notifier<'_>, body: Vec<u8>) -> bool;
+
     /// Target: the session is over; no lane of it is handed over any more. Retire it in all transports, then
     /// answer. Only from then on is the session unknown to those who ask, which to them is proof.
     fn session_ended(&self, session: SessionId, retired: RetireAnswer);
@@ -197,6 +209,17 @@ pub trait Handler: Send + Sync {
     /// Initiator: the session is over, because the peer does not know it or has ended. It is forgotten here
     /// too, as by [`Plane::disconnect`]; [`Plane::connect`] asks for a new one.
     fn session_lost(&self, peer: PeerId, why: SessionLoss);
+}
+
+/// Whose notification it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Notifier<'a> {
+    /// The session that it came in.
+    pub session: SessionId,
+    /// What the peer calls itself.
+    pub name: &'a str,
+    /// Drawn at random when the peer's process started.
+    pub incarnation: u64,
 }
 
 /// What a peer says of itself when it lets us in.
@@ -214,6 +237,8 @@ pub struct Introduction {
     pub transports: Vec<TransportOffer>,
     /// Memory that probes may write to.
     pub scratch: SegmentDescriptor,
+    /// Feature bits in force: [`crate::codec::NOTIFICATIONS`] and whatever else both ends offer.
+    pub features: u64,
 }
 
 impl Introduction {
@@ -363,6 +388,26 @@ impl Plane {
             body,
             asker,
         })
+    }
+
+    /// Tells a peer's program something, after what was told it before: once, or never if the session ends.
+    /// Does not block; `answer` is called once, when it is known what became of it. At most
+    /// [`NOTIFICATION_BYTES_MAX`] bytes, and only to a peer with the feature; otherwise it is `Undelivered`.
+    pub fn notify(&self, peer: PeerId, body: Vec<u8>, answer: DeliveryAnswer) {
+        let bytes = body.len();
+        let notification = Notification::new(body, answer);
+        if bytes <= NOTIFICATION_BYTES_MAX {
+            self.inner
+                .mailbox
+                .post(Command::Notify { peer, notification });
+        }
+    }
+
+    /// Target: there is room again for the notifications of a session that there was none for.
+    pub fn notification_room(&self, session: SessionId) {
+        self.inner
+            .mailbox
+            .post(Command::NotificationRoom { session });
     }
 
     fn ask<T>(

@@ -1,48 +1,47 @@
 //! Batches as the program holds them.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use polyrail_control::plane::Plane;
 use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::work::Cause;
 
+use crate::delivery::{Delivery, Outgoing, Slip};
+use crate::error::{ReleaseError, WaitError};
+use crate::followers::Followers;
+use crate::fork::Owned;
 use crate::rows::RowId;
 use crate::segments::LocalSegment;
 use crate::worker::Post;
 
-/// A batch that was submitted. Dropping it changes nothing: the requests go on.
-#[derive(Clone)]
+/// A batch that was submitted. Clones are handles of the same one; dropping them changes nothing: the requests
+/// go on.
+///
+/// There are five ways to learn that it has ended. Each tells once per batch and handle, all can be used
+/// together, and what is not used costs nothing:
+///
+/// * [`Self::wait`] blocks;
+/// * `batch.await`: a handle is a [`Future`] for any executor; it is woken, it does not poll;
+/// * a [`CompletionQueue`](crate::CompletionQueue) has a descriptor for the program's own event loop;
+/// * [`Self::on_done`] calls the program;
+/// * [`Self::status`] looks.
+///
+/// In a forked child a batch of the parent's is of no use: [`Self::wait`] and [`Self::wait_released`] are
+/// errors, [`Self::status`] and `.await` say `Indeterminate` for one that had not ended, [`Self::report`]
+/// gives nothing, and the rest does nothing.
 pub struct Batch {
-    shared: Arc<Shared>,
-    post: Arc<Post>,
+    shared: Owned<Shared>,
+    post: Owned<Post>,
+    /// Where the waker of this handle is, once it has been awaited.
+    waker: Option<usize>,
 }
-
-/// It has not ended in time. It goes on, and can be waited for again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WaitTimeout {
-    /// How long was waited.
-    pub after: Duration,
-    /// How it stood then.
-    pub status: BatchReport,
-}
-
-impl fmt::Display for WaitTimeout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BatchReport {
-            ended, requests, ..
-        } = self.status;
-        write!(
-            f,
-            "not ended after {:?}: {ended} of {requests} requests have",
-            self.after
-        )
-    }
-}
-
-impl std::error::Error for WaitTimeout {}
 
 /// What a batch's handles and its worker share.
 pub(crate) struct Shared {
@@ -52,6 +51,8 @@ pub(crate) struct Shared {
     done: Condvar,
     /// The local segments of its requests, in order: what unregistering looks at.
     holds: Vec<Arc<LocalSegment>>,
+    /// What tells of its notification, if it carries one.
+    slip: Option<Owned<Slip>>,
 }
 
 struct State {
@@ -59,6 +60,13 @@ struct State {
     status: Status,
     counters: Counters,
     reports: Vec<Report>,
+    /// Requests whose memory is held or whose peer's side is not settled, those not ended included.
+    open: u32,
+    /// Nothing more will be told: what is open now stays so.
+    closed: bool,
+    followers: Followers,
+    /// Sent when it has ended well.
+    notification: Option<Outgoing>,
 }
 
 const PENDING: Report = Report {
@@ -93,14 +101,29 @@ impl Shared {
         let state = State {
             status: Status::Pending,
             counters,
+            open: reports.iter().filter(|report| is_open(report)).count() as u32,
             reports,
+            closed: false,
+            followers: Followers::default(),
+            notification: None,
         };
         Self {
             row,
             state: Mutex::new(state),
             done: Condvar::new(),
             holds: Vec::new(),
+            slip: None,
         }
+    }
+
+    /// The same, with something to tell the peer when it has ended well.
+    pub(crate) fn notifying(mut self, notification: Outgoing) -> Self {
+        self.slip = Some(Owned::new(notification.slip().clone()));
+        self.state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .notification = Some(notification);
+        self
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -111,8 +134,9 @@ impl Shared {
     pub(crate) fn record(&self, index: usize, report: Report) {
         let mut state = self.state();
         if let Some(row) = state.reports.get_mut(index) {
-            *row = report;
+            let was_open = is_open(&std::mem::replace(row, report));
             state.counters.end(&report);
+            state.close_one(was_open && !is_open(&report));
         }
         drop(state);
         // Memory that somebody may still touch stays registered until that is known to be over.
@@ -127,11 +151,17 @@ impl Shared {
         let Some(report) = state.reports.get_mut(index) else {
             return;
         };
+        let was_open = is_open(report);
         let held = std::mem::replace(&mut report.local, Local::Released) == Local::Held;
         report.remote = Remote::Settled;
+        state.close_one(was_open);
+        let over = state.is_over();
         drop(state);
         if held {
             self.release(index);
+        }
+        if over {
+            self.done.notify_all();
         }
     }
 
@@ -143,12 +173,13 @@ impl Shared {
 
     /// Whether it has ended and nothing of it is open any more.
     pub(crate) fn is_over(&self) -> bool {
-        let state = self.state();
-        state.status != Status::Pending
-            && state
-                .reports
-                .iter()
-                .all(|report| (report.local, report.remote) == (Local::Released, Remote::Settled))
+        self.state().is_over()
+    }
+
+    /// Nothing more will be told of it: whoever waits for proof waits in vain.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
+        self.done.notify_all();
     }
 
     /// Whether memory on this side may still be touched on its behalf.
@@ -160,12 +191,10 @@ impl Shared {
     /// The worker ends, perhaps before the batch does. Of the requests that have not been reported, the
     /// first `begun` are unknown for good, and the others never began. All memory on this side is free,
     /// because the transports end with the worker.
-    pub(crate) fn abandon(&self, begun: usize) {
+    pub(crate) fn abandon(&self, begun: usize) -> Ended {
         let mut state = self.state();
         let State {
-            status,
-            counters,
-            reports,
+            counters, reports, ..
         } = &mut *state;
         for (index, report) in reports.iter_mut().enumerate() {
             let pending = report.status == Status::Pending;
@@ -182,21 +211,78 @@ impl Shared {
                 self.release(index);
             }
         }
-        *status = counters.report().status;
-        drop(state);
-        self.done.notify_all();
+        state.open = state.reports.iter().filter(|r| is_open(r)).count() as u32;
+        state.closed = true;
+        self.end(state)
     }
 
-    /// All requests have ended.
-    pub(crate) fn finish(&self) {
-        let mut state = self.state();
+    /// All requests have ended. Whoever blocks is woken; the others are told by the answer.
+    pub(crate) fn finish(&self) -> Ended {
+        self.end(self.state())
+    }
+
+    fn end(&self, mut state: MutexGuard<'_, State>) -> Ended {
         state.status = state.counters.report().status;
+        let ended = Ended {
+            report: state.report(),
+            followers: std::mem::take(&mut state.followers),
+            notification: state.notification.take(),
+        };
         drop(state);
         self.done.notify_all();
+        ended
     }
 }
 
+/// A batch has just ended, and its followers do not know yet.
+#[must_use = "followers wait to be told"]
+pub(crate) struct Ended {
+    report: BatchReport,
+    followers: Followers,
+    notification: Option<Outgoing>,
+}
+
+impl Ended {
+    /// Tells the peer, then them. No lock may be held: they are the program's, and may do anything.
+    pub(crate) fn tell(self, plane: &Plane) {
+        if let Some(notification) = self.notification {
+            notification.follow(self.report.status, plane);
+        }
+        self.followers.tell(self.report);
+    }
+}
+
+/// Whether something of the request can still move, or nobody knows.
+fn is_open(report: &Report) -> bool {
+    (report.local, report.remote) != (Local::Released, Remote::Settled)
+}
+
 impl State {
+    fn close_one(&mut self, closed: bool) {
+        self.open -= u32::from(closed);
+    }
+
+    /// Whether it has ended and nothing of it is open any more.
+    fn is_over(&self) -> bool {
+        self.status != Status::Pending && self.open == 0
+    }
+
+    /// What keeps it from being over.
+    fn openness(&self, after: Duration) -> ReleaseError {
+        let held = self.reports.iter().filter(|r| r.local == Local::Held);
+        let held = held.count();
+        match self.closed {
+            true => ReleaseError::Unprovable {
+                requests: self.open as usize,
+            },
+            false => ReleaseError::TimedOut {
+                after,
+                held,
+                unsettled: self.open as usize,
+            },
+        }
+    }
+
     /// The batch at a glance. It counts as ended only once its worker has said so.
     fn report(&self) -> BatchReport {
         BatchReport {
@@ -208,25 +294,69 @@ impl State {
 
 impl Batch {
     pub(crate) fn new(shared: Arc<Shared>, post: Arc<Post>) -> Self {
-        Self { shared, post }
+        Self {
+            shared: Owned::new(shared),
+            post: Owned::new(post),
+            waker: None,
+        }
     }
 
     /// How it stands. O(1), whatever its size.
     pub fn status(&self) -> BatchReport {
-        self.shared.state().report()
+        match self.shared.is_ours() {
+            true => self.shared.state().report(),
+            false => self.inherited_status(),
+        }
+    }
+
+    /// What a forked child can say. The lock may be held there for ever, by a thread that does not exist.
+    fn inherited_status(&self) -> BatchReport {
+        let nothing = Counters::new(0).report();
+        let known = self.shared.state.try_lock();
+        let mut report = known.map_or(nothing, |state| state.report());
+        if report.status == Status::Pending {
+            report.status = Status::Indeterminate;
+        }
+        report
     }
 
     /// Waits until all requests have ended.
-    pub fn wait(&self, timeout: Duration) -> Result<BatchReport, WaitTimeout> {
+    pub fn wait(&self, timeout: Duration) -> Result<BatchReport, WaitError> {
+        if !self.shared.is_ours() {
+            return Err(WaitError::Forked);
+        }
+        self.wait_for(timeout, |state| state.status != Status::Pending)
+            .map(|state| state.report())
+            .map_err(|state| WaitError::TimedOut {
+                after: timeout,
+                status: state.report(),
+            })
+    }
+
+    /// Waits until all requests have ended, all memory on this side is `Released`, and everything is
+    /// `Settled` on the peer's side. For a batch without an `Indeterminate` request that is when it ends.
+    pub fn wait_released(&self, timeout: Duration) -> Result<BatchReport, ReleaseError> {
+        if !self.shared.is_ours() {
+            return Err(ReleaseError::Forked);
+        }
+        match self.wait_for(timeout, |state| state.is_over() || state.closed) {
+            Ok(state) if state.is_over() => Ok(state.report()),
+            Ok(state) | Err(state) => Err(state.openness(timeout)),
+        }
+    }
+
+    /// Waits until something is so; `Err`: it was not, in time.
+    fn wait_for(
+        &self,
+        timeout: Duration,
+        is_so: impl Fn(&State) -> bool,
+    ) -> Result<MutexGuard<'_, State>, MutexGuard<'_, State>> {
         let start = Instant::now();
         let mut state = self.shared.state();
-        while state.status == Status::Pending {
+        while !is_so(&state) {
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
-                return Err(WaitTimeout {
-                    after: timeout,
-                    status: state.report(),
-                });
+                return Err(state);
             }
             (state, _) = self
                 .shared
@@ -234,20 +364,90 @@ impl Batch {
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        Ok(state.report())
+        Ok(state)
+    }
+
+    /// Calls `callback` once with how the batch ended: at once, on this thread, if it has ended; else when it
+    /// does, on the worker thread that moved it. There it must not block: every transfer of that worker waits
+    /// for it. It may use the engine, submit the next batch for instance, but not wait for one. If it panics
+    /// on the worker thread, that is logged, and nothing else happens.
+    ///
+    /// Callbacks of one batch run in the order in which they were given.
+    pub fn on_done(&self, callback: impl FnOnce(BatchReport) + Send + 'static) {
+        if !self.shared.is_ours() {
+            return;
+        }
+        let mut state = self.shared.state();
+        if state.status == Status::Pending {
+            return state.followers.add(Box::new(callback));
+        }
+        let report = state.report();
+        drop(state);
+        callback(report);
+    }
+
+    /// What becomes of the notification that it carries; `None`: it carries none.
+    pub fn delivery(&self) -> Option<Delivery> {
+        self.shared.slip.clone().map(Delivery::new)
     }
 
     /// Stops sending what has not been sent. Requests that have not ended end soon, as `Cancelled`, or as
     /// `Completed` if all their bytes were on the way.
     pub fn cancel(&self) {
-        self.post.cancel(self.shared.row);
+        if self.shared.is_ours() {
+            self.post.cancel(self.shared.row);
+        }
     }
 
     /// How its `index`-th request stands; `None`: it has fewer. An `Indeterminate` one is brought up to date
-    /// when proof comes later, unless 4,096 newer batches needed its place: `local` and `remote` say what is
-    /// known now.
+    /// when proof comes later, unless 16,384 newer batches needed its place: `local` and `remote` say what is
+    /// known now. [`Self::wait_released`] waits for that.
     pub fn report(&self, index: usize) -> Option<Report> {
+        if !self.shared.is_ours() {
+            return None;
+        }
         self.shared.state().reports.get(index).copied()
+    }
+}
+
+/// Ends when the batch does. Ready for ever after: a handle can be awaited again.
+impl Future for Batch {
+    type Output = BatchReport;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BatchReport> {
+        let Self { shared, waker, .. } = &mut *self;
+        if !shared.is_ours() {
+            return Poll::Ready(self.inherited_status());
+        }
+        let mut state = shared.state();
+        if state.status != Status::Pending {
+            return Poll::Ready(state.report());
+        }
+        let old = state.followers.set_waker(waker, context.waker());
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl Clone for Batch {
+    fn clone(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            post: self.post.clone(),
+            waker: None,
+        }
+    }
+}
+
+impl Drop for Batch {
+    /// Nobody awaits this handle any more.
+    fn drop(&mut self) {
+        let Some(place) = self.waker.filter(|_| self.shared.is_ours()) else {
+            return;
+        };
+        let waker = self.shared.state().followers.take_waker(place);
+        drop(waker);
     }
 }
 

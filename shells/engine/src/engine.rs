@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use polyrail_control::codec::SegmentDescriptor;
+use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS, SegmentDescriptor};
 use polyrail_control::plane::{
     AskError, ConnectError, Introduction, Plane, PlaneConfig, SessionLoss,
 };
@@ -28,11 +28,14 @@ use polyrail_transport::{RemoteRegion, SessionId};
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
+use crate::delivery::{Delivery, Outbox, Outgoing};
 use crate::errand::{self, Errand};
-use crate::error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
+use crate::error::{CallError, EngineError, NotifyError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
+use crate::fork::Owned;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
+use crate::notification::{Desk, Inbox, Notifications};
 use crate::peers::{Peer, Peers};
 use crate::reception::Reception;
 use crate::rows::NoRow;
@@ -100,9 +103,20 @@ pub struct Hooks {
 }
 
 /// An engine. Clones are handles of the same one; the last one dropped shuts it down.
+///
+/// # Fork
+///
+/// An engine belongs to the process that made it. The parent of a `fork` notices nothing. In the child there
+/// are copies of its handles and none of its threads: operations answer `Forked`, what has no error says
+/// nothing, and dropping handles, or ending the process, leaves the parent's connections and waiters alone.
+/// The child can make an engine of its own. Descriptors are close-on-exec, so `fork` and `exec` leave nothing
+/// behind. A child that does not exec keeps the parent's sockets open as long as it lives, so should the
+/// parent die without a word, its peers notice that by silence, not at once. Memory that the program
+/// registered stays what it was for the parent, whose pages the engine goes on using; the child sees its own
+/// copy from the moment of the fork.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    inner: Owned<Inner>,
 }
 
 pub(crate) struct Inner {
@@ -122,6 +136,8 @@ pub(crate) struct Inner {
     /// By address, what is held while a session is made there, so that it is not made twice.
     dialing: Mutex<HashMap<SocketAddr, Arc<Mutex<()>>>>,
     plans: Arc<Mutex<PlanIds>>,
+    outbox: Arc<Outbox>,
+    desk: Owned<Desk>,
     errands: Sender<Errand>,
     errand_runner: Mutex<Option<errand::Runner>>,
     closing: AtomicBool,
@@ -192,11 +208,13 @@ impl Engine {
         let posts =
             worker::posts(config.worker_count()).map_err(system("create a worker's post box"))?;
         let (errands, errand_queue) = channel();
+        let inbox = Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?);
         let reception = Reception {
             segments: segments.clone(),
             transports: transports.clone(),
             posts: posts.clone(),
             errands: errands.clone(),
+            inbox: inbox.clone(),
         };
         let described = segments
             .describe(SCRATCH_NAME)
@@ -247,6 +265,10 @@ impl Engine {
                 }
             }
         }
+        let desk = Desk {
+            inbox,
+            plane: plane.clone(),
+        };
         let inner = Arc::new(Inner {
             config,
             calls: hooks.calls,
@@ -263,11 +285,13 @@ impl Engine {
             peers,
             dialing: Mutex::default(),
             plans: Arc::default(),
+            outbox: Arc::new(Outbox::new()),
+            desk: Owned::new(Arc::new(desk)),
             errands,
             errand_runner: Mutex::default(),
             closing: AtomicBool::new(false),
         });
-        let engine = Self { inner };
+        let engine = Self::from_inner(inner);
         engine.attach_local(scratch);
         let runner = errand::Runner::start(errand_queue, engine.downgrade())
             .map_err(system("start a thread"))?;
@@ -287,6 +311,9 @@ impl Engine {
         bytes: u64,
         access: Access,
     ) -> Result<SegmentId, RegisterError> {
+        if !self.inner.is_ours() {
+            return Err(RegisterError::Forked);
+        }
         check_segment(name, bytes)?;
         let region = Region::allocate(bytes, access)
             .map_err(|source| RegisterError::System { bytes, source })?;
@@ -307,6 +334,9 @@ impl Engine {
         bytes: u64,
         access: Access,
     ) -> Result<SegmentId, RegisterError> {
+        if !self.inner.is_ours() {
+            return Err(RegisterError::Forked);
+        }
         check_segment(name, bytes)?;
         // SAFETY: the caller promises what `Region::new` asks for; `unregister` revokes the region before
         // it returns.
@@ -324,6 +354,9 @@ impl Engine {
     /// Takes a segment back. When it has returned, nothing of this engine touches the memory any more: what
     /// peers still do on it fails on their side.
     pub fn unregister(&self, segment: SegmentId) -> Result<(), RegisterError> {
+        if !self.inner.is_ours() {
+            return Err(RegisterError::Forked);
+        }
         if segment == self.inner.scratch {
             return Err(RegisterError::Stale { segment });
         }
@@ -339,6 +372,9 @@ impl Engine {
 
     /// The memory of a local segment; `None`: there is no such segment (any more).
     pub fn region(&self, segment: SegmentId) -> Option<Arc<Region>> {
+        if !self.inner.is_ours() {
+            return None;
+        }
         self.inner
             .segments
             .local(segment)
@@ -347,11 +383,17 @@ impl Engine {
 
     /// The local segment of this name.
     pub fn local_segment(&self, name: &str) -> Option<SegmentId> {
+        if !self.inner.is_ours() {
+            return None;
+        }
         self.inner.segments.by_name(name)
     }
 
     /// The size of a segment, on either side.
     pub fn segment_bytes(&self, segment: SegmentId) -> Option<u64> {
+        if !self.inner.is_ours() {
+            return None;
+        }
         match self.inner.segments.get(segment)? {
             Segment::Local(local) => Some(local.region.bytes()),
             Segment::Remote(remote) => Some(remote.descriptor.bytes),
@@ -361,6 +403,9 @@ impl Engine {
     /// Opens a segment of a peer, named `HOST:PORT/SEGMENT`. Makes a session with the peer if there is none.
     /// Opening it again gives the same id while it is the same memory.
     pub fn open_segment(&self, address: &str) -> Result<SegmentId, OpenError> {
+        if !self.inner.is_ours() {
+            return Err(OpenError::Forked);
+        }
         let (host, name) = split_address(address)?;
         let remote = resolve(host)?;
         let inner = &self.inner;
@@ -442,7 +487,107 @@ impl Engine {
 
     /// Submits requests as one batch, all or nothing. O(1) in their lengths.
     pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
+        self.submit_batch(requests, None)
+    }
+
+    /// Submits requests as one batch, all or nothing, and tells the peer's program `bytes` when it has
+    /// completed: everything that was written is then visible there, and everything that was read has been.
+    /// If it ends otherwise, the peer is told nothing. All requests must be between this engine and the same
+    /// peer.
+    ///
+    /// The batch does not wait for the notification: [`Batch::delivery`] tells what becomes of it. If the peer
+    /// has no room, it stays here, in line with the others to that peer, because the data has gone and cannot
+    /// be taken back. So its place in the line is taken now: there are 16,384 to each peer, and
+    /// [`SubmitError::Full`] when they are in use. Notifications to one peer arrive in the order in which
+    /// their batches completed and [`Self::notify`] was called.
+    pub fn submit_notifying(
+        &self,
+        requests: &[Request],
+        bytes: &[u8],
+    ) -> Result<Batch, SubmitError> {
+        if !self.inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
+        let length = bytes.len();
+        if length > NOTIFICATION_BYTES_MAX {
+            return Err(SubmitError::NotificationSize { bytes: length });
+        }
+        let Some(peer) = self.one_peer(requests)? else {
+            return self.submit_batch(requests, None);
+        };
+        if !self.notifies(peer) {
+            return Err(SubmitError::NotificationUnsupported);
+        }
+        let notification = Outgoing::new(&self.inner.outbox, peer, bytes);
+        let notification = notification.ok_or(SubmitError::Full)?;
+        self.submit_batch(requests, Some(notification))
+    }
+
+    /// The peer of all requests; `None`: there are none.
+    fn one_peer(&self, requests: &[Request]) -> Result<Option<PeerId>, SubmitError> {
+        let mut known: Option<(SegmentId, PeerId)> = None;
+        for (index, Request { remote, .. }) in requests.iter().enumerate() {
+            if known.is_some_and(|(segment, _)| segment == *remote) {
+                continue;
+            }
+            let segment = *remote;
+            let remote = self.inner.segments.remote(segment);
+            let peer = remote.ok_or(SubmitError::Stale { index, segment })?.peer;
+            if known.is_some_and(|(_, other)| other != peer) {
+                return Err(SubmitError::NotificationPeers { index });
+            }
+            known = Some((segment, peer));
+        }
+        Ok(known.map(|(_, peer)| peer))
+    }
+
+    fn notifies(&self, peer: PeerId) -> bool {
+        lock(&self.inner.peers)
+            .get(peer)
+            .is_some_and(|peer| peer.notifies)
+    }
+
+    /// Tells the program of the peer that owns `remote` something, by itself, at most
+    /// [`NOTIFICATION_BYTES_MAX`](crate::NOTIFICATION_BYTES_MAX) bytes. It gets it once and after what was
+    /// told it before, also if connections are lost meanwhile. Does not wait for batches under way; see
+    /// [`Self::submit_notifying`].
+    pub fn notify(&self, remote: SegmentId, bytes: &[u8]) -> Result<Delivery, NotifyError> {
         let inner = &self.inner;
+        if !inner.is_ours() {
+            return Err(NotifyError::Forked);
+        }
+        if self.is_closing() {
+            return Err(NotifyError::ShutDown);
+        }
+        let length = bytes.len();
+        if length > NOTIFICATION_BYTES_MAX {
+            return Err(NotifyError::TooLong { bytes: length });
+        }
+        let segment = inner.segments.remote(remote);
+        let peer = segment.ok_or(NotifyError::Stale { segment: remote })?.peer;
+        if !self.notifies(peer) {
+            return Err(NotifyError::Unsupported);
+        }
+        let outgoing = Outgoing::new(&inner.outbox, peer, bytes).ok_or(NotifyError::Full)?;
+        let delivery = Delivery::new(Owned::new(outgoing.slip().clone()));
+        outgoing.send(&inner.plane);
+        Ok(delivery)
+    }
+
+    /// What the programs of peers that opened segments here tell this one.
+    pub fn notifications(&self) -> Notifications {
+        Notifications::new(self.inner.desk.clone())
+    }
+
+    fn submit_batch(
+        &self,
+        requests: &[Request],
+        notification: Option<Outgoing>,
+    ) -> Result<Batch, SubmitError> {
+        let inner = &self.inner;
+        if !inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
         if self.is_closing() {
             return Err(SubmitError::ShutDown);
         }
@@ -463,7 +608,13 @@ impl Engine {
             .inspect_err(|_| post.unreserve(requests.len()))?;
         // Taken only if there is a row for the batch; else they are let go.
         let mut held = Some(held);
-        let make = |row| BatchShared::new(row, held.take().unwrap_or_default());
+        let make = |row| {
+            let batch = BatchShared::new(row, held.take().unwrap_or_default());
+            match notification {
+                Some(notification) => batch.notifying(notification),
+                None => batch,
+            }
+        };
         match post.submit(&submissions, make) {
             Ok(batch) => Ok(Batch::new(batch, post.clone())),
             Err(why) => {
@@ -485,6 +636,9 @@ impl Engine {
         body: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u8>, CallError> {
+        if !self.inner.is_ours() {
+            return Err(CallError::Forked);
+        }
         let segments = &self.inner.segments;
         let segment = segments
             .remote(remote)
@@ -504,6 +658,9 @@ impl Engine {
     /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`]. Those of a
     /// lost peer stay until a new peer needs their place.
     pub fn rails(&self) -> Vec<RailStatus> {
+        if !self.inner.is_ours() {
+            return Vec::new();
+        }
         let shared = self.inner.fabric.shared();
         let peers = lock(&self.inner.peers);
         let status = |(number, name): (usize, &String)| {
@@ -540,10 +697,13 @@ impl Engine {
     /// Ends everything within a bound: what has not ended is reported `ShutDown`, or `Indeterminate` where it
     /// cannot be ended for sure. Later submissions are refused. Again: does nothing.
     pub fn shutdown(&self) {
-        self.inner.shut_down();
+        if self.inner.is_ours() {
+            self.inner.shut_down();
+        }
     }
 
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        let inner = Owned::new(inner);
         Self { inner }
     }
 
@@ -758,6 +918,7 @@ impl Engine {
             rails,
             offers: met.transports.clone(),
             scratch,
+            notifies: met.features & NOTIFICATIONS != 0,
         };
         self.attach_rails(&peer);
         peers.add(peer.clone());
@@ -946,6 +1107,7 @@ impl Inner {
             join(thread);
         }
         self.plane.shutdown();
+        self.desk.inbox.close();
         let _ = self.errands.send(Errand::Stop);
         let runner = lock(&self.errand_runner).take();
         if let Some(runner) = runner {

@@ -3,8 +3,11 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
+use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 use polyrail_control::plane::{AskError, ConnectError};
+use polyrail_core::batch::BatchReport;
 use polyrail_core::topology::LengthMismatch;
 
 use crate::segments::SegmentId;
@@ -117,6 +120,8 @@ pub enum RegisterError {
         /// How many.
         requests: u64,
     },
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
 }
 
 impl fmt::Display for RegisterError {
@@ -148,6 +153,7 @@ impl fmt::Display for RegisterError {
             Self::InUse { requests } => {
                 write!(f, "{requests} requests that use the segment have not ended")
             }
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
@@ -211,6 +217,8 @@ pub enum OpenError {
     },
     /// The engine is shutting down.
     ShutDown,
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
 }
 
 impl OpenError {
@@ -265,6 +273,7 @@ impl fmt::Display for OpenError {
                 write!(f, "there are {limit} {what} already, the most there can be")
             }
             Self::ShutDown => f.write_str("the engine is shutting down"),
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
@@ -275,7 +284,8 @@ impl std::error::Error for OpenError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// There is no room now: submit again when some request has ended.
+    /// There is no room now, for requests or for the peer's notification: submit again when some request has
+    /// ended, or some notification has been delivered.
     Full,
     /// The batch has no requests, or more than there can ever be room for.
     BatchSize {
@@ -331,8 +341,22 @@ pub enum SubmitError {
         /// The most there can be.
         limit: usize,
     },
+    /// The notification is longer than one can be: write the rest into a segment.
+    NotificationSize {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The request is for another peer than those before it: a batch with a notification has one peer.
+    NotificationPeers {
+        /// Which request.
+        index: usize,
+    },
+    /// The peer is of a build without notifications.
+    NotificationUnsupported,
     /// The engine is shutting down.
     ShutDown,
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
 }
 
 impl fmt::Display for SubmitError {
@@ -383,7 +407,17 @@ impl fmt::Display for SubmitError {
                     "{limit} pairs of segments are in use, the most there can be"
                 )
             }
+            Self::NotificationSize { bytes } => write!(
+                f,
+                "a notification of {bytes} bytes: {NOTIFICATION_BYTES_MAX} are possible"
+            ),
+            Self::NotificationPeers { index } => write!(
+                f,
+                "request {index} is for another peer than those before it; a batch that notifies has one"
+            ),
+            Self::NotificationUnsupported => f.write_str(UNSUPPORTED),
             Self::ShutDown => f.write_str("the engine is shutting down"),
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
@@ -408,6 +442,8 @@ pub enum CallError {
     },
     /// The peer did not answer, or answered that it could not.
     Ask(AskError),
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
 }
 
 impl fmt::Display for CallError {
@@ -423,8 +459,187 @@ impl fmt::Display for CallError {
                 )
             }
             Self::Ask(error) => error.fmt(f),
+            Self::Forked => f.write_str(FORKED),
         }
     }
 }
 
 impl std::error::Error for CallError {}
+
+/// Why [`crate::Batch::wait`] did not see the batch end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// It has not ended in time. It goes on, and can be waited for again.
+    TimedOut {
+        /// How long was waited.
+        after: Duration,
+        /// How it stood then.
+        status: BatchReport,
+    },
+    /// This process was forked from the one whose batch it is: only that one can wait for it.
+    Forked,
+}
+
+impl fmt::Display for WaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut { after, status } => write!(
+                f,
+                "not ended after {after:?}: {} of {} requests have",
+                status.ended, status.requests
+            ),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for WaitError {}
+
+/// Why [`crate::Batch::wait_released`] has no proof that everything has let go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// No proof came in time. It may still come: wait again. Memory that is held must not be used.
+    TimedOut {
+        /// How long was waited.
+        after: Duration,
+        /// Requests whose memory on this side may still be touched.
+        held: usize,
+        /// Requests, those included, of which something may still happen on either side.
+        unsettled: usize,
+    },
+    /// No proof will come, because the engine has ended, or newer batches needed the place. Memory on this
+    /// side is free; what the peer's holds is unknown for good: write it anew, or give it up.
+    Unprovable {
+        /// Requests that are unsettled.
+        requests: usize,
+    },
+    /// This process was forked from the one whose batch it is: only that one can wait for it.
+    Forked,
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut {
+                after,
+                held,
+                unsettled,
+            } => write!(
+                f,
+                "after {after:?}, {unsettled} requests are not settled, {held} of them hold memory here"
+            ),
+            Self::Unprovable { requests } => write!(
+                f,
+                "{requests} requests are not settled, and no proof will come"
+            ),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for ReleaseError {}
+
+/// What is said to a forked child.
+const FORKED: &str =
+    "it belongs to the process that this one was forked from; make an engine in this process";
+
+/// Why [`crate::Engine::notify`] did not take a notification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum NotifyError {
+    /// No remote segment has this id (any more), so there is no peer to tell.
+    Stale {
+        /// The id.
+        segment: SegmentId,
+    },
+    /// It is longer than one can be: write the rest into a segment.
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Too many notifications to this peer are not delivered: try again when some are, because the peer's
+    /// program does not take them as fast as they come.
+    Full,
+    /// The peer is of a build without notifications.
+    Unsupported,
+    /// The engine is shutting down.
+    ShutDown,
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
+}
+
+impl fmt::Display for NotifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stale { segment } => {
+                write!(f, "{segment:?} is no segment of a peer, or not any more")
+            }
+            Self::TooLong { bytes } => write!(
+                f,
+                "a notification of {bytes} bytes: {NOTIFICATION_BYTES_MAX} are possible"
+            ),
+            Self::Full => f.write_str("no room now; try again when the peer has taken some"),
+            Self::Unsupported => f.write_str(UNSUPPORTED),
+            Self::ShutDown => f.write_str("the engine is shutting down"),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for NotifyError {}
+
+/// Why [`crate::Delivery::wait`] cannot tell what became of a notification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DeliveryError {
+    /// It was not known in time. It goes on, and can be waited for again.
+    TimedOut {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// This process was forked from the one whose notification it is: only that one can wait for it.
+    Forked,
+}
+
+impl fmt::Display for DeliveryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut { after } => write!(f, "not delivered after {after:?}"),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for DeliveryError {}
+
+/// Why [`crate::Notifications::wait`] has no notification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// None came in time.
+    TimedOut {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The engine has ended, and none is left.
+    ShutDown,
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
+}
+
+impl fmt::Display for ReceiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut { after } => write!(f, "no notification within {after:?}"),
+            Self::ShutDown => f.write_str("the engine has ended"),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for ReceiveError {}
+
+/// What is said when a peer cannot be notified.
+const UNSUPPORTED: &str = "the peer is of a build without notifications; upgrade it";

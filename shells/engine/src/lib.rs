@@ -22,20 +22,28 @@
 //! ```
 //!
 //! The parts: `engine` is what a program holds; `worker` drives one `Orchestrator` of `polyrail-core` by its
-//! contract; `peers` keeps sessions and rails, `leaving` the numbers of those that are gone, `segments` memory, `batch` what is waited for; `reception`
-//! answers what peers ask; `errand` runs what may block. None of them decides about health, credits or
-//! order: that is core's.
+//! contract; `peers` keeps sessions and rails, `leaving` the numbers of those that are gone, `segments` memory,
+//! `transports` the ways between them, `batch` what is waited for; `reception` answers what peers ask; `errand`
+//! runs what may block; `followers` and `completion` tell of ends, `delivery` and `notification` carry what
+//! programs tell each other; `fork` keeps children out. None of them decides about health, credits or order:
+//! that is core's.
 
 mod batch;
+mod completion;
 mod config;
+mod delivery;
 mod endpoints;
 mod engine;
 mod errand;
 mod error;
 mod fabric;
+mod followers;
+mod fork;
 mod leaving;
 mod listen;
+mod notification;
 mod peers;
+mod queue;
 mod reception;
 mod rows;
 mod segments;
@@ -43,6 +51,7 @@ mod stats;
 mod transports;
 mod worker;
 
+pub use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 pub use polyrail_core::batch::BatchReport as BatchStatus;
 pub use polyrail_core::rail::health::RailState;
 pub use polyrail_core::rail::select::Policy;
@@ -53,10 +62,16 @@ pub use polyrail_core::work::{Cause, Op};
 pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
 
-pub use batch::{Batch, WaitTimeout};
+pub use batch::Batch;
+pub use completion::{Completion, CompletionQueue};
 pub use config::Config;
+pub use delivery::{Delivery, DeliveryStatus};
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
-pub use error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
+pub use error::{
+    CallError, DeliveryError, EngineError, NotifyError, OpenError, ReceiveError, RegisterError,
+    ReleaseError, SubmitError, WaitError,
+};
+pub use notification::{Notification, Notifications};
 pub use segments::SegmentId;
 pub use stats::{DeviceTraffic, FailoverCount, Stats};
 pub use transports::{Plugin, TransportStatus};

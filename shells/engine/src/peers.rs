@@ -61,6 +61,8 @@ pub(crate) struct Peer {
     pub(crate) offers: Vec<TransportOffer>,
     /// What probes write to.
     pub(crate) scratch: SegmentId,
+    /// It understands notifications.
+    pub(crate) notifies: bool,
 }
 
 impl Peer {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use polyrail_control::codec::SegmentDescriptor;
-use polyrail_control::plane::{CallAnswer, Handler, SessionLoss};
+use polyrail_control::plane::{CallAnswer, Handler, Notifier, SessionLoss};
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::errand::Errand;
+use crate::notification::Inbox;
 use crate::segments::Segments;
 use crate::transports::Transports;
 use crate::worker::{Command, Post};
@@ -21,6 +22,7 @@ pub(crate) struct Reception {
     pub(crate) transports: Arc<Transports>,
     pub(crate) posts: Vec<Arc<Post>>,
     pub(crate) errands: Sender<Errand>,
+    pub(crate) inbox: Arc<Inbox>,
 }
 
 impl Reception {
@@ -53,7 +55,12 @@ impl Handler for Reception {
         });
     }
 
+    fn notify(&self, from: &Notifier<'_>, body: Vec<u8>) -> bool {
+        self.inbox.put(from, body)
+    }
+
     fn session_ended(&self, session: SessionId, retired: RetireAnswer) {
+        self.inbox.forget(session);
         self.transports.retire_session(session, retired);
     }
 

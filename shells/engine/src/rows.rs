@@ -96,6 +96,9 @@ impl BatchRows {
         let idle = |id: &RowId| self.get(*id).is_none_or(|batch| !batch.holds_memory());
         if let Some(id) = self.unsettled.iter().copied().find(idle) {
             log::debug!("a batch without proof of its end makes room for another");
+            if let Some(batch) = self.get(id) {
+                batch.close();
+            }
             self.remove(id);
         }
     }
@@ -182,8 +185,8 @@ mod tests {
 
     #[test]
     fn batches_that_wait_for_proof_make_room_the_oldest_first() {
-        // They kept their rows until proof came: 4,096 writes to a peer that never came back, and the
-        // worker took nothing any more.
+        // They kept their rows until proof came: as many writes to a peer that never came back as there are
+        // rows, and the worker took nothing any more.
         let (mut rows, ids) = full();
         rows.keep(ids[5]);
         rows.keep(ids[3]);

@@ -38,8 +38,8 @@ use crate::transports::Catalog;
 
 /// Requests that one worker can hold, from submission to report.
 pub(crate) const REQUESTS_MAX: usize = 16_384;
-/// Batches that one worker can hold.
-pub(crate) const BATCHES_MAX: usize = 4_096;
+/// Batches that one worker can hold: as many as there can be with one request each.
+pub(crate) const BATCHES_MAX: usize = REQUESTS_MAX;
 /// Pairs of segments that can be in use.
 pub(crate) const PLANS_MAX: usize = 4_096;
 /// Slices in flight, waiting to be sent again, or not yet proved to have ended.
@@ -598,12 +598,14 @@ impl Loop<'_> {
         };
         // Under the lock: whoever has waited for the batch finds its row free.
         let mut batches = self.post.batches();
-        batch.finish();
+        let ended = batch.finish();
         if batch.is_over() {
             batches.remove(row);
         } else {
             batches.keep(row);
         }
+        drop(batches);
+        ended.tell(&self.plane);
     }
 
     fn settle(&mut self, tag: u64) {
@@ -834,7 +836,8 @@ impl Drop for Loop<'_> {
         for (row, batch) in rows {
             let open = self.open.get(usize::from(row.index));
             let open = open.filter(|open| open.row == row);
-            batch.abandon(open.map_or(0, |open| open.requests.len()));
+            let ended = batch.abandon(open.map_or(0, |open| open.requests.len()));
+            ended.tell(&self.plane);
         }
     }
 }

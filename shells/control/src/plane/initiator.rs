@@ -6,13 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 
 use super::mailbox::Asker;
-use super::peer::{ConnectReply, First, Link, Peer, Route};
+use super::notification::Notification;
+use super::peer::{ConnectReply, First, Known, Link, Peer, Route};
 use super::question::{CALL_AGAIN, DESCRIBE_AGAIN, Question, send};
 use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Watched, WireEvent, Wires};
 use super::{AskError, ConnectError, SessionLoss};
-use crate::codec::{Frame, Refusal, SegmentDescriptor};
+use crate::codec::{Frame, NOTIFICATIONS, Refusal, SegmentDescriptor};
 use crate::connection::{Ended, Event, Welcome};
 
 /// Questions of one kind that may wait for one peer.
@@ -143,6 +144,24 @@ impl Initiator {
         self.handle_timeout(ctx, wires, id);
     }
 
+    /// Tells the peer's program something. One that cannot be told is dropped, and says so itself.
+    pub(super) fn notify(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        notification: Notification,
+    ) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let understood = |known: &Known| known.features & NOTIFICATIONS != 0;
+        if peer.known.as_ref().is_some_and(understood) {
+            peer.outbox.push(notification);
+            self.handle_timeout(ctx, wires, id);
+        }
+    }
+
     /// Sends a fence over every open connection. Core repeats it until it is answered.
     pub(super) fn fence(&mut self, wires: &mut Wires, id: PeerId, lane: LaneId, epoch: Epoch) {
         let Some(peer) = self.peers.get(&id) else {
@@ -211,7 +230,7 @@ impl Initiator {
             "control: connected {}",
             ctx.ends(route.local, Some(welcome.name.clone()), route.remote)
         );
-        peer.introduce(welcome);
+        peer.introduce(welcome, wires.features(key));
         ctx.say_process(wires, key);
         ctx.handler.heard(id);
         self.handle_timeout(ctx, wires, id);
@@ -233,6 +252,9 @@ impl Initiator {
         match frame {
             Frame::Description { question, segment } => peer.handle_description(question, segment),
             Frame::Answer { number, result } => peer.handle_answer(ctx, number, result),
+            Frame::Notified { number, room } => {
+                peer.outbox.handle_notified(wires.now(), number, room);
+            }
             Frame::Fenced {
                 lane,
                 epoch,

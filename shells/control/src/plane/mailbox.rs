@@ -11,6 +11,7 @@ use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::SessionId;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::notification::Notification;
 use super::{AskError, ConnectError, Introduction};
 use crate::codec::SegmentDescriptor;
 
@@ -66,6 +67,14 @@ pub(super) enum Command {
         peer: PeerId,
         lane: LaneId,
         epoch: Epoch,
+    },
+    Notify {
+        peer: PeerId,
+        notification: Notification,
+    },
+    /// The program has taken notifications, and this session was told to wait.
+    NotificationRoom {
+        session: SessionId,
     },
     /// The engine's answer to a peer's fence; `None`: it will not come.
     FenceAnswered {

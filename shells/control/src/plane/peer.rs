@@ -9,6 +9,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::PeerId;
 use polyrail_transport::SessionId;
 
+use super::notification::Outbox;
 use super::question::Question;
 use super::reactor::Context;
 use super::wires::{Key, Wires};
@@ -36,6 +37,8 @@ pub(super) struct Known {
     pub(super) name: String,
     pub(super) incarnation: u64,
     pub(super) session: SessionId,
+    /// Feature bits in force.
+    pub(super) features: u64,
 }
 
 /// The first connection of a session, while it is being made.
@@ -82,6 +85,7 @@ pub(super) struct Peer {
     pub(super) describing: Vec<Question<Option<SegmentDescriptor>>>,
     /// Only the first is out; the others wait for their turn.
     pub(super) calling: VecDeque<Question<Vec<u8>>>,
+    pub(super) outbox: Outbox,
 }
 
 impl Peer {
@@ -95,6 +99,7 @@ impl Peer {
             calls: 0,
             describing: Vec::new(),
             calling: VecDeque::new(),
+            outbox: Outbox::new(),
         }
     }
 
@@ -158,7 +163,7 @@ impl Peer {
     }
 
     /// The first welcome says who the peer is.
-    pub(super) fn introduce(&mut self, welcome: Welcome) {
+    pub(super) fn introduce(&mut self, welcome: Welcome, features: u64) {
         if self.known.is_some() {
             return;
         }
@@ -166,6 +171,7 @@ impl Peer {
             name: welcome.name.clone(),
             incarnation: welcome.incarnation,
             session: welcome.session,
+            features,
         });
         if let Some(first) = self.first.take() {
             let _ = first.reply.send(Ok(Introduction {
@@ -175,6 +181,7 @@ impl Peer {
                 rails: welcome.rails,
                 transports: welcome.transports,
                 scratch: welcome.scratch,
+                features,
             }));
         }
     }
@@ -192,6 +199,7 @@ impl Peer {
         for question in &mut self.calling {
             question.forget_connection(now, key);
         }
+        self.outbox.forget_connection(key);
     }
 
     /// What it means that somebody there does not know our session.
@@ -302,7 +310,8 @@ impl Peer {
     fn doubt_overdue(&mut self, now: Instant) {
         let describing = self.describing.iter().filter_map(|q| q.overdue(now));
         let calling = self.calling.front().and_then(|q| q.overdue(now));
-        let overdue: Vec<Key> = describing.chain(calling).collect();
+        let notifying = self.outbox.overdue(now);
+        let overdue: Vec<Key> = describing.chain(calling).chain(notifying).collect();
         for key in overdue {
             if let Some(route) = self.route_mut(key) {
                 route.doubted = true;
@@ -310,7 +319,7 @@ impl Peer {
         }
     }
 
-    /// Asks what is due: every description, and the first call.
+    /// Asks what is due: every description, and the first call. Sends notifications.
     pub(super) fn ask(&mut self, wires: &mut Wires, now: Instant) {
         self.doubt_overdue(now);
         let open = self.open_by_trust();
@@ -320,6 +329,7 @@ impl Peer {
         if let Some(question) = self.calling.front_mut() {
             question.ask(wires, now, &open);
         }
+        self.outbox.send(wires, now, &open);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -332,7 +342,9 @@ impl Peer {
         let describing = self.describing.iter().map(|q| q.due(has_open));
         let calling = self.calling.iter().enumerate();
         let calling = calling.map(|(place, q)| q.due(has_open && place == 0));
-        first.chain(dials).chain(describing).chain(calling).min()
+        let notifying = self.outbox.due().filter(|_| has_open);
+        let asking = describing.chain(calling).chain(notifying);
+        first.chain(dials).chain(asking).min()
     }
 
     pub(super) fn handle_description(&mut self, question: u64, segment: Option<SegmentDescriptor>) {

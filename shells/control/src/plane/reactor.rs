@@ -247,6 +247,12 @@ impl Reactor {
                 self.initiator.call(ctx, wires, peer, method, body, asker);
             }
             Command::Fence { peer, lane, epoch } => self.initiator.fence(wires, peer, lane, epoch),
+            Command::Notify { peer, notification } => {
+                self.initiator.notify(ctx, wires, peer, notification);
+            }
+            Command::NotificationRoom { session } => {
+                self.target.handle_notification_room(wires, session);
+            }
             Command::FenceAnswered {
                 session,
                 lane,

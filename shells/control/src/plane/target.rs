@@ -7,6 +7,7 @@ use polyrail_core::time::Duration;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
+use super::Notifier;
 use super::mailbox::{Command, Mailbox, Pending};
 use super::question::send;
 use super::reactor::Context;
@@ -43,6 +44,8 @@ struct Session {
     watch: Option<Key>,
     /// That has ended.
     exited: bool,
+    /// The last notification that was taken.
+    notified: u64,
 }
 
 /// The last call of a session, so that each is carried out once.
@@ -135,6 +138,7 @@ impl Target {
             process_said: false,
             watch: None,
             exited: false,
+            notified: 0,
         };
         self.sessions.insert(id, session);
         self.admit(ctx, wires, key, id);
@@ -250,6 +254,7 @@ impl Target {
                 session.process_said = true;
                 session.watch = wires.watch(key, &process, ctx.process, Watched::Session(id));
             }
+            Frame::Notify { number, body } => session.notify(ctx, wires, id, key, number, body),
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => {}
         }
@@ -274,6 +279,21 @@ impl Target {
         }
         let at = wires.now() + LAST_WORDS_MAX;
         wires.timers.set(Timer::session(id), Some(at));
+    }
+
+    /// The program has taken notifications: a session that had to wait may go on. It is told over all its
+    /// connections, and asks again by itself if none of them gets through.
+    pub(super) fn handle_notification_room(&mut self, wires: &mut Wires, id: SessionId) {
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let frame = Frame::Notified {
+            number: session.notified,
+            room: true,
+        };
+        for key in &session.connections {
+            send(wires, *key, &frame);
+        }
     }
 
     /// The engine has carried out a fence, or (`None`) will not.
@@ -490,6 +510,35 @@ impl Session {
             body,
             Box::new(move |result| pending.answer(result)),
         );
+    }
+
+    /// A notification. One that was taken before is confirmed again; one that does not follow the last comes
+    /// again, after those that are missing.
+    fn notify(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: SessionId,
+        key: Key,
+        number: u64,
+        body: Vec<u8>,
+    ) {
+        if number > self.notified + 1 {
+            return;
+        }
+        let from = Notifier {
+            session: id,
+            name: &self.name,
+            incarnation: self.incarnation,
+        };
+        let is_new = number > self.notified;
+        let room = !is_new || ctx.handler.notify(&from, body);
+        self.notified += u64::from(is_new && room);
+        let frame = Frame::Notified {
+            number: self.notified,
+            room,
+        };
+        send(wires, key, &frame);
     }
 
     fn forget_connection(&mut self, key: Key) {

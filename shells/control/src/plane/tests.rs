@@ -1,5 +1,7 @@
 //! The plane over real sockets on loopback.
 
+mod notifications;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,6 +26,7 @@ enum Told {
     /// With the answer to give, if fences are held.
     Fence(LaneId, Epoch, Option<FenceAnswer>),
     Call(u16, Vec<u8>, CallAnswer),
+    Notify(SessionId, String, Vec<u8>),
     Ended(SessionId, RetireAnswer),
     Fenced(PeerId, LaneId, Epoch, u32),
     Lost(PeerId, SessionLoss),
@@ -36,6 +39,8 @@ const DELIVERED: u32 = 7;
 struct Recorder {
     told: Mutex<Sender<Told>>,
     hold_fences: Arc<AtomicBool>,
+    /// Notifications that are still taken.
+    room: Arc<AtomicUsize>,
     heard: Arc<AtomicUsize>,
 }
 
@@ -63,6 +68,16 @@ impl Handler for Recorder {
     fn call(&self, _: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer) {
         self.tell(Told::Call(method, body, answer));
     }
+    fn notify(&self, from: &Notifier<'_>, body: Vec<u8>) -> bool {
+        let less = |room: usize| room.checked_sub(1);
+        let room = self
+            .room
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        if room.is_ok() {
+            self.tell(Told::Notify(from.session, from.name.into(), body));
+        }
+        room.is_ok()
+    }
     fn session_ended(&self, session: SessionId, retired: RetireAnswer) {
         self.tell(Told::Ended(session, retired));
     }
@@ -83,6 +98,7 @@ struct Engine {
     told: Receiver<Told>,
     heard: Arc<AtomicUsize>,
     hold_fences: Arc<AtomicBool>,
+    room: Arc<AtomicUsize>,
     listens: Vec<SocketAddr>,
 }
 
@@ -100,9 +116,11 @@ impl Engine {
         let (sender, told) = channel();
         let heard = Arc::default();
         let hold_fences = Arc::default();
+        let room = Arc::new(AtomicUsize::new(usize::MAX));
         let handler = Recorder {
             told: Mutex::new(sender),
             hold_fences: Arc::clone(&hold_fences),
+            room: Arc::clone(&room),
             heard: Arc::clone(&heard),
         };
         let plane = Plane::start(config, Arc::new(handler)).unwrap();
@@ -111,6 +129,7 @@ impl Engine {
             told,
             heard,
             hold_fences,
+            room,
             listens,
         }
     }
@@ -585,6 +604,7 @@ fn the_last_handle_that_is_dropped_says_goodbye() {
         Arc::new(Recorder {
             told: Mutex::new(sender),
             hold_fences: Arc::default(),
+            room: Arc::default(),
             heard: Arc::default(),
         }),
     )
@@ -1073,6 +1093,7 @@ fn configurations_that_cannot_work_are_refused() {
         let handler = Recorder {
             told: Mutex::new(sender),
             hold_fences: Arc::default(),
+            room: Arc::default(),
             heard: Arc::default(),
         };
         let error = Plane::start(config, Arc::new(handler)).unwrap_err();

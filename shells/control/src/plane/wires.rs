@@ -579,6 +579,14 @@ impl Wires {
         self.wires.is_empty()
     }
 
+    /// The feature bits in force on a wire.
+    pub(super) fn features(&self, key: Key) -> u64 {
+        match self.wires.get(&key).map(|wire| &wire.stage) {
+            Some(Stage::Talking(connection)) => connection.features(),
+            _ => 0,
+        }
+    }
+
     /// Who is at the other end, in words.
     pub(super) fn remote(&self, key: Key) -> String {
         let remote = self.wires.get(&key).map(|wire| wire.remote);

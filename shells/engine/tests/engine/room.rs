@@ -6,8 +6,8 @@ use crate::fixture::*;
 
 /// Requests that a worker holds; each [`Pair`] has one worker.
 const REQUESTS: usize = 16_384;
-/// Batches that a worker holds.
-const BATCHES: usize = 4_096;
+/// Batches that a worker holds: one for each request.
+const BATCHES: usize = REQUESTS;
 
 #[test]
 fn requests_are_refused_when_there_is_no_room_and_all_of_it_comes_back() {

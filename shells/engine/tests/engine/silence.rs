@@ -11,7 +11,7 @@ use polyrail::{Access, Cause, Config, Engine, Local, Op, Remote, Request, Segmen
 use crate::fixture::*;
 
 /// Passes bytes on until told to swallow them.
-struct Link {
+pub(crate) struct Link {
     address: SocketAddr,
     switch: Arc<Switch>,
 }
@@ -26,7 +26,7 @@ struct Switch {
 }
 
 impl Link {
-    fn to(target: SocketAddr) -> Self {
+    pub(crate) fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let switch = Arc::<Switch>::default();
@@ -35,12 +35,12 @@ impl Link {
         Self { address, switch }
     }
 
-    fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.switch.swallow.store(true, SeqCst);
     }
 
     /// What was cut is lost: its connections end, and new ones go through.
-    fn restore(&self) {
+    pub(crate) fn restore(&self) {
         self.switch.end_streams();
         self.switch.swallow.store(false, SeqCst);
     }
@@ -101,17 +101,17 @@ impl Switch {
 }
 
 /// An initiator that reaches its target over one link only.
-struct Far {
-    link: Link,
-    target: Engine,
-    initiator: Engine,
-    there: SegmentId,
-    write: Request,
+pub(crate) struct Far {
+    pub(crate) link: Link,
+    pub(crate) target: Engine,
+    pub(crate) initiator: Engine,
+    pub(crate) there: SegmentId,
+    pub(crate) write: Request,
 }
 
-const BYTES: u64 = 16 * MIB;
+pub(crate) const BYTES: u64 = 16 * MIB;
 
-fn far() -> Far {
+pub(crate) fn far() -> Far {
     // A wildcard is no address that a peer could use, so it keeps to the link.
     let target = Engine::new(Config {
         listen: Some("0.0.0.0:0".parse().unwrap()),
@@ -157,7 +157,7 @@ impl Far {
     }
 
     /// A request in the middle of which the link is cut.
-    fn cut_in_the_middle(&self, op: Op) -> polyrail::Batch {
+    pub(crate) fn cut_in_the_middle(&self, op: Op) -> polyrail::Batch {
         self.link.switch.pace.store(4096, SeqCst);
         let before = self.moved_bytes();
         let batch = self

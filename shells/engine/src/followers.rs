@@ -1,0 +1,147 @@
+//! Who is to be told that a batch has ended, besides those that block.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+use polyrail_core::batch::BatchReport;
+
+/// What a program wants to be called.
+pub(crate) type Callback = Box<dyn FnOnce(BatchReport) + Send>;
+
+/// The tasks and callbacks that wait for one batch. Empty, it owns no memory.
+#[derive(Default)]
+pub(crate) struct Followers {
+    /// Of the handles that are awaited, each at its own place.
+    wakers: Vec<Option<Waker>>,
+    callbacks: Vec<Callback>,
+}
+
+impl Followers {
+    /// Notes whom to wake for the handle at `place`, which gets one with the first call. Gives the waker that
+    /// was there: to be dropped when no lock is held, since that may run anything.
+    pub(crate) fn set_waker(&mut self, place: &mut Option<usize>, waker: &Waker) -> Option<Waker> {
+        let known = place.and_then(|place| self.wakers.get_mut(place));
+        match known {
+            Some(Some(known)) if known.will_wake(waker) => None,
+            Some(known) => known.replace(waker.clone()),
+            None => {
+                let free = self.wakers.iter().position(Option::is_none);
+                let index = free.unwrap_or(self.wakers.len());
+                if free.is_none() {
+                    self.wakers.push(None);
+                }
+                *place = Some(index);
+                self.wakers[index].replace(waker.clone())
+            }
+        }
+    }
+
+    /// The handle at `place` is not awaited any more. To be dropped when no lock is held.
+    pub(crate) fn take_waker(&mut self, place: usize) -> Option<Waker> {
+        self.wakers.get_mut(place).and_then(Option::take)
+    }
+
+    pub(crate) fn add(&mut self, callback: Callback) {
+        self.callbacks.push(callback);
+    }
+
+    /// Tells everybody. No lock may be held: wakers and callbacks are the program's, and may do anything.
+    pub(crate) fn tell(self, report: BatchReport) {
+        for waker in self.wakers.into_iter().flatten() {
+            guard("a waker", || waker.wake());
+        }
+        for callback in self.callbacks {
+            guard("a callback", || callback(report));
+        }
+    }
+}
+
+/// Runs the program's code; if it panics, only that is lost.
+fn guard(what: &str, run: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        log::error!("{what} of the program panicked when its batch ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::*};
+    use std::task::Wake;
+
+    use polyrail_core::batch::Batch;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn bell() -> (Arc<Bell>, Waker) {
+        let bell = Arc::new(Bell::default());
+        (bell.clone(), bell.into())
+    }
+
+    fn report() -> BatchReport {
+        let mut batch = Batch::new(0);
+        batch.seal();
+        batch.report()
+    }
+
+    #[test]
+    fn a_handle_has_one_place_and_the_last_waker_in_it_is_woken_once() {
+        let (first, second) = (bell(), bell());
+        let mut followers = Followers::default();
+        let mut place = None;
+        assert!(followers.set_waker(&mut place, &first.1).is_none());
+        assert!(followers.set_waker(&mut place, &first.1).is_none());
+        assert!(followers.set_waker(&mut place, &second.1).is_some());
+        assert_eq!((place, followers.wakers.len()), (Some(0), 1));
+        followers.tell(report());
+        assert_eq!((first.0.0.load(SeqCst), second.0.0.load(SeqCst)), (0, 1));
+    }
+
+    #[test]
+    fn places_of_handles_that_are_gone_are_used_again() {
+        let (first, second) = (bell(), bell());
+        let mut followers = Followers::default();
+        for _ in 0..100 {
+            let mut place = None;
+            followers.set_waker(&mut place, &first.1);
+            assert!(followers.take_waker(place.unwrap()).is_some());
+        }
+        let mut places = [None, None];
+        followers.set_waker(&mut places[0], &first.1);
+        followers.set_waker(&mut places[1], &second.1);
+        assert_eq!(followers.wakers.len(), 2);
+        followers.tell(report());
+        assert_eq!((first.0.0.load(SeqCst), second.0.0.load(SeqCst)), (1, 1));
+    }
+
+    #[test]
+    fn one_that_panics_does_not_keep_it_from_the_others() {
+        struct Broken;
+        impl Wake for Broken {
+            fn wake(self: Arc<Self>) {
+                panic!("on purpose");
+            }
+        }
+        let (heard, waker) = bell();
+        let mut followers = Followers::default();
+        followers.set_waker(&mut None, &Arc::new(Broken).into());
+        followers.set_waker(&mut None, &waker);
+        followers.add(Box::new(|_| panic!("on purpose")));
+        let called = Arc::new(AtomicUsize::new(0));
+        let count = called.clone();
+        followers.add(Box::new(move |_| {
+            count.fetch_add(1, SeqCst);
+        }));
+        followers.tell(report());
+        assert_eq!((heard.0.load(SeqCst), called.load(SeqCst)), (1, 1));
+    }
+}

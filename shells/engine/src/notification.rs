@@ -1,0 +1,257 @@
+//! Notifications that peers' programs send to this one, until it takes them.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use polyrail_control::plane::{Notifier, Plane};
+use polyrail_transport::SessionId;
+
+use crate::engine::lock;
+use crate::error::ReceiveError;
+use crate::fork::Owned;
+use crate::queue::{EventQueue, Nothing};
+
+/// Notifications that may wait for the program, of all peers.
+const WAITING_MAX: usize = 16_384;
+/// Of one session, so that no peer takes the room of others.
+const SESSION_WAITING_MAX: usize = 1_024;
+
+/// What a peer's program told this one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Notification {
+    /// What the sender's engine calls itself. Its own word, not proof of who it is.
+    pub from: String,
+    /// Drawn at random when the sender's engine started: tells engines of one name apart.
+    pub incarnation: u64,
+    /// What it said, at most 1,024 bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Where notifications wait, between the control thread and the program.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    queue: EventQueue<(SessionId, Notification)>,
+    room: Mutex<Room>,
+}
+
+/// Who has how many waiting.
+#[derive(Debug, Default)]
+struct Room {
+    total: usize,
+    sessions: HashMap<SessionId, usize>,
+    /// Sessions that there was no room for, and that are to be told when there is.
+    refused: HashSet<SessionId>,
+}
+
+impl Room {
+    /// Takes a place, or notes that there was none.
+    fn take(&mut self, session: SessionId) -> bool {
+        let waiting = self.sessions.entry(session).or_default();
+        let free = *waiting < SESSION_WAITING_MAX && self.total < WAITING_MAX;
+        if free {
+            *waiting += 1;
+            self.total += 1;
+        } else {
+            if *waiting == 0 {
+                self.sessions.remove(&session);
+            }
+            self.refused.insert(session);
+        }
+        free
+    }
+
+    /// Gives a place back. The sessions that can go on by that: not before a good part is free, so that there
+    /// is not one message for each notification.
+    fn give(&mut self, session: SessionId) -> Vec<SessionId> {
+        self.total -= 1;
+        if let Some(waiting) = self.sessions.get_mut(&session) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.sessions.remove(&session);
+            }
+        }
+        if self.refused.is_empty() || self.total > WAITING_MAX / 2 {
+            return Vec::new();
+        }
+        let sessions = &self.sessions;
+        let waiting = |session: &SessionId| sessions.get(session).copied().unwrap_or_default();
+        self.refused
+            .extract_if(|session| waiting(session) <= SESSION_WAITING_MAX / 2)
+            .collect()
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            queue: EventQueue::new()?,
+            room: Mutex::default(),
+        })
+    }
+
+    /// Takes a notification in; `false`: there is no room.
+    pub(crate) fn put(&self, from: &Notifier<'_>, bytes: Vec<u8>) -> bool {
+        if !lock(&self.room).take(from.session) {
+            return false;
+        }
+        let notification = Notification {
+            from: from.name.into(),
+            incarnation: from.incarnation,
+            bytes,
+        };
+        self.queue.push((from.session, notification));
+        true
+    }
+
+    /// A session is over: what it sent is still for the program, but it waits for no word.
+    pub(crate) fn forget(&self, session: SessionId) {
+        lock(&self.room).refused.remove(&session);
+    }
+
+    /// Nothing will come any more.
+    pub(crate) fn close(&self) {
+        self.queue.close();
+    }
+}
+
+/// The inbox, and whom to tell that there is room in it.
+pub(crate) struct Desk {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) plane: Plane,
+}
+
+impl Desk {
+    fn hand_over(&self, (session, notification): (SessionId, Notification)) -> Notification {
+        let relieved = lock(&self.inbox.room).give(session);
+        for session in relieved {
+            self.plane.notification_room(session);
+        }
+        notification
+    }
+}
+
+/// What peers' programs tell this one, in the order in which it came; in order for each peer. See
+/// [`Engine::notifications`](crate::Engine::notifications). Clones are handles of the same queue: each
+/// notification goes to one taker.
+///
+/// Its descriptor ([`AsFd`]) is readable exactly while a notification waits to be taken, so it can be put in a
+/// program's own epoll or poll: take with [`Self::poll`] until there is none. Only look whether it is
+/// readable; reading or writing it breaks that promise.
+///
+/// A program that does not take what comes holds up its peers: 1,024 wait here for each session, 16,384 in
+/// all, and the rest with the senders, who are told `Full` in the end.
+#[derive(Clone)]
+pub struct Notifications {
+    desk: Owned<Desk>,
+}
+
+impl Notifications {
+    pub(crate) fn new(desk: Owned<Desk>) -> Self {
+        Self { desk }
+    }
+
+    /// Takes a notification if one waits. In a forked child: never.
+    pub fn poll(&self) -> Option<Notification> {
+        if !self.desk.is_ours() {
+            return None;
+        }
+        let entry = self.desk.inbox.queue.pop()?;
+        Some(self.desk.hand_over(entry))
+    }
+
+    /// Takes a notification; blocks until there is one.
+    pub fn wait(&self, timeout: Duration) -> Result<Notification, ReceiveError> {
+        if !self.desk.is_ours() {
+            return Err(ReceiveError::Forked);
+        }
+        match self.desk.inbox.queue.pop_timeout(timeout) {
+            Ok(entry) => Ok(self.desk.hand_over(entry)),
+            Err(Nothing::TimedOut) => Err(ReceiveError::TimedOut { after: timeout }),
+            Err(Nothing::Closed) => Err(ReceiveError::ShutDown),
+        }
+    }
+}
+
+impl AsFd for Notifications {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.desk.inbox.queue.as_fd()
+    }
+}
+
+impl AsRawFd for Notifications {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Notifications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Notifications(fd {})", self.as_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionId = SessionId([1; 16]);
+    const B: SessionId = SessionId([2; 16]);
+
+    fn session(number: u8) -> SessionId {
+        SessionId([number; 16])
+    }
+
+    #[test]
+    fn a_session_that_fills_its_share_leaves_room_for_others_and_is_told_at_half() {
+        let mut room = Room::default();
+        assert!((0..SESSION_WAITING_MAX).all(|_| room.take(A)));
+        assert!(!room.take(A) && !room.take(A));
+        assert!(room.take(B));
+        assert_eq!(room.give(B), []);
+        for left in (SESSION_WAITING_MAX / 2..SESSION_WAITING_MAX).rev() {
+            let told = room.give(A);
+            assert_eq!(told.is_empty(), left > SESSION_WAITING_MAX / 2, "{left}");
+        }
+        assert_eq!(room.give(A), [], "told once");
+    }
+
+    #[test]
+    fn when_all_is_full_everybody_refused_is_told_in_the_end() {
+        let mut room = Room::default();
+        let crowd = (WAITING_MAX / SESSION_WAITING_MAX) as u8;
+        for number in 0..crowd {
+            assert!((0..SESSION_WAITING_MAX).all(|_| room.take(session(number))));
+        }
+        // It has nothing here, and is refused all the same.
+        assert!(!room.take(session(crowd)));
+        assert!(!room.take(session(0)));
+        let mut told = Vec::new();
+        for number in 0..crowd {
+            for _ in 0..SESSION_WAITING_MAX {
+                told.extend(room.give(session(number)));
+            }
+        }
+        told.sort_unstable_by_key(|session| session.0);
+        assert_eq!(told, [session(0), session(crowd)]);
+        assert_eq!((room.total, room.sessions.len()), (0, 0));
+    }
+
+    #[test]
+    fn sessions_that_come_and_go_leave_nothing() {
+        let inbox = Inbox::new().unwrap();
+        for _ in 0..SESSION_WAITING_MAX + 1 {
+            let from = Notifier {
+                session: A,
+                name: "a",
+                incarnation: 1,
+            };
+            inbox.put(&from, vec![]);
+        }
+        inbox.forget(A);
+        assert!(lock(&inbox.room).refused.is_empty());
+    }
+}
