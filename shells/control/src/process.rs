@@ -1,9 +1,8 @@
 //! Which process an engine runs in, so that a peer on the same host can see it end.
 //!
 //! A connection that breaks proves nothing about the process behind it; the kernel's word that the process
-//! has ended does: no thread of it can copy another byte. [`Process`] is what an engine says of itself, and
-//! [`Process::watch`] asks the kernel for a descriptor that tells of its end, if the claim can be about a
-//! process that this one sees.
+//! has ended does: no thread of it can copy another byte. [`Process`] is what an engine says of itself; if the
+//! claim can be about a process that this one sees, the kernel is asked for a descriptor that tells of its end.
 //!
 //! What a peer says of itself may be a lie. It gains nothing by it that it could not have without: naming a
 //! process that ends early makes this side believe that writes to the *liar's own* memory have settled, which
@@ -14,7 +13,7 @@
 //!
 //! A claim is believed only if all of these hold, or there is no watch: the boot id is ours and the process
 //! lives in our pid namespace, so that its number means the same here; it lives in our network namespace, and
-//! the connection comes from an address of this host, because virtual machines that were cloned from one
+//! the connection leads to or comes from an address of this host, because virtual machines that were cloned from one
 //! snapshot share boot id, namespaces and numbers; the number's present owner began when the claim says.
 
 use std::fmt;

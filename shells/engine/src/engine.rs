@@ -36,7 +36,7 @@ use crate::fork::Owned;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
 use crate::notification::{Desk, Inbox, Notifications};
-use crate::peers::{Peer, Peers};
+use crate::peers::{Numbers, Peer, Peers};
 use crate::reception::Reception;
 use crate::rows::NoRow;
 use crate::segments::{
@@ -793,9 +793,13 @@ impl Engine {
 
     fn renew_session(&self, mut peer: Peer, session: SessionId) {
         peer.session = session;
-        if let Some(known) = lock(&self.inner.peers).get_mut(peer.id) {
-            known.session = session;
-        }
+        let mut peers = lock(&self.inner.peers);
+        let known = peers.get_mut(peer.id);
+        let Some(known) = known.filter(|known| known.incarnation == peer.incarnation) else {
+            // It was lost while it was dialed. Its number is still its own: `peer` has a share of it.
+            return self.inner.plane.disconnect(peer.id);
+        };
+        known.session = session;
         self.attach_rails(&peer);
     }
 
@@ -814,7 +818,7 @@ impl Engine {
         inner.plane.disconnect(id);
         let (segments, plans) = inner.segments.remove_peer(id, peer.dialed);
         let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
-        let lost = Leaving::new(&peer, segments, plans, &inner.peers, &inner.plans);
+        let lost = Leaving::new(peer.numbers, segments, plans, &inner.plans);
         let lost = Arc::new(lost);
         self.tell_workers(|| Command::ForgetPeer(lost.clone()));
     }
@@ -853,30 +857,29 @@ impl Engine {
         if let Some(peer) = known() {
             return Ok(peer);
         }
-        let id = lock(&inner.peers).take_id()?;
-        let peer = inner
+        let numbers = lock(&inner.peers).take_numbers()?;
+        let met = inner
             .plane
-            .connect(id, None, remote, CONNECT_TIMEOUT)
-            .map_err(OpenError::Connect)
-            .and_then(|met| self.add_peer(id, remote, &met));
-        if peer.as_ref().map_or(true, |peer| peer.id != id) {
-            inner.plane.disconnect(id);
-            lock(&inner.peers).free(id, &[]);
-        }
-        peer
+            .connect(numbers.peer, None, remote, CONNECT_TIMEOUT)
+            .map_err(OpenError::Connect)?;
+        self.add_peer(numbers, remote, &met)
     }
 
     /// Adds the peer that has just introduced itself. If it is one that has told us that this is an address of
     /// its own while it was dialed, it is that one.
     fn add_peer(
         &self,
-        id: PeerId,
+        mut numbers: Numbers,
         dialed: SocketAddr,
         met: &Introduction,
     ) -> Result<Peer, OpenError> {
         let inner = &self.inner;
-        let scratch = self.add_segment(id, met.scratch.clone())?;
-        let forget_scratch = || {
+        let id = numbers.peer;
+        let scratch = self
+            .add_segment(id, met.scratch.clone())
+            .inspect_err(|_| inner.plane.disconnect(id))?;
+        let forget = || {
+            inner.plane.disconnect(id);
             inner.segments.remove_remote(scratch);
             self.tell_workers(|| Command::DetachRemote(scratch.segment_ref()));
         };
@@ -886,7 +889,7 @@ impl Engine {
         let known = known.filter(|known| known.incarnation == met.incarnation);
         if let Some(known) = known.cloned() {
             drop(peers);
-            forget_scratch();
+            forget();
             return Ok(known);
         }
         let shared = inner.fabric.shared();
@@ -895,7 +898,7 @@ impl Engine {
         } = &inner.config;
         let installed = peers.install_rails(
             shared,
-            id,
+            &mut numbers,
             dialed,
             met,
             (rails, *rail_map),
@@ -905,12 +908,13 @@ impl Engine {
             Ok(rails) => rails,
             Err(error) => {
                 drop(peers);
-                forget_scratch();
+                forget();
                 return Err(error);
             }
         };
         let peer = Peer {
             id,
+            numbers: Arc::new(numbers),
             name: met.name.clone(),
             dialed,
             session: met.session,

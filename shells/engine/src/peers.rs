@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
 
 use polyrail_control::codec::TransportOffer;
 use polyrail_control::plane::Introduction;
@@ -12,6 +13,7 @@ use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
 
+use crate::engine::lock;
 use crate::error::OpenError;
 use crate::fabric::{DEVICES_MAX, PEERS_MAX, RAILS_MAX, TCP_ESTIMATE};
 use crate::segments::SegmentId;
@@ -46,10 +48,30 @@ impl PeerRail {
     }
 }
 
+/// The numbers of a peer and its rails. They mean it for as long as anybody has a share of this; then they are
+/// free, for another.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    pub(crate) peer: PeerId,
+    pub(crate) rails: Vec<RailId>,
+    freed: Arc<Freed>,
+}
+
+/// Numbers that nobody has a share of any more. A lock of its own, which nothing is dropped under.
+type Freed = Mutex<Vec<(PeerId, Vec<RailId>)>>;
+
+impl Drop for Numbers {
+    fn drop(&mut self) {
+        let rails = std::mem::take(&mut self.rails);
+        lock(&self.freed).push((self.peer, rails));
+    }
+}
+
 /// A peer that we have, or had, a session with.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) id: PeerId,
+    pub(crate) numbers: Arc<Numbers>,
     /// What it calls itself.
     pub(crate) name: String,
     /// The address it was first reached at.
@@ -104,6 +126,7 @@ pub(crate) struct Peers {
     peers: Vec<Peer>,
     /// Numbers of peers, of those that are being dialed, and of those that were given up and are not free yet.
     taken: BTreeSet<u16>,
+    freed: Arc<Freed>,
     /// The last number given.
     last: u16,
     rail_names: Vec<String>,
@@ -170,7 +193,8 @@ impl Peers {
     }
 
     /// Takes a number for a new peer: in turn, so that one that is free is not used again at once.
-    pub(crate) fn take_id(&mut self) -> Result<PeerId, OpenError> {
+    pub(crate) fn take_numbers(&mut self) -> Result<Numbers, OpenError> {
+        self.gather_freed();
         let limit = PEERS_MAX as u16;
         let next = (1..=limit)
             .map(|step| (self.last + step) % limit)
@@ -181,36 +205,42 @@ impl Peers {
         })?;
         self.taken.insert(id);
         self.last = id;
-        Ok(PeerId(id))
+        Ok(Numbers {
+            peer: PeerId(id),
+            rails: Vec::new(),
+            freed: self.freed.clone(),
+        })
+    }
+
+    fn gather_freed(&mut self) {
+        for (peer, rails) in lock(&self.freed).drain(..) {
+            self.taken.remove(&peer.0);
+            self.free_rails.extend(rails.iter().map(|rail| rail.0));
+        }
     }
 
     pub(crate) fn add(&mut self, peer: Peer) {
         self.peers.push(peer);
     }
 
-    /// Takes a peer out. Its numbers are free once [`Self::free`] is told so.
+    /// Takes a peer out.
     pub(crate) fn remove(&mut self, id: PeerId, incarnation: u64) -> Option<Peer> {
         let is_it = |peer: &Peer| (peer.id, peer.incarnation) == (id, incarnation);
         let index = self.peers.iter().position(is_it)?;
         Some(self.peers.swap_remove(index))
     }
 
-    /// Lets others have the numbers of a peer and its rails. Nobody refers to them any more.
-    pub(crate) fn free(&mut self, id: PeerId, rails: &[RailId]) {
-        self.taken.remove(&id.0);
-        self.free_rails.extend(rails.iter().map(|rail| rail.0));
-    }
-
     /// Numbers the rails to a peer that has introduced itself, and installs them.
     pub(crate) fn install_rails(
         &mut self,
         shared: Shared<'_>,
-        id: PeerId,
+        numbers: &mut Numbers,
         dialed: SocketAddr,
         introduction: &Introduction,
         (locals, map): (&[IpAddr], RailMap),
         catalog: &Catalog,
     ) -> Result<Vec<PeerRail>, OpenError> {
+        self.gather_freed();
         let remotes = match introduction.rails.is_empty() {
             true => std::slice::from_ref(&dialed),
             false => &introduction.rails[..],
@@ -255,10 +285,11 @@ impl Peers {
         for (transport, (local, remote), device) in common.into_iter().flat_map(pairs) {
             let local = locals.get(local).copied();
             let rail = self.take_rail();
+            numbers.rails.push(rail);
             shared.install_rail(
                 rail,
                 RailConfig {
-                    peer: id,
+                    peer: numbers.peer,
                     device,
                     estimate: TCP_ESTIMATE,
                 },

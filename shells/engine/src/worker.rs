@@ -444,9 +444,9 @@ impl Loop<'_> {
             ..
         } = self;
         leaving.retain(|lost| {
-            let open = !core.forget_peer(now, lost.peer);
+            let open = !core.forget_peer(now, lost.numbers.peer);
             if !open {
-                for rail in &lost.rails {
+                for rail in &lost.numbers.rails {
                     endpoint.forget_rail(*rail);
                 }
                 for segment in &lost.segments {

@@ -147,7 +147,7 @@ impl Reactor {
                 Woken::Mail => self.handle_mail(),
                 Woken::Listener(index) => self.wires.accept(index),
                 Woken::Wire(key) => self.handle_ready(key),
-                Woken::Exited(whose) => self.handle_exited(whose),
+                Woken::Exited(watch) => self.handle_exited(watch),
             }
         }
         self.settle();
@@ -169,11 +169,13 @@ impl Reactor {
     }
 
     /// A process that was watched has ended.
-    fn handle_exited(&mut self, whose: Watched) {
+    fn handle_exited(&mut self, watch: Key) {
         let (ctx, wires) = (&self.ctx, &mut self.wires);
-        match whose {
-            Watched::Peer(peer) => self.initiator.handle_exited(ctx, wires, peer),
-            Watched::Session(session) => self.target.handle_exited(ctx, wires, session),
+        match wires.watched(watch) {
+            Some(Watched::Peer(peer)) => self.initiator.handle_exited(ctx, wires, peer),
+            Some(Watched::Session(session)) => self.target.handle_exited(ctx, wires, session),
+            // It was let go of in this very round.
+            None => {}
         }
     }
 

@@ -85,8 +85,8 @@ pub(super) enum Woken {
     Listener(usize),
     /// Something can be read, written or found broken.
     Wire(Key),
-    /// The process of these has ended.
-    Exited(Watched),
+    /// A process has ended; see [`Wires::watched`].
+    Exited(Key),
 }
 
 struct Wire {
@@ -187,11 +187,11 @@ impl Wires {
         }
         Ok(events
             .iter()
-            .filter_map(|event| match event.data.u64() {
-                WAKE_KEY => Some(Woken::Mail),
-                watch @ FIRST_WATCH.. => Some(Woken::Exited(self.watches.get(&watch)?.1)),
-                key @ FIRST_KEY.. => Some(Woken::Wire(key)),
-                listener => Some(Woken::Listener((listener - 1) as usize)),
+            .map(|event| match event.data.u64() {
+                WAKE_KEY => Woken::Mail,
+                watch @ FIRST_WATCH.. => Woken::Exited(watch),
+                key @ FIRST_KEY.. => Woken::Wire(key),
+                listener => Woken::Listener((listener - 1) as usize),
             })
             .collect())
     }
@@ -227,6 +227,11 @@ impl Wires {
                 None
             }
         }
+    }
+
+    /// Whose process it is that a watch is on; `None`: it does not matter to anybody any more.
+    pub(super) fn watched(&self, watch: Key) -> Option<Watched> {
+        self.watches.get(&watch).map(|(_, whose)| *whose)
     }
 
     /// Ends a watch.
