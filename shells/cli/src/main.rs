@@ -9,12 +9,14 @@ mod address;
 mod bench;
 mod calls;
 mod chart;
+mod check_config;
 mod demo;
 mod exit;
 mod pattern;
 mod sample;
 mod serve;
 mod session;
+mod settings;
 mod sim;
 mod sizes;
 mod target;
@@ -46,6 +48,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Measures writes or reads of a target's memory.
     Bench(bench::BenchArgs),
+    /// Checks a configuration: what is wrong with it, or what it changes.
+    CheckConfig(check_config::CheckConfigArgs),
     /// Simulates fabrics under the shipped core: how good a policy is, and whether it is correct.
     Sim(sim::SimArgs),
 }
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::CheckConfig(args) => check_config::run(&args),
         Command::Sim(args) => sim::run(&args),
     };
     match verdict {
@@ -77,7 +82,7 @@ fn main() -> ExitCode {
 fn start_logging(command: &Command) {
     let level = match command {
         Command::Demo(_) | Command::Sim(_) => "error",
-        Command::Serve(_) | Command::Bench(_) => "warn",
+        Command::Serve(_) | Command::Bench(_) | Command::CheckConfig(_) => "warn",
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }

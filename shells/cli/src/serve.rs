@@ -1,7 +1,7 @@
 //! `polyrail serve`: a target.
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -13,6 +13,7 @@ use signal_hook::iterator::Signals;
 use crate::address::{self, Rails};
 use crate::calls::answer::MemoryCalls;
 use crate::exit::Failure;
+use crate::settings::ConfigArgs;
 use crate::sizes;
 
 /// The name of the segment that a target offers.
@@ -27,10 +28,10 @@ pub(crate) const SEGMENT: &str = "mem";
     polyrail serve --listen 10.0.0.2:7000 --rails 10.0.0.2,10.0.1.2 --insecure"
 )]
 pub(crate) struct ServeArgs {
-    /// Where to listen; port 0 lets the kernel choose.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", value_parser = address::listen)]
-    listen: SocketAddr,
-    /// The name peers see [default: one made by the engine].
+    /// Where to listen; port 0 lets the kernel choose [default: 127.0.0.1:0].
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::listen)]
+    listen: Option<SocketAddr>,
+    /// The name peers see [default: polyrail].
     #[arg(long, value_name = "NAME", value_parser = address::name)]
     name: Option<String>,
     /// Addresses of this host that rails may use; it listens there too, on the same port.
@@ -42,6 +43,8 @@ pub(crate) struct ServeArgs {
     /// Listen beyond loopback although nobody is asked for a key.
     #[arg(long)]
     insecure: bool,
+    #[command(flatten)]
+    settings: ConfigArgs,
     /// End also when standard input does: how a parent takes its target with it, whatever ends it.
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -49,10 +52,10 @@ pub(crate) struct ServeArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    check_reach(args)?;
+    let config = config(args)?;
+    check_reach(&config)?;
     // Signals are caught before anybody can know that we run.
     let ends = ends(args.end_with_stdin)?;
-    let config = config(args);
     let name = config.name.clone();
     let engine = start(config)?;
     engine
@@ -69,13 +72,13 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// The engine checks this as well, but it cannot name our flags.
-fn check_reach(args: &ServeArgs) -> Result<(), Failure> {
-    let rails = args.rails.iter().flat_map(|rails| rails.0.iter().copied());
-    let beyond = std::iter::once(args.listen.ip())
-        .chain(rails)
+fn check_reach(config: &Config) -> Result<(), Failure> {
+    let listen = config.listen.iter().map(SocketAddr::ip);
+    let beyond = listen
+        .chain(config.rails.iter().copied())
         .find(|address| !address.is_loopback());
     match beyond {
-        Some(address) if !args.insecure => Err(Failure::Usage(format!(
+        Some(address) if !config.insecure => Err(Failure::Usage(format!(
             "{address} is beyond loopback, where anybody could use this memory; \
              give --insecure to accept that, or listen on 127.0.0.1"
         ))),
@@ -83,17 +86,18 @@ fn check_reach(args: &ServeArgs) -> Result<(), Failure> {
     }
 }
 
-fn config(args: &ServeArgs) -> Config {
-    let mut config = Config {
-        listen: Some(args.listen),
-        rails: args.rails.clone().unwrap_or_default().0,
-        insecure: args.insecure,
-        ..Config::default()
-    };
+fn config(args: &ServeArgs) -> Result<Config, Failure> {
+    const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let mut config = args.settings.load()?;
+    config.listen = args.listen.or(config.listen).or(Some(LOOPBACK));
+    config.insecure |= args.insecure;
+    if let Some(rails) = &args.rails {
+        config.rails.clone_from(&rails.0);
+    }
     if let Some(name) = &args.name {
         config.name.clone_from(name);
     }
-    config
+    Ok(config)
 }
 
 fn start(config: Config) -> Result<Engine, Failure> {

@@ -9,11 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polyrail_control::plane::{AskError, ConnectError, Introduction, Plane, PlaneConfig};
-use polyrail_core::orchestrator::Config as CoreConfig;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::slice::SLICE_BYTES;
-use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_core::work::{Op, Place};
 use polyrail_tcp::TcpTransport;
@@ -41,9 +39,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a peer may take to describe a segment.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Workers that one engine can have.
-const WORKERS_MAX: usize = 64;
-/// Silence of a TCP lane that is noticed: shorter takes scheduling delays of a busy host for outages.
-const TCP_PROGRESS_FLOOR: CoreDuration = CoreDuration::from_millis(30);
+pub(crate) const WORKERS_MAX: usize = 64;
 
 /// One read or write between two segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -184,22 +180,21 @@ impl Engine {
         let plane_config = PlaneConfig {
             listeners,
             rails,
+            heartbeat: config.health.heartbeat,
+            silence_max: config.connection_silence(),
             ..PlaneConfig::new(config.name.clone(), random_u64()?, described, clock)
         };
         let plane = Plane::start(plane_config, Arc::new(reception))
             .map_err(system("start the control plane"))?;
         let fabric = Arc::new(Fabric::new(posts.len()));
-        let peers = Arc::new(Mutex::new(Peers::default()));
+        let peers = Arc::new(Mutex::new(Peers::new(config.estimate())));
         let mut workers = Vec::new();
         for number in 0..posts.len() {
             let started = transport
                 .endpoint(number as u16, clock)
                 .and_then(|endpoint| {
                     let start = Start {
-                        config: CoreConfig {
-                            progress_floor: TCP_PROGRESS_FLOOR,
-                            ..CoreConfig::new(number as u16, config.policy)
-                        },
+                        config: config.core(number as u16),
                         fabric: fabric.clone(),
                         endpoint: with_faults(endpoint, &hooks, clock),
                         plane: plane.clone(),
@@ -833,7 +828,9 @@ fn check(config: &Config) -> Result<(), EngineError> {
         let text = format!("rail {} is listed twice: each address is one rail", twice.1);
         return Err(EngineError::Config { text });
     }
-    Ok(())
+    config.check().map_err(|error| EngineError::Config {
+        text: error.to_string(),
+    })
 }
 
 fn check_segment(name: &str, bytes: u64) -> Result<(), RegisterError> {

@@ -37,20 +37,26 @@ mod peers;
 mod reception;
 mod rows;
 mod segments;
+mod transports;
 mod worker;
 
 pub use polyrail_core::batch::BatchReport as BatchStatus;
+pub use polyrail_core::rail::documented::DocumentedConfig;
 pub use polyrail_core::rail::health::RailState;
 pub use polyrail_core::rail::select::Policy;
 pub use polyrail_core::report::{Local, Remote, Report, Status};
-pub use polyrail_core::topology::RailMap;
+pub use polyrail_core::topology::{RailMap, tier};
 pub use polyrail_core::units::RailId;
 pub use polyrail_core::work::{Cause, Op};
 pub use polyrail_transport::fault::Faults;
 pub use polyrail_transport::memory::{Access, Region};
 
 pub use batch::{Batch, WaitTimeout};
-pub use config::Config;
+pub use config::{
+    Config, ConfigError, Effective, HealthConfig, HealthMode, Loaded, Place, Problem, Sources,
+    SprayConfig, TransportConfig, reference,
+};
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
 pub use error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
 pub use segments::SegmentId;
+pub use transports::{Availability, TransportInfo, transports};

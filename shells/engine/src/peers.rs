@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use polyrail_control::plane::Introduction;
 use polyrail_core::plan::{PLAN_RAILS_MAX, PlanRail};
+use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::topology::RailMap;
 use polyrail_core::units::{DeviceId, PeerId, RailId};
 use polyrail_transport::{RailAddress, SessionId};
 
 use crate::error::OpenError;
-use crate::fabric::{DEVICES_MAX, PEERS_MAX, RAILS_MAX, TCP_ESTIMATE};
+use crate::fabric::{DEVICES_MAX, PEERS_MAX, RAILS_MAX};
 use crate::segments::SegmentId;
 
 /// One rail of a peer.
@@ -78,14 +79,26 @@ impl Peer {
 }
 
 /// All peers of an engine, and the numbers of its rails and devices.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Peers {
+    /// What is assumed of a new rail.
+    estimate: EstimateConfig,
     peers: Vec<Peer>,
     rail_names: Vec<String>,
     devices: HashMap<Option<IpAddr>, DeviceId>,
 }
 
 impl Peers {
+    /// Nobody yet.
+    pub(crate) fn new(estimate: EstimateConfig) -> Self {
+        Self {
+            estimate,
+            peers: Vec::new(),
+            rail_names: Vec::new(),
+            devices: HashMap::new(),
+        }
+    }
+
     /// The peer that answers at an address.
     pub(crate) fn at(&self, dialed: SocketAddr) -> Option<&Peer> {
         self.peers.iter().find(|peer| {
@@ -171,7 +184,7 @@ impl Peers {
                 RailConfig {
                     peer: id,
                     device,
-                    estimate: TCP_ESTIMATE,
+                    estimate: self.estimate,
                 },
             );
             let rail = PeerRail {
@@ -197,7 +210,7 @@ impl Peers {
             });
         }
         let device = DeviceId(self.devices.len() as u16);
-        shared.install_device(device, TCP_ESTIMATE);
+        shared.install_device(device, self.estimate);
         self.devices.insert(local, device);
         Ok(device)
     }

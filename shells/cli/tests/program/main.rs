@@ -1,6 +1,7 @@
 //! The program from outside: flags, exit codes, and what strangers can do to it.
 
 mod bench;
+mod config;
 mod demo;
 mod ghost;
 mod harness;
