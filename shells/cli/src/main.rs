@@ -21,6 +21,7 @@ mod sim;
 mod sizes;
 mod target;
 mod timeline;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Measures writes or reads of a target's memory.
     Bench(bench::BenchArgs),
+    /// Shows devices, NUMA nodes, tiers and transports of this machine.
+    Topo(topo::TopoArgs),
     /// Checks a configuration: what is wrong with it, or what it changes.
     CheckConfig(check_config::CheckConfigArgs),
     /// Simulates fabrics under the shipped core: how good a policy is, and whether it is correct.
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Topo(args) => topo::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Sim(args) => sim::run(&args),
     };
@@ -82,7 +86,7 @@ fn main() -> ExitCode {
 fn start_logging(command: &Command) {
     let level = match command {
         Command::Demo(_) | Command::Sim(_) => "error",
-        Command::Serve(_) | Command::Bench(_) | Command::CheckConfig(_) => "warn",
+        _ => "warn",
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }

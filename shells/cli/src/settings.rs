@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use polyrail::{Config, ConfigError, Sources};
+use polyrail::{Config, ConfigError, Loaded, Sources};
 
 use crate::exit::Failure;
 
@@ -17,15 +17,20 @@ pub(crate) struct ConfigArgs {
 impl ConfigArgs {
     /// What the file and the environment say. Flags are the caller's business.
     pub(crate) fn load(&self) -> Result<Config, Failure> {
-        let mut sources = Sources::new();
-        if let Some(path) = &self.config {
-            sources = sources.file(path);
-        }
-        let loaded = sources.environment().load().map_err(|e| usage(&e))?;
+        let loaded = self.load_quietly()?;
         for note in &loaded.notes {
             log::warn!("{note}");
         }
         Ok(loaded.config)
+    }
+
+    /// The same, with what is worth knowing for the caller to tell.
+    pub(crate) fn load_quietly(&self) -> Result<Loaded, Failure> {
+        let mut sources = Sources::new();
+        if let Some(path) = &self.config {
+            sources = sources.file(path);
+        }
+        sources.environment().load().map_err(|e| usage(&e))
     }
 
     /// The same for an initiator, which does not listen; `name` is what it calls itself unless that is

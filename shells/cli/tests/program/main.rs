@@ -7,4 +7,5 @@ mod ghost;
 mod harness;
 mod serve;
 mod sim;
+mod topo;
 mod usage;
