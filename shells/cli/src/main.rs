@@ -10,6 +10,7 @@ mod bench;
 mod calls;
 mod chart;
 mod check_config;
+mod cp;
 mod demo;
 mod exit;
 mod pattern;
@@ -49,6 +50,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Measures writes or reads of a target's memory.
     Bench(bench::BenchArgs),
+    /// Copies a file to or from a target's segment.
+    Cp(cp::CpArgs),
     /// Shows devices, NUMA nodes, tiers and transports of this machine.
     Topo(topo::TopoArgs),
     /// Checks a configuration: what is wrong with it, or what it changes.
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Cp(args) => cp::run(&args),
         Command::Topo(args) => topo::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Sim(args) => sim::run(&args),

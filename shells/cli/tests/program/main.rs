@@ -2,6 +2,7 @@
 
 mod bench;
 mod config;
+mod cp;
 mod demo;
 mod ghost;
 mod harness;

@@ -64,6 +64,8 @@ fn help_goes_to_standard_output() {
         "serve ",
         "bench ",
         "check-config ",
+        "cp ",
+        "topo ",
         "sim ",
         "sim run ",
     ] {
