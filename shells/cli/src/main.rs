@@ -1,5 +1,6 @@
-//! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]), a demonstration ([`demo`]) and a
-//! simulator ([`sim`]) of the engine.
+//! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]), a copy to and from targets
+//! ([`cp`]), a demonstration ([`demo`]) and a simulator ([`sim`]) of the engine; what this machine has
+//! ([`topo`]) and what a configuration says ([`check_config`]).
 //!
 //! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
 //! and the verdict is bad, 2 when it was asked for something that makes no sense, 3 when the environment

@@ -126,7 +126,8 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     );
     let environment = [("POLYRAIL_POLICY", "round-robin")];
     // (flags, environment, policy)
-    let cases: [(&str, &[(&str, &str)], &str); 4] = [
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&str, Variables<'_>, &str); 4] = [
         (&documented, &[], "documented"),
         (&documented, &environment, "round-robin"),
         (

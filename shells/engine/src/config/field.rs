@@ -172,7 +172,7 @@ impl<T> Field<T> {
 
     /// What the value of an environment variable is in JSON: words and addresses as they are, lists also
     /// without brackets.
-    pub(super) fn from_variable(&self, text: &str) -> Value {
+    pub(super) fn parse_variable(&self, text: &str) -> Value {
         let literal = |text: &str| serde_json::from_str(text).ok();
         let value = match self {
             Self::Word { .. } | Self::Address { .. } | Self::Choice { .. } => None,
@@ -199,9 +199,9 @@ impl<T> Field<T> {
             Self::Addresses { .. } => "list of addresses".into(),
             Self::Choice { .. } => "word".into(),
             Self::Flag { .. } => "bool".into(),
-            Self::Whole { unit, .. } if unit.is_empty() => "whole number".into(),
+            Self::Whole { unit: "", .. } => "whole number".into(),
             Self::Whole { unit, .. } => format!("whole number of {unit}"),
-            Self::Number { unit, .. } if unit.is_empty() => "number".into(),
+            Self::Number { unit: "", .. } => "number".into(),
             Self::Number { unit, .. } => format!("number of {unit}"),
             Self::Numbers { .. } => "list of numbers".into(),
         }

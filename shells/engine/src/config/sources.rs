@@ -220,8 +220,8 @@ impl Sources {
         match value.into_string() {
             Ok(text) => {
                 let value = match &known {
-                    Known::Engine(key) => key.field.from_variable(&text),
-                    Known::Transport(_, key) => key.field.from_variable(&text),
+                    Known::Engine(key) => key.field.parse_variable(&text),
+                    Known::Transport(_, key) => key.field.parse_variable(&text),
                 };
                 self.set(&known, path, place, &value);
             }
