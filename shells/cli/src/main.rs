@@ -21,6 +21,7 @@ mod session;
 mod settings;
 mod sim;
 mod sizes;
+mod source;
 mod target;
 mod timeline;
 mod topo;

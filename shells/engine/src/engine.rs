@@ -280,6 +280,12 @@ impl Engine {
         self.add_region(name, region)
     }
 
+    /// Registers a region as a segment, so that peers find in it from the start what the program has put there.
+    pub fn register_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
+        check_segment(name, region.bytes())?;
+        self.add_region(name, region)
+    }
+
     fn add_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
         let id = self.inner.segments.add_local(name, region)?;
         self.attach_local(id);

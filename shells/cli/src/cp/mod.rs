@@ -4,7 +4,6 @@ mod pipeline;
 mod place;
 mod progress;
 mod sink;
-mod source;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -21,11 +20,11 @@ use crate::exit::Failure;
 use crate::pattern::memory::Span;
 use crate::settings::ConfigArgs;
 use crate::sizes;
+use crate::source::Source;
 use pipeline::{File, Pipeline};
 use place::{Place, Segment};
 use progress::Progress;
 use sink::Sink;
-use source::Source;
 
 /// Copies a file to a target's segment, or bytes of a segment to a file.
 ///

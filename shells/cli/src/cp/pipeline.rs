@@ -10,10 +10,10 @@ use polyrail::{Access, Batch, Engine, Op, Region, Request, SegmentId, Status, Su
 
 use super::progress::Progress;
 use super::sink::Sink;
-use super::source::Source;
 use crate::exit::Failure;
 use crate::pattern::memory::{self, Span};
 use crate::sample::{Stall, why_failed};
+use crate::source::Source;
 
 /// Bytes of a chunk.
 const CHUNK_BYTES: u64 = 4 << 20;

@@ -251,3 +251,62 @@ fn an_interrupted_copy_leaves_nothing() {
     finish(child, &line).expect(3).names(&["interrupted"]);
     assert_eq!(folder.names(), [""; 0]);
 }
+
+#[test]
+fn files_are_offered_under_their_names_and_brought_up_to_date_at_the_end() {
+    let folder = Folder::new();
+    let (first, old) = folder.file("first", 3_000_001);
+    let (second, second_content) = folder.file("second", 1000);
+    let (patch, patch_content) = folder.file("patch", 500_000);
+    let flags = format!("--memory 1MiB --file {first} --file {second}:ro");
+    let target = Target::start(&flags);
+    let at = target.address().to_owned();
+    run(&format!("cp {patch} {at}/first+1M --verify")).expect(0);
+    let to = folder.path("to");
+    run(&format!("cp {at}/second {to} --verify")).expect(0);
+    assert!(fs::read(&to).expect("the copy") == second_content);
+    run(&format!("cp {second} {at}/second"))
+        .expect(2)
+        .names(&["refuses", &at]);
+    target.end(Signal::TERM).expect(0);
+    let mut expected = old;
+    expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
+    assert!(fs::read(&first).expect("the file") == expected);
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_offered_harms_nobody() {
+    let folder = Folder::new();
+    let (path, content) = folder.file("file", 1_000_000);
+    let target = Target::start(&format!("--memory 1MiB --file {path}"));
+    File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(1))
+        .expect("it is cut");
+    let to = folder.path("to");
+    run(&format!("cp {}/file {to} --verify", target.address())).expect(0);
+    assert!(fs::read(&to).expect("the copy") == content);
+    // It cannot be brought up to date, so the end is not good.
+    target.end(Signal::TERM).expect(3);
+    assert_eq!(fs::read(&path).expect("the file").len(), 1);
+}
+
+#[test]
+fn files_that_cannot_be_offered_are_usage_errors() {
+    let folder = Folder::new();
+    let (mem, _) = folder.file("mem", 10);
+    let empty = folder.sparse("empty", 0);
+    // (file, what the error names)
+    let cases: [(&str, &[&str]); 4] = [
+        ("/no/such/file", &["/no/such/file"]),
+        ("/dev/zero:ro", &["no regular file"]),
+        (&mem, &["--file", "mem", "exists already"]),
+        (&empty, &["--file", "empty"]),
+    ];
+    for (file, parts) in cases {
+        run(&format!("serve --memory 1MiB --file {file}"))
+            .expect(2)
+            .names(parts);
+    }
+}

@@ -1,4 +1,4 @@
-//! The file that is copied.
+//! A file whose bytes are taken.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +9,14 @@ use crate::exit::Failure;
 
 /// A file to read, as long as it was when it was opened.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     file: File,
     path: PathBuf,
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Source {
-    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let cannot = |e: io::Error| {
             let text = format!("cannot read {}: {e}", path.display());
             Failure::from_engine(e.kind() == io::ErrorKind::NotFound, text)
@@ -24,7 +24,7 @@ impl Source {
         // Looked at first: to open a pipe would wait for somebody to write to it.
         if !std::fs::metadata(path).map_err(cannot)?.is_file() {
             return Err(Failure::Usage(format!(
-                "cannot copy {}: it is no regular file",
+                "cannot read {}: it is no regular file",
                 path.display()
             )));
         }
@@ -38,7 +38,7 @@ impl Source {
     }
 
     /// Reads all of `to` from `offset` on.
-    pub(super) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Failure> {
+    pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Failure> {
         let mut read = 0;
         while read < to.len() {
             match self.file.read_at(&mut to[read..], offset + read as u64) {
@@ -61,7 +61,7 @@ impl Source {
     fn truncated(&self, end: u64) -> Failure {
         let now = self.file.metadata().map_or(end, |metadata| metadata.len());
         Failure::Environment(format!(
-            "{} was truncated while it was copied: it had {} bytes and has {now} now",
+            "{} was truncated while it was read: it had {} bytes and has {now} now",
             self.path.display(),
             self.bytes
         ))

@@ -1,5 +1,7 @@
 //! `polyrail serve`: a target.
 
+mod file;
+
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::calls::answer::MemoryCalls;
 use crate::exit::Failure;
 use crate::settings::ConfigArgs;
 use crate::sizes;
+use file::{FileArg, Offered};
 
 /// The name of the segment that a target offers.
 pub(crate) const SEGMENT: &str = "mem";
@@ -25,7 +28,8 @@ pub(crate) const SEGMENT: &str = "mem";
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  polyrail serve --listen 127.0.0.1:7000 --memory 256MiB\n  \
-    polyrail serve --listen 10.0.0.2:7000 --rails 10.0.0.2,10.0.1.2 --insecure"
+    polyrail serve --listen 10.0.0.2:7000 --rails 10.0.0.2,10.0.1.2 --insecure\n  \
+    polyrail serve --memory 1MiB --file weights.bin:ro"
 )]
 pub(crate) struct ServeArgs {
     /// Where to listen; port 0 lets the kernel choose [default: 127.0.0.1:0].
@@ -40,6 +44,10 @@ pub(crate) struct ServeArgs {
     /// Size of the segment.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", allow_negative_numbers = true, value_parser = sizes::size)]
     memory: u64,
+    /// Also offer a file, under its base name; with `:ro`, for reading only. It is read into memory now, and
+    /// what peers wrote goes back to it when this ends by a signal.
+    #[arg(long, value_name = "PATH[:ro]", value_parser = file::file)]
+    file: Vec<FileArg>,
     /// Listen beyond loopback although nobody is asked for a key.
     #[arg(long)]
     insecure: bool,
@@ -64,11 +72,16 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             let size = sizes::show_size(args.memory);
             Failure::Environment(format!("cannot offer --memory {size}: {e}"))
         })?;
+    let files: Vec<Offered> = args
+        .file
+        .iter()
+        .map(|file| Offered::new(&engine, file))
+        .collect::<Result<_, _>>()?;
     announce(&engine, &name)?;
     let reason = ends.recv().unwrap_or("nobody could end it any more");
     log::info!("ending: {reason}");
     engine.shutdown();
-    Ok(())
+    files.iter().try_for_each(Offered::write_back)
 }
 
 /// The engine checks this as well, but it cannot name our flags.
