@@ -6,14 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Rails(pub(crate) Vec<IpAddr>);
 
-impl Rails {
-    /// As it was written.
-    pub(crate) fn text(&self) -> String {
-        let texts: Vec<String> = self.0.iter().map(IpAddr::to_string).collect();
-        texts.join(",")
-    }
-}
-
 /// `a,b,…`: addresses of this host, each once.
 pub(crate) fn rails(text: &str) -> Result<Rails, String> {
     let mut rails = Vec::new();
@@ -70,7 +62,6 @@ mod tests {
     fn rails_are_addresses_each_once() {
         let two = rails("127.0.0.1,127.0.0.2").unwrap();
         assert_eq!(two.0.len(), 2);
-        assert_eq!(two.text(), "127.0.0.1,127.0.0.2");
         for text in [
             "",
             ",",

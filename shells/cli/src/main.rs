@@ -1,5 +1,6 @@
-//! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]), a demonstration ([`demo`]) and a
-//! simulator ([`sim`]) of the engine.
+//! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]), a copy to and from targets
+//! ([`cp`]), a demonstration ([`demo`]) and a simulator ([`sim`]) of the engine; what this machine has
+//! ([`topo`]) and what a configuration says ([`check_config`]).
 //!
 //! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
 //! and the verdict is bad, 2 when it was asked for something that makes no sense, 3 when the environment
@@ -9,16 +10,21 @@ mod address;
 mod bench;
 mod calls;
 mod chart;
+mod check_config;
+mod cp;
 mod demo;
 mod exit;
 mod pattern;
 mod sample;
 mod serve;
 mod session;
+mod settings;
 mod sim;
 mod sizes;
+mod source;
 mod target;
 mod timeline;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -46,6 +52,12 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Measures writes or reads of a target's memory.
     Bench(bench::BenchArgs),
+    /// Copies a file to or from a target's segment.
+    Cp(cp::CpArgs),
+    /// Shows devices, NUMA nodes, tiers and transports of this machine.
+    Topo(topo::TopoArgs),
+    /// Checks a configuration: what is wrong with it, or what it changes.
+    CheckConfig(check_config::CheckConfigArgs),
     /// Simulates fabrics under the shipped core: how good a policy is, and whether it is correct.
     Sim(sim::SimArgs),
 }
@@ -57,6 +69,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Cp(args) => cp::run(&args),
+        Command::Topo(args) => topo::run(&args),
+        Command::CheckConfig(args) => check_config::run(&args),
         Command::Sim(args) => sim::run(&args),
     };
     match verdict {
@@ -77,7 +92,7 @@ fn main() -> ExitCode {
 fn start_logging(command: &Command) {
     let level = match command {
         Command::Demo(_) | Command::Sim(_) => "error",
-        Command::Serve(_) | Command::Bench(_) => "warn",
+        _ => "warn",
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail::{Batch, BatchStatus, Cause, Op, Request, Status, SubmitError};
+use polyrail::{Batch, BatchStatus, Cause, Engine, Op, Request, Status, SubmitError};
 
 use crate::exit::Failure;
 use crate::pattern::Pattern;
@@ -208,7 +208,9 @@ impl<'a> Run<'a> {
             match self.session.engine.submit(requests) {
                 Ok(batch) => return Ok(batch),
                 Err(SubmitError::Full) => {
-                    self.look_around(stall.get_or_insert_with(|| Stall::new(self.session)))?;
+                    self.look_around(
+                        stall.get_or_insert_with(|| Stall::new(&self.session.engine)),
+                    )?;
                     thread::yield_now();
                 }
                 Err(e) => return Err(self.lost(&e)),
@@ -222,7 +224,7 @@ impl<'a> Run<'a> {
             if let Ok(status) = batch.wait(LOOK) {
                 return Ok(status);
             }
-            self.look_around(stall.get_or_insert_with(|| Stall::new(self.session)))
+            self.look_around(stall.get_or_insert_with(|| Stall::new(&self.session.engine)))
                 .inspect_err(|_| batch.cancel())?;
         }
     }
@@ -232,9 +234,8 @@ impl<'a> Run<'a> {
         if self.stopped() {
             return Err(self.lost(&"the run was stopped while the batch was on its way"));
         }
-        if stall.is_over(self.session) {
-            let seconds = STALL_MAX.as_secs();
-            return Err(self.lost(&format_args!("nothing moved on any rail for {seconds} s")));
+        if stall.is_over(&self.session.engine) {
+            return Err(self.lost(&Stall::TEXT));
         }
         Ok(())
     }
@@ -257,7 +258,12 @@ impl<'a> Run<'a> {
 }
 
 /// The verdict about requests that failed: the environment's fault if the peer or the way to it was lost.
-fn why_failed(target: &str, failed: u64, status: Status, cause: Option<Cause>) -> Failure {
+pub(crate) fn why_failed(
+    target: &str,
+    failed: u64,
+    status: Status,
+    cause: Option<Cause>,
+) -> Failure {
     let why = cause.map_or_else(|| "no cause given".to_owned(), |cause| cause.to_string());
     let text = format!("target {target}: {failed} of a batch's requests ended {status:?}: {why}");
     let lost = matches!(status, Status::PeerLost | Status::Indeterminate)
@@ -283,27 +289,31 @@ fn random_seed() -> u64 {
 }
 
 /// Notices that nothing moves on any rail.
-struct Stall {
+pub(crate) struct Stall {
     bytes: u64,
     since: Instant,
     looked: Instant,
 }
 
 impl Stall {
-    fn new(session: &Session) -> Self {
+    /// What to say once it is over.
+    pub(crate) const TEXT: &str = "nothing moved on any rail for 6 s";
+
+    pub(crate) fn new(engine: &Engine) -> Self {
         let now = Instant::now();
         Self {
-            bytes: total(session),
+            bytes: total(engine),
             since: now,
             looked: now,
         }
     }
 
-    fn is_over(&mut self, session: &Session) -> bool {
+    /// Whether nothing has moved for too long.
+    pub(crate) fn is_over(&mut self, engine: &Engine) -> bool {
         let now = Instant::now();
         if now.duration_since(self.looked) >= LOOK {
             self.looked = now;
-            let bytes = total(session);
+            let bytes = total(engine);
             if bytes != self.bytes {
                 (self.bytes, self.since) = (bytes, now);
             }
@@ -312,8 +322,8 @@ impl Stall {
     }
 }
 
-fn total(session: &Session) -> u64 {
-    session.rail_bytes().iter().sum()
+fn total(engine: &Engine) -> u64 {
+    engine.rails().iter().map(|rail| rail.bytes).sum()
 }
 
 #[cfg(test)]

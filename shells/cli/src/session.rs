@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polyrail::{Access, Config, Engine, Hooks, Region, SegmentId};
+use polyrail::{Access, Config, Engine, Hooks, Policy, Region, SegmentId};
 
 use crate::calls::ask::Owner;
 use crate::exit::Failure;
@@ -24,6 +24,8 @@ pub(crate) struct Session {
     pub(crate) local: SegmentId,
     /// Our own, to fill and check.
     pub(crate) region: Arc<Region>,
+    /// How rails are chosen.
+    pub(crate) policy: Policy,
     /// How much of either memory is used: what was asked for, or all that the target has.
     pub(crate) bytes: u64,
 }
@@ -37,6 +39,7 @@ impl Session {
         bytes_max: u64,
     ) -> Result<Self, Failure> {
         let here = here(&config);
+        let policy = config.effective_policy();
         let engine = Engine::with_hooks(config, hooks).map_err(|e| {
             Failure::from_engine(
                 e.is_usage(),
@@ -58,6 +61,7 @@ impl Session {
             remote,
             local,
             region,
+            policy,
             bytes,
         })
     }

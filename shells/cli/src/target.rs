@@ -1,13 +1,14 @@
 //! A target of our own: a second process of this program that serves.
 
 use std::io::{self, BufRead, BufReader};
+use std::net::IpAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use crate::address::Rails;
 use crate::exit::Failure;
+use crate::settings::ConfigArgs;
 
 /// How long a target may take until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -21,8 +22,12 @@ pub(crate) struct OwnTarget {
 
 impl OwnTarget {
     /// Starts one that offers `memory` bytes, and waits until it listens. Answers its `HOST:PORT` too.
-    pub(crate) fn start(rails: &Rails, memory: u64) -> Result<(Self, String), Failure> {
-        let child = command(rails, memory)
+    pub(crate) fn start(
+        rails: &[IpAddr],
+        memory: u64,
+        settings: &ConfigArgs,
+    ) -> Result<(Self, String), Failure> {
+        let child = command(rails, memory, settings)
             .and_then(|mut command| command.spawn())
             .map_err(|e| Failure::Environment(format!("cannot start a target of our own: {e}")))?;
         let mut target = Self { child };
@@ -63,14 +68,20 @@ impl Drop for OwnTarget {
     }
 }
 
-fn command(rails: &Rails, memory: u64) -> io::Result<Command> {
+fn command(rails: &[IpAddr], memory: u64, settings: &ConfigArgs) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
+    // What a configuration may say about listening is not about this one.
     command
-        .args(["serve", "--end-with-stdin", "--memory", &memory.to_string()])
+        .args(["serve", "--end-with-stdin", "--listen", "127.0.0.1:0"])
+        .args(["--memory", &memory.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    if !rails.0.is_empty() {
-        command.args(["--rails", &rails.text()]);
+    if !rails.is_empty() {
+        let texts: Vec<String> = rails.iter().map(IpAddr::to_string).collect();
+        command.args(["--rails", &texts.join(",")]);
+    }
+    if let Some(path) = &settings.config {
+        command.arg("--config").arg(path);
     }
     Ok(command)
 }

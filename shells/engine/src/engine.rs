@@ -13,11 +13,10 @@ use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS, SegmentDesc
 use polyrail_control::plane::{
     AskError, ConnectError, Introduction, Plane, PlaneConfig, SessionLoss,
 };
-use polyrail_core::orchestrator::{Config as CoreConfig, Proof};
+use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::slice::SLICE_BYTES;
-use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_core::work::{Op, Place};
@@ -53,9 +52,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long a peer may take to describe a segment.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Workers that one engine can have.
-const WORKERS_MAX: usize = 64;
-/// Silence of a TCP lane that is noticed: shorter takes scheduling delays of a busy host for outages.
-const TCP_PROGRESS_FLOOR: CoreDuration = CoreDuration::from_millis(30);
+pub(crate) const WORKERS_MAX: usize = 64;
 
 /// One read or write between two segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -225,24 +222,22 @@ impl Engine {
             listeners,
             rails,
             transports: transports.catalog.offers(),
+            heartbeat: config.health.heartbeat,
+            silence_max: config.connection_silence(),
             ..PlaneConfig::new(config.name.clone(), random_u64()?, described, clock)
         };
         let plane = Plane::start(plane_config, Arc::new(reception))
             .map_err(system("start the control plane"))?;
         let fabric = Arc::new(Fabric::new(posts.len()));
-        let peers = Arc::new(Mutex::new(Peers::default()));
         let failovers = Arc::new(Failovers::default());
+        let peers = Arc::new(Mutex::new(Peers::new(config.estimate())));
         let mut workers = Vec::new();
         for number in 0..posts.len() {
             let started = transports
                 .endpoint(number as u16, clock)
                 .and_then(|endpoint| {
                     let start = Start {
-                        config: CoreConfig {
-                            progress_floor: TCP_PROGRESS_FLOOR,
-                            failover_attempts_max: config.max_failover_attempts,
-                            ..CoreConfig::new(number as u16, config.policy)
-                        },
+                        config: config.core(number as u16),
                         fabric: fabric.clone(),
                         endpoint,
                         plane: plane.clone(),
@@ -342,6 +337,12 @@ impl Engine {
         // it returns.
         let region = unsafe { Region::new(base, bytes, access, None) }
             .map_err(|source| RegisterError::System { bytes, source })?;
+        self.add_region(name, region)
+    }
+
+    /// Registers a region as a segment, so that peers find in it from the start what the program has put there.
+    pub fn register_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
+        check_segment(name, region.bytes())?;
         self.add_region(name, region)
     }
 
@@ -1163,7 +1164,9 @@ fn check(config: &Config) -> Result<(), EngineError> {
         let text = format!("rail {} is listed twice: each address is one rail", twice.1);
         return Err(EngineError::Config { text });
     }
-    Ok(())
+    config.check().map_err(|error| EngineError::Config {
+        text: error.to_string(),
+    })
 }
 
 fn check_segment(name: &str, bytes: u64) -> Result<(), RegisterError> {

@@ -1,10 +1,7 @@
 //! The tables that all workers share, and how an engine numbers its rails and devices.
 
-use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{Device, Rail, Shared, Waiting};
 use polyrail_core::slice::SLICE_BYTES;
-use polyrail_core::time::Duration;
-use polyrail_core::units::Rate;
 
 /// Rails that one engine can have.
 pub(crate) const RAILS_MAX: usize = 256;
@@ -12,14 +9,6 @@ pub(crate) const RAILS_MAX: usize = 256;
 pub(crate) const DEVICES_MAX: usize = 64;
 /// Peers that one engine can have.
 pub(crate) const PEERS_MAX: usize = 64;
-
-/// What is assumed of a TCP rail before the first completion: 10 Gbit/s, 50 µs. Too much or too little is
-/// corrected by the first completions.
-pub(crate) const TCP_ESTIMATE: EstimateConfig = EstimateConfig {
-    rate_nominal: Rate::from_bits_per_sec(10_000_000_000),
-    delay_base: Duration::from_micros(50),
-    tier: 0,
-};
 
 /// The memory behind [`Shared`].
 pub(crate) struct Fabric {

@@ -39,6 +39,7 @@ mod error;
 mod fabric;
 mod followers;
 mod fork;
+mod known;
 mod leaving;
 mod listen;
 mod notification;
@@ -53,10 +54,11 @@ mod worker;
 
 pub use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 pub use polyrail_core::batch::BatchReport as BatchStatus;
+pub use polyrail_core::rail::documented::DocumentedConfig;
 pub use polyrail_core::rail::health::RailState;
 pub use polyrail_core::rail::select::Policy;
 pub use polyrail_core::report::{Local, Remote, Report, Status};
-pub use polyrail_core::topology::RailMap;
+pub use polyrail_core::topology::{RailMap, tier};
 pub use polyrail_core::units::RailId;
 pub use polyrail_core::work::{Cause, Op};
 pub use polyrail_transport::fault::{Counts, Faults, Spoils};
@@ -64,13 +66,17 @@ pub use polyrail_transport::memory::{Access, Region};
 
 pub use batch::Batch;
 pub use completion::{Completion, CompletionQueue};
-pub use config::Config;
+pub use config::{
+    Config, ConfigError, Effective, HealthConfig, HealthMode, Loaded, Place, Problem, Sources,
+    SprayConfig, TransportConfig, reference,
+};
 pub use delivery::{Delivery, DeliveryStatus};
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
 pub use error::{
     CallError, DeliveryError, EngineError, NotifyError, OpenError, ReceiveError, RegisterError,
     ReleaseError, SubmitError, WaitError,
 };
+pub use known::{Availability, TransportInfo, transports};
 pub use notification::{Notification, Notifications};
 pub use segments::SegmentId;
 pub use stats::{DeviceTraffic, FailoverCount, Stats};

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use polyrail_control::codec::TransportOffer;
 use polyrail_control::plane::Introduction;
 use polyrail_core::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
+use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::topology::RailMap;
 use polyrail_core::transport::MemoryKind;
@@ -15,7 +16,7 @@ use polyrail_transport::{RailAddress, SessionId};
 
 use crate::engine::lock;
 use crate::error::OpenError;
-use crate::fabric::{DEVICES_MAX, PEERS_MAX, RAILS_MAX, TCP_ESTIMATE};
+use crate::fabric::{DEVICES_MAX, PEERS_MAX, RAILS_MAX};
 use crate::segments::SegmentId;
 use crate::stats::DeviceTraffic;
 use crate::transports::Catalog;
@@ -121,8 +122,10 @@ impl Peer {
 }
 
 /// All peers of an engine, and the numbers of its rails and devices.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Peers {
+    /// What is assumed of a new rail.
+    estimate: EstimateConfig,
     peers: Vec<Peer>,
     /// Numbers of peers, of those that are being dialed, and of those that were given up and are not free yet.
     taken: BTreeSet<u16>,
@@ -136,6 +139,20 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// Nobody yet.
+    pub(crate) fn new(estimate: EstimateConfig) -> Self {
+        Self {
+            estimate,
+            peers: Vec::new(),
+            taken: BTreeSet::new(),
+            freed: Arc::default(),
+            last: 0,
+            rail_names: Vec::new(),
+            free_rails: BTreeSet::new(),
+            devices: HashMap::new(),
+        }
+    }
+
     /// The peer that answers at an address.
     pub(crate) fn at(&self, dialed: SocketAddr) -> Option<&Peer> {
         self.peers.iter().find(|peer| {
@@ -291,7 +308,7 @@ impl Peers {
                 RailConfig {
                     peer: numbers.peer,
                     device,
-                    estimate: TCP_ESTIMATE,
+                    estimate: self.estimate,
                 },
             );
             let rail = PeerRail {
@@ -328,7 +345,7 @@ impl Peers {
             });
         }
         let device = DeviceId(self.devices.len() as u16);
-        shared.install_device(device, TCP_ESTIMATE);
+        shared.install_device(device, self.estimate);
         self.devices.insert(local, device);
         Ok(device)
     }

@@ -199,9 +199,17 @@ impl Row {
     }
 }
 
+/// Why an engine has to do without a transport on this machine, if so.
+pub(crate) fn try_out(transport: &dyn Transport, faults: Option<&Faults>) -> Option<String> {
+    if faults.is_some_and(Faults::fails_install) {
+        return Some("its installation was made to fail".to_owned());
+    }
+    let endpoint = transport.endpoint(0, Clock::start());
+    endpoint.err().map(|error| error.to_string())
+}
+
 fn install(transport: Arc<dyn Transport>, faults: Option<Arc<Faults>>) -> (Row, Installed) {
-    let fails = faults.as_ref().is_some_and(|faults| faults.fails_install());
-    let missing = fails.then(|| "its installation was made to fail".to_owned());
+    let missing = try_out(&*transport, faults.as_deref());
     let name = transport.name();
     if let Some(why) = &missing {
         log::warn!("transport {name} is not there: {why}");

@@ -18,6 +18,7 @@ use polyrail::{Config, Hooks};
 use crate::address::{self, Rails};
 use crate::exit::Failure;
 use crate::session::Session;
+use crate::settings::ConfigArgs;
 use crate::sizes::{self, Doubling};
 use crate::target::OwnTarget;
 use cell::Cell;
@@ -51,9 +52,9 @@ pub(crate) struct BenchArgs {
     /// How long to measure each cell.
     #[arg(long, value_name = "S", default_value = "5", allow_negative_numbers = true, value_parser = sizes::seconds)]
     seconds: Duration,
-    /// Which policy chooses rails.
-    #[arg(long, value_enum, default_value = "spray")]
-    policy: Policy,
+    /// Which policy chooses rails [default: spray].
+    #[arg(long, value_enum)]
+    policy: Option<Policy>,
     /// Addresses of this host to use, one rail each; the i-th meets the target's i-th.
     #[arg(long, value_name = "A,B,…", value_parser = address::rails)]
     rails: Option<Rails>,
@@ -72,6 +73,8 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object a line per cell.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    settings: ConfigArgs,
 }
 
 /// What the batches of a cell do.
@@ -127,30 +130,32 @@ fn threads(text: &str) -> Result<u64, String> {
 
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let rails = args.rails.clone().unwrap_or_default();
+    let config = config(args)?;
     // Declared before the session, so dropped after it: the target outlives its initiator.
     let (_own, target) = match &args.target {
         Some(target) => (None, target.clone()),
         None => {
-            let (own, address) = OwnTarget::start(&rails, args.buffer)?;
+            let (own, address) = OwnTarget::start(&config.rails, args.buffer, &args.settings)?;
             (Some(own), address)
         }
     };
-    let session = Session::open(config(args, rails), Hooks::default(), &target, args.buffer)?;
+    let session = Session::open(config, Hooks::default(), &target, args.buffer)?;
     measure_all(args, &session)
 }
 
-fn config(args: &BenchArgs, rails: Rails) -> Config {
-    Config {
-        listen: None,
-        rails: rails.0,
-        policy: match args.policy {
+fn config(args: &BenchArgs) -> Result<Config, Failure> {
+    let mut config = args.settings.load_initiator("bench")?;
+    if let Some(rails) = &args.rails {
+        config.rails.clone_from(&rails.0);
+    }
+    if let Some(policy) = args.policy {
+        config.policy = match policy {
             Policy::Spray => polyrail::Policy::Spray,
             Policy::RoundRobin => polyrail::Policy::RoundRobin,
             Policy::Documented => polyrail::Policy::Documented,
-        },
-        ..Config::named("bench")
+        };
     }
+    Ok(config)
 }
 
 /// Measures each cell and prints it at once. Goes on after a bad verdict, but not without a target.
@@ -164,7 +169,7 @@ fn measure_all(args: &BenchArgs, session: &Session) -> Result<(), Failure> {
             continue;
         }
         let (measured, failure) = measure::measure(session, cell, args);
-        let report = Report::new(cell, args, measured);
+        let report = Report::new(cell, args, session.policy, measured);
         print(args, &report, first).map_err(Failure::output)?;
         first = false;
         if let Some(failure) = failure {
@@ -250,7 +255,7 @@ mod tests {
         };
         assert_eq!(cells, [expected]);
         assert_eq!(args.seconds, Duration::from_secs(5));
-        assert_eq!(args.policy, Policy::Spray);
+        assert_eq!(args.policy, None, "the configuration says it");
         assert_eq!(args.buffer, 256 << 20);
     }
 

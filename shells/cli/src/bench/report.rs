@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail::RailState;
+use polyrail::{Policy, RailState};
 use serde::Serialize;
 
 use super::cell::Cell;
@@ -61,14 +61,14 @@ pub(super) struct Moment {
 
 impl Report {
     /// About a measured cell.
-    pub(super) fn new(cell: Cell, args: &BenchArgs, measured: Measured) -> Self {
+    pub(super) fn new(cell: Cell, args: &BenchArgs, policy: Policy, measured: Measured) -> Self {
         let Measured { tally, .. } = &measured;
         let gbytes_per_sec = tally.bytes_per_sec / 1e9;
         let quantile_us = |q| tally.latencies.value_at_quantile(q) as f64 / 1e3;
         Self {
             op: name_of(&cell.mode),
             transport: transport(&measured.rails),
-            policy: name_of(&args.policy),
+            policy: policy.name().to_owned(),
             block_bytes: cell.block,
             batch: cell.batch,
             threads: cell.threads,
@@ -173,12 +173,12 @@ pub(super) mod tests {
             batch: 2,
             threads: 1,
         };
-        Report::new(cell, &parse(flags).unwrap(), measured)
+        Report::new(cell, &parse(flags).unwrap(), Policy::RoundRobin, measured)
     }
 
     #[test]
     fn every_field_is_there_under_its_fixed_name() {
-        let json = serde_json::to_value(report("--verify --policy round-robin")).unwrap();
+        let json = serde_json::to_value(report("--verify")).unwrap();
         let mut keys: Vec<&str> = json
             .as_object()
             .unwrap()

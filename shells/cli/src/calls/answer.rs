@@ -1,10 +1,12 @@
 //! The owner's side of the calls.
 
+use std::sync::Arc;
+
 use polyrail::{Calls, Engine, Region};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{CALL_BYTES_MAX, Method, Painted, Poison, cpu_seconds};
+use super::{CALL_BYTES_MAX, Method, Painted, Poison, Summed, cpu_seconds};
 use crate::pattern::Pattern;
 use crate::pattern::memory::{self, Span};
 use crate::serve::SEGMENT;
@@ -14,12 +16,20 @@ pub(crate) struct MemoryCalls;
 
 impl Calls for MemoryCalls {
     fn call(&self, engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
-        let region = engine
-            .local_segment(SEGMENT)
-            .and_then(|segment| engine.region(segment))
-            .ok_or_else(|| format!("there is no segment {SEGMENT} here"))?;
+        let name = match method_of(method)? {
+            Method::Checksum => decode::<Summed>(body)?.segment,
+            _ => SEGMENT.to_owned(),
+        };
+        // What a peer may not read it is told nothing about either.
+        let region = region(engine, &name)
+            .filter(|region| region.access().allows_remote_read())
+            .ok_or_else(|| format!("there is no segment {} here", name.escape_debug()))?;
         answer(&region, method, body)
     }
+}
+
+fn region(engine: &Engine, segment: &str) -> Option<Arc<Region>> {
+    engine.region(engine.local_segment(segment)?)
 }
 
 fn answer(region: &Region, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
@@ -43,14 +53,25 @@ fn answer(region: &Region, method: u16, body: &[u8]) -> Result<Vec<u8>, String> 
             decode::<()>(body)?;
             encode(&cpu_seconds())
         }
+        Method::Checksum => {
+            let Summed { span, crc, .. } = decode(body)?;
+            check_length(span)?;
+            encode(&memory::checksum(region, span, crc).map_err(|e| e.to_string())?)
+        }
     }
 }
 
 fn method_of(number: u16) -> Result<Method, String> {
-    [Method::Poison, Method::Fill, Method::Check, Method::CpuTime]
-        .into_iter()
+    const ALL: [Method; 5] = [
+        Method::Poison,
+        Method::Fill,
+        Method::Check,
+        Method::CpuTime,
+        Method::Checksum,
+    ];
+    ALL.into_iter()
         .find(|method| *method as u16 == number)
-        .ok_or_else(|| format!("there is no method {number} here; they are 1 to 4"))
+        .ok_or_else(|| format!("there is no method {number} here; they are 1 to 5"))
 }
 
 fn painted(body: &[u8]) -> Result<(Span, Pattern), String> {
@@ -131,6 +152,32 @@ mod tests {
     }
 
     #[test]
+    fn a_checksum_is_that_of_the_bytes_piece_by_piece() {
+        let region = region();
+        let value = 0x5a;
+        let span = Span {
+            offset: 10,
+            bytes: 50_000,
+        };
+        ask::<()>(&region, Method::Poison, Poison { span, value });
+        let sum = |span, crc| {
+            let segment = SEGMENT.to_owned();
+            ask::<u32>(&region, Method::Checksum, Summed { segment, span, crc })
+        };
+        let (first, second) = (
+            Span {
+                bytes: 20_000,
+                ..span
+            },
+            Span {
+                offset: 20_010,
+                bytes: 30_000,
+            },
+        );
+        assert_eq!(sum(second, sum(first, 0)), crc32c::crc32c(&[value; 50_000]));
+    }
+
+    #[test]
     fn processor_time_is_more_than_nothing() {
         assert!(ask::<f64>(&region(), Method::CpuTime, ()) > 0.0);
     }
@@ -150,7 +197,7 @@ mod tests {
         let long = [body(0, 1), vec![0]].concat();
         // (name, method, body, what the error names)
         let cases: [(&str, u16, Vec<u8>, &str); 6] = [
-            ("unknown method", 5, vec![], "5"),
+            ("unknown method", 6, vec![], "6"),
             ("no body", 2, vec![], "0 bytes"),
             ("bytes left over", 3, long, "1 bytes too many"),
             ("past the end", 2, body(BYTES, 1), "65536"),

@@ -6,7 +6,7 @@ use polyrail::{Engine, SegmentId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{CALL_BYTES_MAX, Method, Painted, Poison};
+use super::{CALL_BYTES_MAX, Method, Painted, Poison, Summed};
 use crate::exit::Failure;
 use crate::pattern::memory::{Mismatch, Span};
 
@@ -49,6 +49,14 @@ impl Owner<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Has `span` of the segment of this name summed up.
+    pub(crate) fn checksum(self, segment: &str, span: Span) -> Result<u32, Failure> {
+        pieces(span).try_fold(0, |crc, span| {
+            let segment = segment.to_owned();
+            self.ask(Method::Checksum, &Summed { segment, span, crc })
+        })
     }
 
     /// Processor time that the owner has used.

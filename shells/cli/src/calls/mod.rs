@@ -1,5 +1,5 @@
-//! What `bench` and `demo` ask the program that owns the target's memory: to poison, fill and check it, and
-//! for its processor time.
+//! What `bench`, `demo` and `cp` ask the program that owns the target's memory: to poison, fill, check and sum
+//! it up, and for its processor time.
 //!
 //! A call is a method number and a body in postcard's format. [`answer`] is the owner's side, [`ask`] the
 //! asker's. Only the owner can say what is really in its memory, so verification does not ask the engine
@@ -27,6 +27,8 @@ pub(crate) enum Method {
     Check = 3,
     /// Body `()`, answer the seconds as `f64`.
     CpuTime = 4,
+    /// Body [`Summed`], answer the CRC32C as `u32`.
+    Checksum = 5,
 }
 
 /// Overwrite a span with one value.
@@ -42,6 +44,14 @@ struct Painted {
     span: Span,
     seed: u64,
     sample: u64,
+}
+
+/// A span of any segment, and the CRC32C of what comes before it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Summed {
+    segment: String,
+    span: Span,
+    crc: u32,
 }
 
 /// Processor time that this process has used, in seconds, all threads together.

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Faults, Hooks};
+use polyrail::{Config, Faults, Hooks, RailMap};
 
-use crate::address::Rails;
 use crate::exit::Failure;
 use crate::sample::Run;
 use crate::session::Session;
+use crate::settings::ConfigArgs;
 use crate::sizes;
 use crate::target::OwnTarget;
 use crate::timeline::{Bucket, Recorder};
@@ -42,6 +42,8 @@ pub(crate) struct DemoArgs {
     /// How long to move data.
     #[arg(long, value_name = "S", default_value = "6", allow_negative_numbers = true, value_parser = seconds)]
     seconds: Duration,
+    #[command(flatten)]
+    settings: ConfigArgs,
 }
 
 /// Long enough that a cut rail can be missed and can come back.
@@ -59,7 +61,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the command. The last line on standard output is the verdict.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
-    let verdict = show(args.seconds);
+    let verdict = show(args);
     let line = match &verdict {
         Ok(line) => format!("ok: {line}"),
         Err(failure) => format!("FAILED: {failure}"),
@@ -68,25 +70,27 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     verdict.map(drop)
 }
 
-fn show(length: Duration) -> Result<String, Failure> {
-    let rails = Rails((1..=4).map(|i| IpAddr::from([127, 0, 0, i])).collect());
-    let (_own, target) = OwnTarget::start(&rails, traffic::BUFFER_BYTES)?;
+fn show(args: &DemoArgs) -> Result<String, Failure> {
+    let config = args.settings.load_initiator("demo")?;
+    // The script is about these four rails, whatever is configured.
+    let rails: Vec<IpAddr> = (1..=4).map(|i| IpAddr::from([127, 0, 0, i])).collect();
+    let (_own, target) = OwnTarget::start(&rails, traffic::BUFFER_BYTES, &args.settings)?;
     let faults = Arc::new(Faults::new());
     let hooks = Hooks {
         faults: Some(Arc::clone(&faults)),
         ..Hooks::default()
     };
     let config = Config {
-        listen: None,
-        rails: rails.0,
-        ..Config::named("demo")
+        rails,
+        rail_map: RailMap::Paired,
+        ..config
     };
     let session = Session::open(config, hooks, &target, traffic::BUFFER_BYTES)?;
     say(&format!(
         "target {target}, four loopback rails paced at {}; every byte is verified",
         script::paces_text()
     ))?;
-    let script = Script::new(length, &faults);
+    let script = Script::new(args.seconds, &faults);
     let run = Run::new(&session);
     let totals = Totals::default();
     let history = watch(&run, script, &totals)?;

@@ -130,6 +130,19 @@ pub(crate) fn check(
     Ok(found)
 }
 
+/// The CRC32C of bytes that have `crc` and of `span` behind them.
+pub(crate) fn checksum(region: &Region, span: Span, crc: u32) -> Result<u32, MemoryError> {
+    let mut buffer = [0; CHUNK];
+    let mut crc = crc;
+    for_each_chunk(region, span, |place, _| {
+        let chunk = &mut buffer[..place.bytes as usize];
+        copy_out(region, place, chunk)?;
+        crc = crc32c::crc32c_append(crc, chunk);
+        Ok(())
+    })?;
+    Ok(crc)
+}
+
 fn note_mismatch(found: &mut Option<Mismatch>, absolute: u64, is: &[u8], should: &[u8]) {
     for (offset, (&got, &expected)) in (absolute..).zip(is.iter().zip(should)) {
         if got != expected {
@@ -170,7 +183,7 @@ fn for_each_chunk(
 }
 
 /// Copies `from` to `place`, which is as long.
-fn copy_in(region: &Region, place: Span, from: &[u8]) -> Result<(), MemoryError> {
+pub(crate) fn copy_in(region: &Region, place: Span, from: &[u8]) -> Result<(), MemoryError> {
     let entered = region.enter().ok_or(MemoryError::Revoked)?;
     let to = entered
         .pointer(place.offset, from.len() as u64)
@@ -182,7 +195,7 @@ fn copy_in(region: &Region, place: Span, from: &[u8]) -> Result<(), MemoryError>
 }
 
 /// Copies `place` to `to`, which is as long.
-fn copy_out(region: &Region, place: Span, to: &mut [u8]) -> Result<(), MemoryError> {
+pub(crate) fn copy_out(region: &Region, place: Span, to: &mut [u8]) -> Result<(), MemoryError> {
     let entered = region.enter().ok_or(MemoryError::Revoked)?;
     let from = entered
         .pointer(place.offset, to.len() as u64)

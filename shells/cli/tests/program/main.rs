@@ -1,10 +1,13 @@
 //! The program from outside: flags, exit codes, and what strangers can do to it.
 
 mod bench;
+mod config;
+mod cp;
 mod death;
 mod demo;
 mod ghost;
 mod harness;
 mod serve;
 mod sim;
+mod topo;
 mod usage;

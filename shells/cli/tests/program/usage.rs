@@ -58,7 +58,17 @@ fn a_benchmark_without_a_cell_that_fits_is_a_usage_error() {
 
 #[test]
 fn help_goes_to_standard_output() {
-    for command in ["", "demo ", "serve ", "bench ", "sim ", "sim run "] {
+    for command in [
+        "",
+        "demo ",
+        "serve ",
+        "bench ",
+        "check-config ",
+        "cp ",
+        "topo ",
+        "sim ",
+        "sim run ",
+    ] {
         let ended = run(&format!("{command}--help")).expect(0);
         assert!(ended.stdout.contains("Example"), "{ended:?}");
     }

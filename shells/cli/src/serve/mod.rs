@@ -1,7 +1,9 @@
 //! `polyrail serve`: a target.
 
+mod file;
+
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -13,7 +15,9 @@ use signal_hook::iterator::Signals;
 use crate::address::{self, Rails};
 use crate::calls::answer::MemoryCalls;
 use crate::exit::Failure;
+use crate::settings::ConfigArgs;
 use crate::sizes;
+use file::{FileArg, Offered};
 
 /// The name of the segment that a target offers.
 pub(crate) const SEGMENT: &str = "mem";
@@ -24,13 +28,14 @@ pub(crate) const SEGMENT: &str = "mem";
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  polyrail serve --listen 127.0.0.1:7000 --memory 256MiB\n  \
-    polyrail serve --listen 10.0.0.2:7000 --rails 10.0.0.2,10.0.1.2 --insecure"
+    polyrail serve --listen 10.0.0.2:7000 --rails 10.0.0.2,10.0.1.2 --insecure\n  \
+    polyrail serve --memory 1MiB --file weights.bin:ro"
 )]
 pub(crate) struct ServeArgs {
-    /// Where to listen; port 0 lets the kernel choose.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", value_parser = address::listen)]
-    listen: SocketAddr,
-    /// The name peers see [default: one made by the engine].
+    /// Where to listen; port 0 lets the kernel choose [default: 127.0.0.1:0].
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::listen)]
+    listen: Option<SocketAddr>,
+    /// The name peers see [default: polyrail].
     #[arg(long, value_name = "NAME", value_parser = address::name)]
     name: Option<String>,
     /// Addresses of this host that rails may use; it listens there too, on the same port.
@@ -39,9 +44,15 @@ pub(crate) struct ServeArgs {
     /// Size of the segment.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", allow_negative_numbers = true, value_parser = sizes::size)]
     memory: u64,
+    /// Also offer a file, under its base name; with `:ro`, for reading only. It is read into memory now, and
+    /// what peers wrote goes back to it when this ends by a signal.
+    #[arg(long, value_name = "PATH[:ro]", value_parser = file::file)]
+    file: Vec<FileArg>,
     /// Listen beyond loopback although nobody is asked for a key.
     #[arg(long)]
     insecure: bool,
+    #[command(flatten)]
+    settings: ConfigArgs,
     /// End also when standard input does: how a parent takes its target with it, whatever ends it.
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -49,10 +60,10 @@ pub(crate) struct ServeArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    check_reach(args)?;
+    let config = config(args)?;
+    check_reach(&config)?;
     // Signals are caught before anybody can know that we run.
     let ends = ends(args.end_with_stdin)?;
-    let config = config(args);
     let name = config.name.clone();
     let engine = start(config)?;
     engine
@@ -61,21 +72,26 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             let size = sizes::show_size(args.memory);
             Failure::Environment(format!("cannot offer --memory {size}: {e}"))
         })?;
+    let files: Vec<Offered> = args
+        .file
+        .iter()
+        .map(|file| Offered::new(&engine, file))
+        .collect::<Result<_, _>>()?;
     announce(&engine, &name)?;
     let reason = ends.recv().unwrap_or("nobody could end it any more");
     log::info!("ending: {reason}");
     engine.shutdown();
-    Ok(())
+    files.iter().try_for_each(Offered::write_back)
 }
 
 /// The engine checks this as well, but it cannot name our flags.
-fn check_reach(args: &ServeArgs) -> Result<(), Failure> {
-    let rails = args.rails.iter().flat_map(|rails| rails.0.iter().copied());
-    let beyond = std::iter::once(args.listen.ip())
-        .chain(rails)
+fn check_reach(config: &Config) -> Result<(), Failure> {
+    let listen = config.listen.iter().map(SocketAddr::ip);
+    let beyond = listen
+        .chain(config.rails.iter().copied())
         .find(|address| !address.is_loopback());
     match beyond {
-        Some(address) if !args.insecure => Err(Failure::Usage(format!(
+        Some(address) if !config.insecure => Err(Failure::Usage(format!(
             "{address} is beyond loopback, where anybody could use this memory; \
              give --insecure to accept that, or listen on 127.0.0.1"
         ))),
@@ -83,17 +99,18 @@ fn check_reach(args: &ServeArgs) -> Result<(), Failure> {
     }
 }
 
-fn config(args: &ServeArgs) -> Config {
-    let mut config = Config {
-        listen: Some(args.listen),
-        rails: args.rails.clone().unwrap_or_default().0,
-        insecure: args.insecure,
-        ..Config::default()
-    };
+fn config(args: &ServeArgs) -> Result<Config, Failure> {
+    const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let mut config = args.settings.load()?;
+    config.listen = args.listen.or(config.listen).or(Some(LOOPBACK));
+    config.insecure |= args.insecure;
+    if let Some(rails) = &args.rails {
+        config.rails.clone_from(&rails.0);
+    }
     if let Some(name) = &args.name {
         config.name.clone_from(name);
     }
-    config
+    Ok(config)
 }
 
 fn start(config: Config) -> Result<Engine, Failure> {

@@ -1,0 +1,155 @@
+//! The file that is copied to. It has its name only once all of it is there and on the disk; until then it is a
+//! hidden one beside it, which goes when the copy fails.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::exit::Failure;
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(super) struct Sink {
+    temporary: NamedTempFile,
+    /// What it will be called.
+    path: PathBuf,
+    folder: PathBuf,
+}
+
+impl Sink {
+    /// Begins a file that is to be called `path`; one that is there already stays as it is until the end.
+    pub(super) fn create(path: &Path) -> Result<Self, Failure> {
+        let usage =
+            |text: String| Failure::Usage(format!("cannot write {}: {text}", path.display()));
+        // Through a link, so that the copy is where the link leads.
+        let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let before = fs::metadata(path).ok();
+        if before.as_ref().is_some_and(fs::Metadata::is_dir) {
+            return Err(usage("it is a directory; name a file in it".into()));
+        }
+        if before.as_ref().is_some_and(|before| !before.is_file()) {
+            return Err(usage("it is no regular file".into()));
+        }
+        let (Some(_), Some(folder)) = (path.file_name(), path.parent()) else {
+            return Err(usage("it names no file".into()));
+        };
+        let folder = match folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => folder,
+        };
+        if !folder.is_dir() {
+            return Err(usage(format!("there is no directory {}", folder.display())));
+        }
+        let permissions = before.map_or(fs::Permissions::from_mode(0o666), |b| b.permissions());
+        let temporary = tempfile::Builder::new()
+            .prefix(".polyrail-cp-")
+            .permissions(permissions)
+            .tempfile_in(folder)
+            .map_err(|e| cannot(path, &e))?;
+        Ok(Self {
+            temporary,
+            path: path.to_owned(),
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// Writes all of `bytes` from `offset` on.
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.temporary
+            .as_file()
+            .write_all_at(bytes, offset)
+            .map_err(|e| cannot(&self.path, &e))
+    }
+
+    /// Puts it on the disk and gives it its name.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        let Self {
+            temporary,
+            path,
+            folder,
+        } = self;
+        temporary
+            .as_file()
+            .sync_all()
+            .map_err(|e| cannot(&path, &e))?;
+        temporary
+            .persist(&path)
+            .map_err(|e| cannot(&path, &e.error))?;
+        // Some file systems cannot sync a directory; the bytes are safe by now.
+        if let Err(e) = File::open(&folder).and_then(|folder| folder.sync_all()) {
+            log::debug!("cannot sync {}: {e}", folder.display());
+        }
+        Ok(())
+    }
+}
+
+/// A full disk is a common reason, and the system's own words for it are good.
+fn cannot(path: &Path, error: &io::Error) -> Failure {
+    Failure::Environment(format!("cannot write {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn a_file_has_its_name_and_its_old_mode_only_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "before").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let sink = Sink::create(&path).unwrap();
+        sink.write(3, b"er").unwrap();
+        sink.write(0, b"aft").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"before");
+        sink.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"after");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(
+            (mode & 0o777, names(folder.path())),
+            (0o640, vec!["file".into()])
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_file_that_was_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = Sink::create(&folder.path().join("file")).unwrap();
+        sink.write(0, b"half").unwrap();
+        drop(sink);
+        assert_eq!(names(folder.path()), [""; 0]);
+    }
+
+    #[test]
+    fn the_copy_is_where_a_link_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "before").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let sink = Sink::create(&link).unwrap();
+        sink.write(0, b"after").unwrap();
+        sink.finish().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"after");
+    }
+
+    #[test]
+    fn only_regular_files_in_directories_are_written() {
+        for path in ["/", "/tmp", "/dev/null", "/no/such/folder/file", ".."] {
+            let failure = Sink::create(Path::new(path)).unwrap_err();
+            assert!(matches!(failure, Failure::Usage(_)), "{path}: {failure}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A file whose bytes are taken.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::exit::Failure;
+
+/// A file to read, as long as it was when it was opened.
+#[derive(Debug)]
+pub(crate) struct Source {
+    file: File,
+    path: PathBuf,
+    pub(crate) bytes: u64,
+}
+
+impl Source {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        let cannot = |e: io::Error| {
+            let text = format!("cannot read {}: {e}", path.display());
+            Failure::from_engine(e.kind() == io::ErrorKind::NotFound, text)
+        };
+        // Looked at first: to open a pipe would wait for somebody to write to it.
+        if !std::fs::metadata(path).map_err(cannot)?.is_file() {
+            return Err(Failure::Usage(format!(
+                "cannot read {}: it is no regular file",
+                path.display()
+            )));
+        }
+        let file = File::open(path).map_err(cannot)?;
+        let bytes = file.metadata().map_err(cannot)?.len();
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            bytes,
+        })
+    }
+
+    /// Reads all of `to` from `offset` on.
+    pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Failure> {
+        let mut read = 0;
+        while read < to.len() {
+            match self.file.read_at(&mut to[read..], offset + read as u64) {
+                Ok(0) => return Err(self.truncated(offset + read as u64)),
+                Ok(bytes) => read += bytes,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    return Err(Failure::Environment(format!(
+                        "cannot read {} at {}: {e}",
+                        self.path.display(),
+                        offset + read as u64
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// It has no byte at `end`, although it had once.
+    fn truncated(&self, end: u64) -> Failure {
+        let now = self.file.metadata().map_or(end, |metadata| metadata.len());
+        Failure::Environment(format!(
+            "{} was truncated while it was read: it had {} bytes and has {now} now",
+            self.path.display(),
+            self.bytes
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_shrinks_is_an_error_that_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, [7; 1000]).unwrap();
+        let source = Source::open(&path).unwrap();
+        let mut bytes = [0; 600];
+        assert_eq!(source.read(400, &mut bytes), Ok(()));
+        assert_eq!(bytes, [7; 600]);
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(700)
+            .unwrap();
+        let failure = source.read(400, &mut bytes).unwrap_err();
+        let text = failure.to_string();
+        assert!(
+            matches!(failure, Failure::Environment(_))
+                && text.contains("1000")
+                && text.contains("700"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        // (path, usage error)
+        for (path, usage) in [("/no/such/file", true), ("/", true), ("/dev/null", true)] {
+            let failure = Source::open(Path::new(path)).unwrap_err();
+            assert_eq!(matches!(failure, Failure::Usage(_)), usage, "{failure}");
+            assert!(failure.to_string().contains(path), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! `cp`: files to and from a target, and everything that can be wrong with either side.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::Child;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Ended, Target, finish, polyrail, run};
+
+/// A folder that is gone with the test.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    /// A path in it, as text.
+    fn path(&self, name: &str) -> String {
+        let path: PathBuf = self.0.path().join(name);
+        path.to_str().expect("a path in UTF-8").to_owned()
+    }
+
+    /// A file in it with bytes that tell where they belong.
+    fn file(&self, name: &str, bytes: usize) -> (String, Vec<u8>) {
+        let words = (0..bytes.div_ceil(8) as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        content.truncate(bytes);
+        let path = self.path(name);
+        fs::write(&path, &content).expect("a file");
+        (path, content)
+    }
+
+    /// A file of zeros that takes no room.
+    fn sparse(&self, name: &str, bytes: u64) -> String {
+        let path = self.path(name);
+        let file = File::create(&path).expect("a file");
+        file.set_len(bytes).expect("a length");
+        path
+    }
+
+    /// Everything in it.
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0.path()).expect("a folder");
+        let mut names: Vec<_> = entries
+            .map(|entry| {
+                entry
+                    .expect("an entry")
+                    .file_name()
+                    .into_string()
+                    .expect("UTF-8")
+            })
+            .collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+/// The checksum at the end of the result.
+fn checksum(ended: &Ended) -> &str {
+    let line = ended.stdout.strip_suffix('\n').expect("one line");
+    let (_, sum) = line.split_once("crc32c ").expect("a checksum");
+    sum
+}
+
+#[test]
+fn a_file_goes_there_and_back() {
+    let (folder, target) = (Folder::new(), Target::start("--memory 256MiB"));
+    let at = target.address();
+    // More than all buffers together, and no whole number of anything; less than a chunk; nothing.
+    for (bytes, offset) in [(100_000_003, 12_345), (5, 0), (0, 7)] {
+        let (from, content) = folder.file("from", bytes);
+        let to = folder.path("to");
+        let up = run(&format!("cp {from} {at}/mem+{offset} --verify")).expect(0);
+        assert!(
+            up.stdout.contains(&format!("copied {bytes} bytes")),
+            "{up:?}"
+        );
+        assert!(up.stdout.contains("verified by the target"), "{up:?}");
+        assert_eq!(checksum(&up), format!("{:08x}", crc32c::crc32c(&content)));
+        if bytes > 0 {
+            let line = format!("cp {at}/mem+{offset} {to} --length {bytes} --verify");
+            let down = run(&line).expect(0);
+            assert_eq!(checksum(&down), checksum(&up));
+            assert!(fs::read(&to).expect("the copy") == content);
+        }
+    }
+    target.end(Signal::TERM).expect(0);
+}
+
+#[test]
+fn rails_and_configurations_are_taken() {
+    let folder = Folder::new();
+    let target = Target::start("--memory 16MiB --rails 127.0.0.1,127.0.0.2");
+    let (from, _) = folder.file("from", 1 << 20);
+    let config = folder.path("config.json");
+    fs::write(&config, r#"{ "rails": ["127.0.0.1"] }"#).expect("a file");
+    let at = target.address();
+    run(&format!("cp {from} {at}/mem --config {config}"))
+        .expect(2)
+        .names(&["1 local rails against 2 remote ones"]);
+    let flags = format!("--config {config} --rails 127.0.0.1,127.0.0.2");
+    run(&format!("cp {from} {at}/mem {flags}")).expect(0);
+}
+
+#[test]
+fn offsets_beyond_four_gibibytes_are_reached() {
+    let (folder, target) = (Folder::new(), Target::start("--memory 8GiB"));
+    let at = target.address();
+    let (from, content) = folder.file("from", 70_000);
+    let to = folder.path("to");
+    run(&format!("cp {from} {at}/mem+5GiB --verify")).expect(0);
+    run(&format!("cp {at}/mem+5GiB {to} --length 70000")).expect(0);
+    assert!(fs::read(&to).expect("the copy") == content);
+    // What is at the same place modulo 4 GiB is untouched.
+    run(&format!("cp {at}/mem+1GiB {to} --length 70000")).expect(0);
+    assert!(
+        fs::read(&to)
+            .expect("the copy")
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_a_usage_error_that_says_what_would() {
+    let (folder, target) = (Folder::new(), Target::start("--memory 1MiB"));
+    let at = target.address();
+    let (small, _) = folder.file("small", 1000);
+    let large = folder.sparse("large", (1 << 20) + 1);
+    let here = folder.path("");
+    // (line, what the error names)
+    let cases: [(String, &[&str]); 14] = [
+        (format!("cp /no/such/file {at}/mem"), &["/no/such/file"]),
+        (format!("cp {here} {at}/mem"), &["no regular file"]),
+        (
+            format!("cp /dev/zero {at}/mem"),
+            &["/dev/zero", "no regular file"],
+        ),
+        (
+            format!("cp {small} {small}"),
+            &["neither", "HOST:PORT/SEGMENT"],
+        ),
+        (format!("cp {at}/mem {at}/mem"), &["both", "file"]),
+        (
+            format!("cp {large} {at}/mem"),
+            &["too small", "1048576", "1048577"],
+        ),
+        (
+            format!("cp {small} {at}/mem+1M"),
+            &["too small", "1048576", "1049576"],
+        ),
+        (format!("cp {small} {at}/mem+4KB"), &["4KB", "4K"]),
+        (
+            format!("cp {at}/mem+1M {small}"),
+            &["offset 1048576", "past the end"],
+        ),
+        (
+            format!("cp {at}/mem+1000K {small} --length 1M"),
+            &["--length", "24576"],
+        ),
+        (format!("cp {small} {at}/mem --length 10"), &["--length"]),
+        (format!("cp {at}/mem {here}"), &["directory"]),
+        (format!("cp {at}/mem {here}no/file"), &["no directory"]),
+        (format!("cp {small} {at}/heap"), &["no segment", "heap"]),
+    ];
+    for (line, parts) in cases {
+        run(&line).expect(2).names(parts);
+    }
+    assert_eq!(folder.names(), ["large", "small"], "nothing is left behind");
+    assert_eq!(fs::read(&small).expect("it is as it was").len(), 1000);
+}
+
+#[test]
+fn nobody_there_is_the_environments_fault() {
+    let folder = Folder::new();
+    let (from, _) = folder.file("from", 1000);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let closed = listener.local_addr().expect("an address");
+    drop(listener);
+    run(&format!("cp {from} {closed}/mem"))
+        .expect(3)
+        .names(&[&closed.to_string()]);
+}
+
+/// A copy that has begun to move bytes and would go on for longer than any test.
+fn begun(line: &str) -> Child {
+    let mut child = polyrail(line).spawn().expect("the program starts");
+    let stderr = child.stderr.as_mut().expect("it is piped");
+    // Byte by byte: what follows the first line is for whoever collects the rest.
+    let mut first = String::new();
+    BufReader::with_capacity(1, stderr)
+        .read_line(&mut first)
+        .expect("a pipe can be read");
+    assert!(first.starts_with("copying "), "{first}");
+    child
+}
+
+/// A file and a memory that take minutes to fill, and pages only as far as they are reached.
+const HUGE: u64 = 256 << 30;
+
+#[test]
+fn a_file_that_is_truncated_under_way_is_named() {
+    let (folder, target) = (Folder::new(), Target::start("--memory 256GiB"));
+    let from = folder.sparse("from", HUGE);
+    let line = format!("cp {from} {}/mem", target.address());
+    let child = begun(&line);
+    File::options()
+        .write(true)
+        .open(&from)
+        .and_then(|file| file.set_len(4097))
+        .expect("it is cut");
+    finish(child, &line)
+        .expect(3)
+        .names(&[&from, "truncated", "274877906944", "4097"]);
+}
+
+#[test]
+fn a_target_that_dies_ends_the_copy_and_what_was_there_stays() {
+    // Both ways.
+    for upload in [true, false] {
+        let (folder, target) = (Folder::new(), Target::start("--memory 256GiB"));
+        let (to, content) = folder.file("to", 1000);
+        let at = target.address().to_owned();
+        let line = match upload {
+            true => format!("cp {} {at}/mem", folder.sparse("from", HUGE)),
+            false => format!("cp {at}/mem {to}"),
+        };
+        let child = begun(&line);
+        target.end(Signal::KILL);
+        let ended = finish(child, &line).expect(3).names(&[&at]);
+        assert_eq!(ended.stdout, "");
+        assert!(fs::read(&to).expect("it is as it was") == content);
+        assert!(
+            folder
+                .names()
+                .iter()
+                .all(|name| !name.contains("polyrail-cp"))
+        );
+    }
+}
+
+#[test]
+fn an_interrupted_copy_leaves_nothing() {
+    let (folder, target) = (Folder::new(), Target::start("--memory 256GiB"));
+    let line = format!("cp {}/mem {}", target.address(), folder.path("to"));
+    let child = begun(&line);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("a child can be signalled");
+    finish(child, &line).expect(3).names(&["interrupted"]);
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn files_are_offered_under_their_names_and_brought_up_to_date_at_the_end() {
+    let folder = Folder::new();
+    let (first, old) = folder.file("first", 3_000_001);
+    let (second, second_content) = folder.file("second", 1000);
+    let (patch, patch_content) = folder.file("patch", 500_000);
+    let flags = format!("--memory 1MiB --file {first} --file {second}:ro");
+    let target = Target::start(&flags);
+    let at = target.address().to_owned();
+    run(&format!("cp {patch} {at}/first+1M --verify")).expect(0);
+    let to = folder.path("to");
+    run(&format!("cp {at}/second {to} --verify")).expect(0);
+    assert!(fs::read(&to).expect("the copy") == second_content);
+    run(&format!("cp {second} {at}/second"))
+        .expect(2)
+        .names(&["refuses", &at]);
+    target.end(Signal::TERM).expect(0);
+    let mut expected = old;
+    expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
+    assert!(fs::read(&first).expect("the file") == expected);
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_offered_harms_nobody() {
+    let folder = Folder::new();
+    let (path, content) = folder.file("file", 1_000_000);
+    let target = Target::start(&format!("--memory 1MiB --file {path}"));
+    File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(1))
+        .expect("it is cut");
+    let to = folder.path("to");
+    run(&format!("cp {}/file {to} --verify", target.address())).expect(0);
+    assert!(fs::read(&to).expect("the copy") == content);
+    // It cannot be brought up to date, so the end is not good.
+    target.end(Signal::TERM).expect(3);
+    assert_eq!(fs::read(&path).expect("the file").len(), 1);
+}
+
+#[test]
+fn files_that_cannot_be_offered_are_usage_errors() {
+    let folder = Folder::new();
+    let (mem, _) = folder.file("mem", 10);
+    let empty = folder.sparse("empty", 0);
+    // (file, what the error names)
+    let cases: [(&str, &[&str]); 4] = [
+        ("/no/such/file", &["/no/such/file"]),
+        ("/dev/zero:ro", &["no regular file"]),
+        (&mem, &["--file", "mem", "exists already"]),
+        (&empty, &["--file", "empty"]),
+    ];
+    for (file, parts) in cases {
+        run(&format!("serve --memory 1MiB --file {file}"))
+            .expect(2)
+            .names(parts);
+    }
+}

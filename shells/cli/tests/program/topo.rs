@@ -1,0 +1,50 @@
+//! `topo`: on whatever machine this runs.
+
+use serde_json::Value;
+
+use crate::harness::run;
+
+#[test]
+fn it_is_one_json_object_that_knows_loopback_and_tcp() {
+    let ended = run("topo --json").expect(0);
+    assert_eq!(ended.stdout.lines().count(), 1, "{ended:?}");
+    let object: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let list = |key: &str| object[key].as_array().expect("a list").clone();
+    let loopback = list("devices").into_iter().find(|device| {
+        let addresses = device["addresses"].as_array().expect("a list").iter();
+        addresses.into_iter().any(|address| address == "127.0.0.1")
+    });
+    let name = loopback.expect("a device has 127.0.0.1")["name"].clone();
+    let near = list("tiers")
+        .into_iter()
+        .find(|tier| tier["device"] == name);
+    assert_eq!(near.expect("it has a tier")["tier"], 0);
+    let transports = list("transports");
+    assert_eq!(
+        (
+            &transports[0]["name"],
+            &transports[0]["available"],
+            &transports[0]["reason"]
+        ),
+        (&"tcp".into(), &true.into(), &Value::Null)
+    );
+    let cuda = transports
+        .iter()
+        .find(|transport| transport["name"] == "cuda");
+    assert_eq!(cuda.expect("it is listed")["reason"], "not built in");
+}
+
+#[test]
+fn people_get_a_page_with_every_section() {
+    let page = run("topo").expect(0).stdout;
+    for part in [
+        "devices",
+        "tiers",
+        "transports",
+        "127.0.0.1",
+        "available",
+        "missing: not built in",
+    ] {
+        assert!(page.contains(part), "\"{part}\" in {page}");
+    }
+}

@@ -1,0 +1,507 @@
+//! All keys: where each is, what it may be, what it steers and who named it. Parsing, checking and
+//! `docs/config.md` come from here.
+
+use std::time::Duration;
+
+use polyrail_core::plan::PLAN_RAILS_MAX;
+use polyrail_core::rail::select::Policy;
+use polyrail_core::topology::RailMap;
+
+use super::field::{Field, Span};
+use super::{Config, HealthMode, TransportConfig};
+use crate::engine::WORKERS_MAX;
+
+/// One key of a `T`.
+pub(super) struct Key<T: 'static> {
+    /// Its path below where a `T` is.
+    pub(super) path: &'static str,
+    pub(super) field: Field<T>,
+    /// What it steers.
+    pub(super) meaning: &'static str,
+    /// The title of what it comes from, as `docs/sources.md` has it.
+    pub(super) source: &'static str,
+}
+
+const OURS: &str = "polyrail";
+const FAILOVER: &str = "TENT failover document";
+const SPRAYING: &str = "TENT slice-spraying document";
+
+/// The policies that can be configured. Others are the simulator's.
+const POLICIES: [Policy; 3] = [Policy::Spray, Policy::RoundRobin, Policy::Documented];
+const POLICY_NAMES: [&str; 3] = [POLICIES[0].name(), POLICIES[1].name(), POLICIES[2].name()];
+const RAIL_MAPS: [RailMap; 2] = [RailMap::Paired, RailMap::All];
+const HEALTH_MODES: [HealthMode; 2] = [HealthMode::Decay, HealthMode::Reset];
+
+/// The longest time in milliseconds that something can be waited for.
+const HOUR_MS: u64 = 3_600_000;
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Keys of the engine.
+pub(super) const ENGINE: &[Key<Config>] = &[
+    Key {
+        path: "name",
+        field: Field::Word {
+            get: |config| config.name.clone(),
+            set: |config, name| config.name = name,
+        },
+        meaning: "The engine's name, for peers' logs and errors.",
+        source: OURS,
+    },
+    Key {
+        path: "listen",
+        field: Field::Address {
+            get: |config| config.listen,
+            set: |config, listen| config.listen = listen,
+        },
+        meaning: "Where to listen. Initiators need none; `serve` takes `127.0.0.1:0`.",
+        source: OURS,
+    },
+    Key {
+        path: "rails",
+        field: Field::Addresses {
+            most: PLAN_RAILS_MAX,
+            get: |config| config.rails.clone(),
+            set: |config, rails| config.rails = rails,
+        },
+        meaning: "Addresses of this host that rails use; a target listens there too. None: one rail for each \
+                  address of a peer.",
+        source: OURS,
+    },
+    Key {
+        path: "rail_map",
+        field: Field::Choice {
+            words: &["paired", "all"],
+            get: |config| RAIL_MAPS.iter().position(|map| *map == config.rail_map),
+            set: |config, choice| config.rail_map = RAIL_MAPS[choice],
+        },
+        meaning: "Joins the i-th local with the i-th remote address, or every one with every one.",
+        source: OURS,
+    },
+    Key {
+        path: "policy",
+        field: Field::Choice {
+            words: &POLICY_NAMES,
+            get: |config| POLICIES.iter().position(|policy| *policy == config.policy),
+            set: |config, choice| config.policy = POLICIES[choice],
+        },
+        meaning: "How rails are chosen for slices.",
+        source: OURS,
+    },
+    Key {
+        path: "workers",
+        field: Field::Whole {
+            unit: "threads",
+            least: 0,
+            most: WORKERS_MAX as u64,
+            get: |config| config.workers as u64,
+            set: |config, workers| config.workers = workers as usize,
+        },
+        meaning: "Threads that move bytes. 0: one for every two cores.",
+        source: OURS,
+    },
+    Key {
+        path: "insecure",
+        field: Field::Flag {
+            get: |config| config.insecure,
+            set: |config, insecure| config.insecure = insecure,
+        },
+        meaning: "Lets a target listen beyond loopback although nobody is asked for a key.",
+        source: OURS,
+    },
+    Key {
+        path: "max_failover_attempts",
+        field: Field::Whole {
+            unit: "switches",
+            least: 0,
+            most: u8::MAX as u64,
+            get: |config| config.max_failover_attempts.into(),
+            set: |config, attempts| config.max_failover_attempts = attempts as u8,
+        },
+        meaning: "How often a request may move to another transport; 0: never. Steers nothing while a build has \
+                  one transport.",
+        source: FAILOVER,
+    },
+    Key {
+        path: "health/mode",
+        field: Field::Choice {
+            words: &["decay", "reset"],
+            get: |config| {
+                HEALTH_MODES
+                    .iter()
+                    .position(|mode| *mode == config.health.mode)
+            },
+            set: |config, choice| config.health.mode = HEALTH_MODES[choice],
+        },
+        meaning: "How a rail that failed comes back. `decay`: it pauses at its first incident, probes of scratch \
+                  memory re-admit it, and incidents are forgotten slowly. `reset`: it pauses after several errors \
+                  (`rail_error_threshold` of transport tcp, and the keys beside it), and a success or the end of \
+                  its cooldown re-admits it and forgets them all.",
+        source: OURS,
+    },
+    Key {
+        path: "health/progress_floor_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 1,
+            most: HOUR_MS,
+            get: |config| millis(config.health.progress_floor),
+            set: |config, ms| config.health.progress_floor = Duration::from_millis(ms),
+        },
+        meaning: "Least time without a completion before a lane is suspected. Less notices silence sooner, and \
+                  takes a busy host's delays for outages more often.",
+        source: OURS,
+    },
+    Key {
+        path: "health/open_timeout_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 1,
+            most: HOUR_MS,
+            get: |config| millis(config.health.open_timeout),
+            set: |config, ms| config.health.open_timeout = Duration::from_millis(ms),
+        },
+        meaning: "How long a lane may take to open.",
+        source: OURS,
+    },
+    Key {
+        path: "health/heartbeat_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 10,
+            most: HOUR_MS,
+            get: |config| millis(config.health.heartbeat),
+            set: |config, ms| config.health.heartbeat = Duration::from_millis(ms),
+        },
+        meaning: "How often a sign of life is sent to peers. A connection that misses three counts as dead, so \
+                  peers should agree.",
+        source: OURS,
+    },
+    Key {
+        path: "health/peer_silence_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 20,
+            most: HOUR_MS,
+            get: |config| millis(config.health.peer_silence),
+            set: |config, ms| config.health.peer_silence = Duration::from_millis(ms),
+        },
+        meaning: "A peer that nothing is heard from for so long is silent. At least twice `health/heartbeat_ms`.",
+        source: OURS,
+    },
+    Key {
+        path: "health/fence_timeout_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 1,
+            most: HOUR_MS,
+            get: |config| millis(config.health.fence_timeout),
+            set: |config, ms| config.health.fence_timeout = Duration::from_millis(ms),
+        },
+        meaning: "How long proof is waited for before a report says `Indeterminate`.",
+        source: OURS,
+    },
+    Key {
+        path: "health/cancel_grace_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 0,
+            most: HOUR_MS,
+            get: |config| millis(config.health.cancel_grace),
+            set: |config, ms| config.health.cancel_grace = Duration::from_millis(ms),
+        },
+        meaning: "How long posted bytes of a cancelled request may go on before their lanes are fenced.",
+        source: OURS,
+    },
+    Key {
+        path: "spray/nominal_bandwidth_gbps",
+        field: Field::Number {
+            unit: "Gbit/s",
+            range: Span::Above(0.0, 1e6),
+            get: |config| config.spray.nominal_bandwidth_gbps,
+            set: |config, gbps| config.spray.nominal_bandwidth_gbps = gbps,
+        },
+        meaning: "What a rail is assumed to carry before its first completions, which correct it. For \
+                  `documented`, the bandwidth that a device reports.",
+        source: OURS,
+    },
+    Key {
+        path: "spray/base_delay_us",
+        field: Field::Whole {
+            unit: "µs",
+            least: 0,
+            most: 10_000_000,
+            get: |config| u64::try_from(config.spray.base_delay.as_micros()).unwrap_or(u64::MAX),
+            set: |config, us| config.spray.base_delay = Duration::from_micros(us),
+        },
+        meaning: "The delay that a rail is assumed to have before its first completions.",
+        source: OURS,
+    },
+];
+
+/// Where the keys of [`TRANSPORT`] are, below the name of a transport.
+pub(super) const TRANSPORTS: &str = "transports";
+
+/// Keys of each transport.
+pub(super) const TRANSPORT: &[Key<TransportConfig>] = &[
+    Key {
+        path: "rail_error_threshold",
+        field: Field::Whole {
+            unit: "failures",
+            least: 1,
+            most: 1000,
+            get: |transport| transport.rail_error_threshold.into(),
+            set: |transport, failures| transport.rail_error_threshold = failures as u32,
+        },
+        meaning: "Failures within the window that pause a rail. Of health mode `reset` only.",
+        source: FAILOVER,
+    },
+    Key {
+        path: "rail_error_window_secs",
+        field: Field::Whole {
+            unit: "s",
+            least: 1,
+            most: 86_400,
+            get: |transport| transport.rail_error_window.as_secs(),
+            set: |transport, secs| transport.rail_error_window = Duration::from_secs(secs),
+        },
+        meaning: "A failure older than this counts no more. Of health mode `reset` only.",
+        source: FAILOVER,
+    },
+    Key {
+        path: "rail_cooldown_secs",
+        field: Field::Whole {
+            unit: "s",
+            least: 1,
+            most: 300,
+            get: |transport| transport.rail_cooldown.as_secs(),
+            set: |transport, secs| transport.rail_cooldown = Duration::from_secs(secs),
+        },
+        meaning: "First pause of a rail; doubles with each further one, up to 300 s. Of health mode `reset` only.",
+        source: FAILOVER,
+    },
+    Key {
+        path: "enable_smart_scheduling",
+        field: Field::Flag {
+            get: |transport| transport.documented.enable_smart_scheduling,
+            set: |transport, smart| transport.documented.enable_smart_scheduling = smart,
+        },
+        meaning: "`false` means policy `round-robin`.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "numa_penalties",
+        field: Field::Numbers {
+            range: Span::Above(0.0, 1e9),
+            get: |transport| transport.documented.numa_penalties,
+            set: |transport, penalties| transport.documented.numa_penalties = penalties,
+        },
+        meaning: "What predicted times are multiplied by in each tier; the last one holds for all farther ones. \
+                  Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "bandwidth_learning_rate",
+        field: Field::Number {
+            unit: "",
+            range: Span::Closed(0.0, 1.0),
+            get: |transport| transport.documented.bandwidth_learning_rate,
+            set: |transport, rate| transport.documented.bandwidth_learning_rate = rate,
+        },
+        meaning: "Weight of the old bandwidth at each completion. Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "ewma_min_bandwidth_multiplier",
+        field: Field::Number {
+            unit: "",
+            range: Span::Above(0.0, 1.0),
+            get: |transport| transport.documented.ewma_min_bandwidth_multiplier,
+            set: |transport, least| transport.documented.ewma_min_bandwidth_multiplier = least,
+        },
+        meaning: "The learned bandwidth is at least this fraction of the theoretical one. Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "ewma_max_bandwidth_multiplier",
+        field: Field::Number {
+            unit: "",
+            range: Span::Closed(1.0, 1e6),
+            get: |transport| transport.documented.ewma_max_bandwidth_multiplier,
+            set: |transport, most| transport.documented.ewma_max_bandwidth_multiplier = most,
+        },
+        meaning: "The learned bandwidth is at most this multiple of the theoretical one. Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "score_jitter_range",
+        field: Field::Number {
+            unit: "s",
+            range: Span::Closed(0.0, 1.0),
+            get: |transport| transport.documented.score_jitter_range,
+            set: |transport, range| transport.documented.score_jitter_range = range,
+        },
+        meaning: "Scores are raised by up to this, at random. Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "score_epsilon",
+        field: Field::Number {
+            unit: "s",
+            range: Span::Above(0.0, 1.0),
+            get: |transport| transport.documented.score_epsilon,
+            set: |transport, epsilon| transport.documented.score_epsilon = epsilon,
+        },
+        meaning: "Keeps weights finite. Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "default_bandwidth_gbps",
+        field: Field::Number {
+            unit: "Gbit/s",
+            range: GBPS,
+            get: |transport| transport.documented.default_bandwidth_gbps,
+            set: |transport, gbps| transport.documented.default_bandwidth_gbps = gbps,
+        },
+        meaning: "The theoretical bandwidth of a rail that reports none between the two bounds. Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "min_bandwidth_gbps",
+        field: Field::Number {
+            unit: "Gbit/s",
+            range: GBPS,
+            get: |transport| transport.documented.min_bandwidth_gbps,
+            set: |transport, gbps| transport.documented.min_bandwidth_gbps = gbps,
+        },
+        meaning: "Least bandwidth that is believed. At most `max_bandwidth_gbps`. Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "max_bandwidth_gbps",
+        field: Field::Number {
+            unit: "Gbit/s",
+            range: GBPS,
+            get: |transport| transport.documented.max_bandwidth_gbps,
+            set: |transport, gbps| transport.documented.max_bandwidth_gbps = gbps,
+        },
+        meaning: "Largest bandwidth that is believed. Of `documented` only.",
+        source: SPRAYING,
+    },
+    Key {
+        path: "max_slice_count",
+        field: Field::Whole {
+            unit: "slices",
+            least: 1,
+            most: 4096,
+            get: |transport| transport.documented.max_slice_count.into(),
+            set: |transport, count| transport.documented.max_slice_count = count as u16,
+        },
+        meaning: "A request is cut into at most so many; the document names the cap and gives no number. Of \
+                  `documented` only.",
+        source: OURS,
+    },
+];
+
+const GBPS: Span = Span::Above(0.0, 1e6);
+
+/// What two values must be to each other.
+pub(super) struct Relation<T: 'static> {
+    /// The key that is at fault, and the other one.
+    pub(super) paths: [&'static str; 2],
+    pub(super) holds: fn(&T) -> bool,
+    /// What would be right.
+    pub(super) text: &'static str,
+}
+
+/// Relations within the engine's values.
+pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[Relation {
+    paths: ["health/peer_silence_ms", "health/heartbeat_ms"],
+    holds: |config| config.health.peer_silence >= config.health.heartbeat * 2,
+    text: "is less than twice health/heartbeat_ms, so that a peer would be silent between two signs of life",
+}];
+
+/// Relations within a transport's values.
+pub(super) const TRANSPORT_RELATIONS: &[Relation<TransportConfig>] = &[Relation {
+    paths: ["min_bandwidth_gbps", "max_bandwidth_gbps"],
+    holds: |transport| {
+        transport.documented.min_bandwidth_gbps <= transport.documented.max_bandwidth_gbps
+    },
+    text: "is more than max_bandwidth_gbps, so that no bandwidth would be believed",
+}];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_unique_and_every_default_can_be_set() {
+        let mut paths: Vec<&str> = ENGINE.iter().map(|key| key.path).collect();
+        paths.extend(TRANSPORT.iter().map(|key| key.path));
+        let count = paths.len();
+        paths.sort_unstable();
+        paths.dedup();
+        assert_eq!(paths.len(), count);
+        for key in ENGINE {
+            assert_eq!(key.field.check(&Config::default()), Ok(()), "{}", key.path);
+        }
+        for key in TRANSPORT {
+            let default = TransportConfig::default();
+            assert_eq!(key.field.check(&default), Ok(()), "{}", key.path);
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_what_is_read() {
+        // One other value for each key: a setter that writes to another field would not read back.
+        let others = |kind: &str| -> Vec<serde_json::Value> {
+            match kind {
+                "bool" => vec![true.into(), false.into()],
+                "word" => vec![
+                    "x".into(),
+                    "all".into(),
+                    "documented".into(),
+                    "decay".into(),
+                ],
+                "`ADDRESS:PORT`" => vec!["127.0.0.1:7".into()],
+                "list of addresses" => vec![vec!["127.0.0.9"].into()],
+                "list of numbers" => vec![vec![7.0, 8.0, 9.0].into()],
+                _ => vec![1.into(), 0.5.into(), 20.into()],
+            }
+        };
+        for key in ENGINE {
+            let mut set = 0;
+            for value in others(&key.field.kind()) {
+                let mut config = Config::default();
+                if key.field.apply(&mut config, &value).is_ok() {
+                    let read = key.field.value(&config);
+                    assert!(
+                        read == value || read.as_f64() == value.as_f64(),
+                        "{}",
+                        key.path
+                    );
+                    set += 1;
+                }
+            }
+            assert!(set > 0, "{}", key.path);
+        }
+        for key in TRANSPORT {
+            let mut set = 0;
+            for value in others(&key.field.kind()) {
+                let mut transport = TransportConfig::default();
+                if key.field.apply(&mut transport, &value).is_ok() {
+                    let read = key.field.value(&transport);
+                    assert!(
+                        read == value || read.as_f64() == value.as_f64(),
+                        "{}",
+                        key.path
+                    );
+                    set += 1;
+                }
+            }
+            assert!(set > 0, "{}", key.path);
+        }
+    }
+}

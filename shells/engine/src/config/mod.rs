@@ -1,0 +1,289 @@
+//! What an engine is started with, and where that may come from.
+//!
+//! [`Config`] is plain data. [`Config::from_json`], [`Config::from_file`], [`Config::from_env`] and
+//! [`Sources`], which puts them together, fill it from text by one table of keys in [`keys`]: the table
+//! also checks values that a program has set itself, and is what `docs/config.md` is printed from.
+
+mod entry;
+mod field;
+mod keys;
+mod nearest;
+mod problem;
+mod reference;
+mod sources;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_core::rail::documented::DocumentedConfig;
+use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::rail::health::{HealthMode as CoreHealthMode, ResetConfig};
+use polyrail_core::rail::select::Policy;
+use polyrail_core::time::Duration as CoreDuration;
+use polyrail_core::topology::RailMap;
+use polyrail_core::units::Rate;
+
+use crate::known;
+
+pub use problem::{ConfigError, Place, Problem};
+pub use reference::reference;
+pub use sources::{Effective, Loaded, Sources};
+
+/// Silences of the control plane's connections are cut after so many heartbeats.
+const HEARTBEATS_MISSED: u32 = 3;
+
+/// How an [`crate::Engine`] is to behave. [`Config::default`] is an initiator with one rail per address of
+/// its peers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The engine's name, for peers' logs and errors. At most 255 bytes.
+    pub name: String,
+    /// Where to listen; `None`: nobody can connect. Port 0 lets the kernel choose one, the same for all
+    /// rails.
+    pub listen: Option<SocketAddr>,
+    /// Local rail addresses. An engine that listens listens there too, with the same port; an initiator
+    /// binds its lanes there. Empty: one rail for each address of a peer, and the kernel chooses the
+    /// local address.
+    pub rails: Vec<IpAddr>,
+    /// Which local rail address is joined with which remote one.
+    pub rail_map: RailMap,
+    /// How rails are chosen for slices.
+    pub policy: Policy,
+    /// Threads that move bytes; 0: one for every two cores, at least one. At most 64.
+    pub workers: usize,
+    /// Lets the engine listen beyond loopback although nothing keeps strangers out yet.
+    pub insecure: bool,
+    /// How often a request may move to another transport. Counts once there are two to choose from.
+    pub max_failover_attempts: u8,
+    /// Silence, and how long what is uncertain is waited for.
+    pub health: HealthConfig,
+    /// What [`Policy::Spray`] starts from.
+    pub spray: SprayConfig,
+    /// Parameters of single transports, by name. Those that are not listed have the defaults.
+    pub transports: BTreeMap<String, TransportConfig>,
+}
+
+/// How an engine notices what does not work, and how long it waits for proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthConfig {
+    /// How a rail that failed comes back.
+    pub mode: HealthMode,
+    /// Least time without a completion before a lane is suspected. Shorter notices sooner, and takes
+    /// scheduling delays of a busy host for outages more often.
+    pub progress_floor: Duration,
+    /// How long a lane may take to open.
+    pub open_timeout: Duration,
+    /// How often a sign of life is sent to peers.
+    pub heartbeat: Duration,
+    /// A peer that nothing is heard from for so long is silent. At least twice the peer's heartbeat.
+    pub peer_silence: Duration,
+    /// How long proof is waited for before a report says `Indeterminate`.
+    pub fence_timeout: Duration,
+    /// How long posted bytes of a cancelled request may go on before their lanes are fenced.
+    pub cancel_grace: Duration,
+}
+
+/// How a rail that failed comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HealthMode {
+    /// It pauses at its first incident, probes of scratch memory decide about its return, and the memory of
+    /// incidents decays.
+    #[default]
+    Decay,
+    /// It pauses after several errors, and a success or the end of its cooldown re-admits it: the TENT failover
+    /// document. The parameters are those of transport tcp.
+    Reset,
+}
+
+/// What is assumed of a rail before its first completions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SprayConfig {
+    /// Nominal rate in Gbit/s.
+    pub nominal_bandwidth_gbps: f64,
+    /// Base delay.
+    pub base_delay: Duration,
+}
+
+/// Parameters of one transport, under the names of the TENT documents.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TransportConfig {
+    /// Failures within [`Self::rail_error_window`] that pause a rail. Of health mode `reset` only.
+    pub rail_error_threshold: u32,
+    /// An older failure does not count any more. Of health mode `reset` only.
+    pub rail_error_window: Duration,
+    /// First pause; doubles with every further one. Of health mode `reset` only.
+    pub rail_cooldown: Duration,
+    /// Parameters of [`Policy::Documented`].
+    pub documented: DocumentedConfig,
+}
+
+impl Config {
+    /// The default, with a name.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+
+    /// From a text in JSON; what it does not say has its default.
+    ///
+    /// ```
+    /// let config = polyrail::Config::from_json(r#"{ "health": { "fence_timeout_ms": 500 } }"#)?;
+    /// assert_eq!(config.health.fence_timeout.as_millis(), 500);
+    /// let error = polyrail::Config::from_json(r#"{ "polcy": "spray" }"#).unwrap_err();
+    /// assert!(error.to_string().contains("the nearest known one is policy"));
+    /// # Ok::<(), polyrail::ConfigError>(())
+    /// ```
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        Ok(Sources::new().json("JSON", text).load()?.config)
+    }
+
+    /// From a file in JSON.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Ok(Sources::new().file(path.as_ref()).load()?.config)
+    }
+
+    /// From the environment: `POLYRAIL_<KEY>`, with `/` in the key written `__`.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Ok(Sources::new().environment().load()?.config)
+    }
+
+    /// The parameters of a transport.
+    pub fn transport(&self, name: &str) -> TransportConfig {
+        self.transports.get(name).copied().unwrap_or_default()
+    }
+
+    /// The policy that its parameters make of [`Self::policy`]: [`Policy::Documented`] without smart
+    /// scheduling is [`Policy::RoundRobin`].
+    pub fn effective_policy(&self) -> Policy {
+        match self.policy {
+            Policy::Documented => self.transport(known::TCP).documented.policy(),
+            policy => policy,
+        }
+    }
+
+    /// Checks what a program may have set itself, by the same rules as text.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        sources::check(self)
+    }
+
+    /// How many workers that means on this machine.
+    pub(crate) fn worker_count(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism()
+                .map_or(1, |cores| cores.get() / 2)
+                .max(1),
+            count => count,
+        }
+    }
+
+    /// What a worker's core is to know.
+    pub(crate) fn core(&self, worker: u16) -> CoreConfig {
+        let HealthConfig {
+            mode,
+            progress_floor,
+            open_timeout,
+            heartbeat: _,
+            peer_silence,
+            fence_timeout,
+            cancel_grace,
+        } = self.health;
+        let tcp = self.transport(known::TCP);
+        CoreConfig {
+            health: match mode {
+                HealthMode::Decay => CoreHealthMode::Decay,
+                HealthMode::Reset => CoreHealthMode::Reset(ResetConfig {
+                    rail_error_threshold: u16::try_from(tcp.rail_error_threshold)
+                        .unwrap_or(u16::MAX),
+                    rail_error_window: core_duration(tcp.rail_error_window),
+                    rail_cooldown: core_duration(tcp.rail_cooldown),
+                }),
+            },
+            failover_attempts_max: self.max_failover_attempts,
+            progress_floor: core_duration(progress_floor),
+            open_timeout: core_duration(open_timeout),
+            peer_silence: core_duration(peer_silence),
+            fence_timeout: core_duration(fence_timeout),
+            cancel_grace: core_duration(cancel_grace),
+            documented: tcp.documented,
+            ..CoreConfig::new(worker, self.policy)
+        }
+    }
+
+    /// What is assumed of a rail before its first completions. Too much or too little is corrected by them.
+    pub(crate) fn estimate(&self) -> EstimateConfig {
+        let bits_per_sec = self.spray.nominal_bandwidth_gbps * 1e9;
+        EstimateConfig {
+            rate_nominal: Rate::from_bits_per_sec(bits_per_sec as u64),
+            delay_base: core_duration(self.spray.base_delay),
+            tier: 0,
+        }
+    }
+
+    /// How long a control connection may be silent before it counts as dead.
+    pub(crate) fn connection_silence(&self) -> Duration {
+        self.health.heartbeat * HEARTBEATS_MISSED
+    }
+}
+
+fn core_duration(duration: Duration) -> CoreDuration {
+    CoreDuration::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "polyrail".into(),
+            listen: None,
+            rails: Vec::new(),
+            rail_map: RailMap::default(),
+            policy: Policy::default(),
+            workers: 0,
+            insecure: false,
+            max_failover_attempts: 3,
+            health: HealthConfig::default(),
+            spray: SprayConfig::default(),
+            transports: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for HealthConfig {
+    fn default() -> Self {
+        Self {
+            mode: HealthMode::default(),
+            progress_floor: Duration::from_millis(30),
+            open_timeout: Duration::from_secs(1),
+            heartbeat: Duration::from_millis(500),
+            peer_silence: Duration::from_millis(1_200),
+            fence_timeout: Duration::from_secs(2),
+            cancel_grace: Duration::from_millis(100),
+        }
+    }
+}
+
+impl Default for SprayConfig {
+    fn default() -> Self {
+        Self {
+            nominal_bandwidth_gbps: 10.0,
+            base_delay: Duration::from_micros(50),
+        }
+    }
+}
+
+impl Default for TransportConfig {
+    fn default() -> Self {
+        Self {
+            rail_error_threshold: 3,
+            rail_error_window: Duration::from_secs(10),
+            rail_cooldown: Duration::from_secs(30),
+            documented: DocumentedConfig::DEFAULT,
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Puts a configuration together from files and the environment, and says everything that is wrong with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use polyrail_core::rail::select::Policy;
+use serde_json::Value;
+
+use super::entry::{Member, Text};
+use super::keys::{
+    ENGINE, ENGINE_RELATIONS, Key, Relation, TRANSPORT, TRANSPORT_RELATIONS, TRANSPORTS,
+};
+use super::nearest::{distance, nearest};
+use super::problem::{ConfigError, Place, Problem};
+use super::{Config, TransportConfig};
+use crate::known;
+
+/// What environment variables begin with.
+const PREFIX: &str = "POLYRAIL_";
+/// The largest file that is taken for a configuration.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// A word this near to a key is probably meant to be it.
+const NEAR: usize = 2;
+
+/// Sources of a configuration. What is added later wins, so files come before the environment; a program's own
+/// flags are set in the result.
+///
+/// ```no_run
+/// let loaded = polyrail::Sources::new().file("polyrail.json").environment().load()?;
+/// let config = polyrail::Config { insecure: true, ..loaded.config };
+/// # Ok::<(), polyrail::ConfigError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Sources {
+    config: Config,
+    /// Where each key was last said, and in which source.
+    said: BTreeMap<String, (Place, usize)>,
+    /// How many sources were read.
+    count: usize,
+    problems: Vec<Problem>,
+    notes: Vec<String>,
+}
+
+/// What came of the sources.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Loaded {
+    /// The configuration. Nothing is wrong with it.
+    pub config: Config,
+    /// What is not wrong but worth knowing: a section for a transport that this build does not have, a
+    /// variable that looks like a key and is none.
+    pub notes: Vec<String>,
+    /// Values that differ from their defaults, in the order of the reference.
+    pub effective: Vec<Effective>,
+}
+
+/// A value that differs from its default.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Effective {
+    /// The key as a path.
+    pub key: String,
+    /// The value, in JSON.
+    pub value: String,
+    /// What it would be, in JSON.
+    pub default: String,
+    /// Where it was said.
+    pub place: Place,
+}
+
+/// What a path stands for.
+enum Known<'a> {
+    Engine(&'static Key<Config>),
+    Transport(&'a str, &'static Key<TransportConfig>),
+}
+
+impl Sources {
+    /// No sources yet: every key has its default.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a file in JSON.
+    pub fn file(mut self, path: impl AsRef<Path>) -> Self {
+        let name = path.as_ref().display().to_string();
+        match read(path.as_ref()) {
+            Ok(text) => self.json(&name, &text),
+            Err(text) => {
+                self.problem(Place::Text { name, at: None }, "", text);
+                self
+            }
+        }
+    }
+
+    /// Adds a text in JSON, which `name` stands for in errors.
+    pub fn json(mut self, name: &str, text: &str) -> Self {
+        self.count += 1;
+        let text = Text { name, text };
+        match text.root() {
+            Err((place, what)) => self.problem(place, "", format!("no JSON: {what}")),
+            Ok(root) => match text.members(root) {
+                Some(members) => self.members(&text, "", &members),
+                None => self.problem(
+                    text.place_of(root),
+                    "",
+                    "a configuration is an object, such as { \"policy\": \"spray\" }",
+                ),
+            },
+        }
+        self
+    }
+
+    /// Adds the environment of this process.
+    pub fn environment(self) -> Self {
+        self.variables(std::env::vars_os())
+    }
+
+    /// Adds environment variables. Those that do not begin with `POLYRAIL_` are nobody's business here.
+    pub fn variables(mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        self.count += 1;
+        let ours = |(name, value): (OsString, OsString)| {
+            let name = name.into_string().ok()?;
+            let key = name.strip_prefix(PREFIX)?;
+            let path = key.to_lowercase().replace("__", "/");
+            Some((name, path, value))
+        };
+        let mut variables: Vec<_> = variables.into_iter().filter_map(ours).collect();
+        variables.sort();
+        for (name, path, value) in variables {
+            self.variable(name, &path, value);
+        }
+        self
+    }
+
+    /// Checks how the values go together, and gives the configuration or everything that is wrong.
+    pub fn load(mut self) -> Result<Loaded, ConfigError> {
+        self.choose_policy();
+        let mut problems = Vec::new();
+        relations(&self.config, &mut |key, text| problems.push((key, text)));
+        for ((key, other), text) in problems {
+            let place = [&key, &other]
+                .into_iter()
+                .filter_map(|key| self.said.get(key))
+                .max_by_key(|(_, source)| source)
+                .map_or(Place::Program, |(place, _)| place.clone());
+            self.problem(place, &key, text);
+        }
+        if !self.problems.is_empty() {
+            return Err(ConfigError {
+                problems: self.problems,
+            });
+        }
+        for name in self.config.transports.keys() {
+            if !known::is_built_in(name) {
+                self.notes.push(format!(
+                    "transport {name} is not built into this program: what is said under {TRANSPORTS}/{name} \
+                     steers nothing"
+                ));
+            }
+        }
+        let effective = self.effective();
+        Ok(Loaded {
+            config: self.config,
+            notes: self.notes,
+            effective,
+        })
+    }
+
+    fn problem(&mut self, place: Place, key: &str, text: impl Into<String>) {
+        self.problems.push(Problem {
+            place,
+            key: key.to_owned(),
+            text: text.into(),
+        });
+    }
+
+    fn members(&mut self, text: &Text<'_>, section: &str, members: &[Member<'_>]) {
+        let mut seen = BTreeSet::new();
+        for member in members {
+            let path = match section {
+                "" => member.key.to_string(),
+                section => format!("{section}/{}", member.key),
+            };
+            let place = text.place(member);
+            if !seen.insert(member.key.as_ref()) {
+                self.problem(place, &path, "said twice in the same object");
+            } else if member.key.contains('/') {
+                self.problem(place, &path, "a key with '/'; nest objects instead");
+            } else if let Some(known) = find(&path) {
+                match serde_json::from_str(member.value) {
+                    Ok(value) => self.set(&known, &path, place, &value),
+                    Err(error) => self.problem(place, &path, format!("no value: {error}")),
+                }
+            } else if !is_section(&path) {
+                self.problem(place, &path, unknown(&path));
+            } else if let Some(inner) = text.members(member.value) {
+                self.members(text, &path, &inner);
+            } else {
+                let keys: Vec<_> = children(&path).into_iter().collect();
+                let text = format!("is a section; give an object with {}", keys.join(", "));
+                self.problem(place, &path, text);
+            }
+        }
+    }
+
+    fn variable(&mut self, name: String, path: &str, value: OsString) {
+        let place = Place::Variable(name);
+        let Some(known) = find(path) else {
+            // A section is surely meant for us; a single word may be anybody's, such as what Kubernetes
+            // sets for a service named polyrail.
+            if path.contains('/') {
+                self.problem(place, path, unknown(path));
+            } else {
+                self.notes
+                    .push(format!("{place} is no key: {}", unknown(path)));
+            }
+            return;
+        };
+        match value.into_string() {
+            Ok(text) => {
+                let value = match &known {
+                    Known::Engine(key) => key.field.parse_variable(&text),
+                    Known::Transport(_, key) => key.field.parse_variable(&text),
+                };
+                self.set(&known, path, place, &value);
+            }
+            Err(value) => {
+                let text = format!("{value:?} is not UTF-8");
+                self.problem(place, path, text);
+            }
+        }
+    }
+
+    fn set(&mut self, known: &Known<'_>, path: &str, place: Place, value: &Value) {
+        let set = match known {
+            Known::Engine(key) => key.field.apply(&mut self.config, value),
+            Known::Transport(name, key) => {
+                let transports = &mut self.config.transports;
+                key.field
+                    .apply(transports.entry((*name).to_owned()).or_default(), value)
+            }
+        };
+        match set {
+            Ok(()) => {
+                self.said.insert(path.to_owned(), (place, self.count));
+            }
+            Err(text) => self.problem(place, path, text),
+        }
+    }
+
+    /// Without smart scheduling the policy is `round-robin`, unless a source that comes later names another.
+    fn choose_policy(&mut self) {
+        let smart = format!("{TRANSPORTS}/{}/enable_smart_scheduling", known::TCP);
+        let transport = self.config.transport(known::TCP);
+        if transport.documented.enable_smart_scheduling {
+            return;
+        }
+        let source_of = |key: &str| self.said.get(key).map(|(_, source)| *source);
+        let (policy, off) = (source_of("policy"), source_of(&smart));
+        match self.config.policy {
+            Policy::Spray if policy.is_some() && policy == off => {
+                let place = self.said.get("policy").map(|(place, _)| place.clone());
+                let text =
+                    format!("\"spray\" contradicts {smart}, which is false; leave out one of them");
+                self.problem(place.unwrap_or(Place::Program), "policy", text);
+            }
+            Policy::Spray if policy > off => {}
+            Policy::Spray | Policy::Documented => {
+                self.config.policy = Policy::RoundRobin;
+                if let Some(said) = self.said.get(&smart).cloned() {
+                    self.said.insert("policy".to_owned(), said);
+                }
+            }
+            Policy::RoundRobin | Policy::FixedTier1 | Policy::BestTwo => {}
+        }
+    }
+
+    fn effective(&self) -> Vec<Effective> {
+        let place = |key: &str| {
+            self.said
+                .get(key)
+                .map_or(Place::Program, |(place, _)| place.clone())
+        };
+        let mut effective = Vec::new();
+        let mut compare = |key: String, value: Value, default: Value| {
+            if value != default {
+                effective.push(Effective {
+                    place: place(&key),
+                    value: value.to_string(),
+                    default: default.to_string(),
+                    key,
+                });
+            }
+        };
+        let default = Config::default();
+        for Key { path, field, .. } in ENGINE {
+            compare(
+                (*path).to_owned(),
+                field.value(&self.config),
+                field.value(&default),
+            );
+        }
+        let default = TransportConfig::default();
+        for (name, transport) in &self.config.transports {
+            for Key { path, field, .. } in TRANSPORT {
+                compare(
+                    transport_path(name, path),
+                    field.value(transport),
+                    field.value(&default),
+                );
+            }
+        }
+        effective
+    }
+}
+
+/// Checks every value and relation of a configuration that a program has made itself.
+pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
+    let mut problems = Vec::new();
+    let mut note = |key: String, text: String| {
+        problems.push(Problem {
+            place: Place::Program,
+            key,
+            text,
+        });
+    };
+    for Key { path, field, .. } in ENGINE {
+        if let Err(text) = field.check(config) {
+            note((*path).to_owned(), text);
+        }
+    }
+    for (name, transport) in &config.transports {
+        let section = format!("{TRANSPORTS}/{name}");
+        if !is_section(&section) {
+            note(section.clone(), unknown(&section));
+        }
+        for Key { path, field, .. } in TRANSPORT {
+            if let Err(text) = field.check(transport) {
+                note(transport_path(name, path), text);
+            }
+        }
+    }
+    relations(config, &mut |(key, _), text| note(key, text));
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigError { problems }),
+    }
+}
+
+/// Names the relations that do not hold: the two keys, and what is wrong.
+fn relations(config: &Config, wrong: &mut dyn FnMut((String, String), String)) {
+    for Relation { paths, holds, text } in ENGINE_RELATIONS {
+        if !holds(config) {
+            wrong(
+                (paths[0].to_owned(), paths[1].to_owned()),
+                (*text).to_owned(),
+            );
+        }
+    }
+    for (name, transport) in &config.transports {
+        for Relation { paths, holds, text } in TRANSPORT_RELATIONS {
+            if !holds(transport) {
+                let [key, other] = paths.map(|path| transport_path(name, path));
+                wrong((key, other), (*text).to_owned());
+            }
+        }
+    }
+}
+
+fn transport_path(name: &str, path: &str) -> String {
+    format!("{TRANSPORTS}/{name}/{path}")
+}
+
+/// The key at a path.
+fn find(path: &str) -> Option<Known<'_>> {
+    if let Some(key) = ENGINE.iter().find(|key| key.path == path) {
+        return Some(Known::Engine(key));
+    }
+    let (name, rest) = path
+        .strip_prefix(TRANSPORTS)?
+        .strip_prefix('/')?
+        .split_once('/')?;
+    let key = TRANSPORT.iter().find(|key| key.path == rest)?;
+    known::names()
+        .any(|known| known == name)
+        .then_some(Known::Transport(name, key))
+}
+
+/// All paths that stand for a value.
+fn paths() -> Vec<String> {
+    let engine = ENGINE.iter().map(|key| key.path.to_owned());
+    let transport = known::names().flat_map(|name| {
+        TRANSPORT
+            .iter()
+            .map(move |key| transport_path(name, key.path))
+    });
+    engine.chain(transport).collect()
+}
+
+fn is_section(path: &str) -> bool {
+    !children(path).is_empty()
+}
+
+/// The words that can follow a section; an empty one is the whole.
+fn children(section: &str) -> BTreeSet<String> {
+    let paths = paths();
+    let below = paths.iter().filter_map(|path| match section {
+        "" => Some(path.as_str()),
+        section => path.strip_prefix(section)?.strip_prefix('/'),
+    });
+    below
+        .filter_map(|rest| rest.split('/').next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What to say about a path that is neither key nor section.
+fn unknown(path: &str) -> String {
+    let (section, word) = path.rsplit_once('/').unwrap_or(("", path));
+    let siblings = children(section);
+    let sibling = nearest(word, siblings.iter().map(String::as_str));
+    // The same word elsewhere is a better guess than another word here.
+    let paths = paths();
+    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let elsewhere = paths
+        .iter()
+        .min_by_key(|path| distance(word, &last(path)))
+        .filter(|path| distance(word, &last(path)) <= NEAR);
+    let near = sibling.filter(|sibling| distance(word, sibling) <= NEAR || elsewhere.is_none());
+    let nearest = match (near, elsewhere, section) {
+        (Some(word), _, "") => word.to_owned(),
+        (Some(word), _, section) => format!("{section}/{word}"),
+        (None, Some(path), _) => path.clone(),
+        (None, None, _) => nearest(path, paths.iter().map(String::as_str))
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    format!("unknown key; the nearest known one is {nearest}")
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let file = File::open(path).map_err(|error| format!("cannot be opened: {error}"))?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!(
+            "is no configuration: it has more than {FILE_BYTES_MAX} bytes"
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        format!("is not UTF-8 from byte {at} on")
+    })
+}

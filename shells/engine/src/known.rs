@@ -1,0 +1,148 @@
+//! Which transports there are, and which of them this build has.
+
+use std::sync::Arc;
+
+use polyrail_tcp::TcpTransport;
+use polyrail_transport::memory::{Region, RegionKey, RegionTable};
+
+use crate::transports::try_out;
+
+/// The name of the transport that works everywhere.
+pub(crate) const TCP: &str = "tcp";
+
+/// A transport that can be named, and what it moves bytes between.
+struct Known {
+    name: &'static str,
+    moves: &'static str,
+    built_in: bool,
+}
+
+/// All of them. Configurations may name each, so that one file serves different builds.
+const KNOWN: [Known; 6] = [
+    Known {
+        name: TCP,
+        moves: "memory of any two hosts, over connections",
+        built_in: true,
+    },
+    Known {
+        name: "shm",
+        moves: "memory of processes on one host",
+        built_in: false,
+    },
+    Known {
+        name: "uring",
+        moves: "files and block devices",
+        built_in: false,
+    },
+    Known {
+        name: "verbs",
+        moves: "memory of hosts with RDMA devices",
+        built_in: false,
+    },
+    Known {
+        name: "cuda",
+        moves: "memory of GPUs",
+        built_in: false,
+    },
+    Known {
+        name: "rdma",
+        moves: "what the TENT documents call so; kept for their configuration files",
+        built_in: false,
+    },
+];
+
+/// One transport, as this build and this machine have it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TransportInfo {
+    /// Its name in rail names, configuration and output.
+    pub name: &'static str,
+    /// What it moves bytes between.
+    pub moves: &'static str,
+    /// Whether it can be used here.
+    pub availability: Availability,
+}
+
+/// Whether a transport can be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Availability {
+    /// It can.
+    Available,
+    /// This build does not have it.
+    NotBuiltIn,
+    /// It is built in, but the machine refused what it needs.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// All transports, those of this build tried out on this machine.
+pub fn transports() -> Vec<TransportInfo> {
+    let info = |known: &Known| TransportInfo {
+        name: known.name,
+        moves: known.moves,
+        availability: match known.built_in {
+            true => install(known.name),
+            false => Availability::NotBuiltIn,
+        },
+    };
+    KNOWN.iter().map(info).collect()
+}
+
+/// The names of all transports that can be configured.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    KNOWN.iter().map(|known| known.name)
+}
+
+/// Whether this build has a transport of this name.
+pub(crate) fn is_built_in(name: &str) -> bool {
+    KNOWN
+        .iter()
+        .any(|known| known.built_in && known.name == name)
+}
+
+/// Does what an engine does with a transport when it starts, for one worker.
+fn install(name: &str) -> Availability {
+    debug_assert_eq!(name, TCP);
+    match try_out(&TcpTransport::new(Arc::new(NoRegions)), None) {
+        None => Availability::Available,
+        Some(why) => Availability::Failed { why },
+    }
+}
+
+/// Memory that nobody offers.
+#[derive(Debug)]
+struct NoRegions;
+
+impl RegionTable for NoRegions {
+    fn find(&self, _: &RegionKey) -> Option<Arc<Region>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_is_there_and_each_name_is_there_once() {
+        let found = transports();
+        assert_eq!(
+            (found[0].name, &found[0].availability),
+            (TCP, &Availability::Available)
+        );
+        let mut names: Vec<_> = names().collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), found.len());
+    }
+
+    #[test]
+    fn its_name_is_the_transports_own() {
+        use polyrail_transport::Transport;
+
+        let transport = TcpTransport::new(Arc::new(NoRegions));
+        assert_eq!(transport.name(), TCP);
+    }
+}
