@@ -9,6 +9,7 @@ pub const PLAN_RAILS_MAX: usize = 16;
 /// Everything core needs to move bytes between two segments. Interned by the engine per pair of segments;
 /// the same [`crate::units::PlanId`] means the same plan in every worker.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Plan {
     /// Who owns the remote segment.
     pub peer: PeerId,
@@ -28,6 +29,7 @@ pub struct Plan {
 
 /// One rail of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlanRail {
     /// The rail.
     pub rail: RailId,

@@ -365,6 +365,7 @@ impl World<'_> {
         let mut batch = PostBatch::default();
         for _ in 0..10_000 {
             let mut idle = true;
+            let quiet = self.core.is_quiet();
             while let Some(lane) = self.core.poll_post(self.now, &mut batch) {
                 idle = false;
                 self.post(lane, &batch);
@@ -389,6 +390,7 @@ impl World<'_> {
                 idle = false;
                 self.event(event);
             }
+            assert!(idle || !quiet, "quiet at {:?}, but not idle", self.now);
             if idle {
                 self.core
                     .audit()
@@ -1401,4 +1403,26 @@ fn nothing_is_lost_whatever_happens_to_the_rails() {
             .tests(tests)
             .quickcheck(property);
     }
+}
+
+#[test]
+fn polling_a_quiet_core_changes_nothing() {
+    let mut world = World::new(Policy::Spray, 2);
+    assert!(!world.core.is_quiet(), "a plan is news");
+    world.drain();
+    assert!(world.core.is_quiet());
+    world.submit(1, Op::Write, 1 << 20);
+    assert!(!world.core.is_quiet(), "there is something to bind");
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert!(world.core.is_quiet());
+    let before = format!("{:?}", world.core);
+    let later = world.now + Duration::from_micros(1);
+    assert_eq!(
+        world.core.poll_post(later, &mut PostBatch::default()),
+        None
+    );
+    assert_eq!(world.core.poll_lane(), None);
+    assert_eq!(world.core.poll_message(later), None);
+    assert_eq!(world.core.poll_event(), None);
+    assert_eq!(format!("{:?}", world.core), before);
 }

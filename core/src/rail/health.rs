@@ -10,6 +10,7 @@ use crate::time::{Duration, Instant};
 
 /// Where a rail stands with the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RailState {
     /// Takes slices.
     Healthy,
