@@ -1417,10 +1417,7 @@ fn polling_a_quiet_core_changes_nothing() {
     assert!(world.core.is_quiet());
     let before = format!("{:?}", world.core);
     let later = world.now + Duration::from_micros(1);
-    assert_eq!(
-        world.core.poll_post(later, &mut PostBatch::default()),
-        None
-    );
+    assert_eq!(world.core.poll_post(later, &mut PostBatch::default()), None);
     assert_eq!(world.core.poll_lane(), None);
     assert_eq!(world.core.poll_message(later), None);
     assert_eq!(world.core.poll_event(), None);

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -42,6 +43,9 @@ pub(crate) struct ServeArgs {
     /// Listen beyond loopback although nobody is asked for a key.
     #[arg(long)]
     insecure: bool,
+    /// Leave a flight recording of this engine in this folder, for `polyrail sim replay`.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// End also when standard input does: how a parent takes its target with it, whatever ends it.
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -54,7 +58,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let ends = ends(args.end_with_stdin)?;
     let config = config(args);
     let name = config.name.clone();
-    let engine = start(config)?;
+    let engine = start(config, args.record.clone())?;
     engine
         .allocate(SEGMENT, args.memory, Access::RemoteReadWrite)
         .map_err(|e| {
@@ -65,6 +69,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let reason = ends.recv().unwrap_or("nobody could end it any more");
     log::info!("ending: {reason}");
     engine.shutdown();
+    if let Some(file) = engine.recording() {
+        log::warn!("recorded in {}", file.display());
+    }
     Ok(())
 }
 
@@ -96,10 +103,11 @@ fn config(args: &ServeArgs) -> Config {
     config
 }
 
-fn start(config: Config) -> Result<Engine, Failure> {
+fn start(config: Config, recording: Option<PathBuf>) -> Result<Engine, Failure> {
     let listen = config.listen;
     let hooks = Hooks {
         calls: Some(Arc::new(MemoryCalls)),
+        recording,
         ..Hooks::default()
     };
     Engine::with_hooks(config, hooks).map_err(|e| {

@@ -1,12 +1,13 @@
 //! The engine as a program holds it.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use polyrail_control::plane::{AskError, ConnectError, Introduction, Plane, PlaneConfig};
 use polyrail_core::orchestrator::Config as CoreConfig;
@@ -16,6 +17,7 @@ use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_core::work::{Op, Place};
+use polyrail_record::{Header, Recorder};
 use polyrail_tcp::TcpTransport;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
@@ -86,6 +88,9 @@ pub struct Hooks {
     pub faults: Option<Arc<Faults>>,
     /// Carries out peers' calls; without it they are refused.
     pub calls: Option<Arc<dyn Calls>>,
+    /// A folder in which the engine leaves a flight recording, made if it is not there: see
+    /// [`Engine::recording`]. Its workers then call core one at a time.
+    pub recording: Option<PathBuf>,
 }
 
 /// An engine. Clones are handles of the same one; the last one dropped shuts it down.
@@ -188,26 +193,25 @@ impl Engine {
         };
         let plane = Plane::start(plane_config, Arc::new(reception))
             .map_err(system("start the control plane"))?;
-        let fabric = Arc::new(Fabric::new(posts.len()));
+        let cores: Vec<_> = (0..posts.len())
+            .map(|number| core_config(&config, number as u16))
+            .collect();
+        let recorder = start_recording(&config, &hooks, &cores)?;
+        let fabric = Arc::new(Fabric::new(posts.len(), recorder));
         let peers = Arc::new(Mutex::new(Peers::default()));
         let mut workers = Vec::new();
-        for number in 0..posts.len() {
-            let started = transport
-                .endpoint(number as u16, clock)
-                .and_then(|endpoint| {
-                    let start = Start {
-                        config: CoreConfig {
-                            progress_floor: TCP_PROGRESS_FLOOR,
-                            ..CoreConfig::new(number as u16, config.policy)
-                        },
-                        fabric: fabric.clone(),
-                        endpoint: with_faults(endpoint, &hooks, clock),
-                        plane: plane.clone(),
-                        clock,
-                        peers: peers.clone(),
-                    };
-                    Worker::start(start, &posts)
-                });
+        for core in cores {
+            let started = transport.endpoint(core.worker, clock).and_then(|endpoint| {
+                let start = Start {
+                    config: core,
+                    fabric: fabric.clone(),
+                    endpoint: with_faults(endpoint, &hooks, clock),
+                    plane: plane.clone(),
+                    clock,
+                    peers: peers.clone(),
+                };
+                Worker::start(start, &posts)
+            });
             match started {
                 Ok(worker) => workers.push(worker),
                 Err(source) => {
@@ -444,6 +448,12 @@ impl Engine {
             .collect()
     }
 
+    /// The flight recording, if [`Hooks::recording`] asked for one: every call on core, and what it answered.
+    /// `polyrail sim replay` makes the calls again. It is whole when [`Self::shutdown`] has returned.
+    pub fn recording(&self) -> Option<&Path> {
+        self.inner.fabric.recording()
+    }
+
     /// Ends everything within a bound: what has not ended is reported `ShutDown`, or `Indeterminate` where it
     /// cannot be ended for sure. Later submissions are refused. Again: does nothing.
     pub fn shutdown(&self) {
@@ -575,11 +585,10 @@ impl Engine {
                 })?;
         // Only now: whoever makes a plan holds the segments while it looks for the peer.
         let mut peers = lock(&inner.peers);
-        let shared = inner.fabric.shared();
         let Config {
             rails, rail_map, ..
         } = &inner.config;
-        let installed = peers.install_rails(shared, id, dialed, met, rails, *rail_map);
+        let installed = peers.install_rails(&inner.fabric, id, dialed, met, rails, *rail_map);
         let rails = match installed {
             Ok(rails) => rails,
             Err(error) => {
@@ -773,6 +782,7 @@ impl Inner {
         for thread in workers.into_iter().filter_map(|worker| worker.thread) {
             join(thread);
         }
+        self.fabric.end_recording();
         self.plane.shutdown();
         let _ = self.errands.send(Errand::Stop);
         let runner = lock(&self.errand_runner).take();
@@ -801,6 +811,37 @@ fn with_faults(endpoint: Box<dyn Endpoint>, hooks: &Hooks, clock: Clock) -> Box<
         Some(faults) => Box::new(FaultProxy::new(endpoint, faults.clone(), clock)),
         None => endpoint,
     }
+}
+
+fn core_config(config: &Config, worker: u16) -> CoreConfig {
+    CoreConfig {
+        progress_floor: TCP_PROGRESS_FLOOR,
+        ..CoreConfig::new(worker, config.policy)
+    }
+}
+
+fn start_recording(
+    config: &Config,
+    hooks: &Hooks,
+    cores: &[CoreConfig],
+) -> Result<Option<Arc<Recorder>>, EngineError> {
+    let Some(folder) = &hooks.recording else {
+        return Ok(None);
+    };
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let header = Header {
+        version: env!("CARGO_PKG_VERSION").into(),
+        engine: config.name.clone(),
+        started_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
+        slice_bytes: SLICE_BYTES,
+        capacities: worker::CAPACITIES,
+        workers: cores.to_vec(),
+    };
+    let recorder = Recorder::create(folder, &header).map_err(|source| EngineError::Recording {
+        folder: folder.clone(),
+        source,
+    })?;
+    Ok(Some(Arc::new(recorder)))
 }
 
 fn check(config: &Config) -> Result<(), EngineError> {

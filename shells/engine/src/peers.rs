@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use polyrail_control::plane::Introduction;
 use polyrail_core::plan::{PLAN_RAILS_MAX, PlanRail};
-use polyrail_core::rail::{RailConfig, Shared};
+use polyrail_core::rail::RailConfig;
 use polyrail_core::topology::RailMap;
 use polyrail_core::units::{DeviceId, PeerId, RailId};
 use polyrail_transport::{RailAddress, SessionId};
 
 use crate::error::OpenError;
-use crate::fabric::{DEVICES_MAX, PEERS_MAX, RAILS_MAX, TCP_ESTIMATE};
+use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX, TCP_ESTIMATE};
 use crate::segments::SegmentId;
 
 /// One rail of a peer.
@@ -131,7 +131,7 @@ impl Peers {
     /// Numbers the rails to a peer that has introduced itself, and installs them.
     pub(crate) fn install_rails(
         &mut self,
-        shared: Shared<'_>,
+        fabric: &Fabric,
         id: PeerId,
         dialed: SocketAddr,
         introduction: &Introduction,
@@ -165,28 +165,27 @@ impl Peers {
         for (local, remote) in pairs {
             let local = locals.get(local).copied();
             let rail = RailId(self.rail_names.len() as u16);
-            let device = self.device(shared, local)?;
-            shared.install_rail(
-                rail,
-                RailConfig {
-                    peer: id,
-                    device,
-                    estimate: TCP_ESTIMATE,
-                },
-            );
+            let device = self.device(fabric, local)?;
+            let config = RailConfig {
+                peer: id,
+                device,
+                estimate: TCP_ESTIMATE,
+            };
             let rail = PeerRail {
                 rail,
                 local,
                 remote: remotes[remote],
             };
-            self.rail_names.push(rail.name());
+            let name = rail.name();
+            fabric.install_rail(rail.rail, config, &name);
+            self.rail_names.push(name);
             rails.push(rail);
         }
         Ok(rails)
     }
 
     /// The device behind a local address: one each, and one for whatever the kernel chooses.
-    fn device(&mut self, shared: Shared<'_>, local: Option<IpAddr>) -> Result<DeviceId, OpenError> {
+    fn device(&mut self, fabric: &Fabric, local: Option<IpAddr>) -> Result<DeviceId, OpenError> {
         if let Some(device) = self.devices.get(&local) {
             return Ok(*device);
         }
@@ -197,7 +196,7 @@ impl Peers {
             });
         }
         let device = DeviceId(self.devices.len() as u16);
-        shared.install_device(device, TCP_ESTIMATE);
+        fabric.install_device(device, TCP_ESTIMATE);
         self.devices.insert(local, device);
         Ok(device)
     }

@@ -21,6 +21,7 @@ use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef};
 use polyrail_core::work::{Cause, Op, PostBatch};
+use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
 use polyrail_transport::{Endpoint, Polled, RailAddress, RemoteRegion};
@@ -28,7 +29,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
-use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
+use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::peers::Peers;
 use crate::rows::{BatchRows, NoRow, RowId};
 
@@ -46,6 +47,17 @@ const TAKE_MAX: usize = 256;
 const SPIN: Duration = Duration::from_micros(50);
 /// How long a shutdown waits for what is in flight.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
+
+/// The tables of a worker, and those it shares, as a recording has to know them.
+pub(crate) const CAPACITIES: Capacities = Capacities {
+    rails: RAILS_MAX as u32,
+    devices: DEVICES_MAX as u32,
+    peers: PEERS_MAX as u32,
+    plans: PLANS_MAX as u32,
+    requests: REQUESTS_MAX as u32,
+    attempts: ATTEMPTS_MAX as u32,
+    batches: BATCHES_MAX as u32,
+};
 
 /// What a worker is told besides submissions.
 pub(crate) enum Command {
@@ -277,6 +289,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
     };
     let shared = start.fabric.shared();
     let core = Orchestrator::new(start.config, &shared, tables);
+    let recorder = start.fabric.recorder().cloned();
+    let core = Recorded::new(core, start.config.worker, recorder);
     let Start {
         peers: known_peers,
         endpoint,
@@ -325,7 +339,7 @@ enum Ending {
 }
 
 struct Loop<'a> {
-    core: Orchestrator<'a>,
+    core: Recorded<'a>,
     endpoint: Box<dyn Endpoint>,
     plane: Plane,
     clock: Clock,

@@ -10,11 +10,12 @@ mod traffic;
 
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Faults, Hooks};
+use polyrail::{Config, Engine, Faults, Hooks};
 
 use crate::address::Rails;
 use crate::exit::Failure;
@@ -42,6 +43,9 @@ pub(crate) struct DemoArgs {
     /// How long to move data.
     #[arg(long, value_name = "S", default_value = "6", allow_negative_numbers = true, value_parser = seconds)]
     seconds: Duration,
+    /// Leave a flight recording of the initiator in this folder, for `polyrail sim replay`.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
 }
 
 /// Long enough that a cut rail can be missed and can come back.
@@ -59,7 +63,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Runs the command. The last line on standard output is the verdict.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
-    let verdict = show(args.seconds);
+    let verdict = show(args);
     let line = match &verdict {
         Ok(line) => format!("ok: {line}"),
         Err(failure) => format!("FAILED: {failure}"),
@@ -68,12 +72,13 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     verdict.map(drop)
 }
 
-fn show(length: Duration) -> Result<String, Failure> {
+fn show(args: &DemoArgs) -> Result<String, Failure> {
     let rails = Rails((1..=4).map(|i| IpAddr::from([127, 0, 0, i])).collect());
     let (_own, target) = OwnTarget::start(&rails, traffic::BUFFER_BYTES)?;
     let faults = Arc::new(Faults::new());
     let hooks = Hooks {
         faults: Some(Arc::clone(&faults)),
+        recording: args.record.clone(),
         ..Hooks::default()
     };
     let config = Config {
@@ -86,11 +91,22 @@ fn show(length: Duration) -> Result<String, Failure> {
         "target {target}, four loopback rails paced at {}; every byte is verified",
         script::paces_text()
     ))?;
-    let script = Script::new(length, &faults);
+    let script = Script::new(args.seconds, &faults);
     let run = Run::new(&session);
     let totals = Totals::default();
     let history = watch(&run, script, &totals)?;
-    conclude(&run, &totals, &history)
+    let verdict = conclude(&run, &totals, &history);
+    end(&session.engine)?;
+    verdict
+}
+
+/// Ends the engine, and says where its recording is if there is one.
+fn end(engine: &Engine) -> Result<(), Failure> {
+    engine.shutdown();
+    match engine.recording() {
+        Some(file) => say(&format!("recorded in {}", file.display())),
+        None => Ok(()),
+    }
 }
 
 /// What happened, and when the script stepped in; times count from the start.
