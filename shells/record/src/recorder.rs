@@ -112,6 +112,11 @@ impl Recorder {
         fits
     }
 
+    /// Writes down a call that was made elsewhere: for tools that cut recordings, or change them.
+    pub fn note(&self, step: &Step<'_>, answer: &Answer<'_>) {
+        self.log().note(step, answer);
+    }
+
     /// Ends the recording: all of it is in the file when this has returned. What happens later is not recorded.
     pub fn close(&self) {
         let writer = self.writer.lock();

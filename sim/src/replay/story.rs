@@ -352,7 +352,7 @@ impl Story {
                 out,
                 "longest silence  {:.3} ms from {} on: requests waited, and nothing completed",
                 length_ns as f64 / 1e6,
-                time(from_ns)
+                time(from_ns).trim_start()
             )?;
         }
         if !self.rails.is_empty() {
