@@ -5,6 +5,7 @@ mod cancel;
 mod errors;
 mod faults;
 mod fixture;
+mod recording;
 mod registration;
 mod restart;
 mod room;
