@@ -4,6 +4,7 @@ mod bench;
 mod demo;
 mod ghost;
 mod harness;
+mod record;
 mod serve;
 mod sim;
 mod usage;
