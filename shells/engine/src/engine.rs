@@ -174,6 +174,11 @@ impl Engine {
         let transport = Arc::new(TcpTransport::new(segments.clone()));
         let posts =
             worker::posts(config.worker_count()).map_err(system("create a worker's post box"))?;
+        let cores: Vec<_> = (0..posts.len())
+            .map(|number| core_config(&config, number as u16))
+            .collect();
+        let recorder = start_recording(&config, &hooks, &cores)?;
+        let fabric = Arc::new(Fabric::new(posts.len(), recorder));
         let (errands, errand_queue) = channel();
         let reception = Reception {
             segments: segments.clone(),
@@ -193,11 +198,6 @@ impl Engine {
         };
         let plane = Plane::start(plane_config, Arc::new(reception))
             .map_err(system("start the control plane"))?;
-        let cores: Vec<_> = (0..posts.len())
-            .map(|number| core_config(&config, number as u16))
-            .collect();
-        let recorder = start_recording(&config, &hooks, &cores)?;
-        let fabric = Arc::new(Fabric::new(posts.len(), recorder));
         let peers = Arc::new(Mutex::new(Peers::default()));
         let mut workers = Vec::new();
         for core in cores {

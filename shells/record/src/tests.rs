@@ -494,7 +494,8 @@ fn sizes_are_limits_before_they_are_sizes() {
         read(&file_with(Kind::Header, &bytes)).1.unwrap_err()
     };
     // (name, what makes the header impossible)
-    let cases: [(&str, fn(&mut Header)); 8] = [
+    type Change = fn(&mut Header);
+    let cases: [(&str, Change); 8] = [
         ("no workers", |h| h.workers.clear()),
         ("many workers", |h| {
             h.workers = (0..65)

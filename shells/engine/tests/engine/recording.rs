@@ -93,6 +93,7 @@ fn cut_in_the_middle(pair: &Pair) {
     assert!(bytes(&pair.destination()) == pattern(1, pair.bytes));
 }
 
+/// Seen to fail with three workers in two of four runs, when `Recorded` took its lock only after the call.
 #[test]
 fn a_cut_rail_is_replayed_under_every_policy_with_one_worker_and_with_three() {
     for policy in Policy::ALL {
@@ -235,7 +236,8 @@ fn a_changed_recording_is_different() {
     assert!(found.expected != found.got, "{found:?}");
 
     // Whichever call that hands in something is left out, it is missed.
-    let kinds: [(&str, fn(&Call<'_>) -> bool); 4] = [
+    type IsKind = fn(&Call<'_>) -> bool;
+    let kinds: [(&str, IsKind); 4] = [
         ("completions", |call| {
             matches!(call, Call::HandleCompletions { .. })
         }),
