@@ -7,6 +7,7 @@ use crate::report::{Report, Status};
 
 /// A batch at a glance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchReport {
     /// `Pending` while it lasts; then `Completed` if every request did, else the status of the first one
     /// that ended otherwise, but `Indeterminate` if any did.

@@ -5,6 +5,7 @@ use crate::units::{Epoch, LaneId, PeerId};
 /// Something for a peer. Repeated until answered, so a shell may send it over every way it has and
 /// need not care whether it arrived. Idempotent on the peer's side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Message {
     /// Let no further write of this lane's epoch, or an older one, reach memory, and say so.
     Fence {
@@ -19,6 +20,7 @@ pub enum Message {
 
 /// Something a peer said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Frame {
     /// Anything at all: the peer is alive.
     Alive,

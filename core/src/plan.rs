@@ -19,6 +19,7 @@ pub type PlanRails = heapless::Vec<PlanRail, PLAN_RAILS_MAX>;
 /// Everything core needs to move bytes between two segments. Interned by the engine per pair of segments;
 /// the same [`crate::units::PlanId`] means the same plan in every worker.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Plan {
     /// Who owns the remote segment.
     pub peer: PeerId,
@@ -38,6 +39,7 @@ pub struct Plan {
 
 /// One transport of a plan.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlanTransport {
     /// The shell's number for it.
     pub transport: TransportId,
@@ -64,6 +66,7 @@ impl Plan {
 
 /// One rail of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PlanRail {
     /// The rail.
     pub rail: RailId,

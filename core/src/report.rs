@@ -4,6 +4,7 @@ use crate::work::Cause;
 
 /// How a request stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Status {
     /// Not ended.
     Pending,
@@ -42,6 +43,7 @@ impl Status {
 
 /// What is known of this side's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Local {
     /// Nobody reads the source or writes the destination on this side any more.
     Released,
@@ -51,6 +53,7 @@ pub enum Local {
 
 /// What is known of the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Remote {
     /// No further write of this request can reach it.
     Settled,
@@ -62,6 +65,7 @@ pub enum Remote {
 ///
 /// [`Status::Indeterminate`] if and only if `local` is `Held` or `remote` is `Unknown`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Report {
     /// How.
     pub status: Status,

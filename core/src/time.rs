@@ -8,6 +8,7 @@ use core::ops::{Add, AddAssign};
 
 /// A point in time: nanoseconds since an arbitrary start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Instant(u64);
 
 impl Instant {
@@ -47,6 +48,7 @@ impl fmt::Debug for Instant {
 
 /// A span of time in nanoseconds. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Duration(u64);
 
 impl Duration {

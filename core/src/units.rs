@@ -9,6 +9,11 @@ use crate::time::Duration;
 ///
 /// 24 fractional bits: 400 GB/s is 41,943 units (precise to 2.4e-5), one byte a second still fits.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(from = "u64", into = "u64")
+)]
 pub struct Rate {
     /// Nanoseconds per byte, times 2^24. Never zero. A smaller number is a faster rail.
     cost: u64,
@@ -117,6 +122,20 @@ impl Rate {
     }
 }
 
+#[cfg(feature = "serde")]
+impl From<u64> for Rate {
+    fn from(bits: u64) -> Self {
+        Self::from_bits(bits)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<Rate> for u64 {
+    fn from(rate: Rate) -> Self {
+        rate.to_bits()
+    }
+}
+
 impl fmt::Debug for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} B/s", self.bytes_per_sec())
@@ -127,6 +146,7 @@ macro_rules! index_type {
     ($(#[$doc:meta])* $name:ident, $int:ty) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct $name(pub $int);
 
         impl $name {
@@ -168,6 +188,7 @@ index_type!(
 /// Unique in an engine: the worker's number in the upper half, the rail's in the lower, because a worker
 /// has at most one lane on a rail. It travels to the peer in lane set-up and in fences.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LaneId(pub u32);
 
 impl LaneId {
@@ -193,6 +214,7 @@ macro_rules! generational_id {
         ///
         /// The generation tells a reused row from the one that was meant.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct $name {
             /// Row in its table.
             pub index: u32,

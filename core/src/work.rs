@@ -8,6 +8,7 @@ pub const POST_MAX: usize = 32;
 
 /// Which way bytes go, seen from the engine that asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Op {
     /// From the local segment to the remote one.
     Write,
@@ -17,6 +18,7 @@ pub enum Op {
 
 /// A byte of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Place {
     /// Which segment.
     pub segment: SegmentRef,
@@ -26,6 +28,7 @@ pub struct Place {
 
 /// One thing for a transport to move: a slice of a request, or a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Work {
     /// Comes back in the [`Completion`]. Means nothing to a transport.
     pub cookie: u64,
@@ -43,6 +46,7 @@ pub struct Work {
 
 /// Up to [`POST_MAX`] works of one lane, in the order in which they are to be posted.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PostBatch {
     /// The lane.
     pub lane: LaneId,
@@ -54,6 +58,7 @@ pub struct PostBatch {
 
 /// Why a transport stopped taking works of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Stop {
     /// It did not stop: all were taken.
     All,
@@ -76,6 +81,7 @@ pub struct Posted {
 
 /// How one work ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Outcome {
     /// The bytes are where they should be, and nothing will touch either side for this work any more.
     Success,
@@ -86,6 +92,7 @@ pub enum Outcome {
 /// The answer about one work. It also covers the works posted before it on the same lane, as far as
 /// those asked for no completion of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Completion {
     /// The lane.
     pub lane: LaneId,
@@ -101,6 +108,7 @@ pub struct Completion {
 
 /// Which of the two facts a fence is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Scope {
     /// Nobody anywhere still reads the source or writes the initiator's memory.
     Local,
@@ -110,6 +118,7 @@ pub enum Scope {
 
 /// What a lane can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LaneLimits {
     /// Works that may be posted and not completed. At least 1.
     pub works_max: u16,
@@ -119,6 +128,7 @@ pub struct LaneLimits {
 
 /// What a transport reports about a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LaneFact {
     /// It can take works.
     Opened {
@@ -148,6 +158,7 @@ pub enum LaneFact {
 
 /// Why something ended other than well. One list for works, lanes, rails and reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum Cause {
     /// The link or the connection was reset.

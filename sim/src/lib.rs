@@ -4,7 +4,7 @@
 //! engine's worker does, and its control messages pass the shipped codec, so what it proves is proved of what
 //! is shipped. One seed gives one history, to the byte, on every machine, in debug and release.
 //!
-//! [`scenario`] reads files and holds the library, [`setup`] turns names into numbers, `fluid` says how fast it
+//! [`replay`] makes the calls of a flight recording once more. [`scenario`] reads files and holds the library, [`setup`] turns names into numbers, `fluid` says how fast it
 //! could have gone at best, [`report`] how it went, [`expect`] whether that is as it should be.
 //!
 //! ```
@@ -23,6 +23,7 @@
 pub mod expect;
 mod fluid;
 pub mod model;
+pub mod replay;
 pub mod report;
 pub mod scenario;
 pub mod setup;

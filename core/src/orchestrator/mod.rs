@@ -43,6 +43,7 @@ pub use request::{Cancelled, SubmitError};
 
 /// Limits of one [`Orchestrator`]. Every field is required: the shell knows the fabric, we do not.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Config {
     /// This worker's number: its row among those who wait, and part of its lanes' names.
     pub worker: u16,
@@ -95,6 +96,7 @@ impl Config {
 
 /// What a program asks for. 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Request {
     /// The caller's word for it; comes back in [`Event::RequestDone`].
     pub tag: u64,
@@ -118,6 +120,7 @@ const _: () = assert!(size_of::<Request>() <= 64);
 
 /// What a shell is to do with a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LaneAction {
     /// Open it. Answer with `Opened` or `OpenFailed`; at `by` core gives it up by itself.
     Open {
@@ -148,6 +151,7 @@ pub enum LaneAction {
 
 /// What a shell is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Event {
     /// A request has ended: [`Orchestrator::take`] it.
     RequestDone {
@@ -207,6 +211,7 @@ pub enum Event {
 
 /// Why the next timeout is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Reason {
     /// A lane has been opening for too long.
     Opening,
@@ -605,6 +610,19 @@ impl<'a> Orchestrator<'a> {
     /// When [`Self::handle_timeout`] should next be called, and why.
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
         (self.next_timeout != Instant::MAX).then_some((self.next_timeout, self.next_reason))
+    }
+
+    /// Whether every poll would give `None` and change nothing: a shell may leave out the drain, and a
+    /// recorder what it would have said of it. O(1); looks at nothing that other workers change.
+    pub fn is_quiet(&self) -> bool {
+        let nothing_to_do =
+            self.posts.is_empty() && self.actions.is_empty() && self.messages.is_empty();
+        let nothing_to_say = self.changed_rails.is_empty()
+            && self.changed_peers.is_empty()
+            && self.switched.is_empty()
+            && self.ended.is_empty()
+            && self.ended_batches.is_empty();
+        nothing_to_do && nothing_to_say && !self.bindable && !self.made_room
     }
 
     /// What to tell peers. Each is repeated by itself until answered.

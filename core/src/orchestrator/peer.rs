@@ -19,6 +19,7 @@ type Rails = heapless::Vec<RailId, PEER_RAILS_MAX>;
 
 /// What is proved of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Proof {
     /// Its process has ended: nothing of ours can move on its side, and nothing will come of requests.
     ProcessGone,

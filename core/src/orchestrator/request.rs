@@ -14,6 +14,7 @@ use crate::work::{Cause, Op, Place};
 
 /// Why core did not take a request. Nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum SubmitError {
     /// The plan was never installed here, or has been retired.
@@ -30,6 +31,7 @@ pub enum SubmitError {
 
 /// What became of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cancelled {
     /// It will end as soon as what is posted has ended.
     Marked,

@@ -9,6 +9,7 @@ use crate::units::Rate;
 
 /// What is known of a rail or device before the first completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EstimateConfig {
     /// The rate to start from.
     pub rate_nominal: Rate,

@@ -11,6 +11,7 @@ use crate::time::{Duration, Instant};
 
 /// Where a rail stands with the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RailState {
     /// Takes slices.
     Healthy,
@@ -33,6 +34,7 @@ impl RailState {
 
 /// How a rail is paused and comes back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HealthMode {
     /// It pauses at its first incident, and comes back after a good probe.
     #[default]
@@ -43,6 +45,7 @@ pub enum HealthMode {
 
 /// The document's parameters, under its names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ResetConfig {
     /// Errors within the window that pause the rail. At least 1.
     pub rail_error_threshold: u16,

@@ -23,6 +23,7 @@ const NOT_WAITING: u64 = u64::MAX;
 
 /// What a shell says of a rail when it installs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RailConfig {
     /// Whom it reaches.
     pub peer: PeerId,

@@ -11,6 +11,7 @@ use crate::units::{RailId, Rate};
 
 /// How rails are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Policy {
     /// The least predicted completion among rails with room, and only if waiting would not end sooner.
     #[default]

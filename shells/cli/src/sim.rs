@@ -2,6 +2,7 @@
 
 mod compare;
 mod load;
+mod replay;
 
 use std::io::{IsTerminal, Write};
 
@@ -32,6 +33,10 @@ enum SimCommand {
         after_help = "Example:\n  polyrail sim compare steady-uniform slowed-rail --policies round-robin,spray"
     )]
     Compare(compare::CompareArgs),
+    /// Makes the calls of a flight recording on core once more: equal or not, and what happened.
+    #[command(after_help = "Example:\n  polyrail demo --record flights\n  \
+                            polyrail sim replay flights/demo.flight --events")]
+    Replay(replay::ReplayArgs),
 }
 
 #[derive(Args)]
@@ -76,6 +81,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::List(args) => list(args.long),
         SimCommand::Run(args) => run_one(args),
         SimCommand::Compare(args) => compare::run(args),
+        SimCommand::Replay(args) => replay::run(args),
     }
 }
 

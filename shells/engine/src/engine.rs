@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS, SegmentDescriptor};
 use polyrail_control::plane::{
@@ -20,6 +21,7 @@ use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_core::work::{Op, Place};
+use polyrail_record::{Header, Recorder};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region};
@@ -97,6 +99,9 @@ pub struct Hooks {
     pub transports: Vec<Plugin>,
     /// Carries out peers' calls; without it they are refused.
     pub calls: Option<Arc<dyn Calls>>,
+    /// A folder in which the engine leaves a flight recording, made if it is not there: see
+    /// [`Engine::recording`]. Its workers then call core one at a time.
+    pub recording: Option<PathBuf>,
 }
 
 /// An engine. Clones are handles of the same one; the last one dropped shuts it down.
@@ -204,6 +209,11 @@ impl Engine {
         ));
         let posts =
             worker::posts(config.worker_count()).map_err(system("create a worker's post box"))?;
+        let cores: Vec<_> = (0..posts.len())
+            .map(|number| config.core(number as u16))
+            .collect();
+        let recorder = start_recording(&config, &hooks, &cores)?;
+        let fabric = Arc::new(Fabric::new(posts.len(), recorder));
         let (errands, errand_queue) = channel();
         let inbox = Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?);
         let reception = Reception {
@@ -228,16 +238,15 @@ impl Engine {
         };
         let plane = Plane::start(plane_config, Arc::new(reception))
             .map_err(system("start the control plane"))?;
-        let fabric = Arc::new(Fabric::new(posts.len()));
         let failovers = Arc::new(Failovers::default());
         let peers = Arc::new(Mutex::new(Peers::new(config.estimate())));
         let mut workers = Vec::new();
-        for number in 0..posts.len() {
+        for core in cores {
             let started = transports
-                .endpoint(number as u16, clock)
+                .endpoint(core.worker, clock)
                 .and_then(|endpoint| {
                     let start = Start {
-                        config: config.core(number as u16),
+                        config: core,
                         fabric: fabric.clone(),
                         endpoint,
                         plane: plane.clone(),
@@ -695,6 +704,12 @@ impl Engine {
         }
     }
 
+    /// The flight recording, if [`Hooks::recording`] asked for one: every call on core, and what it answered.
+    /// `polyrail sim replay` makes the calls again. It is whole when [`Self::shutdown`] has returned.
+    pub fn recording(&self) -> Option<&Path> {
+        self.inner.fabric.recording()
+    }
+
     /// Ends everything within a bound: what has not ended is reported `ShutDown`, or `Indeterminate` where it
     /// cannot be ended for sure. Later submissions are refused. Again: does nothing.
     pub fn shutdown(&self) {
@@ -893,12 +908,11 @@ impl Engine {
             forget();
             return Ok(known);
         }
-        let shared = inner.fabric.shared();
         let Config {
             rails, rail_map, ..
         } = &inner.config;
         let installed = peers.install_rails(
-            shared,
+            &inner.fabric,
             &mut numbers,
             dialed,
             met,
@@ -1111,6 +1125,7 @@ impl Inner {
         for thread in workers.into_iter().filter_map(|worker| worker.thread) {
             join(thread);
         }
+        self.fabric.end_recording();
         self.plane.shutdown();
         self.desk.inbox.close();
         let _ = self.errands.send(Errand::Stop);
@@ -1132,6 +1147,30 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+fn start_recording(
+    config: &Config,
+    hooks: &Hooks,
+    cores: &[polyrail_core::orchestrator::Config],
+) -> Result<Option<Arc<Recorder>>, EngineError> {
+    let Some(folder) = &hooks.recording else {
+        return Ok(None);
+    };
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let header = Header {
+        version: env!("CARGO_PKG_VERSION").into(),
+        engine: config.name.clone(),
+        started_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
+        slice_bytes: SLICE_BYTES,
+        capacities: worker::CAPACITIES,
+        workers: cores.to_vec(),
+    };
+    let recorder = Recorder::create(folder, &header).map_err(|source| EngineError::Recording {
+        folder: folder.clone(),
+        source,
+    })?;
+    Ok(Some(Arc::new(recorder)))
 }
 
 fn check(config: &Config) -> Result<(), EngineError> {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
@@ -40,6 +41,13 @@ pub enum EngineError {
         /// The system's word for it.
         source: io::Error,
     },
+    /// A flight recording cannot be left where it was asked for.
+    Recording {
+        /// In which folder.
+        folder: PathBuf,
+        /// The system's word for it.
+        source: io::Error,
+    },
     /// The system refused something else.
     System {
         /// What was tried.
@@ -71,6 +79,9 @@ impl fmt::Display for EngineError {
                     f,
                     "rail {address} cannot be used, is it an address of this machine? {source}"
                 )
+            }
+            Self::Recording { folder, source } => {
+                write!(f, "cannot record into {}: {source}", folder.display())
             }
             Self::System { what, source } => write!(f, "cannot {what}: {source}"),
         }

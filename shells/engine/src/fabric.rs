@@ -1,7 +1,13 @@
 //! The tables that all workers share, and how an engine numbers its rails and devices.
 
-use polyrail_core::rail::{Device, Rail, Shared, Waiting};
+use std::path::Path;
+use std::sync::Arc;
+
+use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::rail::{Device, Rail, RailConfig, Shared, Waiting};
 use polyrail_core::slice::SLICE_BYTES;
+use polyrail_core::units::{DeviceId, RailId};
+use polyrail_record::{Install, Recorder};
 
 /// Rails that one engine can have.
 pub(crate) const RAILS_MAX: usize = 256;
@@ -15,18 +21,55 @@ pub(crate) struct Fabric {
     rails: Box<[Rail]>,
     devices: Box<[Device]>,
     waiting: Box<[Waiting]>,
+    /// Writes down what becomes of the tables, if the program asked for it.
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Fabric {
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize, recorder: Option<Arc<Recorder>>) -> Self {
         Self {
             rails: (0..RAILS_MAX).map(|_| Rail::EMPTY).collect(),
             devices: (0..DEVICES_MAX).map(|_| Device::EMPTY).collect(),
             waiting: (0..workers).map(|_| Waiting::NO).collect(),
+            recorder,
         }
     }
 
     pub(crate) fn shared(&self) -> Shared<'_> {
         Shared::new(&self.rails, &self.devices, &self.waiting, SLICE_BYTES)
+    }
+
+    /// Whoever calls core does it through this one, if there is one.
+    pub(crate) fn recorder(&self) -> Option<&Arc<Recorder>> {
+        self.recorder.as_ref()
+    }
+
+    /// Where the recording is, if there is one.
+    pub(crate) fn recording(&self) -> Option<&Path> {
+        self.recorder().map(|recorder| recorder.path())
+    }
+
+    /// Ends the recording, if there is one.
+    pub(crate) fn end_recording(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.close();
+        }
+    }
+
+    /// Puts a device into its row.
+    pub(crate) fn install_device(&self, device: DeviceId, config: EstimateConfig) {
+        self.install(Install::Device(device, config));
+    }
+
+    /// Puts a rail into its row.
+    pub(crate) fn install_rail(&self, rail: RailId, config: RailConfig, name: &str) {
+        self.install(Install::Rail(rail, config, name.into()));
+    }
+
+    fn install(&self, install: Install<'_>) {
+        match &self.recorder {
+            Some(recorder) => recorder.install(&self.shared(), install),
+            None => install.apply(&self.shared()),
+        };
     }
 }

@@ -16,7 +16,7 @@ use polyrail_transport::{RailAddress, SessionId};
 
 use crate::engine::lock;
 use crate::error::OpenError;
-use crate::fabric::{DEVICES_MAX, PEERS_MAX, RAILS_MAX};
+use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::segments::SegmentId;
 use crate::stats::DeviceTraffic;
 use crate::transports::Catalog;
@@ -250,7 +250,7 @@ impl Peers {
     /// Numbers the rails to a peer that has introduced itself, and installs them.
     pub(crate) fn install_rails(
         &mut self,
-        shared: Shared<'_>,
+        fabric: &Fabric,
         numbers: &mut Numbers,
         dialed: SocketAddr,
         introduction: &Introduction,
@@ -292,7 +292,7 @@ impl Peers {
         }
         let mut devices = Vec::new();
         for (local, _) in &pairs {
-            devices.push(self.device(shared, locals.get(*local).copied())?);
+            devices.push(self.device(fabric, locals.get(*local).copied())?);
         }
         let mut rails = Vec::new();
         let pairs = |transport| {
@@ -303,14 +303,11 @@ impl Peers {
             let local = locals.get(local).copied();
             let rail = self.take_rail();
             numbers.rails.push(rail);
-            shared.install_rail(
-                rail,
-                RailConfig {
-                    peer: numbers.peer,
-                    device,
-                    estimate: self.estimate,
-                },
-            );
+            let config = RailConfig {
+                peer: numbers.peer,
+                device,
+                estimate: self.estimate,
+            };
             let rail = PeerRail {
                 rail,
                 transport,
@@ -318,6 +315,7 @@ impl Peers {
                 remote: remotes[remote],
             };
             let name = rail.name(catalog.name(transport));
+            fabric.install_rail(rail.rail, config, &name);
             match self.rail_names.get_mut(rail.rail.index()) {
                 Some(old) => *old = name,
                 None => self.rail_names.push(name),
@@ -334,7 +332,7 @@ impl Peers {
     }
 
     /// The device behind a local address: one each, and one for whatever the kernel chooses.
-    fn device(&mut self, shared: Shared<'_>, local: Option<IpAddr>) -> Result<DeviceId, OpenError> {
+    fn device(&mut self, fabric: &Fabric, local: Option<IpAddr>) -> Result<DeviceId, OpenError> {
         if let Some(device) = self.devices.get(&local) {
             return Ok(*device);
         }
@@ -345,7 +343,7 @@ impl Peers {
             });
         }
         let device = DeviceId(self.devices.len() as u16);
-        shared.install_device(device, self.estimate);
+        fabric.install_device(device, self.estimate);
         self.devices.insert(local, device);
         Ok(device)
     }

@@ -21,6 +21,7 @@ use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef, TransportId};
 use polyrail_core::work::{Cause, Op, PostBatch};
+use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::Region;
@@ -29,7 +30,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
-use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
+use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::leaving::Leaving;
 use crate::peers::Peers;
 use crate::rows::{BatchRows, NoRow, RowId};
@@ -54,6 +55,17 @@ const FORGET_INTERVAL: Duration = Duration::from_millis(5);
 const FORGET_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a shutdown waits for what is in flight.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
+
+/// The tables of a worker, and those it shares, as a recording has to know them.
+pub(crate) const CAPACITIES: Capacities = Capacities {
+    rails: RAILS_MAX as u32,
+    devices: DEVICES_MAX as u32,
+    peers: PEERS_MAX as u32,
+    plans: PLANS_MAX as u32,
+    requests: REQUESTS_MAX as u32,
+    attempts: ATTEMPTS_MAX as u32,
+    batches: BATCHES_MAX as u32,
+};
 
 /// What a worker is told besides submissions.
 pub(crate) enum Command {
@@ -293,6 +305,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
     let shared = start.fabric.shared();
     let core = Orchestrator::new(start.config, &shared, tables);
     let failover_attempts_max = start.config.failover_attempts_max;
+    let recorder = start.fabric.recorder().cloned();
+    let core = Recorded::new(core, start.config.worker, recorder);
     let Start {
         peers: known_peers,
         transports,
@@ -351,7 +365,7 @@ enum Ending {
 }
 
 struct Loop<'a> {
-    core: Orchestrator<'a>,
+    core: Recorded<'a>,
     endpoint: Box<dyn Endpoint>,
     plane: Plane,
     clock: Clock,

@@ -36,7 +36,8 @@ use chance::Chance;
 use fabric::Fabric;
 use far::Far;
 use ledger::Ledger;
-use worker::{SharedMemory, Worker, WorkerMemory};
+use worker::Worker;
+pub(crate) use worker::{SharedMemory, WorkerMemory};
 
 const LOCAL: SegmentRef = SegmentRef(1);
 const REMOTE: SegmentRef = SegmentRef(2);

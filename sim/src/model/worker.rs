@@ -7,6 +7,7 @@ use polyrail_core::rail::{Device, Rail, Shared, Waiting};
 use polyrail_core::table::Row;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch};
+use polyrail_record::Capacities;
 
 /// Slices in flight, waiting to be sent again, or not yet proved to have ended, in one worker.
 const ATTEMPTS_MAX: usize = 8_192;
@@ -51,6 +52,18 @@ fn rows<T>(count: usize, row: impl Fn() -> T) -> Vec<T> {
 }
 
 impl WorkerMemory {
+    /// Tables of just these sizes.
+    pub(crate) fn exact(capacities: &Capacities) -> Self {
+        Self {
+            plans: rows(capacities.plans as usize, || PlanRow::EMPTY),
+            peers: rows(capacities.peers as usize, || Peer::EMPTY),
+            lanes: rows(capacities.rails as usize, || Lane::EMPTY),
+            requests: rows(capacities.requests as usize, || Row::EMPTY),
+            attempts: rows(capacities.attempts as usize, || Row::EMPTY),
+            batches: rows(capacities.batches as usize, || Row::EMPTY),
+        }
+    }
+
     /// Tables for so many of each.
     pub(crate) fn new(
         plans: usize,

@@ -401,6 +401,7 @@ impl World<'_> {
         let mut batch = PostBatch::default();
         for _ in 0..10_000 {
             let mut idle = true;
+            let quiet = self.core.is_quiet();
             while let Some(lane) = self.core.poll_post(self.now, &mut batch) {
                 idle = false;
                 if let Some(cause) = (self.refuses)(lane.rail()) {
@@ -431,6 +432,7 @@ impl World<'_> {
                 idle = false;
                 self.event(event);
             }
+            assert!(idle || !quiet, "quiet at {:?}, but not idle", self.now);
             if idle {
                 self.core
                     .audit()
@@ -1578,4 +1580,23 @@ fn a_peer_that_is_lost_without_proof_is_forgotten_after_the_bound() {
     assert_eq!(world.reports[&1].status, Status::Failed);
     // Nobody waits for the proof any more, and no row does.
     assert_eq!((world.core.requests(), world.settled.len()), (0, 0));
+}
+
+#[test]
+fn polling_a_quiet_core_changes_nothing() {
+    let mut world = World::new(Policy::Spray, 2);
+    assert!(!world.core.is_quiet(), "a plan is news");
+    world.drain();
+    assert!(world.core.is_quiet());
+    world.submit(1, Op::Write, 1 << 20);
+    assert!(!world.core.is_quiet(), "there is something to bind");
+    world.run_until_reported(1, Duration::from_secs(1));
+    assert!(world.core.is_quiet());
+    let before = format!("{:?}", world.core);
+    let later = world.now + Duration::from_micros(1);
+    assert_eq!(world.core.poll_post(later, &mut PostBatch::default()), None);
+    assert_eq!(world.core.poll_lane(), None);
+    assert_eq!(world.core.poll_message(later), None);
+    assert_eq!(world.core.poll_event(), None);
+    assert_eq!(format!("{:?}", world.core), before);
 }

@@ -10,6 +10,7 @@ mod report;
 mod table;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -70,6 +71,9 @@ pub(crate) struct BenchArgs {
     /// Also show throughput per rail over time, in buckets of so many milliseconds.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = sizes::milliseconds)]
     timeline: Option<Duration>,
+    /// Leave a flight recording of the initiator in this folder, for `polyrail sim replay`. That costs time.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// Print one JSON object a line per cell.
     #[arg(long)]
     json: bool,
@@ -139,8 +143,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
             (Some(own), address)
         }
     };
-    let session = Session::open(config, Hooks::default(), &target, args.buffer)?;
-    measure_all(args, &session)
+    let hooks = Hooks {
+        recording: args.record.clone(),
+        ..Hooks::default()
+    };
+    let session = Session::open(config, hooks, &target, args.buffer)?;
+    let verdict = measure_all(args, &session);
+    session.engine.shutdown();
+    if let Some(file) = session.engine.recording() {
+        log::warn!("recorded in {}", file.display());
+    }
+    verdict
 }
 
 fn config(args: &BenchArgs) -> Result<Config, Failure> {

@@ -10,11 +10,12 @@ mod traffic;
 
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Faults, Hooks, RailMap};
+use polyrail::{Config, Engine, Faults, Hooks, RailMap};
 
 use crate::exit::Failure;
 use crate::sample::Run;
@@ -44,6 +45,9 @@ pub(crate) struct DemoArgs {
     seconds: Duration,
     #[command(flatten)]
     settings: ConfigArgs,
+    /// Leave a flight recording of the initiator in this folder, for `polyrail sim replay`.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
 }
 
 /// Long enough that a cut rail can be missed and can come back.
@@ -78,6 +82,7 @@ fn show(args: &DemoArgs) -> Result<String, Failure> {
     let faults = Arc::new(Faults::new());
     let hooks = Hooks {
         faults: Some(Arc::clone(&faults)),
+        recording: args.record.clone(),
         ..Hooks::default()
     };
     let config = Config {
@@ -94,7 +99,18 @@ fn show(args: &DemoArgs) -> Result<String, Failure> {
     let run = Run::new(&session);
     let totals = Totals::default();
     let history = watch(&run, script, &totals)?;
-    conclude(&run, &totals, &history)
+    let verdict = conclude(&run, &totals, &history);
+    end(&session.engine)?;
+    verdict
+}
+
+/// Ends the engine, and says where its recording is if there is one.
+fn end(engine: &Engine) -> Result<(), Failure> {
+    engine.shutdown();
+    match engine.recording() {
+        Some(file) => say(&format!("recorded in {}", file.display())),
+        None => Ok(()),
+    }
 }
 
 /// What happened, and when the script stepped in; times count from the start.

@@ -4,6 +4,7 @@ mod file;
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -53,6 +54,9 @@ pub(crate) struct ServeArgs {
     insecure: bool,
     #[command(flatten)]
     settings: ConfigArgs,
+    /// Leave a flight recording of this engine in this folder, for `polyrail sim replay`.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// End also when standard input does: how a parent takes its target with it, whatever ends it.
     #[arg(long, hide = true)]
     end_with_stdin: bool,
@@ -65,7 +69,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     // Signals are caught before anybody can know that we run.
     let ends = ends(args.end_with_stdin)?;
     let name = config.name.clone();
-    let engine = start(config)?;
+    let engine = start(config, args.record.clone())?;
     engine
         .allocate(SEGMENT, args.memory, Access::RemoteReadWrite)
         .map_err(|e| {
@@ -81,6 +85,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let reason = ends.recv().unwrap_or("nobody could end it any more");
     log::info!("ending: {reason}");
     engine.shutdown();
+    if let Some(file) = engine.recording() {
+        log::warn!("recorded in {}", file.display());
+    }
     files.iter().try_for_each(Offered::write_back)
 }
 
@@ -113,10 +120,11 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     Ok(config)
 }
 
-fn start(config: Config) -> Result<Engine, Failure> {
+fn start(config: Config, recording: Option<PathBuf>) -> Result<Engine, Failure> {
     let listen = config.listen;
     let hooks = Hooks {
         calls: Some(Arc::new(MemoryCalls)),
+        recording,
         ..Hooks::default()
     };
     Engine::with_hooks(config, hooks).map_err(|e| {

@@ -7,6 +7,7 @@ mod death;
 mod demo;
 mod ghost;
 mod harness;
+mod record;
 mod serve;
 mod sim;
 mod topo;

@@ -1,6 +1,7 @@
 //! Two engines that are joined by rails on loopback, and memory to look at.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,13 +39,26 @@ pub(crate) fn target_config(name: &str) -> Config {
 
 /// An engine that only connects, with faults to inject.
 pub(crate) fn initiator(faults: &Arc<Faults>) -> Engine {
-    let config = Config {
+    initiator_with(initiator_config(), faults, None)
+}
+
+pub(crate) fn initiator_config() -> Config {
+    Config {
         rails: rails(),
         workers: 1,
         ..Config::named("initiator")
-    };
+    }
+}
+
+/// One that leaves a recording in a folder, perhaps.
+pub(crate) fn initiator_with(
+    config: Config,
+    faults: &Arc<Faults>,
+    recording: Option<PathBuf>,
+) -> Engine {
     let hooks = Hooks {
         faults: Some(faults.clone()),
+        recording,
         ..Hooks::default()
     };
     Engine::with_hooks(config, hooks).unwrap()
@@ -69,10 +83,15 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(bytes: u64) -> Self {
+        Self::with(bytes, initiator)
+    }
+
+    /// One whose initiator is started by `start`.
+    pub(crate) fn with(bytes: u64, start: impl FnOnce(&Arc<Faults>) -> Engine) -> Self {
         let target = target("target");
         let there = target.allocate("mem", bytes, Access::RemoteReadWrite);
         let faults = Arc::new(Faults::new());
-        let initiator = initiator(&faults);
+        let initiator = start(&faults);
         let local = initiator.allocate("here", bytes, Access::Local).unwrap();
         let remote = initiator.open_segment(&address(&target, "mem")).unwrap();
         Self {

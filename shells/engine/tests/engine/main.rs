@@ -7,6 +7,7 @@ mod failover;
 mod faults;
 mod fixture;
 mod notifications;
+mod recording;
 mod registration;
 mod restart;
 mod room;

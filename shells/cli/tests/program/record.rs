@@ -1,0 +1,182 @@
+//! Flight recordings: left by real processes, replayed by another one.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use polyrail_record::{Call, Reader, Recorder, Step};
+use rustix::process::Signal;
+
+use crate::harness::{BOUND, Target, finish, polyrail, run};
+
+/// A folder that ends with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = LAST.fetch_add(1, Relaxed);
+        let name = format!("polyrail-record-{}-{number}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn text(&self) -> &str {
+        self.0.to_str().expect("a path in UTF-8")
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}.flight", self.text())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It is not there if the test failed early.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[track_caller]
+fn json(file: &str, code: i32) -> serde_json::Value {
+    let ended = run(&format!("sim replay {file} --json")).expect(code);
+    serde_json::from_str(&ended.stdout).expect("JSON")
+}
+
+#[test]
+fn a_demonstration_with_a_cut_rail_is_replayed_to_the_same_answers() {
+    let folder = Folder::new();
+    let demo = run(&format!("demo --seconds 2 --record {}", folder.text())).expect(0);
+    let file = folder.file("demo");
+    assert!(demo.stdout.contains(&file), "{demo:?}");
+    let text = run(&format!("sim replay {file}")).expect(0).stdout;
+    let cut = "tcp:127.0.0.3>127.0.0.3 is paused: no completion in time";
+    for part in ["engine \"demo\"", "Completed", cut, "longest silence"] {
+        assert!(text.contains(part), "\"{part}\" is not in {text}");
+    }
+    assert!(text.ends_with("equal: core gives the same answers, byte for byte\n"));
+    let events = run(&format!("sim replay {file} --events")).expect(0).stdout;
+    let lines = events.lines().filter(|line| line.contains("worker 0"));
+    assert!(lines.count() > 10 && events.contains(cut), "{events}");
+}
+
+#[test]
+fn what_a_target_did_is_recorded_until_its_end() {
+    let folder = Folder::new();
+    let target = Target::start(&format!(
+        "--name there --memory 1M --record {}",
+        folder.text()
+    ));
+    let line = format!(
+        "bench --target {} --seconds 0.1 --buffer 1M",
+        target.address()
+    );
+    run(&line).expect(0);
+    target.end(Signal::TERM).expect(0);
+    let replay = json(&folder.file("there"), 0);
+    assert_eq!(replay["equal"], true);
+    assert_eq!(replay["complete"], true);
+    assert_eq!(
+        (&replay["engine"], &replay["requests"]),
+        (&"there".into(), &0.into())
+    );
+}
+
+#[test]
+fn the_recording_of_a_killed_process_is_good_as_far_as_it_goes() {
+    let folder = Folder::new();
+    let line = format!("bench --seconds 60 --buffer 4M --record {}", folder.text());
+    let mut child = polyrail(&line).spawn().expect("the program starts");
+    let file = folder.file("bench");
+    let until = Instant::now() + BOUND;
+    while fs::metadata(&file).map_or(0, |file| file.len()) < 200_000 {
+        assert!(Instant::now() < until, "nothing is recorded");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    child.kill().expect("a child can be killed");
+    finish(child, &line);
+    let replay = json(&file, 0);
+    assert_eq!(
+        (&replay["equal"], &replay["complete"]),
+        (&true.into(), &false.into())
+    );
+    assert!(replay["slices"].as_u64() > Some(100), "{replay}");
+    let text = run(&format!("sim replay {file}")).expect(0).stdout;
+    assert!(
+        text.contains(&format!("breaks off at byte {}", replay["bytes"])),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_was_changed_is_found() {
+    let folder = Folder::new();
+    let line = format!("bench --seconds 0.1 --buffer 1M --record {}", folder.text());
+    run(&line).expect(0);
+    let file = folder.file("bench");
+    assert_eq!(json(&file, 0)["difference"], serde_json::Value::Null);
+
+    let changed = without_the_third_completion(Path::new(&file), &folder.0);
+    let found = run(&format!("sim replay {changed}")).expect(1);
+    let replay = json(&changed, 1);
+    let (call, at) = (
+        &replay["difference"]["call"],
+        &replay["difference"]["offset"],
+    );
+    let found = found.names(&[&format!("at call {call}, byte {at}")]);
+    for part in ["different: call", "recorded", "now"] {
+        assert!(found.stdout.contains(part), "{found:?}");
+    }
+
+    let mut bytes = fs::read(&file).expect("the recording");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    // (what is in the file, what the error names)
+    let cases: [(&[u8], &str); 4] = [
+        (&bytes, "is not what was written"),
+        (&bytes[..9], "breaks off at byte 0"),
+        (b"name = \"x\"", "not a flight recording"),
+        (b"", "breaks off at byte 0"),
+    ];
+    let bad = folder.file("bad");
+    for (content, part) in cases {
+        fs::write(&bad, content).expect("a file");
+        run(&format!("sim replay {bad}"))
+            .expect(2)
+            .names(&["bad.flight", part]);
+    }
+    run("sim replay /nowhere.flight")
+        .expect(2)
+        .names(&["/nowhere.flight"]);
+    run(&format!("sim replay {bad} --json --events")).expect(2);
+}
+
+/// A copy that lacks one call.
+fn without_the_third_completion(file: &Path, folder: &Path) -> String {
+    let input = BufReader::new(File::open(file).expect("the recording"));
+    let mut reader = Reader::new(input).expect("a recording");
+    let copy = Recorder::create(folder, reader.header()).expect("a file");
+    let mut completions = 0;
+    while let Some(entry) = reader.next_entry().expect("a call") {
+        if let Step::Worker(_, Call::HandleCompletions { .. }) = entry.step {
+            completions += 1;
+            if completions == 3 {
+                continue;
+            }
+        }
+        copy.note(&entry.step, &entry.answer);
+    }
+    copy.path().display().to_string()
+}
+
+#[test]
+fn a_recording_that_cannot_be_left_is_an_error_of_the_environment() {
+    let folder = Folder::new();
+    fs::write(&folder.0, "a file").expect("a file");
+    for command in ["serve --record", "bench --seconds 0.1 --record"] {
+        let line = format!("{command} {}", folder.text());
+        run(&line).expect(3).names(&[folder.text()]);
+    }
+    fs::remove_file(&folder.0).expect("the file");
+}

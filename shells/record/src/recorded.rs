@@ -1,0 +1,241 @@
+//! A worker's core, with a recorder beside it or without.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use polyrail_core::batch::BatchReport;
+use polyrail_core::message::{Frame, Message};
+use polyrail_core::orchestrator::{
+    Cancelled, Event, LaneAction, Orchestrator, Proof, Reason, Request, SubmitError,
+};
+use polyrail_core::plan::Plan;
+use polyrail_core::report::Report;
+use polyrail_core::time::Instant;
+use polyrail_core::units::{BatchId, Epoch, LaneId, PeerId, PlanId, RequestId, TransportId};
+use polyrail_core::work::{Completion, LaneFact, PostBatch, Stop};
+
+use crate::call::{Answer, Call, Posts, Step};
+use crate::recorder::Recorder;
+
+/// Completions that are handed in at once: so many fit into a block.
+const COMPLETIONS_MAX: usize = 1_024;
+
+/// An [`Orchestrator`] whose calls are written down if there is a recorder, and only looked past if not. Its
+/// methods are those of [`Orchestrator`].
+///
+/// What cannot have changed anything is left out: polls of a quiet core, timeouts that are not due, and no
+/// completions. So a worker that looks again and again and finds nothing records nothing.
+#[derive(Debug)]
+pub struct Recorded<'a> {
+    core: Orchestrator<'a>,
+    worker: u16,
+    recorder: Option<Arc<Recorder>>,
+}
+
+#[allow(missing_docs)] // as of `Orchestrator`
+impl<'a> Recorded<'a> {
+    /// The core of this worker.
+    pub fn new(core: Orchestrator<'a>, worker: u16, recorder: Option<Arc<Recorder>>) -> Self {
+        Self {
+            core,
+            worker,
+            recorder,
+        }
+    }
+
+    /// Makes a call, and writes it down under the same lock: workers share more than their order tells.
+    #[inline]
+    fn call<'c, T: Copy + Into<Answer<'c>>>(
+        &mut self,
+        make: impl FnOnce(&mut Orchestrator<'a>) -> T,
+        call: impl FnOnce() -> Call<'c>,
+    ) -> T {
+        match &self.recorder {
+            None => make(&mut self.core),
+            Some(recorder) => {
+                let mut log = recorder.log();
+                let answer = make(&mut self.core);
+                log.note(&Step::Worker(self.worker, call()), &answer.into());
+                answer
+            }
+        }
+    }
+
+    /// Makes a poll, unless it would find nothing.
+    #[inline]
+    fn poll<T: Copy>(
+        &mut self,
+        make: impl FnOnce(&mut Orchestrator<'a>) -> Option<T>,
+        call: impl FnOnce() -> Call<'static>,
+    ) -> Option<T>
+    where
+        Option<T>: Into<Answer<'static>>,
+    {
+        if self.recorder.is_some() && self.core.is_quiet() {
+            return None;
+        }
+        self.call(make, call)
+    }
+
+    pub fn install_plan(&mut self, now: Instant, id: PlanId, plan: &Plan) -> bool {
+        let call = || Call::InstallPlan {
+            now,
+            id,
+            plan: Cow::Borrowed(plan),
+        };
+        self.call(|core| core.install_plan(now, id, plan), call)
+    }
+
+    pub fn retire_plan(&mut self, id: PlanId) {
+        self.call(|core| core.retire_plan(id), || Call::RetirePlan { id })
+    }
+
+    pub fn open_batch(&mut self, tag: u64) -> Option<BatchId> {
+        self.call(|core| core.open_batch(tag), || Call::OpenBatch { tag })
+    }
+
+    pub fn submit(&mut self, now: Instant, request: &Request) -> Result<RequestId, SubmitError> {
+        let call = || Call::Submit {
+            now,
+            request: *request,
+        };
+        self.call(|core| core.submit(now, request), call)
+    }
+
+    pub fn seal_batch(&mut self, id: BatchId) {
+        self.call(|core| core.seal_batch(id), || Call::SealBatch { id })
+    }
+
+    pub fn cancel(&mut self, now: Instant, id: RequestId) -> Cancelled {
+        self.call(|core| core.cancel(now, id), || Call::Cancel { now, id })
+    }
+
+    pub fn shut_down(&mut self, now: Instant) {
+        self.call(|core| core.shut_down(now), || Call::ShutDown { now })
+    }
+
+    pub fn take(&mut self, id: RequestId) -> Option<Report> {
+        self.call(|core| core.take(id), || Call::Take { id })
+    }
+
+    pub fn take_batch(&mut self, id: BatchId) -> Option<BatchReport> {
+        self.call(|core| core.take_batch(id), || Call::TakeBatch { id })
+    }
+
+    #[inline]
+    pub fn handle_posted(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        epoch: Epoch,
+        accepted: usize,
+        stop: Stop,
+    ) {
+        let call = || Call::HandlePosted {
+            now,
+            lane,
+            epoch,
+            accepted,
+            stop,
+        };
+        self.call(
+            |core| core.handle_posted(now, lane, epoch, accepted, stop),
+            call,
+        )
+    }
+
+    #[inline]
+    pub fn handle_completions(&mut self, now: Instant, completions: &[Completion]) {
+        for some in completions.chunks(COMPLETIONS_MAX) {
+            let call = || Call::HandleCompletions {
+                now,
+                completions: Cow::Borrowed(some),
+            };
+            self.call(|core| core.handle_completions(now, some), call)
+        }
+    }
+
+    pub fn handle_lane(&mut self, now: Instant, lane: LaneId, epoch: Epoch, fact: LaneFact) {
+        let call = || Call::HandleLane {
+            now,
+            lane,
+            epoch,
+            fact,
+        };
+        self.call(|core| core.handle_lane(now, lane, epoch, fact), call)
+    }
+
+    pub fn handle_frame(&mut self, now: Instant, peer: PeerId, frame: &Frame) {
+        let call = || Call::HandleFrame {
+            now,
+            peer,
+            frame: *frame,
+        };
+        self.call(|core| core.handle_frame(now, peer, frame), call)
+    }
+
+    pub fn handle_peer_gone(&mut self, now: Instant, peer: PeerId, proof: Proof) {
+        let call = || Call::HandlePeerGone { now, peer, proof };
+        self.call(|core| core.handle_peer_gone(now, peer, proof), call)
+    }
+
+    pub fn forget_peer(&mut self, now: Instant, peer: PeerId) -> bool {
+        let call = || Call::ForgetPeer { now, peer };
+        self.call(|core| core.forget_peer(now, peer), call)
+    }
+
+    /// Only looks, so it is not written down.
+    pub fn transport_of(&self, id: RequestId) -> Option<TransportId> {
+        self.core.transport_of(id)
+    }
+
+    pub fn handle_wake(&mut self) {
+        self.call(Orchestrator::handle_wake, || Call::HandleWake)
+    }
+
+    #[inline]
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let is_due = |core: &Orchestrator<'_>| core.poll_timeout().is_some_and(|(at, _)| at <= now);
+        if self.recorder.is_none() || is_due(&self.core) {
+            self.call(
+                |core| core.handle_timeout(now),
+                || Call::HandleTimeout { now },
+            )
+        }
+    }
+
+    #[inline]
+    pub fn poll_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
+        let Some(recorder) = &self.recorder else {
+            return self.core.poll_post(now, out);
+        };
+        if self.core.is_quiet() {
+            return None;
+        }
+        let mut log = recorder.log();
+        let lane = self.core.poll_post(now, out);
+        let answer = Answer::Posts(lane.map(|_| Posts::of(out)));
+        let call = Call::PollPost { now };
+        log.note(&Step::Worker(self.worker, call), &answer);
+        lane
+    }
+
+    #[inline]
+    pub fn poll_lane(&mut self) -> Option<LaneAction> {
+        self.poll(Orchestrator::poll_lane, || Call::PollLane)
+    }
+
+    #[inline]
+    pub fn poll_message(&mut self, now: Instant) -> Option<Message> {
+        self.poll(|core| core.poll_message(now), || Call::PollMessage { now })
+    }
+
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.poll(Orchestrator::poll_event, || Call::PollEvent)
+    }
+
+    pub fn poll_timeout(&mut self) -> Option<(Instant, Reason)> {
+        self.call(|core| core.poll_timeout(), || Call::PollTimeout)
+    }
+}
