@@ -48,6 +48,8 @@ impl std::error::Error for WaitTimeout {}
 pub(crate) struct Shared {
     /// Its row with its worker.
     pub(crate) row: RowId,
+    /// When it was.
+    pub(crate) submitted: Instant,
     state: Mutex<State>,
     done: Condvar,
     /// The local segments of its requests, in order: what unregistering looks at.
@@ -59,6 +61,8 @@ struct State {
     status: Status,
     counters: Counters,
     reports: Vec<Report>,
+    /// Threads that sleep until it has ended.
+    sleepers: u32,
 }
 
 const PENDING: Report = Report {
@@ -94,9 +98,11 @@ impl Shared {
             status: Status::Pending,
             counters,
             reports,
+            sleepers: 0,
         };
         Self {
             row,
+            submitted: Instant::now(),
             state: Mutex::new(state),
             done: Condvar::new(),
             holds: Vec::new(),
@@ -141,6 +147,11 @@ impl Shared {
         }
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.state().status == Status::Pending
+    }
+
     /// Whether it has ended and nothing of it is open any more.
     pub(crate) fn is_over(&self) -> bool {
         let state = self.state();
@@ -166,6 +177,7 @@ impl Shared {
             status,
             counters,
             reports,
+            ..
         } = &mut *state;
         for (index, report) in reports.iter_mut().enumerate() {
             let pending = report.status == Status::Pending;
@@ -191,8 +203,11 @@ impl Shared {
     pub(crate) fn finish(&self) {
         let mut state = self.state();
         state.status = state.counters.report().status;
+        let sleepers = state.sleepers;
         drop(state);
-        self.done.notify_all();
+        if sleepers > 0 {
+            self.done.notify_all();
+        }
     }
 }
 
@@ -216,9 +231,12 @@ impl Batch {
         self.shared.state().report()
     }
 
-    /// Waits until all requests have ended.
+    /// Waits until all requests have ended. Meanwhile this thread does its worker's work, if nobody else does.
     pub fn wait(&self, timeout: Duration) -> Result<BatchReport, WaitTimeout> {
         let start = Instant::now();
+        if !timeout.is_zero() {
+            self.post.drive(&self.shared, timeout);
+        }
         let mut state = self.shared.state();
         while state.status == Status::Pending {
             let left = timeout.saturating_sub(start.elapsed());
@@ -228,11 +246,13 @@ impl Batch {
                     status: state.report(),
                 });
             }
+            state.sleepers += 1;
             (state, _) = self
                 .shared
                 .done
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.sleepers -= 1;
         }
         Ok(state.report())
     }

@@ -36,6 +36,7 @@ mod listen;
 mod peers;
 mod reception;
 mod rows;
+mod seat;
 mod segments;
 mod worker;
 

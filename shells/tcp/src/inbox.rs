@@ -5,8 +5,12 @@ use std::net::TcpStream;
 
 use crate::sys::{self, Halt, Range};
 
-/// Small enough that few payload bytes take the detour through it, large enough for dozens of answers.
-const INBOX_BYTES: usize = 512;
+/// A small work fits into it with its header, so it takes one call.
+const INBOX_BYTES: usize = 8 << 10;
+
+/// What is received of what follows a payload: small enough that few bytes of the next payload take the
+/// detour through here, large enough for dozens of answers.
+const AFTER_BYTES: usize = 512;
 
 /// How much [`Inbox::discard`] throws away at a time.
 const DISCARD_BYTES: usize = 16 << 10;
@@ -78,7 +82,7 @@ impl Inbox {
         // What follows a payload that is received whole is the next header.
         let length = range.length.min(*budget as u32);
         let whole = length == range.length;
-        let after = if whole { INBOX_BYTES } else { 0 };
+        let after = if whole { AFTER_BYTES } else { 0 };
         let received = sys::receive(stream, Range { length, ..range }, &mut self.bytes[..after])?;
         *budget = rest(*budget, length as usize + after, received);
         let here = received.min(length as usize);

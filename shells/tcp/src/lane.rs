@@ -100,6 +100,11 @@ impl Lane {
         self.posted.len() < self.limits.works_max.into()
     }
 
+    /// Whether works were taken that are not completed.
+    pub(crate) fn is_posting(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
     /// Takes a work that was checked.
     pub(crate) fn push(&mut self, work: Work, key: RegionKey) {
         self.posted.push_back(Posted { work, key });
