@@ -12,8 +12,12 @@
 //! | reserved, 0 | 2..4 | reserved, 0 | 2..4 |
 //! | length of the work | 4..8 | the same | 4..8 |
 //! | sequence | 8..12 | the same | 8..12 |
-//! | key of the region | 12..28 | | |
+//! | key of the region | 12..28 | reserved, 0 | 12..64 |
 //! | offset in the region | 28..36 | | |
+//! | reserved, 0 | 36..64 | | |
+//!
+//! Headers are a cache line long: so payloads lie at multiples of one in the kernel's buffers, and copying
+//! is much faster than with 12 bytes in front.
 
 use std::fmt;
 
@@ -21,10 +25,10 @@ use polyrail_core::work::Op;
 use polyrail_transport::memory::RegionKey;
 
 /// The size of an encoded [`Request`].
-pub(crate) const REQUEST_BYTES: usize = 36;
+pub(crate) const REQUEST_BYTES: usize = 64;
 
 /// The size of an encoded [`Answer`].
-pub(crate) const ANSWER_BYTES: usize = 12;
+pub(crate) const ANSWER_BYTES: usize = 64;
 
 const WRITE: u8 = 1;
 const READ: u8 = 2;
@@ -86,6 +90,7 @@ impl Request {
     pub(crate) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, BadField> {
         zero("flags", bytes[1].into())?;
         zero("reserved", u16_at(bytes, 2).into())?;
+        zero("rest", sum(&bytes[36..]))?;
         let mut key = RegionKey([0; 16]);
         key.0.copy_from_slice(&bytes[12..28]);
         Ok(Self {
@@ -120,6 +125,7 @@ impl Answer {
             value => return Err(bad("status", value.into())),
         };
         zero("reserved", u16_at(bytes, 2).into())?;
+        zero("rest", sum(&bytes[12..]))?;
         Ok(Self {
             op: decode_op(bytes[0])?,
             status,
@@ -150,6 +156,11 @@ fn zero(name: &'static str, value: u64) -> Result<(), BadField> {
     } else {
         Err(bad(name, value))
     }
+}
+
+/// 0 only if all of them are.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().map(|byte| u64::from(*byte)).sum()
 }
 
 fn bad(name: &'static str, value: u64) -> BadField {
@@ -190,6 +201,10 @@ mod tests {
             let seen = noise.len().min(REQUEST_BYTES);
             bytes[..seen].copy_from_slice(&noise[..seen]);
             bytes[0] %= 4;
+            // Noise would hardly ever leave what is reserved alone.
+            if noise.len() % 2 == 0 {
+                bytes[36..].fill(0);
+            }
             let short = *bytes.first_chunk::<ANSWER_BYTES>().unwrap();
             Request::decode(&bytes).is_ok_and(|r| r.encode() != bytes) as u8
                 + Answer::decode(&short).is_ok_and(|a| a.encode() != short) as u8
@@ -205,6 +220,8 @@ mod tests {
             (0, 3, "kind"),
             (1, 2, "flags"),
             (2, 1, "reserved"),
+            (36, 1, "rest"),
+            (63, 255, "rest"),
         ];
         let good = Request {
             op: Op::Write,
