@@ -137,7 +137,14 @@ mod tests {
 
     #[test]
     fn wrong_cells_are_errors() {
-        let wrong = ["", "write 1", "copy 1 1", "write 0 1", "read 1 x", "write 67108864 2"];
+        let wrong = [
+            "",
+            "write 1",
+            "copy 1 1",
+            "write 0 1",
+            "read 1 x",
+            "write 67108864 2",
+        ];
         for text in wrong {
             assert!(text.parse::<Cell>().is_err(), "{text}");
         }

@@ -118,7 +118,11 @@ fn cpu_of(pid: u32) -> io::Result<f64> {
 /// Seconds that the machine's processors were busy since it started; 0 if it does not say.
 fn busy_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks = text.split_whitespace().skip(1).take(8).map(|word| word.parse());
+    let ticks = text
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .map(|word| word.parse());
     let ticks: Vec<u64> = ticks.map(Result::unwrap_or_default).collect();
     // user, nice, system, idle, waiting, interrupts, soft interrupts
     let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|i| ticks.get(*i)).sum();

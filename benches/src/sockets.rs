@@ -115,7 +115,9 @@ impl Connection {
     fn send(&mut self, memory: &mut Buffer) -> io::Result<bool> {
         let mut moved = false;
         while let Some(first) = self.outgoing.front() {
-            let payload = memory.range(first.offset, first.length).ok_or(ErrorKind::InvalidData)?;
+            let payload = memory
+                .range(first.offset, first.length)
+                .ok_or(ErrorKind::InvalidData)?;
             let header = &first.header[..first.header_bytes];
             let total = header.len() + payload.len();
             let answer = if self.sent < header.len() {
@@ -264,11 +266,7 @@ fn serve_blocking(connection: &mut Connection, memory: &mut Buffer) -> io::Resul
     }
 }
 
-fn serve_many(
-    style: Style,
-    connections: &mut [Connection],
-    memory: &mut Buffer,
-) -> io::Result<()> {
+fn serve_many(style: Style, connections: &mut [Connection], memory: &mut Buffer) -> io::Result<()> {
     loop {
         let mut moved = false;
         for connection in &mut *connections {
@@ -351,7 +349,11 @@ impl Sockets {
             (cell.batch, cell.block)
         };
         (0..pieces).map(move |index| {
-            let offset = if cut { index * length } else { cell.offset(index) };
+            let offset = if cut {
+                index * length
+            } else {
+                cell.offset(index)
+            };
             let piece = Piece {
                 op: cell.op,
                 offset,

@@ -117,7 +117,10 @@ fn ratios(text: &mut String, figures: &Figures) -> std::fmt::Result {
         .iter()
         .filter(|who| !who.starts_with("sockets"))
         .collect();
-    write!(text, "GB/s, median (least–greatest), and the median's ratio to the best floor's\n\n")?;
+    write!(
+        text,
+        "GB/s, median (least–greatest), and the median's ratio to the best floor's\n\n"
+    )?;
     write!(text, "| cell | best floor |")?;
     for who in &others {
         write!(text, " {who} |")?;
@@ -155,7 +158,10 @@ fn values(text: &mut String, figures: &Figures) -> std::fmt::Result {
         (RATE, "GB/s"),
         ("p50_us", "p50 of a batch, µs"),
         ("p99_us", "p99 of a batch, µs"),
-        ("cpu_seconds_per_gbyte", "processor seconds per GB, both processes"),
+        (
+            "cpu_seconds_per_gbyte",
+            "processor seconds per GB, both processes",
+        ),
         ("others", "share of the machine that others used meanwhile"),
     ];
     for (field, title) in titles {

@@ -33,6 +33,7 @@ mod errand;
 mod error;
 mod fabric;
 mod listen;
+mod pace;
 mod peers;
 mod reception;
 mod rows;

@@ -51,7 +51,10 @@ impl Seat {
     /// Lets others drive a loop.
     pub(crate) fn publish<'s, 'l>(&'s self, driven: &'l mut Loop<'_>) -> Published<'s, 'l> {
         let address = Address(NonNull::from(driven).cast());
-        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+        *self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(address);
         Published {
             seat: self,
             _loop: PhantomData,

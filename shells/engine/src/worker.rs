@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -29,6 +31,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
 use crate::fabric::{Fabric, PEERS_MAX, RAILS_MAX};
+use crate::pace::{Pace, Pacer};
 use crate::peers::Peers;
 use crate::rows::{BatchRows, NoRow, RowId};
 use crate::seat::{NoSeat, Seat};
@@ -43,8 +46,8 @@ pub(crate) const PLANS_MAX: usize = 4_096;
 const ATTEMPTS_MAX: usize = 16_384;
 /// Submissions taken in one round.
 const TAKE_MAX: usize = 256;
-/// Rounds without anything to do before the worker sleeps are bounded by this time.
-static SPIN: std::sync::LazyLock<Duration> = std::sync::LazyLock::new(|| Duration::from_micros(std::env::var("SPIN_US").ok().and_then(|v| v.parse().ok()).unwrap_or(50)));
+/// Rounds without anything to do before the worker sleeps are bounded by this time, if it spins at all.
+const SPIN: Duration = Duration::from_micros(50);
 /// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
 const ASK: std::time::Duration = std::time::Duration::from_micros(50);
 /// How long a worker's thread leaves the work to those who wait, before it looks whether they still do.
@@ -410,6 +413,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         open: Vec::new(),
         held_back: None,
         endings: VecDeque::new(),
+        pacer: Pacer::default(),
+        completed: 0,
         ending_at: None,
     };
     let published = post.seat.publish(&mut driven);
@@ -443,7 +448,8 @@ fn serve(post: &Post, mut bed: Bed, clock: Clock) {
                     Err(_) if !called => (lease + lease).min(LEASE_MAX),
                     _ => LEASE_MIN,
                 };
-                post.looks_at.store((clock.now() + lease).as_nanos(), Relaxed);
+                post.looks_at
+                    .store((clock.now() + lease).as_nanos(), Relaxed);
                 post.leased.store(lease == LEASE_MIN, Relaxed);
                 bed.heed_endpoint(false);
                 bed.sleep(Some(lease))
@@ -561,6 +567,9 @@ pub(crate) struct Loop<'a> {
     held_back: Option<Entry>,
     /// Commands that wait until what was submitted before them is in core.
     endings: VecDeque<Ending>,
+    pacer: Pacer,
+    /// Works that were completed so far.
+    completed: u64,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
 }
@@ -602,7 +611,10 @@ impl Loop<'_> {
         post.asleep.store(NOBODY, Relaxed);
         post.waiter_drives.store(true, Relaxed);
         post.drives.fetch_add(1, Relaxed);
-        let until = self.clock.now() + Duration::from(timeout);
+        let start = self.clock.now();
+        let until = start + Duration::from(timeout);
+        self.pacer.begin(start, self.completed);
+        self.endpoint.announce(self.pacer.pace() == Pace::Spin);
         let mut idle_since = None;
         loop {
             let busy = self.round();
@@ -614,6 +626,7 @@ impl Loop<'_> {
             if now >= until {
                 break;
             }
+            self.count(now);
             if !self.spins(now, busy, &mut idle_since) && self.may_sleep(WAITER) {
                 let due = self.due().unwrap_or(Instant::MAX).min(until);
                 self.sleep_here(due.since(now));
@@ -621,11 +634,24 @@ impl Loop<'_> {
                 idle_since = None;
             }
         }
+        self.pacer.end(self.clock.now(), self.completed);
         post.waiter_drives.store(false, Relaxed);
         let may_sleep = self.may_sleep(THREAD);
         post.asleep.store(THREAD, Relaxed);
         let due = self.due().unwrap_or(Instant::MAX).as_nanos();
-        !may_sleep || self.ending_at.is_some() || !post.is_idle() || due < post.looks_at.load(Relaxed)
+        !may_sleep
+            || self.ending_at.is_some()
+            || !post.is_idle()
+            || due < post.looks_at.load(Relaxed)
+    }
+
+    /// Lets the pacer look at what was done.
+    fn count(&mut self, now: Instant) {
+        let before = self.pacer.pace();
+        self.pacer.count(now, self.completed);
+        if self.pacer.pace() != before {
+            self.endpoint.announce(self.pacer.pace() == Pace::Spin);
+        }
     }
 
     /// Sleeps without leaving the seat.
@@ -651,7 +677,7 @@ impl Loop<'_> {
         }
         let since = *idle_since.get_or_insert(now);
         std::hint::spin_loop();
-        now.since(since) < *SPIN
+        self.pacer.pace() == Pace::Spin && now.since(since) < SPIN
     }
 
     /// Announces who is going to sleep. `false`: something came before that, and it is withdrawn.
@@ -684,6 +710,7 @@ impl Loop<'_> {
         let now = self.clock.now();
         busy |= !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
         self.core.handle_completions(now, &self.polled.completions);
+        self.completed += self.polled.completions.len() as u64;
         for report in &self.polled.lanes {
             self.core
                 .handle_lane(now, report.lane, report.epoch, report.fact);

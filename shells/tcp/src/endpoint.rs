@@ -56,6 +56,8 @@ pub(crate) struct TcpEndpoint {
     ready: heapless::Vec<u64, EVENTS_MAX>,
     /// The descriptor of whoever may end a sleep, as epoll knows it.
     call: Option<RawFd>,
+    /// Whether whoever polls spins.
+    spinning: bool,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
 }
@@ -119,6 +121,7 @@ impl TcpEndpoint {
             unasked: 0,
             ready: heapless::Vec::new(),
             call: None,
+            spinning: false,
             facts: VecDeque::new(),
         })
     }
@@ -167,7 +170,7 @@ impl TcpEndpoint {
             },
             State::Open(open) => {
                 let mut at = None;
-                let ended = open.turn(&self.locals, |cookie, outcome| {
+                let ended = open.turn(&self.locals, self.spinning, |cookie, outcome| {
                     out.completions.push(Completion {
                         lane,
                         epoch,
@@ -340,7 +343,7 @@ impl Endpoint for TcpEndpoint {
             posted.accepted += 1;
         }
         // What stands in the way shows again in the next poll, which can report it.
-        let _ = open.send(&self.locals);
+        let _ = open.send(&self.locals, self.spinning);
         self.posted_last = batch.lane;
         self.rearm(batch.lane);
         posted
@@ -382,6 +385,10 @@ impl Endpoint for TcpEndpoint {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    fn announce(&mut self, spinning: bool) {
+        self.spinning = spinning;
     }
 
     fn sleep(&mut self, call: BorrowedFd<'_>, longest: Option<CoreDuration>) -> io::Result<bool> {

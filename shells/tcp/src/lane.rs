@@ -119,8 +119,8 @@ impl Lane {
         }
     }
 
-    /// Hands works to the socket with one call. Gives the bytes it took.
-    pub(crate) fn send(&mut self, locals: &Locals) -> Result<usize, Halt> {
+    /// Hands works to the socket with one call, and says whether this side spins. Gives the bytes it took.
+    pub(crate) fn send(&mut self, locals: &Locals, spinning: bool) -> Result<usize, Halt> {
         let mut messages = heapless::Vec::<Message<'_, REQUEST_BYTES>, MESSAGES_MAX>::new();
         for (index, posted) in self.posted.iter().enumerate().skip(self.unsent) {
             let Posted { work, key } = posted;
@@ -138,6 +138,7 @@ impl Lane {
             };
             let request = Request {
                 op: work.op,
+                spinning,
                 length: work.length,
                 sequence: self.sequence.wrapping_add(index as u32),
                 key: *key,
@@ -168,12 +169,13 @@ impl Lane {
     pub(crate) fn turn(
         &mut self,
         locals: &Locals,
+        spinning: bool,
         mut done: impl FnMut(u64, Outcome),
     ) -> Result<(), End> {
         self.receive(locals, &mut done)?;
         let mut sent = 0;
         while self.unsent < self.posted.len() && sent < TURN_BYTES {
-            match self.send(locals) {
+            match self.send(locals, spinning) {
                 Ok(bytes) => sent += bytes,
                 Err(Halt::WouldBlock) => break,
                 Err(halt) => {

@@ -8,7 +8,7 @@
 //! | request | bytes | answer | bytes |
 //! |---|---|---|---|
 //! | 1 write, 2 read | 0 | 1 write, 2 read | 0 |
-//! | flags, 0 | 1 | 0 done, 1 not allowed | 1 |
+//! | 1 if the initiator spins, else 0 | 1 | 0 done, 1 not allowed | 1 |
 //! | reserved, 0 | 2..4 | reserved, 0 | 2..4 |
 //! | length of the work | 4..8 | the same | 4..8 |
 //! | sequence | 8..12 | the same | 8..12 |
@@ -37,6 +37,8 @@ const READ: u8 = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
     pub(crate) op: Op,
+    /// The initiator spins while it waits: so the target should, for a while.
+    pub(crate) spinning: bool,
     pub(crate) length: u32,
     pub(crate) sequence: u32,
     pub(crate) key: RegionKey,
@@ -79,6 +81,7 @@ impl Request {
     pub(crate) fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0] = encode_op(self.op);
+        bytes[1] = self.spinning.into();
         bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[12..28].copy_from_slice(&self.key.0);
@@ -88,13 +91,18 @@ impl Request {
 
     /// From bytes. What is reserved must be 0, so that it can come to mean something.
     pub(crate) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, BadField> {
-        zero("flags", bytes[1].into())?;
+        let spinning = match bytes[1] {
+            0 => false,
+            1 => true,
+            value => return Err(bad("flags", value.into())),
+        };
         zero("reserved", u16_at(bytes, 2).into())?;
         zero("rest", sum(&bytes[36..]))?;
         let mut key = RegionKey([0; 16]);
         key.0.copy_from_slice(&bytes[12..28]);
         Ok(Self {
             op: decode_op(bytes[0])?,
+            spinning,
             length: u32_at(bytes, 4),
             sequence: u32_at(bytes, 8),
             key,
@@ -184,9 +192,9 @@ mod tests {
     }
 
     quickcheck::quickcheck! {
-        fn requests_come_back(read: bool, length: u32, sequence: u32, key: u128, offset: u64) -> bool {
+        fn requests_come_back(read: bool, spinning: bool, length: u32, sequence: u32, key: u128, offset: u64) -> bool {
             let key = RegionKey(key.to_le_bytes());
-            let request = Request { op: op(read), length, sequence, key, offset };
+            let request = Request { op: op(read), spinning, length, sequence, key, offset };
             Request::decode(&request.encode()) == Ok(request)
         }
 
@@ -225,6 +233,7 @@ mod tests {
         ];
         let good = Request {
             op: Op::Write,
+            spinning: false,
             length: 1,
             sequence: 0,
             key: RegionKey([7; 16]),

@@ -358,6 +358,10 @@ impl Endpoint for FaultProxy {
         lanes.chain(self.inner.poll_timeout()).min()
     }
 
+    fn announce(&mut self, spinning: bool) {
+        self.inner.announce(spinning);
+    }
+
     fn sleep(&mut self, call: BorrowedFd<'_>, longest: Option<Duration>) -> io::Result<bool> {
         self.inner.sleep(call, longest)
     }

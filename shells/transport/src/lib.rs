@@ -120,6 +120,12 @@ pub trait Endpoint: Send {
         None
     }
 
+    /// Says whether whoever drives this endpoint spins now while it waits. A transport may tell the peer,
+    /// so that both do the same.
+    fn announce(&mut self, spinning: bool) {
+        let _ = spinning;
+    }
+
     /// Sleeps until [`Self::fd`] or `call` polls readable, so long at most. Whether `call` does. It may wake
     /// too early.
     ///

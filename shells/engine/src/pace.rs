@@ -1,0 +1,244 @@
+//! Whether to spin or to sleep at once while nothing is to be done.
+//!
+//! Which is better cannot be known beforehand. With cores to spare, spinning saves two wake-ups per round
+//! trip. With none, or with both ends on one machine, who spins keeps the other end off the core on which its
+//! bytes lie in the cache; there a transfer takes twice as long as with sleeping. So both are tried by turns,
+//! a few milliseconds each, and what gets more works completed in its time is kept until the next trial.
+//! Spinning costs processor time, so it has to be clearly better.
+
+use polyrail_core::time::{Duration, Instant};
+
+/// What counts as one look at a pace: so long at least.
+const WINDOW: Duration = Duration::from_millis(2);
+/// And so many works.
+const WINDOW_WORKS: u64 = 16;
+/// Looks at either pace in one trial.
+const LOOKS: u32 = 3;
+/// Looks without a trial after the first one. Twice as many after each trial that changes nothing.
+const HOLD_MIN: u32 = 8;
+/// The most that this grows to.
+const HOLD_MAX: u32 = 64;
+
+/// How to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    /// Sleep as soon as there is nothing to do.
+    Sleep,
+    /// Look again for a while first.
+    Spin,
+}
+
+impl Pace {
+    fn other(self) -> Self {
+        match self {
+            Self::Sleep => Self::Spin,
+            Self::Spin => Self::Sleep,
+        }
+    }
+}
+
+/// Works that were completed in a time.
+#[derive(Clone, Copy, Default, Debug)]
+struct Look {
+    nanos: u64,
+    works: u64,
+}
+
+impl Look {
+    fn add(&mut self, other: Self) {
+        self.nanos += other.nanos;
+        self.works += other.works;
+    }
+
+    /// Whether it took at most `percent` of the other's time for a work.
+    fn within(self, percent: u64, other: Self) -> bool {
+        let mine = u128::from(self.nanos) * u128::from(other.works) * 100;
+        mine <= u128::from(other.nanos) * u128::from(self.works) * u128::from(percent)
+    }
+}
+
+/// Chooses a pace by what it gets done.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    /// What is kept outside of trials.
+    kept: Pace,
+    /// Whether the other one is being tried now.
+    trying: bool,
+    now: Look,
+    /// In this trial: of what is kept, and of the other.
+    sums: [Look; 2],
+    /// Looks that are left of the trial, or until the next one.
+    left: u32,
+    hold: u32,
+    in_trial: bool,
+    /// What the last trial found for what is kept.
+    usual: Look,
+    since: Option<(Instant, u64)>,
+}
+
+impl Default for Pacer {
+    fn default() -> Self {
+        Self {
+            kept: Pace::Sleep,
+            trying: false,
+            now: Look::default(),
+            sums: [Look::default(); 2],
+            left: 2 * LOOKS,
+            hold: HOLD_MIN,
+            in_trial: true,
+            usual: Look::default(),
+            since: None,
+        }
+    }
+}
+
+impl Pacer {
+    /// How to wait now.
+    pub(crate) fn pace(&self) -> Pace {
+        match self.trying {
+            true => self.kept.other(),
+            false => self.kept,
+        }
+    }
+
+    /// From here on it counts how many works are completed; so many were until now.
+    pub(crate) fn begin(&mut self, now: Instant, works: u64) {
+        self.since = Some((now, works));
+    }
+
+    /// It stops to count.
+    pub(crate) fn end(&mut self, now: Instant, works: u64) {
+        self.count(now, works);
+        self.since = None;
+    }
+
+    /// So many works were completed until now. Call it as often as convenient.
+    pub(crate) fn count(&mut self, now: Instant, works: u64) {
+        let Some((since, before)) = self.since else {
+            return;
+        };
+        self.since = Some((now, works));
+        self.now.add(Look {
+            nanos: now.since(since).as_nanos(),
+            works: works - before,
+        });
+        if self.now.nanos >= WINDOW.as_nanos() && self.now.works >= WINDOW_WORKS {
+            let look = std::mem::take(&mut self.now);
+            self.look(look);
+        }
+    }
+
+    fn look(&mut self, look: Look) {
+        self.left = self.left.saturating_sub(1);
+        if self.in_trial {
+            self.sums[usize::from(self.trying)].add(look);
+            let [kept, other] = self.sums;
+            let hopeless = self.trying && !other.within(150, kept);
+            if self.left == 0 || hopeless {
+                self.judge();
+            } else {
+                self.trying = !self.trying;
+            }
+            return;
+        }
+        // Other works than before, or another machine: what the last trial found holds no more.
+        let changed = !look.within(200, self.usual) || !self.usual.within(200, look);
+        if changed {
+            self.hold = HOLD_MIN;
+        }
+        if self.left == 0 || changed && self.left > HOLD_MIN {
+            self.begin_trial();
+        }
+    }
+
+    fn begin_trial(&mut self) {
+        self.in_trial = true;
+        self.sums = [Look::default(); 2];
+        self.left = 2 * LOOKS;
+    }
+
+    fn judge(&mut self) {
+        let [kept, other] = self.sums;
+        let percent = match self.kept {
+            Pace::Sleep => 90,
+            Pace::Spin => 102,
+        };
+        self.usual = kept;
+        if other.within(percent, kept) {
+            self.kept = self.kept.other();
+            self.usual = other;
+            self.hold = HOLD_MIN;
+        } else {
+            self.hold = (2 * self.hold).min(HOLD_MAX);
+        }
+        self.left = self.hold;
+        self.in_trial = false;
+        self.trying = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Completes works for so long, each in a time that depends on the pace. Gives the share spent spinning.
+    fn run(pacer: &mut Pacer, from: Instant, looks: u32, nanos: impl Fn(Pace) -> u64) -> f64 {
+        let (mut now, mut spun, mut works) = (from, 0, 0);
+        pacer.begin(now, works);
+        let end = now + WINDOW.times(looks.into());
+        while now < end {
+            let span = nanos(pacer.pace());
+            if pacer.pace() == Pace::Spin {
+                spun += span;
+            }
+            now = now + Duration::from_nanos(span);
+            works += 1;
+            pacer.count(now, works);
+        }
+        pacer.end(now, works);
+        spun as f64 / now.since(from).as_nanos() as f64
+    }
+
+    #[test]
+    fn it_keeps_what_is_faster_and_sleeps_if_both_are_alike() {
+        // (name, sleeping, spinning, least and greatest share of spinning)
+        let cases = [
+            ("spinning is faster", 58_000, 15_000, 0.8, 0.99),
+            ("sleeping is faster", 24_000, 53_000, 0.001, 0.1),
+            ("much faster", 10_000, 90_000, 0.001, 0.1),
+            ("both alike", 20_000, 20_000, 0.001, 0.15),
+            ("hardly faster is not enough", 20_000, 19_000, 0.001, 0.15),
+        ];
+        for (name, sleep, spin, least, greatest) in cases {
+            let mut pacer = Pacer::default();
+            let share = run(&mut pacer, Instant::ZERO, 1_000, |pace| match pace {
+                Pace::Sleep => sleep,
+                Pace::Spin => spin,
+            });
+            assert!((least..greatest).contains(&share), "{name}: {share}");
+        }
+    }
+
+    #[test]
+    fn it_changes_its_mind_when_the_machine_does() {
+        let mut pacer = Pacer::default();
+        let quiet = |pace| if pace == Pace::Spin { 15_000 } else { 58_000 };
+        let busy = |pace| if pace == Pace::Spin { 100_000 } else { 15_000 };
+        assert!(run(&mut pacer, Instant::ZERO, 300, quiet) > 0.8);
+        assert!(run(&mut pacer, Instant::ZERO, 300, busy) < 0.3);
+        assert!(run(&mut pacer, Instant::ZERO, 300, quiet) > 0.7);
+    }
+
+    #[test]
+    fn time_outside_does_not_count() {
+        let mut pacer = Pacer::default();
+        let mut now = Instant::ZERO;
+        for works in 0..10 * WINDOW_WORKS {
+            pacer.begin(now, works);
+            now = now + Duration::from_micros(1);
+            pacer.end(now, works + 1);
+            now = now + Duration::from_secs(1);
+        }
+        assert_eq!(pacer.left, 2 * LOOKS, "no look was long enough");
+    }
+}
