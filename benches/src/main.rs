@@ -6,6 +6,7 @@ mod compare;
 mod engine;
 mod measure;
 mod memory;
+mod null;
 mod sockets;
 mod table;
 
@@ -30,6 +31,8 @@ enum Command {
         /// What `compare` wrote.
         rows: std::path::PathBuf,
     },
+    /// Slices a second of the engine with no transport under it, by one thread and by two.
+    Slices,
     /// Moves batches as its input says: `write|read BYTES COUNT MILLISECONDS`.
     Initiator {
         #[command(subcommand)]
@@ -58,6 +61,7 @@ fn run(command: Command) -> io::Result<()> {
             print!("{}", table::markdown(&table::read(&rows)?));
             Ok(())
         }
+        Command::Slices => null::run(),
         Command::Initiator { who } => match who {
             Who::Sockets(style) => measure::answer_cells(&mut sockets::Sockets::start(style)?),
             Who::Polyrail(shape) => measure::answer_cells(&mut engine::Polyrail::start(shape)?),

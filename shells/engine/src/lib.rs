@@ -53,6 +53,6 @@ pub use polyrail_transport::memory::{Access, Region};
 
 pub use batch::{Batch, WaitTimeout};
 pub use config::Config;
-pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
+pub use engine::{Calls, Endpoints, Engine, Hooks, RailStatus, Request};
 pub use error::{CallError, EngineError, OpenError, RegisterError, SubmitError};
 pub use segments::SegmentId;

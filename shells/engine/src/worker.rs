@@ -218,7 +218,7 @@ impl Post {
     }
 
     /// Whether every request that room was taken for has been reported.
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.room.load(Acquire) == REQUESTS_MAX
     }
 
@@ -237,7 +237,7 @@ impl Post {
     }
 
     fn take_commands(&self) -> Vec<Command> {
-        if !self.has_commands.swap(false, AcqRel) {
+        if !self.has_commands.load(Relaxed) || !self.has_commands.swap(false, AcqRel) {
             return Vec::new();
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
@@ -260,8 +260,8 @@ impl Post {
         let start = std::time::Instant::now();
         let at_once = start.saturating_duration_since(batch.submitted) <= AT_ONCE;
         let mut asking = None;
+        let mut left = timeout;
         while batch.is_pending() {
-            let left = timeout.saturating_sub(start.elapsed());
             let mut leaving = Leaving::begin(self);
             match self.seat.drive(|driven| driven.drive(batch, left)) {
                 Ok(rouse) => {
@@ -271,6 +271,7 @@ impl Post {
                 }
                 Err(why) => {
                     leaving.rouse = false;
+                    left = timeout.saturating_sub(start.elapsed());
                     let taken_for_long = self.waiter_drives.load(Relaxed) || start.elapsed() > ASK;
                     if why == NoSeat::Gone || taken_for_long || left.is_zero() {
                         return;
@@ -408,7 +409,11 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         known_peers,
         post,
         posts,
-        polled: Polled::default(),
+        // Lanes are bounded, so that this is enough for four full ones; with more it grows once.
+        polled: Polled {
+            completions: Vec::with_capacity(4 * usize::from(polyrail_tcp::WORKS_MAX)),
+            lanes: Vec::new(),
+        },
         postings: PostBatch::default(),
         open: Vec::new(),
         held_back: None,
@@ -831,6 +836,9 @@ impl Loop<'_> {
 
     /// Takes submissions; what core has no row for stays in line.
     fn submissions(&mut self) -> bool {
+        if self.held_back.is_none() && self.post.ring.is_empty() {
+            return false;
+        }
         let now = self.clock.now();
         let mut busy = false;
         for _ in 0..TAKE_MAX {
@@ -940,6 +948,9 @@ impl Loop<'_> {
     fn commands(&mut self) -> bool {
         let commands = self.post.take_commands();
         let busy = !commands.is_empty();
+        if !busy {
+            return false;
+        }
         let now = self.clock.now();
         for command in commands {
             self.command(now, command);

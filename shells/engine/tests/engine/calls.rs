@@ -51,8 +51,8 @@ fn called() -> Called {
         released: Mutex::new(released),
     };
     let hooks = Hooks {
-        faults: None,
         calls: Some(Arc::new(deeds)),
+        ..Hooks::default()
     };
     let target = Engine::with_hooks(target_config("target"), hooks).unwrap();
     target

@@ -45,7 +45,7 @@ pub(crate) fn initiator(faults: &Arc<Faults>) -> Engine {
     };
     let hooks = Hooks {
         faults: Some(faults.clone()),
-        calls: None,
+        ..Hooks::default()
     };
     Engine::with_hooks(config, hooks).unwrap()
 }
