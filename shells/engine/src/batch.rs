@@ -228,14 +228,18 @@ impl Batch {
 
     /// How it stands. O(1), whatever its size.
     pub fn status(&self) -> BatchReport {
-        self.shared.state().report()
+        let status = self.shared.state().report();
+        if status.status == Status::Pending {
+            self.post.look_after();
+        }
+        status
     }
 
     /// Waits until all requests have ended. Meanwhile this thread does its worker's work, if nobody else does.
     pub fn wait(&self, timeout: Duration) -> Result<BatchReport, WaitTimeout> {
         let start = Instant::now();
         if !timeout.is_zero() {
-            self.post.drive(&self.shared, timeout);
+            self.post.drive(&self.shared, start, timeout);
         }
         let mut state = self.shared.state();
         while state.status == Status::Pending {

@@ -52,7 +52,10 @@ const SPIN: Duration = Duration::from_micros(50);
 const ASK: std::time::Duration = std::time::Duration::from_micros(50);
 /// How long a worker's thread leaves the work to those who wait, before it looks whether they still do.
 const LEASE_MIN: Duration = Duration::from_millis(1);
-/// The same, if somebody was at it whenever it looked.
+/// The same, if they did whenever it looked: each look disturbs them. It bounds the delay of a batch that is
+/// submitted after many that were waited for, and is neither waited for nor looked at.
+const LEASE_TRUSTED_MAX: Duration = Duration::from_millis(4);
+/// The same, if somebody was at it whenever it looked; then nobody relies on the thread to look.
 const LEASE_MAX: Duration = Duration::from_millis(64);
 /// Who waits for a batch so soon after its submission had nothing else to do.
 const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
@@ -89,7 +92,7 @@ pub(crate) struct Post {
     asleep: AtomicU8,
     /// A waiter drives.
     waiter_drives: AtomicBool,
-    /// The thread sleeps, and looks again within [`LEASE_MIN`] by itself.
+    /// The thread sleeps, and looks again within [`LEASE_TRUSTED_MAX`] by itself.
     leased: AtomicBool,
     /// When the thread looks again by itself, in nanoseconds of the engine's clock.
     looks_at: AtomicU64,
@@ -254,10 +257,14 @@ impl Post {
         call(wake);
     }
 
-    /// Drives the worker until a batch has ended or time is up. Does nothing if somebody else drives it; then
+    /// Drives the worker until a batch has ended or the time since `start` is up. Does nothing if somebody else drives it; then
     /// that is who ends the batch.
-    pub(crate) fn drive(&self, batch: &BatchShared, timeout: std::time::Duration) {
-        let start = std::time::Instant::now();
+    pub(crate) fn drive(
+        &self,
+        batch: &BatchShared,
+        start: std::time::Instant,
+        timeout: std::time::Duration,
+    ) {
         let at_once = start.saturating_duration_since(batch.submitted) <= AT_ONCE;
         let mut asking = None;
         let mut left = timeout;
@@ -280,6 +287,13 @@ impl Post {
             }
             asking.get_or_insert_with(|| Asking::begin(self));
             std::hint::spin_loop();
+        }
+    }
+
+    /// Somebody looks at a batch that has not ended, and does not wait for it.
+    pub(crate) fn look_after(&self) {
+        if self.leased.load(Relaxed) {
+            self.rouse();
         }
     }
 
@@ -420,6 +434,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         endings: VecDeque::new(),
         pacer: Pacer::default(),
         completed: 0,
+        moved: false,
+        looked: clock.now(),
         ending_at: None,
     };
     let published = post.seat.publish(&mut driven);
@@ -448,14 +464,15 @@ fn serve(post: &Post, mut bed: Bed, clock: Clock) {
                 bed.sleep(until.map(|at| at.since(clock.now())))
             }
             Ok(Turn::Lease) | Err(NoSeat::Taken) => {
-                // Whoever drives for long and then leaves is better told apart from who comes back at once.
+                // Whoever drives for long and then leaves is told apart from those who come again and again.
                 lease = match turn {
-                    Err(_) if !called => (lease + lease).min(LEASE_MAX),
-                    _ => LEASE_MIN,
+                    _ if called => LEASE_MIN,
+                    Ok(_) => (lease + lease).min(LEASE_TRUSTED_MAX),
+                    Err(_) => (lease + lease).min(LEASE_MAX),
                 };
                 post.looks_at
                     .store((clock.now() + lease).as_nanos(), Relaxed);
-                post.leased.store(lease == LEASE_MIN, Relaxed);
+                post.leased.store(lease <= LEASE_TRUSTED_MAX, Relaxed);
                 bed.heed_endpoint(false);
                 bed.sleep(Some(lease))
             }
@@ -575,6 +592,10 @@ pub(crate) struct Loop<'a> {
     pacer: Pacer,
     /// Works that were completed so far.
     completed: u64,
+    /// The endpoint had something in the last round.
+    moved: bool,
+    /// When the last round looked. The endpoint's time runs one round behind, which it does not mind.
+    looked: Instant,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
 }
@@ -591,8 +612,7 @@ impl Loop<'_> {
         let _ = rustix::io::read(&post.wake_waiter, &mut [0; 8]);
         let mut idle_since = None;
         loop {
-            let busy = self.round();
-            let now = self.clock.now();
+            let (busy, now) = self.round();
             if let Some(at) = self.ending_at {
                 if post.is_idle() || now >= at {
                     return Turn::Over;
@@ -622,12 +642,11 @@ impl Loop<'_> {
         self.endpoint.announce(self.pacer.pace() == Pace::Spin);
         let mut idle_since = None;
         loop {
-            let busy = self.round();
+            let (busy, now) = self.round();
             // A shutdown is the thread's business, because it ends with it.
             if !batch.is_pending() || self.ending_at.is_some() {
                 break;
             }
-            let now = self.clock.now();
             if now >= until {
                 break;
             }
@@ -639,7 +658,7 @@ impl Loop<'_> {
                 idle_since = None;
             }
         }
-        self.pacer.end(self.clock.now(), self.completed);
+        self.pacer.end(self.looked, self.completed);
         post.waiter_drives.store(false, Relaxed);
         let may_sleep = self.may_sleep(THREAD);
         post.asleep.store(THREAD, Relaxed);
@@ -676,13 +695,16 @@ impl Loop<'_> {
 
     /// Whether to look again instead of sleeping.
     fn spins(&self, now: Instant, busy: bool, idle_since: &mut Option<Instant>) -> bool {
-        if busy {
+        let spinning = self.pacer.pace() == Pace::Spin;
+        // What was posted just now is hardly there yet, and the sleep notices if it is.
+        let due = || self.endpoint.poll_timeout().is_some_and(|at| at <= now);
+        if busy && (self.moved || spinning || due()) {
             *idle_since = None;
             return true;
         }
         let since = *idle_since.get_or_insert(now);
         std::hint::spin_loop();
-        self.pacer.pace() == Pace::Spin && now.since(since) < SPIN
+        spinning && now.since(since) < SPIN
     }
 
     /// Announces who is going to sleep. `false`: something came before that, and it is withdrawn.
@@ -705,15 +727,17 @@ impl Loop<'_> {
             .min()
     }
 
-    /// Hands in what is known, and does what comes of it. Whether there was anything.
-    fn round(&mut self) -> bool {
+    /// Hands in what is known, and does what comes of it. Whether there was anything, and when that was.
+    fn round(&mut self) -> (bool, Instant) {
         let mut busy = self.commands();
         busy |= self.submissions();
         self.endings();
-        self.endpoint.poll(self.clock.now(), &mut self.polled);
+        self.endpoint.poll(self.looked, &mut self.polled);
         // Read after the poll, so that no completion is from the future.
         let now = self.clock.now();
-        busy |= !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
+        self.looked = now;
+        self.moved = !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
+        busy |= self.moved;
         self.core.handle_completions(now, &self.polled.completions);
         self.completed += self.polled.completions.len() as u64;
         for report in &self.polled.lanes {
@@ -723,7 +747,7 @@ impl Loop<'_> {
         self.polled.completions.clear();
         self.polled.lanes.clear();
         self.core.handle_timeout(now);
-        busy | self.drain(now)
+        (busy | self.drain(now), now)
     }
 
     /// Does everything that core asks for.

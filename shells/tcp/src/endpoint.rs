@@ -1,6 +1,6 @@
 //! The initiator's half: lanes of one worker, and one epoll over them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
@@ -19,6 +19,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::SockRef;
 
 use crate::lane::{self, End, Lane, Locals};
+use crate::numbered::Numbered;
 use crate::opening::Opening;
 
 /// Lanes that one [`Endpoint::poll`] looks at. The kernel hands out ready ones in turn.
@@ -40,10 +41,10 @@ pub(crate) struct TcpEndpoint {
     clock: Clock,
     epoll: OwnedFd,
     locals: Locals,
-    remotes: HashMap<SegmentRef, RemoteRegion>,
-    rails: HashMap<RailId, RailAddress>,
+    remotes: Numbered<SegmentRef, RemoteRegion>,
+    rails: Numbered<RailId, RailAddress>,
     /// Every lane that was ever opened, with its latest epoch.
-    lanes: HashMap<LaneId, Slot>,
+    lanes: Numbered<LaneId, Slot>,
     /// How many of them are [`State::Opening`].
     opening: usize,
     /// How many lanes have works that are not completed.
@@ -111,10 +112,10 @@ impl TcpEndpoint {
         Ok(Self {
             clock,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            locals: HashMap::new(),
-            remotes: HashMap::new(),
-            rails: HashMap::new(),
-            lanes: HashMap::new(),
+            locals: Numbered::default(),
+            remotes: Numbered::default(),
+            rails: Numbered::default(),
+            lanes: Numbered::default(),
             opening: 0,
             posting: 0,
             posted_last: LaneId(0),

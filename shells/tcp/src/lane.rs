@@ -1,6 +1,6 @@
 //! An open lane, seen from the initiator.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -14,12 +14,13 @@ use rustix::event::epoll::EventFlags;
 
 use crate::TURN_BYTES;
 use crate::inbox::Inbox;
+use crate::numbered::Numbered;
 use crate::opening::Opening;
 use crate::sys::{self, Halt, MESSAGES_MAX, Message, Range};
 use crate::wire::{ANSWER_BYTES, Answer, REQUEST_BYTES, Request, Status};
 
 /// The initiator's segments.
-pub(crate) type Locals = HashMap<SegmentRef, Arc<Region>>;
+pub(crate) type Locals = Numbered<SegmentRef, Arc<Region>>;
 
 /// Why a lane can go on no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

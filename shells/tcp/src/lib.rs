@@ -16,6 +16,7 @@
 mod endpoint;
 mod inbox;
 mod lane;
+mod numbered;
 mod opening;
 mod serve;
 mod server;

@@ -19,6 +19,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::endpoint::{TcpEndpoint, abort};
+use crate::numbered::Numbered;
 use crate::serve::{End, Served};
 use crate::{LANES_PER_SESSION_MAX, WORK_BYTES_MAX, WORKS_MAX};
 
@@ -210,7 +211,7 @@ struct Service {
     wake: Arc<OwnedFd>,
     commands: Receiver<Command>,
     records: HashMap<SessionId, HashMap<LaneId, Record>>,
-    inbound: HashMap<u64, Inbound>,
+    inbound: Numbered<u64, Inbound>,
     token_last: u64,
 }
 
@@ -226,7 +227,7 @@ impl Service {
             wake: Arc::clone(&wake),
             commands,
             records: HashMap::new(),
-            inbound: HashMap::new(),
+            inbound: Numbered::default(),
             token_last: WAKE,
         };
         let thread = thread::Builder::new()
