@@ -18,6 +18,8 @@ const LOOKS: u32 = 3;
 const HOLD_MIN: u32 = 8;
 /// The most that this grows to.
 const HOLD_MAX: u32 = 64;
+/// Looks in a row that have to differ from what is usual until that counts as a change.
+const CHANGED: u32 = 3;
 
 /// How to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +75,8 @@ pub(crate) struct Pacer {
     in_trial: bool,
     /// What the last trial found for what is kept.
     usual: Look,
+    /// Looks in a row that were far from that.
+    unusual: u32,
     since: Option<(Instant, u64)>,
 }
 
@@ -87,6 +91,7 @@ impl Default for Pacer {
             hold: HOLD_MIN,
             in_trial: true,
             usual: Look::default(),
+            unusual: 0,
             since: None,
         }
     }
@@ -142,11 +147,13 @@ impl Pacer {
             return;
         }
         // Other works than before, or another machine: what the last trial found holds no more.
-        let changed = !look.within(200, self.usual) || !self.usual.within(200, look);
+        let far = !look.within(140, self.usual) || !self.usual.within(140, look);
+        self.unusual = if far { self.unusual + 1 } else { 0 };
+        let changed = self.unusual >= CHANGED;
         if changed {
             self.hold = HOLD_MIN;
         }
-        if self.left == 0 || changed && self.left > HOLD_MIN {
+        if changed || self.left == 0 {
             self.begin_trial();
         }
     }
@@ -155,12 +162,13 @@ impl Pacer {
         self.in_trial = true;
         self.sums = [Look::default(); 2];
         self.left = 2 * LOOKS;
+        self.unusual = 0;
     }
 
     fn judge(&mut self) {
         let [kept, other] = self.sums;
         let percent = match self.kept {
-            Pace::Sleep => 90,
+            Pace::Sleep => 85,
             Pace::Spin => 102,
         };
         self.usual = kept;

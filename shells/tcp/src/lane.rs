@@ -74,6 +74,8 @@ pub(crate) struct Lane {
     sequence: u32,
     /// Set while the payload that answers the first work arrives: the bytes that did.
     reading: Option<u32>,
+    /// Payload of the first work that arrived together with its answer, which is still in the inbox.
+    ahead: u32,
 }
 
 impl Lane {
@@ -89,6 +91,7 @@ impl Lane {
             sent_bytes: 0,
             sequence: 0,
             reading: None,
+            ahead: 0,
         }
     }
 
@@ -199,7 +202,7 @@ impl Lane {
                         self.handle_answer(&header, done)?;
                         None
                     }
-                    None => self.inbox.fill(&self.stream, &mut budget).err(),
+                    None => self.fill(locals, &mut budget).err(),
                 },
             };
             match halted {
@@ -208,6 +211,27 @@ impl Lane {
                 Some(halt) => return Err(halt.into()),
             }
         }
+    }
+
+    /// Receives towards the next answer. If that is to a read, its payload is received with it, straight to
+    /// where it belongs: what else could come is refused afterwards, and only that work's own destination was
+    /// written, which is nobody's before its completion.
+    fn fill(&mut self, locals: &Locals, budget: &mut usize) -> Result<(), Halt> {
+        let first = self.posted.front().filter(|_| self.unsent > 0);
+        let read = first.filter(|posted| posted.work.op == Op::Read && self.inbox.is_empty());
+        let Some(Posted { work, .. }) = read else {
+            return self.inbox.fill(&self.stream, budget);
+        };
+        let range = Range {
+            region: locals.get(&work.local.segment).ok_or(Halt::Memory)?,
+            offset: work.local.offset,
+            length: work.length,
+        };
+        let stream = &self.stream;
+        self.ahead = self
+            .inbox
+            .fill_ahead::<ANSWER_BYTES>(stream, range, budget)?;
+        Ok(())
     }
 
     /// Receives payload of the first work, a read of which `arrived` bytes are there.
@@ -256,7 +280,8 @@ impl Lane {
             }
             Status::Done if self.unsent > 0 => {
                 match work.op {
-                    Op::Read => self.reading = Some(0),
+                    Op::Read if self.ahead == work.length => self.finish(Outcome::Success, done),
+                    Op::Read => self.reading = Some(std::mem::take(&mut self.ahead)),
                     Op::Write => self.finish(Outcome::Success, done),
                 }
                 Ok(())
@@ -278,6 +303,7 @@ impl Lane {
         self.unsent = self.unsent.saturating_sub(1);
         self.sequence = self.sequence.wrapping_add(1);
         self.reading = None;
+        self.ahead = 0;
     }
 }
 
