@@ -257,8 +257,8 @@ impl Post {
         call(wake);
     }
 
-    /// Drives the worker until a batch has ended or the time since `start` is up. Does nothing if somebody else drives it; then
-    /// that is who ends the batch.
+    /// Drives the worker until a batch has ended or the time since `start` is up. Does nothing if somebody
+    /// else drives it; then that is who ends the batch.
     pub(crate) fn drive(
         &self,
         batch: &BatchShared,
@@ -288,6 +288,11 @@ impl Post {
             asking.get_or_insert_with(|| Asking::begin(self));
             std::hint::spin_loop();
         }
+    }
+
+    /// Whether there is work, and nobody drives.
+    fn is_left_alone(&self) -> bool {
+        self.asleep.load(Relaxed) == THREAD && !self.is_idle()
     }
 
     /// Somebody looks at a batch that has not ended, and does not wait for it.
@@ -451,7 +456,8 @@ fn serve(post: &Post, mut bed: Bed, clock: Clock) {
     let mut lease = LEASE_MIN;
     loop {
         let before = std::mem::replace(&mut drives, post.drives.load(Relaxed));
-        let leave_it = !called && post.leased.load(Relaxed) && before != drives;
+        let leave_it =
+            !called && post.leased.load(Relaxed) && before != drives && !post.is_left_alone();
         let turn = match leave_it {
             true => Ok(Turn::Lease),
             false => post.seat.drive(|driven| driven.run()),

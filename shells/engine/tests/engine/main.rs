@@ -8,6 +8,7 @@ mod fixture;
 mod registration;
 mod restart;
 mod room;
+mod seat;
 mod shutdown;
 mod silence;
 mod transfers;
