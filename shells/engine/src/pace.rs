@@ -2,9 +2,9 @@
 //!
 //! Which is better cannot be known beforehand. With cores to spare, spinning saves two wake-ups per round
 //! trip. With none, or with both ends on one machine, who spins keeps the other end off the core on which its
-//! bytes lie in the cache; there a transfer takes twice as long as with sleeping. So both are tried by turns,
-//! a few milliseconds each, and what gets more works completed in its time is kept until the next trial.
-//! Spinning costs processor time, so it has to be clearly better.
+//! bytes lie in the cache; there a transfer takes twice as long as with sleeping. So both are tried, a few
+//! milliseconds each, and what gets more works completed in its time is kept until the next trial. Spinning
+//! costs processor time, so it has to be clearly better.
 
 use polyrail_core::time::{Duration, Instant};
 
@@ -14,6 +14,10 @@ const WINDOW: Duration = Duration::from_millis(2);
 const WINDOW_WORKS: u64 = 16;
 /// Looks at either pace in one trial.
 const LOOKS: u32 = 3;
+/// Looks after a change to spinning that do not count.
+const SETTLE_SPIN: u32 = 1;
+/// The same for sleeping: the kernel's scheduler takes its time to bring both ends to one core.
+const SETTLE_SLEEP: u32 = 4;
 /// Looks without a trial after the first one. Twice as many after each trial that changes nothing.
 const HOLD_MIN: u32 = 8;
 /// The most that this grows to.
@@ -59,20 +63,31 @@ impl Look {
     }
 }
 
+/// What the current look is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// No trial.
+    Hold,
+    /// A trial: how well what is kept does.
+    Kept,
+    /// The other one has just begun.
+    Settle,
+    /// How well the other one does.
+    Other,
+}
+
 /// Chooses a pace by what it gets done.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     /// What is kept outside of trials.
     kept: Pace,
-    /// Whether the other one is being tried now.
-    trying: bool,
+    phase: Phase,
+    /// Looks that are left of the phase.
+    left: u32,
     now: Look,
     /// In this trial: of what is kept, and of the other.
     sums: [Look; 2],
-    /// Looks that are left of the trial, or until the next one.
-    left: u32,
     hold: u32,
-    in_trial: bool,
     /// What the last trial found for what is kept.
     usual: Look,
     /// Looks in a row that were far from that.
@@ -84,12 +99,11 @@ impl Default for Pacer {
     fn default() -> Self {
         Self {
             kept: Pace::Sleep,
-            trying: false,
+            phase: Phase::Kept,
+            left: LOOKS,
             now: Look::default(),
             sums: [Look::default(); 2],
-            left: 2 * LOOKS,
             hold: HOLD_MIN,
-            in_trial: true,
             usual: Look::default(),
             unusual: 0,
             since: None,
@@ -100,9 +114,9 @@ impl Default for Pacer {
 impl Pacer {
     /// How to wait now.
     pub(crate) fn pace(&self) -> Pace {
-        match self.trying {
-            true => self.kept.other(),
-            false => self.kept,
+        match self.phase {
+            Phase::Hold | Phase::Kept => self.kept,
+            Phase::Settle | Phase::Other => self.kept.other(),
         }
     }
 
@@ -135,34 +149,48 @@ impl Pacer {
 
     fn look(&mut self, look: Look) {
         self.left = self.left.saturating_sub(1);
-        if self.in_trial {
-            self.sums[usize::from(self.trying)].add(look);
-            let [kept, other] = self.sums;
-            let hopeless = self.trying && !other.within(150, kept);
-            if self.left == 0 || hopeless {
-                self.judge();
-            } else {
-                self.trying = !self.trying;
+        let over = self.left == 0;
+        match self.phase {
+            Phase::Hold => {
+                // Other works than before, or another machine: what the last trial found holds no more.
+                let far = !look.within(140, self.usual) || !self.usual.within(140, look);
+                self.unusual = if far { self.unusual + 1 } else { 0 };
+                let changed = self.unusual >= CHANGED;
+                if changed {
+                    self.hold = HOLD_MIN;
+                }
+                if changed || over {
+                    self.sums = [Look::default(); 2];
+                    self.enter(Phase::Kept, LOOKS);
+                }
             }
-            return;
-        }
-        // Other works than before, or another machine: what the last trial found holds no more.
-        let far = !look.within(140, self.usual) || !self.usual.within(140, look);
-        self.unusual = if far { self.unusual + 1 } else { 0 };
-        let changed = self.unusual >= CHANGED;
-        if changed {
-            self.hold = HOLD_MIN;
-        }
-        if changed || self.left == 0 {
-            self.begin_trial();
+            Phase::Kept => {
+                self.sums[0].add(look);
+                if over {
+                    let settle = match self.kept.other() {
+                        Pace::Spin => SETTLE_SPIN,
+                        Pace::Sleep => SETTLE_SLEEP,
+                    };
+                    self.enter(Phase::Settle, settle);
+                }
+            }
+            Phase::Settle => {
+                if over {
+                    self.enter(Phase::Other, LOOKS);
+                }
+            }
+            Phase::Other => {
+                self.sums[1].add(look);
+                let hopeless = !self.sums[1].within(150, self.sums[0]);
+                if over || hopeless {
+                    self.judge();
+                }
+            }
         }
     }
 
-    fn begin_trial(&mut self) {
-        self.in_trial = true;
-        self.sums = [Look::default(); 2];
-        self.left = 2 * LOOKS;
-        self.unusual = 0;
+    fn enter(&mut self, phase: Phase, looks: u32) {
+        (self.phase, self.left) = (phase, looks);
     }
 
     fn judge(&mut self) {
@@ -179,9 +207,8 @@ impl Pacer {
         } else {
             self.hold = (2 * self.hold).min(HOLD_MAX);
         }
-        self.left = self.hold;
-        self.in_trial = false;
-        self.trying = false;
+        self.unusual = 0;
+        self.enter(Phase::Hold, self.hold);
     }
 }
 
@@ -247,6 +274,6 @@ mod tests {
             pacer.end(now, works + 1);
             now = now + Duration::from_secs(1);
         }
-        assert_eq!(pacer.left, 2 * LOOKS, "no look was long enough");
+        assert_eq!(pacer.left, LOOKS, "no look was long enough");
     }
 }
