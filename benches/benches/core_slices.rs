@@ -22,9 +22,7 @@ use polyrail_core::report::Status;
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::{
-    BatchId, DeviceId, Epoch, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef,
-};
+use polyrail_core::units::{DeviceId, Epoch, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef};
 use polyrail_core::work::{Completion, LaneFact, LaneLimits, Op, Outcome, Place, PostBatch, Stop};
 
 /// Slices that are measured.
@@ -164,7 +162,7 @@ impl Fleet {
     }
 
     fn submit(&mut self) {
-        let batch = self.core.open_batch(self.tag).unwrap_or(BatchId::default());
+        let batch = self.core.open_batch(self.tag).unwrap_or_default();
         let request = Request {
             tag: self.tag,
             plan: PLAN,

@@ -210,7 +210,7 @@ mod tests {
             bytes[..seen].copy_from_slice(&noise[..seen]);
             bytes[0] %= 4;
             // Noise would hardly ever leave what is reserved alone.
-            if noise.len() % 2 == 0 {
+            if noise.len().is_multiple_of(2) {
                 bytes[36..].fill(0);
             }
             let short = *bytes.first_chunk::<ANSWER_BYTES>().unwrap();
