@@ -47,6 +47,8 @@ pub struct Batch {
 pub(crate) struct Shared {
     /// Its row with its worker.
     pub(crate) row: RowId,
+    /// When it was.
+    pub(crate) submitted: Instant,
     state: Mutex<State>,
     done: Condvar,
     /// The local segments of its requests, in order: what unregistering looks at.
@@ -67,6 +69,8 @@ struct State {
     followers: Followers,
     /// Sent when it has ended well.
     notification: Option<Outgoing>,
+    /// Threads that sleep until it has ended.
+    sleepers: u32,
 }
 
 const PENDING: Report = Report {
@@ -106,9 +110,11 @@ impl Shared {
             closed: false,
             followers: Followers::default(),
             notification: None,
+            sleepers: 0,
         };
         Self {
             row,
+            submitted: Instant::now(),
             state: Mutex::new(state),
             done: Condvar::new(),
             holds: Vec::new(),
@@ -171,6 +177,11 @@ impl Shared {
         }
     }
 
+    /// Whether it has not ended.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.state().status == Status::Pending
+    }
+
     /// Whether it has ended and nothing of it is open any more.
     pub(crate) fn is_over(&self) -> bool {
         self.state().is_over()
@@ -228,8 +239,11 @@ impl Shared {
             followers: std::mem::take(&mut state.followers),
             notification: state.notification.take(),
         };
+        let sleepers = state.sleepers;
         drop(state);
-        self.done.notify_all();
+        if sleepers > 0 {
+            self.done.notify_all();
+        }
         ended
     }
 }
@@ -303,10 +317,14 @@ impl Batch {
 
     /// How it stands. O(1), whatever its size.
     pub fn status(&self) -> BatchReport {
-        match self.shared.is_ours() {
-            true => self.shared.state().report(),
-            false => self.inherited_status(),
+        if !self.shared.is_ours() {
+            return self.inherited_status();
         }
+        let status = self.shared.state().report();
+        if status.status == Status::Pending {
+            self.post.look_after();
+        }
+        status
     }
 
     /// What a forked child can say. The lock may be held there for ever, by a thread that does not exist.
@@ -320,7 +338,7 @@ impl Batch {
         report
     }
 
-    /// Waits until all requests have ended.
+    /// Waits until all requests have ended. Meanwhile this thread does its worker's work, if nobody else does.
     pub fn wait(&self, timeout: Duration) -> Result<BatchReport, WaitError> {
         if !self.shared.is_ours() {
             return Err(WaitError::Forked);
@@ -352,25 +370,30 @@ impl Batch {
         is_so: impl Fn(&State) -> bool,
     ) -> Result<MutexGuard<'_, State>, MutexGuard<'_, State>> {
         let start = Instant::now();
+        if !timeout.is_zero() {
+            self.post.drive(&self.shared, start, timeout);
+        }
         let mut state = self.shared.state();
         while !is_so(&state) {
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Err(state);
             }
+            state.sleepers += 1;
             (state, _) = self
                 .shared
                 .done
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.sleepers -= 1;
         }
         Ok(state)
     }
 
     /// Calls `callback` once with how the batch ended: at once, on this thread, if it has ended; else when it
-    /// does, on the worker thread that moved it. There it must not block: every transfer of that worker waits
-    /// for it. It may use the engine, submit the next batch for instance, but not wait for one. If it panics
-    /// on the worker thread, that is logged, and nothing else happens.
+    /// does, on the thread that drives its worker, which is the worker's own or one that waits for another of
+    /// its batches. There it must not block: every transfer of that worker waits for it. It may use the engine, submit the next batch for instance, but not wait for one. If it panics
+    /// there, that is logged, and nothing else happens.
     ///
     /// Callbacks of one batch run in the order in which they were given.
     pub fn on_done(&self, callback: impl FnOnce(BatchReport) + Send + 'static) {
@@ -379,7 +402,9 @@ impl Batch {
         }
         let mut state = self.shared.state();
         if state.status == Status::Pending {
-            return state.followers.add(Box::new(callback));
+            state.followers.add(Box::new(callback));
+            drop(state);
+            return self.post.look_after();
         }
         let report = state.report();
         drop(state);
@@ -426,6 +451,7 @@ impl Future for Batch {
         let old = state.followers.set_waker(waker, context.waker());
         drop(state);
         drop(old);
+        self.post.look_after();
         Poll::Pending
     }
 }

@@ -14,7 +14,7 @@ use rustix::event::epoll;
 use crate::fabric::RAILS_MAX;
 
 /// One endpoint for each transport, by its number; `None`: that transport is not there.
-pub(crate) struct Endpoints {
+pub(crate) struct Joined {
     rows: Vec<Option<Box<dyn Endpoint>>>,
     /// The transport of each rail that was attached.
     rails: Vec<Option<TransportId>>,
@@ -24,9 +24,9 @@ pub(crate) struct Endpoints {
     refused: Vec<LaneReport>,
 }
 
-impl Endpoints {
+impl Joined {
     /// One endpoint over those of a worker's transports.
-    pub(crate) fn join(rows: Vec<Option<Box<dyn Endpoint>>>) -> io::Result<Self> {
+    pub(crate) fn new(rows: Vec<Option<Box<dyn Endpoint>>>) -> io::Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for endpoint in rows.iter().flatten() {
             let readable = epoll::EventFlags::IN;
@@ -55,7 +55,7 @@ impl Endpoints {
     }
 }
 
-impl Endpoint for Endpoints {
+impl Endpoint for Joined {
     fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
         for endpoint in self.all() {
             endpoint.attach_local(segment, region.clone());
@@ -71,6 +71,24 @@ impl Endpoint for Endpoints {
     fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
         for endpoint in self.all() {
             endpoint.attach_remote(segment, region.clone());
+        }
+    }
+
+    fn detach_remote(&mut self, segment: SegmentRef) {
+        for endpoint in self.all() {
+            endpoint.detach_remote(segment);
+        }
+    }
+
+    fn forget_rail(&mut self, rail: RailId) {
+        if let Some(endpoint) = self.of(rail) {
+            endpoint.forget_rail(rail);
+        }
+    }
+
+    fn announce(&mut self, spinning: bool) {
+        for endpoint in self.all() {
+            endpoint.announce(spinning);
         }
     }
 

@@ -25,7 +25,7 @@ use polyrail_record::{Header, Recorder};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region};
-use polyrail_transport::{RemoteRegion, SessionId};
+use polyrail_transport::{Endpoint, RemoteRegion, SessionId};
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
@@ -41,7 +41,7 @@ use crate::peers::{Numbers, Peer, Peers};
 use crate::reception::Reception;
 use crate::rows::NoRow;
 use crate::segments::{
-    LocalSegment, NoPlan, RemoteSegment, SCRATCH_NAME, Segment, SegmentId, Segments,
+    KnownPair, LocalSegment, NoPlan, SCRATCH_NAME, Segment, SegmentId, Segments,
 };
 use crate::stats::{Failovers, Stats};
 use crate::transports::{Catalog, Plugin, TransportStatus, Transports};
@@ -102,6 +102,14 @@ pub struct Hooks {
     /// A folder in which the engine leaves a flight recording, made if it is not there: see
     /// [`Engine::recording`]. Its workers then call core one at a time.
     pub recording: Option<PathBuf>,
+    /// Puts something in the place of each worker's transport, or around it.
+    pub endpoints: Option<Arc<dyn Endpoints>>,
+}
+
+/// Replaces what moves a worker's bytes: for measuring the engine without any transport, and for tests.
+pub trait Endpoints: Send + Sync {
+    /// What the worker uses instead of `endpoint`. Completions are stamped by `clock`.
+    fn replace(&self, endpoint: Box<dyn Endpoint>, clock: Clock) -> Box<dyn Endpoint>;
 }
 
 /// An engine. Clones are handles of the same one; the last one dropped shuts it down.
@@ -248,7 +256,10 @@ impl Engine {
                     let start = Start {
                         config: core,
                         fabric: fabric.clone(),
-                        endpoint,
+                        endpoint: match &hooks.endpoints {
+                            Some(endpoints) => endpoints.replace(endpoint, clock),
+                            None => endpoint,
+                        },
                         plane: plane.clone(),
                         clock,
                         peers: peers.clone(),
@@ -496,6 +507,9 @@ impl Engine {
     }
 
     /// Submits requests as one batch, all or nothing. O(1) in their lengths.
+    ///
+    /// A program that has waited for each batch right after it submitted it is expected to do so again, because
+    /// then it drives the batch itself. Should it not, nor look at the batch, that begins up to 4 ms later.
     pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
         self.submit_batch(requests, None)
     }
@@ -607,17 +621,15 @@ impl Engine {
                 limit: REQUESTS_MAX,
             });
         }
-        let submissions = self.check_requests(requests)?;
-        let worker = inner.next_worker.fetch_add(1, Relaxed) % inner.posts.len();
-        let post = &inner.posts[worker];
+        let (submissions, held) = self.prepare(requests)?;
+        let post = &inner.posts[self.choose_worker()];
         if !post.reserve(requests.len()) {
+            release(&held);
             return Err(SubmitError::Full);
         }
-        let held = self
-            .hold(requests)
-            .inspect_err(|_| post.unreserve(requests.len()))?;
         // Taken only if there is a row for the batch; else they are let go.
         let mut held = Some(held);
+        let tells = notification.is_some();
         let make = |row| {
             let batch = BatchShared::new(row, held.take().unwrap_or_default());
             match notification {
@@ -626,7 +638,13 @@ impl Engine {
             }
         };
         match post.submit(&submissions, make) {
-            Ok(batch) => Ok(Batch::new(batch, post.clone())),
+            Ok(batch) => {
+                if tells {
+                    // Somebody on the other side waits for it, if nobody here does.
+                    post.look_after();
+                }
+                Ok(Batch::new(batch, post.clone()))
+            }
             Err(why) => {
                 post.unreserve(requests.len());
                 release(&held.unwrap_or_default());
@@ -951,34 +969,67 @@ impl Engine {
         self.inner.plane.maintain(peer.id, peer.ways());
     }
 
-    /// Checks every request and finds its plan.
-    fn check_requests(&self, requests: &[Request]) -> Result<Vec<Submission>, SubmitError> {
-        let mut known: Option<(SegmentId, SegmentId, Pair)> = None;
+    /// The worker that a batch goes to: that of the submitting thread, so that threads which wait for their
+    /// batches do not meet; if that one is at work, the next one that is not.
+    fn choose_worker(&self) -> usize {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static THREAD: usize = THREADS.fetch_add(1, Relaxed);
+        }
+        let posts = &self.inner.posts;
+        let home = THREAD.with(|thread| *thread);
+        let others = (home..home + posts.len()).map(|number| number % posts.len());
+        let idle = others.into_iter().find(|number| posts[*number].is_idle());
+        idle.unwrap_or_else(|| self.inner.next_worker.fetch_add(1, Relaxed) % posts.len())
+    }
+
+    /// Checks every request, finds its plan, and marks its local segment as in use.
+    fn prepare(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
+        loop {
+            match self.prepare_known(requests) {
+                Ok(prepared) => return prepared,
+                // Two segments that never met before; the next look knows them, unless one has gone meanwhile.
+                Err(index) => drop(self.pair(index, &requests[index])?),
+            }
+        }
+    }
+
+    /// The same, for segments that have a plan: looks once at what all threads share. `Err`: the first
+    /// request whose segments have none.
+    fn prepare_known(&self, requests: &[Request]) -> Result<Result<Prepared, SubmitError>, usize> {
+        let known = self.inner.segments.known();
+        let mut pair: Option<(SegmentId, SegmentId, KnownPair<'_>)> = None;
         let mut submissions = Vec::with_capacity(requests.len());
         for (index, request) in requests.iter().enumerate() {
-            let pair = match known.take() {
-                Some((local, remote, pair))
-                    if (local, remote) == (request.local, request.remote) =>
-                {
-                    pair
-                }
-                _ => self.pair(index, request)?,
+            let ids = (request.local, request.remote);
+            let found = match pair {
+                Some((local, remote, found)) if (local, remote) == ids => found,
+                _ => known.pair(ids).ok_or(index)?,
             };
-            pair.check(index, request)?;
+            if let Err(error) = check_request(found, index, request) {
+                return Ok(Err(error));
+            }
             submissions.push(Submission {
-                plan: pair.plan,
+                plan: found.plan,
                 op: request.op,
                 local_offset: request.local_offset,
                 remote_offset: request.remote_offset,
                 length: request.length,
             });
-            known = Some((request.local, request.remote, pair));
+            pair = Some((ids.0, ids.1, found));
         }
-        Ok(submissions)
+        // As large as needed at once: `collect` would have to guess.
+        let mut held = Vec::with_capacity(requests.len());
+        held.extend(
+            requests
+                .iter()
+                .filter_map(|request| known.hold(request.local)),
+        );
+        Ok(Ok((submissions, held)))
     }
 
-    /// The two segments of a request, and their plan.
-    fn pair(&self, index: usize, request: &Request) -> Result<Pair, SubmitError> {
+    /// The plan of a request's two segments, made if there is none.
+    fn pair(&self, index: usize, request: &Request) -> Result<PlanId, SubmitError> {
         let inner = &self.inner;
         let stale = |segment| match inner.segments.lost(segment) {
             Some(peer) => SubmitError::PeerLost {
@@ -988,27 +1039,21 @@ impl Engine {
             },
             None => SubmitError::Stale { index, segment },
         };
-        let local = inner
-            .segments
-            .local(request.local)
-            .ok_or_else(|| stale(request.local))?;
+        if inner.segments.local(request.local).is_none() {
+            return Err(stale(request.local));
+        }
         let remote = inner
             .segments
             .remote(request.remote)
             .ok_or_else(|| stale(request.remote))?;
         let ids = (request.local, request.remote);
-        let plan = inner
+        inner
             .segments
             .plan(ids, || self.make_plan(ids, remote.peer))
             .map_err(|why| match why {
                 NoPlan::Stale(segment) => stale(segment),
                 NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
-            })?;
-        Ok(Pair {
-            local,
-            remote,
-            plan,
-        })
+            })
     }
 
     fn make_plan(
@@ -1034,24 +1079,6 @@ impl Engine {
         self.tell_workers(|| Command::InstallPlan(id, Box::new(plan.clone())));
         Ok(id)
     }
-
-    /// Marks the local segments of requests as in use.
-    fn hold(&self, requests: &[Request]) -> Result<Vec<Arc<LocalSegment>>, SubmitError> {
-        let mut holds = Vec::with_capacity(requests.len());
-        for (index, request) in requests.iter().enumerate() {
-            match self.inner.segments.hold(request.local, 1) {
-                Some(segment) => holds.push(segment),
-                None => {
-                    release(&holds);
-                    return Err(SubmitError::Stale {
-                        index,
-                        segment: request.local,
-                    });
-                }
-            }
-        }
-        Ok(holds)
-    }
 }
 
 fn release(holds: &[Arc<LocalSegment>]) {
@@ -1060,57 +1087,52 @@ fn release(holds: &[Arc<LocalSegment>]) {
     }
 }
 
-/// Two segments that requests run between.
-struct Pair {
-    local: Arc<LocalSegment>,
-    remote: Arc<RemoteSegment>,
-    plan: PlanId,
-}
+/// What a submission needs: its requests as workers take them, and the local segments that they hold.
+type Prepared = (Vec<Submission>, Vec<Arc<LocalSegment>>);
 
-impl Pair {
-    fn check(&self, index: usize, request: &Request) -> Result<(), SubmitError> {
-        let Request {
-            op,
-            local,
-            local_offset,
-            remote,
-            remote_offset,
-            length,
-        } = *request;
-        if length == 0 {
-            return Err(SubmitError::Empty { index });
-        }
-        let access = self.remote.descriptor.access;
-        let allowed = match op {
-            Op::Write => access.allows_remote_write(),
-            Op::Read => access.allows_remote_read(),
-        };
-        if !allowed {
-            return Err(SubmitError::Forbidden {
+/// Whether a request may run between its segments.
+fn check_request(pair: KnownPair<'_>, index: usize, request: &Request) -> Result<(), SubmitError> {
+    let Request {
+        op,
+        local,
+        local_offset,
+        remote,
+        remote_offset,
+        length,
+    } = *request;
+    if length == 0 {
+        return Err(SubmitError::Empty { index });
+    }
+    let access = pair.remote.descriptor.access;
+    let allowed = match op {
+        Op::Write => access.allows_remote_write(),
+        Op::Read => access.allows_remote_read(),
+    };
+    if !allowed {
+        return Err(SubmitError::Forbidden {
+            index,
+            segment: remote,
+        });
+    }
+    let ranges = [
+        (local, local_offset, pair.local.region.bytes()),
+        (remote, remote_offset, pair.remote.descriptor.bytes),
+    ];
+    for (segment, offset, segment_bytes) in ranges {
+        if offset
+            .checked_add(length)
+            .is_none_or(|end| end > segment_bytes)
+        {
+            return Err(SubmitError::OutOfRange {
                 index,
-                segment: remote,
+                segment,
+                offset,
+                length,
+                segment_bytes,
             });
         }
-        let ranges = [
-            (local, local_offset, self.local.region.bytes()),
-            (remote, remote_offset, self.remote.descriptor.bytes),
-        ];
-        for (segment, offset, segment_bytes) in ranges {
-            if offset
-                .checked_add(length)
-                .is_none_or(|end| end > segment_bytes)
-            {
-                return Err(SubmitError::OutOfRange {
-                    index,
-                    segment,
-                    offset,
-                    length,
-                    segment_bytes,
-                });
-            }
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 impl Inner {

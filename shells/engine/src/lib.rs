@@ -43,10 +43,12 @@ mod known;
 mod leaving;
 mod listen;
 mod notification;
+mod pace;
 mod peers;
 mod queue;
 mod reception;
 mod rows;
+mod seat;
 mod segments;
 mod stats;
 mod transports;
@@ -71,7 +73,7 @@ pub use config::{
     SprayConfig, TransportConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
-pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
+pub use engine::{Calls, Endpoints, Engine, Hooks, RailStatus, Request};
 pub use error::{
     CallError, DeliveryError, EngineError, NotifyError, OpenError, ReceiveError, RegisterError,
     ReleaseError, SubmitError, WaitError,

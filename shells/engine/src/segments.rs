@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use polyrail_control::codec::SegmentDescriptor;
 use polyrail_core::units::{PeerId, PlanId, SegmentRef};
@@ -298,15 +298,49 @@ impl Segments {
         })
     }
 
-    /// Counts requests that use a local segment, if it still is there.
-    pub(crate) fn hold(&self, id: SegmentId, requests: u64) -> Option<Arc<LocalSegment>> {
-        self.read(|tables| match tables.segments.get(&id) {
-            Some(Segment::Local(local)) => {
-                local.requests.fetch_add(requests, AcqRel);
+    /// All that is known now. Nothing is registered or unregistered while the answer lives: keep it short.
+    pub(crate) fn known(&self) -> Known<'_> {
+        Known(self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Segments and plans, held as they are.
+pub(crate) struct Known<'a>(RwLockReadGuard<'a, Tables>);
+
+/// Two segments that have a plan.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownPair<'a> {
+    pub(crate) local: &'a LocalSegment,
+    pub(crate) remote: &'a RemoteSegment,
+    pub(crate) plan: PlanId,
+}
+
+impl Known<'_> {
+    /// A local and a remote segment, if both are there and have met before.
+    pub(crate) fn pair(&self, ids: (SegmentId, SegmentId)) -> Option<KnownPair<'_>> {
+        let Segment::Local(local) = self.0.segments.get(&ids.0)? else {
+            return None;
+        };
+        let Segment::Remote(remote) = self.0.segments.get(&ids.1)? else {
+            return None;
+        };
+        let plan = *self.0.plans.get(&ids)?;
+        Some(KnownPair {
+            local,
+            remote,
+            plan,
+        })
+    }
+
+    /// Counts a request that uses a local segment.
+    pub(crate) fn hold(&self, id: SegmentId) -> Option<Arc<LocalSegment>> {
+        match self.0.segments.get(&id)? {
+            Segment::Local(local) => {
+                local.requests.fetch_add(1, AcqRel);
                 Some(local.clone())
             }
-            Some(Segment::Remote(_)) | None => None,
-        })
+            Segment::Remote(_) => None,
+        }
     }
 }
 

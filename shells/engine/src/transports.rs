@@ -13,7 +13,7 @@ use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::RegionTable;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 
-use crate::endpoints::Endpoints;
+use crate::endpoints::Joined;
 use crate::engine::lock;
 
 /// A transport beside those that the engine has, preferred to them.
@@ -91,7 +91,7 @@ impl Transports {
         {
             return Ok(only);
         }
-        Ok(Box::new(Endpoints::join(rows)?))
+        Ok(Box::new(Joined::new(rows)?))
     }
 
     /// Hands an inbound lane to the transport that serves lanes of the control port.

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -25,15 +27,17 @@ use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::Region;
-use polyrail_transport::{Endpoint, Polled, RailAddress, RemoteRegion};
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use polyrail_transport::{Endpoint, Polled, RailAddress, RemoteRegion, timespec};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::leaving::Leaving;
+use crate::pace::{Pace, Pacer};
 use crate::peers::Peers;
 use crate::rows::{BatchRows, NoRow, RowId};
+use crate::seat::{NoSeat, Seat};
 use crate::stats::Failovers;
 use crate::transports::Catalog;
 
@@ -47,12 +51,23 @@ pub(crate) const PLANS_MAX: usize = 4_096;
 const ATTEMPTS_MAX: usize = 16_384;
 /// Submissions taken in one round.
 const TAKE_MAX: usize = 256;
-/// Rounds without anything to do before the worker sleeps are bounded by this time.
+/// Rounds without anything to do before the worker sleeps are bounded by this time, if it spins at all.
 const SPIN: Duration = Duration::from_micros(50);
 /// How often a worker looks whether it can let go of a lost peer.
 const FORGET_INTERVAL: Duration = Duration::from_millis(5);
 /// How long it waits for submissions that may name such a peer. Those that come later still end as failed.
 const FORGET_PATIENCE: Duration = Duration::from_secs(1);
+/// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
+const ASK: std::time::Duration = std::time::Duration::from_micros(50);
+/// How long a worker's thread leaves the work to those who wait, before it looks whether they still do.
+const LEASE_MIN: Duration = Duration::from_millis(1);
+/// The same, if they did whenever it looked: each look disturbs them. It bounds the delay of a batch that is
+/// submitted after many that were waited for, and is neither waited for nor looked at.
+const LEASE_TRUSTED_MAX: Duration = Duration::from_millis(4);
+/// The same, if somebody was at it whenever it looked; then nobody relies on the thread to look.
+const LEASE_MAX: Duration = Duration::from_millis(64);
+/// Who waits for a batch so soon after its submission had nothing else to do.
+const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
 /// How long a shutdown waits for what is in flight.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 
@@ -94,9 +109,34 @@ pub(crate) struct Post {
     batches: Mutex<BatchRows>,
     commands: Mutex<Vec<Command>>,
     has_commands: AtomicBool,
-    sleeping: AtomicBool,
-    wake: OwnedFd,
+    seat: Seat,
+    /// Who sleeps and has to be woken if something comes: one of [`NOBODY`], [`THREAD`], [`WAITER`]. Written by
+    /// whoever has the seat.
+    asleep: AtomicU8,
+    /// A waiter drives.
+    waiter_drives: AtomicBool,
+    /// The thread sleeps, and looks again within [`LEASE_TRUSTED_MAX`] by itself.
+    leased: AtomicBool,
+    /// When the thread looks again by itself, in nanoseconds of the engine's clock.
+    looks_at: AtomicU64,
+    /// Who submitted last waited at once.
+    trusted: AtomicBool,
+    /// Waiters that ask the thread for the seat.
+    asking: AtomicU32,
+    /// How often waiters have driven.
+    drives: AtomicU64,
+    /// Wakes the thread.
+    wake: Arc<OwnedFd>,
+    /// Wakes a waiter that drives.
+    wake_waiter: OwnedFd,
 }
+
+/// Somebody drives and is awake.
+const NOBODY: u8 = 0;
+/// The worker's thread sleeps, and the seat is free.
+const THREAD: u8 = 1;
+/// A waiter that drives sleeps.
+const WAITER: u8 = 2;
 
 /// One request on its way to its worker.
 #[derive(Clone, Copy, Debug)]
@@ -144,8 +184,16 @@ impl Post {
             batches: Mutex::default(),
             commands: Mutex::default(),
             has_commands: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            seat: Seat::default(),
+            asleep: AtomicU8::new(NOBODY),
+            waiter_drives: AtomicBool::new(false),
+            leased: AtomicBool::new(false),
+            looks_at: AtomicU64::new(u64::MAX),
+            trusted: AtomicBool::new(false),
+            asking: AtomicU32::new(0),
+            drives: AtomicU64::new(0),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into(),
+            wake_waiter: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
@@ -178,7 +226,12 @@ impl Post {
                 "the submission ring is smaller than the room"
             );
         }
-        self.rouse();
+        fence(SeqCst);
+        // Who submitted last waited at once, and then drives itself. Should it not, the thread notices soon.
+        let trusted = self.leased.load(Relaxed) && self.trusted.load(Relaxed);
+        if !trusted || self.asleep.load(Relaxed) == WAITER {
+            self.rouse();
+        }
         Ok(batch)
     }
 
@@ -191,7 +244,7 @@ impl Post {
     }
 
     /// Whether every request that room was taken for has been reported.
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.room.load(Acquire) == REQUESTS_MAX
     }
 
@@ -210,23 +263,112 @@ impl Post {
     }
 
     fn take_commands(&self) -> Vec<Command> {
-        if !self.has_commands.swap(false, AcqRel) {
+        if !self.has_commands.load(Relaxed) || !self.has_commands.swap(false, AcqRel) {
             return Vec::new();
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Wakes the worker if it sleeps or is about to.
+    /// Wakes whoever is to look at what has come, if they sleep or are about to.
     fn rouse(&self) {
         fence(SeqCst);
-        if self.sleeping.load(Relaxed) {
-            // Full means that it is awake already.
-            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let wake = match self.asleep.load(Relaxed) {
+            NOBODY => return,
+            WAITER => &self.wake_waiter,
+            _ => &*self.wake,
+        };
+        call(wake);
+    }
+
+    /// Drives the worker until a batch has ended or the time since `start` is up. Does nothing if somebody
+    /// else drives it; then that is who ends the batch.
+    pub(crate) fn drive(
+        &self,
+        batch: &BatchShared,
+        start: std::time::Instant,
+        timeout: std::time::Duration,
+    ) {
+        let at_once = start.saturating_duration_since(batch.submitted) <= AT_ONCE;
+        let mut asking = None;
+        let mut left = timeout;
+        while batch.is_pending() {
+            let mut rising = Rising::begin(self);
+            match self.seat.drive(|driven| driven.drive(batch, left)) {
+                Ok(rouse) => {
+                    self.trusted.store(at_once, Relaxed);
+                    rising.rouse = rouse;
+                    return;
+                }
+                Err(why) => {
+                    rising.rouse = false;
+                    left = timeout.saturating_sub(start.elapsed());
+                    let taken_for_long = self.waiter_drives.load(Relaxed) || start.elapsed() > ASK;
+                    if why == NoSeat::Gone || taken_for_long || left.is_zero() {
+                        return;
+                    }
+                }
+            }
+            asking.get_or_insert_with(|| Asking::begin(self));
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Whether there is work, and nobody drives.
+    fn is_left_alone(&self) -> bool {
+        self.asleep.load(Relaxed) == THREAD && !self.is_idle()
+    }
+
+    /// Somebody looks at a batch that has not ended, and does not wait for it.
+    pub(crate) fn look_after(&self) {
+        if self.leased.load(Relaxed) {
+            self.rouse();
         }
     }
 
     fn has_news(&self) -> bool {
         self.has_commands.load(Acquire) || !self.ring.is_empty()
+    }
+}
+
+/// Wakes whoever sleeps on a descriptor.
+fn call(wake: &OwnedFd) {
+    // Full means that it was called already.
+    let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+}
+
+/// A waiter leaves the seat: the thread is woken if there is work for it, or if the waiter panicked.
+struct Rising<'a> {
+    post: &'a Post,
+    rouse: bool,
+}
+
+impl<'a> Rising<'a> {
+    fn begin(post: &'a Post) -> Self {
+        Self { post, rouse: true }
+    }
+}
+
+impl Drop for Rising<'_> {
+    fn drop(&mut self) {
+        if self.rouse {
+            call(&self.post.wake);
+        }
+    }
+}
+
+/// A waiter that wants the seat.
+struct Asking<'a>(&'a Post);
+
+impl<'a> Asking<'a> {
+    fn begin(post: &'a Post) -> Self {
+        post.asking.fetch_add(1, Relaxed);
+        Self(post)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Relaxed);
     }
 }
 
@@ -261,20 +403,14 @@ impl Worker {
     pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Self> {
         let number = usize::from(start.config.worker);
         let post = posts[number].clone();
-        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let readable = epoll::EventFlags::IN;
-        epoll::add(&poller, &post.wake, epoll::EventData::new_u64(0), readable)?;
-        epoll::add(
-            &poller,
-            start.endpoint.fd(),
-            epoll::EventData::new_u64(1),
-            readable,
-        )?;
+        // A descriptor of its own: the thread tells the kernel about it while others use the endpoint.
+        let moved = start.endpoint.fd().try_clone_to_owned()?;
+        let bed = Bed::new(&post.wake, moved)?;
         let all = posts.to_vec();
         let own = post.clone();
         let thread = std::thread::Builder::new()
             .name(format!("polyrail-work-{number}"))
-            .spawn(move || work(start, &own, &all, &poller))?;
+            .spawn(move || work(start, &own, &all, bed))?;
         Ok(Self {
             post,
             thread: Some(thread),
@@ -287,7 +423,7 @@ fn boxed<T>(count: usize, row: impl Fn() -> T) -> Box<[T]> {
 }
 
 /// The thread: the tables, and the loop over them.
-fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
+fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     let mut plans = boxed(PLANS_MAX, || PlanRow::EMPTY);
     let mut peers = boxed(PEERS_MAX, || Peer::EMPTY);
     let mut lanes = boxed(RAILS_MAX, || Lane::EMPTY);
@@ -317,7 +453,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         faults,
         ..
     } = start;
-    Loop {
+    let mut driven = Loop {
         core,
         endpoint,
         plane,
@@ -329,8 +465,11 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         faults,
         post,
         posts,
-        poller,
-        polled: Polled::default(),
+        // Lanes are bounded, so that this is enough for four full ones; with more it grows once.
+        polled: Polled {
+            completions: Vec::with_capacity(4 * usize::from(polyrail_tcp::WORKS_MAX)),
+            lanes: Vec::new(),
+        },
         postings: PostBatch::default(),
         open: Vec::new(),
         held_back: None,
@@ -338,9 +477,125 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], poller: &OwnedFd) {
         leaving: Vec::new(),
         leaving_since: Instant::ZERO,
         leaving_at: Instant::ZERO,
+        pacer: Pacer::default(),
+        completed: 0,
+        moved: false,
+        looked: clock.now(),
         ending_at: None,
+    };
+    let published = post.seat.publish(&mut driven);
+    serve(post, bed, clock);
+    // Nobody drives it from here on, and what it borrows can go.
+    drop(published);
+}
+
+/// What the thread does with a loop that others may drive too.
+fn serve(post: &Post, mut bed: Bed, clock: Clock) {
+    let mut drives = 0;
+    let mut called = true;
+    let mut lease = LEASE_MIN;
+    loop {
+        let before = std::mem::replace(&mut drives, post.drives.load(Relaxed));
+        let leave_it =
+            !called && post.leased.load(Relaxed) && before != drives && !post.is_left_alone();
+        let turn = match leave_it {
+            true => Ok(Turn::Lease),
+            false => post.seat.drive(|driven| driven.run()),
+        };
+        called = match turn {
+            Ok(Turn::Over) | Err(NoSeat::Gone) => return,
+            Ok(Turn::Sleep(until)) => {
+                lease = LEASE_MIN;
+                bed.heed_endpoint(true);
+                bed.sleep(until.map(|at| at.since(clock.now())))
+            }
+            Ok(Turn::Lease) | Err(NoSeat::Taken) => {
+                // Whoever drives for long and then leaves is told apart from those who come again and again.
+                lease = match turn {
+                    _ if called => LEASE_MIN,
+                    Ok(_) => (lease + lease).min(LEASE_TRUSTED_MAX),
+                    Err(_) => (lease + lease).min(LEASE_MAX),
+                };
+                post.looks_at
+                    .store((clock.now() + lease).as_nanos(), Relaxed);
+                post.leased.store(lease <= LEASE_TRUSTED_MAX, Relaxed);
+                bed.heed_endpoint(false);
+                bed.sleep(Some(lease))
+            }
+        };
     }
-    .run();
+}
+
+/// How the thread's turn ended.
+enum Turn {
+    /// There is nothing to do until then, unless it is called or the endpoint moves.
+    Sleep(Option<Instant>),
+    /// Somebody who waits takes over.
+    Lease,
+    /// The worker has ended.
+    Over,
+}
+
+/// Something to sleep on: until somebody calls or the endpoint has something.
+struct Bed {
+    poller: OwnedFd,
+    moved: OwnedFd,
+    /// Whether the endpoint wakes.
+    heeds: bool,
+    call: Arc<OwnedFd>,
+}
+
+const CALLED: u64 = 0;
+const MOVED: u64 = 1;
+
+impl Bed {
+    fn new(call: &Arc<OwnedFd>, moved: OwnedFd) -> io::Result<Self> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let readable = epoll::EventFlags::IN;
+        epoll::add(&poller, call, epoll::EventData::new_u64(CALLED), readable)?;
+        epoll::add(&poller, &moved, epoll::EventData::new_u64(MOVED), readable)?;
+        Ok(Self {
+            poller,
+            moved,
+            heeds: true,
+            call: call.clone(),
+        })
+    }
+
+    /// Whether what the endpoint has is to end the sleep.
+    fn heed_endpoint(&mut self, heed: bool) {
+        if self.heeds == heed {
+            return;
+        }
+        let flags = match heed {
+            true => epoll::EventFlags::IN,
+            false => epoll::EventFlags::empty(),
+        };
+        let data = epoll::EventData::new_u64(MOVED);
+        match epoll::modify(&self.poller, &self.moved, data, flags) {
+            Ok(()) => self.heeds = heed,
+            Err(error) => log::error!("worker cannot choose what wakes it: {error}"),
+        }
+    }
+
+    /// Sleeps for so long at most. Whether somebody called.
+    fn sleep(&self, longest: Option<Duration>) -> bool {
+        let timeout = longest.map(timespec);
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
+        let called = match epoll::wait(&self.poller, &mut events, timeout.as_ref()) {
+            Ok((events, _)) => events.iter().any(|event| event.data.u64() == CALLED),
+            Err(rustix::io::Errno::INTR) => false,
+            Err(error) => {
+                log::error!("worker cannot sleep: {error}");
+                std::thread::yield_now();
+                false
+            }
+        };
+        if called {
+            let _ = rustix::io::read(self.call.as_fd(), &mut [0; 8]);
+        }
+        called
+    }
 }
 
 /// A batch that core knows, or knew.
@@ -364,7 +619,7 @@ enum Ending {
     ShutDown,
 }
 
-struct Loop<'a> {
+pub(crate) struct Loop<'a> {
     core: Recorded<'a>,
     endpoint: Box<dyn Endpoint>,
     plane: Plane,
@@ -376,7 +631,6 @@ struct Loop<'a> {
     faults: Option<Arc<Faults>>,
     post: &'a Post,
     posts: &'a [Arc<Post>],
-    poller: &'a OwnedFd,
     polled: Polled,
     postings: PostBatch,
     /// Batches by their row with the worker.
@@ -389,46 +643,158 @@ struct Loop<'a> {
     leaving: Vec<Arc<Leaving>>,
     leaving_since: Instant,
     leaving_at: Instant,
+    pacer: Pacer,
+    /// Works that were completed so far.
+    completed: u64,
+    /// The endpoint had something in the last round.
+    moved: bool,
+    /// When the last round looked. The endpoint's time runs one round behind, which it does not mind.
+    looked: Instant,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
 }
 
 impl Loop<'_> {
-    fn run(mut self) {
-        let mut idle_since: Option<Instant> = None;
+    /// Drives on the worker's thread, until there is nothing to do or somebody who waits asks for the seat.
+    fn run(&mut self) -> Turn {
+        let post = self.post;
+        post.asleep.store(NOBODY, Relaxed);
+        post.leased.store(false, Relaxed);
+        // Who submits either sees that, or is seen in the first round.
+        fence(SeqCst);
+        // A call for a waiter that was awake already: unheard, it would keep the endpoint's descriptor ready.
+        let _ = rustix::io::read(&post.wake_waiter, &mut [0; 8]);
+        let mut idle_since = None;
         loop {
-            let busy = self.round();
-            let now = self.clock.now();
-            if let Some(at) = self.ending_at
-                && (self.post.is_idle() || now >= at)
-            {
-                break;
-            }
-            if busy {
-                idle_since = None;
-                continue;
-            }
-            match idle_since {
-                Some(since) if now.since(since) >= SPIN => {
-                    self.sleep(now);
-                    idle_since = None;
+            let (busy, now) = self.round();
+            if let Some(at) = self.ending_at {
+                if post.is_idle() || now >= at {
+                    return Turn::Over;
                 }
-                Some(_) => std::hint::spin_loop(),
-                None => idle_since = Some(now),
+            } else if post.asking.load(Relaxed) > 0 {
+                post.asleep.store(THREAD, Relaxed);
+                return Turn::Lease;
+            }
+            if !self.spins(now, busy, &mut idle_since) && self.may_sleep(THREAD) {
+                let until = self.due();
+                let looks_at = until.unwrap_or(Instant::MAX);
+                post.looks_at.store(looks_at.as_nanos(), Relaxed);
+                return Turn::Sleep(until);
             }
         }
     }
 
-    /// Hands in what is known, and does what comes of it. Whether there was anything.
-    fn round(&mut self) -> bool {
+    /// Drives on the thread of somebody who waits for a batch. Whether the worker's thread is needed then.
+    fn drive(&mut self, batch: &BatchShared, timeout: std::time::Duration) -> bool {
+        let post = self.post;
+        post.asleep.store(NOBODY, Relaxed);
+        post.waiter_drives.store(true, Relaxed);
+        post.drives.fetch_add(1, Relaxed);
+        let start = self.clock.now();
+        let until = start + Duration::from(timeout);
+        self.pacer.begin(start, self.completed);
+        self.endpoint.announce(self.pacer.pace() == Pace::Spin);
+        let mut idle_since = None;
+        loop {
+            let (busy, now) = self.round();
+            // A shutdown is the thread's business, because it ends with it.
+            if !batch.is_pending() || self.ending_at.is_some() {
+                break;
+            }
+            if now >= until {
+                break;
+            }
+            self.count(now);
+            if !self.spins(now, busy, &mut idle_since) && self.may_sleep(WAITER) {
+                let due = self.due().unwrap_or(Instant::MAX).min(until);
+                self.sleep_here(due.since(now));
+                post.asleep.store(NOBODY, Relaxed);
+                idle_since = None;
+            }
+        }
+        self.pacer.end(self.looked, self.completed);
+        post.waiter_drives.store(false, Relaxed);
+        let may_sleep = self.may_sleep(THREAD);
+        post.asleep.store(THREAD, Relaxed);
+        let due = self.due().unwrap_or(Instant::MAX).as_nanos();
+        !may_sleep
+            || self.ending_at.is_some()
+            || !post.is_idle()
+            || due < post.looks_at.load(Relaxed)
+    }
+
+    /// Lets the pacer look at what was done.
+    fn count(&mut self, now: Instant) {
+        let before = self.pacer.pace();
+        self.pacer.count(now, self.completed);
+        if self.pacer.pace() != before {
+            self.endpoint.announce(self.pacer.pace() == Pace::Spin);
+        }
+    }
+
+    /// Sleeps without leaving the seat.
+    fn sleep_here(&mut self, longest: Duration) {
+        let call = &self.post.wake_waiter;
+        match self.endpoint.sleep(call.as_fd(), Some(longest)) {
+            Ok(false) => {}
+            Ok(true) => {
+                let _ = rustix::io::read(call, &mut [0; 8]);
+            }
+            Err(error) => {
+                log::error!("a waiter cannot sleep: {error}");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Whether to look again instead of sleeping.
+    fn spins(&self, now: Instant, busy: bool, idle_since: &mut Option<Instant>) -> bool {
+        let spinning = self.pacer.pace() == Pace::Spin;
+        // What was posted just now is hardly there yet, and the sleep notices if it is.
+        let due = || self.endpoint.poll_timeout().is_some_and(|at| at <= now);
+        if busy && (self.moved || spinning || due()) {
+            *idle_since = None;
+            return true;
+        }
+        let since = *idle_since.get_or_insert(now);
+        std::hint::spin_loop();
+        spinning && now.since(since) < SPIN
+    }
+
+    /// Announces who is going to sleep. `false`: something came before that, and it is withdrawn.
+    fn may_sleep(&self, who: u8) -> bool {
+        self.post.asleep.store(who, Relaxed);
+        fence(SeqCst);
+        let may = !self.post.has_news();
+        if !may {
+            self.post.asleep.store(NOBODY, Relaxed);
+        }
+        may
+    }
+
+    /// When there is something to do by itself.
+    fn due(&mut self) -> Option<Instant> {
+        let core = self.core.poll_timeout().map(|(at, _)| at);
+        let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
+        [core, self.endpoint.poll_timeout(), self.ending_at, leaving]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Hands in what is known, and does what comes of it. Whether there was anything, and when that was.
+    fn round(&mut self) -> (bool, Instant) {
         let mut busy = self.commands();
         busy |= self.submissions();
         self.endings();
-        self.endpoint.poll(self.clock.now(), &mut self.polled);
+        self.endpoint.poll(self.looked, &mut self.polled);
         // Read after the poll, so that no completion is from the future.
         let now = self.clock.now();
-        busy |= !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
+        self.looked = now;
+        self.moved = !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
+        busy |= self.moved;
         self.core.handle_completions(now, &self.polled.completions);
+        self.completed += self.polled.completions.len() as u64;
         for report in &self.polled.lanes {
             self.core
                 .handle_lane(now, report.lane, report.epoch, report.fact);
@@ -437,7 +803,8 @@ impl Loop<'_> {
         self.polled.lanes.clear();
         self.core.handle_timeout(now);
         busy |= self.drain(now);
-        busy | self.forget_peers(now)
+        busy |= self.forget_peers(now);
+        (busy, now)
     }
 
     /// Lets go of lost peers that nothing is open with any more. Whether there were any.
@@ -634,6 +1001,9 @@ impl Loop<'_> {
 
     /// Takes submissions; what core has no row for stays in line.
     fn submissions(&mut self) -> bool {
+        if self.held_back.is_none() && self.post.ring.is_empty() {
+            return false;
+        }
         let now = self.clock.now();
         let mut busy = false;
         for _ in 0..TAKE_MAX {
@@ -747,6 +1117,9 @@ impl Loop<'_> {
     fn commands(&mut self) -> bool {
         let commands = self.post.take_commands();
         let busy = !commands.is_empty();
+        if !busy {
+            return false;
+        }
         let now = self.clock.now();
         for command in commands {
             self.command(now, command);
@@ -815,32 +1188,6 @@ impl Loop<'_> {
             self.core.cancel(now, id);
         }
     }
-
-    /// Sleeps until somebody has something for the worker, or a timer is due.
-    fn sleep(&mut self, now: Instant) {
-        self.post.sleeping.store(true, Relaxed);
-        fence(SeqCst);
-        if !self.post.has_news() {
-            let core = self.core.poll_timeout().map(|(at, _)| at);
-            let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
-            let until = [core, self.endpoint.poll_timeout(), self.ending_at, leaving]
-                .into_iter()
-                .flatten()
-                .min();
-            let timeout = until.map(|at| timespec(at.since(now)));
-            let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
-            if let Err(error) = epoll::wait(self.poller, &mut events, timeout.as_ref())
-                && error != rustix::io::Errno::INTR
-            {
-                log::error!("worker cannot sleep: {error}");
-                std::thread::yield_now();
-            }
-        }
-        self.post.sleeping.store(false, Relaxed);
-        let mut count = [0; 8];
-        // Empty unless somebody called.
-        let _ = rustix::io::read(self.post.wake.as_fd(), &mut count);
-    }
 }
 
 impl Drop for Loop<'_> {
@@ -853,13 +1200,5 @@ impl Drop for Loop<'_> {
             let ended = batch.abandon(open.map_or(0, |open| open.requests.len()));
             ended.tell(&self.plane);
         }
-    }
-}
-
-fn timespec(span: Duration) -> Timespec {
-    let nanos = span.as_nanos().min(3_600_000_000_000);
-    Timespec {
-        tv_sec: (nanos / 1_000_000_000) as _,
-        tv_nsec: (nanos % 1_000_000_000) as _,
     }
 }

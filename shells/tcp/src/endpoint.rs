@@ -1,28 +1,35 @@
 //! The initiator's half: lanes of one worker, and one epoll over them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration as CoreDuration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{Cause, Completion, LaneFact, PostBatch, Posted, Scope, Stop};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, timespec};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::SockRef;
 
 use crate::lane::{self, End, Lane, Locals};
+use crate::numbered::Numbered;
 use crate::opening::Opening;
 
 /// Lanes that one [`Endpoint::poll`] looks at. The kernel hands out ready ones in turn.
 const EVENTS_MAX: usize = 64;
+
+/// Polls in a row that look at one lane only.
+const UNASKED_MAX: u32 = 16;
+
+/// What epoll says for the descriptor of [`Endpoint::sleep`]. Epochs count from 1, so no lane's is so large.
+const CALL: u64 = u64::MAX;
 
 const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
@@ -34,12 +41,24 @@ pub(crate) struct TcpEndpoint {
     clock: Clock,
     epoll: OwnedFd,
     locals: Locals,
-    remotes: HashMap<SegmentRef, RemoteRegion>,
-    rails: HashMap<RailId, RailAddress>,
+    remotes: Numbered<SegmentRef, RemoteRegion>,
+    rails: Numbered<RailId, RailAddress>,
     /// Every lane that was ever opened, with its latest epoch.
-    lanes: HashMap<LaneId, Slot>,
+    lanes: Numbered<LaneId, Slot>,
     /// How many of them are [`State::Opening`].
     opening: usize,
+    /// How many lanes have works that are not completed.
+    posting: usize,
+    /// The lane that works were last posted on.
+    posted_last: LaneId,
+    /// Polls in a row that did not ask epoll.
+    unasked: u32,
+    /// What epoll said when it ended a sleep; the next poll starts with it.
+    ready: heapless::Vec<u64, EVENTS_MAX>,
+    /// The descriptor of whoever may end a sleep, as epoll knows it.
+    call: Option<RawFd>,
+    /// Whether whoever polls spins.
+    spinning: bool,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
 }
@@ -49,6 +68,8 @@ struct Slot {
     epoch: Epoch,
     /// What epoll was told to wait for.
     interest: EventFlags,
+    /// Whether works on it are not completed.
+    posting: bool,
     state: State,
 }
 
@@ -57,6 +78,15 @@ enum State {
     Open(Lane),
     /// Failed, broken, fenced or closed: there is no socket any more.
     Over,
+}
+
+impl Slot {
+    /// Notes whether works wait on it, in the number of lanes of which that is so.
+    fn count(&mut self, posting: &mut usize) {
+        let now = matches!(&self.state, State::Open(lane) if lane.is_posting());
+        *posting = *posting + usize::from(now) - usize::from(self.posting);
+        self.posting = now;
+    }
 }
 
 impl State {
@@ -82,11 +112,17 @@ impl TcpEndpoint {
         Ok(Self {
             clock,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            locals: HashMap::new(),
-            remotes: HashMap::new(),
-            rails: HashMap::new(),
-            lanes: HashMap::new(),
+            locals: Numbered::default(),
+            remotes: Numbered::default(),
+            rails: Numbered::default(),
+            lanes: Numbered::default(),
             opening: 0,
+            posting: 0,
+            posted_last: LaneId(0),
+            unasked: 0,
+            ready: heapless::Vec::new(),
+            call: None,
+            spinning: false,
             facts: VecDeque::new(),
         })
     }
@@ -102,6 +138,7 @@ impl TcpEndpoint {
         Ok(Slot {
             epoch,
             interest,
+            posting: false,
             state,
         })
     }
@@ -134,7 +171,7 @@ impl TcpEndpoint {
             },
             State::Open(open) => {
                 let mut at = None;
-                let ended = open.turn(&self.locals, |cookie, outcome| {
+                let ended = open.turn(&self.locals, self.spinning, |cookie, outcome| {
                     out.completions.push(Completion {
                         lane,
                         epoch,
@@ -160,6 +197,7 @@ impl TcpEndpoint {
         let Some(slot) = self.lanes.get_mut(&lane) else {
             return;
         };
+        slot.count(&mut self.posting);
         let interest = slot.state.interest();
         let Some(stream) = slot.state.stream().filter(|_| interest != slot.interest) else {
             return;
@@ -185,6 +223,39 @@ impl TcpEndpoint {
         }
         // Drops the socket, which takes it out of epoll.
         slot.state = State::Over;
+        slot.count(&mut self.posting);
+    }
+
+    /// Looks at the lane that most likely has something, and not at the others: `true` if that will do.
+    ///
+    /// While works wait on one lane only, its socket is asked itself, which saves asking epoll first. The
+    /// other lanes' turn comes every few polls, and before every sleep.
+    fn poll_last(&mut self, out: &mut Polled) -> bool {
+        let will_do = self.posting <= 1 && self.opening == 0 && self.unasked < UNASKED_MAX;
+        if !will_do {
+            self.unasked = 0;
+            return false;
+        }
+        self.unasked += 1;
+        let lane = self.posted_last;
+        let slot = self.lanes.get(&lane).filter(|slot| slot.posting);
+        if let Some(epoch) = slot.map(|slot| slot.epoch) {
+            self.turn(lane, epoch, out);
+        }
+        true
+    }
+
+    /// Asks epoll who is ready.
+    fn ask(&mut self, timeout: Option<&Timespec>) {
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut events, timeout) {
+            Ok((events, _)) => {
+                let tokens = events.iter().map(|event| event.data.u64());
+                self.ready.extend(tokens.take(EVENTS_MAX));
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => log::error!("tcp: epoll_wait: {error}"),
+        }
     }
 
     fn expire_openings(&mut self, now: Instant, out: &mut Polled) {
@@ -248,6 +319,7 @@ impl Endpoint for TcpEndpoint {
                 Slot {
                     epoch,
                     interest: EventFlags::empty(),
+                    posting: false,
                     state: State::Over,
                 }
             }
@@ -285,23 +357,19 @@ impl Endpoint for TcpEndpoint {
             posted.accepted += 1;
         }
         // What stands in the way shows again in the next poll, which can report it.
-        let _ = open.send(&self.locals);
+        let _ = open.send(&self.locals, self.spinning);
+        self.posted_last = batch.lane;
         self.rearm(batch.lane);
         posted
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {
         out.lanes.extend(self.facts.drain(..));
-        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
-        match epoll::wait(&self.epoll, &mut events, Some(&AT_ONCE)) {
-            Ok((events, _)) => {
-                for event in events {
-                    let token = event.data.u64();
-                    self.turn(LaneId(token as u32), Epoch((token >> 32) as u32), out);
-                }
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => log::error!("tcp: epoll_wait: {error}"),
+        if self.ready.is_empty() && !self.poll_last(out) {
+            self.ask(Some(&AT_ONCE));
+        }
+        for token in std::mem::take(&mut self.ready) {
+            self.turn(LaneId(token as u32), Epoch((token >> 32) as u32), out);
         }
         self.expire_openings(now, out);
     }
@@ -331,6 +399,22 @@ impl Endpoint for TcpEndpoint {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    fn announce(&mut self, spinning: bool) {
+        self.spinning = spinning;
+    }
+
+    fn sleep(&mut self, call: BorrowedFd<'_>, longest: Option<CoreDuration>) -> io::Result<bool> {
+        let number = call.as_raw_fd();
+        if self.call != Some(number) {
+            epoll::add(&self.epoll, call, EventData::new_u64(CALL), EventFlags::IN)?;
+            self.call = Some(number);
+        }
+        self.ask(longest.map(timespec).as_ref());
+        let called = self.ready.iter().position(|token| *token == CALL);
+        called.map(|place| self.ready.swap_remove(place));
+        Ok(called.is_some())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

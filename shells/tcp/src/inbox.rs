@@ -5,8 +5,12 @@ use std::net::TcpStream;
 
 use crate::sys::{self, Halt, Range};
 
-/// Small enough that few payload bytes take the detour through it, large enough for dozens of answers.
-const INBOX_BYTES: usize = 512;
+/// A small work fits into it with its header, so it takes one call.
+const INBOX_BYTES: usize = 8 << 10;
+
+/// What is received of what follows a payload: small enough that few bytes of the next payload take the
+/// detour through here, large enough for dozens of answers.
+const AFTER_BYTES: usize = 512;
 
 /// How much [`Inbox::discard`] throws away at a time.
 const DISCARD_BYTES: usize = 16 << 10;
@@ -58,6 +62,37 @@ impl Inbox {
         Ok(())
     }
 
+    /// Whether nothing waits to be understood.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Receives towards a header, and the payload that most likely follows it to where that belongs. Gives
+    /// the bytes of payload that came. Only for an empty inbox.
+    pub(crate) fn fill_ahead<const HEADER: usize>(
+        &mut self,
+        stream: &TcpStream,
+        range: Range<'_>,
+        budget: &mut usize,
+    ) -> Result<u32, Halt> {
+        if *budget == 0 {
+            return Err(Halt::WouldBlock);
+        }
+        let length = range.length.min(*budget as u32);
+        let after = if length == range.length {
+            AFTER_BYTES
+        } else {
+            0
+        };
+        let (before, rest) = self.bytes.split_at_mut(HEADER);
+        let range = Range { length, ..range };
+        let received = sys::receive(stream, before, range, &mut rest[..after])?;
+        *budget = self::rest(*budget, HEADER + length as usize + after, received);
+        let payload = received.saturating_sub(HEADER).min(length as usize);
+        (self.start, self.end) = (0, received - payload);
+        Ok(payload as u32)
+    }
+
     /// Moves payload to where it belongs. Gives the bytes moved, at least 1.
     pub(crate) fn payload(
         &mut self,
@@ -78,8 +113,13 @@ impl Inbox {
         // What follows a payload that is received whole is the next header.
         let length = range.length.min(*budget as u32);
         let whole = length == range.length;
-        let after = if whole { INBOX_BYTES } else { 0 };
-        let received = sys::receive(stream, Range { length, ..range }, &mut self.bytes[..after])?;
+        let after = if whole { AFTER_BYTES } else { 0 };
+        let received = sys::receive(
+            stream,
+            &mut [],
+            Range { length, ..range },
+            &mut self.bytes[..after],
+        )?;
         *budget = rest(*budget, length as usize + after, received);
         let here = received.min(length as usize);
         (self.start, self.end) = (0, received - here);

@@ -1,6 +1,6 @@
 //! An open lane, seen from the initiator.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -14,12 +14,13 @@ use rustix::event::epoll::EventFlags;
 
 use crate::TURN_BYTES;
 use crate::inbox::Inbox;
+use crate::numbered::Numbered;
 use crate::opening::Opening;
 use crate::sys::{self, Halt, MESSAGES_MAX, Message, Range};
 use crate::wire::{ANSWER_BYTES, Answer, REQUEST_BYTES, Request, Status};
 
 /// The initiator's segments.
-pub(crate) type Locals = HashMap<SegmentRef, Arc<Region>>;
+pub(crate) type Locals = Numbered<SegmentRef, Arc<Region>>;
 
 /// Why a lane can go on no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +74,8 @@ pub(crate) struct Lane {
     sequence: u32,
     /// Set while the payload that answers the first work arrives: the bytes that did.
     reading: Option<u32>,
+    /// Payload of the first work that arrived together with its answer, which is still in the inbox.
+    ahead: u32,
 }
 
 impl Lane {
@@ -88,6 +91,7 @@ impl Lane {
             sent_bytes: 0,
             sequence: 0,
             reading: None,
+            ahead: 0,
         }
     }
 
@@ -98,6 +102,11 @@ impl Lane {
     /// Whether another work may be taken.
     pub(crate) fn has_room(&self) -> bool {
         self.posted.len() < self.limits.works_max.into()
+    }
+
+    /// Whether works were taken that are not completed.
+    pub(crate) fn is_posting(&self) -> bool {
+        !self.posted.is_empty()
     }
 
     /// Takes a work that was checked.
@@ -114,8 +123,8 @@ impl Lane {
         }
     }
 
-    /// Hands works to the socket with one call. Gives the bytes it took.
-    pub(crate) fn send(&mut self, locals: &Locals) -> Result<usize, Halt> {
+    /// Hands works to the socket with one call, and says whether this side spins. Gives the bytes it took.
+    pub(crate) fn send(&mut self, locals: &Locals, spinning: bool) -> Result<usize, Halt> {
         let mut messages = heapless::Vec::<Message<'_, REQUEST_BYTES>, MESSAGES_MAX>::new();
         for (index, posted) in self.posted.iter().enumerate().skip(self.unsent) {
             let Posted { work, key } = posted;
@@ -133,6 +142,7 @@ impl Lane {
             };
             let request = Request {
                 op: work.op,
+                spinning,
                 length: work.length,
                 sequence: self.sequence.wrapping_add(index as u32),
                 key: *key,
@@ -163,12 +173,13 @@ impl Lane {
     pub(crate) fn turn(
         &mut self,
         locals: &Locals,
+        spinning: bool,
         mut done: impl FnMut(u64, Outcome),
     ) -> Result<(), End> {
         self.receive(locals, &mut done)?;
         let mut sent = 0;
         while self.unsent < self.posted.len() && sent < TURN_BYTES {
-            match self.send(locals) {
+            match self.send(locals, spinning) {
                 Ok(bytes) => sent += bytes,
                 Err(Halt::WouldBlock) => break,
                 Err(halt) => {
@@ -191,7 +202,7 @@ impl Lane {
                         self.handle_answer(&header, done)?;
                         None
                     }
-                    None => self.inbox.fill(&self.stream, &mut budget).err(),
+                    None => self.fill(locals, &mut budget).err(),
                 },
             };
             match halted {
@@ -200,6 +211,27 @@ impl Lane {
                 Some(halt) => return Err(halt.into()),
             }
         }
+    }
+
+    /// Receives towards the next answer. If that is to a read, its payload is received with it, straight to
+    /// where it belongs: what else could come is refused afterwards, and only that work's own destination was
+    /// written, which is nobody's before its completion.
+    fn fill(&mut self, locals: &Locals, budget: &mut usize) -> Result<(), Halt> {
+        let first = self.posted.front().filter(|_| self.unsent > 0);
+        let read = first.filter(|posted| posted.work.op == Op::Read && self.inbox.is_empty());
+        let Some(Posted { work, .. }) = read else {
+            return self.inbox.fill(&self.stream, budget);
+        };
+        let range = Range {
+            region: locals.get(&work.local.segment).ok_or(Halt::Memory)?,
+            offset: work.local.offset,
+            length: work.length,
+        };
+        let stream = &self.stream;
+        self.ahead = self
+            .inbox
+            .fill_ahead::<ANSWER_BYTES>(stream, range, budget)?;
+        Ok(())
     }
 
     /// Receives payload of the first work, a read of which `arrived` bytes are there.
@@ -248,7 +280,8 @@ impl Lane {
             }
             Status::Done if self.unsent > 0 => {
                 match work.op {
-                    Op::Read => self.reading = Some(0),
+                    Op::Read if self.ahead == work.length => self.finish(Outcome::Success, done),
+                    Op::Read => self.reading = Some(std::mem::take(&mut self.ahead)),
                     Op::Write => self.finish(Outcome::Success, done),
                 }
                 Ok(())
@@ -270,6 +303,7 @@ impl Lane {
         self.unsent = self.unsent.saturating_sub(1);
         self.sequence = self.sequence.wrapping_add(1);
         self.reading = None;
+        self.ahead = 0;
     }
 }
 

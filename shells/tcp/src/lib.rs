@@ -9,13 +9,14 @@
 //! connection and then answers a fence, the last receive on its behalf has returned.
 //!
 //! **Invariant:** lengths from a peer are limits before they are sizes. No peer makes this crate allocate
-//! more than [`WORKS_MAX`] answers and half a kilobyte of received bytes per lane.
+//! more than [`WORKS_MAX`] answers and eight kilobytes of received bytes per lane.
 //!
 //! [`Transport::endpoint`]: polyrail_transport::Transport::endpoint
 
 mod endpoint;
 mod inbox;
 mod lane;
+mod numbered;
 mod opening;
 mod serve;
 mod server;

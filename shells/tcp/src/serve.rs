@@ -74,6 +74,8 @@ pub(crate) struct Served {
     /// A work was refused. What still comes is thrown away until the initiator hangs up, because closing
     /// first could overtake the answer.
     refused: bool,
+    /// The initiator spins, says its last request.
+    spinning: bool,
 }
 
 impl Served {
@@ -87,6 +89,7 @@ impl Served {
             sent_bytes: 0,
             received: 0,
             refused: false,
+            spinning: false,
         }
     }
 
@@ -94,6 +97,11 @@ impl Served {
     pub(crate) fn delivered(&self) -> u32 {
         let read = self.outgoing.iter().find(|o| o.source.is_some());
         read.map_or(self.received, |read| read.answer.sequence)
+    }
+
+    /// Whether its initiator spins while it waits, so that more is to be expected soon.
+    pub(crate) fn is_spinning(&self) -> bool {
+        self.spinning
     }
 
     /// What to wait for.
@@ -147,6 +155,7 @@ impl Served {
     }
 
     fn handle_request(&mut self, request: Request, regions: &dyn RegionTable) -> Result<(), End> {
+        self.spinning = request.spinning;
         let bad = |name, value: u32| {
             let value = value.into();
             Err(End::Protocol(BadField { name, value }))

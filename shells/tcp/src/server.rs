@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use polyrail_control::codec::{self, Frame, Greeting, Purpose, Refusal};
 use polyrail_core::transport::Capabilities;
@@ -16,13 +17,22 @@ use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::RegionTable;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::endpoint::{TcpEndpoint, abort};
+use crate::numbered::Numbered;
 use crate::serve::{End, Served};
 use crate::{LANES_PER_SESSION_MAX, WORK_BYTES_MAX, WORKS_MAX};
 
 const EVENTS_MAX: usize = 64;
+
+/// How long the thread looks again for an initiator that spins.
+const SPIN: Duration = Duration::from_micros(50);
+
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// The token of the descriptor that says that a command has come. Lanes count from 1.
 const WAKE: u64 = 0;
@@ -180,6 +190,26 @@ struct Inbound {
     served: Served,
 }
 
+/// Looks again for a while before it sleeps, if an initiator does.
+#[derive(Default)]
+struct Spin {
+    /// When it last was one of those that something moved for; none, if it was not.
+    since: Option<Instant>,
+}
+
+impl Spin {
+    fn moved(&mut self, spinning: bool) {
+        self.since = spinning.then(Instant::now);
+    }
+
+    fn goes_on(&mut self) -> bool {
+        if self.since.is_some_and(|since| since.elapsed() >= SPIN) {
+            self.since = None;
+        }
+        self.since.is_some()
+    }
+}
+
 /// The service thread.
 struct Service {
     regions: Arc<dyn RegionTable>,
@@ -187,7 +217,7 @@ struct Service {
     wake: Arc<OwnedFd>,
     commands: Receiver<Command>,
     records: HashMap<SessionId, HashMap<LaneId, Record>>,
-    inbound: HashMap<u64, Inbound>,
+    inbound: Numbered<u64, Inbound>,
     token_last: u64,
 }
 
@@ -203,7 +233,7 @@ impl Service {
             wake: Arc::clone(&wake),
             commands,
             records: HashMap::new(),
-            inbound: HashMap::new(),
+            inbound: Numbered::default(),
             token_last: WAKE,
         };
         let thread = thread::Builder::new()
@@ -218,8 +248,10 @@ impl Service {
 
     fn run(mut self) {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let mut spin = Spin::default();
         loop {
-            let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut events, None) {
+            let timeout = spin.goes_on().then_some(&AT_ONCE);
+            let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut events, timeout) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => &[],
                 Err(error) => {
@@ -232,7 +264,11 @@ impl Service {
                     WAKE => {
                         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
                     }
-                    token => self.turn(token),
+                    token => {
+                        self.turn(token);
+                        let served = self.inbound.get(&token);
+                        spin.moved(served.is_some_and(|inbound| inbound.served.is_spinning()));
+                    }
                 }
                 // A fence waits for one lane's turn, not for everybody's.
                 if !self.handle_commands() {

@@ -123,10 +123,11 @@ pub(crate) fn send<const HEADER: usize>(
     answer(sent)
 }
 
-/// Receives into memory, and what comes after `range` is full into `rest`. Gives the bytes received, of both
-/// together.
+/// Receives into `before`, then into memory, and what comes after `range` is full into `rest`. Gives the bytes
+/// received, of all together.
 pub(crate) fn receive(
     stream: &TcpStream,
+    before: &mut [u8],
     range: Range<'_>,
     rest: &mut [u8],
 ) -> Result<usize, Halt> {
@@ -137,6 +138,10 @@ pub(crate) fn receive(
         .ok_or(Halt::Memory)?;
     let mut slots = [
         libc::iovec {
+            iov_base: before.as_mut_ptr().cast(),
+            iov_len: before.len(),
+        },
+        libc::iovec {
             iov_base: target.cast(),
             iov_len: length,
         },
@@ -146,8 +151,8 @@ pub(crate) fn receive(
         },
     ];
     let mut call = header_of(&mut slots);
-    // SAFETY: the first slot was checked by `Entered::pointer` and `entered` lives until after the call; the
-    // second is an exclusive borrow.
+    // SAFETY: the middle slot was checked by `Entered::pointer` and `entered` lives until after the call; the
+    // others are exclusive borrows.
     let received = unsafe { libc::recvmsg(stream.as_raw_fd(), &mut call, libc::MSG_DONTWAIT) };
     drop(entered);
     match answer(received)? {

@@ -1117,6 +1117,7 @@ fn a_hostile_initiator_ends_its_own_lane_only() {
     let (target, remote, mut initiator) = pair(1 << 20);
     let good = Request {
         op: Op::Write,
+        spinning: false,
         length: 1000,
         sequence: 0,
         key: remote.key(),
@@ -1174,6 +1175,7 @@ fn an_initiator_that_takes_no_answers_holds_up_only_itself() {
     for sequence in 0..200_000 {
         let read = Request {
             op: Op::Read,
+            spinning: false,
             length: BYTES as u32,
             sequence,
             key: remote.key(),
@@ -1202,6 +1204,7 @@ fn refusals_are_answered_before_the_connection_ends() {
     let mut stream = play_initiator(&target, lane(100));
     let bad = Request {
         op: Op::Write,
+        spinning: false,
         length: 1 << 20,
         sequence: 0,
         key: RegionKey([0; 16]),

@@ -7,6 +7,7 @@ mod spoil;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -447,6 +448,14 @@ impl Endpoint for FaultProxy {
             lane.poll_timeout(faults.rate().is_some(), &self.clock)
         });
         lanes.chain(self.inner.poll_timeout()).min()
+    }
+
+    fn announce(&mut self, spinning: bool) {
+        self.inner.announce(spinning);
+    }
+
+    fn sleep(&mut self, call: BorrowedFd<'_>, longest: Option<Duration>) -> io::Result<bool> {
+        self.inner.sleep(call, longest)
     }
 }
 

@@ -17,10 +17,11 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch, Posted, Scope};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::clock::Clock;
 use crate::memory::{Region, RegionKey};
@@ -127,6 +128,39 @@ pub trait Endpoint: Send {
     /// When [`Self::poll`] has something to do although the descriptor says nothing.
     fn poll_timeout(&self) -> Option<Instant> {
         None
+    }
+
+    /// Says whether whoever drives this endpoint spins now while it waits. A transport may tell the peer,
+    /// so that both do the same.
+    fn announce(&mut self, spinning: bool) {
+        let _ = spinning;
+    }
+
+    /// Sleeps until [`Self::fd`] or `call` polls readable, so long at most. Whether `call` does. It may wake
+    /// too early.
+    ///
+    /// One that sleeps on its own descriptors spares a detour, and the kernel wakes it more directly.
+    fn sleep(&mut self, call: BorrowedFd<'_>, longest: Option<Duration>) -> io::Result<bool> {
+        sleep(self.fd(), call, longest)
+    }
+}
+
+/// Sleeps until one of two descriptors polls readable, so long at most. Whether `call` does.
+fn sleep(fd: BorrowedFd<'_>, call: BorrowedFd<'_>, longest: Option<Duration>) -> io::Result<bool> {
+    let mut waits = [fd, call].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match rustix::event::poll(&mut waits, longest.map(timespec).as_ref()) {
+        Ok(_) => Ok(waits[1].revents().contains(PollFlags::IN)),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A span as the kernel takes it, an hour at most.
+pub fn timespec(span: Duration) -> Timespec {
+    let nanos = span.as_nanos().min(3_600_000_000_000);
+    Timespec {
+        tv_sec: (nanos / 1_000_000_000) as _,
+        tv_nsec: (nanos % 1_000_000_000) as _,
     }
 }
 

@@ -11,6 +11,7 @@ mod recording;
 mod registration;
 mod restart;
 mod room;
+mod seat;
 mod shutdown;
 mod silence;
 mod strangers;

@@ -1,0 +1,124 @@
+//! polyrail itself, as the others are measured.
+
+use std::io;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use polyrail::{Access, Config, Engine, Request, SegmentId, Status};
+
+use crate::cell::{BUFFER_BYTES, Cell, Op};
+use crate::child::{self, Child};
+use crate::measure::Initiator;
+use crate::memory::Buffer;
+
+/// Longer than any batch takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Rails between the two ends.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Shape {
+    /// Loopback rails, one lane each.
+    #[arg(long, default_value_t = 1)]
+    rails: u8,
+}
+
+impl Shape {
+    fn config(self, name: &str) -> Config {
+        let rails = (1..=self.rails).map(|host| [127, 0, 0, host].into());
+        Config {
+            rails: rails.collect(),
+            ..Config::named(name)
+        }
+    }
+}
+
+fn other(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+/// Registers a buffer with an engine.
+fn register(engine: &Engine, buffer: &Buffer, access: Access) -> io::Result<SegmentId> {
+    let base = NonNull::new(buffer.base()).ok_or_else(|| other("no memory"))?;
+    // SAFETY: callers keep the buffer until the engine has ended.
+    unsafe { engine.register("mem", base, BUFFER_BYTES as u64, access) }.map_err(other)
+}
+
+/// Serves the memory until the input ends.
+pub(crate) fn serve(shape: Shape) -> io::Result<()> {
+    let buffer = Buffer::new(2)?;
+    let config = Config {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        ..shape.config("target")
+    };
+    let engine = Engine::new(config).map_err(other)?;
+    register(&engine, &buffer, Access::RemoteReadWrite)?;
+    let address = engine.listening().ok_or_else(|| other("not listening"))?;
+    child::say_address(address)?;
+    child::wait_for_end()?;
+    engine.shutdown();
+    Ok(())
+}
+
+/// An engine with a target in another process. Declared in the order in which they may go.
+pub(crate) struct Polyrail {
+    engine: Engine,
+    local: SegmentId,
+    remote: SegmentId,
+    requests: Vec<Request>,
+    target: Child,
+    _buffer: Buffer,
+}
+
+impl Polyrail {
+    /// Starts both.
+    pub(crate) fn start(shape: Shape) -> io::Result<Self> {
+        let rails = format!("--rails={}", shape.rails);
+        let target = Child::start(&["target".into(), "polyrail".into(), rails])?;
+        let buffer = Buffer::new(1)?;
+        let engine = Engine::new(shape.config("initiator")).map_err(other)?;
+        let local = register(&engine, &buffer, Access::Local)?;
+        let remote = engine.open_segment(&format!("{}/mem", target.address));
+        Ok(Self {
+            local,
+            remote: remote.map_err(other)?,
+            engine,
+            requests: Vec::new(),
+            target,
+            _buffer: buffer,
+        })
+    }
+}
+
+impl Initiator for Polyrail {
+    fn once(&mut self, cell: Cell) -> io::Result<()> {
+        self.requests.clear();
+        self.requests.extend((0..cell.batch).map(|index| Request {
+            op: match cell.op {
+                Op::Write => polyrail::Op::Write,
+                Op::Read => polyrail::Op::Read,
+            },
+            local: self.local,
+            local_offset: cell.offset(index) as u64,
+            remote: self.remote,
+            remote_offset: cell.offset(index) as u64,
+            length: cell.block as u64,
+        }));
+        let batch = self.engine.submit(&self.requests).map_err(other)?;
+        let ended = batch.wait(PATIENCE).map_err(other)?;
+        match ended.status {
+            Status::Completed => Ok(()),
+            status => Err(other(format!("{cell} ended {status:?}"))),
+        }
+    }
+
+    fn target_pid(&self) -> u32 {
+        self.target.pid()
+    }
+}
+
+impl Drop for Polyrail {
+    fn drop(&mut self) {
+        // The buffer is ours until the engine has ended.
+        self.engine.shutdown();
+    }
+}

@@ -1,0 +1,84 @@
+//! What is measured of polyrail, and beside what. `README.md` of this folder says how to run it.
+
+mod cell;
+mod child;
+mod compare;
+mod engine;
+mod measure;
+mod memory;
+mod null;
+mod sockets;
+mod table;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Floors, polyrail, and other engines beside it.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs everybody by turns and prints a table.
+    Compare(compare::Args),
+    /// Prints the table of an earlier run.
+    Table {
+        /// What `compare` wrote.
+        rows: std::path::PathBuf,
+    },
+    /// Slices a second of the engine with no transport under it, by one thread and by two.
+    Slices,
+    /// Moves batches as its input says: `write|read BYTES COUNT MILLISECONDS`.
+    Initiator {
+        #[command(subcommand)]
+        who: Who,
+    },
+    /// The other end of an initiator, which starts it.
+    #[command(hide = true)]
+    Target {
+        #[command(subcommand)]
+        who: Who,
+    },
+}
+
+#[derive(Subcommand)]
+enum Who {
+    /// Bare sockets.
+    Sockets(sockets::Style),
+    /// polyrail.
+    Polyrail(engine::Shape),
+}
+
+fn run(command: Command) -> io::Result<()> {
+    match command {
+        Command::Compare(args) => compare::run(&args),
+        Command::Table { rows } => {
+            print!("{}", table::markdown(&table::read(&rows)?));
+            Ok(())
+        }
+        Command::Slices => null::run(),
+        Command::Initiator { who } => match who {
+            Who::Sockets(style) => measure::answer_cells(&mut sockets::Sockets::start(style)?),
+            Who::Polyrail(shape) => measure::answer_cells(&mut engine::Polyrail::start(shape)?),
+        },
+        Command::Target { who } => match who {
+            Who::Sockets(style) => sockets::serve(style),
+            Who::Polyrail(shape) => engine::serve(shape),
+        },
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(3)
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The engine with nothing under it: every work completes at once, so what is left is the engine's own cost.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use polyrail::{Access, Config, Endpoints, Engine, Hooks, Op, Request, SegmentId, Status};
+use polyrail_core::time::Instant as CoreInstant;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::work::{
+    Completion, LaneFact, LaneLimits, Outcome, PostBatch, Posted, Scope, Stop,
+};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::Region;
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// How long each figure is measured.
+const SPAN: Duration = Duration::from_secs(1);
+/// Longer than any batch takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Memory of a thread, at either end.
+const BYTES: u64 = 64 << 20;
+
+/// Completes at once whatever is posted, and touches no memory.
+struct Null {
+    clock: Clock,
+    epochs: HashMap<LaneId, Epoch>,
+    polled: Polled,
+    /// Polls readable while something is to be polled.
+    ready: OwnedFd,
+}
+
+impl Null {
+    fn ready(&self) {
+        let _ = rustix::io::write(&self.ready, &1_u64.to_ne_bytes());
+    }
+
+    fn tell(&mut self, lane: LaneId, epoch: Epoch, fact: LaneFact) {
+        self.polled.lanes.push(LaneReport { lane, epoch, fact });
+        self.ready();
+    }
+}
+
+impl Endpoint for Null {
+    fn attach_local(&mut self, _: SegmentRef, _: Arc<Region>) {}
+
+    fn detach_local(&mut self, _: SegmentRef) {}
+
+    fn attach_remote(&mut self, _: SegmentRef, _: RemoteRegion) {}
+
+    fn attach_rail(&mut self, _: RailId, _: RailAddress) {}
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, _: CoreInstant) {
+        self.epochs.insert(lane, epoch);
+        let limits = LaneLimits {
+            works_max: 256,
+            work_bytes_max: 1 << 30,
+        };
+        self.tell(lane, epoch, LaneFact::Opened { limits });
+    }
+
+    fn post(&mut self, batch: &PostBatch) -> Posted {
+        let at = self.clock.now();
+        let (lane, epoch) = (batch.lane, batch.epoch);
+        self.polled
+            .completions
+            .extend(batch.works.iter().map(|work| Completion {
+                lane,
+                epoch,
+                cookie: work.cookie,
+                at,
+                outcome: Outcome::Success,
+            }));
+        Posted {
+            accepted: batch.works.len(),
+            stop: Stop::All,
+        }
+    }
+
+    fn poll(&mut self, _: CoreInstant, out: &mut Polled) {
+        out.completions.append(&mut self.polled.completions);
+        if !self.polled.lanes.is_empty() {
+            out.lanes.append(&mut self.polled.lanes);
+            let _ = rustix::io::read(&self.ready, &mut [0; 8]);
+        }
+    }
+
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
+        let delivered = None;
+        self.tell(lane, epoch, LaneFact::Fenced { scope, delivered });
+    }
+
+    fn close(&mut self, lane: LaneId, _: Epoch) {
+        self.epochs.remove(&lane);
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<CoreInstant> {
+        (!self.polled.completions.is_empty()).then_some(CoreInstant::ZERO)
+    }
+}
+
+struct Nulls;
+
+impl Endpoints for Nulls {
+    fn replace(&self, endpoint: Box<dyn Endpoint>, clock: Clock) -> Box<dyn Endpoint> {
+        match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
+            Ok(ready) => Box::new(Null {
+                clock,
+                epochs: HashMap::new(),
+                polled: Polled::default(),
+                ready,
+            }),
+            Err(_) => endpoint,
+        }
+    }
+}
+
+fn other(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+/// An engine without a transport, and a peer whose memory it never touches.
+struct Bench {
+    engine: Engine,
+    remote: SegmentId,
+    _target: Engine,
+}
+
+impl Bench {
+    fn new() -> io::Result<Self> {
+        let rails: Vec<_> = (1..=8).map(|host| [127, 0, 0, host].into()).collect();
+        let target = Engine::new(Config {
+            listen: Some(([127, 0, 0, 1], 0).into()),
+            rails: rails.clone(),
+            ..Config::named("target")
+        })
+        .map_err(other)?;
+        target
+            .allocate("mem", BYTES, Access::RemoteReadWrite)
+            .map_err(other)?;
+        let config = Config {
+            rails,
+            workers: 2,
+            ..Config::named("null")
+        };
+        let hooks = Hooks {
+            endpoints: Some(Arc::new(Nulls)),
+            ..Hooks::default()
+        };
+        let engine = Engine::with_hooks(config, hooks).map_err(other)?;
+        let address = target.listening().ok_or_else(|| other("not listening"))?;
+        let remote = engine
+            .open_segment(&format!("{address}/mem"))
+            .map_err(other)?;
+        Ok(Self {
+            engine,
+            remote,
+            _target: target,
+        })
+    }
+
+    /// Batches of `count` requests of `block` bytes, by so many threads at once: batches a second.
+    fn rate(&self, block: u64, count: u64, threads: usize) -> io::Result<f64> {
+        let (stop, batches) = (AtomicBool::new(false), AtomicU64::new(0));
+        let locals: Vec<SegmentId> = (0..threads)
+            .map(|thread| {
+                let name = format!("here {block} {count} {threads} {thread}");
+                self.engine
+                    .allocate(&name, BYTES, Access::Local)
+                    .map_err(other)
+            })
+            .collect::<io::Result<_>>()?;
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for local in &locals {
+                scope.spawn(|| {
+                    let requests: Vec<Request> = (0..count)
+                        .map(|index| Request {
+                            op: Op::Write,
+                            local: *local,
+                            local_offset: index * block,
+                            remote: self.remote,
+                            remote_offset: index * block,
+                            length: block,
+                        })
+                        .collect();
+                    while !stop.load(Ordering::Relaxed) {
+                        let batch = self.engine.submit(&requests).expect("room for one batch");
+                        let ended = batch.wait(PATIENCE).expect("nothing to wait for");
+                        assert_eq!(ended.status, Status::Completed);
+                        batches.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            std::thread::sleep(SPAN);
+            stop.store(true, Ordering::Relaxed);
+        });
+        let rate = batches.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64();
+        for local in locals {
+            self.engine.unregister(local).map_err(other)?;
+        }
+        Ok(rate)
+    }
+}
+
+/// Prints slices a second of one thread and of two.
+pub(crate) fn run() -> io::Result<()> {
+    let bench = Bench::new()?;
+    println!(
+        "| batch | slices of a batch | 1 thread, slices/s | 2 threads | ratio |\n|---|---|---|---|---|"
+    );
+    // (bytes of a request, requests, slices of one)
+    for (block, count, slices) in [
+        (4096, 1, 1),
+        (4096, 16, 1),
+        (64 << 10, 16, 1),
+        (4 << 20, 4, 64),
+    ] {
+        bench.rate(block, count, 2)?;
+        // By turns, so that drift of the machine hits both.
+        let (mut one, mut two) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            one.push(bench.rate(block, count, 1)?);
+            two.push(bench.rate(block, count, 2)?);
+        }
+        let median = |rates: &mut Vec<f64>| {
+            rates.sort_by(f64::total_cmp);
+            rates[rates.len() / 2] * (count * slices) as f64
+        };
+        let (one, two) = (median(&mut one), median(&mut two));
+        println!(
+            "| {count} × {} KiB | {} | {one:.0} | {two:.0} | {:.2} |",
+            block / 1024,
+            count * slices,
+            two / one
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! Whether to spin or to sleep at once while nothing is to be done.
+//!
+//! Which is better cannot be known beforehand. With cores to spare, spinning saves two wake-ups per round
+//! trip. With none, or with both ends on one machine, who spins keeps the other end off the core on which its
+//! bytes lie in the cache; there a transfer takes twice as long as with sleeping. So both are tried, a few
+//! milliseconds each, and what gets more works completed in its time is kept until the next trial. Spinning
+//! costs processor time, so it has to be clearly better.
+
+use polyrail_core::time::{Duration, Instant};
+
+/// What counts as one look at a pace: so long at least.
+const WINDOW: Duration = Duration::from_millis(2);
+/// And so many works.
+const WINDOW_WORKS: u64 = 16;
+/// Looks at either pace in one trial.
+const LOOKS: u32 = 3;
+/// Looks after a change to spinning that do not count.
+const SETTLE_SPIN: u32 = 1;
+/// The same for sleeping: the kernel's scheduler takes its time to bring both ends to one core.
+const SETTLE_SLEEP: u32 = 4;
+/// Looks without a trial after the first one. Twice as many after each trial that changes nothing.
+const HOLD_MIN: u32 = 8;
+/// The most that this grows to.
+const HOLD_MAX: u32 = 64;
+/// Looks in a row that have to differ from what is usual until that counts as a change.
+const CHANGED: u32 = 3;
+
+/// How to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    /// Sleep as soon as there is nothing to do.
+    Sleep,
+    /// Look again for a while first.
+    Spin,
+}
+
+impl Pace {
+    fn other(self) -> Self {
+        match self {
+            Self::Sleep => Self::Spin,
+            Self::Spin => Self::Sleep,
+        }
+    }
+}
+
+/// Works that were completed in a time.
+#[derive(Clone, Copy, Default, Debug)]
+struct Look {
+    nanos: u64,
+    works: u64,
+}
+
+impl Look {
+    fn add(&mut self, other: Self) {
+        self.nanos += other.nanos;
+        self.works += other.works;
+    }
+
+    /// Whether it took at most `percent` of the other's time for a work.
+    fn within(self, percent: u64, other: Self) -> bool {
+        let mine = u128::from(self.nanos) * u128::from(other.works) * 100;
+        mine <= u128::from(other.nanos) * u128::from(self.works) * u128::from(percent)
+    }
+}
+
+/// What the current look is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// No trial.
+    Hold,
+    /// A trial: how well what is kept does.
+    Kept,
+    /// The other one has just begun.
+    Settle,
+    /// How well the other one does.
+    Other,
+}
+
+/// Chooses a pace by what it gets done.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    /// What is kept outside of trials.
+    kept: Pace,
+    phase: Phase,
+    /// Looks that are left of the phase.
+    left: u32,
+    now: Look,
+    /// In this trial: of what is kept, and of the other.
+    sums: [Look; 2],
+    hold: u32,
+    /// What the last trial found for what is kept.
+    usual: Look,
+    /// Looks in a row that were far from that.
+    unusual: u32,
+    since: Option<(Instant, u64)>,
+}
+
+impl Default for Pacer {
+    fn default() -> Self {
+        Self {
+            kept: Pace::Sleep,
+            phase: Phase::Kept,
+            left: LOOKS,
+            now: Look::default(),
+            sums: [Look::default(); 2],
+            hold: HOLD_MIN,
+            usual: Look::default(),
+            unusual: 0,
+            since: None,
+        }
+    }
+}
+
+impl Pacer {
+    /// How to wait now.
+    pub(crate) fn pace(&self) -> Pace {
+        match self.phase {
+            Phase::Hold | Phase::Kept => self.kept,
+            Phase::Settle | Phase::Other => self.kept.other(),
+        }
+    }
+
+    /// From here on it counts how many works are completed; so many were until now.
+    pub(crate) fn begin(&mut self, now: Instant, works: u64) {
+        self.since = Some((now, works));
+    }
+
+    /// It stops to count.
+    pub(crate) fn end(&mut self, now: Instant, works: u64) {
+        self.count(now, works);
+        self.since = None;
+    }
+
+    /// So many works were completed until now. Call it as often as convenient.
+    pub(crate) fn count(&mut self, now: Instant, works: u64) {
+        let Some((since, before)) = self.since else {
+            return;
+        };
+        self.since = Some((now, works));
+        self.now.add(Look {
+            nanos: now.since(since).as_nanos(),
+            works: works - before,
+        });
+        if self.now.nanos >= WINDOW.as_nanos() && self.now.works >= WINDOW_WORKS {
+            let look = std::mem::take(&mut self.now);
+            self.look(look);
+        }
+    }
+
+    fn look(&mut self, look: Look) {
+        self.left = self.left.saturating_sub(1);
+        let over = self.left == 0;
+        match self.phase {
+            Phase::Hold => {
+                // Other works than before, or another machine: what the last trial found holds no more.
+                let far = !look.within(140, self.usual) || !self.usual.within(140, look);
+                self.unusual = if far { self.unusual + 1 } else { 0 };
+                let changed = self.unusual >= CHANGED;
+                if changed {
+                    self.hold = HOLD_MIN;
+                }
+                if changed || over {
+                    self.sums = [Look::default(); 2];
+                    self.enter(Phase::Kept, LOOKS);
+                }
+            }
+            Phase::Kept => {
+                self.sums[0].add(look);
+                if over {
+                    let settle = match self.kept.other() {
+                        Pace::Spin => SETTLE_SPIN,
+                        Pace::Sleep => SETTLE_SLEEP,
+                    };
+                    self.enter(Phase::Settle, settle);
+                }
+            }
+            Phase::Settle => {
+                if over {
+                    self.enter(Phase::Other, LOOKS);
+                }
+            }
+            Phase::Other => {
+                self.sums[1].add(look);
+                let hopeless = !self.sums[1].within(150, self.sums[0]);
+                if over || hopeless {
+                    self.judge();
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, looks: u32) {
+        (self.phase, self.left) = (phase, looks);
+    }
+
+    fn judge(&mut self) {
+        let [kept, other] = self.sums;
+        let percent = match self.kept {
+            Pace::Sleep => 85,
+            Pace::Spin => 102,
+        };
+        self.usual = kept;
+        if other.within(percent, kept) {
+            self.kept = self.kept.other();
+            self.usual = other;
+            self.hold = HOLD_MIN;
+        } else {
+            self.hold = (2 * self.hold).min(HOLD_MAX);
+        }
+        self.unusual = 0;
+        self.enter(Phase::Hold, self.hold);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Completes works for so long, each in a time that depends on the pace. Gives the share spent spinning.
+    fn run(pacer: &mut Pacer, from: Instant, looks: u32, nanos: impl Fn(Pace) -> u64) -> f64 {
+        let (mut now, mut spun, mut works) = (from, 0, 0);
+        pacer.begin(now, works);
+        let end = now + WINDOW.times(looks.into());
+        while now < end {
+            let span = nanos(pacer.pace());
+            if pacer.pace() == Pace::Spin {
+                spun += span;
+            }
+            now = now + Duration::from_nanos(span);
+            works += 1;
+            pacer.count(now, works);
+        }
+        pacer.end(now, works);
+        spun as f64 / now.since(from).as_nanos() as f64
+    }
+
+    #[test]
+    fn it_keeps_what_is_faster_and_sleeps_if_both_are_alike() {
+        // (name, sleeping, spinning, least and greatest share of spinning)
+        let cases = [
+            ("spinning is faster", 58_000, 15_000, 0.8, 0.99),
+            ("sleeping is faster", 24_000, 53_000, 0.001, 0.1),
+            ("much faster", 10_000, 90_000, 0.001, 0.1),
+            ("both alike", 20_000, 20_000, 0.001, 0.15),
+            ("hardly faster is not enough", 20_000, 19_000, 0.001, 0.15),
+        ];
+        for (name, sleep, spin, least, greatest) in cases {
+            let mut pacer = Pacer::default();
+            let share = run(&mut pacer, Instant::ZERO, 1_000, |pace| match pace {
+                Pace::Sleep => sleep,
+                Pace::Spin => spin,
+            });
+            assert!((least..greatest).contains(&share), "{name}: {share}");
+        }
+    }
+
+    #[test]
+    fn it_changes_its_mind_when_the_machine_does() {
+        let mut pacer = Pacer::default();
+        let quiet = |pace| if pace == Pace::Spin { 15_000 } else { 58_000 };
+        let busy = |pace| if pace == Pace::Spin { 100_000 } else { 15_000 };
+        assert!(run(&mut pacer, Instant::ZERO, 300, quiet) > 0.8);
+        assert!(run(&mut pacer, Instant::ZERO, 300, busy) < 0.3);
+        assert!(run(&mut pacer, Instant::ZERO, 300, quiet) > 0.7);
+    }
+
+    #[test]
+    fn time_outside_does_not_count() {
+        let mut pacer = Pacer::default();
+        let mut now = Instant::ZERO;
+        for works in 0..10 * WINDOW_WORKS {
+            pacer.begin(now, works);
+            now = now + Duration::from_micros(1);
+            pacer.end(now, works + 1);
+            now = now + Duration::from_secs(1);
+        }
+        assert_eq!(pacer.left, LOOKS, "no look was long enough");
+    }
+}

@@ -1,0 +1,87 @@
+//! Who drives a worker: its own thread, or a thread of the program that waits for one of its batches.
+//!
+//! A thread that waits has nothing better to do, and if it drives the worker itself, nobody has to be woken
+//! for it twice. So whoever waits takes the seat if it is free, and the worker's thread gives it up to them.
+//!
+//! # Safety
+//!
+//! The loop lives on its thread's stack, with what it borrows. [`Published`] puts its address into the seat
+//! and takes it out again before any of that goes; both take the lock, and whoever uses the loop holds the
+//! lock meanwhile. So there is one user at a time, and none after [`Published`] was dropped. That thread
+//! touches the loop only through the seat as well, while it is published.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError, TryLockError};
+
+use crate::worker::Loop;
+
+/// Where the one who drives sits.
+#[derive(Default)]
+pub(crate) struct Seat {
+    published: Mutex<Option<Address>>,
+}
+
+/// Of a loop whose lifetime is not known here.
+struct Address(NonNull<Loop<'static>>);
+
+// SAFETY: it is only used under the seat's lock, by one thread at a time, and `Loop` may be sent.
+unsafe impl Send for Address {}
+
+const fn may_be_sent<T: Send>() {}
+const _: () = may_be_sent::<Loop<'static>>();
+
+/// A loop that can be driven by others until this is dropped.
+pub(crate) struct Published<'s, 'l> {
+    seat: &'s Seat,
+    /// It is borrowed exclusively meanwhile.
+    _loop: PhantomData<&'l mut ()>,
+}
+
+/// Why a loop cannot be driven now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoSeat {
+    /// Somebody else drives it.
+    Taken,
+    /// There is none, or it was left in the middle by a panic.
+    Gone,
+}
+
+impl Seat {
+    /// Lets others drive a loop.
+    pub(crate) fn publish<'s, 'l>(&'s self, driven: &'l mut Loop<'_>) -> Published<'s, 'l> {
+        let address = Address(NonNull::from(driven).cast());
+        *self
+            .published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(address);
+        Published {
+            seat: self,
+            _loop: PhantomData,
+        }
+    }
+
+    /// Drives the loop, if nobody else does.
+    pub(crate) fn drive<R>(&self, drive: impl FnOnce(&mut Loop<'_>) -> R) -> Result<R, NoSeat> {
+        let published = match self.published.try_lock() {
+            Ok(published) => published,
+            Err(TryLockError::WouldBlock) => return Err(NoSeat::Taken),
+            Err(TryLockError::Poisoned(_)) => return Err(NoSeat::Gone),
+        };
+        let Some(Address(driven)) = &*published else {
+            return Err(NoSeat::Gone);
+        };
+        let mut driven = *driven;
+        // SAFETY: see the module's contract: it is published, and the lock is held until after the last use.
+        let answer = drive(unsafe { driven.as_mut() });
+        drop(published);
+        Ok(answer)
+    }
+}
+
+impl Drop for Published<'_, '_> {
+    fn drop(&mut self) {
+        let published = self.seat.published.lock();
+        *published.unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
