@@ -12,6 +12,8 @@ use crate::time::{Duration, Instant};
 use crate::units::{PeerId, RailId, RequestId};
 use crate::work::Op;
 
+/// Of what is left of a request, a long slice takes at most one part in so many for each rail.
+const SPREAD: u64 = 2;
 /// Slices bound in one go, before they are handed out.
 const BIND_MAX: u32 = 64;
 /// Slices of one peer before it is another's turn.
@@ -292,7 +294,33 @@ impl Orchestrator<'_> {
         else {
             return Bound::Wait;
         };
+        let next = self.lengthened(rail, rails.len(), next);
         self.bind_to(now, rail, next)
+    }
+
+    /// A slice as long as the rail that takes it wants it, if there is room for that and enough is left for the
+    /// other rails to even out.
+    fn lengthened(&self, rail: RailId, rails: usize, next: Next) -> Next {
+        let wanted = self.shared.rail_slice_bytes(rail);
+        if next.again || wanted <= next.length {
+            return next;
+        }
+        let Some(row) = self.requests.get(next.request) else {
+            return next;
+        };
+        let usual = self.shared.slice_bytes();
+        let rest = row.length - row.cursor;
+        let part = rest / (SPREAD * rails.max(1) as u64) / u64::from(usual) * u64::from(usual);
+        let wanted = u32::try_from(part).unwrap_or(u32::MAX).min(wanted);
+        let longer = Next {
+            length: slice::next_length(rest, wanted.max(usual)),
+            ..next
+        };
+        let line = self.shared.line(self.config.worker);
+        match self.open_on(rail) {
+            Some((lane, room)) if self.has_room(lane, &room, &longer, line) => longer,
+            _ => next,
+        }
     }
 
     /// Binds a slice to a rail that has been seen to have room.

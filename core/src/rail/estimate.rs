@@ -17,6 +17,8 @@ pub struct EstimateConfig {
     pub delay_base: Duration,
     /// Tier of the rail; a farther one starts from a milder guess, and nothing after that.
     pub tier: u8,
+    /// Where moving bytes costs processor time, a slice is as long as takes this; zero: the usual slice does.
+    pub slice_span: Duration,
 }
 
 /// The sums keep 9/10 of themselves at each observation.
@@ -39,6 +41,8 @@ const BASE_SPAN: Duration = Duration::from_secs(10);
 /// A window holds at least this time's worth of bytes, or three slices, beyond the delay.
 const WINDOW_QUEUE: Duration = Duration::from_micros(18);
 const WINDOW_SLICES: u64 = 3;
+/// The longest slice, in usual ones.
+pub const SLICES_MAX: u64 = 16;
 
 /// One completion, as the estimate sees it.
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +154,15 @@ impl Estimate {
         self.delay_base
     }
 
+    /// How long slices on this rail should be: what passes in [`EstimateConfig::slice_span`], in whole usual
+    /// slices, from one to [`SLICES_MAX`] of them.
+    pub fn slice_bytes(&self, usual_bytes: u32) -> u32 {
+        let usual = u64::from(usual_bytes.max(1));
+        let slices = self.rate.bytes_in(self.config.slice_span) / usual;
+        let bytes = slices.clamp(1, SLICES_MAX) * usual;
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+
     /// Bytes that keep the rail busy without queueing more than needed: the rate times the delay (as
     /// seen, not as hoped, or late sight of completions would shrink the window and the rate with it)
     /// plus a little.
@@ -161,7 +174,7 @@ impl Estimate {
         let queue = self
             .rate
             .bytes_in(WINDOW_QUEUE)
-            .max(WINDOW_SLICES * u64::from(slice_bytes));
+            .max(WINDOW_SLICES * u64::from(self.slice_bytes(slice_bytes)));
         self.rate.bytes_in(delay).saturating_add(queue)
     }
 
@@ -220,6 +233,7 @@ mod tests {
         rate_nominal: Rate::from_bytes_per_sec(25_000_000_000),
         delay_base: Duration::from_micros(3),
         tier: 0,
+        slice_span: Duration::ZERO,
     };
 
     /// Feeds `count` slices that queue behind each other on a rail of this rate, seen every `poll`.
@@ -381,6 +395,28 @@ mod tests {
             "{:?}",
             estimate.rate()
         );
+    }
+
+    #[test]
+    fn slices_are_as_long_as_the_span_asks() {
+        // (name, GB/s, span in µs, usual slices)
+        let cases = [
+            ("no span", 25, 0, 1),
+            ("less than one fits", 1, 50, 1),
+            ("whole ones only", 5, 50, 3),
+            ("as many as there may be", 100, 50, SLICES_MAX),
+        ];
+        for (name, rate, span, slices) in cases {
+            let estimate = Estimate::new(EstimateConfig {
+                rate_nominal: Rate::from_bytes_per_sec(rate * 1_000_000_000),
+                slice_span: Duration::from_micros(span),
+                ..CONFIG
+            });
+            let bytes = estimate.slice_bytes(SLICE as u32);
+            assert_eq!(u64::from(bytes), slices * SLICE, "{name}");
+            let window = estimate.window_bytes(SLICE as u32);
+            assert!(window >= WINDOW_SLICES * slices * SLICE, "{name}");
+        }
     }
 
     #[test]

@@ -108,6 +108,7 @@ struct Speed {
     rate: AtomicU64,
     delay_base: AtomicU64,
     window_bytes: AtomicU64,
+    slice_bytes: AtomicU32,
 }
 
 impl Speed {
@@ -117,6 +118,7 @@ impl Speed {
         rate: AtomicU64::new(u64::MAX),
         delay_base: AtomicU64::new(0),
         window_bytes: AtomicU64::new(0),
+        slice_bytes: AtomicU32::new(0),
     };
 
     fn install(&self, config: EstimateConfig, slice_bytes: u32) {
@@ -137,6 +139,8 @@ impl Speed {
             .store(estimate.delay_base().as_nanos(), Relaxed);
         self.window_bytes
             .store(estimate.window_bytes(slice_bytes), Relaxed);
+        self.slice_bytes
+            .store(estimate.slice_bytes(slice_bytes), Relaxed);
     }
 
     fn rate(&self) -> Rate {
@@ -367,6 +371,14 @@ impl<'a> Shared<'a> {
         if let Some(row) = self.rails.get(rail.index()) {
             row.bandwidth.store(learned.to_bits(), Relaxed);
         }
+    }
+
+    /// How long slices on a rail should be.
+    pub(crate) fn rail_slice_bytes(&self, rail: RailId) -> u32 {
+        self.rails
+            .get(rail.index())
+            .map_or(0, |row| row.speed.slice_bytes.load(Relaxed))
+            .max(self.slice_bytes)
     }
 
     /// The rail's window, smaller while it comes back after an outage.

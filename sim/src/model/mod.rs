@@ -215,6 +215,7 @@ fn install(setup: &Setup, engine: &crate::setup::Engine, shared: &Shared<'_>) {
             (delay_ns as f64 * setup.engine.believed_delay_factor) as u64,
         ),
         tier: 0,
+        slice_span: Duration::ZERO,
     };
     for (number, rail) in engine.rails.iter().copied().enumerate() {
         let device = setup.rails[rail].from;

@@ -102,6 +102,7 @@ fn shared(tiers: &[u8]) -> &'static Shared<'static> {
             rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
             delay_base: Duration::from_micros(50),
             tier: *tier,
+            slice_span: Duration::ZERO,
         };
         assert!(shared.install_device(DeviceId(i), estimate));
         assert!(shared.install_rail(
@@ -1455,6 +1456,44 @@ fn nothing_is_lost_whatever_happens_to_the_rails() {
             .rng(Gen::from_size_and_seed(60, 20_261_120))
             .tests(tests)
             .quickcheck(property);
+    }
+}
+
+#[test]
+fn slices_are_longer_on_rails_that_want_it_while_enough_is_left_for_the_others() {
+    // (bytes of the request, rails, longest slice in usual ones)
+    let cases = [
+        (64 << 20, 2, 15),
+        (1 << 20, 1, 8),
+        (1 << 20, 4, 2),
+        (4 << 16, 4, 1),
+    ];
+    for (length, rails, longest) in cases {
+        let mut world = World::new(Policy::Spray, rails);
+        for rail in 0..rails {
+            let estimate = EstimateConfig {
+                rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
+                delay_base: Duration::from_micros(50),
+                tier: 0,
+                slice_span: Duration::from_millis(1),
+            };
+            let config = RailConfig {
+                peer: PEER,
+                device: DeviceId(rail),
+                estimate,
+            };
+            assert!(world.core.shared.install_rail(RailId(rail), config));
+        }
+        world.submit(0, Op::Write, length);
+        world.run_until_reported(1, Duration::from_secs(1));
+        assert_eq!(world.reports[&0].status, Status::Completed);
+        let seen = world.arrived.values().max().copied().unwrap_or(0);
+        let longest = longest * u64::from(SLICE);
+        assert!(seen <= longest, "{length}: {seen}, at most {longest}");
+        assert!(
+            longest == u64::from(SLICE) || seen > u64::from(SLICE),
+            "{length}: {seen}"
+        );
     }
 }
 

@@ -34,6 +34,9 @@ pub use problem::{ConfigError, Place, Problem};
 pub use reference::reference;
 pub use sources::{Effective, Loaded, Sources};
 
+/// Bytes over TCP cost processor time, and so does each slice: short ones cost a fast rail a part of its rate,
+/// long ones a slow rail its balance with others.
+const TCP_SLICE_SPAN: CoreDuration = CoreDuration::from_micros(50);
 /// Silences of the control plane's connections are cut after so many heartbeats.
 const HEARTBEATS_MISSED: u32 = 3;
 
@@ -223,6 +226,7 @@ impl Config {
             rate_nominal: Rate::from_bits_per_sec(bits_per_sec as u64),
             delay_base: core_duration(self.spray.base_delay),
             tier: 0,
+            slice_span: TCP_SLICE_SPAN,
         }
     }
 
