@@ -6,6 +6,7 @@ mod errors;
 mod failover;
 mod faults;
 mod fixture;
+mod large;
 mod notifications;
 mod recording;
 mod registration;
