@@ -22,8 +22,8 @@ pub struct EstimateConfig {
 }
 
 /// The sums keep 9/10 of themselves at each observation.
-const DECAY_KEEP: u64 = 9;
-const DECAY_OF: u64 = 10;
+const DECAY_KEEP: u64 = 92;
+const DECAY_OF: u64 = 100;
 /// The first guess weighs as much as this much busy time.
 const PRIOR_BUSY: Duration = Duration::from_micros(10);
 /// No rate above ten times the nominal one is believed.
@@ -39,7 +39,7 @@ const DELAY_EXTRA_MAX: Duration = Duration::from_micros(50);
 /// The base delay is the least one seen in one or two spans of this.
 const BASE_SPAN: Duration = Duration::from_secs(10);
 /// A window holds at least this time's worth of bytes, or three slices, beyond the delay.
-const WINDOW_QUEUE: Duration = Duration::from_micros(18);
+const WINDOW_QUEUE: Duration = Duration::from_micros(17);
 const WINDOW_SLICES: u64 = 3;
 /// The longest slice, in usual ones.
 pub const SLICES_MAX: u64 = 16;
