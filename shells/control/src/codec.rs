@@ -124,6 +124,16 @@ pub struct TransportOffer {
     pub capabilities: u16,
 }
 
+/// What an engine says of the device behind one of its rail addresses. It need not be true; whoever believes it
+/// chooses its own rails by it, and nothing else.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RailFact {
+    /// What its host calls it, at most [`NAME_BYTES_MAX`] bytes; empty: unknown.
+    pub device: String,
+    /// The NUMA node that it is attached to.
+    pub numa_node: Option<u16>,
+}
+
 /// What engines say to each other. "Initiator" is who connected, "target" who listens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Frame {
@@ -148,6 +158,8 @@ pub enum Frame {
         session: [u8; 16],
         /// Addresses of its rails, all with the same port, in order.
         rails: Vec<SocketAddr>,
+        /// The devices behind those addresses, in the same order; of those that are missing nothing is known.
+        rail_facts: Vec<RailFact>,
         /// The transports that it has.
         transports: Vec<TransportOffer>,
         /// Memory that probes may write to.
@@ -504,6 +516,10 @@ pub(crate) mod tests {
                     rails: Vec::<(u32, u16, bool)>::arbitrary(g)
                         .into_iter()
                         .map(address)
+                        .collect(),
+                    rail_facts: Vec::<(String, Option<u16>)>::arbitrary(g)
+                        .into_iter()
+                        .map(|(device, numa_node)| RailFact { device, numa_node })
                         .collect(),
                     transports: Vec::<(String, u16)>::arbitrary(g)
                         .into_iter()

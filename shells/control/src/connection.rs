@@ -19,8 +19,8 @@ use polyrail_transport::SessionId;
 
 use crate::codec::{
     self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX,
-    NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PROTOCOL_VERSION, Purpose, Refusal, SegmentDescriptor,
-    TransportOffer,
+    NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PROTOCOL_VERSION, Purpose, RailFact, Refusal,
+    SegmentDescriptor, TransportOffer,
 };
 
 /// Bytes that may wait to be written. A peer that lets more pile up is given up.
@@ -67,6 +67,8 @@ pub struct Welcome {
     pub session: SessionId,
     /// Addresses of its rails.
     pub rails: Vec<SocketAddr>,
+    /// The devices behind those addresses, no more than there are addresses.
+    pub rail_facts: Vec<RailFact>,
     /// The transports that it has.
     pub transports: Vec<TransportOffer>,
     /// Memory that probes may write to.
@@ -382,6 +384,7 @@ impl Connection {
             incarnation: welcome.incarnation,
             session: welcome.session.0,
             rails: welcome.rails,
+            rail_facts: welcome.rail_facts,
             transports: welcome.transports,
             scratch: welcome.scratch,
             heartbeat_ms: u32::try_from(heartbeat_ms).unwrap_or(u32::MAX),
@@ -528,11 +531,16 @@ impl Connection {
                 incarnation,
                 session,
                 rails,
+                mut rail_facts,
                 transports,
                 scratch,
                 heartbeat_ms,
             } => {
                 check_name(&name)?;
+                rail_facts.truncate(rails.len());
+                for fact in &rail_facts {
+                    check_name(&fact.device)?;
+                }
                 self.stretch_silence(heartbeat_ms);
                 self.open(now);
                 Ok(Event::Welcome(Welcome {
@@ -540,6 +548,7 @@ impl Connection {
                     incarnation,
                     session: SessionId(session),
                     rails,
+                    rail_facts,
                     transports,
                     scratch,
                 }))
@@ -761,6 +770,10 @@ mod tests {
             incarnation: 2,
             session: SESSION,
             rails: vec!["127.0.0.2:7000".parse().unwrap()],
+            rail_facts: vec![RailFact {
+                device: "eth1".into(),
+                numa_node: Some(1),
+            }],
             transports: vec![TransportOffer {
                 name: "tcp".into(),
                 capabilities: 257,
@@ -838,6 +851,48 @@ mod tests {
         initiator.handle_bytes(ms(0), &transmit(&mut target));
         assert_eq!(events(&mut initiator, ms(0)), [Event::Welcome(welcome())]);
         (initiator, target)
+    }
+
+    /// What an initiator makes of a welcome.
+    fn welcomed(welcome: Welcome) -> Vec<Event> {
+        let mut initiator = Connection::outbound(ms(0), CONFIG, hello());
+        let mut target = Connection::inbound(ms(0), CONFIG);
+        target.handle_bytes(ms(0), &transmit(&mut initiator));
+        events(&mut target, ms(0));
+        target.welcome(ms(0), welcome);
+        initiator.handle_bytes(ms(0), &transmit(&mut target));
+        events(&mut initiator, ms(0))
+    }
+
+    #[test]
+    fn facts_of_a_welcome_need_not_be_as_many_as_its_rails() {
+        let fact = |bytes: usize| RailFact {
+            device: "e".repeat(bytes),
+            numa_node: None,
+        };
+        // (name, bytes of the names of devices, what is left of them); one rail
+        let cases = [
+            ("none", &[][..], Ok(&[][..])),
+            ("the longest name", &[255], Ok(&[255])),
+            ("a name too long", &[256], Err(256)),
+            ("one too many", &[3, 4], Ok(&[3])),
+            ("one too many, whatever it is", &[3, 256], Ok(&[3])),
+        ];
+        for (name, said, expected) in cases {
+            let facts = |bytes: &[usize]| bytes.iter().map(|bytes| fact(*bytes)).collect();
+            let expected = match expected {
+                Ok(left) => Event::Welcome(Welcome {
+                    rail_facts: facts(left),
+                    ..welcome()
+                }),
+                Err(bytes) => Event::Ended(Ended::NameTooLong { bytes }),
+            };
+            let said = Welcome {
+                rail_facts: facts(said),
+                ..welcome()
+            };
+            assert_eq!(welcomed(said), [expected], "{name}");
+        }
     }
 
     #[test]

@@ -48,7 +48,8 @@ use self::notification::Notification;
 pub use self::notification::{Delivery, DeliveryAnswer};
 use self::reactor::Reactor;
 use crate::codec::{
-    FRAME_BYTES_MAX, NAME_BYTES_MAX, NOTIFICATION_BYTES_MAX, SegmentDescriptor, TransportOffer,
+    FRAME_BYTES_MAX, NAME_BYTES_MAX, NOTIFICATION_BYTES_MAX, RailFact, SegmentDescriptor,
+    TransportOffer,
 };
 use crate::process::Process;
 
@@ -63,6 +64,9 @@ pub const TRANSPORTS_MAX: usize = 64;
 
 /// The most addresses in [`PlaneConfig::rails`].
 pub const RAILS_MAX: usize = 1024;
+
+/// The most bytes of names in [`PlaneConfig::rail_facts`] together, so that a frame holds them.
+pub const DEVICE_NAMES_BYTES_MAX: usize = 16 * 1024;
 
 /// How long [`Plane::shutdown`] waits for the thread: the goodbyes, and a handler that is slow.
 const JOIN_MAX: Duration = Duration::from_secs(2);
@@ -81,6 +85,9 @@ pub struct PlaneConfig {
     pub listeners: Vec<TcpListener>,
     /// The addresses of this engine's rails, as announced to initiators. At most [`RAILS_MAX`].
     pub rails: Vec<SocketAddr>,
+    /// The devices behind those addresses, in the same order, as far as they are known. Each name has at most
+    /// [`NAME_BYTES_MAX`] bytes, and all together [`DEVICE_NAMES_BYTES_MAX`].
+    pub rail_facts: Vec<RailFact>,
     /// The transports of this engine, as announced to initiators. At most [`TRANSPORTS_MAX`].
     pub transports: Vec<TransportOffer>,
     /// Memory that peers' probes may write to.
@@ -116,6 +123,7 @@ impl PlaneConfig {
             incarnation,
             listeners: Vec::new(),
             rails: Vec::new(),
+            rail_facts: Vec::new(),
             transports: Vec::new(),
             scratch,
             clock,
@@ -129,10 +137,22 @@ impl PlaneConfig {
     }
 
     fn check(&self) -> io::Result<()> {
+        let names = || self.rail_facts.iter().map(|fact| fact.device.len());
         let limits = [
             ("bytes of name", self.name.len(), NAME_BYTES_MAX),
             ("bytes of token", self.token.len(), TOKEN_BYTES_MAX),
             ("rail addresses", self.rails.len(), RAILS_MAX),
+            ("rail facts", self.rail_facts.len(), self.rails.len()),
+            (
+                "bytes of a device's name",
+                names().max().unwrap_or(0),
+                NAME_BYTES_MAX,
+            ),
+            (
+                "bytes of devices' names",
+                names().sum(),
+                DEVICE_NAMES_BYTES_MAX,
+            ),
             ("transports", self.transports.len(), TRANSPORTS_MAX),
             (
                 "bytes of scratch name",
@@ -233,6 +253,8 @@ pub struct Introduction {
     pub session: SessionId,
     /// Addresses of its rails.
     pub rails: Vec<SocketAddr>,
+    /// The devices behind those addresses, in the same order, as far as it says. Not to be relied on.
+    pub rail_facts: Vec<RailFact>,
     /// The transports that it has.
     pub transports: Vec<TransportOffer>,
     /// Memory that probes may write to.

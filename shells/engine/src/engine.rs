@@ -36,6 +36,7 @@ use crate::fabric::Fabric;
 use crate::fork::Owned;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
+use crate::machine::Machine;
 use crate::notification::{Desk, Inbox, Notifications};
 use crate::peers::{Numbers, Peer, Peers};
 use crate::reception::Reception;
@@ -133,6 +134,7 @@ pub(crate) struct Inner {
     config: Config,
     calls: Option<Arc<dyn Calls>>,
     transports: Arc<Catalog>,
+    machine: Arc<Machine>,
     failovers: Arc<Failovers>,
     fabric: Arc<Fabric>,
     segments: Arc<Segments>,
@@ -200,6 +202,12 @@ impl Engine {
 
     /// Starts an engine with something plugged in.
     pub fn with_hooks(config: Config, hooks: Hooks) -> Result<Self, EngineError> {
+        let machine = Machine::this(&config);
+        Self::on(machine, config, hooks)
+    }
+
+    /// Starts an engine that believes this of its machine.
+    fn on(machine: Machine, config: Config, hooks: Hooks) -> Result<Self, EngineError> {
         check(&config)?;
         listen::check_rails(&config.rails)?;
         let Listening {
@@ -236,8 +244,10 @@ impl Engine {
             .ok_or_else(|| EngineError::Config {
                 text: "no memory for probes".into(),
             })?;
+        let rail_fact = |rail: &SocketAddr| machine.rail_fact(rail.ip());
         let plane_config = PlaneConfig {
             listeners,
+            rail_facts: rails.iter().map(rail_fact).collect(),
             rails,
             transports: transports.catalog.offers(),
             heartbeat: config.health.heartbeat,
@@ -247,7 +257,9 @@ impl Engine {
         let plane = Plane::start(plane_config, Arc::new(reception))
             .map_err(system("start the control plane"))?;
         let failovers = Arc::new(Failovers::default());
-        let peers = Arc::new(Mutex::new(Peers::new(config.estimate())));
+        let machine = Arc::new(machine);
+        let peers = Peers::new(config.estimate(), machine.clone());
+        let peers = Arc::new(Mutex::new(peers));
         let mut workers = Vec::new();
         for core in cores {
             let started = transports
@@ -288,6 +300,7 @@ impl Engine {
             config,
             calls: hooks.calls,
             transports: transports.catalog.clone(),
+            machine,
             failovers,
             fabric,
             segments,
@@ -1039,9 +1052,11 @@ impl Engine {
             },
             None => SubmitError::Stale { index, segment },
         };
-        if inner.segments.local(request.local).is_none() {
-            return Err(stale(request.local));
-        }
+        let local = inner
+            .segments
+            .local(request.local)
+            .ok_or_else(|| stale(request.local))?;
+        let memory_node = inner.machine.memory_node(&local.region);
         let remote = inner
             .segments
             .remote(request.remote)
@@ -1049,7 +1064,7 @@ impl Engine {
         let ids = (request.local, request.remote);
         inner
             .segments
-            .plan(ids, || self.make_plan(ids, remote.peer))
+            .plan(ids, || self.make_plan(ids, memory_node, remote.peer))
             .map_err(|why| match why {
                 NoPlan::Stale(segment) => stale(segment),
                 NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
@@ -1058,26 +1073,39 @@ impl Engine {
 
     fn make_plan(
         &self,
-        (local, remote): (SegmentId, SegmentId),
+        ids: (SegmentId, SegmentId),
+        memory_node: Option<u16>,
         peer: PeerId,
     ) -> Result<PlanId, NoPlan> {
         let inner = &self.inner;
         let peer = lock(&inner.peers).get(peer).cloned();
         // Its segments are about to go as well.
-        let peer = peer.ok_or(NoPlan::Stale(remote))?;
-        let place = |segment: SegmentRef| Place { segment, offset: 0 };
-        let plan = Plan {
-            peer: peer.id,
-            local: local.segment_ref(),
-            remote: remote.segment_ref(),
-            transports: peer.plan_transports(&inner.transports, MemoryKind::Host, MemoryKind::Host),
-            scratch_local: place(inner.scratch.segment_ref()),
-            scratch_remote: place(peer.scratch.segment_ref()),
-            scratch_bytes: SLICE_BYTES,
-        };
+        let peer = peer.ok_or(NoPlan::Stale(ids.1))?;
+        let plan = self.plan_to(&peer, ids, memory_node);
         let id = lock(&inner.plans).take().ok_or(NoPlan::Full)?;
         self.tell_workers(|| Command::InstallPlan(id, Box::new(plan.clone())));
         Ok(id)
+    }
+
+    /// How bytes move between a segment whose memory is on `memory_node` and one of a peer.
+    fn plan_to(
+        &self,
+        peer: &Peer,
+        (local, remote): (SegmentId, SegmentId),
+        memory_node: Option<u16>,
+    ) -> Plan {
+        let inner = &self.inner;
+        let place = |segment: SegmentRef| Place { segment, offset: 0 };
+        let here = (MemoryKind::Host, memory_node);
+        Plan {
+            peer: peer.id,
+            local: local.segment_ref(),
+            remote: remote.segment_ref(),
+            transports: peer.plan_transports(&inner.transports, here, MemoryKind::Host),
+            scratch_local: place(inner.scratch.segment_ref()),
+            scratch_remote: place(peer.scratch.segment_ref()),
+            scratch_bytes: SLICE_BYTES,
+        }
     }
 }
 
@@ -1283,6 +1311,121 @@ fn resolve(host: &str) -> Result<SocketAddr, OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use polyrail_core::plan::PlanRail;
+    use polyrail_core::topology::RailMap;
+
+    use crate::machine::{Device, DeviceState};
+
+    const GIGABIT: u64 = 1_000_000_000;
+
+    /// A machine with memory on node 1 and these devices: last number of the address, name, node, speed.
+    fn machine(devices: &[(u8, &str, Option<u16>, Option<u64>)]) -> Machine {
+        let device = |(host, name, numa_node, speed): &(u8, &str, _, _)| Device {
+            name: (*name).into(),
+            state: DeviceState::Up,
+            speed_bits_per_sec: *speed,
+            numa_node: *numa_node,
+            addresses: vec![[127, 0, 0, *host].into()],
+        };
+        Machine {
+            devices: devices.iter().map(device).collect(),
+            memory_node: |_| Some(1),
+        }
+    }
+
+    /// An engine there that uses these addresses, mapped to the nearest ones.
+    fn engine_on(machine: Machine, hosts: &[u8], listen: bool) -> Engine {
+        let config = Config {
+            listen: listen.then(|| SocketAddr::from(([127, 0, 0, hosts[0]], 0))),
+            rails: hosts.iter().map(|host| [127, 0, 0, *host].into()).collect(),
+            rail_map: RailMap::Nearest,
+            workers: 1,
+            ..Config::named("one of two")
+        };
+        Engine::on(machine, config, Hooks::default()).unwrap()
+    }
+
+    /// The rails of an engine that knows `here` to one that knows `there`: their names, tiers, and the rates in
+    /// Gbit/s that they are assumed to have.
+    fn rails_between(here: (Machine, &[u8]), there: (Machine, &[u8])) -> Vec<(String, u8, u64)> {
+        let target = engine_on(there.0, there.1, true);
+        let access = Access::RemoteReadWrite;
+        target.allocate("mem", 4096, access).unwrap();
+        let at = target.listening().unwrap();
+        let engine = engine_on(here.0, here.1, false);
+        let local = engine.allocate("here", 4096, Access::Local).unwrap();
+        let remote = engine.open_segment(&format!("{at}/mem")).unwrap();
+        let peer = lock(&engine.inner.peers).at(at).unwrap().clone();
+        let region = engine.region(local).unwrap();
+        let node = engine.inner.machine.memory_node(&region);
+        let plan = engine.plan_to(&peer, (local, remote), node);
+        let shared = engine.inner.fabric.shared();
+        let rails = plan
+            .all_rails()
+            .map(|PlanRail { rail, tier }| {
+                let rate = shared.view(rail).unwrap().rate.bytes_per_sec();
+                let name = lock(&engine.inner.peers).rail_name(rail).to_owned();
+                (name, tier, rate * 8 / GIGABIT)
+            })
+            .collect();
+        // And bytes move.
+        let batch = engine.submit(&[Request {
+            op: Op::Write,
+            local,
+            local_offset: 0,
+            remote,
+            remote_offset: 0,
+            length: 4096,
+        }]);
+        let report = batch.unwrap().wait(Duration::from_secs(5)).unwrap();
+        assert_eq!(report.status, polyrail_core::report::Status::Completed);
+        rails
+    }
+
+    #[test]
+    fn rails_have_the_tier_and_rate_of_their_device() {
+        let here = machine(&[
+            (1, "eth0", Some(0), Some(100 * GIGABIT)),
+            (2, "eth1", Some(1), Some(25 * GIGABIT)),
+            (3, "eth2", None, None),
+        ]);
+        let rails = rails_between((here, &[1, 2, 3, 4]), (machine(&[]), &[1, 2, 3, 4]));
+        let expected = [(1, 1, 100), (2, 0, 25), (3, 0, 10), (4, 0, 10)];
+        let name = |host| format!("tcp:127.0.0.{host}>127.0.0.{host}");
+        let expected = expected.map(|(host, tier, rate)| (name(host), tier, rate));
+        assert_eq!(rails, expected);
+    }
+
+    #[test]
+    fn nothing_is_far_on_a_machine_that_says_nothing() {
+        let rails = rails_between((machine(&[]), &[1, 2]), (machine(&[]), &[1, 2]));
+        assert!(
+            rails
+                .iter()
+                .all(|(_, tier, rate)| (*tier, *rate) == (0, 10)),
+            "{rails:?}"
+        );
+    }
+
+    #[test]
+    fn rails_lead_to_the_devices_that_face_each_other() {
+        let here = machine(&[
+            (1, "eth0", Some(0), None),
+            (2, "eth1", Some(1), None),
+            (3, "ib0", Some(1), None),
+        ]);
+        // It lists them in another order, and calls one something else.
+        let there = machine(&[(5, "mlx0", Some(1), None), (6, "eth0", Some(0), None)]);
+        let rails = rails_between((here, &[1, 2, 3]), (there, &[5, 6]));
+        let names: Vec<_> = rails.iter().map(|(name, ..)| &name[..]).collect();
+        let expected = [
+            "tcp:127.0.0.1>127.0.0.6",
+            "tcp:127.0.0.2>127.0.0.5",
+            "tcp:127.0.0.3>127.0.0.5",
+        ];
+        assert_eq!(names, expected);
+    }
 
     #[test]
     fn a_session_is_made_anew_over_any_address_of_the_peer() {

@@ -23,7 +23,7 @@
 //!
 //! The parts: `engine` is what a program holds; `worker` drives one `Orchestrator` of `polyrail-core` by its
 //! contract; `peers` keeps sessions and rails, `leaving` the numbers of those that are gone, `segments` memory,
-//! `transports` the ways between them, `batch` what is waited for; `reception` answers what peers ask; `errand`
+//! `transports` the ways between them, `machine` what is known of devices and where memory is, `batch` what is waited for; `reception` answers what peers ask; `errand`
 //! runs what may block; `followers` and `completion` tell of ends, `delivery` and `notification` carry what
 //! programs tell each other; `fork` keeps children out. None of them decides about health, credits or order:
 //! that is core's.
@@ -42,6 +42,7 @@ mod fork;
 mod known;
 mod leaving;
 mod listen;
+mod machine;
 mod notification;
 mod pace;
 mod peers;
@@ -79,6 +80,7 @@ pub use error::{
     ReleaseError, SubmitError, WaitError,
 };
 pub use known::{Availability, TransportInfo, transports};
+pub use machine::{Device, DeviceState, NumaNode, devices, numa_nodes};
 pub use notification::{Notification, Notifications};
 pub use segments::SegmentId;
 pub use stats::{DeviceTraffic, FailoverCount, Stats};

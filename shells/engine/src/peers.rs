@@ -9,7 +9,7 @@ use polyrail_control::plane::Introduction;
 use polyrail_core::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
-use polyrail_core::topology::RailMap;
+use polyrail_core::topology::{DeviceFacts, RailMap, tier};
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
@@ -17,6 +17,7 @@ use polyrail_transport::{RailAddress, SessionId};
 use crate::engine::lock;
 use crate::error::OpenError;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
+use crate::machine::{Machine, facts_of};
 use crate::segments::SegmentId;
 use crate::stats::DeviceTraffic;
 use crate::transports::Catalog;
@@ -28,6 +29,8 @@ pub(crate) struct PeerRail {
     pub(crate) transport: TransportId,
     pub(crate) local: Option<IpAddr>,
     pub(crate) remote: SocketAddr,
+    /// The NUMA node of its local device.
+    pub(crate) node: Option<u16>,
 }
 
 impl PeerRail {
@@ -89,11 +92,12 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The transports that join memory of these kinds with this peer's, and their rails.
+    /// The transports that join memory of these kinds with this peer's, and their rails: each in the tier of its
+    /// local device for memory on `memory_node`.
     pub(crate) fn plan_transports(
         &self,
         catalog: &Catalog,
-        local: MemoryKind,
+        (local, memory_node): (MemoryKind, Option<u16>),
         remote: MemoryKind,
     ) -> heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX> {
         let ranked = catalog.rank(&self.offers, local, remote);
@@ -105,7 +109,7 @@ impl Peer {
                 .filter(|rail| rail.transport == transport)
                 .map(|rail| PlanRail {
                     rail: rail.rail,
-                    tier: 0,
+                    tier: tier(memory_node, rail.node),
                 })
                 .collect(),
         };
@@ -124,8 +128,9 @@ impl Peer {
 /// All peers of an engine, and the numbers of its rails and devices.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// What is assumed of a new rail.
+    /// What is assumed of a new rail whose device says nothing.
     estimate: EstimateConfig,
+    machine: Arc<Machine>,
     peers: Vec<Peer>,
     /// Numbers of peers, of those that are being dialed, and of those that were given up and are not free yet.
     taken: BTreeSet<u16>,
@@ -140,9 +145,10 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Nobody yet.
-    pub(crate) fn new(estimate: EstimateConfig) -> Self {
+    pub(crate) fn new(estimate: EstimateConfig, machine: Arc<Machine>) -> Self {
         Self {
             estimate,
+            machine,
             peers: Vec::new(),
             taken: BTreeSet::new(),
             freed: Arc::default(),
@@ -262,8 +268,12 @@ impl Peers {
             true => std::slice::from_ref(&dialed),
             false => &introduction.rails[..],
         };
+        let machine = self.machine.clone();
+        let here: Vec<DeviceFacts<'_>> = locals.iter().map(|local| machine.facts(*local)).collect();
+        let facts = |position| facts_of(introduction.rail_facts.get(position));
+        let there: Vec<DeviceFacts<'_>> = (0..remotes.len()).map(facts).collect();
         let pairs: Vec<_> = map
-            .pairs(locals.len(), remotes.len())
+            .pairs(&here, &there)
             .map_err(|mismatch| OpenError::Rails {
                 peer: dialed,
                 mismatch,
@@ -299,20 +309,21 @@ impl Peers {
             let pairs = pairs.iter().zip(&devices);
             pairs.map(move |(pair, device)| (transport, *pair, *device))
         };
-        for (transport, (local, remote), device) in common.into_iter().flat_map(pairs) {
-            let local = locals.get(local).copied();
+        for (transport, (position, remote), device) in common.into_iter().flat_map(pairs) {
+            let local = locals.get(position).copied();
             let rail = self.take_rail();
             numbers.rails.push(rail);
             let config = RailConfig {
                 peer: numbers.peer,
                 device,
-                estimate: self.estimate,
+                estimate: self.estimate(local),
             };
             let rail = PeerRail {
                 rail,
                 transport,
                 local,
                 remote: remotes[remote],
+                node: here.get(position).and_then(|device| device.node),
             };
             let name = rail.name(catalog.name(transport));
             fabric.install_rail(rail.rail, config, &name);
@@ -331,6 +342,15 @@ impl Peers {
         RailId(free.unwrap_or(self.rail_names.len() as u16))
     }
 
+    /// What is assumed of a new rail from a local address.
+    fn estimate(&self, local: Option<IpAddr>) -> EstimateConfig {
+        let said = local.and_then(|local| self.machine.rate(local));
+        EstimateConfig {
+            rate_nominal: said.unwrap_or(self.estimate.rate_nominal),
+            ..self.estimate
+        }
+    }
+
     /// The device behind a local address: one each, and one for whatever the kernel chooses.
     fn device(&mut self, fabric: &Fabric, local: Option<IpAddr>) -> Result<DeviceId, OpenError> {
         if let Some(device) = self.devices.get(&local) {
@@ -343,7 +363,7 @@ impl Peers {
             });
         }
         let device = DeviceId(self.devices.len() as u16);
-        fabric.install_device(device, self.estimate);
+        fabric.install_device(device, self.estimate(local));
         self.devices.insert(local, device);
         Ok(device)
     }

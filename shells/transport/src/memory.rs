@@ -131,6 +131,18 @@ impl Region {
         self.base
     }
 
+    /// The NUMA node that its pages are on now, of which some are asked after. `None`: on several, on none
+    /// because nobody has touched them yet, or the kernel does not say. Touches nothing.
+    pub fn numa_node(&self) -> Option<u16> {
+        let last = u128::from(self.bytes.saturating_sub(1));
+        // From the first byte to the last one.
+        let page = |number| {
+            let offset = last * number as u128 / (PAGES_ASKED - 1) as u128;
+            self.base.as_ptr().wrapping_add(offset as usize)
+        };
+        common_node(&page_nodes(std::array::from_fn(page))?)
+    }
+
     /// Whether `length` bytes from `offset` on lie inside.
     pub fn contains(&self, offset: u64, length: u64) -> bool {
         offset
@@ -189,6 +201,36 @@ impl Entered<'_> {
         // SAFETY: `offset <= bytes`, and the range is one mapped object (contract of `Region::new`).
         Some(unsafe { self.region.base.as_ptr().add(offset as usize) })
     }
+}
+
+/// How many pages of a region are asked after.
+const PAGES_ASKED: usize = 64;
+
+/// The node that each page is on; negative where there is no page. `None`: the kernel does not say, as in many
+/// containers. Not `get_mempolicy`, which makes a page of each address that has none yet, on a node of its choice.
+fn page_nodes(mut pages: [*mut u8; PAGES_ASKED]) -> Option<[libc::c_int; PAGES_ASKED]> {
+    let mut nodes = [-libc::ENOENT; PAGES_ASKED];
+    // SAFETY: without a list of nodes to move to, nothing is moved: the kernel reads the addresses from `pages`,
+    // looks them up without touching what they lead to, and writes as many numbers to `nodes`, which has as many.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0 as libc::pid_t,
+            PAGES_ASKED as libc::c_ulong,
+            pages.as_mut_ptr(),
+            std::ptr::null::<libc::c_int>(),
+            nodes.as_mut_ptr(),
+            0 as libc::c_int,
+        )
+    };
+    (answer == 0).then_some(nodes)
+}
+
+/// The node of all pages that there are.
+fn common_node(nodes: &[libc::c_int]) -> Option<u16> {
+    let mut there = nodes.iter().filter_map(|node| u16::try_from(*node).ok());
+    let first = there.next()?;
+    there.all(|node| node == first).then_some(first)
 }
 
 /// Anonymous memory from the kernel.
@@ -265,6 +307,44 @@ mod tests {
         ];
         for (name, offset, length, inside) in cases {
             assert_eq!(entered.pointer(offset, length).is_some(), inside, "{name}");
+        }
+    }
+
+    #[test]
+    fn memory_is_on_a_node_if_all_of_its_pages_are() {
+        // (name, what the kernel says of some pages, node)
+        let cases = [
+            ("one node", &[1, 1, 1][..], Some(1)),
+            ("two nodes", &[1, 0], None),
+            (
+                "not all touched",
+                &[-libc::ENOENT, 2, -libc::EFAULT],
+                Some(2),
+            ),
+            ("none touched", &[-libc::ENOENT; 3], None),
+            ("nothing asked", &[], None),
+        ];
+        for (name, nodes, node) in cases {
+            assert_eq!(common_node(nodes), node, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_memory_that_was_touched_is_on_a_node() {
+        for bytes in [1, 4097, 1 << 20] {
+            let region = Region::allocate(bytes, Access::Local).unwrap();
+            // Twice: to ask does not make pages.
+            assert_eq!((region.numa_node(), region.numa_node()), (None, None));
+            let last = region.enter().unwrap().pointer(bytes - 1, 1).unwrap();
+            // SAFETY: inside the region, which is mapped and nobody else's.
+            unsafe { last.write(1) };
+            let nodes = page_nodes([last; PAGES_ASKED]);
+            // Some containers forbid the question.
+            assert_eq!(
+                nodes.and(region.numa_node()),
+                nodes.map(|nodes| nodes[0] as u16),
+                "{bytes}"
+            );
         }
     }
 

@@ -1,23 +1,17 @@
 //! `polyrail topo`: what this machine has to move bytes with.
 //!
-//! Everything is read, nothing is asked for: it works unprivileged, in containers, and on machines that say
-//! nothing about NUMA; what cannot be known is left out.
+//! The same that engines go by. It works unprivileged, in containers, and on machines that say nothing about NUMA;
+//! what cannot be known is left out.
 
-mod device;
-mod numa;
-mod sysfs;
 mod text;
 
 use std::io::{self, Write};
 
-use polyrail::{Availability, TransportInfo};
+use polyrail::{Availability, Device, NumaNode, TransportInfo};
 use serde::Serialize;
 
 use crate::exit::Failure;
 use crate::settings::ConfigArgs;
-use device::Device;
-use numa::NumaNode;
-use sysfs::Sysfs;
 
 /// Shows this machine's devices, NUMA nodes, the tier of each device for each memory, and the transports, with
 /// the reason where one is missing.
@@ -62,11 +56,7 @@ struct Transport {
 /// Runs the command.
 pub(crate) fn run(args: &TopoArgs) -> Result<(), Failure> {
     let notes = args.settings.load_quietly()?.notes;
-    let addresses = device::addresses().unwrap_or_else(|e| {
-        log::warn!("cannot list this machine's addresses: {e}");
-        Vec::new()
-    });
-    let topology = Topology::read(&Sysfs::new("/sys"), &addresses, notes);
+    let topology = Topology::new(polyrail::devices(), polyrail::numa_nodes(), notes);
     let text = match args.json {
         true => serde_json::to_string(&topology)
             .map(|line| line + "\n")
@@ -80,9 +70,7 @@ pub(crate) fn run(args: &TopoArgs) -> Result<(), Failure> {
 }
 
 impl Topology {
-    fn read(sysfs: &Sysfs, addresses: &[device::Address], mut notes: Vec<String>) -> Self {
-        let devices = device::list(sysfs, addresses);
-        let numa_nodes = numa::list(sysfs);
+    fn new(devices: Vec<Device>, numa_nodes: Vec<NumaNode>, mut notes: Vec<String>) -> Self {
         if numa_nodes.is_empty() {
             notes
                 .push("this machine says nothing about NUMA: all memory counts as near".to_owned());
@@ -131,81 +119,35 @@ fn transport(info: TransportInfo) -> Transport {
 
 #[cfg(test)]
 mod tests {
+    use polyrail::DeviceState;
+
     use super::*;
 
-    /// A machine with two nodes, a device on each, and one that nobody knows the place of.
-    fn machine() -> (tempfile::TempDir, Topology) {
-        let root = tempfile::tempdir().unwrap();
-        let files = [
-            ("class/net/eth0/operstate", "up\n"),
-            ("class/net/eth0/speed", "25000\n"),
-            ("class/net/eth0/device/numa_node", "0\n"),
-            ("class/net/eth1/operstate", "down\n"),
-            ("class/net/eth1/speed", "-1\n"),
-            ("class/net/eth1/device/numa_node", "1\n"),
-            ("class/net/lo/operstate", "unknown\n"),
-            ("class/net/lo/flags", "0x9\n"),
-            ("devices/system/node/node0/cpulist", "0-3\n"),
-            (
-                "devices/system/node/node0/meminfo",
-                "Node 0 MemTotal:  1024 kB\n",
-            ),
-            ("devices/system/node/node0/distance", "10 21\n"),
-            ("devices/system/node/node1/cpulist", "4-7\n"),
-            ("devices/system/node/node1/meminfo", "nonsense\n"),
-            ("devices/system/node/node1/distance", "21 10\n"),
-            ("devices/system/node/possible", "0-1\n"),
-        ];
-        for (path, content) in files {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, content).unwrap();
+    fn device(name: &str, numa_node: Option<u16>) -> Device {
+        Device {
+            name: name.into(),
+            state: DeviceState::Up,
+            speed_bits_per_sec: Some(25_000_000_000),
+            numa_node,
+            addresses: vec![[10, 0, 0, 1].into()],
         }
-        let addresses = [
-            ("lo".to_owned(), "127.0.0.1".parse().unwrap()),
-            ("eth0".to_owned(), "10.0.0.1".parse().unwrap()),
-            ("eth0".to_owned(), "fe80::1".parse().unwrap()),
-            ("tun7".to_owned(), "10.9.0.1".parse().unwrap()),
-        ];
-        let topology = Topology::read(&Sysfs::new(root.path()), &addresses, Vec::new());
-        (root, topology)
     }
 
-    #[test]
-    fn devices_have_what_the_machine_says_of_them() {
-        let (_root, topology) = machine();
-        let found: Vec<_> = topology
-            .devices
-            .iter()
-            .map(|d| {
-                let Device {
-                    name,
-                    state,
-                    speed_bits_per_sec,
-                    numa_node,
-                    addresses,
-                } = d;
-                (
-                    name.as_str(),
-                    *state,
-                    *speed_bits_per_sec,
-                    *numa_node,
-                    addresses.len(),
-                )
-            })
-            .collect();
-        let expected = [
-            ("eth0", "up", Some(25_000_000_000), Some(0), 2),
-            ("eth1", "down", None, Some(1), 0),
-            ("lo", "up", None, None, 1),
-            ("tun7", "unknown", None, None, 1),
-        ];
-        assert_eq!(found, expected);
+    fn node(node: u16) -> NumaNode {
+        NumaNode {
+            node,
+            cpus: "0-3".into(),
+            memory_bytes: None,
+            distances: vec![10, 21],
+        }
     }
 
     #[test]
     fn tiers_follow_the_nodes() {
-        let (_root, topology) = machine();
+        let devices = ["eth0", "eth1"].into_iter().zip([Some(0), Some(1)]);
+        let devices = devices.chain([("lo", None), ("tun7", None)]);
+        let devices = devices.map(|(name, node)| device(name, node)).collect();
+        let topology = Topology::new(devices, vec![node(0), node(1)], Vec::new());
         let far: Vec<_> = topology
             .tiers
             .iter()
@@ -214,20 +156,16 @@ mod tests {
             .collect();
         assert_eq!(far, [("cpu:0", "eth1", 1), ("cpu:1", "eth0", 1)]);
         assert_eq!(topology.tiers.len(), 2 * 4);
-        assert_eq!(topology.numa_nodes[0].memory_bytes, Some(1 << 20));
-        assert_eq!(topology.numa_nodes[1].memory_bytes, None);
-        assert_eq!(topology.numa_nodes[1].distances, [21, 10]);
+        assert_eq!(topology.notes, Vec::<String>::new());
     }
 
     #[test]
     fn a_machine_that_says_nothing_is_no_error() {
-        let root = tempfile::tempdir().unwrap();
-        let addresses = [("eth0".to_owned(), "10.0.0.1".parse().unwrap())];
-        let topology = Topology::read(&Sysfs::new(root.path()), &addresses, Vec::new());
-        assert_eq!((topology.devices.len(), topology.numa_nodes.len()), (1, 0));
+        let topology = Topology::new(vec![device("eth0", None)], Vec::new(), Vec::new());
         assert_eq!(topology.tiers[0].memory, "cpu");
         assert!(topology.notes[0].contains("NUMA"), "{topology:?}");
         let page = text::page(&topology);
         assert!(page.contains("eth0") && page.contains("tcp"), "{page}");
+        assert!(page.contains("up") && page.contains("25 Gbit/s"), "{page}");
     }
 }

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::{Device, NumaNode, Tier, Topology};
+use polyrail::{Device, NumaNode};
+
+use super::{Tier, Topology};
 
 /// All of it, in sections.
 pub(super) fn page(topology: &Topology) -> String {
@@ -28,7 +30,7 @@ fn devices(devices: &[Device]) -> Vec<Vec<String>> {
         let addresses: Vec<_> = device.addresses.iter().map(IpAddr::to_string).collect();
         vec![
             device.name.clone(),
-            device.state.to_owned(),
+            device.state.to_string(),
             device.speed_bits_per_sec.map_or_else(unknown, speed),
             device
                 .numa_node

@@ -179,6 +179,7 @@ impl Peer {
                 incarnation: welcome.incarnation,
                 session: welcome.session,
                 rails: welcome.rails,
+                rail_facts: welcome.rail_facts,
                 transports: welcome.transports,
                 scratch: welcome.scratch,
                 features,

@@ -16,7 +16,7 @@ use super::target::Target;
 use super::timers::Timer;
 use super::wires::{Key, Owner, Watched, WireEvent, Wires, Woken};
 use super::{AskError, Ends, Handler, PlaneConfig};
-use crate::codec::{Frame, SegmentDescriptor, TransportOffer};
+use crate::codec::{Frame, RailFact, SegmentDescriptor, TransportOffer};
 use crate::connection::{ConnectionConfig, Hello};
 use crate::process::Process;
 
@@ -31,6 +31,7 @@ pub(super) struct Context {
     pub(super) name: String,
     pub(super) incarnation: u64,
     pub(super) rails: Vec<SocketAddr>,
+    pub(super) rail_facts: Vec<RailFact>,
     pub(super) transports: Vec<TransportOffer>,
     pub(super) scratch: SegmentDescriptor,
     pub(super) token: Vec<u8>,
@@ -106,6 +107,7 @@ impl Reactor {
             name: config.name,
             incarnation: config.incarnation,
             rails: config.rails,
+            rail_facts: config.rail_facts,
             transports: config.transports,
             scratch: config.scratch,
             token: config.token,

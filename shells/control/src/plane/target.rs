@@ -189,6 +189,7 @@ impl Target {
                 incarnation: ctx.incarnation,
                 session,
                 rails: ctx.rails.clone(),
+                rail_facts: ctx.rail_facts.clone(),
                 transports: ctx.transports.clone(),
                 scratch: ctx.scratch.clone(),
             },

@@ -29,7 +29,7 @@ const SPRAYING: &str = "TENT slice-spraying document";
 /// The policies that can be configured. Others are the simulator's.
 const POLICIES: [Policy; 3] = [Policy::Spray, Policy::RoundRobin, Policy::Documented];
 const POLICY_NAMES: [&str; 3] = [POLICIES[0].name(), POLICIES[1].name(), POLICIES[2].name()];
-const RAIL_MAPS: [RailMap; 2] = [RailMap::Paired, RailMap::All];
+const RAIL_MAPS: [RailMap; 3] = [RailMap::Paired, RailMap::All, RailMap::Nearest];
 const HEALTH_MODES: [HealthMode; 2] = [HealthMode::Decay, HealthMode::Reset];
 
 /// The longest time in milliseconds that something can be waited for.
@@ -73,11 +73,13 @@ pub(super) const ENGINE: &[Key<Config>] = &[
     Key {
         path: "rail_map",
         field: Field::Choice {
-            words: &["paired", "all"],
+            words: &["paired", "all", "nearest"],
             get: |config| RAIL_MAPS.iter().position(|map| *map == config.rail_map),
             set: |config, choice| config.rail_map = RAIL_MAPS[choice],
         },
-        meaning: "Joins the i-th local with the i-th remote address, or every one with every one.",
+        meaning: "Joins the i-th local with the i-th remote address (`paired`), every one with every one (`all`), or \
+                  each with the one that faces it (`nearest`): on a device of the same name, else on the same NUMA \
+                  node, else on the one with the fewest rails; the lists may then differ in length.",
         source: OURS,
     },
     Key {
@@ -223,8 +225,8 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.spray.nominal_bandwidth_gbps,
             set: |config, gbps| config.spray.nominal_bandwidth_gbps = gbps,
         },
-        meaning: "What a rail is assumed to carry before its first completions, which correct it. For \
-                  `documented`, the bandwidth that a device reports.",
+        meaning: "What a rail is assumed to carry before its first completions, which correct it, unless its local \
+                  device is hardware that tells its speed. For `documented`, the bandwidth that a device reports.",
         source: OURS,
     },
     Key {

@@ -280,6 +280,7 @@ fn variables_are_read_by_the_type_of_their_key() {
         ),
         ("POLYRAIL_RAILS", "[\"127.0.0.1\"]", "rails: [127.0.0.1]"),
         ("POLYRAIL_RAIL_MAP", "all", "rail_map: All"),
+        ("POLYRAIL_RAIL_MAP", "nearest", "rail_map: Nearest"),
         ("POLYRAIL_POLICY", "documented", "policy: Documented"),
         ("POLYRAIL_INSECURE", "true", "insecure: true"),
         ("POLYRAIL_INSECURE", "1", "insecure: true"),

@@ -188,6 +188,7 @@ fn fake_target(features: u64, frames: Vec<Frame>) -> (SocketAddr, Receiver<Vec<F
             incarnation: 9,
             session: [1; 16],
             rails: vec![],
+            rail_facts: vec![],
             transports: vec![],
             scratch: segment("scratch"),
             heartbeat_ms: 1000,

@@ -20,6 +20,11 @@ impl Sysfs {
         Some(text.trim().to_owned())
     }
 
+    /// Whether there is a file or folder.
+    pub(super) fn exists(&self, path: &str) -> bool {
+        self.root.join(path).exists()
+    }
+
     /// The number in a file.
     pub(super) fn number<T: FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.parse().ok()
