@@ -258,7 +258,7 @@ impl Engine {
             .map_err(system("start the control plane"))?;
         let failovers = Arc::new(Failovers::default());
         let machine = Arc::new(machine);
-        let peers = Peers::new(config.estimate(), machine.clone());
+        let peers = Peers::new(config.estimate(), machine.clone(), config.asks_devices());
         let peers = Arc::new(Mutex::new(peers));
         let mut workers = Vec::new();
         for core in cores {
@@ -1395,6 +1395,29 @@ mod tests {
         let name = |host| format!("tcp:127.0.0.{host}>127.0.0.{host}");
         let expected = expected.map(|(host, tier, rate)| (name(host), tier, rate));
         assert_eq!(rails, expected);
+    }
+
+    #[test]
+    fn what_an_operator_says_of_rails_counts_more_than_their_devices() {
+        let spray = |gbps| Config {
+            spray: crate::config::SprayConfig {
+                nominal_bandwidth_gbps: gbps,
+                ..Default::default()
+            },
+            ..Config::default()
+        };
+        assert!(Config::default().asks_devices() && spray(10.0).asks_devices());
+        assert!(!spray(40.0).asks_devices());
+        let eth0 = machine(&[(1, "eth0", None, Some(100 * GIGABIT))]);
+        for (asks_devices, gigabits) in [(true, 100), (false, 10)] {
+            let peers = Peers::new(
+                Config::default().estimate(),
+                Arc::new(eth0.clone()),
+                asks_devices,
+            );
+            let rate = peers.estimate(Some([127, 0, 0, 1].into())).rate_nominal;
+            assert_eq!(rate.bytes_per_sec() * 8 / GIGABIT, gigabits);
+        }
     }
 
     #[test]

@@ -131,6 +131,8 @@ pub(crate) struct Peers {
     /// What is assumed of a new rail whose device says nothing.
     estimate: EstimateConfig,
     machine: Arc<Machine>,
+    /// A device's own word counts more than `estimate`.
+    asks_devices: bool,
     peers: Vec<Peer>,
     /// Numbers of peers, of those that are being dialed, and of those that were given up and are not free yet.
     taken: BTreeSet<u16>,
@@ -145,10 +147,11 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Nobody yet.
-    pub(crate) fn new(estimate: EstimateConfig, machine: Arc<Machine>) -> Self {
+    pub(crate) fn new(estimate: EstimateConfig, machine: Arc<Machine>, asks_devices: bool) -> Self {
         Self {
             estimate,
             machine,
+            asks_devices,
             peers: Vec::new(),
             taken: BTreeSet::new(),
             freed: Arc::default(),
@@ -343,8 +346,10 @@ impl Peers {
     }
 
     /// What is assumed of a new rail from a local address.
-    fn estimate(&self, local: Option<IpAddr>) -> EstimateConfig {
-        let said = local.and_then(|local| self.machine.rate(local));
+    pub(crate) fn estimate(&self, local: Option<IpAddr>) -> EstimateConfig {
+        let said = local
+            .filter(|_| self.asks_devices)
+            .and_then(|local| self.machine.rate(local));
         EstimateConfig {
             rate_nominal: said.unwrap_or(self.estimate.rate_nominal),
             ..self.estimate

@@ -225,8 +225,8 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.spray.nominal_bandwidth_gbps,
             set: |config, gbps| config.spray.nominal_bandwidth_gbps = gbps,
         },
-        meaning: "What a rail is assumed to carry before its first completions, which correct it, unless its local \
-                  device is hardware that tells its speed. For `documented`, the bandwidth that a device reports.",
+        meaning: "What a rail is assumed to carry before its first completions, which correct it. Left at its \
+                  default, the local device's own word counts instead, if it is hardware that tells its speed. For `documented`, the bandwidth that a device reports.",
         source: OURS,
     },
     Key {

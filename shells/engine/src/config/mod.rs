@@ -230,6 +230,11 @@ impl Config {
         }
     }
 
+    /// Whether a device's own speed counts: nobody has said what rails carry.
+    pub(crate) fn asks_devices(&self) -> bool {
+        self.spray.nominal_bandwidth_gbps == SprayConfig::default().nominal_bandwidth_gbps
+    }
+
     /// How long a control connection may be silent before it counts as dead.
     pub(crate) fn connection_silence(&self) -> Duration {
         self.health.heartbeat * HEARTBEATS_MISSED
