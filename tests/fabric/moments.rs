@@ -1,10 +1,9 @@
 //! What a timeline of short buckets says about a rail that was cut and restored.
 //!
 //! A bucket of 10 ms holds a handful of slices, and the clock of a busy machine skips one now and then, so
-//! single ones say little. Whether all together are back is read from their sum: the shortfall since the cut,
-//! against [`BACK`] of what the other rails allow, grows while too little moves and shrinks afterwards, and the
-//! moment of its peak is when they were back. A dip that comes later counts unless what was moved above that
-//! line before makes up for it. Whether the restored rail is back is read from means over a [`WINDOW`].
+//! single ones say little. Whether all together are back is read from their sum: a dip is a stretch in which they
+//! fall behind [`BACK`] of what the other rails allow by more than [`NOISE`]'s worth, and it is over when they
+//! fall behind no further. Whether the restored rail is back is read from means over a [`WINDOW`].
 
 use std::time::Duration;
 
@@ -12,6 +11,9 @@ use serde_json::Value;
 
 /// What the restored rail's rate is the mean over.
 const WINDOW: Duration = Duration::from_millis(100);
+
+/// Falling behind by this time's worth is no dip.
+const NOISE: Duration = Duration::from_millis(25);
 
 /// Of the first buckets, which are not typical yet.
 const SETTLING: Duration = Duration::from_millis(300);
@@ -41,9 +43,12 @@ pub(crate) struct Recovery {
     pub(crate) before: f64,
     /// The part of what the other rails allow that was reached between cut and restoration, once back.
     pub(crate) between: f64,
+    /// What the cut rail still carried between a tenth of a second after the cut and the restoration, as part
+    /// of what it did before.
+    pub(crate) leaked: f64,
     /// The lowest mean over a window after the cut, as part of what the other rails allow.
     pub(crate) lowest: f64,
-    /// From the cut until the shortfall was at its peak; zero if there was none.
+    /// From the cut until the last dip was over; zero if there was none.
     pub(crate) back: Option<Duration>,
     /// From the restoration until the rail carried more than probes.
     pub(crate) first_bytes: Option<Duration>,
@@ -87,6 +92,7 @@ impl Moments {
         Recovery {
             before,
             between: self.mean(from_back, times.restored, total) / allowed,
+            leaked: self.mean(times.cut + WINDOW, times.restored, of_rail) / rail_before,
             lowest: self.lowest(times, total) / allowed,
             back,
             first_bytes: self.since(times.restored, |at| {
@@ -101,7 +107,7 @@ impl Moments {
     /// The buckets' lines around the cut and the restoration, for whoever has to find out why.
     pub(crate) fn show(&self, times: Times) -> String {
         let shown = |at: Duration| {
-            (at >= times.cut && at < times.cut + 4 * WINDOW)
+            (times.cut..times.restored).contains(&at)
                 || (at >= times.restored && at < times.restored + WINDOW)
         };
         let line = |bucket: &Bucket| {
@@ -112,22 +118,27 @@ impl Moments {
         buckets.map(line).collect()
     }
 
-    /// When the shortfall against `rate` was at its peak, since the cut. `None`: it is still growing at the
-    /// restoration.
+    /// When the last dip below `rate` was over, since the cut. `None`: not before the restoration.
     fn back(&self, times: Times, rate: f64) -> Option<Duration> {
-        let mut shortfall = 0.0;
-        let mut peak = (0.0, times.cut);
-        let mut end = times.cut;
+        let noise = rate * NOISE.as_secs_f64();
+        let (mut behind, mut most) = (0.0, 0.0);
+        let (mut back, mut end) = (times.cut, times.cut);
         for (bucket, next) in self.0.iter().zip(self.0.iter().skip(1)) {
-            if (times.cut..times.restored).contains(&bucket.start) {
-                end = next.start;
-                shortfall += (rate - bucket.total()) * (end - bucket.start).as_secs_f64();
-                if shortfall > peak.0 {
-                    peak = (shortfall, end);
+            if !(times.cut..times.restored).contains(&bucket.start) {
+                continue;
+            }
+            end = next.start;
+            behind += (rate - bucket.total()) * (end - bucket.start).as_secs_f64();
+            if behind <= 0.0 {
+                (behind, most) = (0.0, 0.0);
+            } else if behind > most {
+                most = behind;
+                if most > noise {
+                    back = end;
                 }
             }
         }
-        (peak.1 < end).then(|| peak.1 - times.cut)
+        (back < end).then(|| back - times.cut)
     }
 
     /// From `from` until the first bucket of which `is` holds.
@@ -216,14 +227,13 @@ mod tests {
             2030..2100 => [0.1, 0.01],
             _ => [0.1, 0.1],
         };
-        // (name, rates, back, first bytes, used)
         type Rates<'a> = &'a dyn Fn(u64) -> [f64; 2];
         let stalls = |at| match at {
             1000..1080 => [0.0, 0.0],
             _ => smooth(at),
         };
         let again = |at| match at {
-            1000..1080 | 1200..1280 => [0.0, 0.0],
+            1000..1080 | 1700..1750 => [0.0, 0.0],
             _ => smooth(at),
         };
         let skips = |at| match at {
@@ -235,30 +245,22 @@ mod tests {
             1000.. => [0.08, 0.0],
             _ => smooth(at),
         };
-        let cases: [(&str, Rates, Option<u64>, Option<u64>, Option<u64>); 5] = [
-            ("nobody notices", &smooth, Some(0), Some(30), Some(100)),
-            ("80 ms of nothing", &stalls, Some(80), Some(30), Some(100)),
-            (
-                "a second dip counts",
-                &again,
-                Some(280),
-                Some(30),
-                Some(100),
-            ),
-            (
-                "one that is made up for does not",
-                &skips,
-                Some(0),
-                Some(30),
-                Some(100),
-            ),
-            ("too little for ever", &never, None, None, None),
+        // (name, rates, [back, first bytes, used])
+        let cases: [(&str, Rates, Option<[u64; 3]>); 5] = [
+            ("nobody notices", &smooth, Some([0, 30, 100])),
+            ("80 ms of nothing", &stalls, Some([80, 30, 100])),
+            ("a second dip counts", &again, Some([750, 30, 100])),
+            ("a skip of the clock does not", &skips, Some([0, 30, 100])),
+            ("too little for ever", &never, None),
         ];
-        for (name, rates, back, first, used) in cases {
+        for (name, rates, expected) in cases {
             let recovery = judge(rates);
-            assert_eq!(recovery.back, back.map(ms), "{name}");
-            assert_eq!(recovery.first_bytes, first.map(ms), "{name}");
-            assert_eq!(recovery.used, used.map(ms), "{name}");
+            let got = [recovery.back, recovery.first_bytes, recovery.used];
+            let expected = match expected {
+                Some(times) => times.map(|at| Some(ms(at))),
+                None => [None; 3],
+            };
+            assert_eq!(got, expected, "{name}");
         }
     }
 }

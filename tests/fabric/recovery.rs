@@ -62,7 +62,7 @@ struct Args {
     /// What is under way.
     #[arg(long, value_enum, default_value = "write")]
     op: Op,
-    /// Only this fault.
+    /// Only this fault, or none.
     #[arg(long, value_enum)]
     fault: Option<Cut>,
     /// Show the buckets and the log of each run that is late.
@@ -90,13 +90,16 @@ impl Op {
 enum Cut {
     CarrierDown,
     Silent,
+    /// No fault at all: what the clock of a busy machine alone looks like.
+    None,
 }
 
 impl Cut {
-    const fn fault(self) -> Fault {
+    const fn fault(self) -> Option<Fault> {
         match self {
-            Self::CarrierDown => Fault::CarrierDown,
-            Self::Silent => Fault::Silent,
+            Self::CarrierDown => Some(Fault::CarrierDown),
+            Self::Silent => Some(Fault::Silent),
+            Self::None => None,
         }
     }
 }
@@ -104,7 +107,7 @@ impl Cut {
 fn main() -> ExitCode {
     let args = Args::parse();
     let faults = args.fault.map_or_else(
-        || vec![Fault::CarrierDown, Fault::Silent],
+        || vec![Some(Fault::CarrierDown), Some(Fault::Silent)],
         |cut| vec![cut.fault()],
     );
     let mut good = true;
@@ -112,7 +115,7 @@ fn main() -> ExitCode {
         let Some(recoveries) = measure(&args, fault) else {
             return ExitCode::SUCCESS;
         };
-        good &= conclude(&format!("{}, {fault:?}", args.op.name()), &recoveries);
+        good &= conclude(&format!("{}, {}", args.op.name(), name(fault)), &recoveries);
     }
     if good {
         ExitCode::SUCCESS
@@ -122,7 +125,7 @@ fn main() -> ExitCode {
 }
 
 /// All runs of one fault, on rails by turns. `None`: this cannot run here, as has been said.
-fn measure(args: &Args, fault: Fault) -> Option<Vec<Recovery>> {
+fn measure(args: &Args, fault: Option<Fault>) -> Option<Vec<Recovery>> {
     let mut recoveries = Vec::new();
     for run in 0..args.runs {
         let fabric = Fabric::new(&RATES_MBIT)?;
@@ -130,7 +133,13 @@ fn measure(args: &Args, fault: Fault) -> Option<Vec<Recovery>> {
         let (ended, times) = play(&fabric, args.op, rail, fault);
         let moments = Moments::of(&verified(&ended));
         let recovery = moments.judge(rail, times);
-        println!("run {run}, rail {rail}, {fault:?}: {}", show(&recovery));
+        let is_cut = recovery.leaked < 0.05;
+        assert!(is_cut == fault.is_some(), "the cut was none: {recovery:?}");
+        println!(
+            "run {run}, rail {rail}, {}: {}",
+            name(fault),
+            show(&recovery)
+        );
         if args.verbose && (is_late(&BACK, recovery.back) || is_late(&USED, recovery.used)) {
             println!("{times:?}\n{}{}", moments.show(times), ended.stderr);
         }
@@ -140,7 +149,7 @@ fn measure(args: &Args, fault: Fault) -> Option<Vec<Recovery>> {
 }
 
 /// One run, with its cut and its restoration. The schedule is the experiment's; nothing waits for the engine.
-fn play(fabric: &Fabric, op: Op, rail: usize, fault: Fault) -> (Ended, Times) {
+fn play(fabric: &Fabric, op: Op, rail: usize, fault: Option<Fault>) -> (Ended, Times) {
     let target = Target::start(fabric);
     let flags = format!(
         "--op {} --block 1MiB --batch 8 --threads 4 --seconds {SECONDS} --verify --timeline 10",
@@ -151,10 +160,14 @@ fn play(fabric: &Fabric, op: Op, rail: usize, fault: Fault) -> (Ended, Times) {
     pause_until(measuring + CUT_AT);
     bench.expect_running();
     let cut = measuring.elapsed();
-    fabric.cut(rail, fault);
+    if let Some(fault) = fault {
+        fabric.cut(rail, fault);
+    }
     pause_until(measuring + RESTORE_AT);
     bench.expect_running();
-    fabric.restore(rail, fault);
+    if let Some(fault) = fault {
+        fabric.restore(rail, fault);
+    }
     let restored = measuring.elapsed();
     let ended = bench.finish(Duration::from_secs(30));
     (ended, Times { cut, restored })
@@ -172,6 +185,10 @@ fn verified(ended: &Ended) -> serde_json::Value {
     assert_eq!(cell["failed_requests"], 0, "{ended:?}");
     assert_eq!(cell["verified"], true, "{ended:?}");
     cell
+}
+
+fn name(fault: Option<Fault>) -> String {
+    fault.map_or_else(|| "no fault".into(), |fault| format!("{fault:?}"))
 }
 
 fn show(recovery: &Recovery) -> String {
