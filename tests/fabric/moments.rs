@@ -121,7 +121,9 @@ impl Moments {
     /// When the last dip below `rate` was over, since the cut. `None`: not before the restoration.
     fn back(&self, times: Times, rate: f64) -> Option<Duration> {
         let noise = rate * NOISE.as_secs_f64();
-        let (mut behind, mut most) = (0.0, 0.0);
+        let (mut behind, mut least) = (0.0_f64, 0.0);
+        // Of the dip that is on: how far behind it has got.
+        let mut most = None;
         let (mut back, mut end) = (times.cut, times.cut);
         for (bucket, next) in self.0.iter().zip(self.0.iter().skip(1)) {
             if !(times.cut..times.restored).contains(&bucket.start) {
@@ -129,13 +131,13 @@ impl Moments {
             }
             end = next.start;
             behind += (rate - bucket.total()) * (end - bucket.start).as_secs_f64();
-            if behind <= 0.0 {
-                (behind, most) = (0.0, 0.0);
-            } else if behind > most {
-                most = behind;
-                if most > noise {
-                    back = end;
-                }
+            least = behind.min(least);
+            if behind > most.unwrap_or(least + noise) {
+                most = Some(behind);
+                back = end;
+            } else if most.is_some_and(|most| behind < most - noise / 5.0) {
+                most = None;
+                least = behind;
             }
         }
         (back < end).then(|| back - times.cut)
