@@ -5,11 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use serde_json::Value;
-
-use crate::waiting::until;
 
 /// Held by the fabric that exists.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -250,6 +247,10 @@ fn attempt(line: &str) -> Result<String, String> {
 
 #[test]
 fn a_fabric_is_laid_breaks_heals_and_is_torn_down() {
+    use std::time::Duration;
+
+    use crate::waiting::until;
+
     let Some(fabric) = Fabric::new(&[400, 400]) else {
         return;
     };

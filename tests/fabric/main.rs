@@ -15,6 +15,8 @@ mod cut;
 mod death;
 mod fabric;
 mod iperf;
+#[expect(dead_code, reason = "the program `recovery` uses it")]
+mod moments;
 mod program;
 mod shares;
 mod waiting;

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -22,20 +22,17 @@ fn binary() -> PathBuf {
     if let Some(path) = env::var_os("POLYRAIL_BIN") {
         return path.into();
     }
-    let test = env::current_exe().expect("a test knows where it is");
-    // TARGET/PROFILE/deps/this
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("it is in a build folder");
-    let found = profile.join("polyrail");
-    assert!(
-        found.exists(),
-        "there is no {}: run `cargo build --release` first and test with --release, \
-         or set POLYRAIL_BIN to the program",
-        found.display()
-    );
-    found
+    let this = env::current_exe().expect("a test knows where it is");
+    // A test is TARGET/PROFILE/deps/this, a program TARGET/PROFILE/this.
+    let folders = this.ancestors().skip(1).take(2);
+    let mut places = folders.map(|folder| folder.join("polyrail"));
+    places.find(|place| place.exists()).unwrap_or_else(|| {
+        panic!(
+            "there is no polyrail beside {}: run `cargo build --release` first and test with \
+             --release, or set POLYRAIL_BIN to the program",
+            this.display()
+        )
+    })
 }
 
 /// A target on its host; killed when dropped.

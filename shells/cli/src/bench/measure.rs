@@ -96,8 +96,9 @@ pub(super) fn measure(
     let run = Run::new(session);
     log::info!("warming up for {cell}");
     let warm_up = phase(&run, cell, args.verify, WARM_UP, None);
-    log::info!("measuring {cell}");
     let before = Reading::take(session, true);
+    // Last before the timeline begins: who breaks things meanwhile sets their clock by it.
+    log::info!("measuring {cell}");
     let mut recorder = args
         .timeline
         .map(|every| Recorder::new(every, Instant::now(), session.rail_bytes()));

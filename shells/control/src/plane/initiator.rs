@@ -8,7 +8,7 @@ use polyrail_core::units::{Epoch, LaneId, PeerId};
 use super::mailbox::Asker;
 use super::notification::Notification;
 use super::peer::{ConnectReply, First, Known, Link, Peer, Route};
-use super::question::{CALL_AGAIN, DESCRIBE_AGAIN, Question, send};
+use super::question::{CALL_AGAIN_MAX, DESCRIBE_AGAIN_MAX, Question, send};
 use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Watched, WireEvent, Wires};
@@ -110,7 +110,7 @@ impl Initiator {
             question: number,
             name,
         };
-        let question = Question::new(wires.now(), number, frame, DESCRIBE_AGAIN, asker);
+        let question = Question::new(wires.now(), number, frame, DESCRIBE_AGAIN_MAX, asker);
         peer.describing.push(question);
         self.handle_timeout(ctx, wires, id);
     }
@@ -139,7 +139,7 @@ impl Initiator {
             method,
             body,
         };
-        let question = Question::new(wires.now(), number, frame, CALL_AGAIN, asker);
+        let question = Question::new(wires.now(), number, frame, CALL_AGAIN_MAX, asker);
         peer.calling.push_back(question);
         self.handle_timeout(ctx, wires, id);
     }

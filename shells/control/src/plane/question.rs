@@ -7,10 +7,13 @@ use super::wires::{Key, Wires};
 use super::{AskError, Ends};
 use crate::codec::Frame;
 
-/// After how long a question is asked again over another connection.
-pub(super) const DESCRIBE_AGAIN: Duration = Duration::from_millis(100);
+/// After how long a question is first asked again over another connection; doubles each time. A frame more
+/// costs less than to wait for one that a silent rail has swallowed, and nothing is carried out twice.
+pub(super) const AGAIN_MIN: Duration = Duration::from_millis(20);
+/// The longest it waits before it is asked again.
+pub(super) const DESCRIBE_AGAIN_MAX: Duration = Duration::from_millis(100);
 /// The same for calls, which take longer.
-pub(super) const CALL_AGAIN: Duration = Duration::from_millis(200);
+pub(super) const CALL_AGAIN_MAX: Duration = Duration::from_millis(200);
 
 /// Something asked and not answered.
 pub(super) struct Question<T> {
@@ -19,11 +22,32 @@ pub(super) struct Question<T> {
     pub(super) frame: Frame,
     pub(super) asker: Asker<T>,
     pub(super) deadline: Instant,
-    /// How long to wait before it is asked again.
-    pub(super) patience: Duration,
+    patience: Patience,
     pub(super) again: Instant,
     /// The connections that have had their turn; it went out on the last of them last.
     asked: Vec<Key>,
+}
+
+/// How long to wait before a question is asked again.
+struct Patience {
+    next: Duration,
+    max: Duration,
+}
+
+impl Patience {
+    fn new(max: Duration) -> Self {
+        Self {
+            next: AGAIN_MIN.min(max),
+            max,
+        }
+    }
+
+    /// This time; twice as long the next.
+    fn take(&mut self) -> Duration {
+        let now = self.next;
+        self.next = now.times(2).min(self.max);
+        now
+    }
 }
 
 impl<T> Question<T> {
@@ -31,7 +55,7 @@ impl<T> Question<T> {
         now: Instant,
         number: u64,
         frame: Frame,
-        patience: Duration,
+        patience_max: Duration,
         asker: Asker<T>,
     ) -> Self {
         Self {
@@ -39,7 +63,7 @@ impl<T> Question<T> {
             frame,
             deadline: now + asker.timeout.into(),
             asker,
-            patience,
+            patience: Patience::new(patience_max),
             again: now,
             asked: Vec::new(),
         }
@@ -90,7 +114,7 @@ impl<T> Question<T> {
         };
         send(wires, key, &self.frame);
         self.asked.push(key);
-        self.again = now + self.patience;
+        self.again = now + self.patience.take();
     }
 
     pub(super) fn forget_connection(&mut self, now: Instant, key: Key) {
@@ -105,5 +129,22 @@ impl<T> Question<T> {
 pub(super) fn send(wires: &mut Wires, key: Key, frame: &Frame) {
     if let Err(error) = wires.send(key, frame) {
         log::warn!("control: {} cannot be sent: {error}", frame.kind());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_silent_rail_swallowed_is_asked_again_soon_and_then_less_and_less_often() {
+        // It once was not asked again for 200 ms: a program that called a peer for each of its batches stood
+        // still that long after a rail had gone silent, while the data had long been sent elsewhere.
+        let mut patience = Patience::new(CALL_AGAIN_MAX);
+        let taken: [Duration; 6] = std::array::from_fn(|_| patience.take());
+        assert_eq!(
+            taken,
+            [20, 40, 80, 160, 200, 200].map(Duration::from_millis)
+        );
     }
 }

@@ -533,7 +533,7 @@ fn a_silent_rail_costs_one_question_its_patience_and_not_every_one() {
         for _ in 0..questions {
             initiator.describe_works();
         }
-        let patience = Duration::from(super::question::DESCRIBE_AGAIN);
+        let patience = Duration::from(super::question::AGAIN_MIN);
         let took = start.elapsed();
         assert!(took < patience * questions / 2, "rail {cut} cut: {took:?}");
         // What was swallowed is lost to the connection, so it cannot go on: a new one is made.
