@@ -134,6 +134,7 @@ fn welcome(chance: &mut Chance) -> Frame {
         session: chance.key(),
         rails: Vec::new(),
         transports,
+        rail_facts: Vec::new(),
         scratch: SegmentDescriptor {
             name: name(chance),
             generation: chance.awkward(),
