@@ -13,7 +13,7 @@ use crate::peers::Numbers;
 pub(crate) struct Leaving {
     pub(crate) numbers: Arc<Numbers>,
     pub(crate) segments: Vec<SegmentRef>,
-    plans: Vec<PlanId>,
+    pub(crate) plans: Vec<PlanId>,
     all_plans: Arc<Mutex<PlanIds>>,
 }
 

@@ -55,6 +55,8 @@ const TAKE_MAX: usize = 256;
 const SPIN: Duration = Duration::from_micros(50);
 /// How often a worker looks whether it can let go of a lost peer.
 const FORGET_INTERVAL: Duration = Duration::from_millis(5);
+/// Plans of lost peers that are remembered for submissions that come late.
+const FORGOTTEN_MAX: usize = 1024;
 /// How long it waits for submissions that may name such a peer. Those that come later still end as failed.
 const FORGET_PATIENCE: Duration = Duration::from_secs(1);
 /// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
@@ -477,6 +479,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         leaving: Vec::new(),
         leaving_since: Instant::ZERO,
         leaving_at: Instant::ZERO,
+        gone: Vec::new(),
+        forgotten: VecDeque::new(),
         pacer: Pacer::default(),
         completed: 0,
         moved: false,
@@ -643,6 +647,10 @@ pub(crate) struct Loop<'a> {
     leaving: Vec<Arc<Leaving>>,
     leaving_since: Instant,
     leaving_at: Instant,
+    /// Peers whose end is proved, until they are forgotten.
+    gone: Vec<PeerId>,
+    /// Plans of peers whose end was proved, the last forgotten ones: what is submitted to them late is told.
+    forgotten: VecDeque<PlanId>,
     pacer: Pacer,
     /// Works that were completed so far.
     completed: u64,
@@ -822,11 +830,20 @@ impl Loop<'_> {
             core,
             endpoint,
             leaving,
+            gone,
+            forgotten,
             ..
         } = self;
         leaving.retain(|lost| {
             let open = !core.forget_peer(now, lost.numbers.peer);
             if !open {
+                let known = gone.len();
+                gone.retain(|peer| *peer != lost.numbers.peer);
+                if gone.len() < known {
+                    forgotten.extend(&lost.plans);
+                    let surplus = forgotten.len().saturating_sub(FORGOTTEN_MAX);
+                    forgotten.drain(..surplus);
+                }
                 for rail in &lost.numbers.rails {
                     endpoint.forget_rail(*rail);
                 }
@@ -1054,7 +1071,12 @@ impl Loop<'_> {
             }
             // Only a lost peer's plans go while somebody still submits to them.
             Err(Refusal::Core(SubmitError::PlanMissing)) => {
-                self.refuse(tag, Status::Failed, Cause::PeerGone);
+                let proved = self.forgotten.contains(&request.plan);
+                let status = match proved {
+                    true => Status::PeerLost,
+                    false => Status::Failed,
+                };
+                self.refuse(tag, status, Cause::PeerGone);
             }
             Err(Refusal::Core(error)) => {
                 log::error!("core refused a request that was checked: {error:?}");
@@ -1140,7 +1162,12 @@ impl Loop<'_> {
             }
             Command::RetirePlan(id) => self.core.retire_plan(id),
             Command::Frame(peer, frame) => self.core.handle_frame(now, peer, &frame),
-            Command::PeerGone(peer, proof) => self.core.handle_peer_gone(now, peer, proof),
+            Command::PeerGone(peer, proof) => {
+                if proof == Proof::ProcessGone && !self.gone.contains(&peer) {
+                    self.gone.push(peer);
+                }
+                self.core.handle_peer_gone(now, peer, proof);
+            }
             Command::ForgetPeer(lost) => {
                 self.leaving.push(lost);
                 self.leaving_since = now;
