@@ -7,15 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use polyrail::{Access, Config, Endpoints, Engine, Hooks, Op, Request, SegmentId, Status};
+use polyrail::{
+    Access, Config, Engine, Faults, Hooks, Op, Plugin, Request, SegmentId, Spoils, Status,
+};
 use polyrail_core::time::Instant as CoreInstant;
+use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{
     Completion, LaneFact, LaneLimits, Outcome, PostBatch, Posted, Scope, Stop,
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use polyrail_transport::{
+    Endpoint, FenceAnswer, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion,
+    RetireAnswer, SessionId, Transport,
+};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// How long each figure is measured.
@@ -107,19 +113,52 @@ impl Endpoint for Null {
     }
 }
 
-struct Nulls;
+/// The transport that moves nothing.
+struct Nothing;
 
-impl Endpoints for Nulls {
-    fn replace(&self, endpoint: Box<dyn Endpoint>, clock: Clock) -> Box<dyn Endpoint> {
-        match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
-            Ok(ready) => Box::new(Null {
-                clock,
-                epochs: HashMap::new(),
-                polled: Polled::default(),
-                ready,
-            }),
-            Err(_) => endpoint,
-        }
+impl Transport for Nothing {
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::HOST
+    }
+
+    fn endpoint(&self, _worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+        Ok(Box::new(Null {
+            clock,
+            epochs: HashMap::new(),
+            polled: Polled::default(),
+            ready: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        }))
+    }
+
+    fn admit(&self, _: InboundLane) {}
+
+    fn fence_inbound(&self, _: SessionId, _: LaneId, _: Epoch, answer: FenceAnswer) {
+        answer(0);
+    }
+
+    fn retire_session(&self, _: SessionId, answer: RetireAnswer) {
+        answer();
+    }
+}
+
+/// Nothing else to move bytes with.
+fn hooks() -> Hooks {
+    let no_tcp = Faults::new();
+    no_tcp.spoil(Spoils {
+        fail_install: true,
+        ..Spoils::default()
+    });
+    Hooks {
+        faults: Some(Arc::new(no_tcp)),
+        transports: vec![Plugin {
+            make: |_| Arc::new(Nothing),
+            faults: None,
+        }],
+        ..Hooks::default()
     }
 }
 
@@ -137,12 +176,12 @@ struct Bench {
 impl Bench {
     fn new() -> io::Result<Self> {
         let rails: Vec<_> = (1..=8).map(|host| [127, 0, 0, host].into()).collect();
-        let target = Engine::new(Config {
+        let config = Config {
             listen: Some(([127, 0, 0, 1], 0).into()),
             rails: rails.clone(),
             ..Config::named("target")
-        })
-        .map_err(other)?;
+        };
+        let target = Engine::with_hooks(config, hooks()).map_err(other)?;
         target
             .allocate("mem", BYTES, Access::RemoteReadWrite)
             .map_err(other)?;
@@ -151,11 +190,7 @@ impl Bench {
             workers: 2,
             ..Config::named("null")
         };
-        let hooks = Hooks {
-            endpoints: Some(Arc::new(Nulls)),
-            ..Hooks::default()
-        };
-        let engine = Engine::with_hooks(config, hooks).map_err(other)?;
+        let engine = Engine::with_hooks(config, hooks()).map_err(other)?;
         let address = target.listening().ok_or_else(|| other("not listening"))?;
         let remote = engine
             .open_segment(&format!("{address}/mem"))

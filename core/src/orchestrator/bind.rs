@@ -294,13 +294,13 @@ impl Orchestrator<'_> {
         else {
             return Bound::Wait;
         };
-        let next = self.lengthened(rail, rails.len(), next);
+        let next = self.lengthened(rail, rails.len(), next, line);
         self.bind_to(now, rail, next)
     }
 
     /// A slice as long as the rail that takes it wants it, if there is room for that and enough is left for the
     /// other rails to even out.
-    fn lengthened(&self, rail: RailId, rails: usize, next: Next) -> Next {
+    fn lengthened(&self, rail: RailId, rails: usize, next: Next, line: Line) -> Next {
         let wanted = self.shared.rail_slice_bytes(rail);
         if next.again || wanted <= next.length {
             return next;
@@ -316,7 +316,6 @@ impl Orchestrator<'_> {
             length: slice::next_length(rest, wanted.max(usual)),
             ..next
         };
-        let line = self.shared.line(self.config.worker);
         match self.open_on(rail) {
             Some((lane, room)) if self.has_room(lane, &room, &longer, line) => longer,
             _ => next,

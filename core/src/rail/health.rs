@@ -95,6 +95,14 @@ struct Record {
 const SINCE_BITS: u32 = 40;
 
 impl Record {
+    /// Of a rail that nothing has ever happened to.
+    const FRESH: Self = Self {
+        state: RailState::Healthy,
+        flaps: 0,
+        worker: 0,
+        since_ms: 0,
+    };
+
     const fn pack(self) -> u64 {
         let state = match self.state {
             RailState::Healthy => 0,
@@ -223,12 +231,15 @@ impl RailHealth {
 
     /// A success in mode `reset`: forgets all errors. `true` if the rail was paused.
     pub fn handle_success(&self) -> bool {
-        let word = self.word.load(Acquire);
-        let before = Record::unpack(word);
-        if before.state == RailState::Healthy && before.worker == 0 {
+        let record = Record::unpack(self.word.load(Acquire));
+        if record.state == RailState::Healthy {
+            if record.worker > 0 {
+                self.change(|record| (record.state == RailState::Healthy).then_some(Record::FRESH));
+            }
             return false;
         }
-        self.word.swap(0, AcqRel) != 0 && before.state != RailState::Healthy
+        self.change(|record| (record.state != RailState::Healthy).then_some(Record::FRESH))
+            .is_some()
     }
 
     /// Ends the cooldown of mode `reset` if it is due, and forgets all errors. `true`: this call did.
@@ -236,15 +247,8 @@ impl RailHealth {
         if self.probe_at().is_none_or(|at| now < at) {
             return false;
         }
-        self.change(|record| {
-            (record.state == RailState::Paused).then_some(Record {
-                state: RailState::Healthy,
-                flaps: 0,
-                worker: 0,
-                since_ms: 0,
-            })
-        })
-        .is_some()
+        self.change(|record| (record.state == RailState::Paused).then_some(Record::FRESH))
+            .is_some()
     }
 
     /// When a probe is due, or the cooldown over, if the rail is paused.

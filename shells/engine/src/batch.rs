@@ -17,9 +17,9 @@ use crate::delivery::{Delivery, Outgoing, Slip};
 use crate::error::{ReleaseError, WaitError};
 use crate::followers::Followers;
 use crate::fork::Owned;
+use crate::post::Post;
 use crate::rows::RowId;
 use crate::segments::LocalSegment;
-use crate::worker::Post;
 
 /// A batch that was submitted. Clones are handles of the same one; dropping them changes nothing: the requests
 /// go on.

@@ -25,7 +25,7 @@ use polyrail_record::{Header, Recorder};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region};
-use polyrail_transport::{Endpoint, RemoteRegion, SessionId};
+use polyrail_transport::{RemoteRegion, SessionId};
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
@@ -39,6 +39,7 @@ use crate::listen::{self, Listening};
 use crate::machine::Machine;
 use crate::notification::{Desk, Inbox, Notifications};
 use crate::peers::{Numbers, Peer, Peers};
+use crate::post::{Command, Post, REQUESTS_MAX, Submission};
 use crate::reception::Reception;
 use crate::rows::NoRow;
 use crate::segments::{
@@ -46,7 +47,7 @@ use crate::segments::{
 };
 use crate::stats::{Failovers, Stats};
 use crate::transports::{Catalog, Plugin, TransportStatus, Transports};
-use crate::worker::{self, Command, PLANS_MAX, Post, REQUESTS_MAX, Start, Submission, Worker};
+use crate::worker::{self, PLANS_MAX, Start, Worker};
 
 /// How long a peer may take to let us in.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -103,14 +104,6 @@ pub struct Hooks {
     /// A folder in which the engine leaves a flight recording, made if it is not there: see
     /// [`Engine::recording`]. Its workers then call core one at a time.
     pub recording: Option<PathBuf>,
-    /// Puts something in the place of each worker's transport, or around it.
-    pub endpoints: Option<Arc<dyn Endpoints>>,
-}
-
-/// Replaces what moves a worker's bytes: for measuring the engine without any transport, and for tests.
-pub trait Endpoints: Send + Sync {
-    /// What the worker uses instead of `endpoint`. Completions are stamped by `clock`.
-    fn replace(&self, endpoint: Box<dyn Endpoint>, clock: Clock) -> Box<dyn Endpoint>;
 }
 
 /// An engine. Clones are handles of the same one; the last one dropped shuts it down.
@@ -268,10 +261,7 @@ impl Engine {
                     let start = Start {
                         config: core,
                         fabric: fabric.clone(),
-                        endpoint: match &hooks.endpoints {
-                            Some(endpoints) => endpoints.replace(endpoint, clock),
-                            None => endpoint,
-                        },
+                        endpoint,
                         plane: plane.clone(),
                         clock,
                         peers: peers.clone(),

@@ -46,6 +46,7 @@ mod machine;
 mod notification;
 mod pace;
 mod peers;
+mod post;
 mod queue;
 mod reception;
 mod rows;
@@ -74,7 +75,7 @@ pub use config::{
     SprayConfig, TransportConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
-pub use engine::{Calls, Endpoints, Engine, Hooks, RailStatus, Request};
+pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
 pub use error::{
     CallError, DeliveryError, EngineError, NotifyError, OpenError, ReceiveError, RegisterError,
     ReleaseError, SubmitError, WaitError,

@@ -13,9 +13,9 @@ use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::errand::Errand;
 use crate::notification::Inbox;
+use crate::post::{Command, Post};
 use crate::segments::Segments;
 use crate::transports::Transports;
-use crate::worker::{Command, Post};
 
 pub(crate) struct Reception {
     pub(crate) segments: Arc<Segments>,
@@ -82,7 +82,6 @@ impl Handler for Reception {
     }
 
     fn session_lost(&self, peer: PeerId, why: SessionLoss) {
-        log::warn!("{why}");
         let incarnation = why.incarnation();
         let errand = match why {
             SessionLoss::Forgotten { .. } => {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::batch::Shared;
-use crate::worker::{BATCHES_MAX, REQUESTS_MAX};
+use crate::post::{BATCHES_MAX, REQUESTS_MAX};
 
 /// Names a batch to its worker. A row that is used again has a new generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

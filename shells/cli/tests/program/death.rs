@@ -28,6 +28,18 @@ fn initiator() -> (Engine, SegmentId) {
     (engine, local.expect("memory"))
 }
 
+/// All of a segment, once.
+fn whole(op: Op, local: SegmentId, remote: SegmentId) -> Request {
+    Request {
+        op,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length: BYTES,
+    }
+}
+
 /// Kills a target in the middle of a batch. How long it took until all of it was reported.
 fn killed_in_the_middle(op: Op) -> Duration {
     let target = Target::start(&format!("--memory {BYTES}"));
@@ -36,14 +48,7 @@ fn killed_in_the_middle(op: Op) -> Duration {
     let remote = engine
         .open_segment(&format!("{address}/mem"))
         .expect("the target answers");
-    let request = Request {
-        op,
-        local,
-        local_offset: 0,
-        remote,
-        remote_offset: 0,
-        length: BYTES,
-    };
+    let request = whole(op, local, remote);
     let moved = || -> u64 { engine.rails().iter().map(|rail| rail.bytes).sum() };
     let batch = engine.submit(&[request; 64]).expect("there is room");
     let until = Instant::now() + BOUND;
@@ -107,14 +112,7 @@ fn a_target_that_dies_while_it_is_stopped_settles_what_was_open() {
     let remote = engine
         .open_segment(&format!("{}/mem", target.address()))
         .expect("the target answers");
-    let write = Request {
-        op: Op::Write,
-        local,
-        local_offset: 0,
-        remote,
-        remote_offset: 0,
-        length: BYTES,
-    };
+    let write = whole(Op::Write, local, remote);
     let batch = engine.submit(&[write; 64]).expect("there is room");
     let moved = || -> u64 { engine.rails().iter().map(|rail| rail.bytes).sum() };
     until("bytes move", BOUND, || moved() > BYTES / 4);
@@ -146,14 +144,7 @@ fn a_target_that_is_killed_and_started_again_is_another_one() {
         let remote = engine
             .open_segment(&format!("{address}/mem"))
             .expect("the target answers");
-        let write = Request {
-            op: Op::Write,
-            local,
-            local_offset: 0,
-            remote,
-            remote_offset: 0,
-            length: BYTES,
-        };
+        let write = whole(Op::Write, local, remote);
         let read = Request {
             op: Op::Read,
             ..write

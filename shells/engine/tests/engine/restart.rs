@@ -10,6 +10,18 @@ use polyrail::{
 
 use crate::fixture::*;
 
+/// A write of all of a [`small_target`]'s segment.
+fn whole(local: SegmentId, remote: SegmentId) -> Request {
+    Request {
+        op: polyrail::Op::Write,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length: 4096,
+    }
+}
+
 /// A small target at an address that is known.
 fn small_target(at: SocketAddr) -> (Engine, SegmentId) {
     let engine = Engine::new(Config {
@@ -102,14 +114,7 @@ fn targets_can_be_started_anew_without_end() {
     let mut first = None;
     for start in 0..STARTS {
         let remote = initiator.open_segment(&format!("{at}/mem")).unwrap();
-        let write = Request {
-            op: polyrail::Op::Write,
-            local,
-            local_offset: 0,
-            remote,
-            remote_offset: 0,
-            length: 4096,
-        };
+        let write = whole(local, remote);
         fill(&here, start);
         completed(&initiator.submit(&[write; 2]).unwrap());
         let arrived = bytes(&target.region(there).unwrap());
@@ -141,14 +146,7 @@ fn writes_to_an_old_process_never_reach_the_memory_of_a_new_one() {
     let local = initiator.allocate("here", 4096, Access::Local).unwrap();
     poison(&initiator.region(local).unwrap(), 0xaa);
     let remote = initiator.open_segment(&format!("{at}/mem")).unwrap();
-    let write = Request {
-        op: polyrail::Op::Write,
-        local,
-        local_offset: 0,
-        remote,
-        remote_offset: 0,
-        length: 4096,
-    };
+    let write = whole(local, remote);
     completed(&initiator.submit(&[write]).unwrap());
     target.shutdown();
     let (target, there) = small_target(at);

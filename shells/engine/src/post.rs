@@ -1,0 +1,322 @@
+//! The post box of a worker: how any thread reaches it, and how it is woken.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use polyrail_core::message::Frame;
+use polyrail_core::orchestrator::Proof;
+use polyrail_core::plan::Plan;
+use polyrail_core::ring::{Entry, Ring, Slot};
+use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
+use polyrail_core::work::Op;
+use polyrail_transport::memory::Region;
+use polyrail_transport::{RailAddress, RemoteRegion};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::batch::Shared as BatchShared;
+use crate::leaving::Leaving;
+use crate::rows::{BatchRows, NoRow, RowId};
+use crate::seat::{NoSeat, Seat};
+
+/// Requests that one worker can hold, from submission to report.
+pub(crate) const REQUESTS_MAX: usize = 16_384;
+/// Batches that one worker can hold: as many as there can be with one request each.
+pub(crate) const BATCHES_MAX: usize = REQUESTS_MAX;
+/// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
+const ASK: std::time::Duration = std::time::Duration::from_micros(50);
+/// Who waits for a batch so soon after its submission had nothing else to do.
+const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
+
+/// What a worker is told besides submissions.
+pub(crate) enum Command {
+    AttachLocal(SegmentRef, Arc<Region>),
+    DetachLocal(SegmentRef),
+    AttachRemote(SegmentRef, RemoteRegion),
+    DetachRemote(SegmentRef),
+    AttachRail(RailId, RailAddress),
+    InstallPlan(PlanId, Box<Plan>),
+    RetirePlan(PlanId),
+    Frame(PeerId, Frame),
+    PeerGone(PeerId, Proof),
+    /// A peer is lost: let go of it as soon as nothing is open with it.
+    ForgetPeer(Arc<Leaving>),
+    Cancel(RowId),
+    /// Another worker made room.
+    Room,
+    ShutDown,
+}
+
+/// How a worker is reached, from any thread.
+pub(crate) struct Post {
+    pub(crate) ring: Ring<Box<[Slot]>, Box<[AtomicU64]>>,
+    /// Requests that can still be submitted.
+    room: AtomicUsize,
+    pub(crate) batches: Mutex<BatchRows>,
+    commands: Mutex<Vec<Command>>,
+    has_commands: AtomicBool,
+    pub(crate) seat: Seat,
+    /// Who sleeps and has to be woken if something comes: one of [`NOBODY`], [`THREAD`], [`WAITER`]. Written by
+    /// whoever has the seat.
+    pub(crate) asleep: AtomicU8,
+    /// A waiter drives.
+    pub(crate) waiter_drives: AtomicBool,
+    /// The thread sleeps, and looks again within [`LEASE_TRUSTED_MAX`] by itself.
+    pub(crate) leased: AtomicBool,
+    /// When the thread looks again by itself, in nanoseconds of the engine's clock.
+    pub(crate) looks_at: AtomicU64,
+    /// Who submitted last waited at once.
+    trusted: AtomicBool,
+    /// Waiters that ask the thread for the seat.
+    pub(crate) asking: AtomicU32,
+    /// How often waiters have driven.
+    pub(crate) drives: AtomicU64,
+    /// Wakes the thread.
+    pub(crate) wake: Arc<OwnedFd>,
+    /// Wakes a waiter that drives.
+    pub(crate) wake_waiter: OwnedFd,
+}
+
+/// Somebody drives and is awake.
+pub(crate) const NOBODY: u8 = 0;
+/// The worker's thread sleeps, and the seat is free.
+pub(crate) const THREAD: u8 = 1;
+/// A waiter that drives sleeps.
+pub(crate) const WAITER: u8 = 2;
+
+/// One request on its way to its worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Submission {
+    pub(crate) plan: PlanId,
+    pub(crate) op: Op,
+    pub(crate) local_offset: u64,
+    pub(crate) remote_offset: u64,
+    pub(crate) length: u64,
+}
+
+pub(crate) const READ: u64 = 1;
+pub(crate) const LAST: u64 = 2;
+
+impl Submission {
+    fn encode(&self, tag: u64, last: bool) -> Entry {
+        let flags = if self.op == Op::Read { READ } else { 0 } | if last { LAST } else { 0 };
+        let Self {
+            plan,
+            local_offset,
+            remote_offset,
+            length,
+            ..
+        } = *self;
+        [
+            tag,
+            plan.to_bits(),
+            local_offset,
+            remote_offset,
+            length,
+            flags,
+            0,
+            0,
+        ]
+    }
+}
+
+impl Post {
+    pub(crate) fn new() -> io::Result<Self> {
+        let slots = (0..REQUESTS_MAX).map(|_| Slot::EMPTY).collect();
+        let cells = (0..REQUESTS_MAX).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self {
+            ring: Ring::new(slots, cells),
+            room: AtomicUsize::new(REQUESTS_MAX),
+            batches: Mutex::default(),
+            commands: Mutex::default(),
+            has_commands: AtomicBool::new(false),
+            seat: Seat::default(),
+            asleep: AtomicU8::new(NOBODY),
+            waiter_drives: AtomicBool::new(false),
+            leased: AtomicBool::new(false),
+            looks_at: AtomicU64::new(u64::MAX),
+            trusted: AtomicBool::new(false),
+            asking: AtomicU32::new(0),
+            drives: AtomicU64::new(0),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into(),
+            wake_waiter: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Takes room for a batch, all or nothing: `false`, there is none now.
+    pub(crate) fn reserve(&self, requests: usize) -> bool {
+        self.room
+            .fetch_update(AcqRel, Acquire, |room| room.checked_sub(requests))
+            .is_ok()
+    }
+
+    /// Gives back what [`Self::reserve`] took.
+    pub(crate) fn unreserve(&self, requests: usize) {
+        self.room.fetch_add(requests, AcqRel);
+    }
+
+    /// Submits a batch that room was reserved for.
+    pub(crate) fn submit(
+        &self,
+        submissions: &[Submission],
+        make: impl FnOnce(RowId) -> BatchShared,
+    ) -> Result<Arc<BatchShared>, NoRow> {
+        let batch = self.batches().add(make)?;
+        let last = submissions.len() - 1;
+        for (index, submission) in submissions.iter().enumerate() {
+            let entry = submission.encode(batch.row.tag(index), index == last);
+            // The ring is as large as the room.
+            let pushed = self.ring.push(entry);
+            debug_assert!(
+                pushed.is_ok(),
+                "the submission ring is smaller than the room"
+            );
+        }
+        fence(SeqCst);
+        // Who submitted last waited at once, and then drives itself. Should it not, the thread notices soon.
+        let trusted = self.leased.load(Relaxed) && self.trusted.load(Relaxed);
+        if !trusted || self.asleep.load(Relaxed) == WAITER {
+            self.rouse();
+        }
+        Ok(batch)
+    }
+
+    pub(crate) fn batches(&self) -> MutexGuard<'_, BatchRows> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn batch(&self, row: RowId) -> Option<Arc<BatchShared>> {
+        self.batches().get(row)
+    }
+
+    /// Whether every request that room was taken for has been reported.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.room.load(Acquire) == REQUESTS_MAX
+    }
+
+    pub(crate) fn cancel(&self, row: RowId) {
+        self.send(Command::Cancel(row));
+    }
+
+    /// Tells the worker something.
+    pub(crate) fn send(&self, command: Command) {
+        self.commands
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(command);
+        self.has_commands.store(true, Release);
+        self.rouse();
+    }
+
+    pub(crate) fn take_commands(&self) -> Vec<Command> {
+        if !self.has_commands.load(Relaxed) || !self.has_commands.swap(false, AcqRel) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Wakes whoever is to look at what has come, if they sleep or are about to.
+    pub(crate) fn rouse(&self) {
+        fence(SeqCst);
+        let wake = match self.asleep.load(Relaxed) {
+            NOBODY => return,
+            WAITER => &self.wake_waiter,
+            _ => &*self.wake,
+        };
+        call(wake);
+    }
+
+    /// Drives the worker until a batch has ended or the time since `start` is up. Does nothing if somebody
+    /// else drives it; then that is who ends the batch.
+    pub(crate) fn drive(
+        &self,
+        batch: &BatchShared,
+        start: std::time::Instant,
+        timeout: std::time::Duration,
+    ) {
+        let at_once = start.saturating_duration_since(batch.submitted) <= AT_ONCE;
+        let mut asking = None;
+        let mut left = timeout;
+        while batch.is_pending() {
+            let mut rising = Rising::begin(self);
+            match self.seat.drive(|driven| driven.drive(batch, left)) {
+                Ok(rouse) => {
+                    self.trusted.store(at_once, Relaxed);
+                    rising.rouse = rouse;
+                    return;
+                }
+                Err(why) => {
+                    rising.rouse = false;
+                    left = timeout.saturating_sub(start.elapsed());
+                    let taken_for_long = self.waiter_drives.load(Relaxed) || start.elapsed() > ASK;
+                    if why == NoSeat::Gone || taken_for_long || left.is_zero() {
+                        return;
+                    }
+                }
+            }
+            asking.get_or_insert_with(|| Asking::begin(self));
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Whether there is work, and nobody drives.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        self.asleep.load(Relaxed) == THREAD && !self.is_idle()
+    }
+
+    /// Somebody looks at a batch that has not ended, and does not wait for it.
+    pub(crate) fn look_after(&self) {
+        if self.leased.load(Relaxed) {
+            self.rouse();
+        }
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_commands.load(Acquire) || !self.ring.is_empty()
+    }
+}
+
+/// Wakes whoever sleeps on a descriptor.
+fn call(wake: &OwnedFd) {
+    // Full means that it was called already.
+    let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+}
+
+/// A waiter leaves the seat: the thread is woken if there is work for it, or if the waiter panicked.
+struct Rising<'a> {
+    post: &'a Post,
+    rouse: bool,
+}
+
+impl<'a> Rising<'a> {
+    fn begin(post: &'a Post) -> Self {
+        Self { post, rouse: true }
+    }
+}
+
+impl Drop for Rising<'_> {
+    fn drop(&mut self) {
+        if self.rouse {
+            call(&self.post.wake);
+        }
+    }
+}
+
+/// A waiter that wants the seat.
+struct Asking<'a>(&'a Post);
+
+impl<'a> Asking<'a> {
+    fn begin(post: &'a Post) -> Self {
+        post.asking.fetch_add(1, Relaxed);
+        Self(post)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Relaxed);
+    }
+}
