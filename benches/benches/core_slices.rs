@@ -30,13 +30,13 @@ use polyrail_core::work::{Completion, LaneFact, LaneLimits, Op, Outcome, Place, 
 /// Slices that are measured.
 const SLICES: u64 = 20_000;
 /// Instructions of one slice when this was committed, of requests of 64 slices; one lane completes at a time.
-const MANY: u64 = 4_450;
+const MANY: u64 = 1_153;
 /// The same, when all lanes complete before core is asked again.
-const MANY_IN_BURSTS: u64 = 4_164;
+const MANY_IN_BURSTS: u64 = 1_362;
 /// Of requests of 4 KiB, which are one slice each.
-const SMALL: u64 = 5_263;
+const SMALL: u64 = 2_844;
 /// The same, in bursts.
-const SMALL_IN_BURSTS: u64 = 5_193;
+const SMALL_IN_BURSTS: u64 = 2_551;
 
 const RAILS: u16 = 8;
 const PEER: PeerId = PeerId(0);

@@ -47,7 +47,8 @@ pub struct PlanTransport {
     pub rails: PlanRails,
 }
 
-static NO_RAILS: PlanRails = PlanRails::new();
+/// For who finds no plan.
+pub(crate) static NO_RAILS: PlanRails = PlanRails::new();
 
 impl Plan {
     /// The rails of the transport at `rank`, 0 the best; none if there is no such transport.

@@ -93,6 +93,16 @@ impl<const KIND: usize> Queue<KIND> {
         if next == NIL { None } else { Some(next) }
     }
 
+    /// The row before `index`, which must be in this queue.
+    pub(crate) fn before<L: Links<KIND> + ?Sized>(&self, rows: &mut L, index: u32) -> Option<u32> {
+        let previous = rows.link(index)?.previous;
+        if previous == NIL {
+            None
+        } else {
+            Some(previous)
+        }
+    }
+
     /// Appends a row; a row that is in a queue already stays where it is.
     pub(crate) fn push_back<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L, index: u32) {
         let tail = self.tail;

@@ -68,6 +68,11 @@ impl<'a, T, I: Id> Table<'a, T, I> {
         self.rows.len()
     }
 
+    /// The row that the next value goes to; [`NIL`] if there is none.
+    pub(crate) fn next_row(&self) -> u32 {
+        self.free
+    }
+
     /// Puts a value into a free row; gives it back if there is none.
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
         let index = self.free;
@@ -122,6 +127,13 @@ impl<'a, T, I: Id> Table<'a, T, I> {
     /// The value in a row, whatever its generation.
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut T> {
         self.rows.get_mut(index as usize)?.value.as_mut()
+    }
+
+    /// The value in a row, with the id under which it is in use.
+    pub(crate) fn entry_mut(&mut self, index: u32) -> Option<(I, &mut T)> {
+        let row = self.rows.get_mut(index as usize)?;
+        let id = I::new(index, row.generation);
+        row.value.as_mut().map(|value| (id, value))
     }
 
     /// The id under which a row is in use now.

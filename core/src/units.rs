@@ -20,7 +20,23 @@ pub struct Rate {
 }
 
 const FRACTION_BITS: u32 = 24;
-const NANOS_PER_SEC: u128 = 1_000_000_000;
+const NANOS_PER_SEC: u64 = 1_000_000_000;
+/// A span up to this many nanoseconds (18 minutes) keeps its fractional bits within 64.
+const SPAN_NARROW: u64 = 1 << (64 - FRACTION_BITS);
+
+/// `span << 24` divided by `divisor`, which is not zero. Saturates.
+const fn divided(span: u64, divisor: u64) -> u64 {
+    if span < SPAN_NARROW {
+        // One instruction instead of a library call; nearly always taken.
+        return (span << FRACTION_BITS) / divisor;
+    }
+    let wide = ((span as u128) << FRACTION_BITS) / divisor as u128;
+    if wide > u64::MAX as u128 {
+        u64::MAX
+    } else {
+        wide as u64
+    }
+}
 
 impl Rate {
     /// The slowest rate that can be said: about one byte in 18 minutes.
@@ -31,10 +47,7 @@ impl Rate {
         if bytes_per_sec == 0 {
             return Self::SLOWEST;
         }
-        let cost = (NANOS_PER_SEC << FRACTION_BITS) / bytes_per_sec as u128;
-        Self {
-            cost: if cost == 0 { 1 } else { cost as u64 },
-        }
+        Self::from_bits((NANOS_PER_SEC << FRACTION_BITS) / bytes_per_sec)
     }
 
     /// From bits per second, as links are sold.
@@ -47,20 +60,12 @@ impl Rate {
         if bytes == 0 {
             return Self::SLOWEST;
         }
-        let cost = ((span.as_nanos() as u128) << FRACTION_BITS) / bytes as u128;
-        let cost = if cost > u64::MAX as u128 {
-            u64::MAX
-        } else {
-            cost as u64
-        };
-        Self {
-            cost: if cost == 0 { 1 } else { cost },
-        }
+        Self::from_bits(divided(span.as_nanos(), bytes))
     }
 
     /// In bytes per second, rounded down.
     pub const fn bytes_per_sec(self) -> u64 {
-        ((NANOS_PER_SEC << FRACTION_BITS) / self.cost as u128) as u64
+        (NANOS_PER_SEC << FRACTION_BITS) / self.cost
     }
 
     /// How long `bytes` take. Saturates.
@@ -75,12 +80,7 @@ impl Rate {
 
     /// How many bytes pass in `span`. Saturates.
     pub const fn bytes_in(self, span: Duration) -> u64 {
-        let bytes = ((span.as_nanos() as u128) << FRACTION_BITS) / self.cost as u128;
-        if bytes > u64::MAX as u128 {
-            u64::MAX
-        } else {
-            bytes as u64
-        }
+        divided(span.as_nanos(), self.cost)
     }
 
     /// `numerator / denominator` times as fast. A zero on either side gives [`Self::SLOWEST`].

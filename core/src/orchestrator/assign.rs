@@ -2,8 +2,9 @@
 //! its slices as it has room. No request waits for another, only for its own rails.
 
 use super::Orchestrator;
-use super::bind::{Bound, Next, Rails, TURN_MAX};
+use super::bind::{Bound, Next, TURN_MAX};
 use super::lane::Phase;
+use crate::plan::PlanRails;
 use crate::rail::documented::{Shares, Target, Targets};
 use crate::rail::select::{Candidate, Policy};
 use crate::time::Instant;
@@ -80,46 +81,38 @@ impl Orchestrator<'_> {
 
     /// Binds slices of one peer's requests, a bounded number, each request to its own rails.
     pub(super) fn bind_assigned(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
-        let mut turn = TURN_MAX;
-        let (mut some_bound, mut some_stuck) = (false, false);
-        let mut next = self
-            .peers
-            .get(peer.index())
-            .and_then(|row| row.pending.front());
+        self.board.clear(self.shared.line(self.config.worker));
+        let given = TURN_MAX.min(*budget);
+        let mut turn = given;
+        let mut some_stuck = false;
+        let mut next = self.first_pending(peer);
         for _ in 0..WALK_MAX {
             let Some(index) = next else {
                 break;
             };
-            next = self
-                .peers
-                .get(peer.index())
-                .and_then(|row| row.pending.after(&mut self.requests, index));
+            next = self.pending_after(peer, index);
             let Some(request) = self.requests.id_at(index) else {
                 break;
             };
-            let mut bound = Bound::Yes;
-            while bound == Bound::Yes && self.has_unbound(request) {
-                if turn == 0 || *budget == 0 {
-                    // There is more to bind than one turn allows.
-                    self.bindable = true;
-                    return;
-                }
-                bound = self.bind_request(now, peer, request);
-                some_bound |= bound == Bound::Yes;
-                if bound == Bound::NoRail {
+            let bound = self.bind_request(now, peer, request, &mut turn);
+            match bound {
+                Bound::Yes | Bound::OnlyCopies => {}
+                Bound::Wait => self.retry_if_idle(now, request),
+                Bound::NoRail => {
                     some_stuck = true;
                     self.stuck(now, peer, request);
                 }
-                turn -= u32::from(bound == Bound::Yes);
-                *budget -= u32::from(bound == Bound::Yes);
             }
-            if !self.has_unbound(request)
-                && let Some(row) = self.peers.get_mut(peer.index())
-            {
-                row.pending.remove(&mut self.requests, index);
+            if !self.has_unbound(request) {
+                self.leave_line(peer, index);
+            } else if turn == 0 {
+                // There is more to bind than one turn allows.
+                self.bindable = true;
+                break;
             }
         }
-        if some_bound
+        *budget -= given - turn;
+        if turn < given
             && !some_stuck
             && let Some(row) = self.peers.get_mut(peer.index())
         {
@@ -127,18 +120,8 @@ impl Orchestrator<'_> {
         }
     }
 
-    fn has_unbound(&self, request: RequestId) -> bool {
-        self.requests
-            .get(request)
-            .is_some_and(|row| row.has_unbound())
-    }
-
-    /// Binds the next slice of a request to a rail that has a share of it, and room. `healthy` are rails of
-    /// its plan, in order.
-    pub(super) fn bind_share(&mut self, now: Instant, healthy: &Rails, new: Next) -> Bound {
-        if healthy.is_empty() {
-            return Bound::NoRail;
-        }
+    /// Binds the next slice of a request to a rail that has a share of it, and room.
+    pub(super) fn bind_share(&mut self, now: Instant, new: Next) -> Bound {
         let Some((plan, rank)) = self
             .requests
             .get(new.request)
@@ -147,6 +130,9 @@ impl Orchestrator<'_> {
             return Bound::NoRail;
         };
         let rails = plan.rails(rank).clone();
+        if !rails.iter().any(|rail| self.is_healthy(rail.rail)) {
+            return Bound::NoRail;
+        }
         let targets = self.targets(&rails);
         if targets.is_empty() {
             // The lanes that are being fenced will be open again.
@@ -172,7 +158,7 @@ impl Orchestrator<'_> {
             let has_room = self
                 .candidate(rail, &next, self.shared.line(self.config.worker))
                 .is_some_and(|candidate| candidate.has_room);
-            if has_room && self.bind_to(now, rail.rail, next) == Bound::Yes {
+            if has_room && self.bind_to(now, rail.rail, next) {
                 let mut left = shares;
                 left.take_one(target.position);
                 self.set_shares(new.request, left);
@@ -233,7 +219,7 @@ impl Orchestrator<'_> {
     }
 
     /// The healthy rails of a plan, as the document sees them. A lane that is being fenced has failed.
-    fn targets(&self, rails: &Rails) -> Targets {
+    fn targets(&self, rails: &PlanRails) -> Targets {
         let is_usable = |rail: RailId| {
             let lane = self.lanes.get(rail.index());
             self.is_healthy(rail)

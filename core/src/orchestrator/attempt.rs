@@ -2,11 +2,11 @@
 
 use super::{Orchestrator, is_nil};
 use crate::queue::{Link, Linked};
-use crate::rail::estimate::Sample;
+use crate::rail::estimate::{Observation, Sample};
 use crate::rail::select::Policy;
 use crate::table::NIL;
 use crate::time::Instant;
-use crate::units::{AttemptId, RailId, RequestId};
+use crate::units::{AttemptId, Epoch, LaneId, RailId, RequestId};
 use crate::work::{Cause, Completion, Op, Outcome};
 
 /// Where an attempt is.
@@ -95,6 +95,25 @@ impl Attempt {
     }
 }
 
+/// Completions of one lane, one after the other.
+struct Run {
+    lane: (LaneId, Epoch),
+    /// What the last of them show of the rail.
+    seen: Option<Observation>,
+    /// Bytes that are not in flight any more and still count as such.
+    released_bytes: u64,
+}
+
+impl Run {
+    const fn new(lane: (LaneId, Epoch)) -> Self {
+        Self {
+            lane,
+            seen: None,
+            released_bytes: 0,
+        }
+    }
+}
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -108,20 +127,20 @@ impl Orchestrator<'_> {
     /// Puts a new attempt into the table; a lone one is its own sibling.
     pub(super) fn new_attempt(&mut self, attempt: Attempt) -> Option<AttemptId> {
         let request = attempt.request();
-        let id = match self.attempts.insert(attempt) {
-            Ok(id) => id,
-            Err(attempt) => {
-                self.evict_lost();
-                self.attempts.insert(attempt).ok()?
-            }
-        };
-        if let Some(row) = self.attempts.get_mut(id) {
-            row.sibling = id.index;
-        }
+        let id = self.insert_attempt(attempt)?;
         if let Some(row) = request.and_then(|request| self.requests.get_mut(request)) {
             row.held += 1;
         }
         Some(id)
+    }
+
+    /// The same, but the caller counts it in its request.
+    pub(super) fn insert_attempt(&mut self, mut attempt: Attempt) -> Option<AttemptId> {
+        if is_nil(self.attempts.next_row()) {
+            self.evict_lost();
+        }
+        attempt.sibling = self.attempts.next_row();
+        self.attempts.insert(attempt).ok()
     }
 
     /// A copy of a posted attempt, to be sent elsewhere. None if a copy lives already or there is no row.
@@ -198,19 +217,20 @@ impl Orchestrator<'_> {
         };
         match stage {
             Stage::Waiting => return,
-            Stage::Bound => lane.bound.remove(&mut self.attempts, index),
-            Stage::Posted => lane.posted.remove(&mut self.attempts, index),
+            Stage::Bound => lane.flight.remove_bound(&mut self.attempts, index),
+            Stage::Posted => lane.flight.remove_posted(&mut self.attempts, index),
         }
         lane.inflight_bytes -= length;
-        self.shared.release(rail, length);
+        self.release(rail, length);
+    }
+
+    /// Gives room on a rail back, for others.
+    fn release(&mut self, rail: RailId, bytes: u64) {
+        self.shared.release(rail, bytes);
         self.made_room = true;
-        self.bindable = true;
-        if let Some(row) = self
-            .shared
-            .peer(rail)
-            .and_then(|peer| self.peers.get_mut(peer.index()))
-        {
-            row.waits_for_room = false;
+        match self.shared.peer(rail) {
+            Some(peer) => self.bind_again(peer),
+            None => self.bindable = true,
         }
     }
 
@@ -287,80 +307,140 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// A work ended.
-    pub(super) fn completed(&mut self, now: Instant, completion: &Completion) {
-        let rail = completion.lane.rail();
-        let id = AttemptId::from_bits(completion.cookie);
-        let known = completion.lane.worker() == self.config.worker
+    /// Works that ended.
+    pub(super) fn completed(&mut self, now: Instant, completions: &[Completion]) {
+        let mut run: Option<Run> = None;
+        for completion in completions {
+            let lane = (completion.lane, completion.epoch);
+            if run.as_ref().is_none_or(|run| run.lane != lane) {
+                self.end_run(now, run.take());
+                if !self.is_current(completion) {
+                    continue;
+                }
+            }
+            let id = AttemptId::from_bits(completion.cookie);
+            match completion.outcome {
+                Outcome::Success => {
+                    let run = run.get_or_insert_with(|| Run::new(lane));
+                    self.succeeded(now, id, completion.at.min(now), run);
+                }
+                Outcome::Error(cause) => {
+                    self.end_run(now, run.take());
+                    let rail = completion.lane.rail();
+                    if self.is_posted_on(rail, id) {
+                        self.failed(now, rail, id, cause);
+                    }
+                }
+            }
+        }
+        self.end_run(now, run);
+    }
+
+    /// Whether a completion is of the present epoch of a lane of this worker.
+    fn is_current(&self, completion: &Completion) -> bool {
+        completion.lane.worker() == self.config.worker
             && self
                 .lanes
-                .get(rail.index())
+                .get(completion.lane.rail().index())
                 .is_some_and(|lane| lane.epoch() == completion.epoch)
-            && self
-                .attempts
-                .get(id)
-                .is_some_and(|row| row.stage == Stage::Posted && row.rail == rail);
-        if !known {
+    }
+
+    fn is_posted_on(&self, rail: RailId, id: AttemptId) -> bool {
+        let row = self.attempts.get(id);
+        row.is_some_and(|row| row.stage == Stage::Posted && row.rail == rail)
+    }
+
+    fn succeeded(&mut self, now: Instant, id: AttemptId, at: Instant, run: &mut Run) {
+        let rail = run.lane.0.rail();
+        if !self.is_posted_on(rail, id) {
             return;
         }
-        match completion.outcome {
-            Outcome::Success => self.succeeded(now, rail, id, completion.at.min(now)),
-            Outcome::Error(cause) => self.failed(now, rail, id, cause),
+        // In-order transports signal one work for several: everything before it on the lane is done too.
+        while let Some(before) = self.first_posted(rail).filter(|first| *first != id.index) {
+            if !self.is_before(before, id) {
+                break;
+            }
+            self.arrived(now, before, at, run);
+        }
+        self.arrived(now, id.index, at, run);
+    }
+
+    fn is_before(&self, first: u32, second: AttemptId) -> bool {
+        match (self.attempts.at(first), self.attempts.get(second)) {
+            (Some(first), Some(second)) => !first.signal && first.sequence < second.sequence,
+            _ => false,
         }
     }
 
-    fn succeeded(&mut self, now: Instant, rail: RailId, id: AttemptId, at: Instant) {
-        // In-order transports signal one work for several: everything before it on the lane is done too.
-        while let Some(first) = self.first_posted(rail) {
-            let before = self
-                .attempts
-                .id_at(first)
-                .filter(|first| *first != id && self.is_before(*first, id));
-            let Some(before) = before else {
-                break;
-            };
-            self.delivered(now, rail, before, at);
+    /// A posted attempt's bytes arrived.
+    fn arrived(&mut self, now: Instant, index: u32, at: Instant, run: &mut Run) {
+        let rail = run.lane.0.rail();
+        let Some((id, row)) = self.attempts.entry_mut(index) else {
+            return;
+        };
+        let (length, done) = (u64::from(row.length), row.done);
+        let Load::Slice(request) = row.load else {
+            let took = at.since(row.posted_at);
+            match row.load {
+                Load::HealthProbe => self.probe_good(now, rail),
+                _ => self.shared.handle_rate_probe(rail, length, took),
+            }
+            return self.end_attempt(index, End::Delivered);
+        };
+        let sample = Sample {
+            posted_at: row.posted_at,
+            seen_at: at,
+            ahead_bytes: row.ahead_bytes,
+            bytes: length,
+        };
+        let is_usual = row.sibling == index && !row.lost;
+        let joined = run.seen.as_mut().is_some_and(|seen| seen.add(sample));
+        if !joined && let Some(seen) = run.seen.replace(Observation::new(sample)) {
+            self.shared.handle_observation(rail, &seen);
         }
-        self.delivered(now, rail, id, at);
+        if self.config.policy == Policy::Documented {
+            let config = &self.config.documented;
+            self.shared.learn_bandwidth(rail, config, sample);
+        }
+        if !is_usual {
+            return self.end_attempt(index, End::Delivered);
+        }
+        // By far the most usual: a slice without copies, on a lane that is open.
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            lane.flight.remove_posted(&mut self.attempts, index);
+            lane.inflight_bytes -= length;
+        }
+        run.released_bytes += length;
+        self.attempts.remove(id);
+        let Some(row) = self.requests.get_mut(request) else {
+            return;
+        };
+        row.held -= 1;
+        if !done {
+            row.acked_bytes += length;
+        }
+        if row.may_be_over() {
+            self.settle_request(request);
+        }
+    }
+
+    /// All of a run of completions of one lane have been counted.
+    fn end_run(&mut self, now: Instant, run: Option<Run>) {
+        let Some(run) = run else {
+            return;
+        };
+        let rail = run.lane.0.rail();
+        if run.released_bytes > 0 {
+            self.release(rail, run.released_bytes);
+        }
+        if let Some(seen) = run.seen {
+            self.shared.handle_observation(rail, &seen);
+            self.rail_succeeded(rail);
+        }
+        self.lane_progressed(now, rail);
         if let Some(peer) = self.shared.peer(rail) {
             self.heard(now, peer);
         }
-    }
-
-    fn is_before(&self, first: AttemptId, second: AttemptId) -> bool {
-        let sequence = |id| self.attempts.get(id).map(|row| row.sequence);
-        let unsignalled = self.attempts.get(first).is_some_and(|row| !row.signal);
-        unsignalled && sequence(first) < sequence(second)
-    }
-
-    fn delivered(&mut self, now: Instant, rail: RailId, id: AttemptId, at: Instant) {
-        let Some(row) = self.attempts.get(id) else {
-            return;
-        };
-        let (posted_at, ahead_bytes, bytes) =
-            (row.posted_at, row.ahead_bytes, u64::from(row.length));
-        match row.load {
-            Load::Slice(_) => {
-                let sample = Sample {
-                    posted_at,
-                    seen_at: at,
-                    ahead_bytes,
-                    bytes,
-                };
-                self.shared.handle_completion(rail, sample);
-                self.rail_succeeded(rail);
-                if self.config.policy == Policy::Documented {
-                    let config = &self.config.documented;
-                    self.shared.learn_bandwidth(rail, config, sample);
-                }
-            }
-            Load::RateProbe => self
-                .shared
-                .handle_rate_probe(rail, bytes, at.since(posted_at)),
-            Load::HealthProbe => self.probe_good(now, rail),
-        }
-        self.lane_progressed(now, rail);
-        self.end_attempt(id.index, End::Delivered);
     }
 
     fn failed(&mut self, now: Instant, rail: RailId, id: AttemptId, cause: Cause) {

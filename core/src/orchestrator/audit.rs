@@ -139,13 +139,13 @@ impl Orchestrator<'_> {
             check(
                 "attempts bound to a lane",
                 rail.0,
-                lane.bound.len() as u64,
+                lane.flight.bound() as u64,
                 bound,
             )?;
             check(
                 "attempts posted on a lane",
                 rail.0,
-                lane.posted.len() as u64,
+                lane.flight.posted() as u64,
                 posted,
             )?;
             if matches!(lane.phase, Phase::Closed | Phase::Opening { .. }) {

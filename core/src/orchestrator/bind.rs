@@ -1,19 +1,18 @@
 //! Late binding: a slice gets its rail at the moment a rail can take it.
 
-use super::attempt::{Attempt, Load};
+use super::attempt::{Attempt, Load, Stage};
+use super::board::{Seen, View, Way};
 use super::lane::{Lane, Phase};
 use super::{Orchestrator, Policy, Reason};
-use crate::plan::{PLAN_RAILS_MAX, PlanRail};
+use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails};
 use crate::rail::health::RailState;
 use crate::rail::select::{self, Candidate, Usable};
-use crate::rail::{Line, Room};
+use crate::rail::spray::{Line, Room};
 use crate::slice;
 use crate::time::{Duration, Instant};
 use crate::units::{PeerId, RailId, RequestId};
 use crate::work::Op;
 
-/// Of what is left of a request, a long slice takes at most one part in so many for each rail.
-const SPREAD: u64 = 2;
 /// Slices bound in one go, before they are handed out.
 const BIND_MAX: u32 = 64;
 /// Slices of one peer before it is another's turn.
@@ -25,10 +24,10 @@ const OPEN_PATIENCE: Duration = Duration::from_millis(10);
 /// When all room is taken by other workers, look again after this long.
 const BIND_RETRY: Duration = Duration::from_millis(1);
 
-/// What became of a try to bind the next slice of a request.
+/// What became of a try to bind slices of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// It has a rail.
+    /// All have a rail that there was a turn for.
     Yes,
     /// Something must happen first: a completion, or a lane that opens.
     Wait,
@@ -50,7 +49,16 @@ pub(super) struct Next {
     pub(super) again: bool,
 }
 
-pub(super) type Rails = heapless::Vec<PlanRail, PLAN_RAILS_MAX>;
+/// A request that slices are taken from, in a row.
+struct Cut {
+    request: RequestId,
+    op: Op,
+    length: u64,
+    /// Bytes bound so far.
+    cursor: u64,
+    /// Bytes that its peer has to bind.
+    unbound_bytes: u64,
+}
 
 impl Orchestrator<'_> {
     /// Binds slices while rails have room, a bounded number, peers in turn.
@@ -58,34 +66,36 @@ impl Orchestrator<'_> {
         if !core::mem::take(&mut self.bindable) {
             return;
         }
-        let all = core::mem::take(&mut self.bindable_all);
+        if core::mem::take(&mut self.bindable_all) {
+            while let Some(index) = self.waiting.pop_front(self.peers) {
+                self.ready_again(PeerId(index as u16));
+            }
+        }
         let mut budget = BIND_MAX;
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front(self.peers) else {
                 break;
             };
             let peer = PeerId(index as u16);
-            let waits = self
-                .peers
-                .get(peer.index())
-                .is_some_and(|row| row.waits_for_room);
-            if waits && !all {
-                self.ready.push_back(self.peers, index);
-                continue;
-            }
             match self.config.policy {
                 Policy::Documented => self.bind_assigned(now, peer, &mut budget),
                 _ => self.bind_peer(now, peer, &mut budget),
             }
-            if self
-                .peers
-                .get(peer.index())
-                .is_some_and(|row| !row.pending.is_empty())
-            {
-                self.ready.push_back(self.peers, index);
+            match self.peers.get(peer.index()) {
+                Some(row) if row.pending.is_empty() => {}
+                Some(row) if row.waits_for_room => {
+                    self.ready.remove(self.peers, index);
+                    self.waiting.push_back(self.peers, index);
+                }
+                _ => self.ready.push_back(self.peers, index),
             }
         }
-        self.say_waiting(now);
+        let oldest = self
+            .unbound
+            .front()
+            .and_then(|index| self.requests.at(index));
+        let since = oldest.map(|row| row.submitted_at);
+        self.shared.set_waiting(self.config.worker, since);
     }
 
     /// Something happened that may let any peer's slices go.
@@ -94,60 +104,92 @@ impl Orchestrator<'_> {
         self.bindable_all = true;
     }
 
-    fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
-        let mut next = self
+    /// Something happened that may let a peer's slices go.
+    pub(super) fn bind_again(&mut self, peer: PeerId) {
+        self.bindable = true;
+        if self
             .peers
             .get(peer.index())
-            .and_then(|row| row.pending.front());
+            .is_some_and(|row| row.waits_for_room)
+        {
+            self.waiting.remove(self.peers, u32::from(peer.0));
+            self.ready_again(peer);
+        }
+    }
+
+    fn ready_again(&mut self, peer: PeerId) {
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.waits_for_room = false;
+        }
+        self.ready.push_back(self.peers, u32::from(peer.0));
+    }
+
+    /// Binds slices of one peer's requests, in the order in which they go, a bounded number.
+    fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
+        self.board.clear(self.shared.line(self.config.worker));
         let mut some_stuck = false;
+        let given = TURN_MAX.min(*budget);
+        let mut turn = given;
+        let mut next = self.first_pending(peer);
         for _ in 0..TURN_MAX {
-            let Some(index) = next else {
-                return;
-            };
-            let behind = self
-                .peers
-                .get(peer.index())
-                .and_then(|row| row.pending.after(&mut self.requests, index));
-            let Some(request) = self.requests.id_at(index) else {
-                return;
-            };
-            if !self
-                .requests
-                .get(request)
-                .is_some_and(|row| row.has_unbound())
-            {
-                if let Some(row) = self.peers.get_mut(peer.index()) {
-                    row.pending.remove(&mut self.requests, index);
-                }
-                next = behind;
-                continue;
-            }
-            if *budget == 0 {
+            let Some(index) = next.filter(|_| turn > 0) else {
                 break;
+            };
+            let behind = self.pending_after(peer, index);
+            let Some(request) = self.requests.id_at(index) else {
+                break;
+            };
+            let left = turn;
+            let bound = self.bind_request(now, peer, request, &mut turn);
+            if turn < left
+                && !some_stuck
+                && let Some(row) = self.peers.get_mut(peer.index())
+            {
+                row.stuck_since = None;
             }
-            match self.bind_request(now, peer, request) {
-                Bound::Yes => {
-                    *budget -= 1;
-                    if !some_stuck && let Some(row) = self.peers.get_mut(peer.index()) {
-                        row.stuck_since = None;
-                    }
-                }
-                Bound::OnlyCopies => next = behind,
+            match bound {
+                // Its rest is for the next turn.
+                Bound::Yes if turn == 0 => break,
+                Bound::Yes => self.leave_line(peer, index),
+                Bound::OnlyCopies => {}
                 Bound::Wait => {
-                    if let Some(row) = self.peers.get_mut(peer.index()) {
-                        row.waits_for_room = true;
-                    }
-                    return;
+                    *budget -= given - turn;
+                    return self.wait_for_room(now, peer, request);
                 }
                 Bound::NoRail => {
                     some_stuck = true;
                     self.stuck(now, peer, request);
-                    next = behind;
                 }
             }
+            next = behind;
         }
+        *budget -= given - turn;
         // There is more to bind than one turn allows.
-        self.bindable = true;
+        self.bindable |= next.is_some();
+    }
+
+    pub(super) fn first_pending(&self, peer: PeerId) -> Option<u32> {
+        self.peers.get(peer.index())?.pending.front()
+    }
+
+    pub(super) fn pending_after(&mut self, peer: PeerId, index: u32) -> Option<u32> {
+        let pending = &self.peers.get(peer.index())?.pending;
+        pending.after(&mut self.requests, index)
+    }
+
+    /// A request's next slice waits for room, and those behind it with it.
+    fn wait_for_room(&mut self, now: Instant, peer: PeerId, request: RequestId) {
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.waits_for_room = true;
+        }
+        self.retry_if_idle(now, request);
+    }
+
+    /// For a request with nothing in flight no completion will come to try again.
+    pub(super) fn retry_if_idle(&mut self, now: Instant, request: RequestId) {
+        if self.requests.get(request).is_some_and(|row| row.held == 0) {
+            self.arm(now + BIND_RETRY, Reason::Bind);
+        }
     }
 
     /// A request has no rail to go to. That may end; until then time runs.
@@ -158,66 +200,212 @@ impl Orchestrator<'_> {
         if let Some(due) = self.stuck_until(peer, request) {
             self.arm(due.max(now), Reason::Peer);
         }
+        self.retry_if_idle(now, request);
     }
 
-    pub(super) fn bind_request(&mut self, now: Instant, peer: PeerId, request: RequestId) -> Bound {
+    /// Binds slices of a request, as many as `turn` says; takes off it what was bound.
+    pub(super) fn bind_request(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        request: RequestId,
+        turn: &mut u32,
+    ) -> Bound {
+        if !self.has_unbound(request) {
+            return Bound::Yes;
+        }
         if !self.knows(peer) || self.is_silent(peer) {
             return Bound::NoRail;
         }
-        let bound = self.bind_on_transport(now, peer, request);
+        let bound = self.bind_on_transport(now, peer, request, turn);
         if bound == Bound::NoRail && self.fail_over(now, request) {
-            return self.bind_on_transport(now, peer, request);
+            return self.bind_on_transport(now, peer, request, turn);
         }
         bound
     }
 
-    /// Binds the next slice of a request to a rail of the transport that it goes over.
-    fn bind_on_transport(&mut self, now: Instant, peer: PeerId, request: RequestId) -> Bound {
-        let Some((plan, rank)) = self
-            .requests
+    pub(super) fn has_unbound(&self, request: RequestId) -> bool {
+        self.requests
             .get(request)
-            .and_then(|row| Some((self.plan(row.plan)?, row.failover.rank())))
+            .is_some_and(|row| row.has_unbound())
+    }
+
+    /// Binds slices of a request to rails of the transport that it goes over.
+    fn bind_on_transport(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        request: RequestId,
+        turn: &mut u32,
+    ) -> Bound {
+        let Some(row) = self.requests.get(request) else {
+            return Bound::NoRail;
+        };
+        let way = Way {
+            peer,
+            plan: row.plan,
+            rank: row.failover.rank(),
+        };
+        while *turn > 0 {
+            let mut some_copies = false;
+            if let Some(again) = self.next_again(request) {
+                match self.bind_next(now, way, again) {
+                    Bound::Yes => {
+                        *turn -= 1;
+                        continue;
+                    }
+                    // A copy that must avoid the one rail with room does not hold up the rest, nor other requests.
+                    _ if again.avoid.is_some() => some_copies = true,
+                    bound => return bound,
+                }
+            }
+            if self.config.policy == Policy::Spray && !self.is_cut(request) {
+                return self.spray(now, way, request, turn);
+            }
+            let bound = match self.next_new(request) {
+                Some(new) if self.config.policy == Policy::Documented => self.bind_share(now, new),
+                Some(new) => self.bind_next(now, way, new),
+                None if some_copies => Bound::OnlyCopies,
+                None => return Bound::Yes,
+            };
+            if bound != Bound::Yes {
+                return bound;
+            }
+            *turn -= 1;
+        }
+        Bound::Yes
+    }
+
+    /// Whether all of a request has been bound once.
+    fn is_cut(&self, request: RequestId) -> bool {
+        let row = self.requests.get(request);
+        row.is_none_or(|row| row.cursor == row.length)
+    }
+
+    /// Binds slices that were never sent, by [`Policy::Spray`].
+    fn spray(&mut self, now: Instant, way: Way, request: RequestId, turn: &mut u32) -> Bound {
+        let (Some(row), Some(peer)) =
+            (self.requests.get(request), self.peers.get(way.peer.index()))
         else {
             return Bound::NoRail;
         };
-        let rails = self.wanted(plan.rails(rank));
-        if let Some(again) = self.next_again(request) {
-            let bound = self.bind_next(now, peer, &rails, again);
-            // A copy that must avoid the one rail with room does not hold up the rest, nor other requests.
-            if bound == Bound::Yes || again.avoid.is_none() {
-                return bound;
-            }
+        let mut cut = Cut {
+            request,
+            op: row.op,
+            length: row.length,
+            cursor: row.cursor,
+            unbound_bytes: peer.unbound_bytes,
+        };
+        let given = *turn;
+        let usual = self.shared.slice_bytes();
+        if !self.board.is_of(way) {
+            let line = self.board.line();
+            self.board.clear(line);
         }
-        match self.next_new(request) {
-            Some(new) if self.config.policy == Policy::Documented => {
-                self.bind_share(now, &rails, new)
+        let bound = loop {
+            let rest = cut.length - cut.cursor;
+            if rest == 0 || *turn == 0 {
+                break Bound::Yes;
             }
-            Some(new) => self.bind_next(now, peer, &rails, new),
-            None => Bound::OnlyCopies,
+            let length = slice::next_length(rest, usual);
+            if self.board.length() != length {
+                let usable = self.survey(now, way, length, cut.unbound_bytes);
+                if self.board.is_empty() {
+                    break if usable { Bound::Wait } else { Bound::NoRail };
+                }
+            }
+            if !self.spray_one(now, length, &mut cut) {
+                break Bound::Wait;
+            }
+            *turn -= 1;
+        };
+        self.remember_pace(way);
+        if let Some(row) = self.requests.get_mut(request) {
+            row.cursor = cut.cursor;
+            row.held += given - *turn;
         }
+        if let Some(row) = self.peers.get_mut(way.peer.index()) {
+            row.unbound_bytes = cut.unbound_bytes;
+        }
+        bound
     }
 
-    /// The rails of a plan that the policy uses while they stand as they do.
-    fn wanted(&self, rails: &Rails) -> Rails {
-        if self.config.policy == Policy::Spray {
-            return rails.clone();
+    /// Looks at all rails of a way and puts those with room for a slice on the board. Opens lanes that are
+    /// wanted. Whether any rail is usable or about to be.
+    fn survey(&mut self, now: Instant, way: Way, length: u32, unbound_bytes: u64) -> bool {
+        let mut seen = self.fill_board(way, length);
+        if self.probe_idle(now, way.peer) {
+            seen = self.fill_board(way, length);
         }
-        let mut usable = rails
-            .iter()
-            .map(|rail| Usable {
-                rail: *rail,
-                rate_nominal: self.shared.rate_nominal(rail.rail),
-            })
-            .filter(|usable| self.is_healthy(usable.rail.rail))
-            .collect();
-        select::retain_wanted(self.config.policy, &mut usable);
-        usable.iter().map(|usable| usable.rail).collect()
+        let row = self.plans.get_mut(way.plan.index as usize);
+        let pace = row.and_then(|row| row.paces.get_mut(usize::from(way.rank)));
+        self.board.believe(pace);
+        seen.all_open() || self.open_more(now, way, seen.open > 0, unbound_bytes)
     }
 
-    pub(super) fn is_healthy(&self, rail: RailId) -> bool {
-        self.shared
-            .health(rail)
-            .is_some_and(|health| health.state() == RailState::Healthy)
+    fn fill_board(&mut self, way: Way, length: u32) -> Seen {
+        let view = View {
+            plans: self.plans,
+            lanes: self.lanes,
+            shared: self.shared,
+        };
+        self.board.fill(&view, way, length)
+    }
+
+    /// Binds one slice of what is being cut. `false`: it waits.
+    fn spray_one(&mut self, now: Instant, length: u32, cut: &mut Cut) -> bool {
+        let view = View {
+            plans: self.plans,
+            lanes: self.lanes,
+            shared: self.shared,
+        };
+        let Some(index) = self.board.choose(&view, cut.unbound_bytes) else {
+            return false;
+        };
+        let Some(spot) = self.board.spot(index) else {
+            return false;
+        };
+        let rest = cut.length - cut.cursor;
+        let length = if spot.slice_bytes <= length || u64::from(length) == rest {
+            length.min(spot.work_bytes_max)
+        } else {
+            self.board.lengthened(&view, spot, length, rest)
+        };
+        let (rail, bytes) = (spot.rail, u64::from(length));
+        // Loose, because it only has to stop workers that decide at the same moment.
+        let limit = 2 * spot.window_bytes + u64::from(self.shared.slice_bytes());
+        let Some(ahead_bytes) = self.shared.reserve(now, rail, bytes, limit) else {
+            self.arm(now + BIND_RETRY, Reason::Bind);
+            return false;
+        };
+        let slice = Load::Slice(cut.request);
+        let attempt = Attempt {
+            stage: Stage::Bound,
+            rail,
+            ahead_bytes,
+            ..Attempt::new(slice, cut.op, cut.cursor, length)
+        };
+        let Some(id) = self.insert_attempt(attempt) else {
+            self.shared.release(rail, bytes);
+            return false;
+        };
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            lane.inflight_bytes += bytes;
+            lane.flight.bind(&mut self.attempts, id.index);
+        }
+        self.posts.push_back(self.lanes, u32::from(rail.0));
+        self.board.take(now, index, length, ahead_bytes);
+        cut.cursor += bytes;
+        cut.unbound_bytes -= bytes;
+        true
+    }
+
+    /// Keeps what a look has shown for the next boards.
+    fn remember_pace(&mut self, way: Way) {
+        let row = self.plans.get_mut(way.plan.index as usize);
+        if let Some(pace) = row.and_then(|row| row.paces.get_mut(usize::from(way.rank))) {
+            self.board.tell(pace);
+        }
     }
 
     /// The first slice to be sent again; copies of what has arrived meanwhile are dropped on the way.
@@ -255,11 +443,12 @@ impl Orchestrator<'_> {
         })
     }
 
-    fn bind_next(&mut self, now: Instant, peer: PeerId, rails: &Rails, next: Next) -> Bound {
-        let line = self.shared.line(self.config.worker);
-        if self.all_full(rails, &next, line) {
-            return Bound::Wait;
-        }
+    /// Binds one slice, by whatever policy: of a baseline, or one that is sent again.
+    fn bind_next(&mut self, now: Instant, way: Way, next: Next) -> Bound {
+        // What is on the board will not be true any more.
+        let line = self.board.line();
+        self.board.clear(line);
+        let rails = self.wanted(self.view().rails(way));
         let mut candidates = heapless::Vec::<Candidate, PLAN_RAILS_MAX>::new();
         for rail in rails.iter().filter(|rail| next.avoid != Some(rail.rail)) {
             if let Some(candidate) = self.candidate(*rail, &next, line) {
@@ -268,160 +457,114 @@ impl Orchestrator<'_> {
         }
         // With a candidate for every rail there is none left to open.
         let all_open = !rails.is_empty() && candidates.len() == rails.len();
-        let usable = all_open || self.open_more(now, peer, rails, !candidates.is_empty());
+        let unbound_bytes = self
+            .peers
+            .get(way.peer.index())
+            .map_or(0, |row| row.unbound_bytes);
+        let usable = all_open || self.open_more(now, way, !candidates.is_empty(), unbound_bytes);
         if candidates.is_empty() {
             return if usable { Bound::Wait } else { Bound::NoRail };
         }
-        self.probe_idle(now, peer, &candidates);
         let chosen = match self.config.policy {
-            Policy::Spray => {
-                let unbound = self
-                    .peers
-                    .get(peer.index())
-                    .map_or(0, |row| row.unbound_bytes);
-                select::spray(&candidates, next.length, unbound)
-            }
             Policy::RoundRobin => select::round_robin(&candidates, self.cursor),
-            Policy::FixedTier1 | Policy::BestTwo => {
-                select::least_predicted(&candidates, next.length)
-            }
-            // Only slices to be sent again come here.
+            // Only slices to be sent again come here, and they have waited enough.
+            Policy::Spray => select::least_predicted(&candidates),
+            Policy::FixedTier1 | Policy::BestTwo => select::least_predicted(&candidates),
             Policy::Documented => self.best_with_room(&candidates, next.length),
         };
-        let Some(rail) = chosen
+        let bound = chosen
             .and_then(|index| candidates.get(index))
-            .map(|candidate| candidate.rail)
-        else {
-            return Bound::Wait;
-        };
-        let next = self.lengthened(rail, rails.len(), next, line);
-        self.bind_to(now, rail, next)
+            .is_some_and(|candidate| self.bind_to(now, candidate.rail, next));
+        if bound { Bound::Yes } else { Bound::Wait }
     }
 
-    /// A slice as long as the rail that takes it wants it, if there is room for that and enough is left for the
-    /// other rails to even out.
-    fn lengthened(&self, rail: RailId, rails: usize, next: Next, line: Line) -> Next {
-        let wanted = self.shared.rail_slice_bytes(rail);
-        if next.again || wanted <= next.length {
-            return next;
+    /// The rails of a plan that the policy uses while they stand as they do.
+    fn wanted(&self, rails: &PlanRails) -> PlanRails {
+        if self.config.policy == Policy::Spray {
+            return rails.clone();
         }
-        let Some(row) = self.requests.get(next.request) else {
-            return next;
-        };
-        let usual = self.shared.slice_bytes();
-        let rest = row.length - row.cursor;
-        let part = rest / (SPREAD * rails.max(1) as u64) / u64::from(usual) * u64::from(usual);
-        let wanted = u32::try_from(part).unwrap_or(u32::MAX).min(wanted);
-        let longer = Next {
-            length: slice::next_length(rest, wanted.max(usual)),
-            ..next
-        };
-        match self.open_on(rail) {
-            Some((lane, room)) if self.has_room(lane, &room, &longer, line) => longer,
-            _ => next,
-        }
+        let mut usable = rails
+            .iter()
+            .map(|rail| Usable {
+                rail: *rail,
+                rate_nominal: self.shared.rate_nominal(rail.rail),
+            })
+            .filter(|usable| self.is_healthy(usable.rail.rail))
+            .collect();
+        select::retain_wanted(self.config.policy, &mut usable);
+        usable.iter().map(|usable| usable.rail).collect()
     }
 
-    /// Binds a slice to a rail that has been seen to have room.
-    pub(super) fn bind_to(&mut self, now: Instant, rail: RailId, mut next: Next) -> Bound {
+    pub(super) fn is_healthy(&self, rail: RailId) -> bool {
+        self.shared
+            .health(rail)
+            .is_some_and(|health| health.state() == RailState::Healthy)
+    }
+
+    /// Binds a slice to a rail that has been seen to have room. `false`: another worker was quicker, or the table
+    /// is full.
+    pub(super) fn bind_to(&mut self, now: Instant, rail: RailId, mut next: Next) -> bool {
         if let Some(lane) = self.lanes.get(rail.index()).filter(|_| !next.again) {
             // Cut for the rail that takes it.
             next.length = next.length.min(lane.work_bytes_max());
         }
+        let bytes = u64::from(next.length);
         let limit = self.inflight_limit(rail);
-        match self
-            .shared
-            .reserve(now, rail, u64::from(next.length), limit)
-        {
-            Some(ahead_bytes) => self.take_next(rail, ahead_bytes, next),
-            None => {
-                // Another worker was quicker.
-                self.arm(now + BIND_RETRY, Reason::Bind);
-                Bound::Wait
-            }
-        }
-    }
-
-    /// Moves the slice from its request to the lane.
-    fn take_next(&mut self, rail: RailId, ahead_bytes: u64, next: Next) -> Bound {
+        let Some(ahead_bytes) = self.shared.reserve(now, rail, bytes, limit) else {
+            self.arm(now + BIND_RETRY, Reason::Bind);
+            return false;
+        };
         let index = if next.again {
             self.pop_waiting(next.request)
         } else {
-            let attempt =
-                Attempt::new(Load::Slice(next.request), next.op, next.offset, next.length);
-            self.new_attempt(attempt).map(|id| id.index)
+            self.take_new(next)
         };
-        let Some(index) = index else {
-            self.shared.release(rail, u64::from(next.length));
-            return Bound::Wait;
-        };
-        if !next.again
-            && let Some(row) = self.requests.get_mut(next.request)
-        {
-            row.cursor += u64::from(next.length);
+        match index {
+            Some(index) => self.put_on_lane(index, rail, ahead_bytes),
+            None => self.shared.release(rail, bytes),
+        }
+        self.cursor = rail;
+        index.is_some()
+    }
+
+    /// A row for a slice that was never sent.
+    fn take_new(&mut self, next: Next) -> Option<u32> {
+        let slice = Load::Slice(next.request);
+        let attempt = Attempt::new(slice, next.op, next.offset, next.length);
+        let index = self.new_attempt(attempt)?.index;
+        let bytes = u64::from(next.length);
+        if let Some(row) = self.requests.get_mut(next.request) {
+            row.cursor += bytes;
             let peer = row.peer;
             if let Some(row) = self.peers.get_mut(peer.index()) {
-                row.unbound_bytes -= u64::from(next.length);
+                row.unbound_bytes -= bytes;
             }
         }
-        if let Some(row) = self.attempts.at_mut(index) {
-            row.avoid = None;
-        }
-        self.put_on_lane(index, rail, ahead_bytes);
-        self.cursor = rail;
-        Bound::Yes
-    }
-
-    /// Whether every rail is healthy, has an open lane and has no room: the usual answer to a worker that tries
-    /// because another one made room, found without predicting anything.
-    fn all_full(&self, rails: &Rails, next: &Next, line: Line) -> bool {
-        !rails.is_empty()
-            && rails.iter().all(|rail| {
-                self.open_on(rail.rail)
-                    .is_some_and(|(lane, room)| !self.has_room(lane, &room, next, line))
-            })
-    }
-
-    /// The lane on a healthy rail, if it is open for slices, and the rail's window.
-    fn open_on(&self, rail: RailId) -> Option<(&Lane, Room)> {
-        let lane = self
-            .lanes
-            .get(rail.index())
-            .filter(|lane| lane.phase == Phase::Open && !lane.probing)?;
-        Some((lane, self.shared.room(rail)?))
+        Some(index)
     }
 
     /// Whether a lane and its rail's window take the slice now.
-    fn has_room(&self, lane: &Lane, room: &Room, next: &Next, line: Line) -> bool {
+    fn has_room(&self, lane: &Lane, room: Room, next: &Next, line: Line) -> bool {
         // A slice that was sent before is cut already.
         let fits = !next.again || next.length <= lane.work_bytes_max();
         let length = next.length.min(lane.work_bytes_max());
-        let has_window = || {
-            self.config.policy == Policy::Documented
-                || has_window(lane.inflight_bytes, room, length, line)
-        };
+        let has_window = || self.config.policy == Policy::Documented || room.takes(length, line);
         lane.room_works() > 0 && fits && has_window()
     }
 
-    /// A healthy rail with an open lane, as the policy sees it.
+    /// A healthy rail with an open lane, as the baselines see it.
     pub(super) fn candidate(&self, rail: PlanRail, next: &Next, line: Line) -> Option<Candidate> {
         let PlanRail { rail, tier } = rail;
-        let (lane, room) = self.open_on(rail)?;
-        let load = self.shared.load(rail)?;
+        let (lane, room) = self.view().open_on(rail)?;
         Some(Candidate {
             rail,
             tier,
-            has_room: self.has_room(lane, &room, next, line),
-            inflight_bytes: room.inflight_bytes,
-            rate: load.rate,
-            device_wait: load.device_wait,
-            delay_base: load.delay_base,
-            used_at: load.used_at,
+            has_room: self.has_room(lane, room, next, line),
+            predicted: self.shared.load(rail)?.predicted(next.length),
         })
     }
 
-    /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`has_window`] has said yes:
-    /// loose, because it only has to stop workers that decide at the same moment.
+    /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`Room::takes`] has said yes.
     fn inflight_limit(&self, rail: RailId) -> u64 {
         if self.config.policy == Policy::Documented {
             // The document has no windows: what is given to a device is posted.
@@ -432,7 +575,8 @@ impl Orchestrator<'_> {
 
     /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more than
     /// one slice waits. Whether any rail is usable or about to be.
-    fn open_more(&mut self, now: Instant, peer: PeerId, rails: &Rails, some_open: bool) -> bool {
+    fn open_more(&mut self, now: Instant, way: Way, some_open: bool, unbound_bytes: u64) -> bool {
+        let rails = self.wanted(self.view().rails(way));
         let mut best: Option<(RailId, Duration)> = None;
         let (mut usable, mut patient) = (some_open, some_open);
         for PlanRail { rail, .. } in rails.iter().copied() {
@@ -464,12 +608,8 @@ impl Orchestrator<'_> {
             return usable;
         };
         let by = now + self.config.open_timeout;
-        let unbound = self
-            .peers
-            .get(peer.index())
-            .map_or(0, |row| row.unbound_bytes);
-        if some_open && unbound > u64::from(self.shared.slice_bytes()) {
-            for rail in rails {
+        if some_open && unbound_bytes > u64::from(self.shared.slice_bytes()) {
+            for rail in &rails {
                 if self.is_healthy(rail.rail) {
                     self.open_lane(now, rail.rail, by);
                 }
@@ -481,64 +621,28 @@ impl Orchestrator<'_> {
     }
 
     /// Sends a scratch slice over rails that have stood idle while there was work, to see how fast they are
-    /// now: they may have been slow when they were last used.
-    fn probe_idle(&mut self, now: Instant, peer: PeerId, candidates: &[Candidate]) {
+    /// now: they may have been slow when they were last used. Whether any was.
+    fn probe_idle(&mut self, now: Instant, peer: PeerId) -> bool {
         let bytes_max = self.scratch_bytes(peer);
-        if self.config.policy != Policy::Spray || bytes_max == 0 {
-            return;
-        }
-        for candidate in candidates
-            .iter()
-            .filter(|rail| rail.inflight_bytes == 0 && rail.has_room)
-        {
-            let rail = candidate.rail;
-            let idle = now.since(candidate.used_at) >= RATE_PROBE_INTERVAL;
-            if idle && self.shared.claim_rate_probe(now, rail, RATE_PROBE_INTERVAL) {
-                let lane = self.lanes.get(rail.index());
-                let limit = lane.map_or(bytes_max, |lane| lane.work_bytes_max().min(bytes_max));
-                let bytes = self.shared.rate_probe_bytes(rail);
-                self.post_probe(now, rail, Load::RateProbe, bytes.min(limit));
+        let mut some_probed = false;
+        for index in 0..self.board.len() {
+            let Some(spot) = self.board.spot(index).copied() else {
+                continue;
+            };
+            let idle = spot.load.inflight_bytes == 0
+                && now.since(spot.used_at) >= RATE_PROBE_INTERVAL
+                && bytes_max > 0;
+            if idle
+                && self
+                    .shared
+                    .claim_rate_probe(now, spot.rail, RATE_PROBE_INTERVAL)
+            {
+                let bytes = self.shared.rate_probe_bytes(spot.rail);
+                let bytes = bytes.min(bytes_max).min(spot.work_bytes_max);
+                self.post_probe(now, spot.rail, Load::RateProbe, bytes);
+                some_probed = true;
             }
         }
+        some_probed
     }
-
-    /// Tells the other workers since when this one has had bytes to bind.
-    fn say_waiting(&mut self, now: Instant) {
-        let mut since: Option<Instant> = None;
-        let mut next = self.ready.front();
-        let mut idle = false;
-        while let Some(index) = next {
-            let first = self
-                .peers
-                .get(index as usize)
-                .and_then(|row| row.pending.front());
-            if let Some(row) = first.and_then(|index| self.requests.at(index)) {
-                since = Some(since.map_or(row.submitted_at, |since| since.min(row.submitted_at)));
-                idle |= row.held == 0;
-            }
-            next = self.ready.after(self.peers, index);
-        }
-        self.shared.set_waiting(self.config.worker, since);
-        // For one with nothing of its own in flight no completion will come to try again.
-        if idle {
-            self.arm(now + BIND_RETRY, Reason::Bind);
-        }
-    }
-}
-
-/// Whether a rail's window has room for a worker that has `own` bytes in flight there: whoever has waited longest
-/// may use all of it, the others share. An empty lane may always have one slice while the rail is not far over
-/// its window.
-fn has_window(own: u64, room: &Room, length: u32, line: Line) -> bool {
-    let length = u64::from(length);
-    let (all, window) = (room.inflight_bytes, room.window_bytes);
-    if all == 0 {
-        return true;
-    }
-    let (share, ceiling) = if line.is_first {
-        (window, window + window / 2)
-    } else {
-        ((window / line.waiting.max(1)).max(length), window)
-    };
-    (own + length <= share && all + length <= ceiling) || (own == 0 && all < 2 * window)
 }

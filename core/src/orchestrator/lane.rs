@@ -1,13 +1,15 @@
 //! Lanes: opened when they are wanted, suspected when they stand still, fenced when they fail.
 
 use super::attempt::{End, Load, Stage};
+use super::flight::Flight;
+use super::peer::Peer;
 use super::{LaneAction, Orchestrator, Posting, Reason};
 use crate::message::Message;
-use crate::queue::{Link, Linked, Queue};
+use crate::queue::{Link, Linked};
 use crate::rail::health::{HealthMode, RailState};
 use crate::time::{Duration, Instant};
 use crate::units::{Epoch, PeerId, RailId};
-use crate::work::{Cause, LaneFact, LaneLimits, Op, Place, PostBatch, Scope, Stop, Work};
+use crate::work::{Cause, LaneFact, LaneLimits, Op, PostBatch, Scope, Stop, Work};
 
 pub(super) const POST: usize = 0;
 pub(super) const ACTION: usize = 1;
@@ -67,11 +69,9 @@ pub struct Lane {
     pub(super) phase: Phase,
     epoch: Epoch,
     limits: LaneLimits,
-    /// Attempts with room here, not handed out yet.
-    pub(super) bound: Queue<0>,
-    /// Attempts handed out, in order.
-    pub(super) posted: Queue<0>,
-    /// Bytes of both.
+    /// Attempts bound to it.
+    pub(super) flight: Flight,
+    /// Bytes of them.
     pub(super) inflight_bytes: u64,
     next_sequence: u32,
     /// The transport said that it has no room.
@@ -108,8 +108,7 @@ impl Lane {
             works_max: 0,
             work_bytes_max: 0,
         },
-        bound: Queue::EMPTY,
-        posted: Queue::EMPTY,
+        flight: Flight::EMPTY,
         inflight_bytes: 0,
         next_sequence: 0,
         full: false,
@@ -139,8 +138,7 @@ impl Lane {
     /// Whether it is closed, and nothing is to be done about it any more.
     pub(super) fn is_quiet(&self) -> bool {
         self.phase == Phase::Closed
-            && self.posted.is_empty()
-            && self.bound.is_empty()
+            && self.flight.len() == 0
             && !(self.wants_open || self.wants_fence || self.wants_close.is_some())
     }
 
@@ -155,7 +153,7 @@ impl Lane {
         if self.phase != Phase::Open || self.full || self.probing {
             return 0;
         }
-        usize::from(self.limits.works_max).saturating_sub(self.posted.len() + self.bound.len())
+        usize::from(self.limits.works_max).saturating_sub(self.flight.len())
     }
 
     pub(super) fn work_bytes_max(&self) -> u32 {
@@ -281,7 +279,7 @@ impl Orchestrator<'_> {
         row.rail = rail;
         row.ahead_bytes = ahead_bytes;
         lane.inflight_bytes += u64::from(row.length);
-        lane.bound.push_back(&mut self.attempts, index);
+        lane.flight.bind(&mut self.attempts, index);
         self.posts.push_back(self.lanes, u32::from(rail.0));
     }
 
@@ -289,79 +287,67 @@ impl Orchestrator<'_> {
     pub(super) fn fill(&mut self, now: Instant, index: u32, out: &mut PostBatch) {
         let rail = RailId(index as u16);
         out.lane = self.lane_id(rail);
-        while let Some(lane) = self.lanes.get_mut(rail.index()) {
-            out.epoch = lane.epoch;
-            if lane.phase != Phase::Open || lane.full || out.works.is_full() {
-                break;
-            }
-            let Some(attempt) = lane.bound.front() else {
-                break;
-            };
-            let Some(work) = self.work(rail, attempt) else {
-                self.unbind(attempt);
-                continue;
-            };
-            self.hand_out(now, rail, attempt);
-            if out.works.push(work).is_err() {
-                break;
-            }
-        }
-        if self
+        let was_idle = self
             .lanes
             .get(rail.index())
-            .is_some_and(|lane| !lane.full && !lane.bound.is_empty())
-        {
+            .is_some_and(|lane| lane.flight.posted() == 0);
+        while let Some(unwanted) = self.hand_out(now, rail, out) {
+            self.unbind(unwanted);
+        }
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        let some_left = !lane.full && lane.flight.bound() > 0;
+        if was_idle && !out.works.is_empty() {
+            lane.progress_at = now;
+            self.arm_progress(rail);
+        }
+        if some_left {
             self.posts.push_back(self.lanes, index);
         }
     }
 
-    fn hand_out(&mut self, now: Instant, rail: RailId, attempt: u32) {
-        let Some(lane) = self.lanes.get_mut(rail.index()) else {
-            return;
-        };
-        if lane.posted.is_empty() {
-            lane.progress_at = now;
+    /// Hands out bound attempts, up to one that nobody wants any more.
+    fn hand_out(&mut self, now: Instant, rail: RailId, out: &mut PostBatch) -> Option<u32> {
+        let lane = self.lanes.get_mut(rail.index())?;
+        out.epoch = lane.epoch;
+        if lane.phase != Phase::Open || lane.full {
+            return None;
         }
-        lane.bound.remove(&mut self.attempts, attempt);
-        lane.posted.push_back(&mut self.attempts, attempt);
-        if let Some(row) = self.attempts.at_mut(attempt) {
+        while !out.works.is_full() {
+            let index = lane.flight.first_bound()?;
+            let (id, row) = self.attempts.entry_mut(index)?;
+            let places = match row.load {
+                Load::Slice(request) => {
+                    let request = self.requests.get(request);
+                    let wanted = request.filter(|request| request.wants_bytes() && !row.done);
+                    wanted.map(|request| request.places(row.offset))
+                }
+                Load::HealthProbe | Load::RateProbe => {
+                    let peer = self.shared.peer(rail);
+                    let row = peer.and_then(|peer| self.peers.get(peer.index()));
+                    row.and_then(Peer::scratch)
+                }
+            };
+            let Some((local, remote)) = places else {
+                return Some(index);
+            };
             row.stage = Stage::Posted;
             row.posted_at = now;
             row.sequence = lane.next_sequence;
+            let work = Work {
+                cookie: id.to_bits(),
+                op: row.op,
+                local,
+                remote,
+                length: row.length,
+                signal: row.signal,
+            };
+            let _ = out.works.push(work);
+            lane.next_sequence = lane.next_sequence.wrapping_add(1);
+            lane.flight.hand_out(&mut self.attempts);
         }
-        lane.next_sequence = lane.next_sequence.wrapping_add(1);
-        if lane.posted.len() == 1 {
-            self.arm_progress(rail);
-        }
-    }
-
-    /// The work of an attempt; `None` if nobody wants it any more.
-    fn work(&self, rail: RailId, attempt: u32) -> Option<Work> {
-        let id = self.attempts.id_at(attempt)?;
-        let row = self.attempts.get(id)?;
-        let (local, remote) = match row.request() {
-            Some(request) => {
-                let request = self
-                    .requests
-                    .get(request)
-                    .filter(|request| request.wants_bytes() && !row.done)?;
-                let at = |place: Place| Place {
-                    offset: place.offset + row.offset,
-                    ..place
-                };
-                (at(request.local), at(request.remote))
-            }
-            None => self.scratch(self.shared.peer(rail)?)?,
-        };
-        let (cookie, op, length) = (id.to_bits(), row.op, row.length);
-        Some(Work {
-            cookie,
-            op,
-            local,
-            remote,
-            length,
-            signal: row.signal,
-        })
+        None
     }
 
     /// The answer to a post.
@@ -392,11 +378,9 @@ impl Orchestrator<'_> {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
-        let Some(last) = lane.posted.back() else {
+        let Some(last) = lane.flight.take_back(&mut self.attempts) else {
             return;
         };
-        lane.posted.remove(&mut self.attempts, last);
-        lane.bound.push_front(&mut self.attempts, last);
         lane.next_sequence = lane.next_sequence.wrapping_sub(1);
         if let Some(row) = self.attempts.at_mut(last) {
             row.stage = Stage::Bound;
@@ -409,7 +393,7 @@ impl Orchestrator<'_> {
         let first = self
             .lanes
             .get(rail.index())
-            .and_then(|lane| lane.bound.front());
+            .and_then(|lane| lane.flight.first_bound());
         let request = first
             .and_then(|index| self.attempts.at(index))
             .and_then(|row| row.request());
@@ -446,7 +430,7 @@ impl Orchestrator<'_> {
         log::debug!(
             "lane {index} epoch {}: fenced ({cause}), {} posted",
             lane.epoch.0,
-            lane.posted.len()
+            lane.flight.posted()
         );
         let give_up_at = self.give_up_at(now, rail);
         self.clear_lane(rail);
@@ -455,7 +439,7 @@ impl Orchestrator<'_> {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
-        if lane.posted.is_empty() {
+        if lane.flight.posted() == 0 {
             lane.phase = Phase::Closed;
             lane.wants_close = Some(lane.epoch);
         } else {
@@ -483,15 +467,15 @@ impl Orchestrator<'_> {
 
     /// The oldest attempt that a lane has handed out.
     pub(super) fn first_posted(&self, rail: RailId) -> Option<u32> {
-        self.lanes.get(rail.index())?.posted.front()
+        self.lanes.get(rail.index())?.flight.first_posted()
     }
 
     /// The one handed out after `index`.
     fn posted_after(&mut self, rail: RailId, index: u32) -> Option<u32> {
         self.lanes
             .get(rail.index())?
-            .posted
-            .after(&mut self.attempts, index)
+            .flight
+            .posted_after(&mut self.attempts, index)
     }
 
     /// Takes everything off a lane that was not handed out.
@@ -500,7 +484,7 @@ impl Orchestrator<'_> {
         while let Some(index) = self
             .lanes
             .get(rail.index())
-            .and_then(|lane| lane.bound.front())
+            .and_then(|lane| lane.flight.first_bound())
         {
             self.unbind(index);
         }
@@ -713,7 +697,7 @@ impl Orchestrator<'_> {
     /// When a lane is suspected for lack of progress; `None`: nothing is posted.
     pub(super) fn progress_due(&self, rail: RailId) -> Option<Instant> {
         let lane = self.lanes.get(rail.index())?;
-        let oldest = self.attempts.at(lane.posted.front()?)?;
+        let oldest = self.attempts.at(lane.flight.first_posted()?)?;
         let bytes = oldest.ahead_bytes.saturating_add(u64::from(oldest.length));
         let predicted = self.shared.delay_base(rail) + self.shared.rate(rail).time_for(bytes);
         // A rail that keeps being suspected may just be slower than it looks: it is given more time.
@@ -753,7 +737,7 @@ impl Orchestrator<'_> {
         let Some(lane) = self
             .lanes
             .get_mut(rail.index())
-            .filter(|lane| lane.full && lane.posted.is_empty())
+            .filter(|lane| lane.full && lane.flight.posted() == 0)
         else {
             return;
         };
@@ -901,7 +885,7 @@ impl Orchestrator<'_> {
             }
             return self.arm_probe(rail);
         }
-        if self.scratch(peer).is_none() || !health.claim_probe(now, self.config.worker) {
+        if self.scratch_bytes(peer) == 0 || !health.claim_probe(now, self.config.worker) {
             return self.arm_probe(rail);
         }
         if let Some(lane) = self.lanes.get_mut(rail.index()) {

@@ -1,7 +1,8 @@
 //! One worker's engine: requests in, works out, facts in, reports out.
 //!
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
-//! that wants it), `lane` opens and fences, `attempt` follows one posting
+//! that wants it; `board` is how they stand meanwhile), `lane` opens and fences, `flight`
+//! is what is on one, `attempt` follows one posting
 //! of one slice, `request` counts until a report can be given, `peer` watches who is silent, `timer` finds
 //! what is due, `audit` checks every invariant.
 
@@ -9,6 +10,8 @@ mod assign;
 mod attempt;
 mod audit;
 mod bind;
+mod board;
+mod flight;
 mod lane;
 mod peer;
 mod request;
@@ -18,7 +21,7 @@ mod timer;
 
 use crate::batch::{Batch, BatchReport};
 use crate::message::{Frame, Message};
-use crate::plan::Plan;
+use crate::plan::{PLAN_TRANSPORTS_MAX, Plan};
 use crate::queue::{Link, Linked, Queue};
 use crate::rail::Shared;
 use crate::rail::documented::{DocumentedConfig, Selector};
@@ -33,6 +36,7 @@ use crate::units::{
 use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Scope, Stop};
 
 use attempt::Attempt;
+use board::{Board, Pace, View};
 use lane::Lane;
 use peer::Peer;
 use request::RequestRow;
@@ -258,6 +262,8 @@ pub struct PlanRow {
     plan: Option<Plan>,
     /// Refused to new requests.
     retired: bool,
+    /// How fast the rails of each transport are together, as last seen.
+    paces: [Pace; PLAN_TRANSPORTS_MAX],
 }
 
 impl PlanRow {
@@ -266,6 +272,7 @@ impl PlanRow {
         generation: 0,
         plan: None,
         retired: false,
+        paces: [Pace::UNKNOWN; PLAN_TRANSPORTS_MAX],
     };
 }
 
@@ -383,8 +390,10 @@ pub struct Orchestrator<'a> {
     requests: Table<'a, RequestRow, RequestId>,
     attempts: Table<'a, Attempt, AttemptId>,
     batches: Table<'a, BatchRow, BatchId>,
-    /// Peers with bytes to bind.
+    /// Peers with bytes to bind that may find room.
     ready: Queue<{ peer::READY }>,
+    /// Peers with bytes to bind that wait for room.
+    waiting: Queue<{ peer::READY }>,
     /// Peers whose silence changed.
     changed_peers: Queue<{ peer::CHANGED }>,
     /// Lanes with works to post.
@@ -395,12 +404,16 @@ pub struct Orchestrator<'a> {
     messages: Queue<{ lane::MESSAGE }>,
     /// Lanes whose rail changed its state.
     changed_rails: Queue<{ lane::CHANGED }>,
+    /// Requests with bytes to bind, of all peers, those first that were submitted first.
+    unbound: Queue<2>,
     /// Requests that have ended, or whose last attempt has.
     ended: Queue<0>,
     /// Requests that have switched transports.
     switched: Queue<1>,
     ended_batches: Queue<0>,
     posting: Option<Posting>,
+    /// How rails stand while slices are bound.
+    board: Board,
     /// Something happened since the last binding that may let a slice go.
     bindable: bool,
     /// And it may be a slice of any peer, also of one that waits for room.
@@ -440,6 +453,8 @@ impl<'a> Orchestrator<'a> {
             attempts: Table::new(tables.attempts),
             batches: Table::new(tables.batches),
             ready: Queue::EMPTY,
+            waiting: Queue::EMPTY,
+            unbound: Queue::EMPTY,
             changed_peers: Queue::EMPTY,
             posts: Queue::EMPTY,
             actions: Queue::EMPTY,
@@ -449,6 +464,7 @@ impl<'a> Orchestrator<'a> {
             switched: Queue::EMPTY,
             ended_batches: Queue::EMPTY,
             posting: None,
+            board: Board::new(),
             bindable: false,
             bindable_all: false,
             made_room: false,
@@ -479,7 +495,7 @@ impl<'a> Orchestrator<'a> {
         *row = PlanRow {
             generation: id.generation,
             plan: Some(plan.clone()),
-            retired: false,
+            ..PlanRow::EMPTY
         };
         self.know_peer(now, plan);
         true
@@ -548,9 +564,7 @@ impl<'a> Orchestrator<'a> {
 
     /// Works that ended. Those of another epoch than their lane has now are ignored.
     pub fn handle_completions(&mut self, now: Instant, completions: &[Completion]) {
-        for completion in completions {
-            self.completed(now, completion);
-        }
+        self.completed(now, completions);
     }
 
     /// Something about a lane.
@@ -712,6 +726,15 @@ impl<'a> Orchestrator<'a> {
     /// The lane of this worker on a rail.
     fn lane_id(&self, rail: RailId) -> LaneId {
         LaneId::new(self.config.worker, rail)
+    }
+
+    /// What binding looks at.
+    fn view(&self) -> View<'_> {
+        View {
+            plans: self.plans,
+            lanes: self.lanes,
+            shared: self.shared,
+        }
     }
 
     /// A plan, for the requests that have it.

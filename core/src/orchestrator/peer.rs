@@ -85,6 +85,11 @@ impl Peer {
         }
     }
 
+    /// Where its probes read from and write to.
+    pub(super) fn scratch(&self) -> Option<(Place, Place)> {
+        self.scratch.map(|(local, remote, _)| (local, remote))
+    }
+
     pub(super) fn heard_at(&self) -> Instant {
         self.heard_at
     }
@@ -125,12 +130,6 @@ impl Orchestrator<'_> {
 
     pub(super) fn is_silent(&self, peer: PeerId) -> bool {
         self.peers.get(peer.index()).is_some_and(Peer::is_silent)
-    }
-
-    /// Where probes of a peer read from and write to.
-    pub(super) fn scratch(&self, peer: PeerId) -> Option<(Place, Place)> {
-        let (local, remote, _) = self.peers.get(peer.index())?.scratch?;
-        Some((local, remote))
     }
 
     pub(super) fn scratch_bytes(&self, peer: PeerId) -> u32 {
@@ -289,6 +288,7 @@ impl Orchestrator<'_> {
             row.plan = None;
         }
         let index = u32::from(peer.0);
+        self.bind_again(peer);
         self.ready.remove(self.peers, index);
         self.changed_peers.remove(self.peers, index);
         if let Some(row) = self.peers.get_mut(peer.index()) {

@@ -81,7 +81,7 @@ pub struct RequestRow {
     pub(super) failover: Failover,
     /// A switch of transports that has not been told: from where.
     switched_from: Option<TransportId>,
-    links: [Link; 2],
+    links: [Link; 3],
 }
 
 impl<const KIND: usize> Linked<KIND> for RequestRow {
@@ -104,6 +104,20 @@ impl RequestRow {
     /// Whether its report has been taken.
     pub(super) fn is_taken(&self) -> bool {
         self.taken
+    }
+
+    /// Where the byte at `offset` of it is, on both sides.
+    pub(super) fn places(&self, offset: u64) -> (Place, Place) {
+        let at = |place: Place| Place {
+            offset: place.offset + offset,
+            ..place
+        };
+        (at(self.local), at(self.remote))
+    }
+
+    /// Whether the end of an attempt may let it be reported or forgotten; what is over is always that.
+    pub(super) fn may_be_over(&self) -> bool {
+        self.acked_bytes == self.length || self.held == self.lost
     }
 
     /// Whether there is something to bind.
@@ -154,7 +168,7 @@ impl Orchestrator<'_> {
             taken: false,
             failover: Failover::new(self.best_rank(plan)),
             switched_from: None,
-            links: [Link::NONE; 2],
+            links: [Link::NONE; 3],
         };
         self.insert_request(now, row)
     }
@@ -362,8 +376,8 @@ impl Orchestrator<'_> {
         row.cursor = row.length;
         if let Some(peer) = self.peers.get_mut(peer.index()) {
             peer.unbound_bytes -= unbound;
-            peer.pending.remove(&mut self.requests, id.index);
         }
+        self.leave_line(peer, id.index);
         while let Some(index) = self.pop_waiting(id) {
             self.remove_attempt(index, End::Ended);
         }
@@ -371,12 +385,12 @@ impl Orchestrator<'_> {
             let mut next = self
                 .lanes
                 .get(rail.index())
-                .and_then(|lane| lane.bound.front());
+                .and_then(|lane| lane.flight.first_bound());
             while let Some(index) = next {
                 next = self
                     .lanes
                     .get(rail.index())
-                    .and_then(|lane| lane.bound.after(&mut self.attempts, index));
+                    .and_then(|lane| lane.flight.bound_after(&mut self.attempts, index));
                 if self
                     .attempts
                     .at(index)
@@ -460,8 +474,8 @@ impl Orchestrator<'_> {
         row.cursor = row.length;
         if let Some(peer) = self.peers.get_mut(peer.index()) {
             peer.unbound_bytes -= unbound;
-            peer.pending.remove(&mut self.requests, id.index);
         }
+        self.leave_line(peer, id.index);
         self.ended.push_back(&mut self.requests, id.index);
         if self
             .batches
@@ -557,9 +571,21 @@ impl Orchestrator<'_> {
         } else {
             row.pending.push_back(&mut self.requests, index);
         }
-        row.waits_for_room = false;
+        if first {
+            self.unbound.push_front(&mut self.requests, index);
+        } else {
+            self.unbound.push_back(&mut self.requests, index);
+        }
+        self.bind_again(peer);
         self.ready.push_back(self.peers, u32::from(peer.0));
-        self.bindable = true;
+    }
+
+    /// Takes a request out of those with bytes to bind.
+    pub(super) fn leave_line(&mut self, peer: PeerId, index: u32) {
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.remove(&mut self.requests, index);
+        }
+        self.unbound.remove(&mut self.requests, index);
     }
 
     /// Deadlines and grace times that are due; arms those that are not.

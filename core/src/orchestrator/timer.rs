@@ -19,7 +19,7 @@ impl Orchestrator<'_> {
         }
         self.request_timers(now);
         // Room may have appeared that nobody told of.
-        if !self.ready.is_empty() {
+        if !(self.ready.is_empty() && self.waiting.is_empty()) {
             self.bind_all();
         }
     }

@@ -57,10 +57,55 @@ pub struct Sample {
     pub bytes: u64,
 }
 
+/// Completions that were seen at the same instant, in their order: they are one observation, because only the
+/// first of them has busy time.
+#[derive(Clone, Copy, Debug)]
+pub struct Observation {
+    first: Sample,
+    last: Sample,
+    bytes: u64,
+    count: u64,
+}
+
+impl Observation {
+    /// Of one completion.
+    pub fn new(sample: Sample) -> Self {
+        Self {
+            first: sample,
+            last: sample,
+            bytes: sample.bytes,
+            count: 1,
+        }
+    }
+
+    /// Adds a completion. `false`: it was seen at another instant, and is another observation.
+    pub fn add(&mut self, sample: Sample) -> bool {
+        if sample.seen_at != self.first.seen_at {
+            return false;
+        }
+        self.last = sample;
+        self.bytes = self.bytes.saturating_add(sample.bytes);
+        self.count += 1;
+        true
+    }
+
+    /// Bytes of all.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// When they were seen.
+    pub fn seen_at(&self) -> Instant {
+        self.first.seen_at
+    }
+}
+
 /// The learned state of one rail or device.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
     config: EstimateConfig,
+    /// No higher one is believed.
+    rate_max: Rate,
     bytes_sum: u64,
     busy_sum: Duration,
     rate: Rate,
@@ -84,6 +129,7 @@ impl Estimate {
         };
         Self {
             config,
+            rate_max: config.rate_nominal.scaled(RATE_FACTOR_MAX, 1),
             bytes_sum: rate.bytes_in(PRIOR_BUSY).max(1),
             busy_sum: PRIOR_BUSY,
             rate,
@@ -96,26 +142,32 @@ impl Estimate {
         }
     }
 
-    /// Learns from one completion.
-    pub fn handle_completion(&mut self, sample: Sample) {
-        let started = (sample.posted_at + self.delay_base).max(self.last_seen);
+    /// Learns from completions.
+    pub fn handle_observation(&mut self, seen: &Observation) {
+        self.learn_rate(seen);
+        self.learn_delay(seen);
+    }
+
+    /// Learns what is asked of a device, which has no window: the rate and the base delay.
+    pub(crate) fn learn_rate(&mut self, seen: &Observation) {
+        let Observation { first, bytes, .. } = *seen;
+        let started = (first.posted_at + self.delay_base).max(self.last_seen);
         let busy_max = self
             .config
             .rate_nominal
-            .time_for(sample.bytes)
+            .time_for(bytes)
             .times(BUSY_FACTOR_MAX);
-        let busy = sample.seen_at.since(started).min(busy_max);
-        // Completions seen at the same instant are one observation: only its first one has busy time, and
-        // the others must not push that out of the sums.
-        if sample.seen_at > self.last_seen {
+        let busy = first.seen_at.since(started).min(busy_max);
+        // What is seen at the same instant but of another run must not push the busy time out of the sums.
+        if first.seen_at > self.last_seen {
             self.bytes_sum = decay(self.bytes_sum);
             self.busy_sum = Duration::from_nanos(decay(self.busy_sum.as_nanos()));
         }
-        self.bytes_sum = self.bytes_sum.saturating_add(sample.bytes);
+        self.bytes_sum = self.bytes_sum.saturating_add(bytes);
         self.busy_sum += busy;
         self.set_rate(Rate::from_bytes_in(self.bytes_sum, self.busy_sum));
-        self.last_seen = self.last_seen.max(sample.seen_at);
-        self.learn_delay(sample);
+        self.last_seen = self.last_seen.max(first.seen_at);
+        self.learn_base(&first);
     }
 
     /// Learns from a probe of some bytes that met an idle rail: halfway up to what it measured. A probe that
@@ -179,28 +231,46 @@ impl Estimate {
     }
 
     fn set_rate(&mut self, rate: Rate) {
-        self.rate = rate.min(self.config.rate_nominal.scaled(RATE_FACTOR_MAX, 1));
+        self.rate = rate.min(self.rate_max);
     }
 
-    fn learn_delay(&mut self, sample: Sample) {
+    /// What a slice took beyond its own time and that of the bytes before it.
+    fn delay(&self, sample: &Sample) -> Duration {
         let latency = sample.seen_at.since(sample.posted_at);
-        let delay = latency.minus(
-            self.rate
-                .time_for(sample.ahead_bytes.saturating_add(sample.bytes)),
-        );
-        let error = delay.as_nanos().abs_diff(self.delay_mean.as_nanos());
-        self.delay_mean = towards(self.delay_mean, delay.as_nanos());
-        self.delay_deviation = towards(self.delay_deviation, error);
-        if sample.ahead_bytes == 0 {
+        let bytes = sample.ahead_bytes.saturating_add(sample.bytes);
+        latency.minus(self.rate.time_for(bytes))
+    }
+
+    /// Those seen together were done one after the other: the first one has waited longest to be seen, the last one
+    /// least, and the others evenly between.
+    fn learn_delay(&mut self, seen: &Observation) {
+        let longest = self.delay(&seen.first).as_nanos();
+        let (mean, spread) = if seen.count == 1 {
+            (longest, 0)
+        } else {
+            let shortest = self.delay(&seen.last).as_nanos();
+            (longest.midpoint(shortest), longest.abs_diff(shortest) / 4)
+        };
+        let error = mean.abs_diff(self.delay_mean.as_nanos());
+        let weight = seen.count.min(DELAY_WEIGHT);
+        self.delay_mean = towards(self.delay_mean, mean, weight);
+        self.delay_deviation = towards(self.delay_deviation, error.saturating_add(spread), weight);
+    }
+
+    /// Of those seen together only the first can have met an empty rail.
+    fn learn_base(&mut self, first: &Sample) {
+        let seen_at = first.seen_at;
+        if first.ahead_bytes == 0 {
+            let delay = self.delay(first);
             self.base_candidate = self.base_candidate.min(delay);
             self.delay_base = self.delay_base.min(delay);
         }
-        if sample.seen_at.since(self.base_since) >= BASE_SPAN {
+        if seen_at.since(self.base_since) >= BASE_SPAN {
             if self.base_candidate != Duration::MAX {
                 self.delay_base = self.base_candidate;
             }
             self.base_candidate = Duration::MAX;
-            self.base_since = sample.seen_at;
+            self.base_since = seen_at;
         }
     }
 }
@@ -211,9 +281,10 @@ fn decay(sum: u64) -> u64 {
         .map_or(sum / DECAY_OF * DECAY_KEEP, |product| product / DECAY_OF)
 }
 
-fn towards(mean: Duration, sample: u64) -> Duration {
+/// A mean after `weight` more samples, at most [`DELAY_WEIGHT`].
+fn towards(mean: Duration, sample: u64, weight: u64) -> Duration {
     let mean = mean.as_nanos();
-    let step = mean.abs_diff(sample) / DELAY_WEIGHT;
+    let step = mean.abs_diff(sample).saturating_mul(weight) / DELAY_WEIGHT;
     Duration::from_nanos(if sample > mean {
         mean.saturating_add(step)
     } else {
@@ -263,7 +334,7 @@ mod tests {
                 ahead_bytes: ahead * SLICE,
                 bytes: SLICE,
             };
-            estimate.handle_completion(sample);
+            estimate.handle_observation(&Observation::new(sample));
         }
         served
     }
@@ -336,12 +407,12 @@ mod tests {
         for i in 0..200 {
             let posted_at = Instant::from_nanos(1_000_000_000 + i * 60_000);
             let seen_at = posted_at + Duration::from_micros(50);
-            estimate.handle_completion(Sample {
+            estimate.handle_observation(&Observation::new(Sample {
                 posted_at,
                 seen_at,
                 ahead_bytes: 0,
                 bytes: SLICE,
-            });
+            }));
         }
         let rate = estimate.rate();
         let window = estimate.window_bytes(SLICE as u32);
@@ -382,12 +453,12 @@ mod tests {
             now = now + look;
             for _ in 0..19 {
                 let ahead_bytes = 19 * SLICE;
-                estimate.handle_completion(Sample {
+                estimate.handle_observation(&Observation::new(Sample {
                     posted_at,
                     seen_at: now,
                     ahead_bytes,
                     bytes: SLICE,
-                });
+                }));
             }
         }
         assert!(
@@ -441,7 +512,7 @@ mod tests {
                 let posted_at = Instant::from_nanos(posted);
                 let seen_at = posted_at + Duration::from_nanos(u64::from(took));
                 let bytes = u64::from(bytes).max(1);
-                estimate.handle_completion(Sample { posted_at, seen_at, ahead_bytes: u64::from(ahead), bytes });
+                estimate.handle_observation(&Observation::new(Sample { posted_at, seen_at, ahead_bytes: u64::from(ahead), bytes }));
             }
             estimate.window_bytes(SLICE as u32) >= 3 * SLICE
                 && estimate.rate().bytes_per_sec() <= 10 * 25_001_000_000

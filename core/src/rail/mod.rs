@@ -5,6 +5,7 @@ pub mod documented;
 pub mod estimate;
 pub mod health;
 pub mod select;
+pub mod spray;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -14,8 +15,9 @@ use spin::Mutex;
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 use documented::DocumentedConfig;
-use estimate::{Estimate, EstimateConfig, Sample};
+use estimate::{Estimate, EstimateConfig, Observation, Sample};
 use health::{HealthMode, RailHealth, RailState};
+use spray::{Line, Load, Room};
 
 const NIL: u32 = u32::MAX;
 /// "Not waiting", in the table of who waits since when.
@@ -50,7 +52,7 @@ pub struct Rail {
     assigned_bytes: AtomicU64,
     /// Bytes per second as `Documented` learns them, the bits of an `f64`; 0: nothing learned.
     bandwidth: AtomicU64,
-    /// Limit of the window while the rail comes back after an outage; 0: none.
+    /// Limit of the window while the rail comes back after an outage; the greatest number: none.
     window_cap: AtomicU64,
     health: RailHealth,
     speed: Speed,
@@ -70,7 +72,7 @@ impl Rail {
         probed_at: AtomicU64::new(0),
         assigned_bytes: AtomicU64::new(0),
         bandwidth: AtomicU64::new(0),
-        window_cap: AtomicU64::new(0),
+        window_cap: AtomicU64::new(u64::MAX),
         health: RailHealth::new(),
         speed: Speed::EMPTY,
     };
@@ -78,10 +80,7 @@ impl Rail {
     /// The window, smaller while the rail comes back after an outage.
     fn window_bytes(&self) -> u64 {
         let window = self.speed.window_bytes.load(Relaxed);
-        match self.window_cap.load(Relaxed) {
-            0 => window,
-            cap => window.min(cap),
-        }
+        window.min(self.window_cap.load(Relaxed))
     }
 }
 
@@ -133,10 +132,22 @@ impl Speed {
         }
     }
 
-    fn publish(&self, estimate: &Estimate, slice_bytes: u32) {
+    /// Learns only how fast a device is.
+    fn update_rate(&self, seen: &Observation) {
+        if let Some(estimate) = self.estimate.lock().as_mut() {
+            estimate.learn_rate(seen);
+            self.publish_rate(estimate);
+        }
+    }
+
+    fn publish_rate(&self, estimate: &Estimate) {
         self.rate.store(estimate.rate().to_bits(), Relaxed);
         self.delay_base
             .store(estimate.delay_base().as_nanos(), Relaxed);
+    }
+
+    fn publish(&self, estimate: &Estimate, slice_bytes: u32) {
+        self.publish_rate(estimate);
         self.window_bytes
             .store(estimate.window_bytes(slice_bytes), Relaxed);
         self.slice_bytes
@@ -183,34 +194,6 @@ impl Waiting {
     /// Not waiting, for the arrays that a caller hands in.
     #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
     pub const NO: Self = Self(AtomicU64::new(NOT_WAITING));
-}
-
-/// What choosing needs to know of a rail.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RailLoad {
-    pub(crate) rate: Rate,
-    /// Its base delay β0.
-    pub(crate) delay_base: Duration,
-    /// How long its device needs for what is in flight on it, for all peers.
-    pub(crate) device_wait: Duration,
-    /// When it last took a slice.
-    pub(crate) used_at: Instant,
-}
-
-/// How full a healthy rail is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
-    pub(crate) inflight_bytes: u64,
-    pub(crate) window_bytes: u64,
-}
-
-/// The workers that wait for room on rails, as one of them sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
-    /// How many do.
-    pub(crate) waiting: u64,
-    /// Nobody has waited longer than the one that asks.
-    pub(crate) is_first: bool,
 }
 
 /// What the workers of an engine share, over tables that the caller owns. All methods take `&self`. It is
@@ -272,11 +255,11 @@ impl<'a> Shared<'a> {
             &row.used_at,
             &row.done_at,
             &row.probed_at,
-            &row.window_cap,
         ];
         for counter in counters {
             counter.store(0, Relaxed);
         }
+        row.window_cap.store(u64::MAX, Relaxed);
         row.health.reset();
         row.device.store(u32::from(config.device.0), Relaxed);
         row.peer.store(u32::from(config.peer.0), Release);
@@ -386,31 +369,46 @@ impl<'a> Shared<'a> {
         self.rails.get(rail.index()).map_or(0, Rail::window_bytes)
     }
 
-    /// How full a rail is, if it is healthy.
-    pub(crate) fn room(&self, rail: RailId) -> Option<Room> {
+    /// How full a rail is, if it is healthy, for a worker that has `own_bytes` in flight there.
+    pub(crate) fn room(&self, rail: RailId, own_bytes: u64) -> Option<Room> {
         let row = self.rails.get(rail.index())?;
         (row.health.state() == RailState::Healthy).then(|| Room {
             inflight_bytes: row.inflight_bytes.load(Relaxed),
+            own_bytes,
             window_bytes: row.window_bytes(),
         })
     }
 
     /// All that predicting needs to know of a rail, in one look.
-    pub(crate) fn load(&self, rail: RailId) -> Option<RailLoad> {
+    pub(crate) fn load(&self, rail: RailId) -> Option<Load> {
         let row = self.rails.get(rail.index())?;
-        let device = self.devices.get(row.device.load(Relaxed) as usize);
-        let rate = row.speed.rate();
-        // A device is at least as fast as any of its rails, whatever slow peers have made it look like.
-        let wait = |device: &Device| {
-            let bytes = device.inflight_bytes.load(Relaxed);
-            device.speed.rate().max(rate).time_for(bytes)
-        };
-        Some(RailLoad {
+        let (rate, inflight_bytes) = (row.speed.rate(), row.inflight_bytes.load(Relaxed));
+        let device = self.device(row);
+        Some(Load {
             rate,
             delay_base: row.speed.delay_base(),
-            device_wait: device.map_or(Duration::ZERO, wait),
-            used_at: Instant::from_nanos(row.used_at.load(Relaxed)),
+            inflight_bytes,
+            device_bytes: device.map_or(0, |device| device.inflight_bytes.load(Relaxed)),
+            device_rate: device.map_or(rate, |device| device.speed.rate()),
         })
+    }
+
+    /// The device that a rail runs on.
+    pub(crate) fn device_of(&self, rail: RailId) -> DeviceId {
+        let device = self
+            .rails
+            .get(rail.index())
+            .map_or(NIL, |row| row.device.load(Relaxed));
+        DeviceId(device as u16)
+    }
+
+    /// When a rail last took a slice.
+    pub(crate) fn used_at(&self, rail: RailId) -> Instant {
+        let nanos = self
+            .rails
+            .get(rail.index())
+            .map_or(0, |row| row.used_at.load(Relaxed));
+        Instant::from_nanos(nanos)
     }
 
     /// Takes room for `bytes` on a rail if no more than `limit` are in flight with them, or nothing else is.
@@ -428,7 +426,7 @@ impl<'a> Shared<'a> {
             row.inflight_bytes.fetch_sub(bytes, AcqRel);
             return None;
         }
-        if let Some(device) = self.device_of(rail) {
+        if let Some(device) = self.device(row) {
             device.inflight_bytes.fetch_add(bytes, AcqRel);
         }
         row.used_at.store(now.as_nanos(), Relaxed);
@@ -437,30 +435,29 @@ impl<'a> Shared<'a> {
 
     /// Gives room back.
     pub(crate) fn release(&self, rail: RailId, bytes: u64) {
-        if let Some(row) = self.rails.get(rail.index()) {
-            row.inflight_bytes.fetch_sub(bytes, AcqRel);
-        }
-        if let Some(device) = self.device_of(rail) {
+        let Some(row) = self.rails.get(rail.index()) else {
+            return;
+        };
+        row.inflight_bytes.fetch_sub(bytes, AcqRel);
+        if let Some(device) = self.device(row) {
             device.inflight_bytes.fetch_sub(bytes, AcqRel);
         }
     }
 
-    /// Learns from a slice that completed.
-    pub(crate) fn handle_completion(&self, rail: RailId, sample: Sample) {
+    /// Learns from slices that completed.
+    pub(crate) fn handle_observation(&self, rail: RailId, seen: &Observation) {
         let Some(row) = self.rails.get(rail.index()) else {
             return;
         };
-        row.done_bytes.fetch_add(sample.bytes, Relaxed);
-        row.done_at.store(sample.seen_at.as_nanos(), Relaxed);
+        row.done_bytes.fetch_add(seen.bytes(), Relaxed);
+        row.done_at.store(seen.seen_at().as_nanos(), Relaxed);
         row.speed.update(self.slice_bytes, |estimate| {
-            estimate.handle_completion(sample)
+            estimate.handle_observation(seen)
         });
-        if let Some(device) = self.device_of(rail) {
-            device.speed.update(self.slice_bytes, |estimate| {
-                estimate.handle_completion(sample)
-            });
+        if let Some(device) = self.device(row) {
+            device.speed.update_rate(seen);
         }
-        self.widen(row, sample.bytes);
+        self.widen(row, seen.bytes());
     }
 
     /// Learns from a probe of `bytes` that met an idle rail.
@@ -559,15 +556,14 @@ impl<'a> Shared<'a> {
         })
     }
 
-    fn device_of(&self, rail: RailId) -> Option<&'a Device> {
-        let device = self.rails.get(rail.index())?.device.load(Relaxed);
-        self.devices.get(device as usize)
+    fn device(&self, rail: &Rail) -> Option<&'a Device> {
+        self.devices.get(rail.device.load(Relaxed) as usize)
     }
 
     /// Doubles a returning rail's window per window completed, more slowly after flaps, until it is no limit.
     fn widen(&self, row: &Rail, bytes: u64) {
         let cap = row.window_cap.load(Relaxed);
-        if cap == 0 {
+        if cap == u64::MAX {
             return;
         }
         let flaps = u64::from(row.health.flaps()).max(1);
@@ -579,7 +575,7 @@ impl<'a> Shared<'a> {
                 .bytes_in(RETURN_WINDOW_SPAN)
                 .max(8 * RETURN_WINDOW_BYTES);
         row.window_cap
-            .store(if lifted { 0 } else { wider }, Relaxed);
+            .store(if lifted { u64::MAX } else { wider }, Relaxed);
     }
 }
 

@@ -1,12 +1,12 @@
-//! Which rail takes the next slice, or none yet.
+//! Which rails a policy uses, and how the baselines choose among them.
 //!
 //! Pure functions over a snapshot: no state but a cursor, so that a table can test them and a policy can be
-//! swapped. `Spray` is ours; `RoundRobin` is the baseline mode of the TENT slice-spraying document, and
+//! swapped. `Spray` is ours, in [`super::spray`]; `RoundRobin` is the baseline mode of the TENT slice-spraying document, and
 //! `Documented` its smart mode, in [`super::documented`]. `FixedTier1` and `BestTwo` say what a rail fixed
 //! by distance or by its data sheet costs.
 
 use crate::plan::{PLAN_RAILS_MAX, PlanRail};
-use crate::time::{Duration, Instant};
+use crate::time::Duration;
 use crate::units::{RailId, Rate};
 
 /// How rails are chosen.
@@ -90,7 +90,7 @@ fn retain_fastest_two(rails: &mut heapless::Vec<Usable, PLAN_RAILS_MAX>) {
     rails.retain(|usable| fastest.contains(&Some(*usable)));
 }
 
-/// A healthy rail with an open lane, as it stands when a slice is to be bound.
+/// A healthy rail with an open lane, as the baselines see it when a slice is to be bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The rail.
@@ -99,97 +99,17 @@ pub struct Candidate {
     pub tier: u8,
     /// Whether it can take the slice now: window, credits and send queue.
     pub has_room: bool,
-    /// Bytes in flight on it, of all workers.
-    pub inflight_bytes: u64,
-    /// Its learned rate.
-    pub rate: Rate,
-    /// How long until its device has carried out what is in flight on it, for all peers.
-    pub device_wait: Duration,
-    /// Its base delay β0.
-    pub delay_base: Duration,
-    /// When it last took a slice.
-    pub used_at: Instant,
-}
-
-impl Candidate {
-    /// Predicted time for the rail to finish a slice of this length: β0 plus the larger of its own and its
-    /// device's queue, plus the slice itself.
-    pub fn predicted(&self, length: u32) -> Duration {
-        let own = self.rate.time_for(self.inflight_bytes);
-        self.delay_base + own.max(self.device_wait) + self.rate.time_for(u64::from(length))
-    }
-}
-
-/// Predictions this close (in parts of 100 above the least) are the same.
-const TOLERANCE_PERCENT: u64 = 5;
-
-/// Chooses for a slice of `length` bytes, of a worker that has `unbound_bytes` left to bind (the slice
-/// included). The position in `candidates`, or `None`: wait for the next completion.
-pub fn spray(candidates: &[Candidate], length: u32, unbound_bytes: u64) -> Option<usize> {
-    let mut best: Option<(usize, Duration)> = None;
-    let mut least = Duration::MAX;
-    for (index, candidate) in candidates.iter().enumerate() {
-        let predicted = candidate.predicted(length);
-        least = least.min(predicted);
-        if candidate.has_room && best.is_none_or(|(_, time)| predicted < time) {
-            best = Some((index, predicted));
-        }
-    }
-    let (best, time) = best?;
-    let (chosen, time) = least_recently_used(candidates, best, time, length);
-    // The second question takes a division for each rail; mostly the first one answers.
-    let good = time <= tolerated(least) || time <= rest_ends_after(candidates, unbound_bytes);
-    good.then_some(chosen)
-}
-
-/// Among rails of the best one's tier that are as good, the one that has not been used for longest.
-fn least_recently_used(
-    candidates: &[Candidate],
-    best: usize,
-    time: Duration,
-    length: u32,
-) -> (usize, Duration) {
-    let Some(first) = candidates.get(best) else {
-        return (best, time);
-    };
-    let (tier, limit) = (first.tier, tolerated(time));
-    let mut chosen = (best, time);
-    let mut used_at = first.used_at;
-    for (index, candidate) in candidates.iter().enumerate() {
-        if candidate.has_room && candidate.tier == tier && candidate.used_at < used_at {
-            let predicted = candidate.predicted(length);
-            if predicted <= limit {
-                chosen = (index, predicted);
-                used_at = candidate.used_at;
-            }
-        }
-    }
-    chosen
-}
-
-/// When everything in flight and unbound would have ended if all rails shared it ideally. A slow rail may
-/// take what it ends before that; more would make the rest wait for it.
-fn rest_ends_after(candidates: &[Candidate], unbound_bytes: u64) -> Duration {
-    let mut bytes = unbound_bytes;
-    let mut bytes_per_sec = 0_u64;
-    for candidate in candidates {
-        bytes = bytes.saturating_add(candidate.inflight_bytes);
-        bytes_per_sec = bytes_per_sec.saturating_add(candidate.rate.bytes_per_sec());
-    }
-    Rate::from_bytes_per_sec(bytes_per_sec).time_for(bytes)
-}
-
-fn tolerated(time: Duration) -> Duration {
-    time.times(100 + TOLERANCE_PERCENT).divided_by(100)
+    /// How long it would take to finish the slice.
+    pub predicted: Duration,
 }
 
 /// Chooses the least predicted completion among rails with room, whatever waiting would give.
-pub fn least_predicted(candidates: &[Candidate], length: u32) -> Option<usize> {
+pub fn least_predicted(candidates: &[Candidate]) -> Option<usize> {
     candidates
         .iter()
         .enumerate()
         .filter(|(_, candidate)| candidate.has_room)
-        .min_by_key(|(_, candidate)| candidate.predicted(length))
+        .min_by_key(|(_, candidate)| candidate.predicted)
         .map(|(index, _)| index)
 }
 
@@ -213,20 +133,15 @@ mod tests {
     use quickcheck::quickcheck;
     use std::vec::Vec;
 
-    const SLICE: u32 = 65_536;
     const GB: u64 = 1_000_000_000;
 
-    /// A rail of `rate` GB/s with `queued` slices in flight.
-    fn rail(number: u16, rate: u64, queued: u64) -> Candidate {
+    /// A rail that would take so many microseconds.
+    fn rail(number: u16, micros: u64) -> Candidate {
         Candidate {
             rail: RailId(number),
             tier: 0,
             has_room: true,
-            inflight_bytes: queued * u64::from(SLICE),
-            rate: Rate::from_bytes_per_sec(rate * GB),
-            device_wait: Duration::ZERO,
-            delay_base: Duration::from_micros(3),
-            used_at: Instant::from_nanos(u64::from(number)),
+            predicted: Duration::from_micros(micros),
         }
     }
 
@@ -245,84 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn spray_takes_the_rail_that_ends_first_or_waits() {
-        const MUCH: u64 = 1 << 30;
-        let just_this = u64::from(SLICE);
-        let busy_device = Candidate {
-            device_wait: Duration::from_micros(50),
-            ..rail(0, 25, 0)
-        };
-        // (name, rails, unbound bytes, choice)
-        let cases = [
-            ("nothing to choose from", Vec::new(), MUCH, None),
-            (
-                "least queued",
-                Vec::from([rail(0, 25, 4), rail(1, 25, 1)]),
-                MUCH,
-                Some(1),
-            ),
-            (
-                "faster wins in spite of its queue",
-                Vec::from([rail(0, 1, 0), rail(1, 25, 4)]),
-                MUCH,
-                Some(1),
-            ),
-            (
-                "equal: least recently used",
-                Vec::from([rail(5, 25, 1), rail(2, 25, 1)]),
-                MUCH,
-                Some(1),
-            ),
-            (
-                "as good but of another tier",
-                Vec::from([rail(5, 25, 1), far(rail(2, 25, 1))]),
-                MUCH,
-                Some(0),
-            ),
-            (
-                "full rails do not count",
-                Vec::from([full(rail(0, 25, 1)), rail(1, 25, 8)]),
-                MUCH,
-                Some(1),
-            ),
-            (
-                "a slow rail helps with much",
-                Vec::from([full(rail(0, 25, 9)), rail(1, 5, 0)]),
-                MUCH,
-                Some(1),
-            ),
-            (
-                "but not with the tail",
-                Vec::from([full(rail(0, 25, 2)), rail(1, 1, 0)]),
-                just_this,
-                None,
-            ),
-            (
-                "a busy device makes its rails slow",
-                Vec::from([busy_device, rail(1, 25, 4)]),
-                MUCH,
-                Some(1),
-            ),
-            (
-                "all full",
-                Vec::from([full(rail(0, 25, 1)), full(rail(1, 25, 1))]),
-                MUCH,
-                None,
-            ),
-        ];
-        for (name, rails, unbound, choice) in cases {
-            assert_eq!(spray(&rails, SLICE, unbound), choice, "{name}");
-        }
-    }
-
-    #[test]
     fn round_robin_goes_in_turn_and_waits_for_a_full_rail() {
-        let four = [
-            rail(0, 25, 0),
-            rail(1, 25, 0),
-            rail(4, 1, 9),
-            rail(7, 25, 0),
-        ];
+        let four = [rail(0, 3), rail(1, 3), rail(4, 900), rail(7, 3)];
         let mut cursor = RailId(0);
         let turns: Vec<u16> = (0..5)
             .map(|_| {
@@ -331,13 +170,13 @@ mod tests {
             })
             .collect();
         assert_eq!(turns, [1, 4, 7, 0, 1]);
-        let blocked = [rail(0, 25, 0), full(rail(1, 25, 0))];
+        let blocked = [rail(0, 3), full(rail(1, 3))];
         assert_eq!(
             round_robin(&blocked, RailId(0)),
             None,
             "rail 1 is next and full"
         );
-        let tiers = [far(rail(0, 25, 0)), rail(1, 25, 0)];
+        let tiers = [far(rail(0, 3)), rail(1, 3)];
         assert_eq!(
             round_robin(&tiers, RailId(1)),
             Some(1),
@@ -351,25 +190,21 @@ mod tests {
         // (name, rails, choice)
         let cases = [
             ("nothing to choose from", Vec::new(), None),
-            (
-                "least queued",
-                Vec::from([rail(0, 25, 4), rail(1, 25, 1)]),
-                Some(1),
-            ),
+            ("the least", Vec::from([rail(0, 40), rail(1, 10)]), Some(1)),
             (
                 "the first of equals",
-                Vec::from([rail(5, 25, 1), rail(2, 25, 1)]),
+                Vec::from([rail(5, 7), rail(2, 7)]),
                 Some(0),
             ),
             (
                 "slow, but it has room",
-                Vec::from([full(rail(0, 25, 2)), rail(1, 1, 0)]),
+                Vec::from([full(rail(0, 3)), rail(1, 90)]),
                 Some(1),
             ),
-            ("all full", Vec::from([full(rail(0, 25, 1))]), None),
+            ("all full", Vec::from([full(rail(0, 3))]), None),
         ];
         for (name, rails, choice) in cases {
-            assert_eq!(least_predicted(&rails, SLICE), choice, "{name}");
+            assert_eq!(least_predicted(&rails), choice, "{name}");
         }
     }
 
@@ -423,18 +258,6 @@ mod tests {
             let slowest = rails.iter().map(|usable| usable.rate_nominal.bytes_per_sec()).min();
             rails.len() == all.len().min(2) && all.iter().filter(|usable| !rails.contains(usable))
                 .all(|usable| Some(usable.rate_nominal.bytes_per_sec()) <= slowest)
-        }
-
-        fn spray_only_chooses_rails_with_room(rails: Vec<(u8, u8, bool, u8)>, unbound: u32) -> bool {
-            let rails: Vec<Candidate> = rails.iter().enumerate().map(|(i, (rate, queued, room, tier))| {
-                let rail = rail(i as u16, u64::from(*rate), u64::from(*queued));
-                Candidate { has_room: *room, tier: *tier, ..rail }
-            }).collect();
-            match spray(&rails, SLICE, u64::from(unbound)) {
-                Some(index) => rails[index].has_room,
-                // Waiting is only right while something is in flight or nothing has room.
-                None => rails.iter().all(|rail| !rail.has_room) || rails.iter().any(|rail| !rail.has_room),
-            }
         }
     }
 }
