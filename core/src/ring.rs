@@ -192,6 +192,8 @@ impl<S: Deref<Target = [Slot]>, C: Deref<Target = [AtomicU64]>> Ring<S, C> {
 mod tests {
     extern crate std;
     use super::*;
+    use quickcheck::quickcheck;
+    use std::collections::VecDeque;
     use std::sync::atomic::AtomicBool;
     use std::vec::Vec;
     use std::{thread, vec};
@@ -271,6 +273,25 @@ mod tests {
                 seen += 1;
             }
         });
+    }
+
+    quickcheck! {
+        fn one_thread_sees_a_bounded_queue(count: u8, ops: Vec<Option<u64>>) -> bool {
+            let (slots, cells) = memory(usize::from(count % 6));
+            let ring = Ring::new(&slots[..], &cells[..]);
+            let mut model = VecDeque::new();
+            ops.into_iter().all(|op| {
+                let same = match op {
+                    Some(word) if model.len() < slots.len() => {
+                        model.push_back([word; 8]);
+                        ring.push([word; 8]) == Ok(())
+                    }
+                    Some(word) => ring.push([word; 8]) == Err(Full([word; 8])),
+                    None => ring.pop() == model.pop_front(),
+                };
+                same && ring.is_empty() == model.is_empty()
+            })
+        }
     }
 }
 

@@ -344,8 +344,11 @@ impl Default for RailHealth {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
     use RailState::{Healthy, Paused, Probing};
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
 
     fn ms(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
@@ -541,6 +544,41 @@ mod tests {
             since_ms: (1 << 40) - 1,
         };
         assert_eq!(Record::unpack(record.pack()), record);
+    }
+
+    quickcheck! {
+        fn any_record_survives_its_word(state: u8, flaps: u8, worker: u16, since: u64) -> bool {
+            let record = Record {
+                state: [Healthy, Paused, Probing][usize::from(state % 3)],
+                flaps: flaps % 64,
+                worker,
+                since_ms: since >> 24,
+            };
+            Record::unpack(record.pack()) == record
+        }
+
+        fn only_who_claimed_a_probe_when_it_was_due_readmits(steps: Vec<(u8, u8, u16)>) -> bool {
+            let health = RailHealth::new();
+            // What a plain account of the same events says: the state, who probes, when the next one is due.
+            let (mut state, mut prober, mut now) = (Healthy, 0, ms(1));
+            steps.into_iter().all(|(event, worker, later)| {
+                now = now + Duration::from_millis(u64::from(later));
+                let worker = u16::from(worker % 3);
+                let due = health.probe_at().is_some_and(|at| at <= now);
+                let (did, expected) = match event % 4 {
+                    0 => (health.handle_incident(now), state == Healthy),
+                    1 => (health.claim_probe(now, worker), state == Paused && due),
+                    2 => (health.handle_probe_good(now, worker), state == Probing && prober == worker),
+                    _ => (health.handle_probe_bad(worker), state == Probing && prober == worker),
+                };
+                if did {
+                    state = [Paused, Probing, Healthy, Paused][usize::from(event % 4)];
+                    prober = worker;
+                }
+                let first_wait = event % 4 != 0 || !did || health.probe_at() >= Some(now + PROBE_INTERVAL_MIN);
+                did == expected && health.state() == state && health.flaps() <= FLAPS_MAX && first_wait
+            })
+        }
     }
 }
 
