@@ -4,6 +4,8 @@
 //! An entry is written into a slot that its producer has taken from a free list, and then published by one
 //! compare-and-swap on a cell of the ring. A producer that is preempted between the two delays nobody: its
 //! slot is not in the ring yet. (`heapless::mpmc` is deprecated for exactly that stall.)
+//!
+//! Source: Treiber (IBM RJ 5118) for the free list, whose head carries a use count.
 
 use core::ops::Deref;
 use core::sync::atomic::Ordering::*;

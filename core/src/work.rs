@@ -157,6 +157,8 @@ pub enum LaneFact {
 }
 
 /// Why something ended other than well. One list for works, lanes, rails and reports.
+///
+/// Source: InfiniBand verbs, for the names in parentheses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
