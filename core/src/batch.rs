@@ -99,8 +99,11 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
     use crate::report::{Local, Remote};
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
 
     fn ended(status: Status) -> Report {
         Report {
@@ -157,5 +160,34 @@ mod tests {
     #[test]
     fn an_empty_batch_ends_when_sealed() {
         assert!(Batch::new(0).seal());
+    }
+
+    quickcheck! {
+        fn whatever_the_order_it_ends_once_with_the_verdict_of_all(ends: Vec<u8>, seal_after: u8) -> bool {
+            use Status::{Cancelled, Completed, Failed, Indeterminate};
+            let ends: Vec<Status> = ends
+                .into_iter()
+                .map(|end| [Completed, Failed, Cancelled, Indeterminate][usize::from(end % 4)])
+                .collect();
+            let sealed_at = usize::from(seal_after) % (ends.len() + 1);
+            let mut batch = Batch::new(0);
+            let counted = ends.iter().filter(|_| batch.add()).count();
+            let mut endings = Vec::new();
+            for (at, status) in ends.iter().enumerate() {
+                if at == sealed_at { endings.push(batch.seal()) }
+                endings.push(batch.end(&ended(*status)));
+            }
+            if sealed_at == ends.len() { endings.push(batch.seal()) }
+            let first_bad = ends.iter().copied().find(|status| *status != Completed);
+            let verdict = if ends.contains(&Indeterminate) { Indeterminate } else { first_bad.unwrap_or(Completed) };
+            let report = batch.report();
+            // Once, and by the last call.
+            endings.iter().filter(|ended| **ended).count() == 1
+                && endings.last() == Some(&true)
+                && (report.requests, report.ended) == (counted as u32, counted as u32)
+                && report.failed as usize == ends.iter().filter(|status| **status != Completed).count()
+                && report.delivered_bytes == 10 * counted as u64
+                && report.status == verdict
+        }
     }
 }

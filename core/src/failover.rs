@@ -80,8 +80,11 @@ impl Failover {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::Decision::{Exhausted, Stay, Switch};
     use super::*;
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
 
     #[test]
     fn a_request_goes_down_the_ranking_within_its_budget() {
@@ -123,5 +126,27 @@ mod tests {
         assert_eq!(failover.decide(3, 2, |_| true), Switch(1));
         assert_eq!(failover.decide(3, 2, |_| true), Switch(0));
         assert_eq!(failover.used(), 1);
+    }
+
+    quickcheck! {
+        fn own_switches_keep_to_the_budget_and_usable_ranks(budget: u8, ranks: u8, steps: Vec<(bool, u8)>) -> bool {
+            let (budget, ranks) = (budget % 5, ranks % 5);
+            let mut failover = Failover::new(0);
+            steps.into_iter().all(|(faults, usable)| {
+                if faults { failover.handle_fault() }
+                let before = failover;
+                let is_usable = |rank: &u8| usable >> rank & 1 == 1;
+                let others = (0..ranks).filter(|rank| *rank != before.rank).any(|rank| is_usable(&rank));
+                let legal = match failover.decide(budget, ranks, is_usable) {
+                    Switch(to) => {
+                        to == failover.rank && to < ranks && to != before.rank && is_usable(&to)
+                            && failover.used == before.used + u8::from(before.faulted)
+                    }
+                    Exhausted => others && before.faulted && before.used >= budget && failover == before,
+                    Stay => (!others || budget == 0) && failover == before,
+                };
+                legal && failover.used <= budget
+            })
+        }
     }
 }

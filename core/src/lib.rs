@@ -20,6 +20,10 @@
 //! | [`orchestrator`] | all of it together, for one worker |
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+#[cfg(loom)]
+extern crate std;
 
 pub mod batch;
 pub mod failover;
@@ -32,6 +36,7 @@ pub mod random;
 pub mod report;
 pub mod ring;
 pub mod slice;
+mod sync;
 pub mod table;
 pub mod time;
 pub mod topology;

@@ -74,3 +74,32 @@ pub struct PlanRail {
     /// Distance from this plan's memory, 0 nearest. See [`crate::topology`].
     pub tier: u8,
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
+
+    quickcheck! {
+        fn all_rails_are_those_of_the_ranks_in_their_order(ranks: Vec<Vec<u16>>) -> bool {
+            let rails = |numbers: &Vec<u16>| {
+                let numbers = numbers.iter().take(PLAN_RAILS_MAX);
+                numbers.map(|number| PlanRail { rail: RailId(*number), tier: 0 }).collect()
+            };
+            let transport = |numbers| PlanTransport { transport: TransportId(0), rails: rails(numbers) };
+            let plan = Plan {
+                peer: PeerId(0),
+                local: SegmentRef(0),
+                remote: SegmentRef(1),
+                transports: ranks.iter().take(PLAN_TRANSPORTS_MAX).map(transport).collect(),
+                scratch_local: Place::default(),
+                scratch_remote: Place::default(),
+                scratch_bytes: 0,
+            };
+            let by_rank = (0..=u8::MAX).flat_map(|rank| plan.rails(rank).iter().copied());
+            plan.all_rails().eq(by_rank) && plan.all_rails().count() <= PEER_RAILS_MAX
+        }
+    }
+}

@@ -154,8 +154,11 @@ impl<'a, T, I: Id> Table<'a, T, I> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
     use crate::units::RequestId;
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
 
     #[test]
     fn a_stale_id_finds_nothing() {
@@ -185,5 +188,34 @@ mod tests {
     fn a_table_without_rows_is_full() {
         let mut table: Table<'_, u8, RequestId> = Table::new(&mut []);
         assert_eq!(table.insert(1), Err(1));
+    }
+
+    quickcheck! {
+        fn ids_find_what_they_were_given_for_until_it_is_removed(ops: Vec<(bool, u8)>) -> bool {
+            let mut rows = [const { Row::EMPTY }; 5];
+            let mut table: Table<'_, usize, RequestId> = Table::new(&mut rows);
+            // All ids ever given, with their values as long as they live.
+            let mut given: Vec<(RequestId, Option<usize>)> = Vec::new();
+            for (value, (inserts, pick)) in ops.into_iter().enumerate() {
+                let live = given.iter().filter(|(_, value)| value.is_some()).count();
+                if inserts {
+                    match table.insert(value) {
+                        Ok(id) => given.push((id, Some(value))),
+                        Err(back) => if back != value || live < 5 { return false },
+                    }
+                } else if !given.is_empty() {
+                    let count = given.len();
+                    let (id, value) = &mut given[usize::from(pick) % count];
+                    if table.remove(*id) != value.take() { return false }
+                }
+                let mut found: Vec<_> = table.iter().map(|(id, value)| (id, *value)).collect();
+                let mut lives: Vec<_> = given.iter().filter_map(|(id, value)| Some((*id, (*value)?))).collect();
+                found.sort_unstable();
+                lives.sort_unstable();
+                let all_found = given.iter().all(|(id, value)| table.get(*id) == value.as_ref());
+                if !all_found || found != lives || table.len() != lives.len() { return false }
+            }
+            true
+        }
     }
 }

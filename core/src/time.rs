@@ -131,7 +131,9 @@ impl fmt::Debug for Duration {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
+    use quickcheck::quickcheck;
 
     #[test]
     fn time_never_wraps() {
@@ -142,5 +144,21 @@ mod tests {
             Duration::from_millis(5).minus(Duration::from_secs(1)),
             Duration::ZERO
         );
+    }
+
+    quickcheck! {
+        fn what_is_added_is_what_has_passed(start: u64, span: u64) -> bool {
+            let (start, span) = (Instant(start), Duration(span));
+            let end = start + span;
+            // Cut short only at the end of time.
+            let passed = end.since(start);
+            end >= start && (passed == span || end == Instant::MAX && passed < span)
+        }
+
+        fn a_part_taken_as_often_is_never_more(span: u64, count: u32) -> bool {
+            let (span, count) = (Duration(span), u64::from(count));
+            let again = span.divided_by(count).times(count.max(1));
+            again <= span && span.minus(again).0 < count.max(1)
+        }
     }
 }

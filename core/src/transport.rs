@@ -107,8 +107,11 @@ pub fn rank<'a>(
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::MemoryKind::{Device, File, Host};
     use super::*;
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
 
     const GPU: Capabilities = Capabilities::HOST.with_local(Device).with_remote(Device);
 
@@ -196,5 +199,25 @@ mod tests {
         assert_eq!(known, GPU);
         assert!(known.allows_local(Device) && known.allows_remote(Host));
         assert!(!known.allows_local(File) && !known.allows_remote(File));
+    }
+
+    quickcheck! {
+        fn only_what_joins_is_ranked_and_nothing_better_left_out(ours: Vec<(u8, u16)>, theirs: Vec<(u8, u16)>) -> bool {
+            let names = ["tcp", "rdma", "shm"];
+            let offers = |list: Vec<(u8, u16)>| -> Vec<Offer<'_>> {
+                let one = |(name, bits)| offer(names[usize::from(name % 3_u8)], Capabilities::from_bits(bits));
+                list.into_iter().map(one).collect()
+            };
+            let (ours, theirs) = (offers(ours), offers(theirs));
+            [Host, Device, File].into_iter().all(|local| [Host, Device, File].into_iter().all(|remote| {
+                let joins = |own: &Offer<'_>| {
+                    let mut same = theirs.iter().filter(|other| other.name == own.name);
+                    own.capabilities.allows_local(local) && same.any(|other| other.capabilities.allows_remote(remote))
+                };
+                let all = ours.iter().enumerate().filter(|(_, own)| joins(own)).map(|(position, _)| position);
+                let best: Vec<usize> = all.take(PLAN_TRANSPORTS_MAX).collect();
+                rank(ours.iter().copied(), &theirs, local, remote) == best[..]
+            }))
+        }
     }
 }

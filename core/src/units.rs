@@ -1,6 +1,7 @@
 //! Speeds and identifiers.
 
 use core::fmt;
+use core::num::NonZeroU64;
 
 use crate::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::time::Duration;
     serde(from = "u64", into = "u64")
 )]
 pub struct Rate {
-    /// Nanoseconds per byte, times 2^24. Never zero. A smaller number is a faster rail.
-    cost: u64,
+    /// Nanoseconds per byte, times 2^24. A smaller number is a faster rail.
+    cost: NonZeroU64,
 }
 
 const FRACTION_BITS: u32 = 24;
@@ -24,30 +25,27 @@ const NANOS_PER_SEC: u64 = 1_000_000_000;
 /// A span up to this many nanoseconds (18 minutes) keeps its fractional bits within 64.
 const SPAN_NARROW: u64 = 1 << (64 - FRACTION_BITS);
 
-/// `span << 24` divided by `divisor`, which is not zero. Saturates.
-const fn divided(span: u64, divisor: u64) -> u64 {
+/// `span << 24` divided by `divisor`. Saturates.
+const fn divided(span: u64, divisor: NonZeroU64) -> u64 {
     if span < SPAN_NARROW {
         // One instruction instead of a library call; nearly always taken.
-        return (span << FRACTION_BITS) / divisor;
+        return (span << FRACTION_BITS) / divisor.get();
     }
-    let wide = ((span as u128) << FRACTION_BITS) / divisor as u128;
-    if wide > u64::MAX as u128 {
-        u64::MAX
-    } else {
-        wide as u64
-    }
+    saturated(((span as u128) << FRACTION_BITS) / divisor.get() as u128)
 }
 
 impl Rate {
     /// The slowest rate that can be said: about one byte in 18 minutes.
-    pub const SLOWEST: Self = Self { cost: u64::MAX };
+    pub const SLOWEST: Self = Self {
+        cost: NonZeroU64::MAX,
+    };
 
     /// From bytes per second; 0 is [`Self::SLOWEST`].
     pub const fn from_bytes_per_sec(bytes_per_sec: u64) -> Self {
-        if bytes_per_sec == 0 {
-            return Self::SLOWEST;
+        match NonZeroU64::new(bytes_per_sec) {
+            Some(divisor) => Self::from_bits(divided(NANOS_PER_SEC, divisor)),
+            None => Self::SLOWEST,
         }
-        Self::from_bits((NANOS_PER_SEC << FRACTION_BITS) / bytes_per_sec)
     }
 
     /// From bits per second, as links are sold.
@@ -57,25 +55,22 @@ impl Rate {
 
     /// The rate that moves `bytes` in `span`; [`Self::SLOWEST`] for no bytes.
     pub const fn from_bytes_in(bytes: u64, span: Duration) -> Self {
-        if bytes == 0 {
-            return Self::SLOWEST;
+        match NonZeroU64::new(bytes) {
+            Some(divisor) => Self::from_bits(divided(span.as_nanos(), divisor)),
+            None => Self::SLOWEST,
         }
-        Self::from_bits(divided(span.as_nanos(), bytes))
     }
 
     /// In bytes per second, rounded down.
     pub const fn bytes_per_sec(self) -> u64 {
-        (NANOS_PER_SEC << FRACTION_BITS) / self.cost
+        divided(NANOS_PER_SEC, self.cost)
     }
 
     /// How long `bytes` take. Saturates.
     pub const fn time_for(self, bytes: u64) -> Duration {
-        let nanos = (bytes as u128 * self.cost as u128) >> FRACTION_BITS;
-        Duration::from_nanos(if nanos > u64::MAX as u128 {
-            u64::MAX
-        } else {
-            nanos as u64
-        })
+        Duration::from_nanos(saturated(
+            (bytes as u128 * self.cost.get() as u128) >> FRACTION_BITS,
+        ))
     }
 
     /// How many bytes pass in `span`. Saturates.
@@ -88,37 +83,52 @@ impl Rate {
         if numerator == 0 || denominator == 0 {
             return Self::SLOWEST;
         }
-        let cost = self.cost as u128 * denominator as u128 / numerator as u128;
-        let cost = if cost > u64::MAX as u128 {
-            u64::MAX
-        } else {
-            cost as u64
-        };
-        Self {
-            cost: if cost == 0 { 1 } else { cost },
-        }
+        Self::from_cost(self.cost.get() as u128 * denominator as u128 / numerator as u128)
     }
 
     /// The faster of the two.
     pub const fn max(self, other: Self) -> Self {
-        if self.cost <= other.cost { self } else { other }
+        if self.cost.get() <= other.cost.get() {
+            self
+        } else {
+            other
+        }
     }
 
     /// The slower of the two.
     pub const fn min(self, other: Self) -> Self {
-        if self.cost >= other.cost { self } else { other }
+        if self.cost.get() >= other.cost.get() {
+            self
+        } else {
+            other
+        }
     }
 
     /// As one word, for an atomic.
     pub const fn to_bits(self) -> u64 {
-        self.cost
+        self.cost.get()
     }
 
-    /// The inverse of [`Self::to_bits`].
+    /// The inverse of [`Self::to_bits`]; 0, which is nobody's, counts as 1.
     pub const fn from_bits(bits: u64) -> Self {
         Self {
-            cost: if bits == 0 { 1 } else { bits },
+            cost: match NonZeroU64::new(bits) {
+                Some(cost) => cost,
+                None => NonZeroU64::MIN,
+            },
         }
+    }
+
+    const fn from_cost(cost: u128) -> Self {
+        Self::from_bits(saturated(cost))
+    }
+}
+
+const fn saturated(value: u128) -> u64 {
+    if value > u64::MAX as u128 {
+        u64::MAX
+    } else {
+        value as u64
     }
 }
 
@@ -267,7 +277,9 @@ generational_id!(
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
+    use quickcheck::quickcheck;
 
     #[test]
     fn rates_convert_both_ways() {
@@ -303,5 +315,32 @@ mod tests {
     fn lane_ids_carry_worker_and_rail() {
         let lane = LaneId::new(3, RailId(517));
         assert_eq!((lane.worker(), lane.rail()), (3, RailId(517)));
+    }
+
+    quickcheck! {
+        fn bytes_fit_in_the_time_that_they_take(bits: u64, bytes: u64) -> bool {
+            let rate = Rate::from_bits(bits);
+            let span = rate.time_for(bytes);
+            // The time is rounded down, so one more nanosecond is enough, unless it is cut short.
+            rate.bytes_in(span) <= bytes
+                && (span == Duration::MAX || rate.bytes_in(span + Duration::from_nanos(1)) >= bytes)
+        }
+
+        fn the_faster_of_two_is_never_later(first: u64, second: u64, bytes: u64) -> bool {
+            let (first, second) = (Rate::from_bits(first), Rate::from_bits(second));
+            let (fast, slow) = (first.max(second), first.min(second));
+            let pair = [fast.to_bits(), slow.to_bits()];
+            let given = [first.to_bits(), second.to_bits()];
+            fast.time_for(bytes) <= slow.time_for(bytes)
+                && fast.bytes_per_sec() >= slow.bytes_per_sec()
+                && (pair == given || pair == [given[1], given[0]])
+        }
+
+        fn ids_travel_as_words(index: u32, generation: u32, worker: u16, rail: u16) -> bool {
+            let id = AttemptId { index, generation };
+            let lane = LaneId::new(worker, RailId(rail));
+            AttemptId::from_bits(id.to_bits()) == id
+                && (lane.worker(), lane.rail()) == (worker, RailId(rail))
+        }
     }
 }

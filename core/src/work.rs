@@ -157,6 +157,8 @@ pub enum LaneFact {
 }
 
 /// Why something ended other than well. One list for works, lanes, rails and reports.
+///
+/// Source: InfiniBand verbs, for the names in parentheses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -270,5 +272,64 @@ impl Cause {
 impl core::fmt::Display for Cause {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::Cause::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_cause_speaks_against_one_thing() {
+        // (whom it speaks against, causes)
+        let cases = [
+            (
+                "the rail",
+                &[
+                    Reset,
+                    Silent,
+                    RetryExceeded,
+                    RnrRetryExceeded,
+                    Fatal,
+                    DeviceDown,
+                    Refused,
+                ][..],
+            ),
+            (
+                "the request",
+                &[
+                    LocalProtection,
+                    LocalLength,
+                    LocalOperation,
+                    RemoteAccess,
+                    RemoteInvalidRequest,
+                    RemoteOperation,
+                    BadResponse,
+                ],
+            ),
+            (
+                "neither",
+                &[
+                    PeerSilent,
+                    PeerGone,
+                    Flushed,
+                    NoRail,
+                    FailoverLimit,
+                    Cancelled,
+                    DeadlineExceeded,
+                    ShutDown,
+                ],
+            ),
+        ];
+        let mut texts = BTreeSet::new();
+        for (whom, causes) in cases {
+            for cause in causes {
+                assert_eq!(cause.counts_against_rail(), whom == "the rail", "{cause:?}");
+                assert_eq!(cause.is_callers(), whom == "the request", "{cause:?}");
+                assert!(texts.insert(cause.text()), "{cause:?} reads like another");
+            }
+        }
     }
 }

@@ -5,8 +5,9 @@
 //! return instead of user memory, and the memory of earlier incidents decays instead of vanishing. Mode `reset`
 //! is the document's.
 
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::Ordering::*;
 
+use crate::sync::AtomicU64;
 use crate::time::{Duration, Instant};
 
 /// Where a rail stands with the scheduler.
@@ -179,21 +180,19 @@ impl RailHealth {
     /// reported by more workers, or by flushed neighbours, counts once.
     pub fn handle_incident(&self, now: Instant) -> bool {
         let changed = self.change(|record| match record.state {
-            RailState::Healthy => Some(Record {
-                state: RailState::Paused,
-                flaps: (record.flaps_left(now) + 1).min(FLAPS_MAX),
-                worker: 0,
-                since_ms: now.as_nanos() / 1_000_000,
-            }),
+            RailState::Healthy => {
+                let flaps = record.flaps_left(now);
+                let wait = PROBE_INTERVAL_MIN.times(1 << flaps.min(FLAP_DOUBLINGS_MAX));
+                self.set_probe_at(now + wait);
+                Some(Record {
+                    state: RailState::Paused,
+                    flaps: (flaps + 1).min(FLAPS_MAX),
+                    worker: 0,
+                    since_ms: now.as_nanos() / 1_000_000,
+                })
+            }
             RailState::Paused | RailState::Probing => None,
         });
-        if let Some(record) = changed {
-            let doublings = (record.flaps - 1).min(FLAP_DOUBLINGS_MAX);
-            self.probe_at.store(
-                (now + PROBE_INTERVAL_MIN.times(1 << doublings)).as_nanos(),
-                Release,
-            );
-        }
         changed.is_some()
     }
 
@@ -209,6 +208,12 @@ impl RailHealth {
                 record.worker.saturating_add(1)
             };
             let trips = errors >= config.rail_error_threshold;
+            if trips {
+                let cooldown = config
+                    .rail_cooldown
+                    .times(1 << record.flaps.min(FLAPS_MAX - 1));
+                self.set_probe_at(now + cooldown.min(COOLDOWN_MAX));
+            }
             Some(Record {
                 state: if trips {
                     RailState::Paused
@@ -220,13 +225,7 @@ impl RailHealth {
                 since_ms,
             })
         });
-        let tripped = changed.filter(|record| record.worker == 0 && record.flaps > 0);
-        if let Some(record) = tripped {
-            let cooldown = config.rail_cooldown.times(1 << (record.flaps - 1));
-            let resume_at = now + cooldown.min(COOLDOWN_MAX);
-            self.probe_at.store(resume_at.as_nanos(), Release);
-        }
-        tripped.is_some_and(|record| record.flaps == 1)
+        changed.is_some_and(|record| record.worker == 0 && record.flaps == 1)
     }
 
     /// A success in mode `reset`: forgets all errors. `true` if the rail was paused.
@@ -273,8 +272,7 @@ impl RailHealth {
         });
         if claimed.is_some() {
             // Nobody looks at it while the probe is out.
-            let next = now + self.probe_interval(now);
-            self.probe_at.store(next.as_nanos(), Release);
+            self.set_probe_at(now + self.probe_interval(now));
         }
         claimed.is_some()
     }
@@ -321,14 +319,20 @@ impl RailHealth {
         Record::unpack(self.word.load(Acquire)).flaps
     }
 
+    /// Before the word says `Paused`: who sees that must not find the time of an earlier pause, and take it for
+    /// over. Two that pause the rail at once may leave the time of either.
+    fn set_probe_at(&self, at: Instant) {
+        self.probe_at.store(at.as_nanos(), Release);
+    }
+
     /// The only place that writes the word. Gives the new record if there is one.
     fn change(&self, next: impl Fn(Record) -> Option<Record>) -> Option<Record> {
-        self.word
-            .fetch_update(AcqRel, Acquire, |word| {
-                next(Record::unpack(word)).map(Record::pack)
-            })
-            .ok()
-            .and_then(|before| next(Record::unpack(before)))
+        let mut changed = None;
+        let swapped = self.word.fetch_update(AcqRel, Acquire, |word| {
+            changed = next(Record::unpack(word));
+            changed.map(Record::pack)
+        });
+        swapped.ok().and(changed)
     }
 }
 
@@ -340,8 +344,11 @@ impl Default for RailHealth {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
     use RailState::{Healthy, Paused, Probing};
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
 
     fn ms(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
@@ -537,5 +544,146 @@ mod tests {
             since_ms: (1 << 40) - 1,
         };
         assert_eq!(Record::unpack(record.pack()), record);
+    }
+
+    quickcheck! {
+        fn any_record_survives_its_word(state: u8, flaps: u8, worker: u16, since: u64) -> bool {
+            let record = Record {
+                state: [Healthy, Paused, Probing][usize::from(state % 3)],
+                flaps: flaps % 64,
+                worker,
+                since_ms: since >> 24,
+            };
+            Record::unpack(record.pack()) == record
+        }
+
+        fn only_who_claimed_a_probe_when_it_was_due_readmits(steps: Vec<(u8, u8, u16)>) -> bool {
+            let health = RailHealth::new();
+            // What a plain account of the same events says: the state, who probes, when the next one is due.
+            let (mut state, mut prober, mut now) = (Healthy, 0, ms(1));
+            steps.into_iter().all(|(event, worker, later)| {
+                now = now + Duration::from_millis(u64::from(later));
+                let worker = u16::from(worker % 3);
+                let due = health.probe_at().is_some_and(|at| at <= now);
+                let (did, expected) = match event % 4 {
+                    0 => (health.handle_incident(now), state == Healthy),
+                    1 => (health.claim_probe(now, worker), state == Paused && due),
+                    2 => (health.handle_probe_good(now, worker), state == Probing && prober == worker),
+                    _ => (health.handle_probe_bad(worker), state == Probing && prober == worker),
+                };
+                if did {
+                    state = [Paused, Probing, Healthy, Paused][usize::from(event % 4)];
+                    prober = worker;
+                }
+                let first_wait = event % 4 != 0 || !did || health.probe_at() >= Some(now + PROBE_INTERVAL_MIN);
+                did == expected && health.state() == state && health.flaps() <= FLAPS_MAX && first_wait
+            })
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    extern crate std;
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+    use std::vec::Vec;
+
+    const RESET: ResetConfig = ResetConfig {
+        rail_error_threshold: 1,
+        ..ResetConfig::DEFAULT
+    };
+
+    fn ms(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    /// What three workers answer that do so at once, this thread being one of them.
+    fn three(
+        health: RailHealth,
+        call: fn(&RailHealth, u16) -> bool,
+    ) -> (Arc<RailHealth>, Vec<bool>) {
+        let health = Arc::new(health);
+        let start = |worker| {
+            let health = Arc::clone(&health);
+            thread::spawn(move || call(&health, worker))
+        };
+        let others = [start(1), start(2)];
+        let own = call(&health, 0);
+        let mut answers: Vec<bool> = others.map(|other| other.join().unwrap()).into();
+        answers.push(own);
+        (health, answers)
+    }
+
+    fn healthy() -> RailHealth {
+        let health = RailHealth::new();
+        health.reset();
+        health
+    }
+
+    fn paused() -> RailHealth {
+        let health = healthy();
+        assert!(health.handle_incident(ms(0)));
+        health
+    }
+
+    fn count(answers: &[bool]) -> usize {
+        answers.iter().filter(|answer| **answer).count()
+    }
+
+    #[test]
+    fn an_incident_that_all_workers_report_counts_once() {
+        loom::model(|| {
+            let (health, answers) = three(healthy(), |health, _| health.handle_incident(ms(5)));
+            assert_eq!(count(&answers), 1);
+            assert_eq!((health.state(), health.flaps()), (RailState::Paused, 1));
+        });
+    }
+
+    #[test]
+    fn one_worker_claims_a_probe_and_only_it_decides() {
+        loom::model(|| {
+            let (health, answers) = three(paused(), |health, worker| {
+                let claimed = health.claim_probe(ms(10), worker);
+                assert!(claimed || !health.handle_probe_good(ms(11), worker));
+                claimed
+            });
+            assert_eq!(count(&answers), 1);
+            assert_eq!(health.state(), RailState::Probing);
+        });
+    }
+
+    #[test]
+    fn no_error_of_several_workers_is_lost() {
+        loom::model(|| {
+            let (health, answers) = three(healthy(), |health, _| {
+                health.handle_error(ms(5), &ResetConfig::DEFAULT)
+            });
+            assert_eq!(count(&answers), 1, "the third one trips");
+            assert_eq!(health.state(), RailState::Paused);
+        });
+    }
+
+    #[test]
+    fn nobody_probes_before_it_is_due() {
+        loom::model(|| {
+            let health = Arc::new(healthy());
+            let other = Arc::clone(&health);
+            let prober = thread::spawn(move || other.claim_probe(ms(6), 1));
+            assert!(health.handle_incident(ms(5)));
+            assert!(!prober.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_trip_is_not_over_before_its_cooldown() {
+        loom::model(|| {
+            let health = Arc::new(healthy());
+            let other = Arc::clone(&health);
+            let timer = thread::spawn(move || other.handle_expiry(ms(6)));
+            assert!(health.handle_error(ms(5), &RESET));
+            assert!(!timer.join().unwrap());
+        });
     }
 }

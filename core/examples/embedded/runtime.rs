@@ -1,0 +1,229 @@
+//! A complete runtime around core for a machine without an operating system: all memory in one place, one loop, no
+//! allocator, no std. `docs/embedding.md` walks through it.
+
+use core::fmt::Write;
+
+use polyrail_core::orchestrator::{Config, Event, Orchestrator, Request, Store};
+use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
+use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::rail::select::Policy;
+use polyrail_core::rail::{Device as DeviceRow, Rail, RailConfig, Shared, Waiting};
+use polyrail_core::report::Status;
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::{
+    BatchId, DeviceId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId,
+};
+use polyrail_core::work::{Op, Place, PostBatch};
+
+use super::device::{Device, LINKS, MEMORY};
+
+/// Bytes of a usual slice. Small, because the links here are slow.
+const SLICE_BYTES: u32 = 1024;
+/// Requests that may be open at a time.
+const REQUESTS: usize = 4;
+/// Slices in flight or waiting to be sent again: all links' queues, twice, since an attempt that has no proof of
+/// its end keeps its row while its bytes go out again.
+const ATTEMPTS: usize = 32;
+const PEER: PeerId = PeerId(0);
+const PLAN: PlanId = PlanId {
+    index: 0,
+    generation: 1,
+};
+/// Bytes of each request.
+pub(crate) const REQUEST_BYTES: usize = 16 * 1024;
+/// What is moved in all.
+pub(crate) const TOTAL_BYTES: usize = 3 * REQUEST_BYTES;
+/// How fast the links are.
+pub(crate) const RATES: [Rate; LINKS] = [
+    Rate::from_bytes_per_sec(100_000_000),
+    Rate::from_bytes_per_sec(50_000_000),
+];
+/// When the second link's cable is pulled.
+const CUT_AT: Instant = Instant::from_nanos(100_000);
+/// Far more turns of the loop than it takes.
+const TURNS_MAX: usize = 10_000;
+
+/// All memory that core needs. It can be a static.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// One plan, one peer, a lane for each rail, the requests and attempts, one batch.
+    store: Store<1, 1, LINKS, REQUESTS, ATTEMPTS, 1>,
+    /// What several workers would share; here there is one.
+    rails: [Rail; LINKS],
+    devices: [DeviceRow; LINKS],
+    waiting: [Waiting; 1],
+}
+
+impl Tables {
+    /// Empty tables.
+    pub(crate) const fn new() -> Self {
+        Self {
+            store: Store::new(),
+            rails: [Rail::EMPTY; LINKS],
+            devices: [DeviceRow::EMPTY; LINKS],
+            waiting: [Waiting::NO],
+        }
+    }
+}
+
+/// Says which rails there are, to core's shared tables and, as a plan, to the worker.
+fn install(shared: &Shared<'_>, core: &mut Orchestrator<'_>) -> Option<()> {
+    let mut transport = PlanTransport {
+        transport: TransportId(0),
+        rails: heapless::Vec::new(),
+    };
+    for (number, rate_nominal) in (0..).zip(RATES) {
+        let estimate = EstimateConfig {
+            rate_nominal,
+            delay_base: Duration::from_micros(1),
+            tier: 0,
+            slice_span: Duration::ZERO,
+        };
+        let (rail, device) = (RailId(number), DeviceId(number));
+        let config = RailConfig {
+            peer: PEER,
+            device,
+            estimate,
+        };
+        let installed =
+            shared.install_device(device, estimate) && shared.install_rail(rail, config);
+        installed.then_some(())?;
+        transport.rails.push(PlanRail { rail, tier: 0 }).ok()?;
+    }
+    let scratch = Place {
+        segment: SegmentRef(1),
+        offset: 0,
+    };
+    let plan = Plan {
+        peer: PEER,
+        local: MEMORY,
+        remote: MEMORY,
+        transports: heapless::Vec::from_iter([transport]),
+        scratch_local: scratch,
+        scratch_remote: scratch,
+        scratch_bytes: SLICE_BYTES,
+    };
+    core.install_plan(Instant::ZERO, PLAN, &plan).then_some(())
+}
+
+/// Asks for the whole memory to be written to the peer, in a batch of three requests.
+fn submit(now: Instant, core: &mut Orchestrator<'_>) -> Option<BatchId> {
+    let batch = core.open_batch(0)?;
+    for tag in 0..(TOTAL_BYTES / REQUEST_BYTES) as u64 {
+        let offset = tag * REQUEST_BYTES as u64;
+        let request = Request {
+            tag,
+            plan: PLAN,
+            batch,
+            local_offset: offset,
+            remote_offset: offset,
+            length: REQUEST_BYTES as u64,
+            deadline: Instant::MAX,
+            op: Op::Write,
+        };
+        core.submit(now, &request).ok()?;
+    }
+    core.seal_batch(batch);
+    Some(batch)
+}
+
+/// Hands in what has happened: completions first, then what else is known of lanes, then what the peer said, then
+/// the time.
+fn hand_in(now: Instant, core: &mut Orchestrator<'_>, device: &mut Device<'_>) {
+    while let Some(completion) = device.poll_completion(now) {
+        core.handle_completions(now, &[completion]);
+    }
+    while let Some((lane, epoch, fact)) = device.poll_fact() {
+        core.handle_lane(now, lane, epoch, fact);
+    }
+    while let Some(frame) = device.poll_frame() {
+        core.handle_frame(now, PEER, &frame);
+    }
+    core.handle_timeout(now);
+}
+
+/// Does what core wants done. Every batch is answered before the next one is asked for.
+fn carry_out(now: Instant, core: &mut Orchestrator<'_>, device: &mut Device<'_>) {
+    let mut batch = PostBatch::default();
+    while let Some(lane) = core.poll_post(now, &mut batch) {
+        let posted = device.post(now, &batch);
+        core.handle_posted(now, lane, batch.epoch, posted.accepted, posted.stop);
+    }
+    while let Some(action) = core.poll_lane() {
+        device.act(action);
+    }
+    while let Some(message) = core.poll_message(now) {
+        device.tell(message);
+    }
+}
+
+/// Tells what happened. The status of the batch once it has ended.
+fn tell(now: Instant, core: &mut Orchestrator<'_>, console: &mut dyn Write) -> Option<Status> {
+    let mut ended = None;
+    while let Some(event) = core.poll_event() {
+        let _ = write!(console, "{now:?} ");
+        let _ = match event {
+            Event::RequestDone { request, tag } => match core.take(request) {
+                Some(report) => writeln!(
+                    console,
+                    "request {tag}: {}, {} bytes",
+                    report.status.name(),
+                    report.delivered_bytes
+                ),
+                None => writeln!(console, "request {tag}: taken before"),
+            },
+            Event::BatchDone { batch, .. } => {
+                ended = core.take_batch(batch).map(|report| report.status);
+                writeln!(console, "batch done")
+            }
+            Event::RailChanged {
+                rail, state, cause, ..
+            } => {
+                let cause = cause.map_or("", |cause| cause.text());
+                writeln!(console, "rail {}: {} {cause}", rail.0, state.name())
+            }
+            other => writeln!(console, "{other:?}"),
+        };
+    }
+    ended
+}
+
+/// When there is something to do again: a completion, or one of core's timers.
+fn next_turn(core: &Orchestrator<'_>, device: &Device<'_>) -> Option<Instant> {
+    let timeout = core.poll_timeout().map(|(at, _reason)| at);
+    [timeout, device.next_at()].into_iter().flatten().min()
+}
+
+/// Moves all of our memory to the peer's, while one of two links fails. How the batch ended; `None`: it did not.
+pub(crate) fn run(
+    tables: &mut Tables,
+    device: &mut Device<'_>,
+    console: &mut dyn Write,
+) -> Option<Status> {
+    let shared = Shared::new(&tables.rails, &tables.devices, &tables.waiting, SLICE_BYTES);
+    let config = Config::new(0, Policy::Spray);
+    let mut core = Orchestrator::new(config, &shared, tables.store.tables());
+    install(&shared, &mut core)?;
+    let mut now = Instant::ZERO;
+    submit(now, &mut core)?;
+    let mut is_cut = false;
+    for _ in 0..TURNS_MAX {
+        hand_in(now, &mut core, device);
+        carry_out(now, &mut core, device);
+        if let Some(status) = tell(now, &mut core, console) {
+            for (rail, view) in (0..).map_while(|rail| Some((rail, shared.view(RailId(rail))?))) {
+                let _ = writeln!(console, "rail {rail} carried {} bytes", view.done_bytes);
+            }
+            return Some(status);
+        }
+        // What was just done may have had its answer at once; otherwise the processor sleeps until an interrupt.
+        if !device.has_news() {
+            now = next_turn(&core, device)?.max(now);
+        }
+        if !is_cut && now >= CUT_AT {
+            is_cut = true;
+            device.cut(1);
+        }
+    }
+    None
+}
