@@ -3,7 +3,7 @@
 
 use core::hint::black_box;
 
-use polyrail_core::rail::estimate::{Estimate, EstimateConfig, Sample};
+use polyrail_core::rail::estimate::{Estimate, EstimateConfig, Observation, Sample};
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::Rate;
 
@@ -13,8 +13,15 @@ fn new(config: EstimateConfig) -> Estimate {
 }
 
 #[inline(never)]
-fn completion(estimate: &mut Estimate, sample: Sample) {
-    estimate.handle_completion(sample);
+fn observe(first: Sample, second: Sample) -> Observation {
+    let mut seen = Observation::new(first);
+    seen.add(second);
+    seen
+}
+
+#[inline(never)]
+fn completions(estimate: &mut Estimate, seen: &Observation) {
+    estimate.handle_observation(seen);
 }
 
 #[inline(never)]
@@ -51,7 +58,8 @@ fn estimate() {
         bytes: 1,
     };
     let mut estimate = black_box(new(black_box(config)));
-    completion(&mut estimate, black_box(sample));
+    let seen = observe(black_box(sample), black_box(sample));
+    completions(&mut estimate, &black_box(seen));
     let mut estimate = black_box(estimate);
     probe(&mut estimate, black_box(1), black_box(Duration::ZERO));
     let mut estimate = black_box(estimate);

@@ -1,23 +1,18 @@
-//! No panic: choosing a rail.
+//! No panic: choosing a rail, as the baselines do.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
 use core::hint::black_box;
 
 use polyrail_core::plan::{PLAN_RAILS_MAX, PlanRail};
 use polyrail_core::rail::select::{self, Candidate, Policy, Usable};
-use polyrail_core::time::{Duration, Instant};
+use polyrail_core::time::Duration;
 use polyrail_core::units::{RailId, Rate};
 
 type Rails = heapless::Vec<Usable, PLAN_RAILS_MAX>;
 
 #[inline(never)]
-fn spray(candidates: &[Candidate], length: u32, unbound_bytes: u64) -> Option<usize> {
-    select::spray(candidates, length, unbound_bytes)
-}
-
-#[inline(never)]
-fn least_predicted(candidates: &[Candidate], length: u32) -> Option<usize> {
-    select::least_predicted(candidates, length)
+fn least_predicted(candidates: &[Candidate]) -> Option<usize> {
+    select::least_predicted(candidates)
 }
 
 #[inline(never)]
@@ -31,20 +26,14 @@ fn retain_wanted(policy: Policy, rails: &mut Rails) {
 }
 
 fn choose() {
-    let rate = Rate::from_bytes_per_sec(1_000_000_000);
     let candidate = Candidate {
         rail: RailId(0),
         tier: 0,
         has_room: true,
-        inflight_bytes: 0,
-        rate,
-        device_wait: Duration::ZERO,
-        delay_base: Duration::ZERO,
-        used_at: Instant::ZERO,
+        predicted: Duration::ZERO,
     };
     let candidates = [candidate; 2];
-    black_box(spray(black_box(&candidates), black_box(1), black_box(1)));
-    black_box(least_predicted(black_box(&candidates), black_box(1)));
+    black_box(least_predicted(black_box(&candidates)));
     black_box(round_robin(black_box(&candidates), black_box(RailId(0))));
 }
 
