@@ -10,8 +10,6 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crossbeam_utils::CachePadded;
-
 use super::diagnostics::Counters;
 pub use super::grant::{Amount, Grant};
 use super::levels::{EPOCH_BITS, Levels};
@@ -65,9 +63,11 @@ pub struct CreditLimits {
 }
 
 /// The credits of one lane, shared by all who post on it, complete its works or admit to it.
+///
+/// Not padded: a worker's own lanes may lie side by side. Where several workers' do, pad them.
 #[derive(Debug)]
 pub struct Credits {
-    levels: CachePadded<AtomicU64>,
+    levels: AtomicU64,
     pub(super) revision: AtomicU32,
     /// Threads between [`Self::begin_post`] and the end of their [`Posting`].
     pub(super) posters: AtomicU32,
@@ -83,7 +83,7 @@ impl Credits {
     /// An open lane with all its credits.
     pub const fn new(limits: CreditLimits, epoch: Epoch) -> Self {
         Self {
-            levels: CachePadded::new(AtomicU64::new(Levels::new(epoch).pack())),
+            levels: AtomicU64::new(Levels::new(epoch).pack()),
             revision: AtomicU32::new(0),
             posters: AtomicU32::new(0),
             epoch: AtomicU32::new(epoch.0),

@@ -100,6 +100,8 @@ impl<'a, O: Copy + Eq> Ledger<'a, O> {
 
     /// A completion of `id` has come: takes it out, whatever its state, after the unsignalled ones posted
     /// before it, which it covers. Orphans are not covered. `false` if it is gone: the completion is late.
+    ///
+    /// The record of `id` comes last. An error is its alone: those it covers have arrived, for a lane works in order.
     pub fn complete(&mut self, id: RecordId, mut released: impl FnMut(Record<O>)) -> bool {
         let Some(state) = self.state(id) else {
             return false;

@@ -53,7 +53,6 @@ pub mod session;
 pub mod signal;
 pub mod split;
 mod step;
-
 #[cfg(test)]
 mod tests;
 mod waiter;

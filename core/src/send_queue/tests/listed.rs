@@ -269,7 +269,16 @@ fn worker_shutdown_drains_tokens_and_promises() {
         panic!("there are two places");
     };
     assert_eq!(admitted(&credits), 6);
-    inbox.shut_down(&mut answer);
+    let mut still_admitted = Vec::new();
+    inbox.shut_down(|task, cause| {
+        still_admitted.push(admitted(&credits));
+        answer(task, cause);
+    });
+    assert_eq!(
+        still_admitted,
+        [4, 2],
+        "its token goes back before it is told"
+    );
     assert_eq!(
         admitted(&credits),
         2,

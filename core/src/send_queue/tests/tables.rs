@@ -9,7 +9,9 @@ use crate::send_queue::admission::Token;
 use crate::send_queue::credit::{LINE_PLACES, Standing};
 use crate::send_queue::dispatch::{Call, Dispatch, DispatchError, Step};
 use crate::send_queue::failure::ends_lane;
+use crate::send_queue::ledger::Slot;
 use crate::send_queue::split::SplitPolicy;
+use crate::table::Row;
 use crate::work::Cause;
 
 #[test]
@@ -182,6 +184,26 @@ fn who_waits_is_served_in_turn() {
 }
 
 #[test]
+fn a_turn_outlasts_a_lane_that_is_closed_for_now() {
+    let credits = credits(8, 0);
+    let all = credits.reserve(writes(8)).unwrap();
+    let mut waiter = credits.waiter(writes(1), us(100));
+    full(waiter.poll(us(0)));
+    credits.degrade();
+    assert!(matches!(waiter.poll(us(1)), Err(Refused::Degraded(_))));
+    credits.release(all);
+    credits.restore();
+    full(credits.reserve(writes(1)));
+    let _one = waiter.poll(us(2)).unwrap();
+    // But not its deadline.
+    let mut late = credits.waiter(writes(8), us(100));
+    full(late.poll(us(0)));
+    credits.degrade();
+    assert!(matches!(late.poll(us(100)), Err(Refused::Degraded(_))));
+    assert_eq!(credits.waiting(), 0);
+}
+
+#[test]
 fn a_full_line_refuses_and_is_not_overtaken() {
     let credits = credits(8, 0);
     let all = credits.reserve(writes(8)).unwrap();
@@ -223,6 +245,80 @@ fn a_token_waits_behind_who_waits_for_credits() {
     assert_eq!(refused, Refused::Rebuilt);
     drop(token);
     assert_eq!(admitted(&credits), other.works());
+}
+
+#[test]
+fn what_a_completion_covers() {
+    #[derive(Clone, Copy)]
+    enum Put {
+        Unsignalled,
+        Signalled,
+        Tentative,
+        Orphan,
+    }
+    use Put::*;
+    // (name, records in the order of posting, which completes, which come out, works uncovered before)
+    type Case<'a> = (&'a str, &'a [Put], usize, &'a [u32], u16);
+    let cases: [Case<'_>; 7] = [
+        ("itself", &[Signalled], 0, &[0], 0),
+        (
+            "those before it",
+            &[Unsignalled, Unsignalled, Signalled],
+            2,
+            &[0, 1, 2],
+            0,
+        ),
+        ("not those after it", &[Signalled, Unsignalled], 0, &[0], 1),
+        (
+            "nor those that ask for their own",
+            &[Unsignalled, Signalled, Unsignalled, Signalled],
+            3,
+            &[0, 2, 3],
+            0,
+        ),
+        (
+            "faster than the answer to its post",
+            &[Unsignalled, Tentative],
+            1,
+            &[0, 1],
+            1,
+        ),
+        (
+            "not what is orphaned",
+            &[Orphan, Unsignalled, Signalled],
+            2,
+            &[1, 2],
+            0,
+        ),
+        ("an orphan, only itself", &[Unsignalled, Orphan], 1, &[1], 1),
+    ];
+    for (name, puts, completes, expected, uncovered) in cases {
+        let credits = credits(8, 0);
+        let mut rows = [const { Row::EMPTY }; 4];
+        let mut ledger: Ledger<'_, u32> = Ledger::new(&mut rows);
+        let mut ids = Vec::new();
+        for (owner, put) in (0..).zip(puts) {
+            let record = Record {
+                owner,
+                grant: credits.reserve(writes(1)).unwrap(),
+                requests: 1,
+                signalled: matches!(put, Signalled | Tentative),
+            };
+            let id = ledger.insert(record).unwrap().id;
+            ids.push(id);
+            let put_so = match put {
+                Unsignalled | Signalled => ledger.mark_posted(id),
+                Tentative => true,
+                Orphan => ledger.orphan(id),
+            };
+            assert!(put_so, "{name}");
+        }
+        assert_eq!(ledger.uncovered(), writes(uncovered), "{name}");
+        let mut out = Vec::new();
+        assert!(ledger.complete(ids[completes], |record| out.push(record.owner)));
+        assert_eq!(out, expected, "{name}");
+        assert_eq!(ledger.len(), puts.len() - expected.len(), "{name}");
+    }
 }
 
 #[test]
@@ -550,6 +646,33 @@ fn a_failed_chunk_ends_the_call_when_the_others_are_answered() {
 }
 
 #[test]
+fn who_cannot_take_its_turn_leaves_the_line() {
+    let lanes = [credits(8, 0), credits(8, 0)];
+    let all = lanes[1].reserve(writes(8)).unwrap();
+    let config = SendQueueConfig {
+        split_policy: SplitPolicy::Static,
+        admission_chunk_works: 4,
+        admission_chunks_max: 1,
+        ..config()
+    };
+    let mut call = call(12);
+    call.number = 0;
+    let mut dispatch = Dispatch::new(us(0), &config, lanes.iter(), call);
+    let Step::Submit { lane: 0, token, .. } = dispatch.poll(us(0), each) else {
+        panic!("the first lane is empty");
+    };
+    dispatch.handle_answer(4, Ok(()));
+    // The first lane takes the rest of its share, after a look at the second, which is full.
+    let Step::Submit { lane: 0, .. } = dispatch.poll(us(1), each) else {
+        panic!("there is room for two more");
+    };
+    assert_eq!(lanes[1].waiting_for_admission(), 1);
+    assert!(matches!(dispatch.poll(us(2), each), Step::Collect));
+    assert_eq!(lanes[1].waiting_for_admission(), 0);
+    drop((all, token));
+}
+
+#[test]
 fn a_chunk_of_many_works_is_shortened() {
     let lane = credits(16, 0);
     let config = SendQueueConfig {
@@ -564,6 +687,12 @@ fn a_chunk_of_many_works_is_shortened() {
         panic!("the lane is empty");
     };
     assert_eq!((requests, token.works()), (0..2, 6));
+}
+
+#[test]
+fn hundreds_of_lanes_fit_a_worker() {
+    assert!(size_of::<Credits>() <= 128);
+    assert!(size_of::<Row<Slot<u32>>>() <= 64);
 }
 
 #[test]
