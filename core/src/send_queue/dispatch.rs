@@ -173,6 +173,7 @@ impl<'a> Dispatch<'a> {
         works_of: impl Fn(Range<u32>) -> usize,
     ) -> Result<Step<'a>, Full> {
         let mut nearest: Option<Full> = None;
+        let mut error = DispatchError::NoLane;
         for offset in 0..self.cursors.len() {
             let index = (self.turn + offset) % self.cursors.len();
             let Some(cursor) = self.cursors.get(index).cloned() else {
@@ -201,20 +202,24 @@ impl<'a> Dispatch<'a> {
                         }
                         self.press(index, lane);
                     }
-                    Err(Refused::TooLarge { asked, max }) => {
-                        return Ok(self.fail(now, DispatchError::TooLarge { asked, max }));
+                    // Too large for this one, or closed a moment ago. Others may do, but not for a share.
+                    Err(refused) => {
+                        error = match refused {
+                            Refused::TooLarge { asked, max } => {
+                                DispatchError::TooLarge { asked, max }
+                            }
+                            _ => DispatchError::LaneClosed { lane },
+                        };
+                        if cursor.lane.is_some() {
+                            return Ok(self.fail(now, error));
+                        }
                     }
-                    Err(_) if cursor.lane.is_some() => {
-                        return Ok(self.fail(now, DispatchError::LaneClosed { lane }));
-                    }
-                    // It was closed a moment ago; the others remain.
-                    Err(_) => {}
                 }
             }
         }
         match nearest {
             Some(full) => Err(full),
-            None => Ok(self.fail(now, DispatchError::NoLane)),
+            None => Ok(self.fail(now, error)),
         }
     }
 

@@ -174,13 +174,13 @@ impl Refill {
         Self { wanted, rounds: 0 }
     }
 
-    /// With so many healthy lanes now. Builds what is missing, in two rounds for each lane at most, and in two
-    /// at least: a new lane may fail like the one before.
+    /// With so many healthy lanes now. Builds what is missing, in two rounds for each lane at most: a new
+    /// lane may fail like the one before.
     pub fn poll(&mut self, healthy: u16) -> RefillStep {
         if healthy >= self.wanted {
             return RefillStep::Enough;
         }
-        if self.rounds >= self.wanted.saturating_mul(2).max(2) {
+        if self.rounds >= self.wanted.saturating_mul(2) {
             return RefillStep::Short {
                 wanted: self.wanted,
                 healthy,

@@ -51,12 +51,12 @@ pub enum Step<'a> {
 pub enum DispatchError {
     /// There is no lane that takes works.
     NoLane,
-    /// The lane of a static share takes none.
+    /// The lane of a static share takes none, or the last that did has just been closed.
     LaneClosed {
         /// Its position among the lanes.
         lane: usize,
     },
-    /// One request makes more works than a lane can hold.
+    /// One request makes more works than the lane of its share can hold, or than any can.
     TooLarge {
         /// Works it makes.
         asked: Amount,

@@ -288,7 +288,20 @@ fn threads_conserve_credits_across_rebuilds() {
 #[test]
 fn no_wake_up_is_lost_between_threads() {
     const EACH: u32 = if cfg!(miri) { 40 } else { 5_000 };
+    /// Far more than three preempted threads need.
+    const LOST: std::time::Duration = std::time::Duration::from_secs(60);
     let credits = credits(2, 0);
+    // Nobody else's change helps: with one lost all three wait for ever.
+    let wait = |seen: Snapshot| {
+        let since = std::time::Instant::now();
+        while credits.revision() == seen.revision {
+            if since.elapsed() > LOST {
+                return false;
+            }
+            thread::yield_now();
+        }
+        true
+    };
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -297,12 +310,7 @@ fn no_wake_up_is_lost_between_threads() {
                     let grant = loop {
                         match waiter.poll(us(0)) {
                             Ok(grant) => break grant,
-                            // Nobody else's change helps: with a lost one this never ends.
-                            Err(Refused::Full { at, .. }) => {
-                                while credits.revision() == at.revision {
-                                    thread::yield_now();
-                                }
-                            }
+                            Err(Refused::Full { at, .. }) => assert!(wait(at), "lost"),
                             Err(other) => panic!("{other:?}"),
                         }
                     };

@@ -119,6 +119,21 @@ fn never_negative_and_never_of_another_epoch() {
 }
 
 #[test]
+fn a_grant_that_is_cut_takes_its_reads_along() {
+    let credits = credits(8, 0);
+    let reads = |amount| Amount {
+        works: amount,
+        reads: amount as u8,
+    };
+    let mut kept = credits.reserve(reads(4)).unwrap();
+    let rest = kept.split_off(1);
+    assert_eq!((kept.amount(), rest.amount()), (reads(1), reads(3)));
+    assert_eq!(kept.split_off(300).amount(), Amount::default());
+    assert!(credits.release(rest));
+    assert_eq!(credits.snapshot().held, reads(1));
+}
+
+#[test]
 fn every_change_has_its_revision() {
     let credits = credits(8, 0);
     let mut last = credits.revision();
@@ -560,6 +575,19 @@ fn who_waits_takes_the_lane_that_has_room_first() {
 }
 
 #[test]
+fn who_waits_looks_at_the_least_loaded_lane() {
+    let lanes = [credits(16, 0), credits(8, 0)];
+    drop_grant(lanes[0].reserve(writes(16)));
+    drop_grant(lanes[1].reserve(writes(8)));
+    let config = SendQueueConfig::MORI;
+    let mut dispatch = Dispatch::new(us(0), &config, lanes.iter(), call(2));
+    assert!(matches!(
+        dispatch.poll(us(0), each),
+        Step::Wait { lane: 1, .. }
+    ));
+}
+
+#[test]
 fn how_a_call_ends_early() {
     let closed = |standing| {
         let lane = credits(8, 0);
@@ -625,6 +653,16 @@ fn how_a_call_ends_early() {
             other => panic!("{name}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn a_request_too_large_for_one_lane_goes_to_another() {
+    let lanes = [credits(8, 0), credits(16, 0)];
+    let mut dispatch = Dispatch::new(us(0), &config(), lanes.iter(), call(1));
+    let Step::Submit { lane: 1, token, .. } = dispatch.poll(us(0), |_| 9) else {
+        panic!("the second lane can hold it");
+    };
+    assert_eq!(token.works(), 9);
 }
 
 #[test]
