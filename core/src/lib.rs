@@ -16,6 +16,7 @@
 //! | [`rail`] | how fast a rail is, whether it may be used, which one takes the next slice |
 //! | [`transport`] | which transports join two memories, best first |
 //! | [`failover`] | when a request leaves one transport for another |
+//! | [`send_queue`] | how many works a lane may hold, who may post them, and how a lane ends |
 //! | [`batch`] | when requests that belong together have ended |
 //! | [`orchestrator`] | all of it together, for one worker |
 #![no_std]
@@ -35,6 +36,7 @@ pub mod rail;
 pub mod random;
 pub mod report;
 pub mod ring;
+pub mod send_queue;
 pub mod slice;
 mod sync;
 pub mod table;

@@ -274,6 +274,14 @@ generational_id!(
     /// One posting of one slice. Its bits are the cookie of the work.
     AttemptId
 );
+generational_id!(
+    /// A record in the ledger of a send queue.
+    RecordId
+);
+generational_id!(
+    /// A session: lanes that transfers between two memories use.
+    SessionId
+);
 
 #[cfg(test)]
 mod tests {
