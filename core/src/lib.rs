@@ -21,6 +21,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(loom)]
+extern crate std;
+
 pub mod batch;
 pub mod failover;
 pub mod message;
@@ -32,6 +35,7 @@ pub mod random;
 pub mod report;
 pub mod ring;
 pub mod slice;
+mod sync;
 pub mod table;
 pub mod time;
 pub mod topology;
