@@ -21,7 +21,8 @@ mod record;
 
 use core::num::{NonZeroU16, NonZeroU64};
 
-pub use record::{Geometry, Holder, Lease, ProcessId, Record, RecordError};
+use record::Lease;
+pub use record::{Geometry, Holder, ProcessId, Record, RecordError};
 
 use crate::time::{Duration, Instant};
 

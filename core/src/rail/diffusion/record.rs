@@ -130,7 +130,7 @@ impl ProcessId {
 
 /// The right to write into one row. Whoever has it gives it to [`Record::release`] once.
 #[derive(Debug)]
-pub struct Lease {
+pub(super) struct Lease {
     row: u16,
     word: u64,
 }
