@@ -205,6 +205,8 @@ pub enum Cause {
     DeadlineExceeded,
     /// The engine is shutting down.
     ShutDown,
+    /// All staging slots that it could pass through are quarantined.
+    StagingLost,
 }
 
 impl Cause {
@@ -263,6 +265,7 @@ impl Cause {
             Self::Cancelled => "cancelled",
             Self::DeadlineExceeded => "deadline exceeded",
             Self::ShutDown => "engine shut down",
+            Self::StagingLost => "no usable staging slot",
         }
     }
 }
