@@ -15,6 +15,7 @@
 //! | [`topology`] | which devices make rails, and how far they are from memory |
 //! | [`rail`] | how fast a rail is, whether it may be used, which one takes the next slice |
 //! | [`transport`] | which transports join two memories, best first |
+//! | [`stage`] | how bytes reach memory that no transport reaches: through buffers on the way |
 //! | [`failover`] | when a request leaves one transport for another |
 //! | [`send_queue`] | how many works a lane may hold, who may post them, and how a lane ends |
 //! | [`batch`] | when requests that belong together have ended |
@@ -38,6 +39,7 @@ pub mod report;
 pub mod ring;
 pub mod send_queue;
 pub mod slice;
+pub mod stage;
 mod sync;
 pub mod table;
 pub mod time;

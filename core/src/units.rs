@@ -189,6 +189,10 @@ index_type!(
     SegmentRef, u32
 );
 index_type!(
+    /// A pool of staging slots, as its owner numbers it.
+    PoolId, u8
+);
+index_type!(
     /// The number of a lane that changes when it is fenced or rebuilt. The first is 1.
     Epoch, u32
 );
@@ -281,6 +285,18 @@ generational_id!(
 generational_id!(
     /// A session: lanes that transfers between two memories use.
     SessionId
+);
+generational_id!(
+    /// A staged request inside one worker.
+    StagedId
+);
+generational_id!(
+    /// One attempt at one stage of a staged request's chunk.
+    StageId
+);
+generational_id!(
+    /// One chunk's claim on a peer's staging slots, as the one that asks numbers it.
+    Ticket
 );
 
 #[cfg(test)]

@@ -207,6 +207,8 @@ pub enum Cause {
     DeadlineExceeded,
     /// The engine is shutting down.
     ShutDown,
+    /// All staging slots that it could pass through are quarantined.
+    StagingLost,
 }
 
 impl Cause {
@@ -265,6 +267,7 @@ impl Cause {
             Self::Cancelled => "cancelled",
             Self::DeadlineExceeded => "deadline exceeded",
             Self::ShutDown => "engine shut down",
+            Self::StagingLost => "no usable staging slot",
         }
     }
 }

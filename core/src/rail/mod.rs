@@ -1,6 +1,7 @@
 //! Rails and devices as the workers of one engine share them: what is in flight, how fast they are, and
 //! whether they may be used.
 
+pub mod diffusion;
 pub mod documented;
 pub mod estimate;
 pub mod health;

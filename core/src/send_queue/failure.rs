@@ -75,7 +75,8 @@ pub const fn ends_lane(cause: Cause) -> bool {
         | Cause::FailoverLimit
         | Cause::Cancelled
         | Cause::DeadlineExceeded
-        | Cause::ShutDown => false,
+        | Cause::ShutDown
+        | Cause::StagingLost => false,
     }
 }
 

@@ -23,6 +23,8 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +125,25 @@ impl Process {
     }
 }
 
+/// Whether the process of this number has ended for sure, or the number is another's by now: `is_it` tells by the
+/// start. A process whose end nobody has waited for has ended.
+pub fn is_gone(pid: u32, is_it: impl FnOnce(u64) -> bool) -> bool {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return true;
+    };
+    // Without a descriptor there is no proof but that there is no such process.
+    let watch = match pidfd_open(number, PidfdFlags::empty()) {
+        Ok(watch) => watch,
+        Err(error) => return error == Errno::SRCH,
+    };
+    let mut ready = [PollFd::new(&watch, PollFlags::IN)];
+    if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
+        return true;
+    }
+    // It lives, and its number is not given away meanwhile, or the descriptor would say so the next time.
+    stat(&pid.to_string()).is_ok_and(|(_, started)| !is_it(started))
+}
+
 /// Number and start of a process, from `/proc`.
 fn stat(which: &str) -> io::Result<(u32, u64)> {
     /// The field of the start, counted from the one after the command's name, which may contain anything.
@@ -177,10 +198,16 @@ pub(crate) mod tests {
         let (mut child, process) = sleeper();
         let watch = process.watch(Process::own(), HERE).unwrap();
         assert!(!has_ended(&watch, Duration::ZERO));
+        let is_it = |started| started == process.started;
+        assert!(!is_gone(process.pid, is_it));
+        assert!(is_gone(process.pid, |_| false), "its number was another's");
         child.kill().unwrap();
         // Before it is reaped: a parent that does not wait must not hide it.
         assert!(has_ended(&watch, Duration::from_secs(20)));
+        assert!(is_gone(process.pid, is_it));
         child.wait().unwrap();
+        assert!(is_gone(process.pid, is_it));
+        assert!(is_gone(0, is_it) && is_gone(u32::MAX, is_it), "no pids");
         let gone = process.watch(Process::own(), HERE).unwrap_err();
         assert!(
             matches!(gone, NoWatch::System(_) | NoWatch::NotThere(_)),

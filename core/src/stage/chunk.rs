@@ -1,0 +1,458 @@
+//! The life of a chunk of ours: slots from the last hop backwards, then stage by stage towards the destination, and
+//! every slot back as soon as nothing names it.
+
+use super::claim::{Chunk, Remote, Role, Run, Step};
+use super::message::{CopyEnd, StageMessage};
+use super::pool::Suspect;
+use super::route::{StagedRequest, behind};
+use super::{Refusal, Staged};
+use crate::report::{self, Local, Report, Status};
+use crate::time::Instant;
+use crate::units::{PeerId, StageId, StagedId, Ticket};
+use crate::work::{Cause, Op};
+
+impl Staged<'_> {
+    /// Puts a chunk into an idle row.
+    pub(super) fn begin_chunk(
+        &mut self,
+        now: Instant,
+        row: u32,
+        request: StagedId,
+        offset: u64,
+        length: u32,
+    ) {
+        if let Some(claim) = self.claim_mut(row) {
+            claim.generation = claim.generation.wrapping_add(1);
+            claim.role = Role::Chunk(Chunk {
+                request: Some(request),
+                offset,
+                length,
+                step: Step::Acquire,
+                remote: Remote::None,
+                unfenced: false,
+                failures: 0,
+                again: false,
+                heard_at: now,
+            });
+        }
+        self.acquire(now, row);
+    }
+
+    /// Asks for the next slot that the chunk needs, the one nearest to the destination first; with all of them the
+    /// first stage begins.
+    pub(super) fn acquire(&mut self, now: Instant, row: u32) {
+        let (Some(chunk), Some(route)) = (self.chunk(row), self.route_of(row)) else {
+            return;
+        };
+        let has_slot = self.claim(row).is_some_and(|claim| claim.slot.is_some());
+        let local = route.local_pool.filter(|_| !has_slot);
+        let remote = route.remote_pool.filter(|_| chunk.remote == Remote::None);
+        let remote_first = route.op == Op::Write;
+        match (local, remote) {
+            (Some(pool), remote) if remote.is_none() || !remote_first => {
+                if let Some(claim) = self.claim_mut(row) {
+                    claim.waits = Some(pool);
+                }
+                let party = self.party(row);
+                self.pools.wait(self.claims, pool, party, row);
+            }
+            (_, Some(_)) => {
+                self.set_remote(row, Remote::Asked);
+                self.say(now, row);
+            }
+            _ => self.run(now, row, first_step(&route)),
+        }
+    }
+
+    /// Begins a stage, or an attempt at it anew.
+    fn run(&mut self, now: Instant, row: u32, step: Step) {
+        let Some(claim) = self.claim_mut(row) else {
+            return;
+        };
+        claim.attempt = claim.attempt.wrapping_add(1);
+        if let Role::Chunk(chunk) = &mut claim.role {
+            chunk.step = step;
+        }
+        if step == Step::Go {
+            self.say(now, row);
+        } else {
+            claim.run = Run::Ready;
+            self.ready.push_back(&mut *self.claims, row);
+        }
+    }
+
+    /// The report of a stage that this engine carried out.
+    pub(super) fn handle_chunk_stage(&mut self, now: Instant, row: u32, report: &Report) {
+        let Some(chunk) = self.chunk(row) else {
+            return;
+        };
+        let unclean = self.quarantine_unfenced(row, &chunk, report);
+        if report.status == Status::Completed && !unclean {
+            return self.step_done(now, row);
+        }
+        let cause = report.cause.unwrap_or(Cause::Fatal);
+        if !self.may_repeat(row, cause) {
+            self.fail(now, row, cause);
+        } else if unclean {
+            self.restart(now, row);
+        } else {
+            self.run(now, row, chunk.step);
+        }
+    }
+
+    /// What an attempt without proof named is not used again. `true`: there was something.
+    fn quarantine_unfenced(&mut self, row: u32, chunk: &Chunk, report: &Report) -> bool {
+        let local = report.local == Local::Held;
+        let remote = report.remote == report::Remote::Unknown;
+        let peer = self.peer(row);
+        let Some(route) = self.route_of(row) else {
+            return local || remote;
+        };
+        let (near, far, peer) = match (chunk.step, route.op) {
+            // Both ends are on this side.
+            (Step::Copy, _) => (local || remote, false, None),
+            // Who may still write here still reads there, and must not find another chunk's bytes.
+            (_, Op::Read) => (local, local || remote, Some(peer)),
+            (_, Op::Write) => (local, remote, Some(peer)),
+        };
+        if near {
+            self.drop_slot(row, peer);
+        }
+        if let (true, Some(chunk)) = (far, self.chunk_mut(row)) {
+            chunk.unfenced = true;
+        }
+        let near_end = chunk.step == Step::Copy || route.local_pool.is_none();
+        let far_end = route.remote_pool.is_none();
+        self.taint(chunk.request, near && near_end, far && far_end);
+        near || far
+    }
+
+    /// The slot of this side is quarantined.
+    fn drop_slot(&mut self, row: u32, peer: Option<PeerId>) {
+        let party = self.party(row);
+        let Some(claim) = self.claim_mut(row) else {
+            return;
+        };
+        let stage = Some(StageId {
+            index: row,
+            generation: claim.attempt,
+        });
+        if let Some((pool, slot)) = claim.slot.take() {
+            let suspect = Suspect { stage, peer };
+            self.pools.quarantine(pool, party, slot, suspect);
+        }
+    }
+
+    /// Counts a failure. Whether the chunk may be tried once more.
+    fn may_repeat(&mut self, row: u32, cause: Cause) -> bool {
+        let failures_max = self.config.stage_attempts_max.max(1);
+        let goes_on = self.goes_on(row);
+        let Some(chunk) = self.chunk_mut(row) else {
+            return false;
+        };
+        chunk.failures = chunk.failures.saturating_add(1);
+        goes_on && !cause.is_callers() && chunk.failures < failures_max
+    }
+
+    /// A stage has ended well: on to the next one, and back with what is not needed any more.
+    fn step_done(&mut self, now: Instant, row: u32) {
+        let (Some(chunk), Some(route)) = (self.chunk(row), self.route_of(row)) else {
+            return;
+        };
+        let next = match (route.op, chunk.step) {
+            (Op::Write, Step::Copy) | (Op::Read, Step::Go) => Some(Step::Network),
+            (Op::Write, Step::Network) => {
+                self.free_slot(row);
+                route.remote_pool.map(|_| Step::Go)
+            }
+            (Op::Read, Step::Network) => {
+                self.free_remote(now, row);
+                route.local_pool.map(|_| Step::Copy)
+            }
+            (Op::Write, Step::Go) => {
+                self.set_remote(row, Remote::None);
+                None
+            }
+            (Op::Read, Step::Copy) | (_, Step::Acquire | Step::GiveBack) => None,
+        };
+        match next {
+            Some(step) if self.goes_on(row) => self.run(now, row, step),
+            Some(_) => self.detach(now, row),
+            None => self.delivered(now, row, &chunk),
+        }
+    }
+
+    fn delivered(&mut self, now: Instant, row: u32, chunk: &Chunk) {
+        if let Some(request) = chunk.request.and_then(|id| self.requests.get_mut(id)) {
+            request.delivered_bytes += u64::from(chunk.length);
+        }
+        self.detach(now, row);
+    }
+
+    /// Nothing of the chunk names the request's memory any more, and nothing will.
+    pub(super) fn detach(&mut self, now: Instant, row: u32) {
+        let id = self.chunk_mut(row).and_then(|chunk| {
+            chunk.step = Step::GiveBack;
+            chunk.request.take()
+        });
+        self.give_back(now, row);
+        if let Some(id) = id {
+            if let Some(request) = self.requests.get_mut(id) {
+                request.chunks = request.chunks.saturating_sub(1);
+            }
+            self.settle_request(id);
+        }
+    }
+
+    /// The chunk is carried out anew with other slots.
+    fn restart(&mut self, now: Instant, row: u32) {
+        if let Some(chunk) = self.chunk_mut(row) {
+            chunk.again = true;
+            chunk.step = Step::GiveBack;
+        }
+        self.give_back(now, row);
+    }
+
+    /// The chunk cannot be carried out, and with it its request.
+    fn fail(&mut self, now: Instant, row: u32, cause: Cause) {
+        let id = self.chunk_mut(row).and_then(|chunk| {
+            chunk.step = Step::GiveBack;
+            chunk.request
+        });
+        if let Some(id) = id {
+            self.end(now, id, cause);
+        }
+    }
+
+    /// Gives back all slots, and the row once there are none.
+    fn give_back(&mut self, now: Instant, row: u32) {
+        self.free_slot(row);
+        self.free_remote(now, row);
+        self.settle_row(now, row);
+    }
+
+    fn free_slot(&mut self, row: u32) {
+        let party = self.party(row);
+        let Some(claim) = self.claim_mut(row) else {
+            return;
+        };
+        let (slot, waits) = (claim.slot.take(), claim.waits.take());
+        if let Some((pool, slot)) = slot {
+            self.pools.free(pool, party, slot);
+        }
+        if let Some(pool) = waits {
+            self.pools.leave(self.claims, pool, party, row);
+        }
+    }
+
+    fn free_remote(&mut self, now: Instant, row: u32) {
+        let remote = self.chunk(row).map(|chunk| chunk.remote);
+        if matches!(remote, Some(Remote::Asked | Remote::Held(_))) {
+            self.set_remote(row, Remote::Freeing);
+            self.say(now, row);
+        }
+    }
+
+    /// A row that has nothing any more is idle, or begins its chunk anew.
+    fn settle_row(&mut self, now: Instant, row: u32) {
+        let peer = self.peer(row);
+        let Some(chunk) = self.chunk(row) else {
+            return;
+        };
+        if chunk.step != Step::GiveBack || chunk.remote != Remote::None {
+            return;
+        }
+        self.outbox.remove(&mut *self.claims, row);
+        self.sent.remove(&mut *self.claims, row);
+        let Some(claim) = self.claim_mut(row) else {
+            return;
+        };
+        if let (Some(_), true) = (chunk.request, chunk.again) {
+            claim.generation = claim.generation.wrapping_add(1);
+            claim.role = Role::Chunk(Chunk {
+                step: Step::Acquire,
+                again: false,
+                unfenced: false,
+                heard_at: now,
+                ..chunk
+            });
+            return self.acquire(now, row);
+        }
+        claim.role = Role::Idle;
+        if let Some(queues) = self.peers.get_mut(peer.index()) {
+            queues.idle.push_back(&mut *self.claims, row);
+        }
+        self.calling.push_back(&mut *self.peers, peer.0.into());
+    }
+
+    /// An answer about a chunk of ours.
+    pub(super) fn handle_answer(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        message: &StageMessage,
+    ) -> Result<(), Refusal> {
+        let ticket = ticket_of(message);
+        let row = self.row_of(self.chunk_rows(peer), ticket)?;
+        let current = self.claim(row).map(|claim| claim.generation) == Some(ticket.generation);
+        let chunk = self
+            .chunk(row)
+            .filter(|_| current)
+            .ok_or(Refusal::StaleTicket)?;
+        if let Some(chunk) = self.chunk_mut(row) {
+            chunk.heard_at = now;
+        }
+        match (*message, chunk.remote) {
+            (StageMessage::Reserved { slot, .. }, Remote::Asked) => self.reserved(now, row, slot),
+            (StageMessage::Lost { .. }, Remote::Asked) => {
+                self.set_remote(row, Remote::None);
+                self.fail(now, row, Cause::StagingLost);
+                Ok(())
+            }
+            (StageMessage::Freed { .. }, Remote::Freeing) => {
+                self.set_remote(row, Remote::None);
+                self.settle_row(now, row);
+                Ok(())
+            }
+            (StageMessage::Freed { .. }, _) => Err(Refusal::OutOfTurn),
+            (StageMessage::Went { attempt, end, .. }, _) => {
+                let expected = self.claim(row).map(|claim| claim.attempt) == Some(attempt);
+                if expected && chunk.step == Step::Go {
+                    self.handle_went(now, row, end);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn reserved(&mut self, now: Instant, row: u32, slot: u32) -> Result<(), Refusal> {
+        let pool = self.route_of(row).and_then(|route| route.remote_pool);
+        if pool.is_none_or(|pool| slot >= pool.slots.slots) {
+            self.fail(now, row, Cause::BadResponse);
+            return Err(Refusal::SlotOutOfRange);
+        }
+        self.set_remote(row, Remote::Held(slot));
+        self.acquire(now, row);
+        Ok(())
+    }
+
+    /// The peer's copy has ended.
+    fn handle_went(&mut self, now: Instant, row: u32, end: CopyEnd) {
+        match end {
+            CopyEnd::Done => self.step_done(now, row),
+            CopyEnd::Failed(cause) if self.may_repeat(row, cause) => self.run(now, row, Step::Go),
+            CopyEnd::Failed(cause) => self.fail(now, row, cause),
+            CopyEnd::Unfenced(cause) => {
+                let id = self.chunk(row).and_then(|chunk| chunk.request);
+                self.taint(id, false, true);
+                if self.may_repeat(row, cause) {
+                    self.restart(now, row);
+                } else {
+                    self.fail(now, row, cause);
+                }
+            }
+        }
+    }
+
+    /// What was said and not answered is said again; a peer that has been silent for too long is not waited for.
+    pub(super) fn handle_unanswered(&mut self, now: Instant, row: u32) {
+        let Some(chunk) = self.chunk(row).filter(Chunk::asks) else {
+            return;
+        };
+        self.outbox.push_back(&mut *self.claims, row);
+        if now.since(chunk.heard_at) < self.config.answer_timeout {
+            return;
+        }
+        if chunk.step == Step::Go {
+            self.taint(chunk.request, false, true);
+            self.fail(now, row, Cause::PeerSilent);
+        } else if chunk.remote == Remote::Asked {
+            self.fail(now, row, Cause::PeerSilent);
+        } else {
+            let peer = self.peer(row);
+            self.end_first_in_line(now, peer);
+        }
+    }
+
+    /// The peer's slots and copies are of no concern any more.
+    pub(super) fn forget_remote(&mut self, now: Instant, row: u32, proof: bool) {
+        let Some(chunk) = self.chunk(row) else {
+            return;
+        };
+        self.set_remote(row, Remote::None);
+        if chunk.step == Step::Go {
+            self.taint(chunk.request, false, !proof);
+            if let Some(chunk) = self.chunk_mut(row) {
+                chunk.step = Step::GiveBack;
+            }
+        }
+        if chunk.request.is_none() {
+            self.settle_row(now, row);
+        }
+    }
+
+    /// Says what there is to say, at once.
+    pub(super) fn say(&mut self, now: Instant, row: u32) {
+        if let Some(chunk) = self.chunk_mut(row) {
+            chunk.heard_at = now;
+        }
+        self.sent.remove(&mut *self.claims, row);
+        self.outbox.push_back(&mut *self.claims, row);
+    }
+
+    fn set_remote(&mut self, row: u32, remote: Remote) {
+        if let Some(chunk) = self.chunk_mut(row) {
+            chunk.remote = remote;
+        }
+    }
+
+    /// What a chunk asks of its peer.
+    pub(super) fn question(&self, row: u32, chunk: &Chunk) -> Option<StageMessage> {
+        let claim = self.claim(row)?;
+        let ticket = self.ticket(row);
+        let route = self.route_of(row);
+        if chunk.step == Step::Go {
+            return Some(StageMessage::Go {
+                ticket,
+                attempt: claim.attempt,
+                place: behind(route?.remote, chunk.offset),
+                length: chunk.length,
+            });
+        }
+        match chunk.remote {
+            Remote::Asked => Some(StageMessage::Reserve {
+                ticket,
+                pool: route?.remote_pool?.pool,
+            }),
+            Remote::Freeing => Some(StageMessage::Free {
+                ticket,
+                fenced: !chunk.unfenced,
+            }),
+            Remote::None | Remote::Held(_) => None,
+        }
+    }
+}
+
+fn first_step(route: &StagedRequest) -> Step {
+    match route.op {
+        Op::Write if route.local_pool.is_some() => Step::Copy,
+        Op::Read if route.remote_pool.is_some() => Step::Go,
+        Op::Write | Op::Read => Step::Network,
+    }
+}
+
+/// Whom a message is about.
+pub(super) fn ticket_of(message: &StageMessage) -> Ticket {
+    match *message {
+        StageMessage::Reserve { ticket, .. }
+        | StageMessage::Go { ticket, .. }
+        | StageMessage::Free { ticket, .. }
+        | StageMessage::Waiting { ticket }
+        | StageMessage::Reserved { ticket, .. }
+        | StageMessage::Going { ticket, .. }
+        | StageMessage::Went { ticket, .. }
+        | StageMessage::Freed { ticket }
+        | StageMessage::Lost { ticket } => ticket,
+    }
+}

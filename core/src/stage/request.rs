@@ -1,0 +1,248 @@
+//! Staged requests: which of them begins a chunk next, and how each one ends.
+
+use super::Staged;
+use super::claim::{Role, Run, Step};
+use super::route::StagedRequest;
+use crate::queue::{Link, Linked};
+use crate::report::{Local, Remote, Report, Status};
+use crate::time::Instant;
+use crate::units::{PeerId, StagedId};
+use crate::work::{Cause, Op};
+
+/// The links of a request. In its peer's line for rows.
+pub(super) const TURN: usize = 0;
+/// Ended, and not told yet.
+pub(super) const ENDED: usize = 1;
+
+/// A staged request. Rows are the caller's memory, as [`crate::table::Row`]s of this.
+#[derive(Debug)]
+pub struct Request {
+    turn: Link,
+    ended: Link,
+    pub(super) route: StagedRequest,
+    pub(super) chunk_bytes: u32,
+    /// Bytes from the start that chunks have been made of.
+    pub(super) begun_bytes: u64,
+    pub(super) delivered_bytes: u64,
+    /// Chunks on their way.
+    pub(super) chunks: u32,
+    pub(super) since: Instant,
+    /// Why it ends other than well.
+    pub(super) ending: Option<Cause>,
+    /// An attempt that names the near end has ended without proof.
+    pub(super) held: bool,
+    /// An attempt that writes to the far end has ended without proof.
+    pub(super) unknown: bool,
+    pub(super) report: Option<Report>,
+}
+
+impl Request {
+    pub(super) fn new(now: Instant, route: StagedRequest, chunk_bytes: u32) -> Self {
+        Self {
+            turn: Link::NONE,
+            ended: Link::NONE,
+            route,
+            chunk_bytes,
+            begun_bytes: 0,
+            delivered_bytes: 0,
+            chunks: 0,
+            since: now,
+            ending: None,
+            held: false,
+            unknown: false,
+            report: None,
+        }
+    }
+
+    pub(super) fn wants_chunk(&self) -> bool {
+        self.ending.is_none() && self.begun_bytes < self.route.length
+    }
+
+    fn has_ended(&self) -> bool {
+        self.chunks == 0 && !self.wants_chunk()
+    }
+
+    fn make_report(&self) -> Report {
+        let open = self.held || self.unknown;
+        let status = match self.ending {
+            _ if open => Status::Indeterminate,
+            None => Status::Completed,
+            Some(Cause::PeerGone) => Status::PeerLost,
+            Some(Cause::Cancelled) => Status::Cancelled,
+            Some(Cause::DeadlineExceeded) => Status::DeadlineExceeded,
+            Some(Cause::ShutDown) => Status::ShutDown,
+            Some(_) => Status::Failed,
+        };
+        Report {
+            status,
+            delivered_bytes: self.delivered_bytes,
+            cause: self.ending,
+            local: if self.held {
+                Local::Held
+            } else {
+                Local::Released
+            },
+            remote: if self.unknown {
+                Remote::Unknown
+            } else {
+                Remote::Settled
+            },
+        }
+    }
+}
+
+impl Linked<TURN> for Request {
+    fn link(&mut self) -> &mut Link {
+        &mut self.turn
+    }
+}
+
+impl Linked<ENDED> for Request {
+    fn link(&mut self) -> &mut Link {
+        &mut self.ended
+    }
+}
+
+impl Staged<'_> {
+    /// Gives the peer's idle rows to its requests, in turn.
+    pub(super) fn begin_chunks(&mut self, now: Instant, peer: PeerId) {
+        while let Some((id, row)) = self.next_turn(peer) {
+            let Some(request) = self.requests.get_mut(id) else {
+                return;
+            };
+            let rest = request.route.length - request.begun_bytes;
+            let length = rest.min(u64::from(request.chunk_bytes)) as u32;
+            let offset = request.begun_bytes;
+            request.begun_bytes += u64::from(length);
+            request.chunks += 1;
+            if request.wants_chunk() {
+                self.queue_turn(peer, id);
+            }
+            self.begin_chunk(now, row, id, offset, length);
+        }
+    }
+
+    /// A request whose turn it is, and a row for its chunk.
+    fn next_turn(&mut self, peer: PeerId) -> Option<(StagedId, u32)> {
+        let queues = self.peers.get_mut(peer.index())?;
+        if queues.idle.is_empty() {
+            return None;
+        }
+        let request = queues.turns.pop_front(&mut self.requests)?;
+        let row = queues.idle.pop_front(&mut *self.claims)?;
+        Some((self.requests.id_at(request)?, row))
+    }
+
+    /// Puts a request at the end of its peer's line for rows.
+    pub(super) fn queue_turn(&mut self, peer: PeerId, id: StagedId) {
+        if let Some(queues) = self.peers.get_mut(peer.index()) {
+            queues.turns.push_back(&mut self.requests, id.index);
+        }
+        self.calling.push_back(&mut *self.peers, peer.0.into());
+    }
+
+    /// Ends a request other than well: what is being carried out is waited for, all else is given back.
+    pub(super) fn end(&mut self, now: Instant, id: StagedId, cause: Cause) {
+        let Some(request) = self.requests.get_mut(id) else {
+            return;
+        };
+        let peer = request.route.peer;
+        request.ending.get_or_insert(cause);
+        if let Some(queues) = self.peers.get_mut(peer.index()) {
+            queues.turns.remove(&mut self.requests, id.index);
+        }
+        for row in self.chunk_rows(peer) {
+            let Some(chunk) = self.chunk(row).filter(|chunk| chunk.request == Some(id)) else {
+                continue;
+            };
+            // A stage that nobody has been told of is not begun: `poll_stage` passes over it.
+            let runs = self.claim(row).is_some_and(|claim| claim.run == Run::Out);
+            if !runs && chunk.step != Step::Go {
+                self.detach(now, row);
+            }
+        }
+        self.settle_request(id);
+    }
+
+    /// Reports a request if nothing of it is left.
+    pub(super) fn settle_request(&mut self, id: StagedId) {
+        let Some(request) = self.requests.get_mut(id) else {
+            return;
+        };
+        if request.has_ended() && request.report.is_none() {
+            request.report = Some(request.make_report());
+            self.ended.push_back(&mut self.requests, id.index);
+        }
+    }
+
+    /// Says what may still touch the request's own memory: its near end, or what it writes to at the far end.
+    pub(super) fn taint(&mut self, id: Option<StagedId>, held: bool, unknown: bool) {
+        if let Some(request) = id.and_then(|id| self.requests.get_mut(id)) {
+            request.held |= held;
+            request.unknown |= unknown && request.route.op == Op::Write;
+        }
+    }
+
+    /// Whether a chunk's request goes on.
+    pub(super) fn goes_on(&self, row: u32) -> bool {
+        let id = self.chunk(row).and_then(|chunk| chunk.request);
+        let request = id.and_then(|id| self.requests.get(id));
+        request.is_some_and(|request| request.ending.is_none() && !request.held && !request.unknown)
+    }
+
+    /// The requests whose deadline has passed end; the rest say when to look again.
+    pub(super) fn end_overdue(&mut self, now: Instant) {
+        let mut next = Instant::MAX;
+        for row in 0..self.requests.capacity() as u32 {
+            let request = self.requests.at(row).filter(|row| row.ending.is_none());
+            let Some(at) = request.and_then(|request| request.route.deadline) else {
+                continue;
+            };
+            match self.requests.id_at(row) {
+                Some(id) if at <= now => self.end(now, id, Cause::DeadlineExceeded),
+                _ => next = next.min(at),
+            }
+        }
+        self.deadline = next;
+    }
+
+    /// All requests, or those to one peer, end.
+    pub(super) fn end_all(&mut self, now: Instant, peer: Option<PeerId>, cause: Cause) {
+        for row in 0..self.requests.capacity() as u32 {
+            let request = self.requests.at(row).filter(|row| row.report.is_none());
+            if request.is_some_and(|row| peer.is_none_or(|peer| row.route.peer == peer))
+                && let Some(id) = self.requests.id_at(row)
+            {
+                self.end(now, id, cause);
+            }
+        }
+    }
+
+    /// The first one in a silent peer's line for rows is not kept waiting for longer than an answer may take.
+    pub(super) fn end_first_in_line(&mut self, now: Instant, peer: PeerId) {
+        let first = self
+            .peers
+            .get(peer.index())
+            .and_then(|queues| queues.turns.front())
+            .and_then(|row| self.requests.id_at(row));
+        let waits = |id: &StagedId| {
+            let request = self.requests.get(*id);
+            request.is_some_and(|row| {
+                row.chunks == 0 && now.since(row.since) >= self.config.answer_timeout
+            })
+        };
+        if let Some(id) = first.filter(waits) {
+            self.end(now, id, Cause::PeerSilent);
+        }
+    }
+
+    /// The row is a chunk's of a request; `None` if it is something else.
+    pub(super) fn route_of(&self, row: u32) -> Option<StagedRequest> {
+        let Role::Chunk(chunk) = self.claim(row)?.role else {
+            return None;
+        };
+        self.requests
+            .get(chunk.request?)
+            .map(|request| request.route)
+    }
+}

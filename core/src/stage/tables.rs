@@ -1,0 +1,73 @@
+//! The memory that staging works in, and its limits.
+
+use super::claim::{Claim, WAITING};
+use super::pool::{Line, Slot};
+use super::request::{Request, TURN};
+use crate::queue::{Link, Linked, Queue};
+use crate::table::Row;
+use crate::time::Duration;
+
+/// Limits of [`super::Staged`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct StagedConfig {
+    /// Slots of one pool that one peer may have, and that our chunks for one peer may have. 0 counts as 1.
+    pub party_slots_max: u32,
+    /// Failures that one chunk survives, less one. 0 counts as 1.
+    pub stage_attempts_max: u8,
+    /// A question that has not been answered is repeated after this.
+    pub resend_after: Duration,
+    /// A peer that says nothing about a chunk for so long is not waited for.
+    pub answer_timeout: Duration,
+}
+
+impl StagedConfig {
+    /// Three attempts; a question every 10 ms, for up to 2 s; up to all slots for one peer.
+    pub const DEFAULT: Self = Self {
+        party_slots_max: u32::MAX,
+        stage_attempts_max: 3,
+        resend_after: Duration::from_millis(10),
+        answer_timeout: Duration::from_secs(2),
+    };
+}
+
+/// What is kept of a peer. Rows are the caller's memory.
+#[derive(Debug)]
+pub struct PeerStaging {
+    link: Link,
+    /// Rows for chunks.
+    pub(super) idle: Queue<WAITING>,
+    /// Requests with bytes that no chunk has yet.
+    pub(super) turns: Queue<TURN>,
+}
+
+impl PeerStaging {
+    /// For the arrays that a caller hands in.
+    pub const EMPTY: Self = Self {
+        link: Link::NONE,
+        idle: Queue::EMPTY,
+        turns: Queue::EMPTY,
+    };
+}
+
+impl Linked<0> for PeerStaging {
+    fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+/// The memory of [`super::Staged`], which the caller owns.
+#[derive(Debug)]
+pub struct StagedTables<'a> {
+    /// One for each peer.
+    pub peers: &'a mut [PeerStaging],
+    /// For each peer as many rows as chunks can be on their way to it, and as many again for its own. A peer may use as
+    /// many of ours as it has itself: let both sides have the same number.
+    pub claims: &'a mut [Claim],
+    /// One for each request.
+    pub requests: &'a mut [Row<Request>],
+    /// One for each slot of all pools.
+    pub slots: &'a mut [Slot],
+    /// Two for each peer, for each pool.
+    pub lines: &'a mut [Line],
+}
