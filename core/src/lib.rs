@@ -14,6 +14,7 @@
 //! | [`mod@slice`] | how a request is cut |
 //! | [`topology`] | which devices make rails, and how far they are from memory |
 //! | [`rail`] | how fast a rail is, whether it may be used, which one takes the next slice |
+//! | [`path`] | which class of rails a transfer takes: islands, shares, hints |
 //! | [`transport`] | which transports join two memories, best first |
 //! | [`failover`] | when a request leaves one transport for another |
 //! | [`batch`] | when requests that belong together have ended |
@@ -21,10 +22,14 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(loom)]
+extern crate std;
+
 pub mod batch;
 pub mod failover;
 pub mod message;
 pub mod orchestrator;
+pub mod path;
 pub mod plan;
 mod queue;
 pub mod rail;
@@ -32,6 +37,7 @@ pub mod random;
 pub mod report;
 pub mod ring;
 pub mod slice;
+mod sync;
 pub mod table;
 pub mod time;
 pub mod topology;
