@@ -44,6 +44,14 @@ fn attach(memory: &Memory) -> Result<HintReader<Memory>, NoHint> {
     HintReader::attach(memory.clone(), ME, connection(3), AGE_MAX)
 }
 
+/// Ends an agent that does not say so.
+fn kill(agent: HintWriter<Memory>, memory: &Memory) {
+    let generation = Header::of(memory).unwrap().generation();
+    let alive = generation.load(Relaxed);
+    drop(agent);
+    generation.store(alive, Relaxed);
+}
+
 fn half() -> Option<Shares> {
     Some(Shares::pair(512))
 }
@@ -106,7 +114,7 @@ fn an_agent_that_ends_or_starts_anew_is_noticed() {
     first.set_all(half());
     assert_eq!(reader.read(ms(0)), half());
     // Killed: it does not say goodbye, and another one takes the record over.
-    std::mem::forget(first);
+    kill(first, &memory);
     let mut second = HintWriter::start(memory.clone(), ms(0)).unwrap();
     second.set_all(quarter());
     assert_eq!(reader.try_read(ms(0)), Err(NoHint::Restarted));
@@ -133,7 +141,7 @@ fn a_writer_that_died_at_its_work_holds_nobody_up() {
     block.sequence.fetch_add(1, Relaxed);
     block.shares[0].store(0, Relaxed);
     assert_eq!(reader.try_read(ms(0)), Err(NoHint::Torn));
-    std::mem::forget(agent);
+    kill(agent, &memory);
     let mut next = HintWriter::start(memory.clone(), ms(0)).unwrap();
     next.set_all(quarter());
     assert_eq!(attach(&memory).unwrap().read(ms(0)), quarter());
@@ -216,7 +224,7 @@ fn memory_that_holds_no_record_is_no_agent() {
     let good = |words: &Memory| {
         let mut agent = HintWriter::start(words.clone(), ms(0)).unwrap();
         agent.set_all(half());
-        std::mem::forget(agent);
+        kill(agent, words);
     };
     let short = |count| Memory(Arc::new((0..count).map(|_| AtomicU64::new(0)).collect()));
     for words in [0, 1, words_for(1) - 1] {
