@@ -14,6 +14,7 @@
 //! | [`mod@slice`] | how a request is cut |
 //! | [`topology`] | which devices make rails, and how far they are from memory |
 //! | [`rail`] | how fast a rail is, whether it may be used, which one takes the next slice |
+//! | [`path`] | which class of rails a transfer takes: islands, shares, hints |
 //! | [`transport`] | which transports join two memories, best first |
 //! | [`stage`] | how bytes reach memory that no transport reaches: through buffers on the way |
 //! | [`failover`] | when a request leaves one transport for another |
@@ -31,6 +32,7 @@ pub mod batch;
 pub mod failover;
 pub mod message;
 pub mod orchestrator;
+pub mod path;
 pub mod plan;
 mod queue;
 pub mod rail;

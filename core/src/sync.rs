@@ -2,10 +2,13 @@
 //! (`RUSTFLAGS="--cfg loom"`).
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64};
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 #[cfg(loom)]
-pub(crate) use lazy::{AtomicU32, AtomicU64};
+pub(crate) use {
+    lazy::{AtomicU32, AtomicU64},
+    loom::sync::atomic::fence,
+};
 
 /// Loom's atomics, which only a running model can make, behind a constructor that constants can call: each one
 /// is made when it is first used. Loom takes that for a write of the using thread, so a model has to use each one

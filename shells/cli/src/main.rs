@@ -1,12 +1,14 @@
 //! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]), a copy to and from targets
 //! ([`cp`]), a demonstration ([`demo`]) and a simulator ([`sim`]) of the engine; what this machine has
-//! ([`topo`]) and what a configuration says ([`check_config`]).
+//! ([`topo`]) and what a configuration says ([`check_config`]); an agent that says which class of rails carries how
+//! much ([`agent`]).
 //!
 //! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
 //! and the verdict is bad, 2 when it was asked for something that makes no sense, 3 when the environment
 //! (an address, a peer) failed it: see [`exit`].
 
 mod address;
+mod agent;
 mod bench;
 mod calls;
 mod chart;
@@ -58,6 +60,8 @@ enum Command {
     Topo(topo::TopoArgs),
     /// Checks a configuration: what is wrong with it, or what it changes.
     CheckConfig(check_config::CheckConfigArgs),
+    /// Runs an agent: says by hints which class of rails carries how much.
+    Agent(agent::AgentArgs),
     /// Simulates fabrics under the shipped core: how good a policy is, and whether it is correct.
     Sim(sim::SimArgs),
 }
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::Cp(args) => cp::run(&args),
         Command::Topo(args) => topo::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
+        Command::Agent(args) => agent::run(&args),
         Command::Sim(args) => sim::run(&args),
     };
     match verdict {

@@ -1,5 +1,6 @@
 //! The program from outside: flags, exit codes, and what strangers can do to it.
 
+mod agent;
 mod bench;
 mod config;
 mod cp;

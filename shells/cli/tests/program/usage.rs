@@ -5,7 +5,7 @@ use crate::harness::run;
 #[test]
 fn wrong_values_are_usage_errors_that_name_flag_and_value() {
     // (line, what the error names)
-    let cases: [(&str, &[&str]); 18] = [
+    let cases: [(&str, &[&str]); 20] = [
         ("", &["Usage"]),
         ("fly", &["fly"]),
         ("bench --block 64KB", &["--block", "64KB", "64KiB"]),
@@ -32,6 +32,8 @@ fn wrong_values_are_usage_errors_that_name_flag_and_value() {
             "sim run incast --policy best",
             &["--policy", "best", "round-robin"],
         ),
+        ("agent --slots 0", &["--slots", "0", "1..="]),
+        ("agent --slots many", &["--slots", "many"]),
         ("demo --seconds 1", &["--seconds", "1", "at least 2"]),
     ];
     for (line, parts) in cases {
@@ -60,6 +62,7 @@ fn a_benchmark_without_a_cell_that_fits_is_a_usage_error() {
 fn help_goes_to_standard_output() {
     for command in [
         "",
+        "agent ",
         "demo ",
         "serve ",
         "bench ",
