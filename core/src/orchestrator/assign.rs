@@ -113,7 +113,9 @@ impl Orchestrator<'_> {
                 turn -= u32::from(bound == Bound::Yes);
                 *budget -= u32::from(bound == Bound::Yes);
             }
-            if !self.has_unbound(request)
+            // One that has just failed left the line then, and is in that of the ended by now.
+            let leaves = |row: &super::RequestRow| !row.is_reported() && !row.has_unbound();
+            if self.requests.get(request).is_some_and(leaves)
                 && let Some(row) = self.peers.get_mut(peer.index())
             {
                 row.pending.remove(&mut self.requests, index);
