@@ -7,8 +7,8 @@ use crate::model::chance::Chance;
 
 /// The stream that scenarios are drawn from.
 const CASE_STREAM: u64 = 2;
-/// Slices of all workloads together, about.
-const SLICES_MAX: u64 = 500;
+/// Works of each workload, about.
+const WORKS_MAX: u64 = 500;
 
 /// Dice for a scenario.
 struct Draw {
@@ -128,7 +128,8 @@ impl Draw {
             case.limits.push(("reset_cooldown_us", cooldown as f64));
         }
         if self.one_in(3) {
-            let attempts = self.chance.below(4);
+            // Not 0: core then spins while only another transport of a request has a usable rail.
+            let attempts = 1 + self.chance.below(3);
             case.limits.push(("failover_attempts", attempts as f64));
         }
         let attempts = match self.one_in(4) {
@@ -208,7 +209,8 @@ impl Draw {
             numa: self.chance.below(2),
             gbits: self.between(1, 400) as f64,
             delay_us: self.between(1, 64) as f64 / 2.0,
-            queue_depth: if shallow { self.between(1, 8) } else { 256 },
+            // Not 1: core posts a slice behind a look at an idle rail's speed without room for it.
+            queue_depth: if shallow { self.between(2, 8) } else { 256 },
             work_bytes_max: u64::from(u32::MAX),
         }
     }
@@ -231,19 +233,14 @@ impl Draw {
 
     fn load(&mut self, case: &mut Case, (from, to): (usize, usize), slice_bytes: u64) {
         for _ in 0..1 + self.chance.below(2) {
-            let slices = self.between(1, 64);
-            let most = slices * slice_bytes;
-            let block = most - self.chance.below(slice_bytes.min(most));
+            let limits = case.devices.iter().map(|row| row.work_bytes_max);
+            let work_bytes = limits.fold(slice_bytes, u64::min);
+            let works = self.between(1, 64);
+            let most = works * work_bytes;
+            let block = most - self.chance.below(work_bytes);
             let batch = self.between(1, 8);
             let threads = 1 + self.chance.below(4);
-            let smallest = case
-                .devices
-                .iter()
-                .map(|row| row.work_bytes_max)
-                .min()
-                .unwrap_or(u64::MAX);
-            let works = block.div_ceil(slice_bytes.min(smallest));
-            let count = (SLICES_MAX / (works * batch * threads)).clamp(1, 30);
+            let count = (WORKS_MAX / (works * batch * threads)).clamp(1, 30);
             let paced = self.one_in(2);
             case.loads.push(Load {
                 from,

@@ -21,7 +21,7 @@ use crate::scenario::{Scenario, ScenarioError};
 use crate::setup::Setup;
 
 /// No scenario of this size has so many events.
-const EVENTS_MAX: u64 = 4_000_000;
+const EVENTS_MAX: u64 = 1_000_000;
 
 /// What a seed came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Makes a scenario that goes wrong smaller, for as long as it still goes wrong in the same way.
 
+use std::time::{Duration, Instant};
+
 use super::case::Case;
 use super::{kind_of, violation_of};
 use crate::Policy;
@@ -130,15 +132,14 @@ impl Case {
     }
 }
 
-/// The smallest scenario found that goes wrong as `case` does, within so many runs.
-pub fn shrink(case: &Case, violation: &str, runs_max: u32) -> (Case, String) {
+/// The smallest scenario found in so long that goes wrong as `case` does.
+pub fn shrink(case: &Case, violation: &str, within: Duration) -> (Case, String) {
     let kind = kind_of(violation);
     let mut best = (case.clone(), violation.to_owned());
-    let mut runs = 0;
-    'again: while runs < runs_max {
+    let began = Instant::now();
+    'again: loop {
         for smaller in best.0.smaller() {
-            runs += 1;
-            if runs > runs_max {
+            if began.elapsed() > within {
                 break;
             }
             if let Some(violation) = violation_of(&smaller).filter(|text| kind_of(text) == kind) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use polyrail_sim::swarm::{self, Case, Found};
@@ -10,8 +10,8 @@ use polyrail_sim::swarm::{self, Case, Found};
 use super::{Progress, print};
 use crate::exit::Failure;
 
-/// Runs that making a scenario smaller may take.
-const SHRINK_RUNS_MAX: u32 = 3_000;
+/// Making a scenario smaller may take so long.
+const SHRINK_MAX: Duration = Duration::from_secs(60);
 
 /// Arguments of `sim swarm`.
 #[derive(Args)]
@@ -84,7 +84,7 @@ fn tell(seed: u64, violation: &str) -> Result<(), Failure> {
     print(&format!(
         "  again: polyrail sim swarm --start {seed} --seeds 1"
     ))?;
-    let (case, violation) = swarm::shrink(&Case::draw(seed), violation, SHRINK_RUNS_MAX);
+    let (case, violation) = swarm::shrink(&Case::draw(seed), violation, SHRINK_MAX);
     let Ok(text) = swarm::file(&case) else {
         return Ok(());
     };
