@@ -5,7 +5,8 @@
 //! is shipped. One seed gives one history, to the byte, on every machine, in debug and release.
 //!
 //! [`replay`] makes the calls of a flight recording once more. [`scenario`] reads files and holds the library, [`setup`] turns names into numbers, `fluid` says how fast it
-//! could have gone at best, [`report`] how it went, [`expect`] whether that is as it should be.
+//! could have gone at best, [`report`] how it went, [`expect`] whether that is as it should be. [`swarm`] draws
+//! scenarios and looks for one that goes wrong.
 //!
 //! ```
 //! use polyrail_sim::{Options, Setup, scenario::{Scenario, text}, simulate};
@@ -27,6 +28,7 @@ pub mod replay;
 pub mod report;
 pub mod scenario;
 pub mod setup;
+pub mod swarm;
 
 pub use model::Options;
 pub use polyrail_core::rail::select::Policy;

@@ -468,7 +468,6 @@ impl Orchestrator<'_> {
                 Remote::Settled
             },
         };
-        row.report = Some(report);
         self.timed_requests -= u32::from(row.deadline != Instant::MAX || row.ending.is_some());
         let (peer, batch, unbound) = (row.peer, row.batch, row.length - row.cursor);
         row.cursor = row.length;
@@ -476,6 +475,9 @@ impl Orchestrator<'_> {
             peer.unbound_bytes -= unbound;
         }
         self.leave_line(peer, id.index);
+        if let Some(row) = self.requests.get_mut(id) {
+            row.report = Some(report);
+        }
         self.ended.push_back(&mut self.requests, id.index);
         if self
             .batches
@@ -580,8 +582,12 @@ impl Orchestrator<'_> {
         self.ready.push_back(self.peers, u32::from(peer.0));
     }
 
-    /// Takes a request out of those with bytes to bind.
+    /// Takes a request out of those with bytes to bind. One that has just been reported left them then, and is among
+    /// the ended by now.
     pub(super) fn leave_line(&mut self, peer: PeerId, index: u32) {
+        if self.requests.at(index).is_none_or(RequestRow::is_reported) {
+            return;
+        }
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.pending.remove(&mut self.requests, index);
         }

@@ -741,7 +741,7 @@ mod loom_tests {
                 shared.handle_incident(NOW, RAIL, HealthMode::Decay)
             });
             assert_ne!(first[0], first[1]);
-            assert_eq!(rows.shared().room(RAIL), None);
+            assert_eq!(rows.shared().room(RAIL, 0), None);
         });
     }
 }

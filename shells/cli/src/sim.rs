@@ -3,6 +3,7 @@
 mod compare;
 mod load;
 mod replay;
+mod swarm;
 
 use std::io::{IsTerminal, Write};
 
@@ -33,6 +34,9 @@ enum SimCommand {
         after_help = "Example:\n  polyrail sim compare steady-uniform slowed-rail --policies round-robin,spray"
     )]
     Compare(compare::CompareArgs),
+    /// Runs random scenarios until one goes wrong, and makes that one small.
+    #[command(after_help = "Example:\n  polyrail sim swarm --seeds 1000")]
+    Swarm(swarm::SwarmArgs),
     /// Makes the calls of a flight recording on core once more: equal or not, and what happened.
     #[command(after_help = "Example:\n  polyrail demo --record flights\n  \
                             polyrail sim replay flights/demo.flight --events")]
@@ -59,7 +63,7 @@ struct RunArgs {
     /// One JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Checks all of core's invariants at every step. Slow.
+    /// Checks all of core's invariants at every step, and that all comes right in the end. Slow.
     #[arg(long)]
     audit: bool,
 }
@@ -81,6 +85,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::List(args) => list(args.long),
         SimCommand::Run(args) => run_one(args),
         SimCommand::Compare(args) => compare::run(args),
+        SimCommand::Swarm(args) => swarm::run(args),
         SimCommand::Replay(args) => replay::run(args),
     }
 }
@@ -102,6 +107,7 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
     let loaded = Loaded::new(&args.scenario, args.seed)?;
     let options = Options {
         audit: args.audit,
+        strict: args.audit,
         ..Options::new(args.policy)
     };
     let mut progress = Progress::new(&loaded.name);

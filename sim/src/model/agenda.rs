@@ -3,6 +3,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use polyrail_core::units::RequestId;
+use polyrail_core::work::{Completion, LaneFact};
+
 /// A lane as the simulator numbers it: all workers' lanes in one row.
 pub(crate) type LaneIndex = u32;
 
@@ -35,6 +38,24 @@ pub(crate) enum What {
     Timer { worker: u32 },
     /// A worker goes on with its work.
     Step { worker: u32 },
+    /// A completion is seen.
+    Seen { worker: u32, completion: Completion },
+    /// Something about a lane is seen.
+    Fact {
+        lane: LaneIndex,
+        epoch: u32,
+        fact: LaneFact,
+    },
+    /// A submitter's pause is over.
+    Submits { submitter: u32 },
+    /// A program cancels a request.
+    Cancels { worker: u32, request: RequestId },
+    /// Something happens to a host.
+    Happens { incident: u32 },
+    /// An engine has proof of what became of a peer.
+    Proved { engine: u32, peer: u16, number: u32 },
+    /// And plans for the process that came after.
+    Replans { engine: u32, peer: u16 },
 }
 
 #[derive(PartialEq, Eq)]

@@ -12,22 +12,53 @@ use crate::setup::Cut;
 impl World<'_> {
     pub(super) fn opens(&mut self, lane: LaneIndex, epoch: u32) {
         let rail = self.lanes[lane as usize].rail as usize;
+        if let Some((after, opens)) = self.luck.unopened(self.now, rail) {
+            let at = self.now + after;
+            let refused = LaneFact::OpenFailed(Cause::Refused);
+            return self.agenda.enter(
+                at,
+                match opens {
+                    true => What::Opens { lane, epoch },
+                    false => What::Fact {
+                        lane,
+                        epoch,
+                        fact: refused,
+                    },
+                },
+            );
+        }
         match self.cuts[rail] {
+            // The process that it was opened to is gone, or nobody knows yet that it is another one.
+            Cut::No if !self.far.is_open(lane, epoch) || !self.has_session(lane) => {
+                self.fact(lane, epoch, LaneFact::OpenFailed(Cause::Reset));
+            }
             // Nobody answers; the deadline ends it.
             Cut::Silent => {}
             Cut::Error => self.fact(lane, epoch, LaneFact::OpenFailed(Cause::Refused)),
             Cut::No => {
-                let works_max = self.setup.devices[self.setup.rails[rail].from].queue_depth;
+                let device = &self.setup.devices[self.setup.rails[rail].from];
                 let limits = LaneLimits {
-                    works_max,
-                    work_bytes_max: u32::MAX,
+                    works_max: device.queue_depth,
+                    work_bytes_max: device.work_bytes_max,
                 };
                 self.fact(lane, epoch, LaneFact::Opened { limits });
             }
         }
     }
 
+    fn has_session(&self, lane: LaneIndex) -> bool {
+        let row = &self.lanes[lane as usize];
+        let engine = self.workers[row.worker as usize].engine;
+        let peer = self.setup.engines[engine].rail_peers[row.id.rail().index()];
+        self.sessions[engine][usize::from(peer)].open
+    }
+
     pub(super) fn fact(&mut self, lane: LaneIndex, epoch: u32, fact: LaneFact) {
+        let rail = self.lanes[lane as usize].rail as usize;
+        if let Some(after) = self.luck.repeated(self.now, rail) {
+            let at = self.now + after;
+            self.agenda.enter(at, What::Fact { lane, epoch, fact });
+        }
         let (worker, id) = {
             let row = &self.lanes[lane as usize];
             (row.worker, row.id)
@@ -49,11 +80,17 @@ impl World<'_> {
     ) {
         let row = &self.setup.engines[engine as usize];
         let mut rails = row.rails.iter().zip(&row.rail_peers);
-        if rails.any(|(rail, to)| u32::from(*to) == peer && self.cuts[*rail] == Cut::No) {
-            self.letters.push((engine, peer, far::encode(frame)));
-            let at = self.now + self.setup.timing.control_us * 1_000;
-            self.agenda
-                .enter(at, arrives(self.letters.len() as u32 - 1));
+        let far = row.peers[peer as usize];
+        let heard = self.sessions[engine as usize][peer as usize].open
+            && !self.muted[row.host]
+            && !self.muted[far];
+        if heard && rails.any(|(rail, to)| u32::from(*to) == peer && self.cuts[*rail] == Cut::No) {
+            let usual = self.now + self.setup.timing.control_us * 1_000;
+            for after in self.luck.frame(self.now).into_iter().flatten() {
+                self.letters.push((engine, peer, far::encode(frame)));
+                self.agenda
+                    .enter(usual + after, arrives(self.letters.len() as u32 - 1));
+            }
         }
     }
 

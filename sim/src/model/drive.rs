@@ -6,19 +6,23 @@ use polyrail_core::orchestrator::{Event, LaneAction};
 use polyrail_core::report::Status;
 use polyrail_core::time::Instant;
 use polyrail_core::units::LaneId;
-use polyrail_core::work::{Op, Scope, Stop};
+use polyrail_core::work::{Cause, LaneFact, Op, Scope, Stop};
 
 use super::agenda::What;
 use super::fabric::Flight;
-use super::{LET_GO_NS, REMOTE, World};
+use super::luck::Take;
+use super::{LET_GO_NS, REMOTE, World, install_plans};
 use crate::setup::{Cut, route_of};
+
+/// Core has less than this to say in one round.
+const POLLS_MAX: u32 = 1 << 20;
 
 impl World<'_> {
     /// Makes a worker look as soon as it can.
     pub(super) fn wake(&mut self, index: u32, at: u64) {
         let poll_ns = self.setup.engine.poll_us * 1_000;
         let worker = &mut self.workers[index as usize];
-        let mut at = at.max(worker.busy_until);
+        let mut at = at.max(worker.busy_until).max(worker.stalled_until);
         if poll_ns > 0 && !worker.draining {
             // Each worker looks at its own times.
             at = (at + poll_ns - worker.looks_at).next_multiple_of(poll_ns) + worker.looks_at
@@ -49,6 +53,12 @@ impl World<'_> {
             return;
         }
         worker.step_at = None;
+        if let Some(long) = self.luck.stall(self.now) {
+            worker.stalled_until = self.now + long;
+        }
+        if worker.stalled_until > self.now {
+            return self.wake(index, self.now);
+        }
         let now = if worker.draining {
             self.now
         } else {
@@ -76,6 +86,7 @@ impl World<'_> {
     /// Hands in what came. Until when that keeps the worker busy.
     fn take_in(&mut self, index: u32) -> u64 {
         let at = Instant::from_nanos(self.now);
+        self.count_completions(index);
         let worker = &mut self.workers[index as usize];
         let inbox = &mut worker.inbox;
         let cost_ns = inbox.completions.len() as u64 * self.setup.engine.completion_ns;
@@ -89,6 +100,16 @@ impl World<'_> {
         }
         for (peer, frame) in inbox.frames.drain(..) {
             worker.core.handle_frame(at, peer, &frame);
+        }
+        for (peer, proof) in inbox.proofs.drain(..) {
+            worker.core.handle_peer_gone(at, peer, proof);
+        }
+        for peer in std::mem::take(&mut inbox.replans) {
+            install_plans(self.setup, worker, Some(peer), at);
+        }
+        let inbox = &mut worker.inbox;
+        for request in inbox.cancels.drain(..) {
+            worker.core.cancel(at, request);
         }
         if std::mem::take(&mut inbox.woken) {
             worker.core.handle_wake();
@@ -109,21 +130,45 @@ impl World<'_> {
         let rail = self.lanes[lane as usize].rail as usize;
         let epoch = worker.postings.epoch;
         let mut at = now;
-        for work in &worker.postings.works {
+        let works = worker.postings.works.len();
+        self.count_works(lane, &self.workers[index as usize].postings.works.clone());
+        let worker = &mut self.workers[index as usize];
+        let take = self.luck.take(now, rail, works);
+        let (accepted, launched, stop) = match take {
+            Take::All => (works, works, Stop::All),
+            Take::Full(taken, _) => (taken, taken, Stop::Full),
+            Take::Rejected(taken, cause) => (taken, taken, Stop::Rejected(cause)),
+            Take::Unknown(taken, more) => (taken, taken + more, Stop::Unknown),
+        };
+        for work in worker.postings.works.iter().take(launched) {
             at += self.setup.engine.post_ns;
             let route = route_of(rail, work.op == Op::Read) as u32;
             let offset = (work.remote.segment == REMOTE).then_some(work.remote.offset);
-            self.fabric.launch(
-                &mut self.agenda,
-                at,
-                Flight::new(lane, epoch.0, route, work, offset),
-            );
+            let row = &mut self.lanes[lane as usize];
+            let place = (epoch.0, row.posted);
+            row.posted += 1;
+            let flight = Flight::new(lane, place, route, work, offset);
+            self.fabric.launch(&mut self.agenda, at, flight);
         }
-        let count = worker.postings.works.len();
         worker
             .core
-            .handle_posted(Instant::from_nanos(at), id, epoch, count, Stop::All);
+            .handle_posted(Instant::from_nanos(at), id, epoch, accepted, stop);
         worker.busy_until = at;
+        if stop != Stop::Unknown {
+            self.uncount_works(lane, works - accepted);
+        }
+        let says = match take {
+            Take::Full(_, after) => after.map(|after| (after, LaneFact::Writable)),
+            _ => {
+                let after = self.luck.breaks(now, rail);
+                after.map(|after| (after, LaneFact::Broken(Cause::Reset)))
+            }
+        };
+        if let Some((after, fact)) = says {
+            let epoch = epoch.0;
+            self.agenda
+                .enter(at + after, What::Fact { lane, epoch, fact });
+        }
         if self.cuts[rail] == Cut::Error {
             let at = at + self.setup.timing.error_us * 1_000;
             self.agenda.enter(
@@ -139,8 +184,12 @@ impl World<'_> {
     /// Nothing is left to post: does the rest of what core asks for, and sleeps.
     fn rest(&mut self, index: u32, now: u64) {
         let at = Instant::from_nanos(now);
+        let mut polls = 0;
         while let Some(action) = self.workers[index as usize].core.poll_lane() {
             self.act(index, action);
+            if self.too_many(&mut polls) {
+                break;
+            }
         }
         while let Some(message) = self.workers[index as usize].core.poll_message(at) {
             let Message::Fence { peer, lane, epoch } = message;
@@ -152,9 +201,15 @@ impl World<'_> {
             self.send(engine, u32::from(peer.0), &frame, |letter| {
                 What::LetterFar { letter }
             });
+            if self.too_many(&mut polls) {
+                break;
+            }
         }
         while let Some(event) = self.workers[index as usize].core.poll_event() {
             self.event(index, event, now);
+            if self.too_many(&mut polls) {
+                break;
+            }
         }
         let worker = &mut self.workers[index as usize];
         worker.draining = false;
@@ -168,13 +223,25 @@ impl World<'_> {
         }
     }
 
+    /// Counts what core says in one round: there is an end to it.
+    fn too_many(&mut self, polls: &mut u32) -> bool {
+        *polls += 1;
+        if *polls == POLLS_MAX {
+            let text = format!("core has said {POLLS_MAX} things in one round");
+            self.ledger.violation(self.now, text);
+        }
+        *polls >= POLLS_MAX
+    }
+
     fn act(&mut self, index: u32, action: LaneAction) {
         let at = self.now;
         let first = self.first_lane[index as usize];
         match action {
             LaneAction::Open { lane, epoch, .. } => {
                 let lane = first + u32::from(lane.rail().0);
-                self.lanes[lane as usize].epoch = epoch.0;
+                let row = &mut self.lanes[lane as usize];
+                (row.epoch, row.posted) = (epoch.0, 0);
+                row.open_works.clear();
                 let opens_at = at + self.setup.timing.open_us * 1_000;
                 self.agenda.enter(
                     opens_at,
@@ -191,9 +258,15 @@ impl World<'_> {
             } => {
                 let lane = first + u32::from(lane.rail().0);
                 let row = &mut self.lanes[lane as usize];
-                row.let_go = row.let_go.max(epoch.0);
+                let held = self.luck.held(at, row.rail as usize);
+                if held.is_none() {
+                    row.let_go = row.let_go.max(epoch.0);
+                } else {
+                    let scope = Scope::Local;
+                    self.fact(lane, epoch.0, LaneFact::Unfenceable { scope });
+                }
                 self.agenda.enter(
-                    at + LET_GO_NS,
+                    at + LET_GO_NS + held.unwrap_or(0),
                     What::LetGo {
                         lane,
                         epoch: epoch.0,
@@ -215,23 +288,30 @@ impl World<'_> {
         match event {
             Event::RequestDone { request, tag } => {
                 if let Some(report) = worker.core.take(request) {
-                    self.ledger.reported(now, tag, &report);
+                    if let Some(submitter) = self.ledger.reported(now, tag, &report) {
+                        self.request_done(submitter, tag, &report);
+                    }
                     self.history.requests += 1;
                     self.history.failed_requests += u64::from(report.status != Status::Completed);
                     self.last_report_at = self.last_report_at.max(now);
                 }
             }
             Event::BatchDone { batch, tag } => {
-                if worker.core.take_batch(batch).is_some() {
-                    self.batch_done(tag as u32, now);
+                if let Some(report) = worker.core.take_batch(batch) {
+                    self.batch_done(tag as u32, &report, now);
                 }
             }
             Event::Settled { tag } => self.ledger.settled(tag),
-            Event::RailChanged { rail, state, .. } => {
+            Event::RailChanged {
+                rail, state, cause, ..
+            } => {
+                let number = rail;
                 let rail = engine.rails[rail.index()];
                 self.history.rail_states.push((now, rail, state));
+                self.check_pause(number, state, cause);
             }
-            Event::PeerChanged { .. } | Event::Failover { .. } => {}
+            Event::Failover { attempt, .. } => self.check_failover(attempt),
+            Event::PeerChanged { .. } => {}
             Event::WakeWorker { worker } => {
                 let other = engine.first_worker + usize::from(worker);
                 self.workers[other].inbox.woken = true;

@@ -18,6 +18,8 @@ use super::chance::{Chance, Jitter, ONE};
 pub(crate) struct Flight {
     pub(crate) lane: LaneIndex,
     pub(crate) epoch: u32,
+    /// Its place among those of its lane's epoch.
+    pub(crate) sequence: u32,
     pub(crate) cookie: u64,
     pub(crate) op: Op,
     pub(crate) length: u32,
@@ -37,7 +39,7 @@ impl Flight {
     /// One that has not left yet.
     pub(crate) fn new(
         lane: LaneIndex,
-        epoch: u32,
+        (epoch, sequence): (u32, u32),
         route: u32,
         work: &Work,
         offset: Option<u64>,
@@ -45,6 +47,7 @@ impl Flight {
         Self {
             lane,
             epoch,
+            sequence,
             cookie: work.cookie,
             op: work.op,
             length: work.length,

@@ -1,5 +1,7 @@
 //! The peer's side of lanes: what has landed, which epochs are fenced, and the control codec in between.
 
+use std::collections::BTreeSet;
+
 use polyrail_control::codec::{self, Decoder, Frame};
 use polyrail_core::message;
 use polyrail_core::units::{Epoch, LaneId};
@@ -7,11 +9,13 @@ use polyrail_core::units::{Epoch, LaneId};
 use super::agenda::LaneIndex;
 
 /// One lane, as its peer knows it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct FarLane {
-    /// The newest epoch that something landed of, and how much.
+    /// The newest epoch that something landed of, and how much of it in the order of posting.
     epoch: u32,
     landed: u32,
+    /// What landed before something that was posted earlier.
+    early: BTreeSet<u32>,
     /// Nothing of this epoch or an older one lands any more.
     fenced: u32,
 }
@@ -32,8 +36,8 @@ impl Far {
         }
     }
 
-    /// Whether a write of this epoch may land; it has, then.
-    pub(crate) fn lands(&mut self, lane: LaneIndex, epoch: u32) -> bool {
+    /// Whether the write of this place in its epoch may land; it has, then.
+    pub(crate) fn lands(&mut self, lane: LaneIndex, epoch: u32, sequence: u32) -> bool {
         let row = &mut self.lanes[lane as usize];
         if epoch <= row.fenced && !self.ignores_fences {
             return false;
@@ -41,9 +45,26 @@ impl Far {
         if epoch > row.epoch {
             row.epoch = epoch;
             row.landed = 0;
+            row.early.clear();
         }
-        row.landed += u32::from(epoch == row.epoch);
+        if epoch == row.epoch {
+            row.early.insert(sequence);
+            while row.early.remove(&row.landed) {
+                row.landed += 1;
+            }
+        }
         true
+    }
+
+    /// The process at the far end is gone: nothing of this epoch lands any more, and nobody says how much has.
+    pub(crate) fn end(&mut self, lane: LaneIndex, epoch: u32) {
+        let row = &mut self.lanes[lane as usize];
+        row.fenced = row.fenced.max(epoch);
+    }
+
+    /// Whether something of this epoch can land still.
+    pub(crate) fn is_open(&self, lane: LaneIndex, epoch: u32) -> bool {
+        epoch > self.lanes[lane as usize].fenced
     }
 
     /// Lets nothing of this epoch land any more: how much has.
@@ -97,12 +118,12 @@ mod tests {
     #[test]
     fn a_fence_ends_its_epoch_and_counts_what_landed() {
         let mut far = Far::new(1, false);
-        assert!(far.lands(0, 1) && far.lands(0, 1));
-        assert_eq!(far.fence(0, 1), 2);
+        assert!(far.lands(0, 1, 0) && far.lands(0, 1, 1) && far.lands(0, 1, 3));
+        assert_eq!(far.fence(0, 1), 2, "the third has not landed");
         assert_eq!(far.fence(0, 1), 2, "asked again");
-        assert!(!far.lands(0, 1) && far.lands(0, 2));
+        assert!(!far.lands(0, 1, 2) && far.lands(0, 2, 0));
         assert_eq!(far.fence(0, 3), 0, "nothing of it landed");
-        assert!(!far.lands(0, 2), "older than the fenced one");
+        assert!(!far.lands(0, 2, 1), "older than the fenced one");
     }
 
     #[test]

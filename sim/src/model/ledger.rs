@@ -16,9 +16,12 @@ pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << NUMBER_SHIFT;
 struct Entry {
     op: Op,
     length: u64,
+    submitter: u32,
     /// Bytes that have arrived, as ranges in order, none touching the next.
     arrived: Vec<(u64, u64)>,
     reported: bool,
+    /// Nobody reads or writes this side's memory for it any more.
+    released: bool,
     /// Nothing of it may arrive any more.
     sealed: bool,
 }
@@ -35,12 +38,14 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Enters a request: its number.
-    pub(crate) fn submitted(&mut self, op: Op, length: u64) -> u64 {
+    pub(crate) fn submitted(&mut self, op: Op, length: u64, submitter: u32) -> u64 {
         self.entries.push_back(Entry {
             op,
             length,
+            submitter,
             arrived: Vec::new(),
             reported: false,
+            released: false,
             sealed: false,
         });
         self.first + self.entries.len() as u64 - 1
@@ -64,12 +69,33 @@ impl Ledger {
         }
     }
 
-    /// A request's report.
-    pub(crate) fn reported(&mut self, now: u64, number: u64, report: &Report) {
+    /// Bytes are read from this side's memory for a write.
+    pub(crate) fn read_source(&mut self, now: u64, offset: u64) {
+        let number = offset >> NUMBER_SHIFT;
+        if self.entry(number).is_none_or(|entry| entry.released) {
+            let text = format!("the source of request {number} was read after its report");
+            self.violation(now, text);
+        }
+    }
+
+    /// A request was refused: it never was.
+    pub(crate) fn refused(&mut self, number: u64) {
+        if let Some(entry) = self.entry(number) {
+            (entry.reported, entry.released, entry.sealed) = (true, true, true);
+        }
+        self.forget();
+    }
+
+    /// A request's report. Whose it was.
+    pub(crate) fn reported(&mut self, now: u64, number: u64, report: &Report) -> Option<u32> {
         let Some(entry) = self.entry(number).filter(|entry| !entry.reported) else {
-            return self.violation(now, format!("request {number} was reported twice"));
+            self.violation(now, format!("request {number} was reported twice"));
+            return None;
         };
         entry.reported = true;
+        entry.released = report.local == Local::Released;
+        let submitter = entry.submitter;
+        let arrived_bytes: u64 = entry.arrived.iter().map(|(from, to)| to - from).sum();
         let whole = entry.arrived == [(0, entry.length)];
         let open = match entry.op {
             Op::Write => report.remote == Remote::Unknown,
@@ -83,13 +109,24 @@ impl Ledger {
                 format!("request {number} was reported complete with only {arrived:?} arrived"),
             );
         }
+        let open = report.local == Local::Held || report.remote == Remote::Unknown;
+        if report.delivered_bytes > arrived_bytes
+            || open != (report.status == Status::Indeterminate)
+            || report.status == Status::Pending
+            || (report.status == Status::Completed) != report.cause.is_none()
+        {
+            let text =
+                format!("request {number}, with {arrived_bytes} bytes arrived, got {report:?}");
+            self.violation(now, text);
+        }
         self.forget();
+        Some(submitter)
     }
 
     /// A request that was reported with something open is settled after all.
     pub(crate) fn settled(&mut self, number: u64) {
         if let Some(entry) = self.entry(number) {
-            entry.sealed = true;
+            (entry.released, entry.sealed) = (true, true);
         }
         self.forget();
     }
@@ -138,6 +175,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyrail_core::work::Cause;
 
     const DONE: Report = Report {
         status: Status::Completed,
@@ -168,8 +206,10 @@ mod tests {
             let mut entry = Entry {
                 op: Op::Write,
                 length: 100,
+                submitter: 0,
                 arrived: Vec::new(),
                 reported: false,
+                released: false,
                 sealed: false,
             };
             for (start, end) in ranges {
@@ -182,7 +222,7 @@ mod tests {
     #[test]
     fn each_kind_of_violation_is_counted() {
         let mut ledger = Ledger::default();
-        let whole = ledger.submitted(Op::Write, 100);
+        let whole = ledger.submitted(Op::Write, 100, 0);
         ledger.arrived(1, Ledger::offset(whole), 100);
         ledger.reported(2, whole, &DONE);
         assert_eq!(ledger.violations, 0);
@@ -190,20 +230,37 @@ mod tests {
         assert_eq!(ledger.violations, 1, "written after its report");
         ledger.reported(4, whole, &DONE);
         assert_eq!(ledger.violations, 2, "reported twice");
-        let half = ledger.submitted(Op::Read, 100);
-        ledger.arrived(5, Ledger::offset(half), 50);
-        ledger.reported(6, half, &DONE);
-        assert_eq!(ledger.violations, 3, "bytes lost");
-        ledger.submitted(Op::Write, 1);
-        assert_eq!(ledger.close(7).0, 4, "never reported");
+        ledger.read_source(5, Ledger::offset(whole));
+        assert_eq!(ledger.violations, 3, "source read after its report");
+        let half = ledger.submitted(Op::Read, 100, 0);
+        ledger.arrived(6, Ledger::offset(half), 50);
+        let lies = Report {
+            delivered_bytes: 50,
+            ..DONE
+        };
+        ledger.reported(7, half, &lies);
+        assert_eq!(ledger.violations, 4, "bytes lost");
+        let half = ledger.submitted(Op::Write, 100, 0);
+        let lies = Report {
+            status: Status::Failed,
+            delivered_bytes: 1,
+            cause: Some(Cause::Reset),
+            ..DONE
+        };
+        ledger.reported(8, half, &lies);
+        assert_eq!(ledger.violations, 5, "more delivered than arrived");
+        ledger.submitted(Op::Write, 1, 0);
+        assert_eq!(ledger.close(9).0, 6, "never reported");
     }
 
     #[test]
     fn an_open_report_lets_late_bytes_in_until_it_is_settled() {
         let mut ledger = Ledger::default();
-        let number = ledger.submitted(Op::Write, 100);
+        let number = ledger.submitted(Op::Write, 100, 0);
         let open = Report {
             status: Status::Indeterminate,
+            delivered_bytes: 0,
+            cause: Some(Cause::Silent),
             remote: Remote::Unknown,
             ..DONE
         };

@@ -8,34 +8,42 @@
 
 pub(crate) mod agenda;
 pub(crate) mod chance;
+mod checks;
 mod control;
 mod drive;
 pub(crate) mod fabric;
 mod far;
+mod hosts;
 pub(crate) mod ledger;
+mod luck;
+mod rest;
 mod submit;
 mod travel;
 mod worker;
 
+use polyrail_core::batch::BatchReport;
 use polyrail_core::orchestrator::Config;
-use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
+use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
-use polyrail_core::rail::health::RailState;
+use polyrail_core::rail::health::{HealthMode, RailState, ResetConfig};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::rail::{RailConfig, Shared};
-use polyrail_core::slice::SLICE_BYTES;
+use polyrail_core::report::Status;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{
     DeviceId, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId,
 };
 use polyrail_core::work::{LaneFact, Place, Scope};
 
-use crate::setup::{Cut, Setup};
+use crate::setup::{Cut, PlanOf, Setup};
 use agenda::{Agenda, What};
 use chance::Chance;
 use fabric::Fabric;
 use far::Far;
+use hosts::Session;
 use ledger::Ledger;
+use luck::Luck;
+pub(crate) use rest::Failure;
 use worker::Worker;
 pub(crate) use worker::{SharedMemory, WorkerMemory};
 
@@ -64,6 +72,11 @@ pub struct Options {
     pub policy: Policy,
     /// Whether core checks all its invariants at every step. Slow.
     pub audit: bool,
+    /// Whether what does not come right in the end counts as a violation: requests that fail with a way open,
+    /// rails that stay paused, room that is not given back.
+    pub strict: bool,
+    /// A run of more events than this does not end, which is a violation.
+    pub events_max: u64,
     /// Whether peers answer fences without keeping them. A test's switch: a simulator that does not notice
     /// would be of no use.
     pub ignore_fences: bool,
@@ -75,6 +88,8 @@ impl Options {
         Self {
             policy,
             audit: false,
+            strict: false,
+            events_max: u64::MAX,
             ignore_fences: false,
         }
     }
@@ -96,6 +111,8 @@ pub(crate) struct History {
     pub(crate) failed_requests: u64,
     pub(crate) violations: u64,
     pub(crate) first_violation: Option<String>,
+    /// Requests that did not complete.
+    pub(crate) failures: Vec<Failure>,
     /// By submitter.
     pub(crate) done: Vec<Done>,
     /// First submission and last report.
@@ -117,8 +134,11 @@ struct NearLane {
     id: LaneId,
     /// The rail, of all.
     rail: u32,
-    /// The newest epoch.
+    /// The newest epoch, and works posted of it.
     epoch: u32,
+    posted: u32,
+    /// Works that core takes for open: their cookies, and whether they ask for a completion.
+    open_works: Vec<(u64, bool)>,
     /// Completions of this epoch and older ones are not seen any more.
     let_go: u32,
     /// Slices arrive in order.
@@ -126,10 +146,34 @@ struct NearLane {
 }
 
 /// One closed loop.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Loop {
     submitted_at: u64,
     active: bool,
+    /// Its present batch, as its requests' reports say.
+    batch: BatchReport,
+}
+
+impl Loop {
+    const IDLE: Self = Self {
+        submitted_at: 0,
+        active: false,
+        batch: BatchReport {
+            status: Status::Pending,
+            requests: 0,
+            ended: 0,
+            failed: 0,
+            delivered_bytes: 0,
+        },
+    };
+
+    /// A batch of so many begins.
+    fn begun(&mut self, requests: u32) {
+        self.batch = BatchReport {
+            requests,
+            ..Self::IDLE.batch
+        };
+    }
 }
 
 struct World<'a> {
@@ -146,10 +190,17 @@ struct World<'a> {
     lanes: Vec<NearLane>,
     /// The first lane of each worker.
     first_lane: Vec<u32>,
+    luck: Luck<'a>,
+    /// By host: its control plane is cut off.
+    muted: Vec<bool>,
+    /// By engine and peer.
+    sessions: Vec<Vec<Session>>,
     /// By rail: how it is cut, and what is stuck on it.
     cuts: Vec<Cut>,
     stuck: Vec<Vec<u32>>,
     loops: Vec<Loop>,
+    /// By submitter: how long its batches may take, if that is limited.
+    patience_ns: Vec<Option<u64>>,
     active: usize,
     /// Bytes of the control plane: engine, its peer, the frame.
     letters: Vec<(u32, u32, Vec<u8>)>,
@@ -168,7 +219,7 @@ pub(crate) fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64,
         .collect();
     let shared: Vec<_> = memory
         .iter()
-        .map(|memory| memory.shared(SLICE_BYTES))
+        .map(|memory| memory.shared(setup.limits.slice_bytes))
         .collect();
     let mut tables: Vec<_> = (0..setup.workers())
         .map(|worker| worker_memory(setup, worker))
@@ -178,13 +229,37 @@ pub(crate) fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64,
     }
     let workers = tables.iter_mut().enumerate().map(|(index, memory)| {
         let engine = index / workers_each;
-        let config = Config::new((index % workers_each) as u16, options.policy);
-        Worker::new(config, engine, &shared[engine], memory)
+        let config = config(setup, (index % workers_each) as u16, options.policy);
+        Worker::new(config, engine, setup.plans.len(), &shared[engine], memory)
     });
     let mut world = World::new(setup, options, &shared, workers.collect());
     world.begin();
     world.go_on(progress);
     world.end()
+}
+
+/// A worker's limits, as the scenario has them.
+fn config(setup: &Setup, worker: u16, policy: Policy) -> Config {
+    let limits = &setup.limits;
+    let us = Duration::from_micros;
+    let health = match limits.reset_cooldown_us {
+        0 => HealthMode::Decay,
+        cooldown => HealthMode::Reset(ResetConfig {
+            rail_cooldown: us(cooldown),
+            ..ResetConfig::DEFAULT
+        }),
+    };
+    Config {
+        progress_floor: us(limits.progress_floor_us),
+        open_timeout: us(limits.open_timeout_us),
+        peer_silence: us(limits.peer_silence_us),
+        fence_timeout: us(limits.fence_timeout_us),
+        cancel_grace: us(limits.cancel_grace_us),
+        message_interval: us(limits.message_interval_us),
+        failover_attempts_max: limits.failover_attempts,
+        health,
+        ..Config::new(worker, policy)
+    }
 }
 
 fn worker_memory(setup: &Setup, worker: usize) -> WorkerMemory {
@@ -195,12 +270,13 @@ fn worker_memory(setup: &Setup, worker: usize) -> WorkerMemory {
             .iter()
             .filter(|submitter| submitter.worker == worker)
     };
-    let requests = own().map(|submitter| submitter.batch as usize).sum();
+    let requests: usize = own().map(|submitter| submitter.batch as usize).sum();
     WorkerMemory::new(
         setup.plans.len(),
         engine.peers.len(),
         engine.rails.len(),
-        requests,
+        requests + setup.limits.spare_rows as usize,
+        setup.limits.attempts as usize,
         own().count(),
     )
 }
@@ -264,6 +340,8 @@ impl<'a> World<'a> {
                     id,
                     rail: *rail as u32,
                     epoch: 0,
+                    posted: 0,
+                    open_works: Vec::new(),
                     let_go: 0,
                     arrives_at: 0,
                 });
@@ -289,9 +367,20 @@ impl<'a> World<'a> {
             workers,
             lanes,
             first_lane,
+            luck: Luck::new(setup),
+            muted: vec![false; setup.hosts],
+            sessions: setup
+                .engines
+                .iter()
+                .map(|engine| vec![Session::FIRST; engine.peers.len()])
+                .collect(),
             cuts: vec![Cut::No; rails],
             stuck: vec![Vec::new(); rails],
-            loops: vec![Loop::default(); setup.submitters.len()],
+            loops: vec![Loop::IDLE; setup.submitters.len()],
+            patience_ns: match options.strict {
+                true => setup.patience_ns(),
+                false => vec![None; setup.submitters.len()],
+            },
             active: setup.submitters.len(),
             letters: Vec::new(),
             last_report_at: 0,
@@ -312,36 +401,12 @@ impl<'a> World<'a> {
                 worker.looks_at = self.order.below(poll_ns);
             }
         }
-        for (index, plan) in self.setup.plans.iter().enumerate() {
-            let engine = &self.setup.engines[plan.engine];
-            let place = |segment| Place { segment, offset: 0 };
-            let core_plan = Plan {
-                peer: PeerId(plan.peer),
-                local: LOCAL,
-                remote: REMOTE,
-                transports: [PlanTransport {
-                    transport: TransportId(0),
-                    rails: plan
-                        .rails
-                        .iter()
-                        .map(|(rail, tier)| PlanRail {
-                            rail: RailId(*rail),
-                            tier: *tier,
-                        })
-                        .collect(),
-                }]
-                .into_iter()
-                .collect(),
-                scratch_local: place(SCRATCH),
-                scratch_remote: place(SCRATCH),
-                scratch_bytes: SLICE_BYTES,
-            };
-            let workers = usize::from(*self.setup.engine.workers.get_ref());
-            for worker in &mut self.workers[engine.first_worker..engine.first_worker + workers] {
-                worker
-                    .core
-                    .install_plan(Instant::ZERO, plan_id(index as u32), &core_plan);
-            }
+        for worker in &mut self.workers {
+            install_plans(self.setup, worker, None, Instant::ZERO);
+        }
+        for (index, (at, ..)) in self.setup.incidents.iter().enumerate() {
+            let incident = index as u32;
+            self.agenda.enter(*at, What::Happens { incident });
         }
         for index in 0..self.setup.intervals.len() {
             let at = self.setup.intervals[index].starts_at;
@@ -378,11 +443,13 @@ impl<'a> World<'a> {
     }
 
     fn go_on(&mut self, progress: &mut dyn FnMut(u64, u64)) {
-        let last_change = self
-            .setup
-            .intervals
-            .last()
-            .map_or(0, |interval| interval.starts_at);
+        let starts = self.setup.submitters.iter().map(|row| row.starts_at);
+        let last_change = starts.chain([self.setup.calm_at()]).max().unwrap_or(0);
+        let patience = if self.options.strict {
+            self.setup.rest_ns()
+        } else {
+            STUCK_NS
+        };
         let mut events = 0_u64;
         while let Some((at, what)) = self.agenda.next() {
             self.now = at;
@@ -391,10 +458,24 @@ impl<'a> World<'a> {
             if events.is_multiple_of(PROGRESS_EVENTS) {
                 progress(at.min(self.setup.ends_at), self.setup.ends_at);
             }
-            let over = self.active == 0 && at > self.last_report_at.max(last_change) + AFTERMATH_NS;
-            if over || at > self.last_report_at.max(last_change) + STUCK_NS {
+            if events > self.options.events_max {
+                let text = format!("the run has not ended after {events} events");
+                return self.ledger.violation(at, text);
+            }
+            let last = self.last_report_at.max(last_change);
+            let over = self.active == 0 && at > last + AFTERMATH_NS;
+            let rests = !self.options.strict || (over && self.unrest().is_none());
+            if (over && rests) || at > last + patience {
                 break;
             }
+        }
+        if self.options.strict {
+            if self.active == 0
+                && let Some(unrest) = self.unrest()
+            {
+                self.ledger.violation(self.now, unrest);
+            }
+            self.judge_failures();
         }
     }
 
@@ -429,6 +510,8 @@ impl<'a> World<'a> {
             What::Timer { worker } => self.timer(worker),
             What::Opens { lane, epoch } => self.opens(lane, epoch),
             What::LetGo { lane, epoch } => {
+                let row = &mut self.lanes[lane as usize];
+                row.let_go = row.let_go.max(epoch);
                 self.fact(
                     lane,
                     epoch,
@@ -447,6 +530,20 @@ impl<'a> World<'a> {
             What::LetterNear { letter } => self.letter_near(letter),
             What::Heartbeat { engine, peer } => self.heartbeat(engine, peer),
             What::Change { interval } => self.change(interval as usize),
+            What::Seen { worker, completion } => self.seen(worker, completion),
+            What::Fact { lane, epoch, fact } => self.fact(lane, epoch, fact),
+            What::Submits { submitter } => self.submits(submitter, now),
+            What::Cancels { worker, request } => {
+                self.workers[worker as usize].inbox.cancels.push(request);
+                self.wake(worker, now);
+            }
+            What::Happens { incident } => self.incident(incident as usize),
+            What::Proved {
+                engine,
+                peer,
+                number,
+            } => self.proved(engine, peer, number),
+            What::Replans { engine, peer } => self.replans(engine, peer),
             What::Starts { submitter } => {
                 self.loops[submitter as usize].active = true;
                 self.submit_next(submitter, now);
@@ -455,9 +552,46 @@ impl<'a> World<'a> {
     }
 }
 
-fn plan_id(index: u32) -> PlanId {
-    PlanId {
-        index,
-        generation: 1,
+fn plan_id(index: u32, generation: u32) -> PlanId {
+    PlanId { index, generation }
+}
+
+/// Makes the plans known that a worker needs, or new ones for one of its peers.
+fn install_plans(setup: &Setup, worker: &mut Worker<'_>, of_peer: Option<u16>, now: Instant) {
+    for (index, plan) in setup.plans.iter().enumerate() {
+        if plan.engine != worker.engine || of_peer.is_some_and(|peer| peer != plan.peer) {
+            continue;
+        }
+        worker.generations[index] += u32::from(of_peer.is_some());
+        let id = plan_id(index as u32, worker.generations[index]);
+        worker.core.install_plan(now, id, &core_plan(setup, plan));
+    }
+}
+
+fn core_plan(setup: &Setup, plan: &PlanOf) -> Plan {
+    let place = |segment| Place { segment, offset: 0 };
+    let engine = &setup.engines[plan.engine];
+    let rank_of = |number: u16| setup.rails[engine.rails[usize::from(number)]].rank;
+    let of_rank = |rank: u8| {
+        let rails = plan.rails.iter().filter(move |row| rank_of(row.0) == rank);
+        rails
+            .map(|(rail, tier)| PlanRail {
+                rail: RailId(*rail),
+                tier: *tier,
+            })
+            .collect()
+    };
+    let transports = (0..PLAN_TRANSPORTS_MAX as u8).map(|rank| PlanTransport {
+        transport: TransportId(rank),
+        rails: of_rank(rank),
+    });
+    Plan {
+        peer: PeerId(plan.peer),
+        local: LOCAL,
+        remote: REMOTE,
+        transports: transports.filter(|row| !row.rails.is_empty()).collect(),
+        scratch_local: place(SCRATCH),
+        scratch_remote: place(SCRATCH),
+        scratch_bytes: setup.limits.slice_bytes,
     }
 }

@@ -1,9 +1,13 @@
 //! What submitters do: closed loops.
 
-use polyrail_core::orchestrator::Request;
+use polyrail_core::batch::BatchReport;
+use polyrail_core::orchestrator::{Request, SubmitError};
+use polyrail_core::report::{Report, Status};
 use polyrail_core::time::Instant;
 
+use super::agenda::What;
 use super::ledger::Ledger;
+use super::rest::Failure;
 use super::{World, plan_id};
 
 impl World<'_> {
@@ -19,6 +23,17 @@ impl World<'_> {
             }
             return;
         }
+        if submitter.pause_ns > 0 {
+            let at = now + self.luck.below(submitter.pause_ns);
+            return self.agenda.enter(at, What::Submits { submitter: index });
+        }
+        self.submits(index, now);
+    }
+
+    /// A submitter hands its batch to its worker.
+    pub(super) fn submits(&mut self, index: u32, now: u64) {
+        let submitter = &self.setup.submitters[index as usize];
+        let row = &mut self.loops[index as usize];
         row.submitted_at = now;
         self.history.began_at = self.history.began_at.min(now);
         self.last_report_at = self.last_report_at.max(now);
@@ -30,34 +45,79 @@ impl World<'_> {
     /// A worker takes a submitter's batch.
     pub(super) fn submit(&mut self, worker: u32, index: u32) {
         let submitter = &self.setup.submitters[index as usize];
+        let plan = submitter.plan;
+        let generation = self.workers[worker as usize].generations[plan as usize];
         let core = &mut self.workers[worker as usize].core;
         let Some(batch) = core.open_batch(u64::from(index)) else {
             return self
                 .ledger
                 .violation(self.now, "no row for a batch".to_owned());
         };
+        let mut taken = 0;
+        let deadline = match submitter.deadline_ns {
+            0 => Instant::MAX,
+            within => Instant::from_nanos(self.now + within),
+        };
         for _ in 0..submitter.batch {
-            let number = self.ledger.submitted(submitter.op, submitter.block);
+            let number = self.ledger.submitted(submitter.op, submitter.block, index);
             let offset = Ledger::offset(number);
             let request = Request {
                 tag: number,
-                plan: plan_id(submitter.plan),
+                plan: plan_id(plan, generation),
                 batch,
                 local_offset: offset,
                 remote_offset: offset,
                 length: submitter.block,
-                deadline: Instant::MAX,
+                deadline,
                 op: submitter.op,
             };
-            // One that is refused is never reported, and counts as lost in the end.
-            let _ = core.submit(Instant::from_nanos(self.now), &request);
+            match core.submit(Instant::from_nanos(self.now), &request) {
+                Ok(request) => {
+                    taken += 1;
+                    if let Some(after) = self.luck.cancels(submitter.cancel_one_in) {
+                        let what = What::Cancels { worker, request };
+                        self.agenda.enter(self.now + after, what);
+                    }
+                }
+                Err(SubmitError::Full) => self.ledger.refused(number),
+                // Another answer makes no sense: it is never reported, and counts as lost in the end.
+                Err(_) => {}
+            }
         }
+        self.loops[index as usize].begun(taken);
         core.seal_batch(batch);
     }
 
-    pub(super) fn batch_done(&mut self, index: u32, now: u64) {
+    /// A request of a submitter's batch has ended.
+    pub(super) fn request_done(&mut self, index: u32, number: u64, report: &Report) {
+        let row = &mut self.loops[index as usize];
+        row.batch.ended += 1;
+        row.batch.delivered_bytes += report.delivered_bytes;
+        if report.status != Status::Completed {
+            row.batch.failed += 1;
+            self.history.failures.push(Failure {
+                submitter: index,
+                number,
+                status: report.status,
+                cause: report.cause,
+            });
+        }
+    }
+
+    pub(super) fn batch_done(&mut self, index: u32, report: &BatchReport, now: u64) {
+        let counted = self.loops[index as usize].batch;
+        let status = report.status;
+        let good = status == Status::Completed;
+        if (BatchReport { status, ..counted }) != *report
+            || good != (counted.failed == 0)
+            || counted.ended != counted.requests
+        {
+            let text = format!("a batch was reported as {report:?}, but was {counted:?}");
+            self.ledger.violation(now, text);
+        }
         let submitter = &self.setup.submitters[index as usize];
         let submitted_at = self.loops[index as usize].submitted_at;
+        self.check_patience(index, now - submitted_at);
         self.history.batch_ns.push(now - submitted_at);
         let done = &mut self.history.done[index as usize];
         done.batches += 1;

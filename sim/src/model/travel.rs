@@ -6,6 +6,7 @@ use polyrail_core::work::{Cause, Completion, Op, Outcome};
 
 use super::agenda::{LaneIndex, What};
 use super::fabric::Flight;
+use super::luck::{Fate, Word};
 use super::{BUCKET_NS, World};
 use crate::setup::Cut;
 
@@ -30,20 +31,44 @@ impl World<'_> {
             self.stuck[rail].push(index);
             return;
         }
+        let (lane, epoch) = (flight.lane, flight.epoch);
+        let let_go = self.lanes[lane as usize].let_go >= epoch;
+        let fate = match let_go {
+            true => Fate::Well,
+            false => self.luck.fate(self.now, rail),
+        };
+        match fate {
+            Fate::Well => {}
+            Fate::Fails(cause) => {
+                self.fail_lane(lane, epoch, Some((index, cause)));
+                self.fabric.land(index);
+                return;
+            }
+            Fate::FailsThere(cause) => self.fail_lane(lane, epoch, Some((index, cause))),
+            Fate::FailsBefore(cause, after) => {
+                self.fail_lane(lane, epoch, Some((index, cause)));
+                let at = self.now + after;
+                self.agenda.enter(at, What::Arrives { flight: index });
+                return;
+            }
+        }
         let Some(flight) = self.fabric.land(index) else {
             return;
         };
         let now = self.now;
-        let row = &self.lanes[flight.lane as usize];
-        let let_go = row.let_go >= flight.epoch;
-        let lands = self.far.lands(flight.lane, flight.epoch) && !(flight.op == Op::Read && let_go);
+        let offset = flight.offset.filter(|_| !let_go && flight.op == Op::Write);
+        if let Some(offset) = offset {
+            self.ledger.read_source(now, offset);
+        }
+        let lands = self.far.lands(flight.lane, flight.epoch, flight.sequence)
+            && !(flight.op == Op::Read && let_go);
         if !lands {
             return;
         }
         if let Some(offset) = flight.offset {
             self.ledger.arrived(now, offset, u64::from(flight.length));
         }
-        if let_go {
+        if let_go || fate != Fate::Well {
             return;
         }
         if flight.offset.is_some() {
@@ -72,6 +97,19 @@ impl World<'_> {
             at,
             outcome,
         };
+        let rail = self.lanes[flight.lane as usize].rail as usize;
+        let word = self.luck.word(self.now, rail);
+        if let Word::Late(after) | Word::Twice(after) = word {
+            let what = What::Seen { worker, completion };
+            self.agenda.enter(self.now + after, what);
+        }
+        if let Word::Kept | Word::Twice(_) = word {
+            self.seen(worker, completion);
+        }
+    }
+
+    /// A worker's transport has a completion for it.
+    pub(super) fn seen(&mut self, worker: u32, completion: Completion) {
         self.workers[worker as usize]
             .inbox
             .completions
@@ -81,6 +119,12 @@ impl World<'_> {
 
     /// The near side's device gives up what it has posted on a lane of a rail that is cut.
     pub(super) fn errors(&mut self, lane: LaneIndex, epoch: u32) {
+        self.fail_lane(lane, epoch, None);
+    }
+
+    /// All that is posted on a lane's epoch fails: this work for this cause, or the oldest, and the others
+    /// with it.
+    fn fail_lane(&mut self, lane: LaneIndex, epoch: u32, first: Option<(u32, Cause)>) {
         let row = &mut self.lanes[lane as usize];
         if row.let_go >= epoch {
             return;
@@ -90,13 +134,11 @@ impl World<'_> {
             return;
         }
         row.let_go = epoch;
-        flights.sort_unstable_by_key(|flight| flight.number);
+        let number = first.and_then(|(index, _)| Some(self.fabric.flight(index)?.number));
+        let cause = first.map_or(Cause::RetryExceeded, |(_, cause)| cause);
+        flights.sort_unstable_by_key(|flight| (Some(flight.number) != number, flight.number));
         for (index, flight) in flights.iter().enumerate() {
-            let cause = if index == 0 {
-                Cause::RetryExceeded
-            } else {
-                Cause::Flushed
-            };
+            let cause = if index == 0 { cause } else { Cause::Flushed };
             self.completion(flight, Outcome::Error(cause));
         }
     }
@@ -112,7 +154,7 @@ impl World<'_> {
             let (before, cut) = (self.cuts[rail], interval.cuts[rail]);
             self.cuts[rail] = cut;
             if cut == Cut::Error && before != cut {
-                self.fail_lanes(rail);
+                self.fail_lanes_of(rail);
             }
             if cut == Cut::No && before != cut {
                 let travels_ns = self.setup.delay_ns(rail);
@@ -124,7 +166,7 @@ impl World<'_> {
     }
 
     /// All lanes of a rail will see errors.
-    fn fail_lanes(&mut self, rail: usize) {
+    fn fail_lanes_of(&mut self, rail: usize) {
         let at = self.now + self.setup.timing.error_us * 1_000;
         for lane in 0..self.lanes.len() {
             if self.lanes[lane].rail as usize == rail {

@@ -2,17 +2,15 @@
 
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
-use polyrail_core::orchestrator::{Config, Orchestrator, Tables};
+use polyrail_core::orchestrator::{Config, Orchestrator, Proof, Tables};
 use polyrail_core::rail::{Device, Rail, Shared, Waiting};
 use polyrail_core::table::Row;
-use polyrail_core::units::{Epoch, LaneId, PeerId};
+use polyrail_core::units::{Epoch, LaneId, PeerId, RequestId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch};
 use polyrail_record::Capacities;
 
-/// Slices in flight, waiting to be sent again, or not yet proved to have ended, in one worker.
-const ATTEMPTS_MAX: usize = 8_192;
-/// Rows beyond what the submitters need: requests whose attempts outlive their report.
-const SPARE_ROWS: usize = 64;
+/// Batches beyond what the submitters need.
+const SPARE_BATCHES: usize = 64;
 
 /// The memory of what an engine's workers share.
 pub(crate) struct SharedMemory {
@@ -70,15 +68,16 @@ impl WorkerMemory {
         peers: usize,
         lanes: usize,
         requests: usize,
+        attempts: usize,
         batches: usize,
     ) -> Self {
         Self {
             plans: rows(plans, || PlanRow::EMPTY),
             peers: rows(peers, || Peer::EMPTY),
             lanes: rows(lanes, || Lane::EMPTY),
-            requests: rows(requests + SPARE_ROWS, || Row::EMPTY),
-            attempts: rows(ATTEMPTS_MAX, || Row::EMPTY),
-            batches: rows(batches + SPARE_ROWS, || Row::EMPTY),
+            requests: rows(requests, || Row::EMPTY),
+            attempts: rows(attempts, || Row::EMPTY),
+            batches: rows(batches + SPARE_BATCHES, || Row::EMPTY),
         }
     }
 
@@ -103,6 +102,12 @@ pub(crate) struct Inbox {
     pub(crate) frames: Vec<(PeerId, Frame)>,
     /// Submitters with a batch to submit.
     pub(crate) submitters: Vec<u32>,
+    /// Requests to cancel.
+    pub(crate) cancels: Vec<RequestId>,
+    /// What became of peers.
+    pub(crate) proofs: Vec<(PeerId, Proof)>,
+    /// Peers that new plans are to be made for.
+    pub(crate) replans: Vec<u16>,
     /// Another worker made room.
     pub(crate) woken: bool,
     /// Its timer went off.
@@ -115,6 +120,9 @@ impl Inbox {
             && self.lanes.is_empty()
             && self.frames.is_empty()
             && self.submitters.is_empty()
+            && self.cancels.is_empty()
+            && self.proofs.is_empty()
+            && self.replans.is_empty()
             && !self.woken
             && !self.timer
     }
@@ -128,6 +136,10 @@ pub(crate) struct Worker<'a> {
     pub(crate) postings: PostBatch,
     /// It is in the middle of handing out what core wants posted.
     pub(crate) draining: bool,
+    /// Its plans' generations.
+    pub(crate) generations: Vec<u32>,
+    /// Until when it stands still.
+    pub(crate) stalled_until: u64,
     /// Until when it is busy with what it did last.
     pub(crate) busy_until: u64,
     /// Where in the interval between two looks it looks.
@@ -143,6 +155,7 @@ impl<'a> Worker<'a> {
     pub(crate) fn new(
         config: Config,
         engine: usize,
+        plans: usize,
         shared: &'a Shared<'a>,
         memory: &'a mut WorkerMemory,
     ) -> Self {
@@ -152,6 +165,8 @@ impl<'a> Worker<'a> {
             inbox: Inbox::default(),
             postings: PostBatch::default(),
             draining: false,
+            generations: vec![1; plans],
+            stalled_until: 0,
             busy_until: 0,
             looks_at: 0,
             step_at: None,

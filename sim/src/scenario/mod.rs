@@ -9,14 +9,17 @@
 //!   and by how much what they are told of rates and delays is wrong (`believed_…_factor`);
 //! - `[jitter]`: what chance does to services and delays;
 //! - `[timing]`: how long opening a lane, a control message, a fence and noticing an error take;
+//! - `[trouble]`: what goes wrong by chance, until when; `[limits]`: those of core;
 //! - `[expect]`: bounds that the library's own test checks for policy `spray`.
 
 mod library;
 mod parse;
+mod trouble;
 
 pub use library::{NAMES, find, text};
 pub use parse::ScenarioError;
 pub(crate) use parse::size;
+pub use trouble::{Limits, Trouble};
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -44,6 +47,12 @@ pub struct Scenario {
     /// How long things take that are not transfers.
     #[serde(default)]
     pub timing: Timing,
+    /// What goes wrong by chance.
+    #[serde(default)]
+    pub trouble: Trouble,
+    /// Core's limits.
+    #[serde(default)]
+    pub limits: Limits,
     /// Machines.
     pub host: Vec<Host>,
     /// Their network interfaces.
@@ -185,6 +194,9 @@ pub struct Device {
     /// Works that each of its lanes can hold.
     #[serde(default = "deep")]
     pub queue_depth: Spanned<u16>,
+    /// The largest work that its lanes take, in bytes.
+    #[serde(default = "unlimited")]
+    pub work_bytes_max: u32,
     /// So many of them, numbered from 0.
     #[serde(default)]
     pub count: Option<Spanned<u16>>,
@@ -192,6 +204,10 @@ pub struct Device {
 
 fn deep() -> Spanned<u16> {
     Spanned::new(0..0, 256)
+}
+
+fn unlimited() -> u32 {
+    u32::MAX
 }
 
 /// Which device reaches which; with `*` on both sides the i-th the i-th.
@@ -205,6 +221,9 @@ pub struct Rail {
     /// With `*`: every one with every one.
     #[serde(default)]
     pub all: bool,
+    /// Rails of one rank are one transport; a request uses the best one, 0, that has a usable rail.
+    #[serde(default)]
+    pub rank: u8,
 }
 
 /// A limit that devices share, in each direction.
@@ -232,6 +251,15 @@ pub enum FaultKind {
     Error,
     /// Someone else's traffic: for 2 to 6 ms at a time a share drawn anew leaves between `factor` and 0.6.
     Bursts,
+    /// A host's workers stand still.
+    Stall,
+    /// Nothing that a host says or is told on the control plane arrives; its rails go on.
+    Mute,
+    /// A host's process is gone as a peer, its rails with it; another one comes in its place, which is known
+    /// with proof some time after.
+    Restart,
+    /// The same process ends its sessions and begins new ones.
+    Reset,
 }
 
 /// Something that happens to the fabric.
@@ -242,8 +270,8 @@ pub struct Fault {
     pub at_ms: f64,
     /// What.
     pub kind: Spanned<FaultKind>,
-    /// `host/device` (all its rails), `host/device>host/device` (one rail; not slowed), or a bottleneck
-    /// (slowed only).
+    /// `host/device` (all its rails), `host/device>host/device` (one rail; not slowed), a bottleneck
+    /// (slowed only), or a host (from `stall` on).
     pub target: Spanned<String>,
     /// For how long; without it, to the end.
     #[serde(default)]
@@ -299,6 +327,15 @@ pub struct Workload {
     /// NUMA node of the memory; without it all devices are near.
     #[serde(default)]
     pub numa: Option<u16>,
+    /// The longest time between the end of a batch and the next one.
+    #[serde(default)]
+    pub pause_us: u64,
+    /// Requests must end within this; 0: they may take for ever.
+    #[serde(default)]
+    pub deadline_us: u64,
+    /// One request in so many is cancelled after a time that is drawn; 0: none.
+    #[serde(default)]
+    pub cancel_one_in: u32,
     /// Processes, each with an engine of its own over the same devices.
     #[serde(default = "one_process")]
     pub processes: Spanned<u16>,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::{Builder, Checked, Cut, DURATION_MS_MAX, MS, PPM, Rail, WINDOWS_MAX};
+use super::{Builder, Checked, Cut, DURATION_MS_MAX, Incident, MS, PPM, Rail, WINDOWS_MAX};
 use crate::model::chance::Chance;
 use crate::scenario::{Fault, FaultKind};
 
@@ -64,6 +64,57 @@ impl Builder<'_> {
         Ok(windows)
     }
 
+    /// What happens to hosts, in order of time.
+    pub(super) fn incidents(&self) -> Checked<Vec<(u64, usize, Incident)>> {
+        let mut incidents = Vec::new();
+        for fault in &self.scenario.fault {
+            let pair: fn(u64) -> [Option<Incident>; 2] = match *fault.kind.get_ref() {
+                FaultKind::Stall => |until| [Some(Incident::Stalls { until }), None],
+                FaultKind::Mute => |_| [true, false].map(|mute| Some(Incident::Muted(mute))),
+                FaultKind::Restart => |_| {
+                    [
+                        Some(Incident::Down),
+                        Some(Incident::Back { restarted: true }),
+                    ]
+                },
+                FaultKind::Reset => |_| {
+                    [
+                        Some(Incident::Down),
+                        Some(Incident::Back { restarted: false }),
+                    ]
+                },
+                FaultKind::Slow | FaultKind::Silent | FaultKind::Error | FaultKind::Bursts => {
+                    continue;
+                }
+            };
+            if fault.for_ms.is_none() || fault.factor.is_some() {
+                return self.error(
+                    &fault.kind,
+                    "this kind of fault needs for_ms, and no factor",
+                );
+            }
+            let host = self.host(&fault.target)?;
+            for span in self.spans(fault)? {
+                let times = [span.start, span.end];
+                let at = times.into_iter().zip(pair(span.end));
+                incidents.extend(at.filter_map(|(at, what)| Some((at, host, what?))));
+            }
+        }
+        incidents.sort_by_key(|(at, ..)| *at);
+        Ok(incidents)
+    }
+
+    /// By rail: whether chance does nothing to it.
+    pub(super) fn spared(&self) -> Checked<Vec<bool>> {
+        let mut spared = vec![false; self.rails.len()];
+        for target in &self.scenario.trouble.spared {
+            for rail in self.cut(target)? {
+                spared[rail] = true;
+            }
+        }
+        Ok(spared)
+    }
+
     /// When a fault is there.
     fn spans(&self, fault: &Fault) -> Checked<Vec<Range<u64>>> {
         let times = match &fault.times {
@@ -103,6 +154,14 @@ impl Builder<'_> {
         let cut = match kind {
             FaultKind::Silent => Cut::Silent,
             FaultKind::Error => Cut::Error,
+            FaultKind::Stall | FaultKind::Mute => return Ok(Vec::new()),
+            FaultKind::Restart | FaultKind::Reset => {
+                let host = self.host(&fault.target)?;
+                let leads_there = |index: &usize| self.devices[self.rails[*index].to].host == host;
+                let rails = (0..self.rails.len()).filter(leads_there);
+                let cut = Cut::Error;
+                return Ok(rails.map(|rail| Effect::Cut { rail, cut }).collect());
+            }
             FaultKind::Slow | FaultKind::Bursts => {
                 let Some(factor) = &fault.factor else {
                     return self.error(&fault.kind, "this kind of fault needs a factor");

@@ -17,6 +17,7 @@ const PEER_RAILS_MAX: usize = polyrail_core::plan::PLAN_RAILS_MAX;
 const PROCESSES_MAX: u16 = 64;
 const SUBMITTERS_MAX: u32 = 4096;
 const OUTSTANDING_MAX: u64 = 65_536;
+const TIME_US_MAX: u64 = 60_000_000;
 
 impl Builder<'_> {
     pub(super) fn workloads(&self, setup: &mut Setup) -> Checked<()> {
@@ -93,6 +94,9 @@ impl Builder<'_> {
                         count: workload.count.as_ref().map(|count| *count.get_ref()),
                         starts_at,
                         stops_at,
+                        pause_ns: workload.pause_us.min(TIME_US_MAX) * 1_000,
+                        deadline_ns: workload.deadline_us.min(TIME_US_MAX) * 1_000,
+                        cancel_one_in: workload.cancel_one_in,
                     });
                 }
             }

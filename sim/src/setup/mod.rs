@@ -25,6 +25,8 @@ const WORKERS_ALL_MAX: usize = 512;
 /// Rails, and spans of faults, of one scenario.
 const RAILS_MAX: usize = 4_096;
 const WINDOWS_MAX: usize = 10_000;
+/// Rows of a table that a scenario asks for.
+const ROWS_MAX: u32 = 65_536;
 
 const MS: f64 = 1_000_000.0;
 /// One in parts per million.
@@ -40,6 +42,7 @@ pub(crate) struct Device {
     pub(crate) bytes_per_sec: u64,
     pub(crate) delay_ns: u64,
     pub(crate) queue_depth: u16,
+    pub(crate) work_bytes_max: u32,
 }
 
 /// A rail: two devices.
@@ -47,6 +50,8 @@ pub(crate) struct Device {
 pub(crate) struct Rail {
     pub(crate) from: usize,
     pub(crate) to: usize,
+    /// Of its transport, 0 the best.
+    pub(crate) rank: u8,
 }
 
 /// One process on one host.
@@ -80,6 +85,10 @@ pub(crate) struct Submitter {
     pub(crate) starts_at: u64,
     /// No batch starts from then on.
     pub(crate) stops_at: u64,
+    pub(crate) pause_ns: u64,
+    /// 0: none.
+    pub(crate) deadline_ns: u64,
+    pub(crate) cancel_one_in: u32,
 }
 
 /// A pair of hosts that a workload joins, in one direction: what the fluid limit calls a commodity.
@@ -99,6 +108,19 @@ pub(crate) struct PlanOf {
     pub(crate) peer: u16,
     /// The engine's rail numbers, and tiers.
     pub(crate) rails: Vec<(u16, u8)>,
+}
+
+/// Something that happens to a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Incident {
+    /// Its workers stand still until then.
+    Stalls { until: u64 },
+    /// Its control plane is cut off, or is not any more.
+    Muted(bool),
+    /// As a peer it goes down: nothing that was sent to it lands any more.
+    Down,
+    /// And is back, in a new process or not.
+    Back { restarted: bool },
 }
 
 /// How a rail is cut.
@@ -128,6 +150,14 @@ pub struct Setup {
     pub(crate) engine: crate::scenario::Engine,
     pub(crate) jitter: Jitter,
     pub(crate) timing: crate::scenario::Timing,
+    pub(crate) trouble: crate::scenario::Trouble,
+    pub(crate) limits: crate::scenario::Limits,
+    /// By rail: nothing goes wrong by chance there.
+    pub(crate) spared: Vec<bool>,
+    /// What happens to which host, and when.
+    pub(crate) incidents: Vec<(u64, usize, Incident)>,
+    /// How many hosts.
+    pub(crate) hosts: usize,
     pub(crate) devices: Vec<Device>,
     pub(crate) rails: Vec<Rail>,
     /// By server: whether chance has a part in it.
@@ -205,6 +235,25 @@ impl Setup {
             .unwrap_or(0)
     }
 
+    /// When everything that goes wrong is over.
+    pub(crate) fn calm_at(&self) -> u64 {
+        let changes = self.intervals.last().map(|row| row.starts_at);
+        let ends = self
+            .incidents
+            .iter()
+            .map(|(at, _, incident)| match incident {
+                Incident::Stalls { until } => *until,
+                _ => *at,
+            });
+        let chance = (self.trouble.until_ms * MS) as u64;
+        changes
+            .into_iter()
+            .chain(ends)
+            .chain([chance])
+            .max()
+            .unwrap_or(0)
+    }
+
     /// How many workers there are in all.
     pub(crate) fn workers(&self) -> usize {
         self.engines.len() * usize::from(*self.engine.workers.get_ref())
@@ -212,19 +261,19 @@ impl Setup {
 
     /// `host/device>host/device`.
     pub(crate) fn rail_name(&self, rail: usize) -> String {
-        let Rail { from, to } = self.rails[rail];
+        let Rail { from, to, .. } = self.rails[rail];
         format!("{}>{}", self.devices[from].name, self.devices[to].name)
     }
 
     /// Base delay of a rail.
     pub(crate) fn delay_ns(&self, rail: usize) -> u64 {
-        let Rail { from, to } = self.rails[rail];
+        let Rail { from, to, .. } = self.rails[rail];
         self.devices[from].delay_ns + self.devices[to].delay_ns
     }
 
     /// Nominal rate of a rail.
     pub(crate) fn nominal(&self, rail: usize) -> u64 {
-        let Rail { from, to } = self.rails[rail];
+        let Rail { from, to, .. } = self.rails[rail];
         self.devices[from]
             .bytes_per_sec
             .min(self.devices[to].bytes_per_sec)
@@ -261,6 +310,11 @@ impl<'a> Builder<'a> {
                 delay_percent: scenario.jitter.delay_percent,
             },
             timing: scenario.timing.clone(),
+            trouble: scenario.trouble.clone(),
+            limits: scenario.limits.clone(),
+            spared: self.spared()?,
+            incidents: self.incidents()?,
+            hosts: self.hosts.len(),
             devices: self.devices.clone(),
             rails: self.rails.clone(),
             jitters: Vec::new(),
@@ -283,7 +337,16 @@ impl<'a> Builder<'a> {
     /// Numbers without a place of their own in the checks of tables.
     fn limits(&self) -> Checked<()> {
         let (engine, timing) = (&self.scenario.engine, &self.scenario.timing);
+        let limits = &self.scenario.limits;
         let times_ns = [
+            limits.progress_floor_us.saturating_mul(1_000),
+            limits.open_timeout_us.saturating_mul(1_000),
+            limits.peer_silence_us.saturating_mul(1_000),
+            limits.fence_timeout_us.saturating_mul(1_000),
+            limits.cancel_grace_us.saturating_mul(1_000),
+            limits.message_interval_us.saturating_mul(1_000),
+            limits.reset_cooldown_us.saturating_mul(1_000),
+            self.scenario.trouble.late_us.saturating_mul(1_000),
             engine.post_ns,
             engine.completion_ns,
             engine.poll_us.saturating_mul(1_000),
@@ -295,7 +358,14 @@ impl<'a> Builder<'a> {
         ];
         let factors = [engine.believed_rate_factor, engine.believed_delay_factor];
         let text = if times_ns.iter().any(|time| *time > TIME_NS_MAX) {
-            "no time in [engine] and [timing] is above a minute"
+            "no time in [engine], [timing], [limits] and [trouble] is above a minute"
+        } else if !(0.0..=DURATION_MS_MAX as f64).contains(&self.scenario.trouble.until_ms) {
+            "until_ms is 0 to 3600000"
+        } else if limits.slice_bytes == 0
+            || !(1..=ROWS_MAX).contains(&limits.attempts)
+            || limits.spare_rows > ROWS_MAX
+        {
+            "slice_bytes and attempts are at least 1; there are at most 65536 rows of a kind"
         } else if !factors
             .iter()
             .all(|factor| (0.000_1..=10_000.0).contains(factor))

@@ -78,6 +78,7 @@ impl Builder<'_> {
                     bytes_per_sec,
                     delay_ns: (delay_us * 1_000.0) as u64,
                     queue_depth: *device.queue_depth.get_ref(),
+                    work_bytes_max: device.work_bytes_max.max(1),
                 });
             }
         }
@@ -135,10 +136,17 @@ impl Builder<'_> {
                     if self.devices[from].host == self.devices[to].host {
                         return self.error(&rail.to, "a rail joins two hosts");
                     }
+                    if usize::from(rail.rank) >= polyrail_core::plan::PLAN_TRANSPORTS_MAX {
+                        return self.error(&rail.to, "rank is 0 to 3");
+                    }
                     if self.rails.len() == RAILS_MAX {
                         return self.error(&rail.from, format!("more than {RAILS_MAX} rails"));
                     }
-                    self.rails.push(Rail { from, to });
+                    self.rails.push(Rail {
+                        from,
+                        to,
+                        rank: rail.rank,
+                    });
                 }
             }
         }

@@ -111,7 +111,7 @@ impl Builder<'_> {
 
     /// Resources that a route passes, in order: even numbers send, odd ones receive.
     fn way(&self, rail: usize, back: bool) -> Vec<usize> {
-        let Rail { from, to } = self.rails[rail];
+        let Rail { from, to, .. } = self.rails[rail];
         let (from, to) = if back { (to, from) } else { (from, to) };
         let first = self.devices.len();
         let shared = |device: usize, receives: usize| {

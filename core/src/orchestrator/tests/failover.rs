@@ -81,15 +81,18 @@ fn both_transports_fail_until_the_budget_is_used_up() {
 
 #[test]
 fn without_a_budget_a_fault_is_final_and_nothing_else_is_touched() {
-    let mut world = World::ranked(config(Policy::Spray, 0), &[1, 1]);
-    world.corrupts = |rail, work| {
-        assert_eq!(rail, RailId(0));
-        is_users(work).then_some(Cause::RetryExceeded)
-    };
-    world.submit(0, Op::Read, 100);
-    world.run_until_reported(1, Duration::from_millis(500));
-    assert_eq!(world.reports[&0].cause, Some(Cause::FailoverLimit));
-    assert_eq!(world.failovers, []);
+    // `Documented` once took the request that had failed out of the wrong line, and it was never reported.
+    for policy in POLICIES {
+        let mut world = World::ranked(config(policy, 0), &[1, 1]);
+        world.corrupts = |rail, work| {
+            assert_eq!(rail, RailId(0));
+            is_users(work).then_some(Cause::RetryExceeded)
+        };
+        world.submit(0, Op::Read, 100);
+        world.run_until_reported(1, Duration::from_millis(500));
+        assert_eq!(world.reports[&0].cause, Some(Cause::FailoverLimit));
+        assert_eq!(world.failovers, [], "{policy:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 extern crate std;
 use super::*;
 use crate::time::{Duration, Instant};
+use core::sync::atomic::Ordering::Relaxed;
 use loom::thread;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -20,8 +21,12 @@ impl core::ops::Deref for Memory {
 }
 
 fn memory(slots: u32) -> Memory {
-    let words = (0..words_for(slots)).map(|_| AtomicU64::new(0));
-    Memory(Arc::new(words.collect()))
+    let words: Vec<_> = (0..words_for(slots)).map(|_| AtomicU64::new(0)).collect();
+    // Loom is to know them all before there are threads.
+    words.iter().for_each(|word| {
+        word.load(Relaxed);
+    });
+    Memory(Arc::new(words))
 }
 
 fn attach(memory: &Memory, pid: u32) -> Result<HintReader<Memory>, NoHint> {

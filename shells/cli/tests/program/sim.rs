@@ -66,6 +66,12 @@ fn a_comparison_has_a_row_for_each_scenario_and_policy() {
 }
 
 #[test]
+fn a_swarm_says_how_many_seeds_were_run() {
+    let told = run("sim swarm --seeds 20 --start 100").expect(0).stdout;
+    assert!(told.starts_with("20 seeds from 100"), "{told}");
+}
+
+#[test]
 fn a_wrong_file_is_a_usage_error_with_its_line() {
     let path = std::env::temp_dir().join(format!("polyrail-sim-{}.toml", std::process::id()));
     let file = path.to_str().expect("a path in UTF-8");

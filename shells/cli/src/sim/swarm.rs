@@ -1,0 +1,106 @@
+//! `polyrail sim swarm`: random scenarios on all cores, until one goes wrong.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use polyrail_sim::swarm::{self, Case, Found};
+
+use super::{Progress, print};
+use crate::exit::Failure;
+
+/// Making a scenario smaller may take so long.
+const SHRINK_MAX: Duration = Duration::from_secs(60);
+
+/// Arguments of `sim swarm`.
+#[derive(Args)]
+pub(super) struct SwarmArgs {
+    /// How many.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first one.
+    #[arg(long, default_value_t = 0)]
+    start: u64,
+    /// Goes on after a failing seed, and names all of them, one a line, without making them smaller.
+    #[arg(long)]
+    all: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &SwarmArgs) -> Result<(), Failure> {
+    // A panic is a finding, which is told with its seed.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let began = Instant::now();
+    let progress = Mutex::new(Progress::new("seeds"));
+    let found = swarm::search(args.start, args.seeds, args.all, |done| {
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.show(done, args.seeds);
+    });
+    let progress = progress.into_inner();
+    progress.unwrap_or_else(PoisonError::into_inner).clear();
+    let seconds = began.elapsed().as_secs_f64();
+    let verdict = conclude(args, &found, seconds);
+    std::panic::set_hook(hook);
+    verdict
+}
+
+fn conclude(args: &SwarmArgs, found: &Found, seconds: f64) -> Result<(), Failure> {
+    let Found {
+        done,
+        tally,
+        failures,
+    } = found;
+    print(&format!(
+        "{done} seeds from {} in {seconds:.1} s ({:.0} a second): {} requests, {} of them not completed, \
+         {} slices, {} changes of rails",
+        args.start,
+        *done as f64 / seconds.max(1e-9),
+        tally.requests,
+        tally.failed_requests,
+        tally.slices,
+        tally.rail_changes,
+    ))?;
+    let Some((seed, violation)) = failures.first() else {
+        return Ok(());
+    };
+    if args.all {
+        for (seed, violation) in failures {
+            print(&format!("seed {seed}: {violation}"))?;
+        }
+    } else {
+        tell(*seed, violation)?;
+    }
+    Err(Failure::Verdict(format!(
+        "{} of {done} seeds failed, the first of them {seed}",
+        failures.len()
+    )))
+}
+
+/// A failing seed, as small as it gets, and how to see it again.
+fn tell(seed: u64, violation: &str) -> Result<(), Failure> {
+    print(&format!("seed {seed}: {violation}"))?;
+    print(&format!(
+        "  again: polyrail sim swarm --start {seed} --seeds 1"
+    ))?;
+    let (case, violation) = swarm::shrink(&Case::draw(seed), violation, SHRINK_MAX);
+    let Ok(text) = swarm::file(&case) else {
+        return Ok(());
+    };
+    let path = save(seed, &text)?;
+    print(&format!("made smaller: {violation}"))?;
+    print(&format!(
+        "  again: polyrail sim run {} --policy {} --audit",
+        path.display(),
+        case.policy.name()
+    ))?;
+    print(&text)
+}
+
+fn save(seed: u64, text: &str) -> Result<PathBuf, Failure> {
+    let path = std::env::temp_dir().join(format!("polyrail-swarm-{seed}.toml"));
+    std::fs::write(&path, text)
+        .map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}

@@ -1,0 +1,129 @@
+//! What must hold at any time besides what [`super::ledger`] sees: credits, causes of pauses, budgets, and that
+//! nobody waits long who has a way open.
+
+use polyrail_core::rail::health::RailState;
+use polyrail_core::units::RailId;
+use polyrail_core::work::{Cause, Completion, Work};
+
+use super::agenda::LaneIndex;
+use super::{NearLane, World};
+
+/// With a way open, a batch takes at most so many times as long as all bytes over the slowest part would.
+const SLOWER_MAX: u64 = 4;
+/// And this.
+const PATIENCE_NS: u64 = 700_000_000;
+
+impl NearLane {
+    /// Forgets the works that a completion answers.
+    fn completed(&mut self, completion: &Completion) {
+        let Some(place) = self
+            .open_works
+            .iter()
+            .position(|(cookie, _)| *cookie == completion.cookie)
+        else {
+            return;
+        };
+        self.open_works.remove(place);
+        let mut before = place;
+        self.open_works.retain(|(_, signal)| {
+            let is_before = before > 0;
+            before = before.saturating_sub(1);
+            *signal || !is_before
+        });
+    }
+}
+
+impl World<'_> {
+    /// Works are handed out for a lane: there must be room for them.
+    pub(super) fn count_works(&mut self, lane: LaneIndex, works: &[Work]) {
+        let row = &mut self.lanes[lane as usize];
+        let device = &self.setup.devices[self.setup.rails[row.rail as usize].from];
+        let works = works.iter().map(|work| (work.cookie, work.signal));
+        row.open_works.extend(works);
+        let (open, most) = (row.open_works.len(), usize::from(device.queue_depth));
+        if open > most {
+            let text = format!("{open} works posted on lane {lane}, which takes {most}");
+            self.ledger.violation(self.now, text);
+        }
+    }
+
+    /// Works that were handed out were not taken.
+    pub(super) fn uncount_works(&mut self, lane: LaneIndex, count: usize) {
+        let row = &mut self.lanes[lane as usize];
+        let left = row.open_works.len() - count;
+        row.open_works.truncate(left);
+    }
+
+    /// A worker is told of completions.
+    pub(super) fn count_completions(&mut self, worker: u32) {
+        let first = self.first_lane[worker as usize] as usize;
+        for completion in &self.workers[worker as usize].inbox.completions {
+            let row = &mut self.lanes[first + completion.lane.rail().index()];
+            if completion.epoch.0 == row.epoch {
+                row.completed(completion);
+            }
+        }
+    }
+
+    /// A rail has been paused for this cause, if a worker noticed it: the causes that speak against one are
+    /// few.
+    pub(super) fn check_pause(&mut self, rail: RailId, state: RailState, cause: Option<Cause>) {
+        let speaks = |cause: Cause| {
+            matches!(
+                cause,
+                Cause::Reset
+                    | Cause::Silent
+                    | Cause::RetryExceeded
+                    | Cause::RnrRetryExceeded
+                    | Cause::Fatal
+                    | Cause::DeviceDown
+                    | Cause::Refused
+            )
+        };
+        if let Some(cause) = cause.filter(|cause| !speaks(*cause)) {
+            let text = format!("rail {} is {} for: {cause}", rail.0, state.name());
+            self.ledger.violation(self.now, text);
+        }
+    }
+
+    /// A request switched transports: what it causes itself is limited.
+    pub(super) fn check_failover(&mut self, attempt: u8) {
+        if attempt > self.setup.limits.failover_attempts {
+            let text = format!("a request switched transports for the {attempt}th time");
+            self.ledger.violation(self.now, text);
+        }
+    }
+
+    /// A batch has taken so long. With a way open, that is limited.
+    pub(super) fn check_patience(&mut self, submitter: u32, took_ns: u64) {
+        let Some(most) = self.patience_ns[submitter as usize].filter(|most| took_ns > *most) else {
+            return;
+        };
+        let text = format!("a batch took {took_ns} ns with a way open, more than {most}");
+        self.ledger.violation(self.now, text);
+    }
+}
+
+impl crate::setup::Setup {
+    /// How long a batch of each submitter may take: of those that have a way open all the time, over a fabric
+    /// whose rates do not change.
+    pub(super) fn patience_ns(&self) -> Vec<Option<u64>> {
+        let rates = |row: &crate::setup::Interval| row.bytes_per_sec.clone();
+        let steady = self
+            .intervals
+            .windows(2)
+            .all(|pair| rates(&pair[0]) == rates(&pair[1]));
+        let slowest = self.intervals.iter().flat_map(rates).min().unwrap_or(1);
+        let bytes: u64 = self
+            .submitters
+            .iter()
+            .map(|row| row.block * u64::from(row.batch) * row.count.unwrap_or(u64::MAX >> 40))
+            .sum();
+        let work_ns = u128::from(bytes) * 1_000_000_000 / u128::from(slowest.max(1));
+        let work_ns = u64::try_from(work_ns).unwrap_or(u64::MAX);
+        let most = self.waits_ns() + PATIENCE_NS + work_ns.saturating_mul(SLOWER_MAX);
+        (0..self.submitters.len())
+            .map(|index| (steady && self.is_always_served(index as u32)).then_some(most))
+            .collect()
+    }
+}

@@ -1,0 +1,139 @@
+//! What happens to whole hosts: their workers stand still, nobody hears them, their process is another one.
+
+use polyrail_core::orchestrator::Proof;
+use polyrail_core::units::PeerId;
+use polyrail_core::work::{Cause, LaneFact};
+
+use super::World;
+use super::agenda::What;
+use crate::setup::Incident;
+
+/// The end of a peer's process is proved within this.
+const PROOF_NS_MAX: u64 = 50_000_000;
+
+/// What an engine and a peer have with each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Session {
+    /// Both know of it, and it has not ended.
+    pub(super) open: bool,
+    /// How often one has ended.
+    number: u32,
+    /// Since the last one that both knew of, the peer's process has become another one.
+    restarted: bool,
+}
+
+impl Session {
+    /// The first one.
+    pub(super) const FIRST: Self = Self {
+        open: true,
+        number: 0,
+        restarted: false,
+    };
+}
+
+impl World<'_> {
+    pub(super) fn incident(&mut self, index: usize) {
+        let (_, host, incident) = self.setup.incidents[index];
+        match incident {
+            Incident::Stalls { until } => self.host_stalls(host, until),
+            Incident::Muted(muted) => self.muted[host] = muted,
+            Incident::Down => self.peer_down(host),
+            Incident::Back { restarted } => self.peer_back(host, restarted),
+        }
+    }
+
+    fn host_stalls(&mut self, host: usize, until: u64) {
+        for index in 0..self.workers.len() {
+            let worker = &mut self.workers[index];
+            if self.setup.engines[worker.engine].host == host {
+                worker.stalled_until = worker.stalled_until.max(until);
+            }
+        }
+    }
+
+    /// Engines that have a host as a peer, and which of theirs it is.
+    fn engines_with(&self, host: usize) -> Vec<(u32, u16)> {
+        let engines = self.setup.engines.iter().enumerate();
+        let known = |(index, engine): (usize, &crate::setup::Engine)| {
+            let peer = engine.peers.iter().position(|peer| *peer == host)?;
+            Some((index as u32, peer as u16))
+        };
+        engines.filter_map(known).collect()
+    }
+
+    /// Nothing of what was sent to it lands any more. Some lanes break at once, of others nothing is seen.
+    fn peer_down(&mut self, host: usize) {
+        for (engine, peer) in self.engines_with(host) {
+            let session = &mut self.sessions[engine as usize][usize::from(peer)];
+            session.open = false;
+            session.number += 1;
+        }
+        for lane in 0..self.lanes.len() {
+            let row = &self.lanes[lane];
+            let rail = &self.setup.rails[row.rail as usize];
+            let epoch = row.epoch;
+            if self.setup.devices[rail.to].host != host || epoch == 0 {
+                continue;
+            }
+            self.far.end(lane as u32, epoch);
+            if self.luck.below(2) == 0 {
+                let fact = LaneFact::Broken(Cause::Reset);
+                let at = self.now + self.setup.timing.error_us * 1_000;
+                let lane = lane as u32;
+                self.agenda.enter(at, What::Fact { lane, epoch, fact });
+            }
+        }
+    }
+
+    fn peer_back(&mut self, host: usize, restarted: bool) {
+        for (engine, peer) in self.engines_with(host) {
+            let session = &mut self.sessions[engine as usize][usize::from(peer)];
+            session.restarted |= restarted;
+            let at = self.now + self.luck.below(PROOF_NS_MAX);
+            let what = What::Proved {
+                engine,
+                peer,
+                number: session.number,
+            };
+            self.agenda.enter(at, what);
+        }
+    }
+
+    /// An engine learns what has become of a peer, unless that is old news.
+    pub(super) fn proved(&mut self, engine: u32, peer: u16, number: u32) {
+        let session = &mut self.sessions[engine as usize][usize::from(peer)];
+        if session.number != number {
+            return;
+        }
+        session.open = true;
+        let restarted = std::mem::take(&mut session.restarted);
+        let proof = match restarted {
+            true => Proof::ProcessGone,
+            false => Proof::SessionEnded,
+        };
+        for worker in self.workers_of(engine) {
+            self.workers[worker]
+                .inbox
+                .proofs
+                .push((PeerId(peer), proof));
+            self.wake(worker as u32, self.now);
+        }
+        if restarted {
+            let at = self.now + self.luck.below(PROOF_NS_MAX);
+            self.agenda.enter(at, What::Replans { engine, peer });
+        }
+    }
+
+    /// And makes new plans for the process that came after.
+    pub(super) fn replans(&mut self, engine: u32, peer: u16) {
+        for worker in self.workers_of(engine) {
+            self.workers[worker].inbox.replans.push(peer);
+            self.wake(worker as u32, self.now);
+        }
+    }
+
+    fn workers_of(&self, engine: u32) -> std::ops::Range<usize> {
+        let first = self.setup.engines[engine as usize].first_worker;
+        first..first + usize::from(*self.setup.engine.workers.get_ref())
+    }
+}

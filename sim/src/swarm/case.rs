@@ -1,0 +1,249 @@
+//! A random scenario: drawn from a seed, made smaller part by part, written as a scenario file.
+
+use std::fmt::Write;
+
+use polyrail_core::rail::select::Policy;
+
+/// A named number of one of a scenario's tables. What is not there is as usual.
+pub(super) type Knob = (&'static str, f64);
+
+/// A network interface of a host.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) host: usize,
+    pub(super) numa: u64,
+    pub(super) gbits: f64,
+    pub(super) delay_us: f64,
+    pub(super) queue_depth: u64,
+    pub(super) work_bytes_max: u64,
+}
+
+/// Two devices, and the rank of their transport.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Rail {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) rank: u8,
+}
+
+/// Closed loops between two hosts.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    pub(super) reads: bool,
+    pub(super) block: u64,
+    pub(super) batch: u64,
+    pub(super) threads: u64,
+    pub(super) count: u64,
+    pub(super) processes: u64,
+    pub(super) numa: Option<u64>,
+    pub(super) pause_us: u64,
+    pub(super) deadline_us: u64,
+    pub(super) cancel_one_in: u64,
+}
+
+/// What a fault happens to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    Host(usize),
+    Device(usize),
+    Rail(Rail),
+    Bottleneck(usize),
+}
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    pub(super) kind: &'static str,
+    pub(super) target: Target,
+    pub(super) at_us: u64,
+    pub(super) for_us: u64,
+    pub(super) every_us: u64,
+    pub(super) times: u64,
+    pub(super) factor: Option<f64>,
+}
+
+/// A random scenario.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What it was drawn from, and what its own chance starts from.
+    pub seed: u64,
+    /// How rails are chosen.
+    pub policy: Policy,
+    pub(super) hosts: usize,
+    pub(super) devices: Vec<Device>,
+    pub(super) rails: Vec<Rail>,
+    /// Rates, and devices behind each.
+    pub(super) bottlenecks: Vec<(f64, Vec<usize>)>,
+    pub(super) loads: Vec<Load>,
+    pub(super) faults: Vec<Fault>,
+    /// Rails on which nothing goes wrong.
+    pub(super) spared: Vec<Rail>,
+    pub(super) engine: Vec<Knob>,
+    pub(super) jitter: Vec<Knob>,
+    pub(super) timing: Vec<Knob>,
+    pub(super) limits: Vec<Knob>,
+    pub(super) trouble: Vec<Knob>,
+}
+
+/// Where the last requests go, which must all complete, unless something else is said.
+const LAST_BLOCK: u64 = 10_000;
+
+impl Case {
+    /// As a scenario file. From `calm_ms` on, when everything has come right, each pair of hosts that moved
+    /// something does so once more.
+    pub(super) fn text(&self, calm_ms: Option<u64>) -> String {
+        let mut text = format!(
+            "name = \"swarm-{}\"\nseed = {}\nduration_ms = 1000\n",
+            self.seed, self.seed
+        );
+        let tables = [
+            ("engine", &self.engine),
+            ("jitter", &self.jitter),
+            ("timing", &self.timing),
+            ("limits", &self.limits),
+            ("trouble", &self.trouble),
+        ];
+        for (name, knobs) in tables {
+            if !knobs.is_empty() {
+                let _ = writeln!(text, "[{name}]");
+            }
+            for (key, value) in knobs {
+                let _ = writeln!(text, "{key} = {value}");
+            }
+            if name == "trouble" && !knobs.is_empty() && !self.spared.is_empty() {
+                let spared = self.spared.iter().map(|rail| self.rail_name(*rail));
+                let _ = writeln!(text, "spared = {:?}", spared.collect::<Vec<_>>());
+            }
+        }
+        let used = |device: &usize| {
+            let of_rail = |rail: &Rail| rail.from == *device || rail.to == *device;
+            self.rails.iter().any(of_rail)
+        };
+        for host in 0..self.hosts {
+            let _ = writeln!(text, "[[host]]\nname = \"h{host}\"\nnuma = 2");
+        }
+        for index in (0..self.devices.len()).filter(used) {
+            self.device_text(&mut text, index);
+        }
+        for rail in &self.rails {
+            let (from, to) = (self.device_name(rail.from), self.device_name(rail.to));
+            let _ = writeln!(
+                text,
+                "[[rail]]\nfrom = {from:?}\nto = {to:?}\nrank = {}",
+                rail.rank
+            );
+        }
+        for (index, (gbits, members)) in self.bottlenecks.iter().enumerate() {
+            let members = members.iter().filter(|row| used(row));
+            let members: Vec<_> = members.map(|row| self.device_name(*row)).collect();
+            let _ = writeln!(
+                text,
+                "[[bottleneck]]\nname = \"b{index}\"\nrate_gbits_per_sec = {gbits}\nmembers = {members:?}"
+            );
+        }
+        for fault in &self.faults {
+            self.fault_text(&mut text, fault);
+        }
+        for load in &self.loads {
+            load_text(&mut text, load, None);
+        }
+        let mut pairs: Vec<_> = self.loads.iter().map(|load| (load.from, load.to)).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        for (from, to) in pairs.into_iter().filter(|_| calm_ms.is_some()) {
+            let last = Load {
+                from,
+                to,
+                reads: self.seed.is_multiple_of(2),
+                block: LAST_BLOCK,
+                batch: 2,
+                threads: 2,
+                count: 1,
+                processes: 1,
+                numa: None,
+                pause_us: 0,
+                deadline_us: 0,
+                cancel_one_in: 0,
+            };
+            load_text(&mut text, &last, calm_ms);
+        }
+        text
+    }
+
+    fn device_name(&self, index: usize) -> String {
+        format!("h{}/n{index}", self.devices[index].host)
+    }
+
+    fn rail_name(&self, rail: Rail) -> String {
+        format!(
+            "{}>{}",
+            self.device_name(rail.from),
+            self.device_name(rail.to)
+        )
+    }
+
+    fn device_text(&self, text: &mut String, index: usize) {
+        let Device {
+            host,
+            numa,
+            gbits,
+            delay_us,
+            queue_depth,
+            work_bytes_max,
+        } = &self.devices[index];
+        let _ = writeln!(
+            text,
+            "[[device]]\nhost = \"h{host}\"\nname = \"n{index}\"\nnuma = {numa}\n\
+             rate_gbits_per_sec = {gbits}\ndelay_us = {delay_us}\nqueue_depth = {queue_depth}\n\
+             work_bytes_max = {work_bytes_max}"
+        );
+    }
+
+    fn fault_text(&self, text: &mut String, fault: &Fault) {
+        let target = match fault.target {
+            Target::Host(host) => format!("h{host}"),
+            Target::Device(device) => self.device_name(device),
+            Target::Rail(rail) => self.rail_name(rail),
+            Target::Bottleneck(index) => format!("b{index}"),
+        };
+        let ms = |us: u64| us as f64 / 1_000.0;
+        let _ = writeln!(
+            text,
+            "[[fault]]\nkind = {:?}\ntarget = {target:?}\nat_ms = {:?}\nfor_ms = {:?}",
+            fault.kind,
+            ms(fault.at_us),
+            ms(fault.for_us)
+        );
+        if fault.times > 1 {
+            let every = ms(fault.every_us);
+            let _ = writeln!(text, "every_ms = {every:?}\ntimes = {}", fault.times);
+        }
+        if let Some(factor) = fault.factor {
+            let _ = writeln!(text, "factor = {factor:?}");
+        }
+    }
+}
+
+fn load_text(text: &mut String, load: &Load, start_ms: Option<u64>) {
+    let op = if load.reads { "read" } else { "write" };
+    let _ = writeln!(
+        text,
+        "[[workload]]\nfrom = \"h{}\"\nto = \"h{}\"\nop = \"{op}\"\nblock = {}\nbatch = {}\nthreads = {}\n\
+         count = {}\nprocesses = {}",
+        load.from, load.to, load.block, load.batch, load.threads, load.count, load.processes
+    );
+    if let Some(numa) = load.numa {
+        let _ = writeln!(text, "numa = {numa}");
+    }
+    let rest = [
+        ("pause_us", load.pause_us),
+        ("deadline_us", load.deadline_us),
+        ("cancel_one_in", load.cancel_one_in),
+        ("start_ms", start_ms.unwrap_or(0)),
+    ];
+    for (key, value) in rest.into_iter().filter(|(_, value)| *value != 0) {
+        let _ = writeln!(text, "{key} = {value}");
+    }
+}

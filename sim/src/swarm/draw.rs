@@ -1,0 +1,368 @@
+//! How a random scenario is drawn. Small ones find what large ones find, and can be read.
+
+use super::case::{Case, Device, Fault, Knob, Load, Rail, Target};
+use crate::POLICIES;
+use crate::Policy;
+use crate::model::chance::Chance;
+
+/// The stream that scenarios are drawn from.
+const CASE_STREAM: u64 = 2;
+/// Works of each workload, about.
+const WORKS_MAX: u64 = 500;
+
+/// Dice for a scenario.
+struct Draw {
+    chance: Chance,
+    /// How long things go wrong, about, in microseconds.
+    span_us: u64,
+}
+
+impl Case {
+    /// The scenario of this seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut draw = Draw {
+            chance: Chance::new(seed, CASE_STREAM),
+            span_us: 0,
+        };
+        draw.span_us = draw.between(2_000, 2_000_000);
+        draw.case(seed)
+    }
+}
+
+impl Draw {
+    fn one_in(&mut self, count: u64) -> bool {
+        self.chance.below(count) == 0
+    }
+
+    /// A number between two, both in: small ones are as likely as large ones.
+    fn between(&mut self, least: u64, most: u64) -> u64 {
+        let doublings = (most / least.max(1)).max(1).ilog2();
+        let floor = least << self.chance.below(u64::from(doublings) + 1);
+        (floor + self.chance.below(floor + 1)).min(most)
+    }
+
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.chance.below(choices.len() as u64) as usize]
+    }
+
+    fn case(&mut self, seed: u64) -> Case {
+        let policy = match self.one_in(2) {
+            true => Policy::Spray,
+            false => self.one_of(POLICIES),
+        };
+        let slice_bytes = self.one_of(&[512, 4_096, 16_384, 65_536]);
+        let mut case = Case {
+            seed,
+            policy,
+            hosts: 2 + self.chance.below(2) as usize,
+            devices: Vec::new(),
+            rails: Vec::new(),
+            bottlenecks: Vec::new(),
+            loads: Vec::new(),
+            faults: Vec::new(),
+            spared: Vec::new(),
+            engine: self.engine(),
+            jitter: self.jitter(),
+            timing: Vec::new(),
+            limits: vec![("slice_bytes", slice_bytes as f64)],
+            trouble: Vec::new(),
+        };
+        self.limits(&mut case);
+        let pairs = self.fabric(&mut case);
+        if self.one_in(6) {
+            self.small_works(&mut case);
+        }
+        for pair in &pairs {
+            self.load(&mut case, *pair, slice_bytes);
+        }
+        if self.one_in(2) {
+            for pair in pairs {
+                self.spare(&mut case, pair);
+            }
+        }
+        for _ in 0..self.chance.below(5) {
+            self.fault(&mut case);
+        }
+        if !self.one_in(4) {
+            self.trouble(&mut case);
+        }
+        case
+    }
+
+    fn engine(&mut self) -> Vec<Knob> {
+        let mut knobs = vec![("workers", 1.0 + self.chance.below(3) as f64)];
+        if self.one_in(4) {
+            knobs.push(("poll_us", self.between(1, 200) as f64));
+        }
+        if self.one_in(4) {
+            let wrong = [0.1, 0.5, 2.0, 10.0];
+            knobs.push(("believed_rate_factor", self.one_of(&wrong)));
+            knobs.push(("believed_delay_factor", self.one_of(&wrong)));
+        }
+        knobs
+    }
+
+    fn jitter(&mut self) -> Vec<Knob> {
+        match self.one_in(3) {
+            true => vec![("delay_percent", self.between(10, 1_000) as f64)],
+            false => Vec::new(),
+        }
+    }
+
+    fn limits(&mut self, case: &mut Case) {
+        if self.one_in(2) {
+            // Everything a hundred times as fast, so that whatever takes time is seen to end.
+            case.timing.push(("heartbeat_ms", 10.0));
+            let quick = [
+                ("progress_floor_us", 500.0),
+                ("open_timeout_us", 20_000.0),
+                ("peer_silence_us", 30_000.0),
+                ("fence_timeout_us", 100_000.0),
+                ("cancel_grace_us", 2_000.0),
+                ("message_interval_us", 1_000.0),
+            ];
+            case.limits.extend(quick);
+        }
+        if self.one_in(3) {
+            let cooldown = self.between(1_000, 16_000);
+            case.limits.push(("reset_cooldown_us", cooldown as f64));
+        }
+        if self.one_in(3) {
+            // Not 0: core then spins while only another transport of a request has a usable rail.
+            let attempts = 1 + self.chance.below(3);
+            case.limits.push(("failover_attempts", attempts as f64));
+        }
+        let attempts = match self.one_in(4) {
+            true => self.between(4, 64),
+            false => 256,
+        };
+        case.limits.push(("attempts", attempts as f64));
+        let spare = match self.one_in(4) {
+            true => self.chance.below(3),
+            false => 64,
+        };
+        case.limits.push(("spare_rows", spare as f64));
+        if self.one_in(3) {
+            case.timing
+                .push(("fence_us", self.between(1, 50_000) as f64));
+            case.timing
+                .push(("control_us", self.between(1, 5_000) as f64));
+            case.timing
+                .push(("open_us", self.between(1, 10_000) as f64));
+            case.timing
+                .push(("error_us", self.between(1, 5_000) as f64));
+        }
+    }
+
+    /// Devices and rails: which pairs of hosts they join.
+    fn fabric(&mut self, case: &mut Case) -> Vec<(usize, usize)> {
+        for host in 0..case.hosts {
+            let alike = self.device(host);
+            let same = self.one_in(2);
+            for _ in 0..1 + self.chance.below(4) {
+                let device = match same {
+                    true => alike.clone(),
+                    false => self.device(host),
+                };
+                case.devices.push(device);
+            }
+        }
+        let mut pairs = vec![(0, 1)];
+        if case.hosts > 2 {
+            pairs.push(self.one_of(&[(0, 2), (2, 1), (1, 2)]));
+        }
+        if self.one_in(4) {
+            pairs.push((1, 0));
+        }
+        let ranked = self.one_in(4);
+        for pair in &pairs {
+            for _ in 0..1 + self.chance.below(5) {
+                let rank = if ranked {
+                    self.chance.below(2) as u8
+                } else {
+                    0
+                };
+                let rail = Rail {
+                    from: self.device_of(case, pair.0),
+                    to: self.device_of(case, pair.1),
+                    rank,
+                };
+                let known = |other: &Rail| (other.from, other.to) == (rail.from, rail.to);
+                if !case.rails.iter().any(known) {
+                    case.rails.push(rail);
+                }
+            }
+        }
+        if self.one_in(4) {
+            let host = self.chance.below(case.hosts as u64) as usize;
+            let members = (0..case.devices.len()).filter(|row| case.devices[*row].host == host);
+            let gbits = self.between(1, 100) as f64;
+            case.bottlenecks.push((gbits, members.collect()));
+        }
+        pairs
+    }
+
+    fn device(&mut self, host: usize) -> Device {
+        let shallow = self.one_in(4);
+        Device {
+            host,
+            numa: self.chance.below(2),
+            gbits: self.between(1, 400) as f64,
+            delay_us: self.between(1, 64) as f64 / 2.0,
+            // Not 1: core posts a slice behind a look at an idle rail's speed without room for it.
+            queue_depth: if shallow { self.between(2, 8) } else { 256 },
+            work_bytes_max: u64::from(u32::MAX),
+        }
+    }
+
+    /// The same limit everywhere: a slice that was cut for a lane and has to go over one with a smaller limit
+    /// waits for ever, for core does not cut it again.
+    fn small_works(&mut self, case: &mut Case) {
+        let most = self.between(256, 65_536);
+        for device in &mut case.devices {
+            device.work_bytes_max = most;
+        }
+    }
+
+    fn device_of(&mut self, case: &Case, host: usize) -> usize {
+        let own: Vec<_> = (0..case.devices.len())
+            .filter(|row| case.devices[*row].host == host)
+            .collect();
+        self.one_of(&own)
+    }
+
+    fn load(&mut self, case: &mut Case, (from, to): (usize, usize), slice_bytes: u64) {
+        for _ in 0..1 + self.chance.below(2) {
+            let limits = case.devices.iter().map(|row| row.work_bytes_max);
+            let work_bytes = limits.fold(slice_bytes, u64::min);
+            let works = self.between(1, 64);
+            let most = works * work_bytes;
+            let block = most - self.chance.below(work_bytes);
+            let batch = self.between(1, 8);
+            let threads = 1 + self.chance.below(4);
+            let count = (WORKS_MAX / (works * batch * threads)).clamp(1, 30);
+            let paced = self.one_in(2);
+            case.loads.push(Load {
+                from,
+                to,
+                reads: self.one_in(3),
+                block,
+                batch,
+                threads,
+                count,
+                processes: 1 + u64::from(self.one_in(5)),
+                numa: self.one_in(2).then(|| self.chance.below(2)),
+                pause_us: if paced { 2 * self.span_us / count } else { 0 },
+                deadline_us: match self.one_in(6) {
+                    true => self.between(20, self.span_us),
+                    false => 0,
+                },
+                cancel_one_in: match self.one_in(4) {
+                    true => self.between(1, 16),
+                    false => 0,
+                },
+            });
+        }
+    }
+
+    /// Keeps one rail of a pair out of all trouble.
+    fn spare(&mut self, case: &mut Case, pair: (usize, usize)) {
+        let host = |device: usize| case.devices[device].host;
+        let joins = |rail: &&Rail| (host(rail.from), host(rail.to)) == pair;
+        let rails: Vec<_> = case.rails.iter().filter(joins).copied().collect();
+        if !rails.is_empty() {
+            case.spared.push(self.one_of(&rails));
+        }
+    }
+
+    fn fault(&mut self, case: &mut Case) {
+        let kinds = [
+            "silent", "error", "silent", "error", "slow", "bursts", "stall", "mute", "restart",
+            "reset",
+        ];
+        let kind = self.one_of(&kinds);
+        let Some(target) = self.target(case, kind) else {
+            return;
+        };
+        let for_us = self.between(10, self.span_us);
+        let times = match self.one_in(3) {
+            true => self.between(2, 16),
+            false => 1,
+        };
+        let factor = match kind {
+            "slow" | "bursts" => Some(self.one_of(&[0.01, 0.1, 0.5])),
+            _ => None,
+        };
+        let mute = matches!(kind, "mute" | "restart" | "reset" | "bursts");
+        case.faults.push(Fault {
+            kind,
+            target,
+            at_us: self.chance.below(self.span_us),
+            for_us,
+            every_us: for_us + self.between(1_000, self.span_us),
+            times: if mute { 1 } else { times },
+            factor,
+        });
+    }
+
+    fn target(&mut self, case: &Case, kind: &str) -> Option<Target> {
+        match kind {
+            "stall" | "mute" | "restart" | "reset" => {
+                return Some(Target::Host(self.chance.below(case.hosts as u64) as usize));
+            }
+            "slow" if !case.bottlenecks.is_empty() && self.one_in(2) => {
+                return Some(Target::Bottleneck(0));
+            }
+            "slow" | "bursts" => {
+                let rail = self.one_of(&case.rails);
+                return Some(Target::Device(self.one_of(&[rail.from, rail.to])));
+            }
+            _ => {}
+        }
+        let device = |rail: &Rail| {
+            let touches = |spared: &Rail| spared.from == rail.from || spared.to == rail.from;
+            !case.spared.iter().any(touches)
+        };
+        let open = |rail: &&Rail| !case.spared.contains(rail);
+        let rails: Vec<_> = case.rails.iter().filter(open).copied().collect();
+        if rails.is_empty() {
+            return None;
+        }
+        let rail = self.one_of(&rails);
+        match device(&rail) && self.one_in(2) {
+            true => Some(Target::Device(rail.from)),
+            false => Some(Target::Rail(rail)),
+        }
+    }
+
+    fn trouble(&mut self, case: &mut Case) {
+        let until_ms = self.span_us as f64 / 1_000.0;
+        case.trouble.push(("until_ms", until_ms));
+        case.trouble
+            .push(("late_us", self.between(10, 20_000) as f64));
+        let kinds = [
+            "error_one_in",
+            "refuse_one_in",
+            "lost_one_in",
+            "late_one_in",
+            "twice_one_in",
+            "full_one_in",
+            "rejected_one_in",
+            "unknown_one_in",
+            "broken_one_in",
+            "unopened_one_in",
+            "held_one_in",
+            "repeated_one_in",
+            "frame_lost_one_in",
+            "frame_late_one_in",
+            "frame_twice_one_in",
+            "stall_one_in",
+        ];
+        let many = self.one_of(&[2, 4, 8]);
+        for kind in kinds {
+            if self.one_in(many) {
+                case.trouble.push((kind, self.between(2, 128) as f64));
+            }
+        }
+    }
+}
