@@ -260,7 +260,11 @@ impl Orchestrator<'_> {
                 }
             }
             if self.config.policy == Policy::Spray && !self.is_cut(request) {
-                return self.spray(now, way, request, turn);
+                match self.spray(now, way, request, turn) {
+                    // There may be copies left.
+                    Bound::Yes => continue,
+                    bound => return bound,
+                }
             }
             let bound = match self.next_new(request) {
                 Some(new) if self.config.policy == Policy::Documented => self.bind_share(now, new),
