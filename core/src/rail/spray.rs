@@ -215,14 +215,28 @@ const TOLERANCE_PERCENT: u64 = 5;
 /// so many times as long as it needs.
 const REST_PLENTY: u64 = 2;
 
+/// By what a rail is chosen.
+#[derive(Clone, Copy, Debug)]
+struct Rank {
+    /// When it would be finished with the next slice; never, if it has no room any more.
+    time: Duration,
+    /// When it last took one.
+    used_at: Instant,
+}
+
+impl Rank {
+    const NONE: Self = Self {
+        time: Duration::MAX,
+        used_at: Instant::ZERO,
+    };
+}
+
 /// Rails with room for slices of one length, while one worker binds several in a row: `Spray`'s choice.
 #[derive(Debug)]
 pub struct Spots {
     rows: heapless::Vec<Row, PLAN_RAILS_MAX>,
-    /// When each would be finished with the next slice; never, if it has no room any more.
-    times: [Duration; PLAN_RAILS_MAX],
-    /// When each last took one.
-    used: [Instant; PLAN_RAILS_MAX],
+    /// By what each is chosen, side by side: all of them are looked at for every slice.
+    ranks: [Rank; PLAN_RAILS_MAX],
     /// Rows that have room still, one bit each.
     roomy: u16,
     /// Devices of the rows, one bit each, some of them the same.
@@ -241,8 +255,7 @@ impl Spots {
     pub fn new(line: Line) -> Self {
         Self {
             rows: heapless::Vec::new(),
-            times: [Duration::MAX; PLAN_RAILS_MAX],
-            used: [Instant::ZERO; PLAN_RAILS_MAX],
+            ranks: [Rank::NONE; PLAN_RAILS_MAX],
             roomy: 0,
             devices: 0,
             some_share_a_device: false,
@@ -289,8 +302,8 @@ impl Spots {
     pub fn push(&mut self, spot: Spot) {
         let index = self.rows.len();
         let row = Row::new(spot, self.length, self.line);
-        if let (Some(time), Some(used)) = (self.times.get_mut(index), self.used.get_mut(index)) {
-            (*time, *used) = (row.predicted(), spot.used_at);
+        if let Some(rank) = self.ranks.get_mut(index) {
+            (rank.time, rank.used_at) = (row.predicted(), spot.used_at);
             let first = self.rows.first();
             self.tiers_differ |= first.is_some_and(|first| first.spot.tier != spot.tier);
             let _ = self.rows.push(row);
@@ -325,7 +338,7 @@ impl Spots {
     ) -> Option<usize> {
         let (least, chosen, time) = if self.roomy.is_power_of_two() {
             let only = self.roomy.trailing_zeros() as usize;
-            let time = *self.times.get(only)?;
+            let time = self.ranks.get(only)?.time;
             (time, only, time)
         } else {
             let (best, least) = self.best()?;
@@ -356,12 +369,17 @@ impl Spots {
         self.look
     }
 
+    /// Those of the rows.
+    fn ranks(&self) -> &[Rank] {
+        self.ranks.get(..self.rows.len()).unwrap_or_default()
+    }
+
     /// The least time, and the first row with it.
     fn best(&self) -> Option<(usize, Duration)> {
         let mut best = (0, Duration::MAX);
-        for (index, time) in self.times.iter().take(self.rows.len()).enumerate() {
-            if *time < best.1 {
-                best = (index, *time);
+        for (index, rank) in self.ranks().iter().enumerate() {
+            if rank.time < best.1 {
+                best = (index, rank.time);
             }
         }
         (self.roomy != 0).then_some(best)
@@ -371,13 +389,13 @@ impl Spots {
     fn least_recently_used(&self, best: usize, time: Duration) -> (usize, Duration) {
         let limit = tolerated(time);
         let mut chosen = (best, time);
-        let mut used_at = self.used.get(best).copied().unwrap_or(Instant::ZERO);
-        let rows = self.times.iter().zip(&self.used).take(self.rows.len());
-        for (index, (time, used)) in rows.enumerate() {
-            let is_better = *time <= limit && *used < used_at;
+        let first = self.ranks.get(best);
+        let mut used_at = first.map_or(Instant::ZERO, |rank| rank.used_at);
+        for (index, rank) in self.ranks().iter().enumerate() {
+            let is_better = rank.time <= limit && rank.used_at < used_at;
             if is_better && (!self.tiers_differ || self.tier(index) == self.tier(best)) {
-                chosen = (index, *time);
-                used_at = *used;
+                chosen = (index, rank.time);
+                used_at = rank.used_at;
             }
         }
         chosen
@@ -389,24 +407,20 @@ impl Spots {
 
     /// A slice of `bytes` was bound to a rail of these, with `ahead_bytes` in flight there before it.
     pub fn take(&mut self, now: Instant, index: usize, bytes: u32, ahead_bytes: u64) {
-        let (Some(row), Some(time), Some(used)) = (
-            self.rows.get_mut(index),
-            self.times.get_mut(index),
-            self.used.get_mut(index),
-        ) else {
+        let (Some(row), Some(rank)) = (self.rows.get_mut(index), self.ranks.get_mut(index)) else {
             return;
         };
         let has_room = row.take(bytes, self.length, ahead_bytes);
-        (*time, *used) = (row.predicted(), now);
+        (rank.time, rank.used_at) = (row.predicted(), now);
         if let Some(look) = &mut self.look {
             look.inflight_bytes += u64::from(bytes);
             if !has_room {
-                look.least = look.least.min(*time);
+                look.least = look.least.min(rank.time);
             }
         }
         if !has_room {
             self.roomy &= !(1 << index);
-            *time = Duration::MAX;
+            rank.time = Duration::MAX;
         }
         if self.some_share_a_device {
             let device = row.spot.device;
@@ -418,8 +432,8 @@ impl Spots {
     fn share_device(&mut self, taker: usize, device: DeviceId, bytes: u64) {
         // Those without room wait too.
         self.look = None;
-        let rows = self.rows.iter_mut().zip(&mut self.times).enumerate();
-        for (index, (row, time)) in rows {
+        let rows = self.rows.iter_mut().zip(&mut self.ranks).enumerate();
+        for (index, (row, rank)) in rows {
             if row.spot.device == device && index != taker {
                 row.spot.load.device_bytes += bytes;
                 *row = Row {
@@ -427,7 +441,7 @@ impl Spots {
                     ..Row::new(row.spot, self.length, self.line)
                 };
                 if self.roomy & 1 << index != 0 {
-                    *time = row.predicted();
+                    rank.time = row.predicted();
                 }
             }
         }
