@@ -245,9 +245,9 @@ impl Board {
         length: u32,
         rest_bytes: u64,
     ) -> u32 {
-        let usual = view.shared.slice_bytes();
+        let usual = view.shared.slice_bytes().max(1);
         let rails = self.way.map_or(1, |way| view.rails(way).len().max(1)) as u64;
-        let part = rest_bytes / (SPREAD * rails) / u64::from(usual) * u64::from(usual);
+        let part = rest_bytes / SPREAD / rails / u64::from(usual) * u64::from(usual);
         let wanted = u32::try_from(part)
             .unwrap_or(u32::MAX)
             .min(spot.slice_bytes);

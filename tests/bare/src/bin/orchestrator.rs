@@ -1,4 +1,4 @@
-//! No panic: one worker's engine, whole, under every policy. An aim: see the package's manifest.
+//! No panic: one worker's engine, whole, under every policy.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
 use core::hint::black_box;
