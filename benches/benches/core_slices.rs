@@ -1,4 +1,4 @@
-//! Instructions of a slice's whole life in core, from `submit` to `take`, over eight rails.
+//! Instructions of a slice's whole life in core, from `submit` to `take`. The aim is 400 over eight rails.
 //!
 //! The measured function moves [`SLICES`] slices through a real `Orchestrator`. Rails are rotated, and works
 //! of different lanes complete out of order. What drives it is part of the count; it is a few dozen
@@ -30,26 +30,56 @@ use polyrail_core::work::{Completion, LaneFact, LaneLimits, Op, Outcome, Place, 
 /// Slices that are measured.
 const SLICES: u64 = 20_000;
 /// Instructions of one slice when this was committed, of requests of 64 slices; one lane completes at a time.
-const MANY: u64 = 1_153;
+const MANY: u64 = 1_142;
 /// The same, when all lanes complete before core is asked again.
-const MANY_IN_BURSTS: u64 = 1_362;
+const MANY_IN_BURSTS: u64 = 1_228;
 /// Of requests of 4 KiB, which are one slice each.
-const SMALL: u64 = 2_844;
+const SMALL: u64 = 2_786;
 /// The same, in bursts.
-const SMALL_IN_BURSTS: u64 = 2_551;
+const SMALL_IN_BURSTS: u64 = 2_482;
+/// As [`MANY`], over sixteen rails: 13.5 more for each further rail. The aim is 8.
+const SIXTEEN_RAILS: u64 = 1_250;
+/// As [`MANY`], to 64 peers over the same eight devices: 512 lanes are open. The aim is 5 % around
+/// [`MANY`].
+const MANY_PEERS: u64 = 2_076;
+/// As [`MANY`], with so few requests in line.
+const TEN_QUEUED: u64 = 1_142;
+/// As [`MANY`], with so many.
+const MANY_QUEUED: u64 = 1_142;
 
-const RAILS: u16 = 8;
-const PEER: PeerId = PeerId(0);
-const PLAN: PlanId = PlanId {
-    index: 0,
-    generation: 1,
-};
+/// What is measured.
+struct Shape {
+    peers: u16,
+    /// Devices, and rails to each peer.
+    rails: u16,
+    request_bytes: u64,
+    /// Lanes that complete between two looks at what is to be done.
+    burst: usize,
+    /// Requests that wait or move at a time.
+    requests: usize,
+}
+
+impl Shape {
+    /// Requests of 64 slices to one peer, and one lane that completes at a time.
+    const MANY: Self = Self {
+        peers: 1,
+        rails: 8,
+        request_bytes: 64 * SLICE_BYTES as u64,
+        burst: 1,
+        requests: 64,
+    };
+    const SMALL: Self = Self {
+        request_bytes: 4096,
+        ..Self::MANY
+    };
+}
+
 const LIMITS: LaneLimits = LaneLimits {
     works_max: 256,
     work_bytes_max: 1 << 20,
 };
-/// Requests that wait or move at a time.
-const REQUESTS: usize = 64;
+/// The peers are heard through their completions, and no lane is slow: each waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 fn rows<T>(count: usize, row: impl Fn() -> T) -> &'static mut [T] {
     Vec::leak((0..count).map(|_| row()).collect())
@@ -58,12 +88,13 @@ fn rows<T>(count: usize, row: impl Fn() -> T) -> &'static mut [T] {
 /// A posted work: its cookie and length.
 type Posted = (u64, u32);
 
-/// A core and eight rails of 1 GB/s.
+/// A core and its rails, over devices of 1 GB/s.
 struct Fleet {
+    shape: Shape,
     core: Orchestrator<'static>,
     now: Instant,
-    epochs: [Epoch; RAILS as usize],
-    posted: [Vec<Posted>; RAILS as usize],
+    epochs: Vec<Epoch>,
+    posted: Vec<Vec<Posted>>,
     batch: PostBatch,
     completions: Vec<Completion>,
     /// Which lane completes next.
@@ -71,16 +102,21 @@ struct Fleet {
     open: usize,
     tag: u64,
     taken: u64,
-    bytes: u64,
-    /// Lanes that complete between two looks at what is to be done.
-    burst: usize,
+}
+
+fn plan_id(peer: u16) -> PlanId {
+    PlanId {
+        index: peer.into(),
+        generation: 1,
+    }
 }
 
 impl Fleet {
     /// One that has moved enough to know its rails, with all lanes open.
-    fn new(request_bytes: u64, burst: usize) -> Self {
-        let rails = rows(RAILS.into(), || Rail::EMPTY);
-        let devices = rows(RAILS.into(), || Device::EMPTY);
+    fn new(shape: Shape) -> Self {
+        let lanes = usize::from(shape.peers * shape.rails);
+        let rails = rows(lanes, || Rail::EMPTY);
+        let devices = rows(shape.rails.into(), || Device::EMPTY);
         let waiting = rows(1, || Waiting::NO);
         let shared: &'static Shared<'static> =
             Box::leak(Box::new(Shared::new(rails, devices, waiting, SLICE_BYTES)));
@@ -90,38 +126,44 @@ impl Fleet {
             delay_base: Duration::from_micros(20),
             tier: 0,
         };
-        for rail in 0..RAILS {
-            let device = DeviceId(rail);
-            assert!(shared.install_device(device, estimate));
+        for device in 0..shape.rails {
+            assert!(shared.install_device(DeviceId(device), estimate));
+        }
+        for rail in 0..shape.peers * shape.rails {
             let config = RailConfig {
-                peer: PEER,
-                device,
+                peer: PeerId(rail / shape.rails),
+                device: DeviceId(rail % shape.rails),
                 estimate,
             };
             assert!(shared.install_rail(RailId(rail), config));
         }
         let tables = Tables {
-            plans: rows(2, || PlanRow::EMPTY),
-            peers: rows(2, || Peer::EMPTY),
-            lanes: rows(RAILS.into(), || Lane::EMPTY),
-            requests: rows::<Row<RequestRow>>(2 * REQUESTS, || Row::EMPTY),
+            plans: rows(shape.peers.into(), || PlanRow::EMPTY),
+            peers: rows(shape.peers.into(), || Peer::EMPTY),
+            lanes: rows(lanes, || Lane::EMPTY),
+            requests: rows::<Row<RequestRow>>(2 * shape.requests, || Row::EMPTY),
+            shares: &mut [],
             attempts: rows::<Row<Attempt>>(4096, || Row::EMPTY),
-            batches: rows::<Row<BatchRow>>(2 * REQUESTS, || Row::EMPTY),
+            batches: rows::<Row<BatchRow>>(2 * shape.requests, || Row::EMPTY),
         };
-        let mut core = Orchestrator::new(Config::new(0, Policy::Spray), shared, tables);
+        let config = Config {
+            progress_floor: PATIENCE,
+            ..Config::new(0, Policy::Spray)
+        };
+        let mut core = Orchestrator::new(config, shared, tables);
         let place = |segment| Place {
             segment: SegmentRef(segment),
             offset: 0,
         };
-        let plan = Plan {
-            peer: PEER,
+        let plan = |peer: u16| Plan {
+            peer: PeerId(peer),
             local: SegmentRef(1),
             remote: SegmentRef(2),
             transports: [PlanTransport {
                 transport: TransportId(0),
-                rails: (0..RAILS)
+                rails: (0..shape.rails)
                     .map(|rail| PlanRail {
-                        rail: RailId(rail),
+                        rail: RailId(peer * shape.rails + rail),
                         tier: 0,
                     })
                     .collect(),
@@ -132,20 +174,21 @@ impl Fleet {
             scratch_remote: place(9),
             scratch_bytes: SLICE_BYTES,
         };
-        assert!(core.install_plan(Instant::ZERO, PLAN, &plan));
+        for peer in 0..shape.peers {
+            assert!(core.install_plan(Instant::ZERO, plan_id(peer), &plan(peer)));
+        }
         let mut fleet = Self {
             core,
             now: Instant::ZERO,
-            epochs: [Epoch(0); RAILS as usize],
-            posted: std::array::from_fn(|_| Vec::with_capacity(512)),
+            epochs: vec![Epoch(0); lanes],
+            posted: (0..lanes).map(|_| Vec::with_capacity(512)).collect(),
             batch: PostBatch::default(),
             completions: Vec::with_capacity(512),
             turn: 0,
             open: 0,
             tag: 0,
             taken: 0,
-            bytes: request_bytes,
-            burst,
+            shape,
         };
         fleet.run(SLICES);
         assert!(
@@ -159,11 +202,11 @@ impl Fleet {
     fn run(&mut self, slices: u64) {
         let mut moved = 0;
         while moved < slices {
-            while self.open < REQUESTS {
+            while self.open < self.shape.requests {
                 self.submit();
             }
             self.drain();
-            for _ in 0..self.burst {
+            for _ in 0..self.shape.burst {
                 moved += self.complete();
             }
         }
@@ -173,11 +216,11 @@ impl Fleet {
         let batch = self.core.open_batch(self.tag).unwrap_or_default();
         let request = Request {
             tag: self.tag,
-            plan: PLAN,
+            plan: plan_id((self.tag % u64::from(self.shape.peers)) as u16),
             batch,
             local_offset: 0,
             remote_offset: 0,
-            length: self.bytes,
+            length: self.shape.request_bytes,
             deadline: Instant::MAX,
             op: Op::Write,
         };
@@ -222,7 +265,7 @@ impl Fleet {
 
     /// Completes what is posted on the next lane, in a rotation that jumps. Gives the slices.
     fn complete(&mut self) -> u64 {
-        self.turn = (self.turn + 3) % usize::from(RAILS);
+        self.turn = (self.turn + 3) % self.posted.len();
         let rail = self.turn;
         let mut bytes = 0;
         self.completions.clear();
@@ -236,8 +279,8 @@ impl Fleet {
                 outcome: Outcome::Success,
             });
         }
-        // Eight rails of 1 GB/s.
-        self.now = self.now + Duration::from_nanos(bytes / 8 + 100);
+        // All devices at 1 GB/s.
+        self.now = self.now + Duration::from_nanos(bytes / u64::from(self.shape.rails) + 100);
         for completion in &mut self.completions {
             completion.at = self.now;
         }
@@ -247,22 +290,6 @@ impl Fleet {
     }
 }
 
-fn of_many() -> Fleet {
-    Fleet::new(64 * u64::from(SLICE_BYTES), 1)
-}
-
-fn of_many_in_bursts() -> Fleet {
-    Fleet::new(64 * u64::from(SLICE_BYTES), RAILS.into())
-}
-
-fn of_4_kib() -> Fleet {
-    Fleet::new(4096, 1)
-}
-
-fn of_4_kib_in_bursts() -> Fleet {
-    Fleet::new(4096, RAILS.into())
-}
-
 fn limit(instructions: u64) -> LibraryBenchmarkConfig {
     let limit = instructions * SLICES * 11 / 10;
     let mut config = LibraryBenchmarkConfig::default();
@@ -270,36 +297,34 @@ fn limit(instructions: u64) -> LibraryBenchmarkConfig {
     config
 }
 
-#[library_benchmark(config = limit(MANY), setup = of_many)]
-#[bench::eight_rails()]
-fn slice_of_many(mut fleet: Fleet) -> Fleet {
-    fleet.run(SLICES);
-    black_box(fleet)
-}
-
-#[library_benchmark(config = limit(MANY_IN_BURSTS), setup = of_many_in_bursts)]
-#[bench::eight_rails()]
-fn slice_of_many_in_bursts(mut fleet: Fleet) -> Fleet {
-    fleet.run(SLICES);
-    black_box(fleet)
-}
-
-#[library_benchmark(config = limit(SMALL), setup = of_4_kib)]
-#[bench::eight_rails()]
-fn slice_of_4_kib(mut fleet: Fleet) -> Fleet {
-    fleet.run(SLICES);
-    black_box(fleet)
-}
-
-#[library_benchmark(config = limit(SMALL_IN_BURSTS), setup = of_4_kib_in_bursts)]
-#[bench::eight_rails()]
-fn slice_of_4_kib_in_bursts(mut fleet: Fleet) -> Fleet {
+#[library_benchmark(setup = Fleet::new)]
+#[bench::many(args = (Shape::MANY), config = limit(MANY))]
+#[bench::many_in_bursts(
+    args = (Shape { burst: 8, ..Shape::MANY }),
+    config = limit(MANY_IN_BURSTS)
+)]
+#[bench::of_4_kib(args = (Shape::SMALL), config = limit(SMALL))]
+#[bench::of_4_kib_in_bursts(
+    args = (Shape { burst: 8, ..Shape::SMALL }),
+    config = limit(SMALL_IN_BURSTS)
+)]
+#[bench::sixteen_rails(args = (Shape { rails: 16, ..Shape::MANY }), config = limit(SIXTEEN_RAILS))]
+#[bench::many_peers(
+    args = (Shape { peers: 64, requests: 128, ..Shape::MANY }),
+    config = limit(MANY_PEERS)
+)]
+#[bench::ten_queued(args = (Shape { requests: 10, ..Shape::MANY }), config = limit(TEN_QUEUED))]
+#[bench::many_queued(
+    args = (Shape { requests: 100_000, ..Shape::MANY }),
+    config = limit(MANY_QUEUED)
+)]
+fn slices(mut fleet: Fleet) -> Fleet {
     fleet.run(SLICES);
     black_box(fleet)
 }
 
 library_benchmark_group!(
     name = core;
-    benchmarks = slice_of_many, slice_of_many_in_bursts, slice_of_4_kib, slice_of_4_kib_in_bursts
+    benchmarks = slices
 );
 main!(library_benchmark_groups = core);

@@ -47,6 +47,17 @@ pub struct PlanTransport {
     pub rails: PlanRails,
 }
 
+/// Something of each rail of a transport; what does not fit is left out, where `collect` would panic.
+pub(crate) fn of_rails<T>(items: impl Iterator<Item = T>) -> heapless::Vec<T, PLAN_RAILS_MAX> {
+    let mut rails = heapless::Vec::new();
+    for item in items {
+        if rails.push(item).is_err() {
+            break;
+        }
+    }
+    rails
+}
+
 /// For who finds no plan.
 pub(crate) static NO_RAILS: PlanRails = PlanRails::new();
 

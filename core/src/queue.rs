@@ -2,21 +2,26 @@
 
 use crate::table::{Id, NIL, Table};
 
+/// In place of the row before: in no queue. Tables have no such row.
+const UNQUEUED: u32 = NIL - 1;
+
 /// A row's place in the one queue that it is in, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     previous: u32,
     next: u32,
-    queued: bool,
 }
 
 impl Link {
     /// In no queue.
     pub(crate) const NONE: Self = Self {
-        previous: NIL,
+        previous: UNQUEUED,
         next: NIL,
-        queued: false,
     };
+
+    const fn is_queued(self) -> bool {
+        self.previous != UNQUEUED
+    }
 }
 
 /// Something whose rows have links that belong together. `KIND` tells apart the links of one row.
@@ -106,13 +111,12 @@ impl<const KIND: usize> Queue<KIND> {
     /// Appends a row; a row that is in a queue already stays where it is.
     pub(crate) fn push_back<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L, index: u32) {
         let tail = self.tail;
-        let Some(link) = rows.link(index).filter(|link| !link.queued) else {
+        let Some(link) = rows.link(index).filter(|link| !link.is_queued()) else {
             return;
         };
         *link = Link {
             previous: tail,
             next: NIL,
-            queued: true,
         };
         match rows.link(tail) {
             Some(last) => last.next = index,
@@ -125,13 +129,12 @@ impl<const KIND: usize> Queue<KIND> {
     /// Puts a row in front; a row that is in a queue already stays where it is.
     pub(crate) fn push_front<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L, index: u32) {
         let head = self.head;
-        let Some(link) = rows.link(index).filter(|link| !link.queued) else {
+        let Some(link) = rows.link(index).filter(|link| !link.is_queued()) else {
             return;
         };
         *link = Link {
             previous: NIL,
             next: head,
-            queued: true,
         };
         match rows.link(head) {
             Some(first) => first.previous = index,
@@ -143,10 +146,10 @@ impl<const KIND: usize> Queue<KIND> {
 
     /// Takes a row out, wherever it is. The row must be in this queue or in none.
     pub(crate) fn remove<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L, index: u32) {
-        let Some(link) = rows.link(index).filter(|link| link.queued) else {
+        let Some(link) = rows.link(index).filter(|link| link.is_queued()) else {
             return;
         };
-        let Link { previous, next, .. } = core::mem::replace(link, Link::NONE);
+        let Link { previous, next } = core::mem::replace(link, Link::NONE);
         match rows.link(previous) {
             Some(before) => before.next = next,
             None => self.head = next,

@@ -19,17 +19,37 @@ pub(crate) const NIL: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Row<T> {
     generation: u32,
-    next_free: u32,
-    value: Option<T>,
+    content: Content<T>,
+}
+
+/// What is in a row. The free list takes no room of its own.
+#[derive(Debug)]
+enum Content<T> {
+    /// The next free row.
+    Free(u32),
+    Value(T),
 }
 
 impl<T> Row<T> {
     /// A free row, for the arrays that a caller hands in.
     pub const EMPTY: Self = Self {
         generation: 0,
-        next_free: NIL,
-        value: None,
+        content: Content::Free(NIL),
     };
+
+    fn value(&self) -> Option<&T> {
+        match &self.content {
+            Content::Value(value) => Some(value),
+            Content::Free(_) => None,
+        }
+    }
+
+    fn value_mut(&mut self) -> Option<&mut T> {
+        match &mut self.content {
+            Content::Value(value) => Some(value),
+            Content::Free(_) => None,
+        }
+    }
 }
 
 /// Rows with a free list. Inserting, finding and removing are O(1).
@@ -46,9 +66,8 @@ impl<'a, T, I: Id> Table<'a, T, I> {
     pub(crate) fn new(rows: &'a mut [Row<T>]) -> Self {
         let count = u32::try_from(rows.len()).unwrap_or(NIL - 1).min(NIL - 1);
         for (index, row) in rows.iter_mut().enumerate() {
-            row.value = None;
             let next = index as u32 + 1;
-            row.next_free = if next < count { next } else { NIL };
+            row.content = Content::Free(if next < count { next } else { NIL });
         }
         Self {
             rows,
@@ -79,10 +98,13 @@ impl<'a, T, I: Id> Table<'a, T, I> {
         let Some(row) = self.rows.get_mut(index as usize) else {
             return Err(value);
         };
-        self.free = row.next_free;
+        let Content::Free(next) = row.content else {
+            return Err(value);
+        };
+        self.free = next;
         self.used += 1;
         row.generation = row.generation.wrapping_add(1);
-        row.value = Some(value);
+        row.content = Content::Value(value);
         Ok(I::new(index, row.generation))
     }
 
@@ -90,7 +112,7 @@ impl<'a, T, I: Id> Table<'a, T, I> {
     pub(crate) fn get(&self, id: I) -> Option<&T> {
         let row = self.rows.get(id.index() as usize)?;
         if row.generation == id.generation() {
-            row.value.as_ref()
+            row.value()
         } else {
             None
         }
@@ -100,7 +122,7 @@ impl<'a, T, I: Id> Table<'a, T, I> {
     pub(crate) fn get_mut(&mut self, id: I) -> Option<&mut T> {
         let row = self.rows.get_mut(id.index() as usize)?;
         if row.generation == id.generation() {
-            row.value.as_mut()
+            row.value_mut()
         } else {
             None
         }
@@ -112,41 +134,43 @@ impl<'a, T, I: Id> Table<'a, T, I> {
         if row.generation != id.generation() {
             return None;
         }
-        let value = row.value.take()?;
-        row.next_free = self.free;
+        row.value()?;
+        let content = core::mem::replace(&mut row.content, Content::Free(self.free));
         self.free = id.index();
         self.used -= 1;
-        Some(value)
+        match content {
+            Content::Value(value) => Some(value),
+            Content::Free(_) => None,
+        }
     }
 
     /// The value in a row, whatever its generation.
     pub(crate) fn at(&self, index: u32) -> Option<&T> {
-        self.rows.get(index as usize)?.value.as_ref()
+        self.rows.get(index as usize)?.value()
     }
 
     /// The value in a row, whatever its generation.
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut T> {
-        self.rows.get_mut(index as usize)?.value.as_mut()
+        self.rows.get_mut(index as usize)?.value_mut()
     }
 
     /// The value in a row, with the id under which it is in use.
     pub(crate) fn entry_mut(&mut self, index: u32) -> Option<(I, &mut T)> {
         let row = self.rows.get_mut(index as usize)?;
         let id = I::new(index, row.generation);
-        row.value.as_mut().map(|value| (id, value))
+        row.value_mut().map(|value| (id, value))
     }
 
     /// The id under which a row is in use now.
     pub(crate) fn id_at(&self, index: u32) -> Option<I> {
         let row = self.rows.get(index as usize)?;
-        row.value.as_ref().map(|_| I::new(index, row.generation))
+        row.value().map(|_| I::new(index, row.generation))
     }
 
     /// All values with their ids, in the order of rows.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.rows.iter().enumerate().filter_map(|(index, row)| {
-            row.value
-                .as_ref()
+            row.value()
                 .map(|value| (I::new(index as u32, row.generation), value))
         })
     }

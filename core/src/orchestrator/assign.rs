@@ -4,7 +4,7 @@
 use super::Orchestrator;
 use super::bind::{Bound, Next, TURN_MAX};
 use super::lane::Phase;
-use crate::plan::PlanRails;
+use crate::plan::{PlanRails, of_rails};
 use crate::rail::documented::{Shares, Target, Targets};
 use crate::rail::select::{Candidate, Policy};
 use crate::time::Instant;
@@ -36,11 +36,7 @@ impl Orchestrator<'_> {
 
     /// Takes all shares of a request back.
     pub(super) fn unassign(&mut self, id: RequestId) {
-        if self
-            .requests
-            .get(id)
-            .is_some_and(|row| !row.shares.is_empty())
-        {
+        if !self.shares_of(id).is_empty() {
             self.set_shares(id, Shares::NONE);
         }
     }
@@ -63,19 +59,25 @@ impl Orchestrator<'_> {
         }
     }
 
+    pub(super) fn shares_of(&self, id: RequestId) -> Shares {
+        let shares = self.shares.get(id.index as usize);
+        shares.copied().unwrap_or(Shares::NONE)
+    }
+
     /// The only place that writes shares, so that the rails know what is assigned to them.
     fn set_shares(&mut self, id: RequestId, shares: Shares) {
         let Some(row) = self.requests.get(id) else {
             return;
         };
+        let before = self.shares_of(id);
         if let Some(plan) = self.plan(row.plan) {
             for (position, rail) in plan.rails(row.failover.rank()).iter().enumerate() {
                 self.shared.assign(rail.rail, shares.bytes(position));
-                self.shared.unassign(rail.rail, row.shares.bytes(position));
+                self.shared.unassign(rail.rail, before.bytes(position));
             }
         }
-        if let Some(row) = self.requests.get_mut(id) {
-            row.shares = shares;
+        if let Some(row) = self.shares.get_mut(id.index as usize) {
+            *row = shares;
         }
     }
 
@@ -144,9 +146,7 @@ impl Orchestrator<'_> {
             let Some(rail) = rails.get(target.position).copied() else {
                 continue;
             };
-            let Some(shares) = self.fitted_shares(new.request, rail.rail) else {
-                return Bound::Wait;
-            };
+            let shares = self.fitted_shares(new.request, rail.rail);
             if shares.count(target.position) == 0 {
                 continue;
             }
@@ -178,9 +178,7 @@ impl Orchestrator<'_> {
     /// Gives the shares of rails that cannot be used to the best of those that can. A request that has no
     /// shares, because there was no rail for it or its plan has changed, gets them now.
     fn reassign(&mut self, request: RequestId, targets: &Targets) {
-        let Some(mut shares) = self.requests.get(request).map(|row| row.shares) else {
-            return;
-        };
+        let mut shares = self.shares_of(request);
         if shares.is_empty() {
             return self.assign(request);
         }
@@ -204,8 +202,8 @@ impl Orchestrator<'_> {
     }
 
     /// The shares of a request, in slices that the rail's lane can take.
-    fn fitted_shares(&mut self, request: RequestId, rail: RailId) -> Option<Shares> {
-        let mut shares = self.requests.get(request)?.shares;
+    fn fitted_shares(&mut self, request: RequestId, rail: RailId) -> Shares {
+        let mut shares = self.shares_of(request);
         let limit = self
             .lanes
             .get(rail.index())
@@ -215,7 +213,7 @@ impl Orchestrator<'_> {
             shares.fit(limit);
             self.set_shares(request, shares);
         }
-        Some(shares)
+        shares
     }
 
     /// The healthy rails of a plan, as the document sees them. A lane that is being fenced has failed.
@@ -225,12 +223,11 @@ impl Orchestrator<'_> {
             self.is_healthy(rail)
                 && lane.is_some_and(|lane| !matches!(lane.phase, Phase::Fencing(_)))
         };
-        rails
+        let usable = rails
             .iter()
             .enumerate()
-            .filter(|(_, rail)| is_usable(rail.rail))
-            .map(|(position, rail)| self.target(position, rail.rail, rail.tier))
-            .collect()
+            .filter(|(_, rail)| is_usable(rail.rail));
+        of_rails(usable.map(|(position, rail)| self.target(position, rail.rail, rail.tier)))
     }
 
     fn target(&self, position: usize, rail: RailId, tier: u8) -> Target {
@@ -250,12 +247,14 @@ impl Orchestrator<'_> {
         candidates: &[Candidate],
         length: u32,
     ) -> Option<usize> {
-        let targets: Targets = candidates
+        let roomy = candidates
             .iter()
             .enumerate()
-            .filter(|(_, candidate)| candidate.has_room)
-            .map(|(position, candidate)| self.target(position, candidate.rail, candidate.tier))
-            .collect();
+            .filter(|(_, candidate)| candidate.has_room);
+        let targets: Targets =
+            of_rails(roomy.map(|(position, candidate)| {
+                self.target(position, candidate.rail, candidate.tier)
+            }));
         let best = self
             .selector
             .best(&self.config.documented, &targets, length)?;
@@ -264,15 +263,15 @@ impl Orchestrator<'_> {
 
     /// Bytes that this worker's requests have assigned to a rail.
     pub(super) fn own_assigned_bytes(&self, rail: RailId) -> u64 {
-        let of_request = |row: &super::RequestRow| {
+        let of_request = |id: RequestId, row: &super::RequestRow| {
             let plan = self.plan(row.plan)?;
             let rails = plan.rails(row.failover.rank());
             let position = rails.iter().position(|other| other.rail == rail)?;
-            Some(row.shares.bytes(position))
+            Some(self.shares_of(id).bytes(position))
         };
         self.requests
             .iter()
-            .filter_map(|(_, row)| of_request(row))
+            .filter_map(|(id, row)| of_request(id, row))
             .sum()
     }
 }

@@ -4,7 +4,7 @@ use super::{Orchestrator, is_nil};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::{Observation, Sample};
 use crate::rail::select::Policy;
-use crate::table::NIL;
+use crate::table::{NIL, Row};
 use crate::time::Instant;
 use crate::units::{AttemptId, Epoch, LaneId, RailId, RequestId};
 use crate::work::{Cause, Completion, Op, Outcome};
@@ -23,42 +23,78 @@ pub(super) enum Stage {
 /// What an attempt is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
-    /// A slice of this request.
-    Slice(RequestId),
+    /// A slice of the request in this row, which lives as long as an attempt names it.
+    Slice(u32),
     /// A scratch word that decides about a paused rail.
     HealthProbe,
     /// A scratch slice that looks at an idle rail's speed.
     RateProbe,
 }
 
+/// In place of a request's row. Tables have no such rows.
+const HEALTH_PROBE: u32 = NIL;
+const RATE_PROBE: u32 = NIL - 1;
+
+impl Load {
+    const fn pack(self) -> u32 {
+        match self {
+            Self::Slice(request) => request,
+            Self::HealthProbe => HEALTH_PROBE,
+            Self::RateProbe => RATE_PROBE,
+        }
+    }
+
+    const fn unpack(word: u32) -> Self {
+        match word {
+            HEALTH_PROBE => Self::HealthProbe,
+            RATE_PROBE => Self::RateProbe,
+            request => Self::Slice(request),
+        }
+    }
+}
+
+/// What is true of an attempt or is not, one bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks(u8);
+
+impl Marks {
+    /// It reads; else it writes.
+    const READ: Self = Self(1);
+    /// Its work asks for a completion of its own.
+    const SIGNAL: Self = Self(1 << 1);
+    /// Another copy of its slice has arrived.
+    pub(super) const DONE: Self = Self(1 << 2);
+    /// Its lane's fence has been given up; its request does not wait for it any more.
+    pub(super) const LOST: Self = Self(1 << 3);
+    /// It is not to be bound to the rail of its sibling, an older copy.
+    const APART: Self = Self(1 << 4);
+}
+
 /// A row of the attempts' table; opaque.
-#[derive(Debug)]
+///
+/// There are many of them, so none has a gap.
+#[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(4))]
 pub struct Attempt {
-    pub(super) load: Load,
+    load: u32,
     pub(super) stage: Stage,
-    pub(super) op: Op,
+    marks: Marks,
     /// Its rail, once bound.
     pub(super) rail: RailId,
-    /// A rail that it is not to be bound to, because an older copy is there.
-    pub(super) avoid: Option<RailId>,
     /// Position in the order of its lane's epoch, once posted.
     pub(super) sequence: u32,
-    /// Whether its work asked for a completion of its own.
-    pub(super) signal: bool,
     /// Bytes from the start of the request.
     pub(super) offset: u64,
     pub(super) length: u32,
     pub(super) posted_at: Instant,
     /// Bytes in flight on the rail before it.
-    pub(super) ahead_bytes: u64,
+    ahead_bytes: u32,
     /// The next copy of the same slice, in a ring; itself if there is none.
     pub(super) sibling: u32,
-    /// Another copy of its slice has arrived.
-    pub(super) done: bool,
-    /// Its lane's fence has been given up; its request does not wait for it any more.
-    pub(super) lost: bool,
-    pub(super) link: Link,
+    link: Link,
 }
+
+const _: () = assert!(size_of::<Row<Attempt>>() <= 52);
 
 impl Linked<0> for Attempt {
     fn link(&mut self) -> &mut Link {
@@ -68,30 +104,66 @@ impl Linked<0> for Attempt {
 
 impl Attempt {
     pub(super) fn new(load: Load, op: Op, offset: u64, length: u32) -> Self {
+        let reads = if op == Op::Read { Marks::READ.0 } else { 0 };
         Self {
-            load,
+            load: load.pack(),
             stage: Stage::Waiting,
-            op,
+            marks: Marks(reads | Marks::SIGNAL.0),
             rail: RailId(0),
-            avoid: None,
             sequence: 0,
-            signal: true,
             offset,
             length,
             posted_at: Instant::ZERO,
             ahead_bytes: 0,
             sibling: NIL,
-            done: false,
-            lost: false,
             link: Link::NONE,
         }
     }
 
-    pub(super) fn request(&self) -> Option<RequestId> {
-        match self.load {
-            Load::Slice(request) => Some(request),
-            Load::HealthProbe | Load::RateProbe => None,
+    /// It has a rail, with `ahead_bytes` in flight there before it; more than 4 GiB count as that.
+    pub(super) fn bind_to(&mut self, rail: RailId, ahead_bytes: u64) {
+        self.stage = Stage::Bound;
+        self.rail = rail;
+        self.ahead_bytes = u32::try_from(ahead_bytes).unwrap_or(u32::MAX);
+    }
+
+    pub(super) fn load(&self) -> Load {
+        Load::unpack(self.load)
+    }
+
+    /// The row of the request that it is a slice of.
+    pub(super) fn request(&self) -> Option<u32> {
+        (self.load < RATE_PROBE).then_some(self.load)
+    }
+
+    /// Whether it is a slice of the request in this row.
+    pub(super) fn is_of(&self, request: u32) -> bool {
+        self.load == request
+    }
+
+    pub(super) fn op(&self) -> Op {
+        if self.is(Marks::READ) {
+            Op::Read
+        } else {
+            Op::Write
         }
+    }
+
+    /// Whether its work asks for a completion of its own.
+    pub(super) fn signal(&self) -> bool {
+        self.is(Marks::SIGNAL)
+    }
+
+    pub(super) fn ahead_bytes(&self) -> u64 {
+        u64::from(self.ahead_bytes)
+    }
+
+    pub(super) fn is(&self, mark: Marks) -> bool {
+        self.marks.0 & mark.0 != 0
+    }
+
+    pub(super) fn mark(&mut self, mark: Marks) {
+        self.marks.0 |= mark.0;
     }
 }
 
@@ -128,7 +200,7 @@ impl Orchestrator<'_> {
     pub(super) fn new_attempt(&mut self, attempt: Attempt) -> Option<AttemptId> {
         let request = attempt.request();
         let id = self.insert_attempt(attempt)?;
-        if let Some(row) = request.and_then(|request| self.requests.get_mut(request)) {
+        if let Some(row) = request.and_then(|request| self.requests.at_mut(request)) {
             row.held += 1;
         }
         Some(id)
@@ -148,21 +220,19 @@ impl Orchestrator<'_> {
         let Some(row) = self.attempts.at(index) else {
             return;
         };
-        let (Some(request), true, false) = (row.request(), row.sibling == index, row.done) else {
+        let is_alone = row.sibling == index && !row.is(Marks::DONE);
+        let (Some(request), true) = (row.request(), is_alone) else {
             return;
         };
-        let (rail, op, offset, length) = (row.rail, row.op, row.offset, row.length);
+        let mut copy = Attempt::new(row.load(), row.op(), row.offset, row.length);
+        copy.mark(Marks::APART);
         if self
             .requests
-            .get(request)
+            .at(request)
             .is_none_or(|row| !row.wants_bytes())
         {
             return;
         }
-        let copy = Attempt {
-            avoid: Some(rail),
-            ..Attempt::new(Load::Slice(request), op, offset, length)
-        };
         let Some(copy) = self.new_attempt(copy) else {
             return;
         };
@@ -190,20 +260,22 @@ impl Orchestrator<'_> {
         let alone = self.leave_siblings(index, end == End::Delivered);
         let attempt = self.attempts.remove(id)?;
         let request = attempt.request()?;
-        let row = self.requests.get_mut(request)?;
+        let (id, row) = self.requests.entry_mut(request)?;
+        let done = attempt.is(Marks::DONE);
         row.held -= 1;
-        row.lost -= u32::from(attempt.lost);
-        if end == End::Delivered && !attempt.done {
-            row.acked_bytes += u64::from(attempt.length);
+        row.lost -= u32::from(attempt.is(Marks::LOST));
+        if end == End::Delivered && !done {
+            row.acknowledge(u64::from(attempt.length));
         }
-        if end == End::Ended && !attempt.done && alone && row.wants_bytes() {
-            let again = Attempt::new(attempt.load, attempt.op, attempt.offset, attempt.length);
+        if end == End::Ended && !done && alone && row.wants_bytes() {
+            let (load, op) = (attempt.load(), attempt.op());
+            let again = Attempt::new(load, op, attempt.offset, attempt.length);
             // The row just freed is there for it.
             if let Some(again) = self.new_attempt(again) {
                 self.wait_again(request, again.index);
             }
         }
-        Some(request)
+        Some(id)
     }
 
     /// Takes an attempt off its lane: out of the queue, its bytes out of the rail's in-flight.
@@ -237,7 +309,7 @@ impl Orchestrator<'_> {
     /// Takes an attempt out of the ring of copies; tells the others if the slice has arrived. `true` if no
     /// copy is left.
     fn leave_siblings(&mut self, index: u32, delivered: bool) -> bool {
-        let Some((next, rail)) = self.attempts.at(index).map(|row| (row.sibling, row.rail)) else {
+        let Some(next) = self.attempts.at(index).map(|row| row.sibling) else {
             return true;
         };
         if next == index || is_nil(next) {
@@ -245,9 +317,11 @@ impl Orchestrator<'_> {
         }
         let mut at = next;
         while let Some(row) = self.attempts.at_mut(at) {
-            row.done |= delivered;
+            if delivered {
+                row.mark(Marks::DONE);
+            }
             // The copy that it had to keep away from is this one.
-            row.avoid = row.avoid.filter(|avoid| *avoid != rail);
+            row.marks.0 &= !Marks::APART.0;
             if row.sibling == index {
                 row.sibling = next;
                 break;
@@ -257,6 +331,19 @@ impl Orchestrator<'_> {
         false
     }
 
+    /// The rail that an attempt is not to be bound to, because an older copy is there.
+    pub(super) fn avoided(&self, attempt: &Attempt) -> Option<RailId> {
+        let sibling = self.attempts.at(attempt.sibling);
+        sibling
+            .filter(|_| attempt.is(Marks::APART))
+            .map(|row| row.rail)
+    }
+
+    /// The request that an attempt is a slice of.
+    pub(super) fn request_of(&self, attempt: u32) -> Option<RequestId> {
+        self.requests.id_at(self.attempts.at(attempt)?.request()?)
+    }
+
     fn attempt_bytes(&self, index: u32) -> u64 {
         self.attempts
             .at(index)
@@ -264,11 +351,11 @@ impl Orchestrator<'_> {
     }
 
     /// Puts an attempt into its request's queue of slices to be sent again, and the request first in line.
-    pub(super) fn wait_again(&mut self, request: RequestId, index: u32) {
+    pub(super) fn wait_again(&mut self, request: u32, index: u32) {
         if let Some(row) = self.attempts.at_mut(index) {
             row.stage = Stage::Waiting;
         }
-        let Some(row) = self.requests.get_mut(request) else {
+        let Some(row) = self.requests.at_mut(request) else {
             return;
         };
         row.waiting.push_back(&mut self.attempts, index);
@@ -277,7 +364,7 @@ impl Orchestrator<'_> {
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.unbound_bytes += length;
         }
-        self.want_to_bind(peer, request.index, true);
+        self.want_to_bind(peer, request, true);
     }
 
     /// Takes an attempt that is bound and not handed out off its lane, to be sent on another.
@@ -286,13 +373,13 @@ impl Orchestrator<'_> {
         let request = self
             .attempts
             .at(index)
-            .filter(|row| !row.done)
+            .filter(|row| !row.is(Marks::DONE))
             .and_then(Attempt::request);
         match request {
             Some(request)
                 if self
                     .requests
-                    .get(request)
+                    .at(request)
                     .is_some_and(|row| row.wants_bytes()) =>
             {
                 self.wait_again(request, index);
@@ -367,7 +454,7 @@ impl Orchestrator<'_> {
 
     fn is_before(&self, first: u32, second: AttemptId) -> bool {
         match (self.attempts.at(first), self.attempts.get(second)) {
-            (Some(first), Some(second)) => !first.signal && first.sequence < second.sequence,
+            (Some(first), Some(second)) => !first.signal() && first.sequence < second.sequence,
             _ => false,
         }
     }
@@ -378,10 +465,10 @@ impl Orchestrator<'_> {
         let Some((id, row)) = self.attempts.entry_mut(index) else {
             return;
         };
-        let (length, done) = (u64::from(row.length), row.done);
-        let Load::Slice(request) = row.load else {
+        let (length, done) = (u64::from(row.length), row.is(Marks::DONE));
+        let Load::Slice(request) = row.load() else {
             let took = at.since(row.posted_at);
-            match row.load {
+            match row.load() {
                 Load::HealthProbe => self.probe_good(now, rail),
                 _ => self.shared.handle_rate_probe(rail, length, took),
             }
@@ -390,10 +477,10 @@ impl Orchestrator<'_> {
         let sample = Sample {
             posted_at: row.posted_at,
             seen_at: at,
-            ahead_bytes: row.ahead_bytes,
+            ahead_bytes: row.ahead_bytes(),
             bytes: length,
         };
-        let is_usual = row.sibling == index && !row.lost;
+        let is_usual = row.sibling == index && !row.is(Marks::LOST);
         let joined = run.seen.as_mut().is_some_and(|seen| seen.add(sample));
         if !joined && let Some(seen) = run.seen.replace(Observation::new(sample)) {
             self.shared.handle_observation(rail, &seen);
@@ -412,7 +499,7 @@ impl Orchestrator<'_> {
         }
         run.released_bytes += length;
         self.attempts.remove(id);
-        let Some(row) = self.requests.get_mut(request) else {
+        let Some((request, row)) = self.requests.entry_mut(request) else {
             return;
         };
         row.held -= 1;
@@ -447,10 +534,11 @@ impl Orchestrator<'_> {
         let Some(row) = self.attempts.get(id) else {
             return;
         };
-        let request = row.request();
+        let op = row.op();
+        let request = self.request_of(id.index);
         // That a write failed or was flushed does not prove that nothing of it is still on its way: it waits
         // for the fence as its neighbours do, and a copy goes elsewhere at once.
-        let may_still_land = row.op == Op::Write && request.is_some() && !cause.is_callers();
+        let may_still_land = op == Op::Write && request.is_some() && !cause.is_callers();
         if let Some(request) = request.filter(|_| cause.is_callers()) {
             self.fail_request(now, request, cause);
         }
@@ -482,8 +570,8 @@ impl Orchestrator<'_> {
                 .lanes
                 .get(row.rail.index())
                 .is_some_and(|lane| lane.is_locally_fenced());
-            let request = row.request().and_then(|request| self.requests.get(request));
-            row.lost && fenced && request.is_some_and(|request| request.is_reported())
+            let request = row.request().and_then(|request| self.requests.at(request));
+            row.is(Marks::LOST) && fenced && request.is_some_and(|request| request.is_reported())
         };
         let Some((id, _)) = self.attempts.iter().find(|(_, row)| evictable(row)) else {
             return;

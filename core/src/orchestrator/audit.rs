@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::attempt::{Load, Stage};
+use super::attempt::{Marks, Stage};
 use super::{Orchestrator, lane::Phase};
 use crate::units::RailId;
 
@@ -58,15 +58,11 @@ impl Orchestrator<'_> {
     fn audit_requests(&self) -> Result<(), Violation> {
         for (id, row) in self.requests.iter() {
             let (mut held, mut lost, mut waiting, mut unique) = (0, 0, 0, 0);
-            for (index, attempt) in self
-                .attempts
-                .iter()
-                .filter(|(_, a)| a.load == Load::Slice(id))
-            {
+            for (index, attempt) in self.attempts.iter().filter(|(_, a)| a.is_of(id.index)) {
                 held += 1;
-                lost += u64::from(attempt.lost);
+                lost += u64::from(attempt.is(Marks::LOST));
                 waiting += u64::from(attempt.stage == Stage::Waiting);
-                let counts = !attempt.done && self.is_first_copy(index.index);
+                let counts = !attempt.is(Marks::DONE) && self.is_first_copy(index.index);
                 unique += if counts { u64::from(attempt.length) } else { 0 };
             }
             check(
@@ -186,8 +182,7 @@ impl Orchestrator<'_> {
             {
                 unbound += row.length - row.cursor;
                 pending += u64::from(row.has_unbound());
-                let waits =
-                    |a: &super::Attempt| a.load == Load::Slice(id) && a.stage == Stage::Waiting;
+                let waits = |a: &super::Attempt| a.is_of(id.index) && a.stage == Stage::Waiting;
                 unbound += self
                     .attempts
                     .iter()

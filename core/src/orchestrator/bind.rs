@@ -1,10 +1,10 @@
 //! Late binding: a slice gets its rail at the moment a rail can take it.
 
-use super::attempt::{Attempt, Load, Stage};
+use super::attempt::{Attempt, Load, Marks};
 use super::board::{Seen, View, Way};
 use super::lane::{Lane, Phase};
 use super::{Orchestrator, Policy, Reason};
-use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails};
+use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
 use crate::rail::health::RailState;
 use crate::rail::select::{self, Candidate, Usable};
 use crate::rail::spray::{Line, Room};
@@ -382,13 +382,9 @@ impl Orchestrator<'_> {
             self.arm(now + BIND_RETRY, Reason::Bind);
             return false;
         };
-        let slice = Load::Slice(cut.request);
-        let attempt = Attempt {
-            stage: Stage::Bound,
-            rail,
-            ahead_bytes,
-            ..Attempt::new(slice, cut.op, cut.cursor, length)
-        };
+        let slice = Load::Slice(cut.request.index);
+        let mut attempt = Attempt::new(slice, cut.op, cut.cursor, length);
+        attempt.bind_to(rail, ahead_bytes);
         let Some(id) = self.insert_attempt(attempt) else {
             self.shared.release(rail, bytes);
             return false;
@@ -418,13 +414,13 @@ impl Orchestrator<'_> {
             let row = self.requests.get(request)?;
             let index = row.waiting.front()?;
             let attempt = self.attempts.at(index)?;
-            if !attempt.done {
+            if !attempt.is(Marks::DONE) {
                 return Some(Next {
                     request,
-                    op: attempt.op,
+                    op: attempt.op(),
                     offset: attempt.offset,
                     length: attempt.length,
-                    avoid: attempt.avoid,
+                    avoid: self.avoided(attempt),
                     again: true,
                 });
             }
@@ -487,16 +483,13 @@ impl Orchestrator<'_> {
         if self.config.policy == Policy::Spray {
             return rails.clone();
         }
-        let mut usable = rails
-            .iter()
-            .map(|rail| Usable {
-                rail: *rail,
-                rate_nominal: self.shared.rate_nominal(rail.rail),
-            })
-            .filter(|usable| self.is_healthy(usable.rail.rail))
-            .collect();
+        let usable = rails.iter().map(|rail| Usable {
+            rail: *rail,
+            rate_nominal: self.shared.rate_nominal(rail.rail),
+        });
+        let mut usable = of_rails(usable.filter(|usable| self.is_healthy(usable.rail.rail)));
         select::retain_wanted(self.config.policy, &mut usable);
-        usable.iter().map(|usable| usable.rail).collect()
+        of_rails(usable.iter().map(|usable| usable.rail))
     }
 
     pub(super) fn is_healthy(&self, rail: RailId) -> bool {
@@ -533,7 +526,7 @@ impl Orchestrator<'_> {
 
     /// A row for a slice that was never sent.
     fn take_new(&mut self, next: Next) -> Option<u32> {
-        let slice = Load::Slice(next.request);
+        let slice = Load::Slice(next.request.index);
         let attempt = Attempt::new(slice, next.op, next.offset, next.length);
         let index = self.new_attempt(attempt)?.index;
         let bytes = u64::from(next.length);

@@ -1,6 +1,6 @@
 //! Lanes: opened when they are wanted, suspected when they stand still, fenced when they fail.
 
-use super::attempt::{End, Load, Stage};
+use super::attempt::{End, Load, Marks, Stage};
 use super::flight::Flight;
 use super::peer::Peer;
 use super::{LaneAction, Orchestrator, Posting, Reason};
@@ -58,9 +58,8 @@ pub(super) struct Fence {
     pub(super) given_up: bool,
     /// When the message last went out.
     asked_at: Instant,
-    /// When it goes out again, and how long after that again.
+    /// When it goes out again; each time after twice as long.
     resend_at: Instant,
-    resend_after: Duration,
 }
 
 /// A row of the lanes' table; opaque.
@@ -79,7 +78,8 @@ pub struct Lane {
     /// Last completion, or the first post after a pause.
     pub(super) progress_at: Instant,
     /// Since when it has stood still, if that has been noticed; its oldest slices were sent elsewhere too.
-    suspect_since: Option<Instant>,
+    /// [`Instant::MAX`]: not noticed.
+    suspect_since: Instant,
     /// What its rail was paused for, until that is told.
     pub(super) blamed: Option<Cause>,
     /// Its rail came back because its cooldown is over.
@@ -88,10 +88,13 @@ pub struct Lane {
     pub(super) probing: bool,
     wants_open: bool,
     wants_fence: bool,
+    wants_close: bool,
     /// The epoch to close.
-    wants_close: Option<Epoch>,
+    closing: Epoch,
     links: [Link; 4],
 }
+
+const _: () = assert!(size_of::<Lane>() <= 136);
 
 impl<const KIND: usize> Linked<KIND> for Lane {
     fn link(&mut self) -> &mut Link {
@@ -113,13 +116,14 @@ impl Lane {
         next_sequence: 0,
         full: false,
         progress_at: Instant::ZERO,
-        suspect_since: None,
+        suspect_since: Instant::MAX,
         blamed: None,
         expired: false,
         probing: false,
         wants_open: false,
         wants_fence: false,
-        wants_close: None,
+        wants_close: false,
+        closing: Epoch(0),
         links: [Link::NONE; 4],
     };
 
@@ -139,13 +143,14 @@ impl Lane {
     pub(super) fn is_quiet(&self) -> bool {
         self.phase == Phase::Closed
             && self.flight.len() == 0
-            && !(self.wants_open || self.wants_fence || self.wants_close.is_some())
+            && !(self.wants_open || self.wants_fence || self.wants_close)
     }
 
-    /// Closes it although the peer has not proved that nothing of it can still arrive there.
-    pub(super) fn end_unproven(&mut self) {
+    /// Ends its epoch. Nothing is waited for any more, proved or not.
+    pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
-        self.wants_close = Some(self.epoch);
+        self.closing = self.epoch;
+        self.wants_close = true;
     }
 
     /// Works it can still take; none unless it is open.
@@ -175,7 +180,7 @@ impl Orchestrator<'_> {
         lane.phase = Phase::Opening { since: now, by };
         lane.next_sequence = 0;
         lane.full = false;
-        lane.suspect_since = None;
+        lane.suspect_since = Instant::MAX;
         lane.wants_open = true;
         self.actions.push_back(self.lanes, u32::from(rail.0));
         self.arm(by, Reason::Opening);
@@ -237,9 +242,8 @@ impl Orchestrator<'_> {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
-        lane.phase = Phase::Closed;
+        lane.close();
         lane.wants_open = false;
-        lane.wants_close = Some(lane.epoch);
         self.actions.push_back(self.lanes, u32::from(rail.0));
         log::debug!("lane {} not opened ({cause})", rail.0);
         // Whatever the cause: a lane that is asked for again at once fails again at once.
@@ -275,9 +279,7 @@ impl Orchestrator<'_> {
         let Some(row) = self.attempts.at_mut(index) else {
             return;
         };
-        row.stage = Stage::Bound;
-        row.rail = rail;
-        row.ahead_bytes = ahead_bytes;
+        row.bind_to(rail, ahead_bytes);
         lane.inflight_bytes += u64::from(row.length);
         lane.flight.bind(&mut self.attempts, index);
         self.posts.push_back(self.lanes, u32::from(rail.0));
@@ -317,10 +319,11 @@ impl Orchestrator<'_> {
         while !out.works.is_full() {
             let index = lane.flight.first_bound()?;
             let (id, row) = self.attempts.entry_mut(index)?;
-            let places = match row.load {
+            let places = match row.load() {
                 Load::Slice(request) => {
-                    let request = self.requests.get(request);
-                    let wanted = request.filter(|request| request.wants_bytes() && !row.done);
+                    let request = self.requests.at(request);
+                    let wanted =
+                        request.filter(|request| request.wants_bytes() && !row.is(Marks::DONE));
                     wanted.map(|request| request.places(row.offset))
                 }
                 Load::HealthProbe | Load::RateProbe => {
@@ -337,11 +340,11 @@ impl Orchestrator<'_> {
             row.sequence = lane.next_sequence;
             let work = Work {
                 cookie: id.to_bits(),
-                op: row.op,
+                op: row.op(),
                 local,
                 remote,
                 length: row.length,
-                signal: row.signal,
+                signal: row.signal(),
             };
             let _ = out.works.push(work);
             lane.next_sequence = lane.next_sequence.wrapping_add(1);
@@ -394,9 +397,7 @@ impl Orchestrator<'_> {
             .lanes
             .get(rail.index())
             .and_then(|lane| lane.flight.first_bound());
-        let request = first
-            .and_then(|index| self.attempts.at(index))
-            .and_then(|row| row.request());
+        let request = first.and_then(|index| self.request_of(index));
         match request {
             Some(request) if cause.is_callers() => self.fail_request(now, request, cause),
             _ => {
@@ -435,13 +436,11 @@ impl Orchestrator<'_> {
         let give_up_at = self.give_up_at(now, rail);
         self.clear_lane(rail);
         let writes = self.copy_posted(rail);
-        let interval = self.config.message_interval;
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
         if lane.flight.posted() == 0 {
-            lane.phase = Phase::Closed;
-            lane.wants_close = Some(lane.epoch);
+            lane.close();
         } else {
             lane.wants_fence = true;
             lane.phase = Phase::Fencing(Fence {
@@ -453,7 +452,6 @@ impl Orchestrator<'_> {
                 given_up: false,
                 asked_at: now,
                 resend_at: now,
-                resend_after: interval,
             });
             if writes {
                 self.messages.push_back(self.lanes, index);
@@ -497,7 +495,7 @@ impl Orchestrator<'_> {
         while let Some(index) = next {
             self.duplicate(index);
             let row = self.attempts.at(index);
-            writes |= row.is_some_and(|row| row.op == Op::Write && row.request().is_some());
+            writes |= row.is_some_and(|row| row.op() == Op::Write && row.request().is_some());
             next = self.posted_after(rail, index);
         }
         writes
@@ -588,8 +586,7 @@ impl Orchestrator<'_> {
             let index = u32::from(rail.0);
             self.messages.remove(self.lanes, index);
             if let Some(lane) = self.lanes.get_mut(rail.index()) {
-                lane.phase = Phase::Closed;
-                lane.wants_close = Some(lane.epoch);
+                lane.close();
             }
             self.actions.push_back(self.lanes, index);
             self.arm_probe(rail);
@@ -606,8 +603,8 @@ impl Orchestrator<'_> {
             let Some(row) = self.attempts.at(index) else {
                 continue;
             };
-            if fence.remote || row.op == Op::Read {
-                let arrived = row.op == Op::Write && row.sequence < fence.delivered;
+            if fence.remote || row.op() == Op::Read {
+                let arrived = row.op() == Op::Write && row.sequence < fence.delivered;
                 self.end_attempt(index, if arrived { End::Delivered } else { End::Ended });
             }
         }
@@ -624,7 +621,8 @@ impl Orchestrator<'_> {
     /// The message to ask for a lane's fence, if it still is to be asked for.
     pub(super) fn fence_message(&mut self, now: Instant, index: u32) -> Option<Message> {
         let rail = RailId(index as u16);
-        let interval_max = self.config.message_interval.times(MESSAGE_INTERVALS_MAX);
+        let interval = self.config.message_interval;
+        let interval_max = interval.times(MESSAGE_INTERVALS_MAX);
         let peer = self.shared.peer(rail)?;
         let lane_id = self.lane_id(rail);
         let lane = self.lanes.get_mut(rail.index())?;
@@ -634,9 +632,10 @@ impl Orchestrator<'_> {
         if fence.remote {
             return None;
         }
+        let before = fence.resend_at.since(fence.asked_at);
+        let after = before.times(2).max(interval).min(interval_max);
         fence.asked_at = now;
-        fence.resend_at = now + fence.resend_after;
-        fence.resend_after = fence.resend_after.times(2).min(interval_max);
+        fence.resend_at = now + after;
         let (resend_at, epoch) = (fence.resend_at, lane.epoch);
         self.arm(resend_at, Reason::Fence);
         Some(Message::Fence {
@@ -668,7 +667,8 @@ impl Orchestrator<'_> {
                 scope: Scope::Local,
             });
         }
-        if let Some(epoch) = lane.wants_close.take() {
+        if core::mem::take(&mut lane.wants_close) {
+            let epoch = lane.closing;
             return Some(LaneAction::Close { lane: id, epoch });
         }
         match (core::mem::take(&mut lane.wants_open), lane.phase) {
@@ -687,7 +687,7 @@ impl Orchestrator<'_> {
             return;
         };
         lane.progress_at = now;
-        lane.suspect_since = None;
+        lane.suspect_since = Instant::MAX;
         if core::mem::take(&mut lane.full) {
             self.posts.push_back(self.lanes, u32::from(rail.0));
         }
@@ -698,7 +698,9 @@ impl Orchestrator<'_> {
     pub(super) fn progress_due(&self, rail: RailId) -> Option<Instant> {
         let lane = self.lanes.get(rail.index())?;
         let oldest = self.attempts.at(lane.flight.first_posted()?)?;
-        let bytes = oldest.ahead_bytes.saturating_add(u64::from(oldest.length));
+        let bytes = oldest
+            .ahead_bytes()
+            .saturating_add(u64::from(oldest.length));
         let predicted = self.shared.delay_base(rail) + self.shared.rate(rail).time_for(bytes);
         // A rail that keeps being suspected may just be slower than it looks: it is given more time.
         let flaps = self
@@ -771,9 +773,9 @@ impl Orchestrator<'_> {
         // A stalled process is not a dead link: nothing moves then, on no lane. But not for ever.
         let stood_since = lane.progress_at;
         let others_moved = self.last_progress.1 != rail && self.last_progress.0 > stood_since;
-        let first = lane.suspect_since.is_none();
-        let suspect_since = *lane.suspect_since.get_or_insert(stood_since);
-        let too_long = now.since(suspect_since) >= self.config.fence_timeout;
+        let first = lane.suspect_since == Instant::MAX;
+        lane.suspect_since = lane.suspect_since.min(stood_since);
+        let too_long = now.since(lane.suspect_since) >= self.config.fence_timeout;
         if !first && (others_moved || silent || too_long) {
             let cause = if silent {
                 Cause::PeerSilent
@@ -829,11 +831,15 @@ impl Orchestrator<'_> {
         let mut next = self.first_posted(rail);
         while let Some(index) = next {
             next = self.posted_after(rail, index);
-            let Some(row) = self.attempts.at_mut(index).filter(|row| !row.lost) else {
+            let Some(row) = self
+                .attempts
+                .at_mut(index)
+                .filter(|row| !row.is(Marks::LOST))
+            else {
                 continue;
             };
-            row.lost = true;
-            if let Some(request) = row.request() {
+            row.mark(Marks::LOST);
+            if let Some(request) = self.request_of(index) {
                 if let Some(row) = self.requests.get_mut(request) {
                     row.lost += 1;
                 }
@@ -925,13 +931,14 @@ impl Orchestrator<'_> {
             };
         }
     }
+}
 
+impl<'a> Orchestrator<'a> {
     /// Rails of a peer that this worker has a lane row for.
-    pub(super) fn rails_of(&self, peer: PeerId) -> impl Iterator<Item = RailId> + use<> {
-        self.peers
-            .get(peer.index())
-            .map(|row| row.rails())
-            .unwrap_or_default()
-            .into_iter()
+    pub(super) fn rails_of(&self, peer: PeerId) -> impl Iterator<Item = RailId> + use<'a> {
+        let shared = self.shared;
+        (0..self.lanes.len())
+            .map(|index| RailId(index as u16))
+            .filter(move |rail| shared.peer(*rail) == Some(peer))
     }
 }

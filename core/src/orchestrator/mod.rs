@@ -24,7 +24,7 @@ use crate::message::{Frame, Message};
 use crate::plan::{PLAN_TRANSPORTS_MAX, Plan};
 use crate::queue::{Link, Linked, Queue};
 use crate::rail::Shared;
-use crate::rail::documented::{DocumentedConfig, Selector};
+use crate::rail::documented::{DocumentedConfig, Selector, Shares};
 use crate::rail::health::{HealthMode, RailState};
 use crate::rail::select::Policy;
 use crate::report::Report;
@@ -288,13 +288,16 @@ pub struct Tables<'a> {
     pub lanes: &'a mut [Lane],
     /// Requests not yet taken, and those whose attempts outlive their report.
     pub requests: &'a mut [Row<RequestRow>],
+    /// What [`Policy::Documented`] has shared out of each request: as many as there are requests, or none for the other
+    /// policies.
+    pub shares: &'a mut [Shares],
     /// Slices in flight or waiting to be sent again.
     pub attempts: &'a mut [Row<Attempt>],
     /// Batches not yet taken.
     pub batches: &'a mut [Row<BatchRow>],
 }
 
-/// Memory for [`Tables`], in one piece.
+/// Memory for [`Tables`], in one piece. `SHARES` is as many as `REQUESTS` for [`Policy::Documented`].
 #[derive(Debug)]
 pub struct Store<
     const PLANS: usize,
@@ -303,11 +306,13 @@ pub struct Store<
     const REQUESTS: usize,
     const ATTEMPTS: usize,
     const BATCHES: usize,
+    const SHARES: usize = 0,
 > {
     plans: [PlanRow; PLANS],
     peers: [Peer; PEERS],
     lanes: [Lane; RAILS],
     requests: [Row<RequestRow>; REQUESTS],
+    shares: [Shares; SHARES],
     attempts: [Row<Attempt>; ATTEMPTS],
     batches: [Row<BatchRow>; BATCHES],
 }
@@ -319,7 +324,8 @@ impl<
     const REQUESTS: usize,
     const ATTEMPTS: usize,
     const BATCHES: usize,
-> Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES>
+    const SHARES: usize,
+> Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES, SHARES>
 {
     /// Empty tables.
     pub const fn new() -> Self {
@@ -328,6 +334,7 @@ impl<
             peers: [const { Peer::EMPTY }; PEERS],
             lanes: [const { Lane::EMPTY }; RAILS],
             requests: [const { Row::EMPTY }; REQUESTS],
+            shares: [Shares::NONE; SHARES],
             attempts: [const { Row::EMPTY }; ATTEMPTS],
             batches: [const { Row::EMPTY }; BATCHES],
         }
@@ -340,6 +347,7 @@ impl<
             peers: &mut self.peers,
             lanes: &mut self.lanes,
             requests: &mut self.requests,
+            shares: &mut self.shares,
             attempts: &mut self.attempts,
             batches: &mut self.batches,
         }
@@ -353,7 +361,8 @@ impl<
     const REQUESTS: usize,
     const ATTEMPTS: usize,
     const BATCHES: usize,
-> Default for Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES>
+    const SHARES: usize,
+> Default for Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES, SHARES>
 {
     fn default() -> Self {
         Self::new()
@@ -388,6 +397,8 @@ pub struct Orchestrator<'a> {
     peers: &'a mut [Peer],
     lanes: &'a mut [Lane],
     requests: Table<'a, RequestRow, RequestId>,
+    /// Slices of a request not yet bound, by the rail that is to carry them. `Documented` only.
+    shares: &'a mut [Shares],
     attempts: Table<'a, Attempt, AttemptId>,
     batches: Table<'a, BatchRow, BatchId>,
     /// Peers with bytes to bind that may find room.
@@ -443,6 +454,7 @@ impl<'a> Orchestrator<'a> {
         tables.plans.fill_with(|| PlanRow::EMPTY);
         tables.peers.fill_with(|| Peer::EMPTY);
         tables.lanes.fill_with(|| Lane::EMPTY);
+        tables.shares.fill(Shares::NONE);
         Self {
             config,
             shared,
@@ -450,6 +462,7 @@ impl<'a> Orchestrator<'a> {
             peers: tables.peers,
             lanes: tables.lanes,
             requests: Table::new(tables.requests),
+            shares: tables.shares,
             attempts: Table::new(tables.attempts),
             batches: Table::new(tables.batches),
             ready: Queue::EMPTY,
@@ -712,15 +725,18 @@ impl<'a> Orchestrator<'a> {
     /// The transport that a request went over last.
     pub fn transport_of(&self, id: RequestId) -> Option<TransportId> {
         let row = self.requests.get(id)?;
-        let transports = &self.plan(row.plan)?.transports;
-        let row = transports.get(usize::from(row.failover.rank()))?;
-        Some(row.transport)
+        self.transport_at(row.plan, row.failover.rank())
     }
 
     /// How a request ended, freeing its row; `None`: not ended, taken, or never was. Attempts of an
     /// `Indeterminate` one live on, and [`Event::Settled`] tells when they have ended.
     pub fn take(&mut self, id: RequestId) -> Option<Report> {
         self.take_request(id)
+    }
+
+    fn transport_at(&self, plan: PlanId, rank: u8) -> Option<TransportId> {
+        let transports = &self.plan(plan)?.transports;
+        Some(transports.get(usize::from(rank))?.transport)
     }
 
     /// The lane of this worker on a rail.

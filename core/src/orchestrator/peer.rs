@@ -4,7 +4,7 @@ use super::attempt::End;
 use super::lane::{Lane, Phase};
 use super::request::{Ending, RequestRow};
 use super::{Orchestrator, PlanRow, Reason};
-use crate::plan::{PEER_RAILS_MAX, Plan};
+use crate::plan::Plan;
 use crate::queue::{Link, Linked, Queue};
 use crate::report::Status;
 use crate::time::Instant;
@@ -13,9 +13,6 @@ use crate::work::{Cause, Place};
 
 pub(super) const READY: usize = 0;
 pub(super) const CHANGED: usize = 1;
-
-/// Rails that one peer can have.
-type Rails = heapless::Vec<RailId, PEER_RAILS_MAX>;
 
 /// What is proved of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +41,6 @@ pub struct Peer {
     pub(super) pending: Queue<0>,
     /// Bytes of them.
     pub(super) unbound_bytes: u64,
-    rails: Rails,
     scratch: Option<(Place, Place, u32)>,
     links: [Link; 2],
 }
@@ -67,7 +63,6 @@ impl Peer {
         waits_for_room: false,
         pending: Queue::EMPTY,
         unbound_bytes: 0,
-        rails: Rails::new(),
         scratch: None,
         links: [Link::NONE; 2],
     };
@@ -93,10 +88,6 @@ impl Peer {
     pub(super) fn heard_at(&self) -> Instant {
         self.heard_at
     }
-
-    pub(super) fn rails(&self) -> Rails {
-        self.rails.clone()
-    }
 }
 
 impl Orchestrator<'_> {
@@ -111,12 +102,6 @@ impl Orchestrator<'_> {
         }
         peer.gone = false;
         peer.scratch = Some((plan.scratch_local, plan.scratch_remote, plan.scratch_bytes));
-        for rail in plan.all_rails() {
-            if !peer.rails.contains(&rail.rail) {
-                // More rails than one plan can have are in no plan.
-                let _ = peer.rails.push(rail.rail);
-            }
-        }
         let at = peer.heard_at + self.config.peer_silence;
         self.arm(at, Reason::Peer);
         self.bind_all();
@@ -334,7 +319,7 @@ impl Orchestrator<'_> {
                 }
             }
             if let Some(lane) = self.lanes.get_mut(rail.index()) {
-                lane.end_unproven();
+                lane.close();
             }
             self.actions.push_back(self.lanes, u32::from(rail.0));
         }

@@ -1,15 +1,15 @@
 //! Requests: a cursor over bytes, a count of attempts, and in the end a report.
 
-use super::attempt::{End, Load};
+use super::attempt::End;
 use super::lane::Phase;
-use super::{Event, Orchestrator, Peer, Reason, Request};
+use super::{Event, Orchestrator, Peer, Policy, Reason, Request, is_nil};
 use crate::failover::{Decision, Failover};
 use crate::plan::Plan;
 use crate::queue::{Link, Linked, Queue};
-use crate::rail::documented::Shares;
 use crate::report::{Local, Remote, Report, Status};
+use crate::table::Row;
 use crate::time::Instant;
-use crate::units::{BatchId, PeerId, PlanId, RailId, RequestId, TransportId};
+use crate::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef};
 use crate::work::{Cause, Op, Place};
 
 /// Why core did not take a request. Nothing was queued.
@@ -48,23 +48,36 @@ pub(super) struct Ending {
     pub(super) cause: Cause,
 }
 
+/// What is told of a request beside its bytes; those that had arrived by then are.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    status: Status,
+    cause: Option<Cause>,
+    local: Local,
+    remote: Remote,
+}
+
 /// A row of the requests' table; opaque.
-#[derive(Debug)]
+///
+/// There may be many of them, so none has a gap.
+#[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(4))]
 pub struct RequestRow {
     pub(super) peer: PeerId,
     pub(super) plan: PlanId,
-    batch: BatchId,
+    /// The row of its batch, which lives until the report.
+    batch: u32,
     tag: u64,
     pub(super) op: Op,
-    pub(super) local: Place,
-    pub(super) remote: Place,
+    local_segment: SegmentRef,
+    remote_segment: SegmentRef,
+    local_offset: u64,
+    remote_offset: u64,
     pub(super) length: u64,
     /// Bytes bound so far, from the front.
     pub(super) cursor: u64,
-    /// Bytes that arrived, each counted once.
+    /// Bytes that arrived before the report, each counted once.
     pub(super) acked_bytes: u64,
-    /// Slices not yet bound, by the rail that is to carry them. `Documented` only.
-    pub(super) shares: Shares,
     /// Slices to be sent again.
     pub(super) waiting: Queue<0>,
     /// Attempts that name it.
@@ -72,17 +85,18 @@ pub struct RequestRow {
     /// Those of them whose fence has been given up.
     pub(super) lost: u32,
     pub(super) submitted_at: Instant,
-    deadline: Instant,
-    /// Once ending: when its posted attempts' lanes are fenced.
-    grace_at: Instant,
+    /// The deadline. Once ending: when its posted attempts' lanes are fenced.
+    due: Instant,
     pub(super) ending: Option<Ending>,
-    report: Option<Report>,
+    told: Option<Told>,
     taken: bool,
     pub(super) failover: Failover,
-    /// A switch of transports that has not been told: from where.
-    switched_from: Option<TransportId>,
+    /// A switch of transports that has not been told: from which rank.
+    switched_from: Option<u8>,
     links: [Link; 3],
 }
+
+const _: () = assert!(size_of::<Row<RequestRow>>() <= 148);
 
 impl<const KIND: usize> Linked<KIND> for RequestRow {
     fn link(&mut self) -> &mut Link {
@@ -93,12 +107,36 @@ impl<const KIND: usize> Linked<KIND> for RequestRow {
 impl RequestRow {
     /// Whether bytes of it are still worth moving.
     pub(super) fn wants_bytes(&self) -> bool {
-        self.ending.is_none() && self.report.is_none() && self.acked_bytes < self.length
+        self.ending.is_none() && self.told.is_none() && self.acked_bytes < self.length
     }
 
     /// Whether its report has been written.
     pub(super) fn is_reported(&self) -> bool {
-        self.report.is_some()
+        self.told.is_some()
+    }
+
+    /// Bytes arrived. What comes after the report changes nothing.
+    pub(super) fn acknowledge(&mut self, bytes: u64) {
+        if self.told.is_none() {
+            self.acked_bytes += bytes;
+        }
+    }
+
+    /// Its report, once it is written.
+    fn report(&self) -> Option<Report> {
+        self.told.map(|told| Report {
+            status: told.status,
+            delivered_bytes: self.acked_bytes,
+            cause: told.cause,
+            local: told.local,
+            remote: told.remote,
+        })
+    }
+
+    /// Whether there is a time at which something is to be done about it.
+    fn is_timed(&self) -> bool {
+        let due = self.due;
+        due != Instant::MAX || self.ending.is_some()
     }
 
     /// Whether its report has been taken.
@@ -108,11 +146,15 @@ impl RequestRow {
 
     /// Where the byte at `offset` of it is, on both sides.
     pub(super) fn places(&self, offset: u64) -> (Place, Place) {
-        let at = |place: Place| Place {
-            offset: place.offset + offset,
-            ..place
+        let local = Place {
+            segment: self.local_segment,
+            offset: self.local_offset + offset,
         };
-        (at(self.local), at(self.remote))
+        let remote = Place {
+            segment: self.remote_segment,
+            offset: self.remote_offset + offset,
+        };
+        (local, remote)
     }
 
     /// Whether the end of an attempt may let it be reported or forgotten; what is over is always that.
@@ -142,48 +184,54 @@ impl Orchestrator<'_> {
         let row = RequestRow {
             peer: plan.peer,
             plan: request.plan,
-            batch: request.batch,
+            batch: request.batch.index,
             tag: request.tag,
             op: request.op,
-            local: Place {
-                segment: plan.local,
-                offset: request.local_offset,
-            },
-            remote: Place {
-                segment: plan.remote,
-                offset: request.remote_offset,
-            },
+            local_segment: plan.local,
+            remote_segment: plan.remote,
+            local_offset: request.local_offset,
+            remote_offset: request.remote_offset,
             length: request.length,
             cursor: 0,
             acked_bytes: 0,
-            shares: Shares::NONE,
             waiting: Queue::EMPTY,
             held: 0,
             lost: 0,
             submitted_at: now,
-            deadline: request.deadline,
-            grace_at: Instant::MAX,
+            due: request.deadline,
             ending: None,
-            report: None,
+            told: None,
             taken: false,
             failover: Failover::new(self.best_rank(plan)),
             switched_from: None,
             links: [Link::NONE; 3],
         };
-        self.insert_request(now, row)
+        self.insert_request(now, row, request.batch)
     }
 
-    fn insert_request(&mut self, now: Instant, row: RequestRow) -> Result<RequestId, SubmitError> {
-        let (peer, length, deadline) = (row.peer, row.length, row.deadline);
-        if self.requests.len() == self.requests.capacity() {
+    /// Whether there is no row for another request, or none for its shares.
+    fn is_full(&self) -> bool {
+        let row = self.requests.next_row();
+        let has_shares = || self.shares.get(row as usize).is_some();
+        is_nil(row) || self.config.policy == Policy::Documented && !has_shares()
+    }
+
+    fn insert_request(
+        &mut self,
+        now: Instant,
+        row: RequestRow,
+        batch: BatchId,
+    ) -> Result<RequestId, SubmitError> {
+        let (peer, length, deadline) = (row.peer, row.length, row.due);
+        if self.is_full() {
             self.evict_ghost();
         }
-        if self.requests.len() == self.requests.capacity() {
+        if self.is_full() {
             return Err(SubmitError::Full);
         }
         if !self
             .batches
-            .get_mut(row.batch)
+            .get_mut(batch)
             .is_some_and(|batch| batch.batch.add())
         {
             return Err(SubmitError::BatchMissing);
@@ -210,7 +258,7 @@ impl Orchestrator<'_> {
         let Some(row) = self.requests.get(id).filter(|row| !row.taken) else {
             return Cancelled::Stale;
         };
-        if row.report.is_some() {
+        if row.is_reported() {
             return Cancelled::AlreadyEnded;
         }
         self.end_request(
@@ -283,12 +331,11 @@ impl Orchestrator<'_> {
     }
 
     fn switch(&mut self, id: RequestId, failover: Failover) {
-        let from = self.transport_of(id);
         // Shares are counted by position among the rails that it leaves.
         self.unassign(id);
         if let Some(row) = self.requests.get_mut(id) {
+            row.switched_from = Some(row.failover.rank());
             row.failover = failover;
-            row.switched_from = from;
         }
         self.switched.push_back(&mut self.requests, id.index);
         self.assign(id);
@@ -300,7 +347,8 @@ impl Orchestrator<'_> {
         let to = self.transport_of(id)?;
         let row = self.requests.get_mut(id)?;
         let (tag, attempt) = (row.tag, row.failover.used());
-        let from = row.switched_from.take()?;
+        let (plan, from) = (row.plan, row.switched_from.take()?);
+        let from = self.transport_at(plan, from)?;
         self.bind_all();
         Some(Event::Failover {
             tag,
@@ -322,7 +370,7 @@ impl Orchestrator<'_> {
             .at(attempt)
             .filter(|_| is_first && cause.counts_against_rail())
             .and_then(|row| row.request());
-        if let Some(row) = request.and_then(|id| self.requests.get_mut(id)) {
+        if let Some(row) = request.and_then(|index| self.requests.at_mut(index)) {
             row.failover.handle_fault();
         }
     }
@@ -356,9 +404,9 @@ impl Orchestrator<'_> {
         let Some(row) = self.requests.get_mut(id).filter(|row| row.wants_bytes()) else {
             return;
         };
+        self.timed_requests += u32::from(!row.is_timed());
         row.ending = Some(ending);
-        row.grace_at = grace_at;
-        self.timed_requests += u32::from(row.deadline == Instant::MAX);
+        row.due = grace_at;
         self.arm(grace_at, Reason::Request);
         self.drop_unposted(id);
         self.settle_request(id);
@@ -394,7 +442,7 @@ impl Orchestrator<'_> {
                 if self
                     .attempts
                     .at(index)
-                    .is_some_and(|row| row.load == Load::Slice(id))
+                    .is_some_and(|row| row.is_of(id.index))
                 {
                     self.remove_attempt(index, End::Ended);
                 }
@@ -407,7 +455,7 @@ impl Orchestrator<'_> {
         let Some(row) = self.requests.get(id) else {
             return;
         };
-        if row.report.is_some() {
+        if row.is_reported() {
             if row.taken && row.held == 0 {
                 self.ended.push_back(&mut self.requests, id.index);
             }
@@ -453,9 +501,8 @@ impl Orchestrator<'_> {
             Some(ending) if !complete => (ending.status, Some(ending.cause)),
             Some(_) | None => (Status::Completed, None),
         };
-        let report = Report {
+        let told = Told {
             status,
-            delivered_bytes: row.acked_bytes,
             cause,
             local: if held_locally {
                 Local::Held
@@ -468,23 +515,26 @@ impl Orchestrator<'_> {
                 Remote::Settled
             },
         };
-        self.timed_requests -= u32::from(row.deadline != Instant::MAX || row.ending.is_some());
+        self.timed_requests -= u32::from(row.is_timed());
         let (peer, batch, unbound) = (row.peer, row.batch, row.length - row.cursor);
         row.cursor = row.length;
         if let Some(peer) = self.peers.get_mut(peer.index()) {
             peer.unbound_bytes -= unbound;
         }
         self.leave_line(peer, id.index);
-        if let Some(row) = self.requests.get_mut(id) {
-            row.report = Some(report);
-        }
+        let Some(row) = self.requests.get_mut(id) else {
+            return;
+        };
+        row.told = Some(told);
+        let report = row.report();
         self.ended.push_back(&mut self.requests, id.index);
         if self
             .batches
-            .get_mut(batch)
-            .is_some_and(|row| row.batch.end(&report))
+            .at_mut(batch)
+            .zip(report)
+            .is_some_and(|(row, report)| row.batch.end(&report))
         {
-            self.ended_batches.push_back(&mut self.batches, batch.index);
+            self.ended_batches.push_back(&mut self.batches, batch);
         }
     }
 
@@ -494,7 +544,7 @@ impl Orchestrator<'_> {
             return false;
         }
         self.attempts.iter().any(|(_, row)| {
-            row.load == Load::Slice(id)
+            row.is_of(id.index)
                 && !self
                     .lanes
                     .get(row.rail.index())
@@ -516,7 +566,7 @@ impl Orchestrator<'_> {
 
     pub(super) fn take_request(&mut self, id: RequestId) -> Option<Report> {
         let row = self.requests.get_mut(id).filter(|row| !row.taken)?;
-        let report = row.report?;
+        let report = row.report()?;
         row.taken = true;
         let over = row.held == 0;
         self.ended.remove(&mut self.requests, id.index);
@@ -555,7 +605,7 @@ impl Orchestrator<'_> {
             if self
                 .attempts
                 .at(index)
-                .is_some_and(|row| row.load == Load::Slice(id))
+                .is_some_and(|row| row.is_of(id.index))
             {
                 self.remove_attempt(index, End::Ended);
             }
@@ -600,13 +650,10 @@ impl Orchestrator<'_> {
             return;
         }
         for index in 0..self.requests.capacity() as u32 {
-            let Some(row) = self.requests.at(index).filter(|row| row.report.is_none()) else {
+            let Some(row) = self.requests.at(index).filter(|row| !row.is_reported()) else {
                 continue;
             };
-            let (due, is_ending) = match row.ending {
-                Some(_) => (row.grace_at, true),
-                None => (row.deadline, false),
-            };
+            let (due, is_ending) = (row.due, row.ending.is_some());
             if due > now {
                 self.arm(due, Reason::Request);
                 continue;
@@ -635,10 +682,10 @@ impl Orchestrator<'_> {
             row.peer,
             row.ending.map_or(Cause::Cancelled, |ending| ending.cause),
         );
-        row.grace_at = Instant::MAX;
+        row.due = Instant::MAX;
         for rail in self.rails_of(peer) {
             let carries = self.attempts.iter().any(|(_, row)| {
-                row.load == Load::Slice(id)
+                row.is_of(id.index)
                     && row.rail == rail
                     && row.stage == super::attempt::Stage::Posted
             });

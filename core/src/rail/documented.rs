@@ -15,7 +15,7 @@
 //! every platform and at every level of optimisation.
 
 use super::select::Policy;
-use crate::plan::PLAN_RAILS_MAX;
+use crate::plan::{PLAN_RAILS_MAX, of_rails};
 use crate::random::Random;
 use crate::time::Duration;
 use crate::units::Rate;
@@ -296,10 +296,10 @@ impl Selector {
 
     fn scores(&mut self, config: &DocumentedConfig, targets: &Targets, slice_bytes: u32) -> Scores {
         let mut jitter = || config.score_jitter_range * self.random.next_unit();
-        targets
+        let scores = targets
             .iter()
-            .map(|target| target.score(config, slice_bytes) + jitter())
-            .collect()
+            .map(|target| target.score(config, slice_bytes) + jitter());
+        of_rails(scores)
     }
 }
 

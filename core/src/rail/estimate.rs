@@ -100,22 +100,51 @@ impl Observation {
     }
 }
 
+/// A delay, as it is kept: 4 s and more are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Delay(u32);
+
+impl Delay {
+    const ZERO: Self = Self(0);
+    const MAX: Self = Self(u32::MAX);
+
+    fn of(span: Duration) -> Self {
+        Self(u32::try_from(span.as_nanos()).unwrap_or(u32::MAX))
+    }
+
+    const fn span(self) -> Duration {
+        Duration::from_nanos(self.0 as u64)
+    }
+
+    /// As an atomic keeps it.
+    pub(crate) const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// What an atomic keeps.
+    pub(crate) const fn span_of(bits: u32) -> Duration {
+        Self(bits).span()
+    }
+}
+
 /// The learned state of one rail or device.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    config: EstimateConfig,
-    /// No higher one is believed.
-    rate_max: Rate,
+    rate_nominal: Rate,
     bytes_sum: u64,
     busy_sum: Duration,
     rate: Rate,
-    delay_mean: Duration,
-    delay_deviation: Duration,
-    delay_base: Duration,
-    /// Least delay of an unqueued slice in the span that started at `base_since`.
-    base_candidate: Duration,
     base_since: Instant,
     last_seen: Instant,
+    delay_mean: Delay,
+    delay_deviation: Delay,
+    delay_base: Delay,
+    /// Least delay of an unqueued slice in the span that started at `base_since`.
+    base_candidate: Delay,
+    /// The base delay to start from.
+    delay_first: Delay,
+    slice_span: Delay,
+    tier: u8,
 }
 
 impl Estimate {
@@ -128,15 +157,17 @@ impl Estimate {
             _ => config.rate_nominal.scaled(1, 2),
         };
         Self {
-            config,
-            rate_max: config.rate_nominal.scaled(RATE_FACTOR_MAX, 1),
+            rate_nominal: config.rate_nominal,
             bytes_sum: rate.bytes_in(PRIOR_BUSY).max(1),
             busy_sum: PRIOR_BUSY,
             rate,
-            delay_mean: config.delay_base,
-            delay_deviation: Duration::ZERO,
-            delay_base: config.delay_base,
-            base_candidate: Duration::MAX,
+            delay_mean: Delay::of(config.delay_base),
+            delay_deviation: Delay::ZERO,
+            delay_base: Delay::of(config.delay_base),
+            base_candidate: Delay::MAX,
+            delay_first: Delay::of(config.delay_base),
+            slice_span: Delay::of(config.slice_span),
+            tier: config.tier,
             base_since: Instant::ZERO,
             last_seen: Instant::ZERO,
         }
@@ -151,12 +182,8 @@ impl Estimate {
     /// Learns what is asked of a device, which has no window: the rate and the base delay.
     pub(crate) fn learn_rate(&mut self, seen: &Observation) {
         let Observation { first, bytes, .. } = *seen;
-        let started = (first.posted_at + self.delay_base).max(self.last_seen);
-        let busy_max = self
-            .config
-            .rate_nominal
-            .time_for(bytes)
-            .times(BUSY_FACTOR_MAX);
+        let started = (first.posted_at + self.delay_base()).max(self.last_seen);
+        let busy_max = self.rate_nominal.time_for(bytes).times(BUSY_FACTOR_MAX);
         let busy = first.seen_at.since(started).min(busy_max);
         // What is seen at the same instant but of another run must not push the busy time out of the sums.
         if first.seen_at > self.last_seen {
@@ -173,7 +200,7 @@ impl Estimate {
     /// Learns from a probe of some bytes that met an idle rail: halfway up to what it measured. A probe that
     /// reads slow may just have been seen late; user slices find out soon enough.
     pub fn handle_probe(&mut self, bytes: u64, took: Duration) {
-        let busy = took.minus(self.delay_base).max(Duration::from_nanos(1));
+        let busy = took.minus(self.delay_base()).max(Duration::from_nanos(1));
         let measured = Rate::from_bytes_in(bytes, busy).bytes_per_sec();
         let known = self.rate.bytes_per_sec();
         if measured > known {
@@ -189,10 +216,16 @@ impl Estimate {
     /// Forgets the rate but keeps the base delay: after an outage the old rate says nothing.
     pub fn reset(&mut self) {
         let base = self.delay_base;
+        let config = EstimateConfig {
+            rate_nominal: self.rate_nominal,
+            delay_base: self.delay_first.span(),
+            tier: self.tier,
+            slice_span: self.slice_span.span(),
+        };
         *self = Self {
             delay_base: base,
             delay_mean: base,
-            ..Self::new(self.config)
+            ..Self::new(config)
         };
     }
 
@@ -203,6 +236,16 @@ impl Estimate {
 
     /// β0: post to completion of an empty slice on an empty rail.
     pub fn delay_base(&self) -> Duration {
+        self.delay_base.span()
+    }
+
+    /// The rate it started from.
+    pub fn rate_nominal(&self) -> Rate {
+        self.rate_nominal
+    }
+
+    /// The same as [`Self::delay_base`], for an atomic.
+    pub(crate) fn kept_delay_base(&self) -> Delay {
         self.delay_base
     }
 
@@ -210,7 +253,7 @@ impl Estimate {
     /// slices, from one to [`SLICES_MAX`] of them.
     pub fn slice_bytes(&self, usual_bytes: u32) -> u32 {
         let usual = u64::from(usual_bytes.max(1));
-        let slices = self.rate.bytes_in(self.config.slice_span) / usual;
+        let slices = self.rate.bytes_in(self.slice_span.span()) / usual;
         let bytes = slices.clamp(1, SLICES_MAX) * usual;
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
@@ -219,10 +262,11 @@ impl Estimate {
     /// seen, not as hoped, or late sight of completions would shrink the window and the rate with it)
     /// plus a little.
     pub fn window_bytes(&self, slice_bytes: u32) -> u64 {
-        let delay_max = DELAY_EXTRA_MAX + self.delay_base.times(8);
-        let delay = (self.delay_mean + self.delay_deviation.times(DELAY_DEVIATIONS))
+        let delay_max = DELAY_EXTRA_MAX + self.delay_base().times(8);
+        let spread = self.delay_deviation.span().times(DELAY_DEVIATIONS);
+        let delay = (self.delay_mean.span() + spread)
             .min(delay_max)
-            .max(self.delay_base);
+            .max(self.delay_base());
         let queue = self
             .rate
             .bytes_in(WINDOW_QUEUE)
@@ -231,7 +275,9 @@ impl Estimate {
     }
 
     fn set_rate(&mut self, rate: Rate) {
-        self.rate = rate.min(self.rate_max);
+        // No higher one than that is believed; the bits are a cost.
+        let rate_max = Rate::from_bits(self.rate_nominal.to_bits() / RATE_FACTOR_MAX);
+        self.rate = rate.min(rate_max);
     }
 
     /// What a slice took beyond its own time and that of the bytes before it.
@@ -251,7 +297,7 @@ impl Estimate {
             let shortest = self.delay(&seen.last).as_nanos();
             (longest.midpoint(shortest), longest.abs_diff(shortest) / 4)
         };
-        let error = mean.abs_diff(self.delay_mean.as_nanos());
+        let error = mean.abs_diff(self.delay_mean.span().as_nanos());
         let weight = seen.count.min(DELAY_WEIGHT);
         self.delay_mean = towards(self.delay_mean, mean, weight);
         self.delay_deviation = towards(self.delay_deviation, error.saturating_add(spread), weight);
@@ -261,15 +307,15 @@ impl Estimate {
     fn learn_base(&mut self, first: &Sample) {
         let seen_at = first.seen_at;
         if first.ahead_bytes == 0 {
-            let delay = self.delay(first);
+            let delay = Delay::of(self.delay(first));
             self.base_candidate = self.base_candidate.min(delay);
             self.delay_base = self.delay_base.min(delay);
         }
         if seen_at.since(self.base_since) >= BASE_SPAN {
-            if self.base_candidate != Duration::MAX {
+            if self.base_candidate != Delay::MAX {
                 self.delay_base = self.base_candidate;
             }
-            self.base_candidate = Duration::MAX;
+            self.base_candidate = Delay::MAX;
             self.base_since = seen_at;
         }
     }
@@ -282,14 +328,15 @@ fn decay(sum: u64) -> u64 {
 }
 
 /// A mean after `weight` more samples, at most [`DELAY_WEIGHT`].
-fn towards(mean: Duration, sample: u64, weight: u64) -> Duration {
-    let mean = mean.as_nanos();
+fn towards(mean: Delay, sample: u64, weight: u64) -> Delay {
+    let mean = mean.span().as_nanos();
     let step = mean.abs_diff(sample).saturating_mul(weight) / DELAY_WEIGHT;
-    Duration::from_nanos(if sample > mean {
+    let moved = if sample > mean {
         mean.saturating_add(step)
     } else {
         mean - step
-    })
+    };
+    Delay::of(Duration::from_nanos(moved))
 }
 
 #[cfg(test)]

@@ -10,18 +10,19 @@ pub mod spray;
 
 use core::sync::atomic::Ordering::*;
 
-use crossbeam_utils::CachePadded;
 use spin::Mutex;
 
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 use documented::DocumentedConfig;
-use estimate::{Estimate, EstimateConfig, Observation, Sample};
+use estimate::{Delay, Estimate, EstimateConfig, Observation, Sample};
 use health::{HealthMode, RailHealth, RailState};
 use spray::{Line, Load, Room};
 
 const NIL: u32 = u32::MAX;
+/// In place of the limit of a window.
+const NO_CAP: u32 = u32::MAX;
 /// "Not waiting", in the table of who waits since when.
 const NOT_WAITING: u64 = u64::MAX;
 
@@ -38,16 +39,15 @@ pub struct RailConfig {
 }
 
 /// One rail, shared. Rows are the caller's memory; their content is [`Shared`]'s business.
+///
+/// Three cache lines that no other rail is on: what slices count, what choosing reads, what is learned.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Rail {
-    peer: AtomicU32,
-    device: AtomicU32,
-    /// As installed.
-    rate_nominal: AtomicU64,
-    inflight_bytes: CachePadded<AtomicU64>,
+    inflight_bytes: AtomicU64,
+    used_at: AtomicU64,
     /// Bytes acknowledged since the rail was installed.
     done_bytes: AtomicU64,
-    used_at: AtomicU64,
     done_at: AtomicU64,
     probed_at: AtomicU64,
     /// Bytes of requests that only this rail is to carry and that are not in flight. `Documented` only.
@@ -55,26 +55,29 @@ pub struct Rail {
     /// Bytes per second as `Documented` learns them, the bits of an `f64`; 0: nothing learned.
     bandwidth: AtomicU64,
     /// Limit of the window while the rail comes back after an outage; the greatest number: none.
-    window_cap: AtomicU64,
+    window_cap: AtomicU32,
+    /// Its peer and its device, 16 bits each.
+    ends: AtomicU32,
     health: RailHealth,
     speed: Speed,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Rail>() <= 192);
 
 impl Rail {
     /// A row not in use, for the arrays that a caller hands in.
     #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
     pub const EMPTY: Self = Self {
-        peer: AtomicU32::new(NIL),
-        device: AtomicU32::new(NIL),
-        rate_nominal: AtomicU64::new(u64::MAX),
-        inflight_bytes: CachePadded::new(AtomicU64::new(0)),
+        inflight_bytes: AtomicU64::new(0),
         done_bytes: AtomicU64::new(0),
         used_at: AtomicU64::new(0),
         done_at: AtomicU64::new(0),
         probed_at: AtomicU64::new(0),
         assigned_bytes: AtomicU64::new(0),
         bandwidth: AtomicU64::new(0),
-        window_cap: AtomicU64::new(u64::MAX),
+        window_cap: AtomicU32::new(NO_CAP),
+        ends: AtomicU32::new(NIL),
         health: RailHealth::new(),
         speed: Speed::EMPTY,
     };
@@ -82,14 +85,26 @@ impl Rail {
     /// The window, smaller while the rail comes back after an outage.
     fn window_bytes(&self) -> u64 {
         let window = self.speed.window_bytes.load(Relaxed);
-        window.min(self.window_cap.load(Relaxed))
+        u64::from(window.min(self.window_cap.load(Relaxed)))
+    }
+
+    /// Whom it reaches; `None`: the row is not in use.
+    fn peer(&self) -> Option<PeerId> {
+        let ends = self.ends.load(Acquire);
+        (ends != NIL).then_some(PeerId((ends >> 16) as u16))
+    }
+
+    /// The device that it runs on; the last number if the row is not in use.
+    fn device(&self) -> DeviceId {
+        DeviceId(self.ends.load(Relaxed) as u16)
     }
 }
 
 /// One local device, shared by all rails on it. Rows are the caller's memory.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Device {
-    inflight_bytes: CachePadded<AtomicU64>,
+    inflight_bytes: AtomicU64,
     speed: Speed,
 }
 
@@ -97,29 +112,31 @@ impl Device {
     /// A row not in use, for the arrays that a caller hands in.
     #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
     pub const EMPTY: Self = Self {
-        inflight_bytes: CachePadded::new(AtomicU64::new(0)),
+        inflight_bytes: AtomicU64::new(0),
         speed: Speed::EMPTY,
     };
 }
 
 /// A learned speed: the estimate behind a lock, and what choosing needs of it in atomics.
 #[derive(Debug)]
+#[repr(C)]
 struct Speed {
-    estimate: Mutex<Option<Estimate>>,
     rate: AtomicU64,
-    delay_base: AtomicU64,
-    window_bytes: AtomicU64,
+    delay_base: AtomicU32,
+    /// 4 GiB and more are the same.
+    window_bytes: AtomicU32,
     slice_bytes: AtomicU32,
+    estimate: Mutex<Option<Estimate>>,
 }
 
 impl Speed {
     #[allow(clippy::declare_interior_mutable_const)]
     const EMPTY: Self = Self {
-        estimate: Mutex::new(None),
         rate: AtomicU64::new(u64::MAX),
-        delay_base: AtomicU64::new(0),
-        window_bytes: AtomicU64::new(0),
+        delay_base: AtomicU32::new(0),
+        window_bytes: AtomicU32::new(0),
         slice_bytes: AtomicU32::new(0),
+        estimate: Mutex::new(None),
     };
 
     fn install(&self, config: EstimateConfig, slice_bytes: u32) {
@@ -145,13 +162,14 @@ impl Speed {
     fn publish_rate(&self, estimate: &Estimate) {
         self.rate.store(estimate.rate().to_bits(), Relaxed);
         self.delay_base
-            .store(estimate.delay_base().as_nanos(), Relaxed);
+            .store(estimate.kept_delay_base().to_bits(), Relaxed);
     }
 
     fn publish(&self, estimate: &Estimate, slice_bytes: u32) {
         self.publish_rate(estimate);
-        self.window_bytes
-            .store(estimate.window_bytes(slice_bytes), Relaxed);
+        let window = estimate.window_bytes(slice_bytes);
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
+        self.window_bytes.store(window, Relaxed);
         self.slice_bytes
             .store(estimate.slice_bytes(slice_bytes), Relaxed);
     }
@@ -161,12 +179,17 @@ impl Speed {
     }
 
     fn delay_base(&self) -> Duration {
-        Duration::from_nanos(self.delay_base.load(Relaxed))
+        Delay::span_of(self.delay_base.load(Relaxed))
+    }
+
+    fn rate_nominal(&self) -> Rate {
+        let estimate = self.estimate.lock();
+        estimate.map_or(Rate::SLOWEST, |estimate| estimate.rate_nominal())
     }
 }
 
 /// The window of a rail that comes back starts here and doubles with each window completed.
-const RETURN_WINDOW_BYTES: u64 = 128 * 1024;
+const RETURN_WINDOW_BYTES: u32 = 128 * 1024;
 /// It is lifted once it reaches this much of the rail's rate.
 const RETURN_WINDOW_SPAN: Duration = Duration::from_millis(1);
 
@@ -249,8 +272,6 @@ impl<'a> Shared<'a> {
             return false;
         };
         row.speed.install(config.estimate, self.slice_bytes);
-        row.rate_nominal
-            .store(config.estimate.rate_nominal.to_bits(), Relaxed);
         let counters = [
             &row.bandwidth,
             &row.done_bytes,
@@ -261,17 +282,17 @@ impl<'a> Shared<'a> {
         for counter in counters {
             counter.store(0, Relaxed);
         }
-        row.window_cap.store(u64::MAX, Relaxed);
+        row.window_cap.store(NO_CAP, Relaxed);
         row.health.reset();
-        row.device.store(u32::from(config.device.0), Relaxed);
-        row.peer.store(u32::from(config.peer.0), Release);
+        let ends = u32::from(config.peer.0) << 16 | u32::from(config.device.0);
+        row.ends.store(ends, Release);
         true
     }
 
     /// A rail at a glance; `None` if the row is not in use.
     pub fn view(&self, rail: RailId) -> Option<RailView> {
         let row = self.rails.get(rail.index())?;
-        (row.peer.load(Acquire) != NIL).then(|| RailView {
+        row.peer().map(|_| RailView {
             state: row.health.state(),
             done_bytes: row.done_bytes.load(Relaxed),
             inflight_bytes: row.inflight_bytes.load(Relaxed),
@@ -281,8 +302,7 @@ impl<'a> Shared<'a> {
 
     /// Whom a rail reaches.
     pub(crate) fn peer(&self, rail: RailId) -> Option<PeerId> {
-        let peer = self.rails.get(rail.index())?.peer.load(Acquire);
-        u16::try_from(peer).ok().map(PeerId)
+        self.rails.get(rail.index())?.peer()
     }
 
     pub(crate) fn health(&self, rail: RailId) -> Option<&'a RailHealth> {
@@ -297,9 +317,9 @@ impl<'a> Shared<'a> {
 
     /// The rate that the rail was installed with.
     pub(crate) fn rate_nominal(&self, rail: RailId) -> Rate {
-        self.rails.get(rail.index()).map_or(Rate::SLOWEST, |row| {
-            Rate::from_bits(row.rate_nominal.load(Relaxed))
-        })
+        self.rails
+            .get(rail.index())
+            .map_or(Rate::SLOWEST, |row| row.speed.rate_nominal())
     }
 
     pub(crate) fn delay_base(&self, rail: RailId) -> Duration {
@@ -397,11 +417,9 @@ impl<'a> Shared<'a> {
 
     /// The device that a rail runs on.
     pub(crate) fn device_of(&self, rail: RailId) -> DeviceId {
-        let device = self
-            .rails
+        self.rails
             .get(rail.index())
-            .map_or(NIL, |row| row.device.load(Relaxed));
-        DeviceId(device as u16)
+            .map_or(DeviceId(u16::MAX), Rail::device)
     }
 
     /// When a rail last took a slice.
@@ -559,25 +577,26 @@ impl<'a> Shared<'a> {
     }
 
     fn device(&self, rail: &Rail) -> Option<&'a Device> {
-        self.devices.get(rail.device.load(Relaxed) as usize)
+        self.devices.get(rail.device().index())
     }
 
     /// Doubles a returning rail's window per window completed, more slowly after flaps, until it is no limit.
     fn widen(&self, row: &Rail, bytes: u64) {
         let cap = row.window_cap.load(Relaxed);
-        if cap == u64::MAX {
+        if cap == NO_CAP {
             return;
         }
         let flaps = u64::from(row.health.flaps()).max(1);
-        let wider = cap.saturating_add(bytes.div_ceil(flaps));
+        let wider = u64::from(cap).saturating_add(bytes.div_ceil(flaps));
         let lifted = wider
             >= row
                 .speed
                 .rate()
                 .bytes_in(RETURN_WINDOW_SPAN)
-                .max(8 * RETURN_WINDOW_BYTES);
+                .max(8 * u64::from(RETURN_WINDOW_BYTES));
+        let wider = u32::try_from(wider).unwrap_or(NO_CAP);
         row.window_cap
-            .store(if lifted { u64::MAX } else { wider }, Relaxed);
+            .store(if lifted { NO_CAP } else { wider }, Relaxed);
     }
 }
 

@@ -13,7 +13,9 @@ use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, 
 use polyrail_core::orchestrator::{
     Config, Event, LaneAction, Orchestrator, Proof, Request, SubmitError, Tables,
 };
+use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::health::RailState;
+use polyrail_core::rail::select::Policy;
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::ring::Entry;
 use polyrail_core::table::Row;
@@ -128,6 +130,12 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     let mut peers = boxed(PEERS_MAX, || Peer::EMPTY);
     let mut lanes = boxed(RAILS_MAX, || Lane::EMPTY);
     let mut requests = boxed::<Row<RequestRow>>(REQUESTS_MAX, || Row::EMPTY);
+    let shares_max = if start.config.policy == Policy::Documented {
+        REQUESTS_MAX
+    } else {
+        0
+    };
+    let mut shares = boxed(shares_max, || Shares::NONE);
     let mut attempts = boxed::<Row<Attempt>>(ATTEMPTS_MAX, || Row::EMPTY);
     let mut batches = boxed::<Row<BatchRow>>(BATCHES_MAX, || Row::EMPTY);
     let tables = Tables {
@@ -135,6 +143,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         peers: &mut peers,
         lanes: &mut lanes,
         requests: &mut requests,
+        shares: &mut shares,
         attempts: &mut attempts,
         batches: &mut batches,
     };

@@ -3,6 +3,7 @@
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
 use polyrail_core::orchestrator::{Config, Orchestrator, Proof, Tables};
+use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::{Device, Rail, Shared, Waiting};
 use polyrail_core::table::Row;
 use polyrail_core::units::{Epoch, LaneId, PeerId, RequestId};
@@ -41,6 +42,7 @@ pub(crate) struct WorkerMemory {
     peers: Vec<Peer>,
     lanes: Vec<Lane>,
     requests: Vec<Row<RequestRow>>,
+    shares: Vec<Shares>,
     attempts: Vec<Row<Attempt>>,
     batches: Vec<Row<BatchRow>>,
 }
@@ -57,6 +59,7 @@ impl WorkerMemory {
             peers: rows(capacities.peers as usize, || Peer::EMPTY),
             lanes: rows(capacities.rails as usize, || Lane::EMPTY),
             requests: rows(capacities.requests as usize, || Row::EMPTY),
+            shares: rows(capacities.requests as usize, || Shares::NONE),
             attempts: rows(capacities.attempts as usize, || Row::EMPTY),
             batches: rows(capacities.batches as usize, || Row::EMPTY),
         }
@@ -76,6 +79,7 @@ impl WorkerMemory {
             peers: rows(peers, || Peer::EMPTY),
             lanes: rows(lanes, || Lane::EMPTY),
             requests: rows(requests, || Row::EMPTY),
+            shares: rows(requests, || Shares::NONE),
             attempts: rows(attempts, || Row::EMPTY),
             batches: rows(batches + SPARE_BATCHES, || Row::EMPTY),
         }
@@ -88,6 +92,7 @@ impl WorkerMemory {
             peers: &mut self.peers,
             lanes: &mut self.lanes,
             requests: &mut self.requests,
+            shares: &mut self.shares,
             attempts: &mut self.attempts,
             batches: &mut self.batches,
         }

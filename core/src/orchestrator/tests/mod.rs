@@ -30,7 +30,7 @@ const LIMITS: LaneLimits = LaneLimits {
     works_max: 64,
     work_bytes_max: 1 << 20,
 };
-type TestStore = Store<2, 2, RAILS, 64, 512, 16>;
+type TestStore = Store<2, 2, RAILS, 64, 512, 16, 64>;
 
 /// What a rail does to bytes.
 #[derive(Clone, Copy, Debug)]
@@ -1181,7 +1181,7 @@ fn a_refused_key_fails_the_request_and_not_the_rail() {
 }
 
 fn shares_of_four(world: &World<'_>, id: RequestId) -> Vec<u16> {
-    let shares = world.core.requests.get(id).expect("a request").shares;
+    let shares = world.core.shares_of(id);
     (0..RAILS).map(|position| shares.count(position)).collect()
 }
 
