@@ -13,7 +13,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{
     BatchId, DeviceId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId,
 };
-use polyrail_core::work::{Op, Place, PostBatch};
+use polyrail_core::work::{Op, Place, PostBatch, Priority};
 
 use super::device::{Device, LINKS, MEMORY};
 
@@ -119,6 +119,7 @@ fn submit(now: Instant, core: &mut Orchestrator<'_>) -> Option<BatchId> {
             remote_offset: offset,
             length: REQUEST_BYTES as u64,
             deadline: Instant::MAX,
+            priority: Priority::Normal,
             op: Op::Write,
         };
         core.submit(now, &request).ok()?;

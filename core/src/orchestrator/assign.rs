@@ -82,6 +82,7 @@ impl Orchestrator<'_> {
     /// Binds slices of one peer's requests, a bounded number, each request to its own rails.
     pub(super) fn bind_assigned(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
         self.board.clear(self.shared.line(self.config.worker));
+        self.promote(now, peer);
         let given = TURN_MAX.min(*budget);
         let mut turn = given;
         let mut some_stuck = false;
@@ -94,7 +95,11 @@ impl Orchestrator<'_> {
             let Some(request) = self.requests.id_at(index) else {
                 break;
             };
+            let left = turn;
             let bound = self.bind_request(now, peer, request, &mut turn);
+            if turn < left {
+                self.served(now, peer, index, left - turn);
+            }
             match bound {
                 Bound::Yes | Bound::OnlyCopies => {}
                 Bound::Wait => self.retry_if_idle(now, request),

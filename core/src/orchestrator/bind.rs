@@ -94,7 +94,11 @@ impl Orchestrator<'_> {
             .unbound
             .front()
             .and_then(|index| self.requests.at(index));
-        let since = oldest.map(|row| row.submitted_at);
+        // Nobody else's have waited for longer than urgent ones.
+        let since = oldest.map(|row| match self.urgent {
+            0 => row.submitted_at,
+            _ => Instant::ZERO,
+        });
         self.shared.set_waiting(self.config.worker, since);
     }
 
@@ -127,6 +131,7 @@ impl Orchestrator<'_> {
     /// Binds slices of one peer's requests, in the order in which they go, a bounded number.
     fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
         self.board.clear(self.shared.line(self.config.worker));
+        self.promote(now, peer);
         let mut some_stuck = false;
         let given = TURN_MAX.min(*budget);
         let mut turn = given;
@@ -141,11 +146,11 @@ impl Orchestrator<'_> {
             };
             let left = turn;
             let bound = self.bind_request(now, peer, request, &mut turn);
-            if turn < left
-                && !some_stuck
-                && let Some(row) = self.peers.get_mut(peer.index())
-            {
-                row.stuck_since = None;
+            if turn < left {
+                self.served(now, peer, index, left - turn);
+                if !some_stuck && let Some(row) = self.peers.get_mut(peer.index()) {
+                    row.stuck_since = None;
+                }
             }
             match bound {
                 // Its rest is for the next turn.
@@ -175,6 +180,21 @@ impl Orchestrator<'_> {
     pub(super) fn pending_after(&mut self, peer: PeerId, index: u32) -> Option<u32> {
         let pending = &self.peers.get(peer.index())?.pending;
         pending.after(&mut self.requests, index)
+    }
+
+    /// Lets requests of a peer that have waited for long go before others.
+    pub(super) fn promote(&mut self, now: Instant, peer: PeerId) {
+        let patience = self.config.priority_promotion;
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.promote(now, &mut self.requests, patience);
+        }
+    }
+
+    /// So many slices of a request got rails.
+    pub(super) fn served(&mut self, now: Instant, peer: PeerId, index: u32, slices: u32) {
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.served(now, &mut self.requests, index, slices);
+        }
     }
 
     /// A request's next slice waits for room, and those behind it with it.
@@ -300,10 +320,13 @@ impl Orchestrator<'_> {
             cursor: row.cursor,
             unbound_bytes: peer.unbound_bytes,
         };
+        let line = Line {
+            is_urgent: row.home.is_urgent(),
+            ..self.board.line()
+        };
         let given = *turn;
         let usual = self.shared.slice_bytes();
-        if !self.board.is_of(way) {
-            let line = self.board.line();
+        if !self.board.is_of(way) || self.board.line() != line {
             self.board.clear(line);
         }
         let bound = loop {
@@ -450,7 +473,11 @@ impl Orchestrator<'_> {
     /// Binds one slice, by whatever policy: of a baseline, or one that is sent again.
     fn bind_next(&mut self, now: Instant, way: Way, next: Next) -> Bound {
         // What is on the board will not be true any more.
-        let line = self.board.line();
+        let row = self.requests.get(next.request);
+        let line = Line {
+            is_urgent: row.is_some_and(|row| row.home.is_urgent()),
+            ..self.board.line()
+        };
         self.board.clear(line);
         let rails = self.wanted(self.view().rails(way));
         let mut candidates = heapless::Vec::<Candidate, PLAN_RAILS_MAX>::new();

@@ -118,6 +118,7 @@ impl Board {
         let line = Line {
             waiting: 0,
             is_first: true,
+            is_urgent: false,
         };
         Self {
             way: None,

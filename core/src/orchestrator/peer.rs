@@ -2,10 +2,11 @@
 
 use super::attempt::End;
 use super::lane::{Lane, Phase};
+use super::line::Waiters;
 use super::request::{Ending, RequestRow};
 use super::{Orchestrator, PlanRow, Reason};
 use crate::plan::{PEER_RAILS_MAX, Plan};
-use crate::queue::{Link, Linked, Queue};
+use crate::queue::{Link, Linked};
 use crate::report::Status;
 use crate::time::Instant;
 use crate::units::{PeerId, RailId, RequestId};
@@ -41,7 +42,7 @@ pub struct Peer {
     /// No rail had room for the next slice, and none has got any since, of this worker's own bytes.
     pub(super) waits_for_room: bool,
     /// Requests with bytes to bind, in the order in which they go.
-    pub(super) pending: Queue<0>,
+    pub(super) pending: Waiters,
     /// Bytes of them.
     pub(super) unbound_bytes: u64,
     rails: Rails,
@@ -65,7 +66,7 @@ impl Peer {
         heard_at: Instant::ZERO,
         stuck_since: None,
         waits_for_room: false,
-        pending: Queue::EMPTY,
+        pending: Waiters::EMPTY,
         unbound_bytes: 0,
         rails: Rails::new(),
         scratch: None,
@@ -217,10 +218,7 @@ impl Orchestrator<'_> {
         };
         let mut next = row.pending.front();
         while let Some(index) = next {
-            next = self
-                .peers
-                .get(peer.index())
-                .and_then(|row| row.pending.after(&mut self.requests, index));
+            next = self.pending_after(peer, index);
             let Some(id) = self.requests.id_at(index) else {
                 continue;
             };

@@ -527,6 +527,7 @@ impl<'a> Shared<'a> {
         let mut line = Line {
             waiting: 0,
             is_first: true,
+            is_urgent: false,
         };
         for cell in self.waiting {
             let since = cell.0.load(Acquire);

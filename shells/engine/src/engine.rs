@@ -18,9 +18,10 @@ use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::slice::SLICE_BYTES;
+use polyrail_core::time::Instant;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
-use polyrail_core::work::{Op, Place};
+use polyrail_core::work::{Op, Place, Priority};
 use polyrail_record::{Header, Recorder};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
@@ -39,7 +40,7 @@ use crate::listen::{self, Listening};
 use crate::machine::Machine;
 use crate::notification::{Desk, Inbox, Notifications};
 use crate::peers::{Numbers, Peer, Peers};
-use crate::post::{Command, Post, REQUESTS_MAX, Submission};
+use crate::post::{Command, Due, Post, REQUESTS_MAX, Submission};
 use crate::reception::Reception;
 use crate::rows::NoRow;
 use crate::segments::{
@@ -73,6 +74,18 @@ pub struct Request {
     pub remote_offset: u64,
     /// Bytes, at least 1.
     pub length: u64,
+}
+
+/// How a batch is treated, beyond what it moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Terms<'a> {
+    /// Who goes first where rails have no room for all.
+    pub priority: Priority,
+    /// From now on; requests that have not ended by then end as [`Status::DeadlineExceeded`] once nothing of them
+    /// can move any more. `None`: they may take for ever.
+    pub deadline: Option<Duration>,
+    /// What the peer's program is told once the batch has completed: see [`Engine::submit_notifying`].
+    pub notification: Option<&'a [u8]>,
 }
 
 /// A rail as the program sees it.
@@ -125,6 +138,7 @@ pub struct Engine {
 
 pub(crate) struct Inner {
     config: Config,
+    clock: Clock,
     calls: Option<Arc<dyn Calls>>,
     transports: Arc<Catalog>,
     machine: Arc<Machine>,
@@ -288,6 +302,7 @@ impl Engine {
         };
         let inner = Arc::new(Inner {
             config,
+            clock,
             calls: hooks.calls,
             transports: transports.catalog.clone(),
             machine,
@@ -514,7 +529,7 @@ impl Engine {
     /// A program that has waited for each batch right after it submitted it is expected to do so again, because
     /// then it drives the batch itself. Should it not, nor look at the batch, that begins up to 4 ms later.
     pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
-        self.submit_batch(requests, None)
+        self.submit_with(requests, &Terms::default())
     }
 
     /// Submits requests as one batch, all or nothing, and tells the peer's program `bytes` when it has
@@ -532,6 +547,22 @@ impl Engine {
         requests: &[Request],
         bytes: &[u8],
     ) -> Result<Batch, SubmitError> {
+        let terms = Terms {
+            notification: Some(bytes),
+            ..Terms::default()
+        };
+        self.submit_with(requests, &terms)
+    }
+
+    /// Submits requests as one batch, all or nothing, on other terms than usual.
+    pub fn submit_with(
+        &self,
+        requests: &[Request],
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        let Some(bytes) = terms.notification else {
+            return self.submit_batch(requests, terms, None);
+        };
         if !self.inner.is_ours() {
             return Err(SubmitError::Forked);
         }
@@ -540,14 +571,14 @@ impl Engine {
             return Err(SubmitError::NotificationSize { bytes: length });
         }
         let Some(peer) = self.one_peer(requests)? else {
-            return self.submit_batch(requests, None);
+            return self.submit_batch(requests, terms, None);
         };
         if !self.notifies(peer) {
             return Err(SubmitError::NotificationUnsupported);
         }
         let notification = Outgoing::new(&self.inner.outbox, peer, bytes);
         let notification = notification.ok_or(SubmitError::Full)?;
-        self.submit_batch(requests, Some(notification))
+        self.submit_batch(requests, terms, Some(notification))
     }
 
     /// The peer of all requests; `None`: there are none.
@@ -609,6 +640,7 @@ impl Engine {
     fn submit_batch(
         &self,
         requests: &[Request],
+        terms: &Terms<'_>,
         notification: Option<Outgoing>,
     ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
@@ -640,7 +672,13 @@ impl Engine {
                 None => batch,
             }
         };
-        match post.submit(&submissions, make) {
+        let due = Due {
+            priority: terms.priority,
+            deadline: terms
+                .deadline
+                .map_or(Instant::MAX, |within| inner.clock.now() + within.into()),
+        };
+        match post.submit(&submissions, due, make) {
             Ok(batch) => {
                 if tells {
                     // Somebody on the other side waits for it, if nobody here does.

@@ -64,7 +64,7 @@ pub use polyrail_core::rail::select::Policy;
 pub use polyrail_core::report::{Local, Remote, Report, Status};
 pub use polyrail_core::topology::{RailMap, tier};
 pub use polyrail_core::units::RailId;
-pub use polyrail_core::work::{Cause, Op};
+pub use polyrail_core::work::{Cause, Op, Priority};
 pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
 
@@ -75,7 +75,7 @@ pub use config::{
     SprayConfig, TransportConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
-pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
+pub use engine::{Calls, Engine, Hooks, RailStatus, Request, Terms};
 pub use error::{
     CallError, DeliveryError, EngineError, NotifyError, OpenError, ReceiveError, RegisterError,
     ReleaseError, SubmitError, WaitError,

@@ -19,7 +19,7 @@ use polyrail_core::ring::Entry;
 use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, TransportId};
-use polyrail_core::work::{Cause, Op, PostBatch};
+use polyrail_core::work::{Cause, PostBatch};
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
@@ -32,7 +32,7 @@ use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::leaving::Leaving;
 use crate::pace::{Pace, Pacer};
 use crate::peers::Peers;
-use crate::post::{BATCHES_MAX, Command, LAST, NOBODY, Post, READ, REQUESTS_MAX, THREAD, WAITER};
+use crate::post::{BATCHES_MAX, Command, Flags, NOBODY, Post, REQUESTS_MAX, THREAD, WAITER};
 use crate::rows::RowId;
 use crate::seat::NoSeat;
 use crate::stats::Failovers;
@@ -736,7 +736,17 @@ impl Loop<'_> {
 
     /// Hands one submission to core. `false`: there is no row for it now.
     fn submit(&mut self, now: Instant, entry: Entry) -> bool {
-        let [tag, plan, local_offset, remote_offset, length, flags, ..] = entry;
+        let [
+            tag,
+            plan,
+            local_offset,
+            remote_offset,
+            length,
+            flags,
+            deadline,
+            _,
+        ] = entry;
+        let Flags { op, last, priority } = Flags::from_bits(flags);
         let (row, position) = RowId::from_tag(tag);
         if position == 0 && !self.open_batch(row) {
             return false;
@@ -751,12 +761,9 @@ impl Loop<'_> {
             local_offset,
             remote_offset,
             length,
-            deadline: Instant::MAX,
-            op: if flags & READ != 0 {
-                Op::Read
-            } else {
-                Op::Write
-            },
+            deadline: Instant::from_nanos(deadline),
+            priority,
+            op,
         };
         match self.submit_to_core(now, &request) {
             Ok(id) => self.note(row, id),
@@ -782,7 +789,7 @@ impl Loop<'_> {
             }
             Err(Refusal::ShuttingDown) => self.refuse(tag, Status::ShutDown, Cause::ShutDown),
         }
-        if flags & LAST != 0 {
+        if last {
             self.core.seal_batch(batch);
         }
         true

@@ -22,7 +22,7 @@ use polyrail_core::units::{
     TransportId,
 };
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, Scope, Stop, Work,
+    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, Priority, Scope, Stop, Work,
 };
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
@@ -263,6 +263,7 @@ fn call(g: &mut Gen) -> Call<'static> {
                 remote_offset: u64::arbitrary(g),
                 length: u64::arbitrary(g),
                 deadline: instant(g),
+                priority: *g.choose(&Priority::ALL).unwrap_or(&Priority::Normal),
                 op: op(g),
             },
         },

@@ -70,6 +70,7 @@ impl World<'_> {
                 length: submitter.block,
                 deadline,
                 op: submitter.op,
+                priority: submitter.priority.of(number),
             };
             match core.submit(Instant::from_nanos(self.now), &request) {
                 Ok(request) => {

@@ -21,6 +21,7 @@ pub use parse::ScenarioError;
 pub(crate) use parse::size;
 pub use trouble::{Limits, Trouble};
 
+use polyrail_core::work::Priority;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -333,12 +334,41 @@ pub struct Workload {
     /// Requests must end within this; 0: they may take for ever.
     #[serde(default)]
     pub deadline_us: u64,
+    /// Who goes first: `high`, `normal`, `low`, or `mixed` by turns.
+    #[serde(default)]
+    pub priority: Urgency,
     /// One request in so many is cancelled after a time that is drawn; 0: none.
     #[serde(default)]
     pub cancel_one_in: u32,
     /// Processes, each with an engine of its own over the same devices.
     #[serde(default = "one_process")]
     pub processes: Spanned<u16>,
+}
+
+/// The priority of a workload's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Urgency {
+    /// All of them high.
+    High,
+    /// All of them normal.
+    #[default]
+    Normal,
+    /// All of them low.
+    Low,
+    /// One after the other.
+    Mixed,
+}
+
+impl Urgency {
+    /// The priority of one request.
+    pub(crate) fn of(self, number: u64) -> Priority {
+        match (self, number % 3) {
+            (Self::High, _) | (Self::Mixed, 0) => Priority::High,
+            (Self::Normal, _) | (Self::Mixed, 1) => Priority::Normal,
+            (Self::Low | Self::Mixed, _) => Priority::Low,
+        }
+    }
 }
 
 fn one_request() -> Spanned<u32> {

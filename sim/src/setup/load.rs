@@ -96,6 +96,7 @@ impl Builder<'_> {
                         stops_at,
                         pause_ns: workload.pause_us.min(TIME_US_MAX) * 1_000,
                         deadline_ns: workload.deadline_us.min(TIME_US_MAX) * 1_000,
+                        priority: workload.priority,
                         cancel_one_in: workload.cancel_one_in,
                     });
                 }

@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use crate::model::chance::Jitter;
 use crate::model::fabric::Route;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Scenario, ScenarioError, Urgency};
 use load::routes_between;
 
 /// Limits that keep a mistyped number from taking all memory.
@@ -88,6 +88,7 @@ pub(crate) struct Submitter {
     pub(crate) pause_ns: u64,
     /// 0: none.
     pub(crate) deadline_ns: u64,
+    pub(crate) priority: Urgency,
     pub(crate) cancel_one_in: u32,
 }
 

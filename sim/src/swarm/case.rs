@@ -40,6 +40,8 @@ pub(super) struct Load {
     pub(super) numa: Option<u64>,
     pub(super) pause_us: u64,
     pub(super) deadline_us: u64,
+    /// Whether its requests have all priorities by turns.
+    pub(super) mixed: bool,
     pub(super) cancel_one_in: u64,
 }
 
@@ -165,6 +167,7 @@ impl Case {
                 numa: None,
                 pause_us: 0,
                 deadline_us: 0,
+                mixed: false,
                 cancel_one_in: 0,
             };
             load_text(&mut text, &last, calm_ms);
@@ -236,6 +239,9 @@ fn load_text(text: &mut String, load: &Load, start_ms: Option<u64>) {
     );
     if let Some(numa) = load.numa {
         let _ = writeln!(text, "numa = {numa}");
+    }
+    if load.mixed {
+        text.push_str("priority = \"mixed\"\n");
     }
     let rest = [
         ("pause_us", load.pause_us),

@@ -257,6 +257,7 @@ impl Draw {
                     true => self.between(20, self.span_us),
                     false => 0,
                 },
+                mixed: self.one_in(3),
                 cancel_one_in: match self.one_in(4) {
                     true => self.between(1, 16),
                     false => 0,

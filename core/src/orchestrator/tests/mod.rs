@@ -14,9 +14,10 @@ use crate::rail::estimate::EstimateConfig;
 use crate::rail::{Device, Rail, RailConfig, Waiting};
 use crate::report::{Local, Remote, Status};
 use crate::units::{DeviceId, Rate, SegmentRef};
-use crate::work::{Cause, LaneLimits, Outcome, Place, Work};
+use crate::work::{Cause, LaneLimits, Outcome, Place, Priority, Work};
 
 mod failover;
+mod priority;
 mod reset;
 
 const RAILS: usize = 4;
@@ -212,6 +213,17 @@ impl World<'_> {
     }
 
     fn submit_with(&mut self, plan: PlanId, tag: u64, op: Op, length: u64) -> RequestId {
+        self.submit_as(plan, tag, op, length, Priority::Normal)
+    }
+
+    fn submit_as(
+        &mut self,
+        plan: PlanId,
+        tag: u64,
+        op: Op,
+        length: u64,
+        priority: Priority,
+    ) -> RequestId {
         let batch = self.core.open_batch(tag).expect("a free batch");
         let offset = tag << 30;
         let request = Request {
@@ -222,6 +234,7 @@ impl World<'_> {
             remote_offset: offset,
             length,
             deadline: Instant::MAX,
+            priority,
             op,
         };
         let id = self.core.submit(self.now, &request).expect("submit");
@@ -895,6 +908,7 @@ fn a_deadline_ends_a_request() {
         remote_offset: 0,
         length: 1 << 30,
         deadline: ms(30),
+        priority: Priority::Normal,
         op: Op::Write,
     };
     world.core.submit(world.now, &request).unwrap();
@@ -917,6 +931,7 @@ fn what_is_wrong_with_a_submission_is_said() {
         remote_offset: 0,
         length: 1,
         deadline: Instant::MAX,
+        priority: Priority::Normal,
         op: Op::Write,
     };
     let stale = PlanId {
@@ -1543,6 +1558,7 @@ fn a_peer_that_is_forgotten_leaves_its_rows_to_another() {
         remote_offset: 0,
         length: 1,
         deadline: Instant::MAX,
+        priority: Priority::Normal,
         op: Op::Write,
     };
     let late = world.core.submit(world.now, &request);

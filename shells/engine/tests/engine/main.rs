@@ -16,5 +16,6 @@ mod seat;
 mod shutdown;
 mod silence;
 mod strangers;
+mod terms;
 mod transfers;
 mod waiting;
