@@ -1,8 +1,8 @@
 //! The load record of this user's processes: where it is, who is in it, and who has ended.
 //!
 //! What is in it, and what is believed of it, is core's: [`polyrail_core::rail::diffusion`]. The record is a file in
-//! memory, one for each user and pid namespace, because numbers of processes mean the same only inside one. It is
-//! 34 KiB, and stays when everybody has gone: a row that is free costs nothing, and who removed it would leave those
+//! memory, one for each user, pid namespace and network namespace, because numbers of processes and names of
+//! interfaces mean the same only inside one. It is 34 KiB, and stays when everybody has gone: a row that is free costs nothing, and who removed it would leave those
 //! alone who are just joining.
 
 mod file;
@@ -24,10 +24,13 @@ use crate::{host_now, is_gone, own_process};
 /// Where records are, but for tests.
 pub const FOLDER: &str = "/dev/shm";
 
+/// Devices that a record has room for.
+pub const COLUMNS: u16 = 64;
+
 /// Of all records of this version.
 const GEOMETRY: Geometry = Geometry {
     rows: 64,
-    columns: 64,
+    columns: COLUMNS,
 };
 
 /// Why this process has no part in a record.
@@ -70,8 +73,13 @@ pub fn join(folder: &Path, config: DiffusionConfig) -> Result<Diffusion<'static>
     let own = own_process().ok_or(JoinError::Unknown)?;
     let id = ProcessId::new(own.pid, own.started).ok_or(JoinError::Unknown)?;
     let user = rustix::process::geteuid().as_raw();
-    let namespace = fs::metadata("/proc/self/ns/pid").map_err(|_| JoinError::Unknown)?;
-    let name = format!("polyrail-load-{user}-{}", namespace.ino());
+    let namespace = |path| {
+        let found = fs::metadata(path).map_err(|_| JoinError::Unknown)?;
+        Ok(found.ino())
+    };
+    let pids = namespace("/proc/self/ns/pid")?;
+    let interfaces = namespace("/proc/thread-self/ns/net")?;
+    let name = format!("polyrail-load-{user}-{pids}-{interfaces}");
     let words = file::words(&folder.join(name), GEOMETRY.words()).map_err(JoinError::Map)?;
     let record = Record::new(words, GEOMETRY).map_err(JoinError::Record)?;
     let take = || Diffusion::join(host_now(), record, id, config);
