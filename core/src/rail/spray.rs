@@ -65,7 +65,7 @@ pub struct Load {
     pub delay_base: Duration,
     /// Bytes in flight on it, of all workers.
     pub inflight_bytes: u64,
-    /// Bytes in flight on its device, for all peers.
+    /// Bytes in flight on its device, for all peers, and those of other processes, as far as they count.
     pub device_bytes: u64,
     /// The rate of its device.
     pub device_rate: Rate,

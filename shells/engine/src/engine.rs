@@ -38,6 +38,7 @@ use crate::fork::Owned;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
 use crate::machine::Machine;
+use crate::neighbours::Neighbours;
 use crate::notification::{Desk, Inbox, Notifications};
 use crate::peers::{Numbers, Peer, Peers};
 use crate::post::{Command, Due, Post, REQUESTS_MAX, Submission};
@@ -236,8 +237,9 @@ impl Engine {
             .map(|number| config.core(number as u16))
             .collect();
         let recorder = start_recording(&config, &hooks, &cores)?;
-        let fabric = Arc::new(Fabric::new(posts.len(), recorder));
         let (errands, errand_queue) = channel();
+        let neighbours = join_neighbours(&config, &errands);
+        let fabric = Arc::new(Fabric::new(posts.len(), recorder, neighbours));
         let inbox = Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?);
         let reception = Reception {
             segments: segments.clone(),
@@ -905,6 +907,13 @@ impl Engine {
         dialing.entry(address).or_default().clone()
     }
 
+    /// Frees what processes that have ended left in the host's load record.
+    pub(crate) fn bury(&self) {
+        if let Some(neighbours) = self.inner.fabric.neighbours() {
+            neighbours.bury();
+        }
+    }
+
     fn tell_workers(&self, command: impl Fn() -> Command) {
         for post in &self.inner.posts {
             post.send(command());
@@ -1204,6 +1213,9 @@ impl Inner {
             join(thread);
         }
         self.fabric.end_recording();
+        if let Some(neighbours) = self.fabric.neighbours() {
+            neighbours.leave();
+        }
         self.plane.shutdown();
         self.desk.inbox.close();
         let _ = self.errands.send(Errand::Stop);
@@ -1225,6 +1237,14 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// The other processes of this host, if they are to count. Without them the engine does its work all the same.
+fn join_neighbours(config: &Config, errands: &Sender<Errand>) -> Option<Neighbours> {
+    let joined = Neighbours::join(config.diffusion()?, errands.clone());
+    joined
+        .inspect_err(|error| log::warn!("load is not shared with other processes: {error}"))
+        .ok()
 }
 
 fn start_recording(

@@ -43,6 +43,7 @@ mod known;
 mod leaving;
 mod listen;
 mod machine;
+mod neighbours;
 mod notification;
 mod pace;
 mod peers;

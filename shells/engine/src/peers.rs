@@ -368,7 +368,8 @@ impl Peers {
             });
         }
         let device = DeviceId(self.devices.len() as u16);
-        fabric.install_device(device, self.estimate(local));
+        let name = local.map(|local| self.machine.device_name(local));
+        fabric.install_device(device, self.estimate(local), name.as_deref());
         self.devices.insert(local, device);
         Ok(device)
     }

@@ -30,6 +30,7 @@ use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::leaving::Leaving;
+use crate::neighbours::Neighbours;
 use crate::pace::{Pace, Pacer};
 use crate::peers::Peers;
 use crate::post::{BATCHES_MAX, Command, Flags, NOBODY, Post, REQUESTS_MAX, THREAD, WAITER};
@@ -138,10 +139,11 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         attempts: &mut attempts,
         batches: &mut batches,
     };
-    let shared = start.fabric.shared();
+    let fabric = &start.fabric;
+    let shared = fabric.shared();
     let core = Orchestrator::new(start.config, &shared, tables);
     let failover_attempts_max = start.config.failover_attempts_max;
-    let recorder = start.fabric.recorder().cloned();
+    let recorder = fabric.recorder().cloned();
     let core = Recorded::new(core, start.config.worker, recorder);
     let Start {
         peers: known_peers,
@@ -155,6 +157,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     } = start;
     let mut driven = Loop {
         core,
+        fabric,
         endpoint,
         plane,
         clock,
@@ -323,6 +326,7 @@ enum Ending {
 
 pub(crate) struct Loop<'a> {
     core: Recorded<'a>,
+    fabric: &'a Fabric,
     endpoint: Box<dyn Endpoint>,
     plane: Plane,
     clock: Clock,
@@ -482,7 +486,10 @@ impl Loop<'_> {
     fn due(&mut self) -> Option<Instant> {
         let core = self.core.poll_timeout().map(|(at, _)| at);
         let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
-        [core, self.endpoint.poll_timeout(), self.ending_at, leaving]
+        let neighbours = self.fabric.neighbours();
+        let heartbeat = neighbours.and_then(Neighbours::poll_timeout);
+        let endpoint = self.endpoint.poll_timeout();
+        [core, endpoint, self.ending_at, leaving, heartbeat]
             .into_iter()
             .flatten()
             .min()
@@ -508,8 +515,14 @@ impl Loop<'_> {
         self.polled.completions.clear();
         self.polled.lanes.clear();
         self.core.handle_timeout(now);
+        if let Some(neighbours) = self.fabric.neighbours() {
+            neighbours.look(now, self.fabric);
+        }
         busy |= self.drain(now);
         busy |= self.forget_peers(now);
+        if let Some(neighbours) = self.fabric.neighbours() {
+            neighbours.publish(now, busy, self.fabric);
+        }
         (busy, now)
     }
 

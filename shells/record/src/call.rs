@@ -26,13 +26,15 @@ pub enum Step<'a> {
     Worker(u16, Call<'a>),
 }
 
-/// What the engine puts into the tables that its workers share. The answer is a [`Answer::Bool`].
+/// What the engine puts into the tables that its workers share, without asking a core. The answer is a [`Answer::Bool`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Install<'a> {
     /// [`Shared::install_device`].
     Device(DeviceId, EstimateConfig),
     /// [`Shared::install_rail`], and what people call the rail.
     Rail(RailId, RailConfig, Cow<'a, str>),
+    /// [`Shared::set_others`].
+    Others(DeviceId, u64),
 }
 
 impl Install<'_> {
@@ -41,6 +43,7 @@ impl Install<'_> {
         match *self {
             Self::Device(device, config) => shared.install_device(device, config),
             Self::Rail(rail, config, _) => shared.install_rail(rail, config),
+            Self::Others(device, bytes) => shared.set_others(device, bytes),
         }
     }
 }

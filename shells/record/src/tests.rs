@@ -138,6 +138,10 @@ impl Arbitrary for Anything {
                 },
                 String::arbitrary(g).into(),
             )),
+            2 => Step::Shared(Install::Others(
+                DeviceId(u16::arbitrary(g)),
+                u64::arbitrary(g),
+            )),
             _ => Step::Worker(u16::arbitrary(g) % WORKERS, call(g)),
         };
         Self((step, answer(g)))

@@ -10,7 +10,8 @@ use std::time::Instant;
 use polyrail_core::path::hint::{Client, Connection, HintReader, NoHint};
 use polyrail_core::path::share::Shares;
 use polyrail_core::time::Duration;
-use polyrail_hint::{ClientFile, host_now, own_process};
+use polyrail_shared::hint::ClientFile;
+use polyrail_shared::{host_now, own_process};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

@@ -23,6 +23,7 @@ pub(super) struct Key<T: 'static> {
 }
 
 const OURS: &str = "polyrail";
+const PAPER: &str = "TENT (arXiv:2604.00368v1)";
 const FAILOVER: &str = "TENT failover document";
 const SPRAYING: &str = "TENT slice-spraying document";
 
@@ -239,6 +240,32 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, us| config.spray.base_delay = Duration::from_micros(us),
         },
         meaning: "The delay that a rail is assumed to have before its first completions.",
+        source: OURS,
+    },
+    Key {
+        path: "spray/diffusion_weight",
+        field: Field::Number {
+            unit: "",
+            range: Span::Closed(0.0, 1.0),
+            get: |config| config.spray.diffusion_weight,
+            set: |config, weight| config.spray.diffusion_weight = weight,
+        },
+        meaning: "What bytes count that other engines of this user on this host have in flight on a device, against \
+                  our own. 0: nothing, and ours are not told either; the others need a weight too, or nothing is \
+                  known of them. Of `spray` only.",
+        source: PAPER,
+    },
+    Key {
+        path: "spray/diffusion_stale_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 1,
+            most: HOUR_MS,
+            get: |config| millis(config.spray.diffusion_stale),
+            set: |config, ms| config.spray.diffusion_stale = Duration::from_millis(ms),
+        },
+        meaning: "A process that has not been heard of for so long counts nothing. Those with bytes in flight are \
+                  heard of four times in this, so all should agree.",
         source: OURS,
     },
 ];

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_core::rail::diffusion::{DiffusionConfig, WEIGHT_ONE, Weight};
 use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode as CoreHealthMode, ResetConfig};
@@ -65,7 +66,7 @@ pub struct Config {
     pub max_failover_attempts: u8,
     /// Silence, and how long what is uncertain is waited for.
     pub health: HealthConfig,
-    /// What [`Policy::Spray`] starts from.
+    /// What [`Policy::Spray`] starts from, and whose load it sees.
     pub spray: SprayConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
     pub transports: BTreeMap<String, TransportConfig>,
@@ -103,13 +104,18 @@ pub enum HealthMode {
     Reset,
 }
 
-/// What is assumed of a rail before its first completions.
+/// What [`Policy::Spray`] goes by besides what it learns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SprayConfig {
     /// Nominal rate in Gbit/s.
     pub nominal_bandwidth_gbps: f64,
     /// Base delay.
     pub base_delay: Duration,
+    /// What bytes of other processes of this host count that are in flight on a device: 0, nothing, and this engine's
+    /// own are not told either; 1, as much as our own.
+    pub diffusion_weight: f64,
+    /// A process that has not been heard of for so long has nothing in flight.
+    pub diffusion_stale: Duration,
 }
 
 /// Parameters of one transport, under the names of the TENT documents.
@@ -230,6 +236,16 @@ impl Config {
         }
     }
 
+    /// How load is shared with other processes of this host; `None`: not at all.
+    pub(crate) fn diffusion(&self) -> Option<DiffusionConfig> {
+        // As little as somebody asks for is more than nothing.
+        let parts = (self.spray.diffusion_weight * f64::from(WEIGHT_ONE)).ceil();
+        Some(DiffusionConfig {
+            weight: Weight::new(parts as u16)?,
+            stale_after: core_duration(self.spray.diffusion_stale),
+        })
+    }
+
     /// Whether a device's own speed counts: nobody has said what rails carry.
     pub(crate) fn asks_devices(&self) -> bool {
         self.spray.nominal_bandwidth_gbps == SprayConfig::default().nominal_bandwidth_gbps
@@ -282,6 +298,8 @@ impl Default for SprayConfig {
         Self {
             nominal_bandwidth_gbps: 10.0,
             base_delay: Duration::from_micros(50),
+            diffusion_weight: 0.0,
+            diffusion_stale: Duration::from_millis(20),
         }
     }
 }
