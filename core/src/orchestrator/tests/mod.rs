@@ -9,6 +9,7 @@ use std::{format, vec};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 use super::*;
+use crate::path::class::RailClass;
 use crate::plan::{PlanRail, PlanTransport};
 use crate::rail::estimate::EstimateConfig;
 use crate::rail::{Device, Rail, RailConfig, Waiting};
@@ -17,6 +18,7 @@ use crate::units::{DeviceId, Rate, SegmentRef};
 use crate::work::{Cause, LaneLimits, Outcome, Place, Work};
 
 mod failover;
+mod path;
 mod reset;
 
 const RAILS: usize = 4;
@@ -122,6 +124,7 @@ fn transport(number: u8, first: u16, tiers: &[u8]) -> PlanTransport {
     let rails = (first..).zip(tiers).map(|(rail, tier)| PlanRail {
         rail: RailId(rail),
         tier: *tier,
+        class: RailClass::PRIMARY,
     });
     PlanTransport {
         transport: TransportId(number),
@@ -160,6 +163,7 @@ impl World<'_> {
                 offset: 0,
             },
             scratch_bytes: SLICE,
+            path: None,
         };
         assert!(core.install_plan(Instant::ZERO, PLAN, &plan));
         let link = Link {
@@ -1511,6 +1515,7 @@ fn plan_of(peer: PeerId) -> Plan {
         scratch_local: place(8),
         scratch_remote: place(9),
         scratch_bytes: SLICE,
+        path: None,
     }
 }
 
