@@ -5,6 +5,7 @@ use super::board::{Seen, View, Way};
 use super::lane::{Lane, Phase};
 use super::path::Lead;
 use super::{Orchestrator, Policy, Reason};
+use crate::path::Preference;
 use crate::path::class::ClassSet;
 use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails};
 use crate::rail::health::RailState;
@@ -321,12 +322,7 @@ impl Orchestrator<'_> {
             }
             let length = slice::next_length(rest, usual);
             if self.board.length() != length {
-                let usable = match &preference {
-                    None => self.survey(now, way, length, cut.unbound_bytes),
-                    Some(preference) => {
-                        self.survey_led(now, way, preference, length, cut.unbound_bytes)
-                    }
-                };
+                let usable = self.survey(now, way, preference, length, cut.unbound_bytes);
                 if self.board.is_empty() {
                     break if usable { Bound::Wait } else { Bound::NoRail };
                 }
@@ -351,10 +347,23 @@ impl Orchestrator<'_> {
 
     /// Looks at all rails of a way and puts those with room for a slice on the board. Opens lanes that are
     /// wanted. Whether any rail is usable or about to be.
-    fn survey(&mut self, now: Instant, way: Way, length: u32, unbound_bytes: u64) -> bool {
-        let mut seen = self.fill_board(way, None, length);
+    fn survey(
+        &mut self,
+        now: Instant,
+        way: Way,
+        preference: Option<Preference>,
+        length: u32,
+        unbound_bytes: u64,
+    ) -> bool {
+        let lead = preference.map(|preference| self.lead(way, preference, length));
+        let mut seen = self.fill_board(way, lead, length);
         if self.probe_idle(now, way.peer) {
-            seen = self.fill_board(way, None, length);
+            seen = self.fill_board(way, lead, length);
+        }
+        if let Some(lead) = lead {
+            // How fast all rails are together says nothing of those of some classes.
+            self.board.believe(None);
+            return self.open_more(now, way, Some(lead.wants), lead.some_open, unbound_bytes);
         }
         let row = self.plans.get_mut(way.plan.index as usize);
         let pace = row.and_then(|row| row.paces.get_mut(usize::from(way.rank)));
@@ -362,7 +371,7 @@ impl Orchestrator<'_> {
         seen.all_open() || self.open_more(now, way, None, seen.open > 0, unbound_bytes)
     }
 
-    pub(super) fn fill_board(&mut self, way: Way, lead: Option<&Lead>, length: u32) -> Seen {
+    fn fill_board(&mut self, way: Way, lead: Option<Lead>, length: u32) -> Seen {
         let view = View {
             plans: self.plans,
             lanes: self.lanes,
@@ -414,8 +423,13 @@ impl Orchestrator<'_> {
         }
         self.posts.push_back(self.lanes, u32::from(rail.0));
         self.board.take(now, index, length, ahead_bytes);
-        if self.board.is_led() {
-            self.sprayed(rail, length);
+        if let Some((way, lead)) = self.board.lead() {
+            self.led(way, &lead, rail, length);
+            if lead.takes_turns() {
+                // What is on the board is not what the next slice may take.
+                let line = self.board.line();
+                self.board.clear(line);
+            }
         }
         cut.cursor += bytes;
         cut.unbound_bytes -= bytes;
@@ -618,7 +632,7 @@ impl Orchestrator<'_> {
 
     /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more than
     /// one slice waits. Of some classes, or of all. Whether any rail is usable or about to be.
-    pub(super) fn open_more(
+    fn open_more(
         &mut self,
         now: Instant,
         way: Way,
@@ -672,7 +686,7 @@ impl Orchestrator<'_> {
 
     /// Sends a scratch slice over rails that have stood idle while there was work, to see how fast they are
     /// now: they may have been slow when they were last used. Whether any was.
-    pub(super) fn probe_idle(&mut self, now: Instant, peer: PeerId) -> bool {
+    fn probe_idle(&mut self, now: Instant, peer: PeerId) -> bool {
         let bytes_max = self.scratch_bytes(peer);
         let mut some_probed = false;
         for index in 0..self.board.len() {

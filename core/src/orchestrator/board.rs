@@ -154,11 +154,6 @@ impl Board {
         self.way == Some(way)
     }
 
-    /// Whether somebody steers.
-    pub(super) fn is_led(&self) -> bool {
-        self.lead.is_some()
-    }
-
     /// What led to the rails on it, if somebody steers.
     pub(super) fn lead(&self) -> Option<(Way, Lead)> {
         Some((self.way?, self.lead?))
@@ -174,12 +169,12 @@ impl Board {
         &mut self,
         view: &View<'_>,
         way: Way,
-        lead: Option<&Lead>,
+        lead: Option<Lead>,
         length: u32,
     ) -> Seen {
         let line = self.spots.line();
         self.spots.clear(length, line);
-        (self.way, self.lead) = (Some(way), lead.copied());
+        (self.way, self.lead) = (Some(way), lead);
         let rails = view.rails(way);
         let mut open = 0;
         for (position, rail) in (0..).zip(rails) {
@@ -188,7 +183,7 @@ impl Board {
             };
             open += 1;
             let takes = room.takes(length.min(lane.work_bytes_max()), line);
-            if takes && lane.room_works() > 0 && is_allowed(lead, *rail) {
+            if takes && lane.room_works() > 0 && is_allowed(lead.as_ref(), *rail) {
                 self.put(view, position, *rail, lane, room);
             }
         }

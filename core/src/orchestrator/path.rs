@@ -59,6 +59,13 @@ pub(super) struct Lead {
     pub(super) some_open: bool,
 }
 
+impl Lead {
+    /// Whether the next slice may be another class's turn.
+    pub(super) fn takes_turns(&self) -> bool {
+        matches!(self.preference, Preference::Apportioned(_))
+    }
+}
+
 impl Orchestrator<'_> {
     /// What an agent wants the bytes to a peer to be from now on, until it is said anew or the path's `hint_age_max`
     /// is over; `None`: nothing. Only peers that path isolation steers in mode `Advanced` heed it, and only as far as
@@ -85,7 +92,6 @@ impl Orchestrator<'_> {
     }
 
     /// What a transfer of so many bytes should do; `None`: nobody steers it.
-    #[cold]
     pub(super) fn preference(
         &mut self,
         now: Instant,
@@ -94,41 +100,6 @@ impl Orchestrator<'_> {
     ) -> Option<Preference> {
         let row = self.peers.get_mut(peer.index())?;
         Some(row.steering.as_mut()?.preference(now, bytes))
-    }
-
-    /// Looks at the rails of a way as [`Self::survey`] does, for a transfer that is steered. Far from the way of
-    /// those that are not.
-    #[cold]
-    pub(super) fn survey_led(
-        &mut self,
-        now: Instant,
-        way: Way,
-        preference: &Preference,
-        length: u32,
-        unbound_bytes: u64,
-    ) -> bool {
-        let lead = self.lead(way, *preference, length);
-        self.fill_board(way, Some(&lead), length);
-        if self.probe_idle(now, way.peer) {
-            self.fill_board(way, Some(&lead), length);
-        }
-        // How fast all rails are together says nothing of those of some classes.
-        self.board.believe(None);
-        self.open_more(now, way, Some(lead.wants), lead.some_open, unbound_bytes)
-    }
-
-    /// A slice of a transfer that is steered went to a rail on the board.
-    #[cold]
-    pub(super) fn sprayed(&mut self, rail: RailId, length: u32) {
-        let Some((way, lead)) = self.board.lead() else {
-            return;
-        };
-        self.led(way, &lead, rail, length);
-        if matches!(lead.preference, Preference::Apportioned(_)) {
-            // What is on the board is not what the next slice may take.
-            let line = self.board.line();
-            self.board.clear(line);
-        }
     }
 
     /// What the next slice of a transfer may do.
