@@ -14,6 +14,7 @@ use gungraun::{
 };
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
 use polyrail_core::orchestrator::{Config, Event, LaneAction, Orchestrator, Request, Tables};
+use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::select::Policy;
@@ -125,6 +126,7 @@ impl Fleet {
                     .map(|rail| PlanRail {
                         rail: RailId(rail),
                         tier: 0,
+                        class: RailClass::PRIMARY,
                     })
                     .collect(),
             }]
@@ -133,6 +135,7 @@ impl Fleet {
             scratch_local: place(8),
             scratch_remote: place(9),
             scratch_bytes: SLICE_BYTES,
+            path: None,
         };
         assert!(core.install_plan(Instant::ZERO, PLAN, &plan));
         let mut fleet = Self {

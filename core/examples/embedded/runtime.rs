@@ -4,6 +4,7 @@
 use core::fmt::Write;
 
 use polyrail_core::orchestrator::{Config, Event, Orchestrator, Request, Store};
+use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::select::Policy;
@@ -88,7 +89,13 @@ fn install(shared: &Shared<'_>, core: &mut Orchestrator<'_>) -> Option<()> {
         let installed =
             shared.install_device(device, estimate) && shared.install_rail(rail, config);
         installed.then_some(())?;
-        transport.rails.push(PlanRail { rail, tier: 0 }).ok()?;
+        let class = RailClass::PRIMARY;
+        let row = PlanRail {
+            rail,
+            tier: 0,
+            class,
+        };
+        transport.rails.push(row).ok()?;
     }
     let scratch = Place {
         segment: SegmentRef(1),
@@ -102,6 +109,7 @@ fn install(shared: &Shared<'_>, core: &mut Orchestrator<'_>) -> Option<()> {
         scratch_local: scratch,
         scratch_remote: scratch,
         scratch_bytes: SLICE_BYTES,
+        path: None,
     };
     core.install_plan(Instant::ZERO, PLAN, &plan).then_some(())
 }

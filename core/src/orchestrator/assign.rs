@@ -4,6 +4,7 @@
 use super::Orchestrator;
 use super::bind::{Bound, Next, TURN_MAX};
 use super::lane::Phase;
+use crate::path::class::ClassSet;
 use crate::plan::PlanRails;
 use crate::rail::documented::{Shares, Target, Targets};
 use crate::rail::select::{Candidate, Policy};
@@ -15,18 +16,21 @@ const WALK_MAX: u32 = 256;
 
 impl Orchestrator<'_> {
     /// Shares out what a request has not bound yet, if that is what the policy does.
-    pub(super) fn assign(&mut self, id: RequestId) {
+    pub(super) fn assign(&mut self, now: Instant, id: RequestId) {
         if self.config.policy != Policy::Documented {
             return;
         }
         let Some(row) = self.requests.get(id) else {
             return;
         };
-        let rest = row.length - row.cursor;
+        let (rest, rank) = (row.length - row.cursor, row.failover.rank());
+        let (peer, length) = (row.peer, row.length);
         let Some(plan) = self.plan(row.plan).filter(|_| rest > 0) else {
             return;
         };
-        let targets = self.targets(plan.rails(row.failover.rank()));
+        let rails = plan.rails(rank).clone();
+        let classes = self.wished(now, peer, length, &rails);
+        let targets = self.targets(&rails, classes);
         let slice_bytes = self.shared.slice_bytes();
         let shares = self
             .selector
@@ -135,15 +139,17 @@ impl Orchestrator<'_> {
             return Bound::NoRail;
         };
         let rails = plan.rails(rank).clone();
+        let (peer, length) = (plan.peer, self.length(new.request));
         if !rails.iter().any(|rail| self.is_healthy(rail.rail)) {
             return Bound::NoRail;
         }
-        let targets = self.targets(&rails);
+        let classes = self.wished(now, peer, length, &rails);
+        let targets = self.targets(&rails, classes);
         if targets.is_empty() {
             // The lanes that are being fenced will be open again.
             return Bound::Wait;
         }
-        self.reassign(new.request, &targets);
+        self.reassign(now, new.request, &targets);
         let by = now + self.config.open_timeout;
         for target in &targets {
             let Some(rail) = rails.get(target.position).copied() else {
@@ -163,7 +169,7 @@ impl Orchestrator<'_> {
             let has_room = self
                 .candidate(rail, &next, self.shared.line(self.config.worker))
                 .is_some_and(|candidate| candidate.has_room);
-            if has_room && self.bind_to(now, rail.rail, next) {
+            if has_room && self.bind_to(now, rail.rail, next).is_some() {
                 let mut left = shares;
                 left.take_one(target.position);
                 self.set_shares(new.request, left);
@@ -171,6 +177,10 @@ impl Orchestrator<'_> {
             }
         }
         Bound::Wait
+    }
+
+    fn length(&self, request: RequestId) -> u64 {
+        self.requests.get(request).map_or(0, |row| row.length)
     }
 
     /// Bytes of a request that have no rail yet.
@@ -182,12 +192,12 @@ impl Orchestrator<'_> {
 
     /// Gives the shares of rails that cannot be used to the best of those that can. A request that has no
     /// shares, because there was no rail for it or its plan has changed, gets them now.
-    fn reassign(&mut self, request: RequestId, targets: &Targets) {
+    fn reassign(&mut self, now: Instant, request: RequestId, targets: &Targets) {
         let Some(mut shares) = self.requests.get(request).map(|row| row.shares) else {
             return;
         };
         if shares.is_empty() {
-            return self.assign(request);
+            return self.assign(now, request);
         }
         let mut lost = 0_u16;
         for position in 0..crate::plan::PLAN_RAILS_MAX {
@@ -223,8 +233,9 @@ impl Orchestrator<'_> {
         Some(shares)
     }
 
-    /// The healthy rails of a plan, as the document sees them. A lane that is being fenced has failed.
-    fn targets(&self, rails: &PlanRails) -> Targets {
+    /// The healthy rails of a plan, of some classes or of all, as the document sees them. A lane that is being fenced
+    /// has failed.
+    fn targets(&self, rails: &PlanRails, classes: Option<ClassSet>) -> Targets {
         let is_usable = |rail: RailId| {
             let lane = self.lanes.get(rail.index());
             self.is_healthy(rail)
@@ -233,6 +244,7 @@ impl Orchestrator<'_> {
         rails
             .iter()
             .enumerate()
+            .filter(|(_, rail)| classes.is_none_or(|classes| classes.contains(rail.class)))
             .filter(|(_, rail)| is_usable(rail.rail))
             .map(|(position, rail)| self.target(position, rail.rail, rail.tier))
             .collect()

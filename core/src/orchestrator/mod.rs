@@ -4,7 +4,7 @@
 //! that wants it; `board` is how they stand meanwhile), `lane` opens and fences, `flight`
 //! is what is on one, `attempt` follows one posting
 //! of one slice, `request` counts until a report can be given, `line`
-//! says which goes first, `peer` watches who is silent, `timer` finds
+//! says which goes first, `peer` watches who is silent, `path` chooses classes of rails, `timer` finds
 //! what is due, `audit` checks every invariant.
 
 mod assign;
@@ -15,6 +15,7 @@ mod board;
 mod flight;
 mod lane;
 mod line;
+mod path;
 mod peer;
 mod request;
 #[cfg(test)]
@@ -499,15 +500,17 @@ impl<'a> Orchestrator<'a> {
             return false;
         }
         self.unassign_plan(id.index);
+        let mut plan = plan.clone();
+        plan.suppress();
+        self.know_peer(now, &plan);
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;
         };
         *row = PlanRow {
             generation: id.generation,
-            plan: Some(plan.clone()),
+            plan: Some(plan),
             ..PlanRow::EMPTY
         };
-        self.know_peer(now, plan);
         true
     }
 

@@ -3,6 +3,7 @@
 use super::attempt::End;
 use super::lane::{Lane, Phase};
 use super::line::Waiters;
+use super::path::Steering;
 use super::request::{Ending, RequestRow};
 use super::{Orchestrator, PlanRow, Reason};
 use crate::plan::{PEER_RAILS_MAX, Plan};
@@ -47,6 +48,8 @@ pub struct Peer {
     pub(super) unbound_bytes: u64,
     rails: Rails,
     scratch: Option<(Place, Place, u32)>,
+    /// Which classes its slices take; `None`: any.
+    pub(super) steering: Option<Steering>,
     links: [Link; 2],
 }
 
@@ -70,6 +73,7 @@ impl Peer {
         unbound_bytes: 0,
         rails: Rails::new(),
         scratch: None,
+        steering: None,
         links: [Link::NONE; 2],
     };
 
@@ -112,6 +116,9 @@ impl Orchestrator<'_> {
         }
         peer.gone = false;
         peer.scratch = Some((plan.scratch_local, plan.scratch_remote, plan.scratch_bytes));
+        if !matches!((&peer.steering, plan.path), (Some(old), Some(new)) if old.is_of(new)) {
+            peer.steering = plan.path.map(Steering::new);
+        }
         for rail in plan.all_rails() {
             if !peer.rails.contains(&rail.rail) {
                 // More rails than one plan can have are in no plan.

@@ -208,7 +208,7 @@ impl Orchestrator<'_> {
             self.timed_requests += 1;
             self.arm(deadline, Reason::Request);
         }
-        self.assign(id);
+        self.assign(now, id);
         self.want_to_bind(peer, id.index, false);
         if let Some(status) = self.peers.get(peer.index()).and_then(Peer::is_lost_as) {
             let cause = Cause::PeerGone;
@@ -288,13 +288,13 @@ impl Orchestrator<'_> {
                 false
             }
             Decision::Switch(_) => {
-                self.switch(id, failover);
+                self.switch(now, id, failover);
                 true
             }
         }
     }
 
-    fn switch(&mut self, id: RequestId, failover: Failover) {
+    fn switch(&mut self, now: Instant, id: RequestId, failover: Failover) {
         let from = self.transport_of(id);
         // Shares are counted by position among the rails that it leaves.
         self.unassign(id);
@@ -303,7 +303,7 @@ impl Orchestrator<'_> {
             row.switched_from = from;
         }
         self.switched.push_back(&mut self.requests, id.index);
-        self.assign(id);
+        self.assign(now, id);
     }
 
     /// A switch of transports, once.

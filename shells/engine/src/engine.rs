@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS, SegmentDescriptor};
+use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, SegmentDescriptor};
 use polyrail_control::plane::{
     AskError, ConnectError, Introduction, Plane, PlaneConfig, SessionLoss,
 };
@@ -35,12 +35,14 @@ use crate::errand::{self, Errand};
 use crate::error::{CallError, EngineError, NotifyError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
 use crate::fork::Owned;
+use crate::hints::Hints;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
 use crate::machine::Machine;
 use crate::neighbours::Neighbours;
 use crate::notification::{Desk, Inbox, Notifications};
-use crate::peers::{Numbers, Peer, Peers};
+use crate::path::PeerPath;
+use crate::peers::{Numbers, Peer, PeerRail, Peers};
 use crate::post::{Command, Due, Post, REQUESTS_MAX, Submission};
 use crate::reception::Reception;
 use crate::rows::NoRow;
@@ -247,6 +249,7 @@ impl Engine {
             posts: posts.clone(),
             errands: errands.clone(),
             inbox: inbox.clone(),
+            path: config.path.clone(),
         };
         let described = segments
             .describe(SCRATCH_NAME)
@@ -269,6 +272,7 @@ impl Engine {
         let machine = Arc::new(machine);
         let peers = Peers::new(config.estimate(), machine.clone(), config.asks_devices());
         let peers = Arc::new(Mutex::new(peers));
+        let hints = Hints::new(&config.path).map(Arc::new);
         let mut workers = Vec::new();
         for core in cores {
             let started = transports
@@ -284,6 +288,7 @@ impl Engine {
                         transports: transports.catalog.clone(),
                         failovers: failovers.clone(),
                         faults: hooks.faults.clone(),
+                        hints: hints.clone(),
                     };
                     Worker::start(start, &posts)
                 });
@@ -976,15 +981,12 @@ impl Engine {
             forget();
             return Ok(known);
         }
-        let Config {
-            rails, rail_map, ..
-        } = &inner.config;
         let installed = peers.install_rails(
             &inner.fabric,
             &mut numbers,
             dialed,
             met,
-            (rails, *rail_map),
+            &inner.config,
             &inner.transports,
         );
         let rails = match installed {
@@ -995,6 +997,18 @@ impl Engine {
                 return Err(error);
             }
         };
+        // Not under the lock: the peer is asked.
+        drop(peers);
+        let path = self.compare_paths(id, dialed, met, &rails);
+        let path = path.inspect_err(|_| forget())?;
+        let mut peers = lock(&inner.peers);
+        let known = peers.at(dialed);
+        let known = known.filter(|known| known.incarnation == met.incarnation);
+        if let Some(known) = known.cloned() {
+            drop(peers);
+            forget();
+            return Ok(known);
+        }
         let peer = Peer {
             id,
             numbers: Arc::new(numbers),
@@ -1006,10 +1020,51 @@ impl Engine {
             offers: met.transports.clone(),
             scratch,
             notifies: met.features & NOTIFICATIONS != 0,
+            path,
         };
         self.attach_rails(&peer);
         peers.add(peer.clone());
         Ok(peer)
+    }
+
+    /// How this end sees a connection, if the other one sees it so too.
+    fn compare_paths(
+        &self,
+        id: PeerId,
+        dialed: SocketAddr,
+        met: &Introduction,
+        rails: &[PeerRail],
+    ) -> Result<Option<PeerPath>, OpenError> {
+        let address = |rail: &PeerRail| Some((rail.local?, rail.remote.ip()));
+        // Transports have the same addresses; each counts once.
+        let first = rails.first().map(|rail| rail.transport);
+        let of_first = rails.iter().filter(|rail| Some(rail.transport) == first);
+        let ends: Vec<_> = of_first.filter_map(address).collect();
+        let seen = self.inner.config.path.see(&ends);
+        let seen = seen.map_err(|error| OpenError::PathRails {
+            peer: dialed,
+            error,
+        })?;
+        let Some(path) = seen else {
+            return Ok(None);
+        };
+        let theirs = match met.features & PATHS {
+            0 => None,
+            _ => {
+                let view = self.inner.plane.see_path(id, ends, DESCRIBE_TIMEOUT);
+                view.map_err(OpenError::Ask)?
+            }
+        };
+        let theirs = theirs.ok_or_else(|| OpenError::PathUnknown {
+            peer: dialed,
+            ours: Box::new(path.view),
+        })?;
+        let agreed = path.view.agree(&theirs);
+        agreed.map_err(|mismatch| OpenError::PathMismatch {
+            peer: dialed,
+            mismatch: Box::new(mismatch),
+        })?;
+        Ok(Some(path))
     }
 
     fn attach_rails(&self, peer: &Peer) {
@@ -1142,6 +1197,7 @@ impl Engine {
             scratch_local: place(inner.scratch.segment_ref()),
             scratch_remote: place(peer.scratch.segment_ref()),
             scratch_bytes: SLICE_BYTES,
+            path: peer.path.map(|path| path.plan),
         }
     }
 }
@@ -1411,7 +1467,7 @@ mod tests {
         let shared = engine.inner.fabric.shared();
         let rails = plan
             .all_rails()
-            .map(|PlanRail { rail, tier }| {
+            .map(|PlanRail { rail, tier, .. }| {
                 let rate = shared.view(rail).unwrap().rate.bytes_per_sec();
                 let name = lock(&engine.inner.peers).rail_name(rail).to_owned();
                 (name, tier, rate * 8 / GIGABIT)

@@ -39,6 +39,7 @@ mod error;
 mod fabric;
 mod followers;
 mod fork;
+mod hints;
 mod known;
 mod leaving;
 mod listen;
@@ -46,6 +47,7 @@ mod machine;
 mod neighbours;
 mod notification;
 mod pace;
+mod path;
 mod peers;
 mod post;
 mod queue;
@@ -72,8 +74,8 @@ pub use polyrail_transport::memory::{Access, Region};
 pub use batch::Batch;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
-    Config, ConfigError, Effective, HealthConfig, HealthMode, Loaded, Place, Problem, Sources,
-    SprayConfig, TransportConfig, reference,
+    Config, ConfigError, Effective, HealthConfig, HealthMode, IsolationMode, Loaded, PathConfig,
+    Place, Problem, Sources, SprayConfig, TransportConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request, Terms};

@@ -29,6 +29,7 @@ use rustix::event::epoll;
 use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
+use crate::hints::{Hints, READ_INTERVAL};
 use crate::leaving::Leaving;
 use crate::neighbours::Neighbours;
 use crate::pace::{Pace, Pacer};
@@ -92,6 +93,8 @@ pub(crate) struct Start {
     pub(crate) failovers: Arc<Failovers>,
     /// What the program has plugged in, for tests.
     pub(crate) faults: Option<Arc<Faults>>,
+    /// What an agent says, if one is asked.
+    pub(crate) hints: Option<Arc<Hints>>,
 }
 
 /// The post boxes of all workers.
@@ -153,6 +156,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         plane,
         clock,
         faults,
+        hints,
         ..
     } = start;
     let mut driven = Loop {
@@ -166,6 +170,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         failovers,
         failover_attempts_max,
         faults,
+        hints,
+        hints_at: Instant::ZERO,
         post,
         posts,
         // Lanes are bounded, so that this is enough for four full ones; with more it grows once.
@@ -335,6 +341,9 @@ pub(crate) struct Loop<'a> {
     failovers: Arc<Failovers>,
     failover_attempts_max: u8,
     faults: Option<Arc<Faults>>,
+    hints: Option<Arc<Hints>>,
+    /// When to read them again.
+    hints_at: Instant,
     post: &'a Post,
     posts: &'a [Arc<Post>],
     polled: Polled,
@@ -498,6 +507,7 @@ impl Loop<'_> {
     /// Hands in what is known, and does what comes of it. Whether there was anything, and when that was.
     fn round(&mut self) -> (bool, Instant) {
         let mut busy = self.commands();
+        self.heed_hints();
         busy |= self.submissions();
         self.endings();
         self.endpoint.poll(self.looked, &mut self.polled);
@@ -524,6 +534,23 @@ impl Loop<'_> {
             neighbours.publish(now, busy, self.fabric);
         }
         (busy, now)
+    }
+
+    /// Tells core what an agent wants, now and then. Before what was submitted since: after a sleep, what was said
+    /// last may be long over.
+    fn heed_hints(&mut self) {
+        let Some(hints) = &self.hints else {
+            return;
+        };
+        let now = self.clock.now();
+        if now < self.hints_at {
+            return;
+        }
+        self.hints_at = now + READ_INTERVAL;
+        let peers = lock(&self.known_peers).steered();
+        for (peer, hint) in hints.read(peers) {
+            self.core.handle_hint(now, peer, hint);
+        }
     }
 
     /// Lets go of lost peers that nothing is open with any more. Whether there were any.

@@ -7,6 +7,7 @@ use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
     Cancelled, Event, LaneAction, Orchestrator, Proof, Reason, Request, SubmitError,
 };
+use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
@@ -116,6 +117,11 @@ pub enum Call<'a> {
         now: Instant,
         peer: PeerId,
     },
+    HandleHint {
+        now: Instant,
+        peer: PeerId,
+        hint: Option<Shares>,
+    },
     HandleTimeout {
         now: Instant,
     },
@@ -168,6 +174,7 @@ impl Call<'_> {
                 core.handle_peer_gone(*now, *peer, *proof).into()
             }
             Self::ForgetPeer { now, peer } => core.forget_peer(*now, *peer).into(),
+            Self::HandleHint { now, peer, hint } => core.handle_hint(*now, *peer, *hint).into(),
             Self::HandleTimeout { now } => core.handle_timeout(*now).into(),
             Self::HandleWake => core.handle_wake().into(),
             Self::PollPost { now } => {
@@ -194,6 +201,7 @@ impl Call<'_> {
             | Self::HandleFrame { now, .. }
             | Self::HandlePeerGone { now, .. }
             | Self::ForgetPeer { now, .. }
+            | Self::HandleHint { now, .. }
             | Self::HandleTimeout { now }
             | Self::PollPost { now }
             | Self::PollMessage { now } => Some(now),

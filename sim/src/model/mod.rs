@@ -23,6 +23,7 @@ mod worker;
 
 use polyrail_core::batch::BatchReport;
 use polyrail_core::orchestrator::Config;
+use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode, RailState, ResetConfig};
@@ -578,6 +579,7 @@ fn core_plan(setup: &Setup, plan: &PlanOf) -> Plan {
             .map(|(rail, tier)| PlanRail {
                 rail: RailId(*rail),
                 tier: *tier,
+                class: RailClass::PRIMARY,
             })
             .collect()
     };
@@ -593,5 +595,6 @@ fn core_plan(setup: &Setup, plan: &PlanOf) -> Plan {
         scratch_local: place(SCRATCH),
         scratch_remote: place(SCRATCH),
         scratch_bytes: setup.limits.slice_bytes,
+        path: None,
     }
 }

@@ -9,6 +9,7 @@ use std::{format, vec};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 use super::*;
+use crate::path::class::RailClass;
 use crate::plan::{PlanRail, PlanTransport};
 use crate::rail::estimate::EstimateConfig;
 use crate::rail::{Device, Rail, RailConfig, Waiting};
@@ -17,6 +18,7 @@ use crate::units::{DeviceId, Rate, SegmentRef};
 use crate::work::{Cause, LaneLimits, Outcome, Place, Priority, Work};
 
 mod failover;
+mod path;
 mod priority;
 mod reset;
 
@@ -123,6 +125,7 @@ fn transport(number: u8, first: u16, tiers: &[u8]) -> PlanTransport {
     let rails = (first..).zip(tiers).map(|(rail, tier)| PlanRail {
         rail: RailId(rail),
         tier: *tier,
+        class: RailClass::PRIMARY,
     });
     PlanTransport {
         transport: TransportId(number),
@@ -161,6 +164,7 @@ impl World<'_> {
                 offset: 0,
             },
             scratch_bytes: SLICE,
+            path: None,
         };
         assert!(core.install_plan(Instant::ZERO, PLAN, &plan));
         let link = Link {
@@ -1526,6 +1530,7 @@ fn plan_of(peer: PeerId) -> Plan {
         scratch_local: place(8),
         scratch_remote: place(9),
         scratch_bytes: SLICE,
+        path: None,
     }
 }
 

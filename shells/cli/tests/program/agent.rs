@@ -21,7 +21,7 @@ use crate::harness::{BOUND, Ended, finish, polyrail, run};
 const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// An agent that runs while the test does.
-struct Agent {
+pub(crate) struct Agent {
     child: Option<Child>,
     out: BufReader<ChildStdout>,
     first: String,
@@ -30,7 +30,7 @@ struct Agent {
 
 impl Agent {
     /// Starts one on a file of its own, that is controlled by its standard input, and waits until it runs.
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with("")
     }
 
@@ -54,12 +54,12 @@ impl Agent {
         }
     }
 
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.folder.path().join("hints")
     }
 
     /// Says a line and reads the answer to its `ok`.
-    fn tell(&mut self, line: &str) -> String {
+    pub(crate) fn tell(&mut self, line: &str) -> String {
         let child = self.child.as_mut().expect("it runs");
         let mut input = child.stdin.as_ref().expect("it is piped");
         writeln!(input, "{line}").expect("it reads");

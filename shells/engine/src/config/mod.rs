@@ -20,6 +20,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_core::path::config::PathConfig as CorePathConfig;
+use polyrail_core::path::island::IslandPrefix;
 use polyrail_core::rail::diffusion::{DiffusionConfig, WEIGHT_ONE, Weight};
 use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
@@ -29,6 +31,7 @@ use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::topology::RailMap;
 use polyrail_core::units::Rate;
 
+use crate::hints::AUTO;
 use crate::known;
 
 pub use problem::{ConfigError, Place, Problem};
@@ -68,6 +71,8 @@ pub struct Config {
     pub health: HealthConfig,
     /// What [`Policy::Spray`] starts from, and whose load it sees.
     pub spray: SprayConfig,
+    /// Which classes of rails bytes take.
+    pub path: PathConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
     pub transports: BTreeMap<String, TransportConfig>,
 }
@@ -90,6 +95,38 @@ pub struct HealthConfig {
     pub fence_timeout: Duration,
     /// How long posted bytes of a cancelled request may go on before their lanes are fenced.
     pub cancel_grace: Duration,
+}
+
+/// Which of two fabrics bytes take: a primary one that is routed everywhere, and a supplementary one that joins the
+/// hosts of an island. Both ends of a connection need the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathConfig {
+    /// Who says which class carries what.
+    pub mode: IsolationMode,
+    /// What makes the addresses of a primary rail's two ends one island.
+    pub island_prefix: IslandPrefix,
+    /// Those of [`Config::rails`] that are of the supplementary fabric. All others are primary.
+    pub supplementary: Vec<IpAddr>,
+    /// Mode `Advanced`: transfers to another island of up to so many bytes stay on primary rails.
+    pub small_bytes_max: u64,
+    /// Mode `Advanced`: the file of `polyrail agent`; `auto`: where that puts it by itself.
+    pub hint_file: String,
+    /// Mode `Advanced`: whether a class that a hint names is waited for while it has no room.
+    pub hint_strict: bool,
+    /// Mode `Advanced`: how long an agent may be silent before its hint counts for nothing.
+    pub hint_age_max: Duration,
+}
+
+/// Who says which class of rails carries what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum IsolationMode {
+    /// Nobody: all rails are alike.
+    #[default]
+    Off,
+    /// The topology: supplementary rails inside an island, primary ones between islands.
+    Vanilla,
+    /// An agent.
+    Advanced,
 }
 
 /// How a rail that failed comes back.
@@ -257,7 +294,7 @@ impl Config {
     }
 }
 
-fn core_duration(duration: Duration) -> CoreDuration {
+pub(crate) fn core_duration(duration: Duration) -> CoreDuration {
     CoreDuration::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
@@ -274,6 +311,7 @@ impl Default for Config {
             max_failover_attempts: 3,
             health: HealthConfig::default(),
             spray: SprayConfig::default(),
+            path: PathConfig::default(),
             transports: BTreeMap::new(),
         }
     }
@@ -289,6 +327,21 @@ impl Default for HealthConfig {
             peer_silence: Duration::from_millis(1_200),
             fence_timeout: Duration::from_secs(2),
             cancel_grace: Duration::from_millis(100),
+        }
+    }
+}
+
+impl Default for PathConfig {
+    fn default() -> Self {
+        let core = CorePathConfig::DEFAULT;
+        Self {
+            mode: IsolationMode::Off,
+            island_prefix: core.island_prefix,
+            supplementary: Vec::new(),
+            small_bytes_max: core.small_bytes_max,
+            hint_file: AUTO.into(),
+            hint_strict: core.hint_strict,
+            hint_age_max: core.hint_age_max.into(),
         }
     }
 }

@@ -8,6 +8,7 @@ mod faults;
 mod fixture;
 mod large;
 mod notifications;
+mod path;
 mod recording;
 mod registration;
 mod restart;

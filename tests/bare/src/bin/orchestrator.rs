@@ -110,6 +110,7 @@ fn plan() -> Plan {
         scratch_local: place,
         scratch_remote: place,
         scratch_bytes: 1,
+        path: None,
     }
 }
 
