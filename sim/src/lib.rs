@@ -21,6 +21,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod exhaustive;
 pub mod expect;
 mod fluid;
 pub mod model;

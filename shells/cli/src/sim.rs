@@ -1,6 +1,7 @@
 //! `polyrail sim`: simulated histories of the shipped core.
 
 mod compare;
+mod exhaust;
 mod load;
 mod replay;
 mod swarm;
@@ -37,6 +38,9 @@ enum SimCommand {
     /// Runs random scenarios until one goes wrong, and makes that one small.
     #[command(after_help = "Example:\n  polyrail sim swarm --seeds 1000")]
     Swarm(swarm::SwarmArgs),
+    /// Tries every order of events on a fabric of two rails, with two requests of three slices.
+    #[command(after_help = "Example:\n  polyrail sim exhaust --policy spray")]
+    Exhaust(exhaust::ExhaustArgs),
     /// Makes the calls of a flight recording on core once more: equal or not, and what happened.
     #[command(after_help = "Example:\n  polyrail demo --record flights\n  \
                             polyrail sim replay flights/demo.flight --events")]
@@ -86,6 +90,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::Run(args) => run_one(args),
         SimCommand::Compare(args) => compare::run(args),
         SimCommand::Swarm(args) => swarm::run(args),
+        SimCommand::Exhaust(args) => exhaust::run(args),
         SimCommand::Replay(args) => replay::run(args),
     }
 }

@@ -5,10 +5,11 @@ use polyrail_core::orchestrator::{Request, SubmitError};
 use polyrail_core::report::{Report, Status};
 use polyrail_core::time::Instant;
 
+use super::World;
 use super::agenda::What;
+use super::engines::plan_id;
 use super::ledger::Ledger;
 use super::rest::Failure;
-use super::{World, plan_id};
 
 impl World<'_> {
     /// A submitter has its next batch ready, or stops.

@@ -31,6 +31,10 @@ impl World<'_> {
             self.stuck[rail].push(index);
             return;
         }
+        if flight.dropped {
+            self.fabric.land(index);
+            return;
+        }
         let (lane, epoch) = (flight.lane, flight.epoch);
         let let_go = self.lanes[lane as usize].let_go >= epoch;
         let fate = match let_go {

@@ -93,6 +93,9 @@ pub struct Engine {
     pub believed_rate_factor: f64,
     /// The base delay that engines are told, as a multiple of the true one.
     pub believed_delay_factor: f64,
+    /// What has not left when its lane is let go of does not leave any more, as devices have it; otherwise it
+    /// passes still, and takes its time.
+    pub drops_unsent: bool,
 }
 
 impl Default for Engine {
@@ -104,6 +107,7 @@ impl Default for Engine {
             poll_us: 0,
             believed_rate_factor: 1.0,
             believed_delay_factor: 1.0,
+            drops_unsent: false,
         }
     }
 }

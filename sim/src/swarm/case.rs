@@ -49,6 +49,8 @@ pub(super) struct Load {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     Host(usize),
+    /// All devices of a host.
+    Devices(usize),
     Device(usize),
     Rail(Rail),
     Bottleneck(usize),
@@ -108,7 +110,9 @@ impl Case {
             ("trouble", &self.trouble),
         ];
         for (name, knobs) in tables {
-            if !knobs.is_empty() {
+            if name == "engine" {
+                text += "[engine]\ndrops_unsent = true\n";
+            } else if !knobs.is_empty() {
                 let _ = writeln!(text, "[{name}]");
             }
             for (key, value) in knobs {
@@ -207,6 +211,7 @@ impl Case {
     fn fault_text(&self, text: &mut String, fault: &Fault) {
         let target = match fault.target {
             Target::Host(host) => format!("h{host}"),
+            Target::Devices(host) => format!("h{host}/n*"),
             Target::Device(device) => self.device_name(device),
             Target::Rail(rail) => self.rail_name(rail),
             Target::Bottleneck(index) => format!("b{index}"),

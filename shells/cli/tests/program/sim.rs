@@ -92,3 +92,12 @@ fn a_wrong_file_is_a_usage_error_with_its_line() {
     }
     std::fs::remove_file(&path).expect("the file");
 }
+
+#[test]
+fn all_orders_without_faults_are_counted() {
+    let told = run("sim exhaust --faults 0").expect(0).stdout;
+    assert!(
+        told.contains(" states, ") && told.contains("fence: remote"),
+        "{told}"
+    );
+}
