@@ -942,8 +942,7 @@ impl Engine {
             &mut numbers,
             dialed,
             met,
-            (rails, *rail_map),
-            &inner.config.path,
+            (rails, *rail_map, &inner.config.path),
             &inner.transports,
         );
         let rails = match installed {

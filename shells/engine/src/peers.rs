@@ -280,8 +280,7 @@ impl Peers {
         numbers: &mut Numbers,
         dialed: SocketAddr,
         introduction: &Introduction,
-        (locals, map): (&[IpAddr], RailMap),
-        path: &PathConfig,
+        (locals, map, path): (&[IpAddr], RailMap, &PathConfig),
         catalog: &Catalog,
     ) -> Result<Vec<PeerRail>, OpenError> {
         self.gather_freed();
