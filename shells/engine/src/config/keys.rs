@@ -593,6 +593,7 @@ mod tests {
                     "all".into(),
                     "documented".into(),
                     "decay".into(),
+                    "vanilla".into(),
                 ],
                 "`ADDRESS:PORT`" => vec!["127.0.0.1:7".into()],
                 "list of addresses" => vec![vec!["127.0.0.9"].into()],
