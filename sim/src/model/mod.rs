@@ -18,6 +18,7 @@ pub(crate) mod ledger;
 mod luck;
 mod rest;
 mod submit;
+mod traced;
 mod travel;
 mod worker;
 
@@ -44,6 +45,7 @@ use hosts::Session;
 use ledger::Ledger;
 use luck::Luck;
 pub(crate) use rest::Failure;
+pub(crate) use traced::{Span, Traced};
 use worker::Worker;
 pub(crate) use worker::{SharedMemory, WorkerMemory};
 
@@ -80,6 +82,8 @@ pub struct Options {
     /// Whether peers answer fences without keeping them. A test's switch: a simulator that does not notice
     /// would be of no use.
     pub ignore_fences: bool,
+    /// So many slices, from the first on, are kept one by one for [`crate::picture::trace`].
+    pub traced_slices_max: usize,
 }
 
 impl Options {
@@ -91,6 +95,7 @@ impl Options {
             strict: false,
             events_max: u64::MAX,
             ignore_fences: false,
+            traced_slices_max: 0,
         }
     }
 }
@@ -126,6 +131,8 @@ pub(crate) struct History {
     pub(crate) rail_states: Vec<(u64, usize, RailState)>,
     /// Slices that carried user bytes.
     pub(crate) slices: u64,
+    /// Slices and batches one by one, as far as that was asked for.
+    pub(crate) traced: Traced,
 }
 
 /// One lane, as the near side knows it.
@@ -388,6 +395,7 @@ impl<'a> World<'a> {
                 began_at: u64::MAX,
                 done: vec![Done::default(); setup.submitters.len()],
                 rail_bytes: vec![0; rails],
+                traced: Traced::new(options.traced_slices_max),
                 ..History::default()
             },
         }

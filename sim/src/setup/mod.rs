@@ -145,6 +145,7 @@ pub(crate) struct Interval {
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub(crate) name: String,
+    pub(crate) shows: String,
     pub(crate) seed: u64,
     pub(crate) ends_at: u64,
     pub(crate) engine: crate::scenario::Engine,
@@ -300,6 +301,7 @@ impl<'a> Builder<'a> {
         let ends_at = scenario.duration_ms * 1_000_000;
         let mut setup = Setup {
             name: scenario.name.clone(),
+            shows: scenario.shows.clone(),
             seed,
             ends_at,
             engine: scenario.engine.clone(),

@@ -72,6 +72,30 @@ fn a_swarm_says_how_many_seeds_were_run() {
 }
 
 #[test]
+fn a_run_leaves_a_page_and_a_trace() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (page, trace) = (dir.path().join("page.html"), dir.path().join("trace.json"));
+    let flags = format!("--html {} --trace {}", page.display(), trace.display());
+    run(&format!("sim run small-requests {flags}")).expect(0);
+    let page = std::fs::read_to_string(page).expect("a page");
+    for policy in [
+        "spray",
+        "round-robin",
+        "documented",
+        "fixed-tier1",
+        "best-two",
+    ] {
+        assert!(page.contains(policy), "{policy}");
+    }
+    let trace = std::fs::read_to_string(trace).expect("a trace");
+    let trace: serde_json::Value = serde_json::from_str(&trace).expect("JSON");
+    assert!(trace["traceEvents"].as_array().expect("events").len() > 1_000);
+    run("sim run small-requests --html /nowhere/page.html")
+        .expect(3)
+        .names(&["/nowhere"]);
+}
+
+#[test]
 fn a_wrong_file_is_a_usage_error_with_its_line() {
     let path = std::env::temp_dir().join(format!("polyrail-sim-{}.toml", std::process::id()));
     let file = path.to_str().expect("a path in UTF-8");
