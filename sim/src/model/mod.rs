@@ -25,6 +25,7 @@ mod worker;
 use polyrail_core::batch::BatchReport;
 use polyrail_core::orchestrator::Config;
 use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRail, PlanTransport};
+use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode, RailState, ResetConfig};
 use polyrail_core::rail::select::Policy;
@@ -60,8 +61,6 @@ const START_SPREAD_NS: u64 = 10_000;
 const STUCK_NS: u64 = 20_000_000_000;
 /// After the last report the world goes on for this long, to see whether anything lands late.
 const AFTERMATH_NS: u64 = 1_000_000;
-/// The width of a bucket of [`History::buckets`].
-pub(crate) const BUCKET_NS: u64 = 1_000_000;
 /// How many events pass between two signs of progress.
 const PROGRESS_EVENTS: u64 = 1 << 16;
 /// The stream of the order of workers and of starts.
@@ -123,7 +122,7 @@ pub(crate) struct History {
     /// First submission and last report.
     pub(crate) began_at: u64,
     pub(crate) ended_at: u64,
-    /// Bytes acknowledged in each millisecond, by rail.
+    /// Bytes acknowledged in each span of [`Setup::bucket_ns`], by rail.
     pub(crate) buckets: Vec<Vec<u64>>,
     /// Bytes acknowledged, by rail.
     pub(crate) rail_bytes: Vec<u64>,
@@ -265,6 +264,10 @@ fn config(setup: &Setup, worker: u16, policy: Policy) -> Config {
         message_interval: us(limits.message_interval_us),
         failover_attempts_max: limits.failover_attempts,
         health,
+        documented: DocumentedConfig {
+            numa_penalties: limits.numa_penalties,
+            ..DocumentedConfig::DEFAULT
+        },
         ..Config::new(worker, policy)
     }
 }

@@ -7,7 +7,7 @@ use polyrail_core::work::{Cause, Completion, Op, Outcome};
 use super::agenda::{LaneIndex, What};
 use super::fabric::Flight;
 use super::luck::{Fate, Word};
-use super::{BUCKET_NS, Span, World};
+use super::{Span, World};
 use crate::setup::Cut;
 
 impl World<'_> {
@@ -73,7 +73,7 @@ impl World<'_> {
         }
         if flight.offset.is_some() {
             self.history.slices += 1;
-            let bucket = (now / BUCKET_NS) as usize;
+            let bucket = (now / self.setup.bucket_ns()) as usize;
             if self.history.buckets.len() <= bucket {
                 self.history
                     .buckets

@@ -15,7 +15,7 @@ mod trace;
 pub use page::page;
 pub use trace::{TRACED_SLICES_MAX, trace};
 
-use crate::model::{BUCKET_NS, History};
+use crate::model::History;
 use crate::report::Outcome;
 use crate::setup::{Cut, PPM, Setup};
 
@@ -106,25 +106,28 @@ fn faults(setup: &Setup) -> Vec<Fault> {
 struct Columns {
     began_at: u64,
     ended_at: u64,
+    bucket_ns: u64,
     buckets_each: u64,
 }
 
 impl Columns {
     /// At most so many.
-    fn new(history: &History, columns_max: u64) -> Self {
+    fn new(setup: &Setup, history: &History, columns_max: u64) -> Self {
         let (began_at, ended_at) = (history.began_at, history.ended_at.max(history.began_at + 1));
-        let buckets = (ended_at - began_at).div_ceil(BUCKET_NS);
+        let bucket_ns = setup.bucket_ns();
+        let buckets = (ended_at - began_at).div_ceil(bucket_ns);
         Self {
             began_at,
             ended_at,
+            bucket_ns,
             buckets_each: buckets.div_ceil(columns_max).max(1),
         }
     }
 
     /// From when to when each is, without a last one that is less than half there.
     fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
-        let width = self.buckets_each * BUCKET_NS;
-        let first = self.began_at / BUCKET_NS * BUCKET_NS;
+        let width = self.buckets_each * self.bucket_ns;
+        let first = self.began_at / self.bucket_ns * self.bucket_ns;
         let (began_at, ended_at) = (self.began_at, self.ended_at);
         (0..)
             .map(move |index| (first + index * width, first + (index + 1) * width))
@@ -135,7 +138,7 @@ impl Columns {
 
     /// Gigabytes a second of one rail in each.
     fn rates(&self, history: &History, rail: usize) -> Vec<f64> {
-        let first = self.began_at / BUCKET_NS;
+        let first = self.began_at / self.bucket_ns;
         let sum = |index: usize| -> u64 {
             let from = (first + index as u64 * self.buckets_each) as usize;
             let to = (from + self.buckets_each as usize).min(history.buckets.len());

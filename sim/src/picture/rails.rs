@@ -6,7 +6,6 @@ use super::axis::{Axis, number, time_unit};
 use super::svg::{Anchor, Svg, stairs};
 use super::{Columns, Fault, Run, Wrong, faults};
 use crate::fluid::Capacity;
-use crate::model::BUCKET_NS;
 use crate::setup::{Incident, Setup};
 
 /// Rails that get a row of their own.
@@ -27,7 +26,7 @@ const BANDS_MAX: usize = 2_000;
 pub(super) fn draw(setup: &Setup, run: &Run) -> String {
     let rows = chosen_rows(setup, run);
     let columns_max = if setup.rails.len() > 16 { 200 } else { 400 };
-    let columns = Columns::new(&run.history, columns_max);
+    let columns = Columns::new(setup, &run.history, columns_max);
     let row_height = if rows.len() > 16 { 16.0 } else { 32.0 };
     let rows_top = TOP + STACK_HEIGHT + 44.0;
     let hosts = hosts_in_trouble(setup);
@@ -38,7 +37,7 @@ pub(super) fn draw(setup: &Setup, run: &Run) -> String {
         run,
         faults: faults(setup),
         time: Axis::linear(
-            (columns.began_at / BUCKET_NS * BUCKET_NS) as f64 / unit_ns,
+            (columns.began_at / columns.bucket_ns * columns.bucket_ns) as f64 / unit_ns,
             columns.ended_at as f64 / unit_ns,
             (LEFT, RIGHT),
         ),

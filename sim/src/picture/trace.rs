@@ -217,7 +217,11 @@ fn fabric(setup: &Setup, run: &Run, cut_at: u64, tracks: &mut Vec<Event>, events
             us(at),
         )
     };
-    let columns = Columns::new(&run.history, (VALUES_MAX / names.len().max(1)) as u64);
+    let columns = Columns::new(
+        setup,
+        &run.history,
+        (VALUES_MAX / names.len().max(1)) as u64,
+    );
     for rail in 0..names.len() {
         for ((from, _), rate) in columns.spans().zip(columns.rates(&run.history, rail)) {
             if from <= end {
