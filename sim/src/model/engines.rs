@@ -3,6 +3,7 @@
 use polyrail_core::orchestrator::Config;
 use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRail, PlanTransport};
+use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode, ResetConfig};
 use polyrail_core::rail::select::Policy;
@@ -39,6 +40,10 @@ pub(super) fn config(setup: &Setup, worker: u16, policy: Policy) -> Config {
         message_interval: us(limits.message_interval_us),
         failover_attempts_max: limits.failover_attempts,
         health,
+        documented: DocumentedConfig {
+            numa_penalties: limits.numa_penalties,
+            ..DocumentedConfig::DEFAULT
+        },
         ..Config::new(worker, policy)
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Flight {
     stretch: u32,
     /// Its place in the order of all that left.
     pub(crate) number: u64,
+    /// When it left.
+    pub(crate) left_at: u64,
 }
 
 impl Flight {
@@ -60,6 +62,7 @@ impl Flight {
             dropped: false,
             stretch: ONE,
             number: 0,
+            left_at: 0,
         }
     }
 }
@@ -176,7 +179,7 @@ impl Fabric {
     pub(crate) fn launch(&mut self, agenda: &mut Agenda, at: u64, mut flight: Flight) {
         let route = &self.routes[flight.route as usize];
         self.launched += 1;
-        flight.number = self.launched;
+        (flight.number, flight.left_at) = (self.launched, at);
         flight.stretch = self.chances[route.rail as usize].stretch(&self.jitter);
         let first = route.servers[0];
         let index = match self.free.pop() {

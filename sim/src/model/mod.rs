@@ -19,6 +19,7 @@ pub(crate) mod ledger;
 mod luck;
 mod rest;
 mod submit;
+mod traced;
 mod travel;
 mod worker;
 
@@ -41,6 +42,7 @@ use hosts::Session;
 use ledger::Ledger;
 use luck::Luck;
 pub(crate) use rest::Failure;
+pub(crate) use traced::{Span, Traced};
 use worker::Worker;
 pub(crate) use worker::{SharedMemory, WorkerMemory};
 
@@ -52,8 +54,6 @@ const START_SPREAD_NS: u64 = 10_000;
 const STUCK_NS: u64 = 20_000_000_000;
 /// After the last report the world goes on for this long, to see whether anything lands late.
 const AFTERMATH_NS: u64 = 1_000_000;
-/// The width of a bucket of [`History::buckets`].
-pub(crate) const BUCKET_NS: u64 = 1_000_000;
 /// How many events pass between two signs of progress.
 const PROGRESS_EVENTS: u64 = 1 << 16;
 /// The stream of the order of workers and of starts.
@@ -74,6 +74,8 @@ pub struct Options {
     /// Whether peers answer fences without keeping them. A test's switch: a simulator that does not notice
     /// would be of no use.
     pub ignore_fences: bool,
+    /// So many slices, from the first on, are kept one by one for [`crate::picture::trace`].
+    pub traced_slices_max: usize,
 }
 
 impl Options {
@@ -85,6 +87,7 @@ impl Options {
             strict: false,
             events_max: u64::MAX,
             ignore_fences: false,
+            traced_slices_max: 0,
         }
     }
 }
@@ -112,7 +115,7 @@ pub(crate) struct History {
     /// First submission and last report.
     pub(crate) began_at: u64,
     pub(crate) ended_at: u64,
-    /// Bytes acknowledged in each millisecond, by rail.
+    /// Bytes acknowledged in each span of [`Setup::bucket_ns`], by rail.
     pub(crate) buckets: Vec<Vec<u64>>,
     /// Bytes acknowledged, by rail.
     pub(crate) rail_bytes: Vec<u64>,
@@ -120,6 +123,8 @@ pub(crate) struct History {
     pub(crate) rail_states: Vec<(u64, usize, RailState)>,
     /// Slices that carried user bytes.
     pub(crate) slices: u64,
+    /// Slices and batches one by one, as far as that was asked for.
+    pub(crate) traced: Traced,
 }
 
 /// One lane, as the near side knows it.
@@ -299,6 +304,7 @@ impl<'a> World<'a> {
                 began_at: u64::MAX,
                 done: vec![Done::default(); setup.submitters.len()],
                 rail_bytes: vec![0; rails],
+                traced: Traced::new(options.traced_slices_max),
                 ..History::default()
             },
         }

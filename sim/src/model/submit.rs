@@ -5,11 +5,11 @@ use polyrail_core::orchestrator::{Request, SubmitError};
 use polyrail_core::report::{Report, Status};
 use polyrail_core::time::Instant;
 
-use super::World;
 use super::agenda::What;
 use super::engines::plan_id;
 use super::ledger::Ledger;
 use super::rest::Failure;
+use super::{Span, World};
 
 impl World<'_> {
     /// A submitter has its next batch ready, or stops.
@@ -121,9 +121,20 @@ impl World<'_> {
         let submitted_at = self.loops[index as usize].submitted_at;
         self.check_patience(index, now - submitted_at);
         self.history.batch_ns.push(now - submitted_at);
+        let bytes = submitter.block * u64::from(submitter.batch);
+        let (began_at, ended_at) = (submitted_at, now);
+        let span = Span {
+            row: index,
+            lane: 0,
+            began_at,
+            ended_at,
+            bytes,
+            good,
+        };
+        self.history.traced.batch(span);
         let done = &mut self.history.done[index as usize];
         done.batches += 1;
-        done.bytes += submitter.block * u64::from(submitter.batch);
+        done.bytes += bytes;
         self.submit_next(index, now);
     }
 }

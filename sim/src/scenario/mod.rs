@@ -4,7 +4,8 @@
 //! `INTERFACES.md` fixes:
 //!
 //! - a name may end in `*` wherever devices are named: all devices of that host whose names start so;
-//!   `[[device]] count = 8` makes `nic0` … `nic7` of `nic`;
+//!   `[[device]] count = 8` makes `nic0` … `nic7` of `nic`; so does `[[host]] count`, and a `*` after a host
+//!   that has a device, or sends or receives, means each of them;
 //! - `[engine]`: workers of each engine, their cost per decision, how often they look (`poll_us`, 0: always),
 //!   and by how much what they are told of rates and delays is wrong (`believed_…_factor`);
 //! - `[jitter]`: what chance does to services and delays;
@@ -165,7 +166,7 @@ impl Default for Timing {
     }
 }
 
-/// A machine.
+/// A machine, or several alike.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
@@ -174,6 +175,9 @@ pub struct Host {
     /// How many NUMA nodes it has.
     #[serde(default = "one_node")]
     pub numa: u16,
+    /// So many of them, numbered from 0.
+    #[serde(default)]
+    pub count: Option<Spanned<u16>>,
 }
 
 fn one_node() -> u16 {
@@ -383,8 +387,8 @@ fn one_process() -> Spanned<u16> {
     Spanned::new(0..0, 1)
 }
 
-/// Bounds on what comes of a scenario under `spray`. Violations and failed requests are always expected to
-/// be none.
+/// Bounds on what comes of a scenario under `spray`. Violations are always expected to be none, and so are
+/// failed requests unless it says otherwise.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expect {
@@ -397,6 +401,10 @@ pub struct Expect {
     pub p99_us_max_ratio: Option<f64>,
     /// Most the 99th percentile may be, as a part of what another policy has here.
     pub p99_us_max_ratio_to: std::collections::BTreeMap<String, f64>,
+    /// Least throughput, as a multiple of what another policy has here.
+    pub gbytes_per_sec_min_ratio_to: std::collections::BTreeMap<String, f64>,
+    /// Least and most requests that fail, where what happens leaves no way for them.
+    pub failed_requests: [u64; 2],
     /// Longest dip.
     pub dip_ms_max: Option<u64>,
     /// Longest time from a rail's restoration to its first good probe.
