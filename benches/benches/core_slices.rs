@@ -14,6 +14,7 @@ use gungraun::{
 };
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
 use polyrail_core::orchestrator::{Config, Event, LaneAction, Orchestrator, Request, Tables};
+use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::select::Policy;
@@ -25,7 +26,9 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{
     DeviceId, Epoch, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId,
 };
-use polyrail_core::work::{Completion, LaneFact, LaneLimits, Op, Outcome, Place, PostBatch, Stop};
+use polyrail_core::work::{
+    Completion, LaneFact, LaneLimits, Op, Outcome, Place, PostBatch, Priority, Stop,
+};
 
 /// Slices that are measured.
 const SLICES: u64 = 20_000;
@@ -165,6 +168,7 @@ impl Fleet {
                     .map(|rail| PlanRail {
                         rail: RailId(peer * shape.rails + rail),
                         tier: 0,
+                        class: RailClass::PRIMARY,
                     })
                     .collect(),
             }]
@@ -173,6 +177,7 @@ impl Fleet {
             scratch_local: place(8),
             scratch_remote: place(9),
             scratch_bytes: SLICE_BYTES,
+            path: None,
         };
         for peer in 0..shape.peers {
             assert!(core.install_plan(Instant::ZERO, plan_id(peer), &plan(peer)));
@@ -222,6 +227,7 @@ impl Fleet {
             remote_offset: 0,
             length: self.shape.request_bytes,
             deadline: Instant::MAX,
+            priority: Priority::Normal,
             op: Op::Write,
         };
         self.core.submit(self.now, &request).expect("there is room");

@@ -3,6 +3,10 @@
 //!
 //! Source: TENT failover document, "Cross-transport failover", for the ranked list.
 
+use crate::path::class::RailClass;
+use crate::path::config::PathConfig;
+use crate::path::island::PathClass;
+use crate::path::layout::QueuePairs;
 use crate::units::{PeerId, RailId, SegmentRef, TransportId};
 use crate::work::Place;
 
@@ -35,6 +39,18 @@ pub struct Plan {
     pub scratch_remote: Place,
     /// How much scratch there is on either side, in bytes.
     pub scratch_bytes: u32,
+    /// How path isolation steers what goes to this peer; `None`: it does not, and classes mean nothing.
+    pub path: Option<PlanPath>,
+}
+
+/// What path isolation is to know of a peer. All plans to a peer have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PlanPath {
+    /// What steers it, checked. Both ends have the same.
+    pub config: PathConfig,
+    /// Where the peer is, as both ends have agreed.
+    pub class: PathClass,
 }
 
 /// One transport of a plan.
@@ -68,6 +84,17 @@ impl Plan {
         transport.map_or(&NO_RAILS, |row| &row.rails)
     }
 
+    /// Takes the rails out that path isolation suppresses: what is not there, nobody opens.
+    pub(crate) fn suppress(&mut self) {
+        let Some(path) = self.path else {
+            return;
+        };
+        let there = QueuePairs::new(&path.config, path.class).classes();
+        for row in &mut self.transports {
+            row.rails.retain(|rail| there.contains(rail.class));
+        }
+    }
+
     /// All rails, of all transports.
     pub fn all_rails(&self) -> impl Iterator<Item = PlanRail> + '_ {
         self.transports
@@ -84,6 +111,8 @@ pub struct PlanRail {
     pub rail: RailId,
     /// Distance from this plan's memory, 0 nearest. See [`crate::topology`].
     pub tier: u8,
+    /// What fabric it is of, for [`Plan::path`].
+    pub class: RailClass,
 }
 
 #[cfg(test)]
@@ -97,7 +126,7 @@ mod tests {
         fn all_rails_are_those_of_the_ranks_in_their_order(ranks: Vec<Vec<u16>>) -> bool {
             let rails = |numbers: &Vec<u16>| {
                 let numbers = numbers.iter().take(PLAN_RAILS_MAX);
-                numbers.map(|number| PlanRail { rail: RailId(*number), tier: 0 }).collect()
+                numbers.map(|number| PlanRail { rail: RailId(*number), tier: 0, class: RailClass::PRIMARY }).collect()
             };
             let transport = |numbers| PlanTransport { transport: TransportId(0), rails: rails(numbers) };
             let plan = Plan {
@@ -108,6 +137,7 @@ mod tests {
                 scratch_local: Place::default(),
                 scratch_remote: Place::default(),
                 scratch_bytes: 0,
+                path: None,
             };
             let by_rank = (0..=u8::MAX).flat_map(|rank| plan.rails(rank).iter().copied());
             plan.all_rails().eq(by_rank) && plan.all_rails().count() <= PEER_RAILS_MAX

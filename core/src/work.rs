@@ -116,6 +116,37 @@ pub enum Scope {
     Remote,
 }
 
+/// Who goes first when rails have no room for all.
+///
+/// The order holds for what waits for a rail. A slice that has one is not overtaken, but no more are in flight than
+/// the rails' windows hold, and `High` finds room above these. Who has waited for long moves up, so that nothing
+/// starves.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Priority {
+    /// Before all others to the same peer.
+    High,
+    /// The usual. Requests of up to one slice go before longer ones.
+    #[default]
+    Normal,
+    /// After all others.
+    Low,
+}
+
+impl Priority {
+    /// All of them, the first one first.
+    pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+
+    /// The priority's name in configuration and output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::High => "high",
+            Self::Normal => "normal",
+            Self::Low => "low",
+        }
+    }
+}
+
 /// What a lane can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -29,12 +29,18 @@ pub fn misses(
         report.violations == 0,
         0.0,
     );
-    check(
-        "failed_requests",
-        report.failed_requests as f64,
-        report.failed_requests == 0,
-        0.0,
-    );
+    let [least, most] = expect.failed_requests;
+    for (holds, bound) in [
+        (report.failed_requests >= least, least),
+        (report.failed_requests <= most, most),
+    ] {
+        check(
+            "failed_requests",
+            report.failed_requests as f64,
+            holds,
+            bound as f64,
+        );
+    }
     if let Some(min) = expect.efficiency_min {
         check(
             "efficiency",
@@ -64,6 +70,16 @@ pub fn misses(
             ratio,
             ratio <= *max,
             *max,
+        );
+    }
+    for (name, min) in &expect.gbytes_per_sec_min_ratio_to {
+        let other = crate::policy(name).map(|policy| run(setup, policy).report.gbytes_per_sec);
+        let ratio = report.gbytes_per_sec / other.unwrap_or(f64::INFINITY).max(0.001);
+        check(
+            &format!("throughput against that of {name}"),
+            ratio,
+            ratio >= *min,
+            *min,
         );
     }
     if let Some(max) = expect.dip_ms_max {
@@ -97,12 +113,12 @@ pub fn misses(
             }
         }
     }
+    let share_of = |rail: &str| {
+        let row = report.rails.iter().find(|row| row.rail == rail);
+        row.map_or(0.0, |row| row.share)
+    };
     for (rail, min) in &expect.share_min {
-        let share = report
-            .rails
-            .iter()
-            .find(|row| row.rail == *rail)
-            .map_or(0.0, |row| row.share);
+        let share = share_of(rail);
         check(&format!("the share of {rail}"), share, share >= *min, *min);
     }
     misses

@@ -5,7 +5,7 @@
 //! is shipped. One seed gives one history, to the byte, on every machine, in debug and release.
 //!
 //! [`replay`] makes the calls of a flight recording once more. [`scenario`] reads files and holds the library, [`setup`] turns names into numbers, `fluid` says how fast it
-//! could have gone at best, [`report`] how it went, [`expect`] whether that is as it should be. [`swarm`] draws
+//! could have gone at best, [`report`] how it went, [`picture`] shows it, [`expect`] says whether that is as it should be. [`swarm`] draws
 //! scenarios and looks for one that goes wrong.
 //!
 //! ```
@@ -21,9 +21,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod exhaustive;
 pub mod expect;
 mod fluid;
 pub mod model;
+pub mod picture;
 pub mod replay;
 pub mod report;
 pub mod scenario;
@@ -31,6 +33,7 @@ pub mod setup;
 pub mod swarm;
 
 pub use model::Options;
+pub use picture::Run;
 pub use polyrail_core::rail::select::Policy;
 pub use report::{Outcome, Report};
 pub use setup::Setup;
@@ -48,6 +51,14 @@ pub fn policy(name: &str) -> Option<Policy> {
 
 /// Runs one history. `progress` is told now and then how many nanoseconds of how many have passed.
 pub fn simulate(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> Outcome {
+    run(setup, options, progress).outcome
+}
+
+/// Runs one history as [`simulate`] does, and keeps it for [`picture`].
+pub fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> Run {
     let history = model::run(setup, options, progress);
-    Outcome::new(setup, options.policy.name(), &history)
+    Run {
+        outcome: Outcome::new(setup, options.policy.name(), &history),
+        history,
+    }
 }

@@ -6,7 +6,7 @@ use polyrail_core::rail::health::RailState;
 use serde::Serialize;
 
 use crate::fluid::{self, Capacity};
-use crate::model::{BUCKET_NS, History};
+use crate::model::History;
 use crate::setup::{Cut, Setup};
 
 /// A bucket below this part of what the surviving rails allow belongs to a dip.
@@ -48,10 +48,12 @@ pub struct Report {
     pub rails: Vec<RailShare>,
 }
 
-/// Buckets of a millisecond in a row that are below 0.9 of what the surviving rails allow.
+/// Buckets of a millisecond (in runs of more than ten minutes: a second) in a row that are below 0.9 of what the
+/// surviving rails allow.
 ///
 /// "Allow" is the fluid capacity times the part of it that was used before the first fault (or in all, without
-/// one): few small requests never fill the rails, and that is no dip.
+/// one): few small requests never fill the rails, and that is no dip. Where submitters pause there are none, for
+/// it is them that leave the rails empty.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Dip {
     /// When it began.
@@ -184,29 +186,33 @@ fn bucket_bytes(history: &History, bucket: usize) -> u64 {
 
 /// Whole buckets between the first submission and the last report, without the first of them, in which lanes
 /// open.
-fn whole_buckets(history: &History) -> std::ops::Range<usize> {
-    let first = history.began_at.div_ceil(BUCKET_NS) + 1;
-    first as usize..(history.ended_at / BUCKET_NS) as usize
+fn whole_buckets(setup: &Setup, history: &History) -> std::ops::Range<usize> {
+    let first = history.began_at.div_ceil(setup.bucket_ns()) + 1;
+    first as usize..(history.ended_at / setup.bucket_ns()) as usize
 }
 
 /// Whole buckets before the first fault.
 fn undisturbed_buckets(setup: &Setup, history: &History) -> std::ops::Range<usize> {
-    let whole = whole_buckets(history);
+    let whole = whole_buckets(setup, history);
     let first_fault = setup
         .intervals
         .get(1)
         .map_or(u64::MAX, |interval| interval.starts_at);
-    whole.start..whole.end.min((first_fault / BUCKET_NS) as usize)
+    whole.start..whole.end.min((first_fault / setup.bucket_ns()) as usize)
 }
 
 fn dips(setup: &Setup, history: &History, capacity: &Capacity<'_>) -> Vec<Dip> {
+    if setup.submitters.iter().any(|row| row.pause_ns > 0) {
+        return Vec::new();
+    }
+    let bucket_ms = setup.bucket_ns() / 1_000_000;
     let allowed = |bucket: usize| {
-        let from = bucket as u64 * BUCKET_NS;
-        capacity.bytes_between(from, from + BUCKET_NS) as f64
+        let from = bucket as u64 * setup.bucket_ns();
+        capacity.bytes_between(from, from + setup.bucket_ns()) as f64
     };
     let undisturbed = undisturbed_buckets(setup, history);
     let base = if undisturbed.is_empty() {
-        whole_buckets(history)
+        whole_buckets(setup, history)
     } else {
         undisturbed
     };
@@ -221,25 +227,25 @@ fn dips(setup: &Setup, history: &History, capacity: &Capacity<'_>) -> Vec<Dip> {
         0.0
     };
     let mut dips: Vec<Dip> = Vec::new();
-    for bucket in whole_buckets(history) {
+    for bucket in whole_buckets(setup, history) {
         let allowed = allowed(bucket) * part;
         let got = bucket_bytes(history, bucket) as f64;
         if got >= allowed * DIP_BELOW {
             continue;
         }
-        let (at_ms, depth) = (bucket as u64, rounded(1.0 - got / allowed, 3));
+        let (at_ms, depth) = (bucket as u64 * bucket_ms, rounded(1.0 - got / allowed, 3));
         match dips
             .last_mut()
             .filter(|dip| dip.at_ms + dip.length_ms == at_ms)
         {
             Some(dip) => {
-                dip.length_ms += 1;
+                dip.length_ms += bucket_ms;
                 dip.depth = dip.depth.max(depth);
             }
             None => dips.push(Dip {
                 at_ms,
                 depth,
-                length_ms: 1,
+                length_ms: bucket_ms,
             }),
         }
     }
@@ -277,11 +283,11 @@ fn return_of(setup: &Setup, history: &History, rail: usize, restored_at: u64) ->
     };
     let former = share(undisturbed_buckets(setup, history));
     let share_back_ms = found_at.and_then(|found_at| {
-        let first = (found_at / BUCKET_NS) as usize;
+        let first = (found_at / setup.bucket_ns()) as usize;
         let back = (first..history.buckets.len())
             .find(|bucket| share(*bucket..bucket + 1) >= SHARE_BACK * former)?;
         Some(rounded(
-            ((back as u64 + 1) * BUCKET_NS - found_at) as f64 / NS_PER_MS,
+            ((back as u64 + 1) * setup.bucket_ns() - found_at) as f64 / NS_PER_MS,
             3,
         ))
     });

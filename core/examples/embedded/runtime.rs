@@ -4,6 +4,7 @@
 use core::fmt::Write;
 
 use polyrail_core::orchestrator::{Config, Event, Orchestrator, Request, Store};
+use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::select::Policy;
@@ -13,7 +14,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{
     BatchId, DeviceId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId,
 };
-use polyrail_core::work::{Op, Place, PostBatch};
+use polyrail_core::work::{Op, Place, PostBatch, Priority};
 
 use super::device::{Device, LINKS, MEMORY};
 
@@ -88,7 +89,13 @@ fn install(shared: &Shared<'_>, core: &mut Orchestrator<'_>) -> Option<()> {
         let installed =
             shared.install_device(device, estimate) && shared.install_rail(rail, config);
         installed.then_some(())?;
-        transport.rails.push(PlanRail { rail, tier: 0 }).ok()?;
+        let class = RailClass::PRIMARY;
+        let row = PlanRail {
+            rail,
+            tier: 0,
+            class,
+        };
+        transport.rails.push(row).ok()?;
     }
     let scratch = Place {
         segment: SegmentRef(1),
@@ -102,6 +109,7 @@ fn install(shared: &Shared<'_>, core: &mut Orchestrator<'_>) -> Option<()> {
         scratch_local: scratch,
         scratch_remote: scratch,
         scratch_bytes: SLICE_BYTES,
+        path: None,
     };
     core.install_plan(Instant::ZERO, PLAN, &plan).then_some(())
 }
@@ -119,6 +127,7 @@ fn submit(now: Instant, core: &mut Orchestrator<'_>) -> Option<BatchId> {
             remote_offset: offset,
             length: REQUEST_BYTES as u64,
             deadline: Instant::MAX,
+            priority: Priority::Normal,
             op: Op::Write,
         };
         core.submit(now, &request).ok()?;

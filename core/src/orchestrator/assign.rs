@@ -4,6 +4,7 @@
 use super::Orchestrator;
 use super::bind::{Bound, Next, TURN_MAX};
 use super::lane::Phase;
+use crate::path::class::ClassSet;
 use crate::plan::{PlanRails, of_rails};
 use crate::rail::documented::{Shares, Target, Targets};
 use crate::rail::select::{Candidate, Policy};
@@ -15,18 +16,21 @@ const WALK_MAX: u32 = 256;
 
 impl Orchestrator<'_> {
     /// Shares out what a request has not bound yet, if that is what the policy does.
-    pub(super) fn assign(&mut self, id: RequestId) {
+    pub(super) fn assign(&mut self, now: Instant, id: RequestId) {
         if self.config.policy != Policy::Documented {
             return;
         }
         let Some(row) = self.requests.get(id) else {
             return;
         };
-        let rest = row.length - row.cursor;
+        let (rest, rank) = (row.length - row.cursor, row.failover.rank());
+        let (peer, length) = (row.peer, row.length);
         let Some(plan) = self.plan(row.plan).filter(|_| rest > 0) else {
             return;
         };
-        let targets = self.targets(plan.rails(row.failover.rank()));
+        let rails = plan.rails(rank).clone();
+        let classes = self.wished(now, peer, length, &rails);
+        let targets = self.targets(&rails, classes);
         let slice_bytes = self.shared.slice_bytes();
         let shares = self
             .selector
@@ -84,6 +88,7 @@ impl Orchestrator<'_> {
     /// Binds slices of one peer's requests, a bounded number, each request to its own rails.
     pub(super) fn bind_assigned(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
         self.board.clear(self.shared.line(self.config.worker));
+        self.promote(now, peer);
         let given = TURN_MAX.min(*budget);
         let mut turn = given;
         let mut some_stuck = false;
@@ -96,7 +101,11 @@ impl Orchestrator<'_> {
             let Some(request) = self.requests.id_at(index) else {
                 break;
             };
+            let left = turn;
             let bound = self.bind_request(now, peer, request, &mut turn);
+            if turn < left {
+                self.served(now, peer, index, left - turn);
+            }
             match bound {
                 Bound::Yes | Bound::OnlyCopies => {}
                 Bound::Wait => self.retry_if_idle(now, request),
@@ -132,15 +141,17 @@ impl Orchestrator<'_> {
             return Bound::NoRail;
         };
         let rails = plan.rails(rank).clone();
+        let (peer, length) = (plan.peer, self.length(new.request));
         if !rails.iter().any(|rail| self.is_healthy(rail.rail)) {
             return Bound::NoRail;
         }
-        let targets = self.targets(&rails);
+        let classes = self.wished(now, peer, length, &rails);
+        let targets = self.targets(&rails, classes);
         if targets.is_empty() {
             // The lanes that are being fenced will be open again.
             return Bound::Wait;
         }
-        self.reassign(new.request, &targets);
+        self.reassign(now, new.request, &targets);
         let by = now + self.config.open_timeout;
         for target in &targets {
             let Some(rail) = rails.get(target.position).copied() else {
@@ -158,7 +169,7 @@ impl Orchestrator<'_> {
             let has_room = self
                 .candidate(rail, &next, self.shared.line(self.config.worker))
                 .is_some_and(|candidate| candidate.has_room);
-            if has_room && self.bind_to(now, rail.rail, next) {
+            if has_room && self.bind_to(now, rail.rail, next).is_some() {
                 let mut left = shares;
                 left.take_one(target.position);
                 self.set_shares(new.request, left);
@@ -166,6 +177,10 @@ impl Orchestrator<'_> {
             }
         }
         Bound::Wait
+    }
+
+    fn length(&self, request: RequestId) -> u64 {
+        self.requests.get(request).map_or(0, |row| row.length)
     }
 
     /// Bytes of a request that have no rail yet.
@@ -177,10 +192,10 @@ impl Orchestrator<'_> {
 
     /// Gives the shares of rails that cannot be used to the best of those that can. A request that has no
     /// shares, because there was no rail for it or its plan has changed, gets them now.
-    fn reassign(&mut self, request: RequestId, targets: &Targets) {
+    fn reassign(&mut self, now: Instant, request: RequestId, targets: &Targets) {
         let mut shares = self.shares_of(request);
         if shares.is_empty() {
-            return self.assign(request);
+            return self.assign(now, request);
         }
         let mut lost = 0_u16;
         for position in 0..crate::plan::PLAN_RAILS_MAX {
@@ -216,8 +231,9 @@ impl Orchestrator<'_> {
         shares
     }
 
-    /// The healthy rails of a plan, as the document sees them. A lane that is being fenced has failed.
-    fn targets(&self, rails: &PlanRails) -> Targets {
+    /// The healthy rails of a plan, of some classes or of all, as the document sees them. A lane that is being fenced
+    /// has failed.
+    fn targets(&self, rails: &PlanRails, classes: Option<ClassSet>) -> Targets {
         let is_usable = |rail: RailId| {
             let lane = self.lanes.get(rail.index());
             self.is_healthy(rail)
@@ -226,6 +242,7 @@ impl Orchestrator<'_> {
         let usable = rails
             .iter()
             .enumerate()
+            .filter(|(_, rail)| classes.is_none_or(|classes| classes.contains(rail.class)))
             .filter(|(_, rail)| is_usable(rail.rail));
         of_rails(usable.map(|(position, rail)| self.target(position, rail.rail, rail.tier)))
     }

@@ -3,7 +3,10 @@
 use super::attempt::{Attempt, Load, Marks};
 use super::board::{Seen, View, Way};
 use super::lane::{Lane, Phase};
+use super::path::Lead;
 use super::{Orchestrator, Policy, Reason};
+use crate::path::Preference;
+use crate::path::class::ClassSet;
 use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
 use crate::rail::health::RailState;
 use crate::rail::select::{self, Candidate, Usable};
@@ -94,7 +97,11 @@ impl Orchestrator<'_> {
             .unbound
             .front()
             .and_then(|index| self.requests.at(index));
-        let since = oldest.map(|row| row.submitted_at);
+        // Nobody else's have waited for longer than urgent ones.
+        let since = oldest.map(|row| match self.urgent {
+            0 => row.submitted_at,
+            _ => Instant::ZERO,
+        });
         self.shared.set_waiting(self.config.worker, since);
     }
 
@@ -127,6 +134,7 @@ impl Orchestrator<'_> {
     /// Binds slices of one peer's requests, in the order in which they go, a bounded number.
     fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
         self.board.clear(self.shared.line(self.config.worker));
+        self.promote(now, peer);
         let mut some_stuck = false;
         let given = TURN_MAX.min(*budget);
         let mut turn = given;
@@ -141,11 +149,11 @@ impl Orchestrator<'_> {
             };
             let left = turn;
             let bound = self.bind_request(now, peer, request, &mut turn);
-            if turn < left
-                && !some_stuck
-                && let Some(row) = self.peers.get_mut(peer.index())
-            {
-                row.stuck_since = None;
+            if turn < left {
+                self.served(now, peer, index, left - turn);
+                if !some_stuck && let Some(row) = self.peers.get_mut(peer.index()) {
+                    row.stuck_since = None;
+                }
             }
             match bound {
                 // Its rest is for the next turn.
@@ -175,6 +183,21 @@ impl Orchestrator<'_> {
     pub(super) fn pending_after(&mut self, peer: PeerId, index: u32) -> Option<u32> {
         let pending = &self.peers.get(peer.index())?.pending;
         pending.after(&mut self.requests, index)
+    }
+
+    /// Lets requests of a peer that have waited for long go before others.
+    pub(super) fn promote(&mut self, now: Instant, peer: PeerId) {
+        let patience = self.config.priority_promotion;
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.promote(now, &mut self.requests, patience);
+        }
+    }
+
+    /// So many slices of a request got rails.
+    pub(super) fn served(&mut self, now: Instant, peer: PeerId, index: u32, slices: u32) {
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.served(now, &mut self.requests, index, slices);
+        }
     }
 
     /// A request's next slice waits for room, and those behind it with it.
@@ -300,10 +323,19 @@ impl Orchestrator<'_> {
             cursor: row.cursor,
             unbound_bytes: peer.unbound_bytes,
         };
+        let line = Line {
+            is_urgent: row.home.is_urgent(),
+            ..self.board.line()
+        };
+        let is_steered = peer.steering.is_some();
         let given = *turn;
         let usual = self.shared.slice_bytes();
-        if !self.board.is_of(way) {
-            let line = self.board.line();
+        // A request that is steered has rails of its own.
+        let preference = match is_steered {
+            true => self.preference(now, way.peer, cut.length),
+            false => None,
+        };
+        if is_steered || !self.board.is_of(way) || self.board.line() != line {
             self.board.clear(line);
         }
         let bound = loop {
@@ -313,7 +345,7 @@ impl Orchestrator<'_> {
             }
             let length = slice::next_length(rest, usual);
             if self.board.length() != length {
-                let usable = self.survey(now, way, length, cut.unbound_bytes);
+                let usable = self.survey(now, way, preference, length, cut.unbound_bytes);
                 if self.board.is_empty() {
                     break if usable { Bound::Wait } else { Bound::NoRail };
                 }
@@ -323,7 +355,9 @@ impl Orchestrator<'_> {
             }
             *turn -= 1;
         };
-        self.remember_pace(way);
+        if !is_steered {
+            self.remember_pace(way);
+        }
         if let Some(row) = self.requests.get_mut(request) {
             row.cursor = cut.cursor;
             row.held += given - *turn;
@@ -336,24 +370,37 @@ impl Orchestrator<'_> {
 
     /// Looks at all rails of a way and puts those with room for a slice on the board. Opens lanes that are
     /// wanted. Whether any rail is usable or about to be.
-    fn survey(&mut self, now: Instant, way: Way, length: u32, unbound_bytes: u64) -> bool {
-        let mut seen = self.fill_board(way, length);
+    fn survey(
+        &mut self,
+        now: Instant,
+        way: Way,
+        preference: Option<Preference>,
+        length: u32,
+        unbound_bytes: u64,
+    ) -> bool {
+        let lead = preference.map(|preference| self.lead(way, preference, length));
+        let mut seen = self.fill_board(way, lead, length);
         if self.probe_idle(now, way.peer) {
-            seen = self.fill_board(way, length);
+            seen = self.fill_board(way, lead, length);
+        }
+        if let Some(lead) = lead {
+            // How fast all rails are together says nothing of those of some classes.
+            self.board.believe(None);
+            return self.open_more(now, way, Some(lead.wants), lead.some_open, unbound_bytes);
         }
         let row = self.plans.get_mut(way.plan.index as usize);
         let pace = row.and_then(|row| row.paces.get_mut(usize::from(way.rank)));
         self.board.believe(pace);
-        seen.all_open() || self.open_more(now, way, seen.open > 0, unbound_bytes)
+        seen.all_open() || self.open_more(now, way, None, seen.open > 0, unbound_bytes)
     }
 
-    fn fill_board(&mut self, way: Way, length: u32) -> Seen {
+    fn fill_board(&mut self, way: Way, lead: Option<Lead>, length: u32) -> Seen {
         let view = View {
             plans: self.plans,
             lanes: self.lanes,
             shared: self.shared,
         };
-        self.board.fill(&view, way, length)
+        self.board.fill(&view, way, lead, length)
     }
 
     /// Binds one slice of what is being cut. `false`: it waits.
@@ -395,6 +442,14 @@ impl Orchestrator<'_> {
         }
         self.posts.push_back(self.lanes, u32::from(rail.0));
         self.board.take(now, index, length, ahead_bytes);
+        if let Some((way, lead)) = self.board.lead() {
+            self.led(way, &lead, rail, length);
+            if lead.takes_turns() {
+                // What is on the board is not what the next slice may take.
+                let line = self.board.line();
+                self.board.clear(line);
+            }
+        }
         cut.cursor += bytes;
         cut.unbound_bytes -= bytes;
         true
@@ -446,9 +501,15 @@ impl Orchestrator<'_> {
     /// Binds one slice, by whatever policy: of a baseline, or one that is sent again.
     fn bind_next(&mut self, now: Instant, way: Way, next: Next) -> Bound {
         // What is on the board will not be true any more.
-        let line = self.board.line();
+        let row = self.requests.get(next.request);
+        let line = Line {
+            is_urgent: row.is_some_and(|row| row.home.is_urgent()),
+            ..self.board.line()
+        };
         self.board.clear(line);
-        let rails = self.wanted(self.view().rails(way));
+        let lead = self.lead_next(now, way, &next);
+        let classes = lead.map(|lead| lead.takes.or_else(lead.wants));
+        let rails = self.wanted(&self.allowed(way, classes));
         let mut candidates = heapless::Vec::<Candidate, PLAN_RAILS_MAX>::new();
         for rail in rails.iter().filter(|rail| next.avoid != Some(rail.rail)) {
             if let Some(candidate) = self.candidate(*rail, &next, line) {
@@ -456,12 +517,14 @@ impl Orchestrator<'_> {
             }
         }
         // With a candidate for every rail there is none left to open.
-        let all_open = !rails.is_empty() && candidates.len() == rails.len();
+        let all_open = lead.is_none() && !rails.is_empty() && candidates.len() == rails.len();
+        let some_open = lead.map_or(!candidates.is_empty(), |lead| lead.some_open);
+        let wants = lead.map(|lead| lead.wants);
         let unbound_bytes = self
             .peers
             .get(way.peer.index())
             .map_or(0, |row| row.unbound_bytes);
-        let usable = all_open || self.open_more(now, way, !candidates.is_empty(), unbound_bytes);
+        let usable = all_open || self.open_more(now, way, wants, some_open, unbound_bytes);
         if candidates.is_empty() {
             return if usable { Bound::Wait } else { Bound::NoRail };
         }
@@ -472,10 +535,27 @@ impl Orchestrator<'_> {
             Policy::FixedTier1 | Policy::BestTwo => select::least_predicted(&candidates),
             Policy::Documented => self.best_with_room(&candidates, next.length),
         };
-        let bound = chosen
-            .and_then(|index| candidates.get(index))
-            .is_some_and(|candidate| self.bind_to(now, candidate.rail, next));
-        if bound { Bound::Yes } else { Bound::Wait }
+        let chosen = chosen.and_then(|index| candidates.get(index).copied());
+        let bound = chosen.and_then(|candidate| self.bind_to(now, candidate.rail, next));
+        let (Some(candidate), Some(length)) = (chosen, bound) else {
+            return Bound::Wait;
+        };
+        if let Some(lead) = lead {
+            self.led(way, &lead, candidate.rail, length);
+        }
+        Bound::Yes
+    }
+
+    /// The rails of a way, of some classes or of all.
+    fn allowed(&self, way: Way, classes: Option<ClassSet>) -> PlanRails {
+        let rails = self.view().rails(way);
+        match classes {
+            None => rails.clone(),
+            Some(classes) => {
+                let allowed = rails.iter().filter(|rail| classes.contains(rail.class));
+                allowed.copied().collect()
+            }
+        }
     }
 
     /// The rails of a plan that the policy uses while they stand as they do.
@@ -498,9 +578,9 @@ impl Orchestrator<'_> {
             .is_some_and(|health| health.state() == RailState::Healthy)
     }
 
-    /// Binds a slice to a rail that has been seen to have room. `false`: another worker was quicker, or the table
-    /// is full.
-    pub(super) fn bind_to(&mut self, now: Instant, rail: RailId, mut next: Next) -> bool {
+    /// Binds a slice to a rail that has been seen to have room, and tells its length. `None`: another worker was
+    /// quicker, or the table is full.
+    pub(super) fn bind_to(&mut self, now: Instant, rail: RailId, mut next: Next) -> Option<u32> {
         if let Some(lane) = self.lanes.get(rail.index()).filter(|_| !next.again) {
             // Cut for the rail that takes it.
             next.length = next.length.min(lane.work_bytes_max());
@@ -509,7 +589,7 @@ impl Orchestrator<'_> {
         let limit = self.inflight_limit(rail);
         let Some(ahead_bytes) = self.shared.reserve(now, rail, bytes, limit) else {
             self.arm(now + BIND_RETRY, Reason::Bind);
-            return false;
+            return None;
         };
         let index = if next.again {
             self.pop_waiting(next.request)
@@ -521,7 +601,7 @@ impl Orchestrator<'_> {
             None => self.shared.release(rail, bytes),
         }
         self.cursor = rail;
-        index.is_some()
+        index.map(|_| next.length)
     }
 
     /// A row for a slice that was never sent.
@@ -551,7 +631,7 @@ impl Orchestrator<'_> {
 
     /// A healthy rail with an open lane, as the baselines see it.
     pub(super) fn candidate(&self, rail: PlanRail, next: &Next, line: Line) -> Option<Candidate> {
-        let PlanRail { rail, tier } = rail;
+        let PlanRail { rail, tier, .. } = rail;
         let (lane, room) = self.view().open_on(rail)?;
         Some(Candidate {
             rail,
@@ -571,9 +651,16 @@ impl Orchestrator<'_> {
     }
 
     /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more than
-    /// one slice waits. Whether any rail is usable or about to be.
-    fn open_more(&mut self, now: Instant, way: Way, some_open: bool, unbound_bytes: u64) -> bool {
-        let rails = self.wanted(self.view().rails(way));
+    /// one slice waits. Of some classes, or of all. Whether any rail is usable or about to be.
+    fn open_more(
+        &mut self,
+        now: Instant,
+        way: Way,
+        classes: Option<ClassSet>,
+        some_open: bool,
+        unbound_bytes: u64,
+    ) -> bool {
+        let rails = self.wanted(&self.allowed(way, classes));
         let mut best: Option<(RailId, Duration)> = None;
         let (mut usable, mut patient) = (some_open, some_open);
         for PlanRail { rail, .. } in rails.iter().copied() {

@@ -2,6 +2,7 @@
 
 use super::PlanRow;
 use super::lane::{Lane, Phase};
+use super::path::Lead;
 use crate::plan::{NO_RAILS, PlanRail, PlanRails};
 use crate::rail::Shared;
 use crate::rail::spray::{Line, Look, Room, Spot, Spots};
@@ -79,12 +80,14 @@ impl<'b> View<'b> {
         Some((lane, self.shared.room(rail, lane.inflight_bytes)?))
     }
 
-    /// Looks at all open rails of a way, for the policy; `roomy` has a bit for those that it knows.
-    fn look(&self, way: Way, roomy: u16, length: u32) -> Look {
+    /// Looks at all open rails of a way that a slice may take, for the policy; `roomy` has a bit for those that it
+    /// knows.
+    fn look(&self, way: Way, lead: Option<&Lead>, roomy: u16, length: u32) -> Look {
         let (mut least, mut inflight_bytes, mut bytes_per_sec) = (Duration::MAX, 0_u64, 0_u64);
         for (position, rail) in self.rails(way).iter().enumerate() {
             let load = self
                 .open_on(rail.rail)
+                .filter(|_| is_allowed(lead, *rail))
                 .and_then(|_| self.shared.load(rail.rail));
             let Some(load) = load else {
                 continue;
@@ -103,10 +106,17 @@ impl<'b> View<'b> {
     }
 }
 
+/// Whether a slice may take a rail, as far as its class goes.
+fn is_allowed(lead: Option<&Lead>, rail: PlanRail) -> bool {
+    lead.is_none_or(|lead| lead.takes.contains(rail.class))
+}
+
 /// The rails of one way, for slices of one length. What it says is only true until something else happens.
 #[derive(Debug)]
 pub(super) struct Board {
     way: Option<Way>,
+    /// The classes of those that are on it; `None`: all.
+    lead: Option<Lead>,
     spots: Spots,
     /// How fast they are together, if that was seen not long ago.
     rate: Option<Rate>,
@@ -118,9 +128,11 @@ impl Board {
         let line = Line {
             waiting: 0,
             is_first: true,
+            is_urgent: false,
         };
         Self {
             way: None,
+            lead: None,
             spots: Spots::new(line),
             rate: None,
         }
@@ -129,6 +141,7 @@ impl Board {
     /// Wipes it, for a worker that stands so in line.
     pub(super) fn clear(&mut self, line: Line) {
         self.way = None;
+        self.lead = None;
         self.spots.clear(0, line);
     }
 
@@ -142,16 +155,27 @@ impl Board {
         self.way == Some(way)
     }
 
+    /// What led to the rails on it, if somebody steers.
+    pub(super) fn lead(&self) -> Option<(Way, Lead)> {
+        Some((self.way?, self.lead?))
+    }
+
     /// The length of the slices that it shows room for; 0: none.
     pub(super) fn length(&self) -> u32 {
         self.spots.length()
     }
 
-    /// Puts all rails of a way on it that have room for a slice.
-    pub(super) fn fill(&mut self, view: &View<'_>, way: Way, length: u32) -> Seen {
+    /// Puts all rails of a way on it that a slice may take and that have room for it.
+    pub(super) fn fill(
+        &mut self,
+        view: &View<'_>,
+        way: Way,
+        lead: Option<Lead>,
+        length: u32,
+    ) -> Seen {
         let line = self.spots.line();
         self.spots.clear(length, line);
-        self.way = Some(way);
+        (self.way, self.lead) = (Some(way), lead);
         let rails = view.rails(way);
         let mut open = 0;
         for (position, rail) in (0..).zip(rails) {
@@ -160,7 +184,7 @@ impl Board {
             };
             open += 1;
             let takes = room.takes(length.min(lane.work_bytes_max()), line);
-            if takes && lane.room_works() > 0 {
+            if takes && lane.room_works() > 0 && is_allowed(lead.as_ref(), *rail) {
                 self.put(view, position, *rail, lane, room);
             }
         }
@@ -171,7 +195,7 @@ impl Board {
     }
 
     fn put(&mut self, view: &View<'_>, position: u8, rail: PlanRail, lane: &Lane, room: Room) {
-        let PlanRail { rail, tier } = rail;
+        let PlanRail { rail, tier, .. } = rail;
         if let Some(load) = view.shared.load(rail) {
             self.spots.push(Spot {
                 rail,
@@ -226,8 +250,9 @@ impl Board {
     pub(super) fn choose(&mut self, view: &View<'_>, unbound_bytes: u64) -> Option<usize> {
         let way = self.way?;
         let length = self.spots.length();
+        let lead = self.lead.as_ref();
         self.spots.choose(unbound_bytes, self.rate, |roomy| {
-            view.look(way, roomy, length)
+            view.look(way, lead, roomy, length)
         })
     }
 

@@ -3,7 +3,8 @@
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
 //! that wants it; `board` is how they stand meanwhile), `lane` opens and fences, `flight`
 //! is what is on one, `attempt` follows one posting
-//! of one slice, `request` counts until a report can be given, `peer` watches who is silent, `timer` finds
+//! of one slice, `request` counts until a report can be given, `line`
+//! says which goes first, `peer` watches who is silent, `path` chooses classes of rails, `timer` finds
 //! what is due, `audit` checks every invariant.
 
 mod assign;
@@ -13,6 +14,8 @@ mod bind;
 mod board;
 mod flight;
 mod lane;
+mod line;
+mod path;
 mod peer;
 mod request;
 #[cfg(test)]
@@ -33,7 +36,7 @@ use crate::time::{Duration, Instant};
 use crate::units::{
     AttemptId, BatchId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId, TransportId,
 };
-use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Scope, Stop};
+use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Priority, Scope, Stop};
 
 use attempt::Attempt;
 use board::{Board, Pace, View};
@@ -71,6 +74,8 @@ pub struct Config {
     pub health: HealthMode,
     /// Switches of transport that one request may cause; 0: none ever.
     pub failover_attempts_max: u8,
+    /// A request that has waited so long behind others of higher priority moves up by one step, for one turn.
+    pub priority_promotion: Duration,
     /// Parameters of [`Policy::Documented`], which it turns into [`Policy::RoundRobin`] if they say so.
     pub documented: DocumentedConfig,
     /// Seed of this worker's random numbers. The same seed and calls give the same answers; workers should
@@ -92,6 +97,7 @@ impl Config {
             message_interval: Duration::from_millis(20),
             health: HealthMode::Decay,
             failover_attempts_max: 3,
+            priority_promotion: Duration::from_millis(10),
             documented: DocumentedConfig::DEFAULT,
             seed: worker as u64,
         }
@@ -118,6 +124,8 @@ pub struct Request {
     pub deadline: Instant,
     /// Which way.
     pub op: Op,
+    /// Who goes first.
+    pub priority: Priority,
 }
 
 const _: () = assert!(size_of::<Request>() <= 64);
@@ -417,6 +425,8 @@ pub struct Orchestrator<'a> {
     changed_rails: Queue<{ lane::CHANGED }>,
     /// Requests with bytes to bind, of all peers, those first that were submitted first.
     unbound: Queue<2>,
+    /// Those of them with the highest priority.
+    urgent: u32,
     /// Requests that have ended, or whose last attempt has.
     ended: Queue<0>,
     /// Requests that have switched transports.
@@ -468,6 +478,7 @@ impl<'a> Orchestrator<'a> {
             ready: Queue::EMPTY,
             waiting: Queue::EMPTY,
             unbound: Queue::EMPTY,
+            urgent: 0,
             changed_peers: Queue::EMPTY,
             posts: Queue::EMPTY,
             actions: Queue::EMPTY,
@@ -502,15 +513,17 @@ impl<'a> Orchestrator<'a> {
             return false;
         }
         self.unassign_plan(id.index);
+        let mut plan = plan.clone();
+        plan.suppress();
+        self.know_peer(now, &plan);
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;
         };
         *row = PlanRow {
             generation: id.generation,
-            plan: Some(plan.clone()),
+            plan: Some(plan),
             ..PlanRow::EMPTY
         };
-        self.know_peer(now, plan);
         true
     }
 

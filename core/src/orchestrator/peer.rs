@@ -2,10 +2,12 @@
 
 use super::attempt::End;
 use super::lane::{Lane, Phase};
+use super::line::Waiters;
+use super::path::Steering;
 use super::request::{Ending, RequestRow};
 use super::{Orchestrator, PlanRow, Reason};
 use crate::plan::Plan;
-use crate::queue::{Link, Linked, Queue};
+use crate::queue::{Link, Linked};
 use crate::report::Status;
 use crate::time::Instant;
 use crate::units::{PeerId, RailId, RequestId};
@@ -38,10 +40,12 @@ pub struct Peer {
     /// No rail had room for the next slice, and none has got any since, of this worker's own bytes.
     pub(super) waits_for_room: bool,
     /// Requests with bytes to bind, in the order in which they go.
-    pub(super) pending: Queue<0>,
+    pub(super) pending: Waiters,
     /// Bytes of them.
     pub(super) unbound_bytes: u64,
     scratch: Option<(Place, Place, u32)>,
+    /// Which classes its slices take; `None`: any.
+    pub(super) steering: Option<Steering>,
     links: [Link; 2],
 }
 
@@ -61,9 +65,10 @@ impl Peer {
         heard_at: Instant::ZERO,
         stuck_since: None,
         waits_for_room: false,
-        pending: Queue::EMPTY,
+        pending: Waiters::EMPTY,
         unbound_bytes: 0,
         scratch: None,
+        steering: None,
         links: [Link::NONE; 2],
     };
 
@@ -102,6 +107,9 @@ impl Orchestrator<'_> {
         }
         peer.gone = false;
         peer.scratch = Some((plan.scratch_local, plan.scratch_remote, plan.scratch_bytes));
+        if !matches!((&peer.steering, plan.path), (Some(old), Some(new)) if old.is_of(new)) {
+            peer.steering = plan.path.map(Steering::new);
+        }
         let at = peer.heard_at + self.config.peer_silence;
         self.arm(at, Reason::Peer);
         self.bind_all();
@@ -202,10 +210,7 @@ impl Orchestrator<'_> {
         };
         let mut next = row.pending.front();
         while let Some(index) = next {
-            next = self
-                .peers
-                .get(peer.index())
-                .and_then(|row| row.pending.after(&mut self.requests, index));
+            next = self.pending_after(peer, index);
             let Some(id) = self.requests.id_at(index) else {
                 continue;
             };

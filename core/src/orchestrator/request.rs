@@ -2,6 +2,7 @@
 
 use super::attempt::End;
 use super::lane::Phase;
+use super::line::Class;
 use super::{Event, Orchestrator, Peer, Policy, Reason, Request, is_nil};
 use crate::failover::{Decision, Failover};
 use crate::plan::Plan;
@@ -69,6 +70,12 @@ pub struct RequestRow {
     batch: u32,
     tag: u64,
     pub(super) op: Op,
+    /// Where it stands in its peer's line.
+    pub(super) class: Class,
+    /// Where it belongs.
+    pub(super) home: Class,
+    /// Slices that it may bind yet where it has moved up to.
+    pub(super) turn: u8,
     local_segment: SegmentRef,
     remote_segment: SegmentRef,
     local_offset: u64,
@@ -96,7 +103,7 @@ pub struct RequestRow {
     links: [Link; 3],
 }
 
-const _: () = assert!(size_of::<Row<RequestRow>>() <= 148);
+const _: () = assert!(size_of::<Row<RequestRow>>() <= 152);
 
 impl<const KIND: usize> Linked<KIND> for RequestRow {
     fn link(&mut self) -> &mut Link {
@@ -181,7 +188,12 @@ impl Orchestrator<'_> {
         if ends(request.local_offset).is_none() || ends(request.remote_offset).is_none() {
             return Err(SubmitError::Overflow);
         }
+        let is_small = request.length <= u64::from(self.shared.slice_bytes());
+        let class = Class::of(request.priority, is_small);
         let row = RequestRow {
+            class,
+            home: class,
+            turn: 0,
             peer: plan.peer,
             plan: request.plan,
             batch: request.batch.index,
@@ -244,7 +256,7 @@ impl Orchestrator<'_> {
             self.timed_requests += 1;
             self.arm(deadline, Reason::Request);
         }
-        self.assign(id);
+        self.assign(now, id);
         self.want_to_bind(peer, id.index, false);
         if let Some(status) = self.peers.get(peer.index()).and_then(Peer::is_lost_as) {
             let cause = Cause::PeerGone;
@@ -324,13 +336,13 @@ impl Orchestrator<'_> {
                 false
             }
             Decision::Switch(_) => {
-                self.switch(id, failover);
+                self.switch(now, id, failover);
                 true
             }
         }
     }
 
-    fn switch(&mut self, id: RequestId, failover: Failover) {
+    fn switch(&mut self, now: Instant, id: RequestId, failover: Failover) {
         // Shares are counted by position among the rails that it leaves.
         self.unassign(id);
         if let Some(row) = self.requests.get_mut(id) {
@@ -338,7 +350,7 @@ impl Orchestrator<'_> {
             row.failover = failover;
         }
         self.switched.push_back(&mut self.requests, id.index);
-        self.assign(id);
+        self.assign(now, id);
     }
 
     /// A switch of transports, once.
@@ -618,16 +630,25 @@ impl Orchestrator<'_> {
         let Some(row) = self.peers.get_mut(peer.index()) else {
             return;
         };
+        let Some((since, is_urgent)) = self
+            .requests
+            .at(index)
+            .map(|row| (row.submitted_at, row.home.is_urgent()))
+        else {
+            return;
+        };
         if first {
-            row.pending.push_front(&mut self.requests, index);
+            row.pending.push_first(&mut self.requests, index);
         } else {
-            row.pending.push_back(&mut self.requests, index);
+            row.pending.push(&mut self.requests, index, since);
         }
+        let before = self.unbound.len();
         if first {
             self.unbound.push_front(&mut self.requests, index);
         } else {
             self.unbound.push_back(&mut self.requests, index);
         }
+        self.urgent += u32::from(is_urgent && self.unbound.len() > before);
         self.bind_again(peer);
         self.ready.push_back(self.peers, u32::from(peer.0));
     }
@@ -635,13 +656,16 @@ impl Orchestrator<'_> {
     /// Takes a request out of those with bytes to bind. One that has just been reported left them then, and is among
     /// the ended by now.
     pub(super) fn leave_line(&mut self, peer: PeerId, index: u32) {
-        if self.requests.at(index).is_none_or(RequestRow::is_reported) {
+        let Some(row) = self.requests.at(index).filter(|row| !row.is_reported()) else {
             return;
-        }
+        };
+        let is_urgent = row.home.is_urgent();
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.pending.remove(&mut self.requests, index);
         }
+        let before = self.unbound.len();
         self.unbound.remove(&mut self.requests, index);
+        self.urgent -= u32::from(is_urgent && self.unbound.len() < before);
     }
 
     /// Deadlines and grace times that are due; arms those that are not.

@@ -38,7 +38,7 @@ pub enum Preference {
 
 impl Preference {
     /// The classes that it names.
-    fn classes(&self) -> ClassSet {
+    pub(crate) fn classes(&self) -> ClassSet {
         match self {
             Self::Within(classes) => *classes,
             Self::Apportioned(shares) => shares.classes(),

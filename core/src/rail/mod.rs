@@ -105,6 +105,8 @@ impl Rail {
 #[repr(C, align(64))]
 pub struct Device {
     inflight_bytes: AtomicU64,
+    /// As the shell has said last; beside what is read with it.
+    others_bytes: AtomicU64,
     speed: Speed,
 }
 
@@ -113,8 +115,15 @@ impl Device {
     #[allow(clippy::declare_interior_mutable_const)] // a pattern to repeat, not a shared value
     pub const EMPTY: Self = Self {
         inflight_bytes: AtomicU64::new(0),
+        others_bytes: AtomicU64::new(0),
         speed: Speed::EMPTY,
     };
+
+    /// Bytes in flight on it, of this engine and, weighted, of the host's other processes.
+    fn all_bytes(&self) -> u64 {
+        let own = self.inflight_bytes.load(Relaxed);
+        own.saturating_add(self.others_bytes.load(Relaxed))
+    }
 }
 
 /// A learned speed: the estimate behind a lock, and what choosing needs of it in atomics.
@@ -289,6 +298,22 @@ impl<'a> Shared<'a> {
         true
     }
 
+    /// Says how many bytes other processes of the host have in flight on a device, weighted: see [`diffusion`]. From
+    /// then on a slice there is predicted to wait for them too. `false` if there is no such row.
+    pub fn set_others(&self, device: DeviceId, bytes: u64) -> bool {
+        self.devices
+            .get(device.index())
+            .map(|row| row.others_bytes.store(bytes, Relaxed))
+            .is_some()
+    }
+
+    /// Bytes that this engine has in flight on a device, over all of its rails.
+    pub fn device_inflight_bytes(&self, device: DeviceId) -> u64 {
+        self.devices
+            .get(device.index())
+            .map_or(0, |row| row.inflight_bytes.load(Relaxed))
+    }
+
     /// A rail at a glance; `None` if the row is not in use.
     pub fn view(&self, rail: RailId) -> Option<RailView> {
         let row = self.rails.get(rail.index())?;
@@ -410,7 +435,7 @@ impl<'a> Shared<'a> {
             rate,
             delay_base: row.speed.delay_base(),
             inflight_bytes,
-            device_bytes: device.map_or(0, |device| device.inflight_bytes.load(Relaxed)),
+            device_bytes: device.map_or(0, Device::all_bytes),
             device_rate: device.map_or(rate, |device| device.speed.rate()),
         })
     }
@@ -545,6 +570,7 @@ impl<'a> Shared<'a> {
         let mut line = Line {
             waiting: 0,
             is_first: true,
+            is_urgent: false,
         };
         for cell in self.waiting {
             let since = cell.0.load(Acquire);
@@ -603,6 +629,69 @@ impl<'a> Shared<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slice_waits_for_what_living_processes_have_in_flight() {
+        use core::num::NonZeroU64;
+        use diffusion::{Diffusion, DiffusionConfig, Geometry, ProcessId, Record, Weight};
+
+        const SIZE: Geometry = Geometry {
+            rows: 2,
+            columns: 2,
+        };
+        const STALE_AFTER: Duration = Duration::from_millis(20);
+        let (rails, devices) = ([const { Rail::EMPTY }; 2], [const { Device::EMPTY }; 2]);
+        let shared = Shared::new(&rails, &devices, &[], 64);
+        let [busy, idle] = [RailId(0), RailId(1)];
+        for rail in [busy, idle] {
+            let device = DeviceId(rail.0);
+            let estimate = EstimateConfig {
+                rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
+                delay_base: Duration::ZERO,
+                tier: 0,
+                slice_span: Duration::ZERO,
+            };
+            let config = RailConfig {
+                peer: PeerId(0),
+                device,
+                estimate,
+            };
+            assert!(shared.install_device(device, estimate) && shared.install_rail(rail, config));
+        }
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        let words: [_; SIZE.words()] = core::array::from_fn(|_| AtomicU64::new(0));
+        let join = |pid, parts| {
+            let config = DiffusionConfig {
+                weight: Weight::new(parts).unwrap(),
+                stale_after: STALE_AFTER,
+            };
+            let record = Record::new(&words, SIZE).unwrap();
+            Diffusion::join(at(0), record, ProcessId::new(pid, 1).unwrap(), config).unwrap()
+        };
+        let (other, own) = (join(1, 1024), join(2, 512));
+        let column = own.column(NonZeroU64::MIN).unwrap();
+        assert!(other.publish(at(0), column, 2_000));
+        let wait = |rail| shared.load(rail).unwrap().predicted(0).as_nanos();
+        // Ours, on a rail that waits for its own queue anyway: what is ahead there is both.
+        assert_eq!(shared.reserve(at(0), busy, 500, 1 << 20), Some(0));
+        // (name, at ms, how long a slice waits where the other has bytes in flight)
+        let cases = [
+            ("the other's count half", 20, 1_500),
+            ("it has died", 21, 500),
+        ];
+        for (name, millis, expected) in cases {
+            let mut bytes = [0; 2];
+            own.others(at(millis), &mut bytes);
+            for (device, bytes) in (0..).zip(bytes) {
+                assert!(shared.set_others(DeviceId(device), bytes));
+            }
+            assert_eq!((wait(busy), wait(idle)), (expected, 0), "{name}");
+            let load = shared.load(busy).unwrap();
+            assert_eq!(load.inflight_bytes, 500, "{name}: the window is ours alone");
+        }
+        assert_eq!(shared.device_inflight_bytes(DeviceId(0)), 500);
+        assert!(!shared.set_others(DeviceId(2), 1));
+    }
 
     #[test]
     fn one_worker_looks_at_an_idle_rail() {

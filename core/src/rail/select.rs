@@ -130,6 +130,7 @@ pub fn round_robin(candidates: &[Candidate], cursor: RailId) -> Option<usize> {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::path::class::RailClass;
     use quickcheck::quickcheck;
     use std::vec::Vec;
 
@@ -214,6 +215,7 @@ mod tests {
             rail: PlanRail {
                 rail: RailId(number),
                 tier,
+                class: RailClass::PRIMARY,
             },
             rate_nominal: Rate::from_bytes_per_sec(rate * GB),
         }

@@ -16,6 +16,8 @@ pub struct Line {
     pub waiting: u64,
     /// Nobody has waited longer than the one that asks.
     pub is_first: bool,
+    /// What it asks for is to find room above the window too.
+    pub is_urgent: bool,
 }
 
 /// How much is in flight on a rail, and how much may be.
@@ -33,8 +35,10 @@ impl Room {
     /// Bytes that the window still has room for: whoever has waited longest may use all of it, the others share.
     fn left_bytes(&self, length: u32, line: Line) -> u64 {
         let window = self.window_bytes;
+        let above = window + window / 2;
         let (share, ceiling) = match (line.is_first, line.waiting) {
-            (true, _) => (window, window + window / 2),
+            _ if line.is_urgent => (above, above),
+            (true, _) => (window, above),
             (false, 0 | 1) => (window.max(u64::from(length)), window),
             (false, waiting) => ((window / waiting).max(u64::from(length)), window),
         };
@@ -61,7 +65,7 @@ pub struct Load {
     pub delay_base: Duration,
     /// Bytes in flight on it, of all workers.
     pub inflight_bytes: u64,
-    /// Bytes in flight on its device, for all peers.
+    /// Bytes in flight on its device, for all peers, and those of other processes, as far as they count.
     pub device_bytes: u64,
     /// The rate of its device.
     pub device_rate: Rate,
@@ -464,6 +468,7 @@ mod tests {
     const ALONE: Line = Line {
         waiting: 1,
         is_first: true,
+        is_urgent: false,
     };
 
     /// A rail, and whether it has room.
@@ -615,7 +620,15 @@ mod tests {
 
     #[test]
     fn a_window_is_shared_by_those_who_wait() {
-        let waiting = |waiting, is_first| Line { waiting, is_first };
+        let waiting = |waiting, is_first| Line {
+            waiting,
+            is_first,
+            is_urgent: false,
+        };
+        let urgent = Line {
+            is_urgent: true,
+            ..waiting(2, false)
+        };
         // (name, own bytes, in flight, window, line, takes 100 bytes)
         let cases = [
             (
@@ -636,6 +649,15 @@ mod tests {
                 waiting(2, true),
                 true,
             ),
+            (
+                "what is urgent goes above the window",
+                500,
+                500,
+                400,
+                urgent,
+                true,
+            ),
+            ("but not without end", 501, 501, 400, urgent, false),
             (
                 "up to half as much again in all",
                 300,

@@ -1,14 +1,17 @@
 //! `polyrail sim`: simulated histories of the shipped core.
 
 mod compare;
+mod exhaust;
 mod load;
+mod pictures;
 mod replay;
 mod swarm;
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use polyrail_sim::{Options, Policy, report, scenario, simulate};
+use polyrail_sim::{Options, Policy, picture, report, scenario};
 
 use crate::exit::Failure;
 use load::Loaded;
@@ -27,7 +30,10 @@ enum SimCommand {
     #[command(after_help = "Example:\n  polyrail sim list --long")]
     List(ListArgs),
     /// Runs one history of a scenario.
-    #[command(after_help = "Example:\n  polyrail sim run fig10-rail-fails --seed 7 --json")]
+    #[command(
+        after_help = "Example:\n  polyrail sim run fig10-rail-fails --seed 7 --json\n  \
+                            polyrail sim run slowed-rail --html slowed.html --trace slowed.json"
+    )]
     Run(RunArgs),
     /// Runs scenarios under several policies, in one table.
     #[command(
@@ -37,6 +43,9 @@ enum SimCommand {
     /// Runs random scenarios until one goes wrong, and makes that one small.
     #[command(after_help = "Example:\n  polyrail sim swarm --seeds 1000")]
     Swarm(swarm::SwarmArgs),
+    /// Tries every order of events on a fabric of two rails, with two requests of three slices.
+    #[command(after_help = "Example:\n  polyrail sim exhaust --policy spray")]
+    Exhaust(exhaust::ExhaustArgs),
     /// Makes the calls of a flight recording on core once more: equal or not, and what happened.
     #[command(after_help = "Example:\n  polyrail demo --record flights\n  \
                             polyrail sim replay flights/demo.flight --events")]
@@ -66,6 +75,12 @@ struct RunArgs {
     /// Checks all of core's invariants at every step, and that all comes right in the end. Slow.
     #[arg(long)]
     audit: bool,
+    /// Writes a page with charts, for which the other policies run too.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Writes a trace that Perfetto opens.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 /// The policy of this name, or which there are.
@@ -86,6 +101,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::Run(args) => run_one(args),
         SimCommand::Compare(args) => compare::run(args),
         SimCommand::Swarm(args) => swarm::run(args),
+        SimCommand::Exhaust(args) => exhaust::run(args),
         SimCommand::Replay(args) => replay::run(args),
     }
 }
@@ -108,15 +124,26 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
     let options = Options {
         audit: args.audit,
         strict: args.audit,
+        traced_slices_max: match args.trace {
+            Some(_) => picture::TRACED_SLICES_MAX,
+            None => 0,
+        },
         ..Options::new(args.policy)
     };
     let mut progress = Progress::new(&loaded.name);
     let began = std::time::Instant::now();
-    let outcome = simulate(&loaded.setup, options, &mut |done, of| {
+    let run = polyrail_sim::run(&loaded.setup, options, &mut |done, of| {
         progress.show(done, of)
     });
     let seconds = began.elapsed().as_secs_f64();
     progress.clear();
+    if let Some(file) = &args.trace {
+        pictures::write(file, &picture::trace(&loaded.setup, &run))?;
+    }
+    let outcome = run.outcome.clone();
+    if let Some(file) = &args.html {
+        pictures::write(file, &pictures::page(&loaded, args.policy, run))?;
+    }
     if args.json {
         print(&outcome.report.to_json())?;
     } else {

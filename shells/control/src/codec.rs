@@ -6,8 +6,9 @@
 //! size: nothing is reserved that has not arrived.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use polyrail_core::path::view::PathView;
 use polyrail_transport::memory::{Access, RegionKey};
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +20,14 @@ pub const PROTOCOL_VERSION: u16 = 1;
 /// The feature bit of [`Frame::Notify`] and [`Frame::Notified`].
 pub const NOTIFICATIONS: u64 = 1;
 
+/// The feature bit of [`Frame::SeePath`] and [`Frame::PathSeen`].
+pub const PATHS: u64 = 2;
+
 /// Feature bits this build offers. What both ends offer is in force.
-pub const FEATURES: u64 = NOTIFICATIONS;
+pub const FEATURES: u64 = NOTIFICATIONS | PATHS;
+
+/// The most rails that [`Frame::SeePath`] names.
+pub const PATH_RAILS_MAX: usize = 256;
 
 /// The largest frame, without its length.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
@@ -268,6 +275,20 @@ pub enum Frame {
         /// `true`, or in a while.
         room: bool,
     },
+    /// Initiator: how do you see this connection? Needs the feature [`PATHS`].
+    SeePath {
+        /// Comes back in the answer.
+        question: u64,
+        /// Its rails: the initiator's address, and the target's. At most [`PATH_RAILS_MAX`].
+        rails: Vec<(IpAddr, IpAddr)>,
+    },
+    /// Target: so. Needs the feature [`PATHS`].
+    PathSeen {
+        /// From the question.
+        question: u64,
+        /// `None`: it does no path isolation.
+        view: Option<PathView>,
+    },
 }
 
 impl Frame {
@@ -291,6 +312,8 @@ impl Frame {
             Self::Process(_) => "Process",
             Self::Notify { .. } => "Notify",
             Self::Notified { .. } => "Notified",
+            Self::SeePath { .. } => "SeePath",
+            Self::PathSeen { .. } => "PathSeen",
         }
     }
 }

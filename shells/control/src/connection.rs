@@ -19,7 +19,7 @@ use polyrail_transport::SessionId;
 
 use crate::codec::{
     self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX,
-    NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PROTOCOL_VERSION, Purpose, RailFact, Refusal,
+    NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, PROTOCOL_VERSION, Purpose, RailFact, Refusal,
     SegmentDescriptor, TransportOffer,
 };
 
@@ -580,6 +580,12 @@ impl Connection {
                 Ok(Event::Frame(Frame::Notify { number, body }))
             }
             (Role::Initiator, frame @ Frame::Notified { .. }) if self.has(NOTIFICATIONS) => {
+                Ok(Event::Frame(frame))
+            }
+            (Role::Target, frame @ Frame::SeePath { .. })
+            | (Role::Initiator, frame @ Frame::PathSeen { .. })
+                if self.has(PATHS) =>
+            {
                 Ok(Event::Frame(frame))
             }
             (_, Frame::Goodbye) => Err(Ended::Goodbye),

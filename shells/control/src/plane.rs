@@ -38,6 +38,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use polyrail_core::path::view::PathView;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
@@ -202,6 +203,10 @@ pub type CallAnswer = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
 pub trait Handler: Send + Sync {
     /// Target: what peers may know of the segment of this name.
     fn describe(&self, name: &str) -> Option<SegmentDescriptor>;
+
+    /// Target: how this side sees the connection whose rails join these addresses, its own first; `None`: it does
+    /// no path isolation.
+    fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView>;
 
     /// Target: a lane of a session that exists. Hand it to its transport.
     fn lane(&self, lane: InboundLane);
@@ -381,6 +386,17 @@ impl Plane {
         }
         let name = name.to_owned();
         self.ask(timeout, |asker| Command::Describe { peer, name, asker })
+    }
+
+    /// Asks a peer how it sees the connection over these rails, its own address first; `None`: it does no path
+    /// isolation. Only of a peer with the feature [`crate::codec::PATHS`]. Blocks up to `timeout`.
+    pub fn see_path(
+        &self,
+        peer: PeerId,
+        rails: Vec<(IpAddr, IpAddr)>,
+        timeout: Duration,
+    ) -> Result<Option<PathView>, AskError> {
+        self.ask(timeout, |asker| Command::SeePath { peer, rails, asker })
     }
 
     /// Asks a peer to fence a lane, over every open connection at once. [`Handler::fenced`] tells the

@@ -23,8 +23,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use polyrail_shared::{began, own_process};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -81,14 +80,13 @@ impl Process {
     pub fn own() -> Option<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let boot = u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?;
-        let (pid, started) = stat("self").ok()?;
-        // Another namespace's view of `/proc` numbers processes differently than the kernel does for us.
-        (pid == std::process::id()).then_some(Self {
+        let own = own_process()?;
+        Some(Self {
             boot,
             pid_namespace: fs::metadata("/proc/self/ns/pid").ok()?.ino(),
             net_namespace: fs::metadata("/proc/thread-self/ns/net").ok()?.ino(),
-            pid,
-            started,
+            pid: own.pid,
+            started: own.started,
         })
     }
 
@@ -113,7 +111,7 @@ impl Process {
         let pid = pid.ok_or_else(|| NoWatch::NotThere(format!("{} is no pid", self.pid)))?;
         // First the descriptor, then the look: what it stands for has the number from then on, or is dead.
         let watch = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| NoWatch::System(e.into()))?;
-        let (_, started) = stat(&self.pid.to_string()).map_err(NoWatch::System)?;
+        let started = began(self.pid).map_err(NoWatch::System)?;
         if started != self.started {
             let text = format!(
                 "process {} began at tick {started}, not {}",
@@ -123,38 +121,6 @@ impl Process {
         }
         Ok(watch)
     }
-}
-
-/// Whether the process of this number has ended for sure, or the number is another's by now: `is_it` tells by the
-/// start. A process whose end nobody has waited for has ended.
-pub fn is_gone(pid: u32, is_it: impl FnOnce(u64) -> bool) -> bool {
-    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
-        return true;
-    };
-    // Without a descriptor there is no proof but that there is no such process.
-    let watch = match pidfd_open(number, PidfdFlags::empty()) {
-        Ok(watch) => watch,
-        Err(error) => return error == Errno::SRCH,
-    };
-    let mut ready = [PollFd::new(&watch, PollFlags::IN)];
-    if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
-        return true;
-    }
-    // It lives, and its number is not given away meanwhile, or the descriptor would say so the next time.
-    stat(&pid.to_string()).is_ok_and(|(_, started)| !is_it(started))
-}
-
-/// Number and start of a process, from `/proc`.
-fn stat(which: &str) -> io::Result<(u32, u64)> {
-    /// The field of the start, counted from the one after the command's name, which may contain anything.
-    const STARTED: usize = 19;
-    let text = fs::read_to_string(format!("/proc/{which}/stat"))?;
-    let (head, tail) = text.rsplit_once(')').unwrap_or_default();
-    let pid = head.split(' ').next().and_then(|pid| pid.parse().ok());
-    let started = tail.split_whitespace().nth(STARTED);
-    let started = started.and_then(|started| started.parse().ok());
-    pid.zip(started)
-        .ok_or_else(|| io::Error::other(format!("/proc/{which}/stat makes no sense: {text:?}")))
 }
 
 #[cfg(test)]
@@ -175,7 +141,8 @@ pub(crate) mod tests {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        let (pid, started) = stat(&child.id().to_string()).unwrap();
+        let pid = child.id();
+        let started = began(pid).unwrap();
         let own = Process::own().unwrap();
         (
             child,
@@ -198,16 +165,10 @@ pub(crate) mod tests {
         let (mut child, process) = sleeper();
         let watch = process.watch(Process::own(), HERE).unwrap();
         assert!(!has_ended(&watch, Duration::ZERO));
-        let is_it = |started| started == process.started;
-        assert!(!is_gone(process.pid, is_it));
-        assert!(is_gone(process.pid, |_| false), "its number was another's");
         child.kill().unwrap();
         // Before it is reaped: a parent that does not wait must not hide it.
         assert!(has_ended(&watch, Duration::from_secs(20)));
-        assert!(is_gone(process.pid, is_it));
         child.wait().unwrap();
-        assert!(is_gone(process.pid, is_it));
-        assert!(is_gone(0, is_it) && is_gone(u32::MAX, is_it), "no pids");
         let gone = process.watch(Process::own(), HERE).unwrap_err();
         assert!(
             matches!(gone, NoWatch::System(_) | NoWatch::NotThere(_)),

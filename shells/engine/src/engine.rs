@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS, SegmentDescriptor};
+use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, SegmentDescriptor};
 use polyrail_control::plane::{
     AskError, ConnectError, Introduction, Plane, PlaneConfig, SessionLoss,
 };
@@ -18,9 +18,10 @@ use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::slice::SLICE_BYTES;
+use polyrail_core::time::Instant;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
-use polyrail_core::work::{Op, Place};
+use polyrail_core::work::{Op, Place, Priority};
 use polyrail_record::{Header, Recorder};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
@@ -34,12 +35,15 @@ use crate::errand::{self, Errand};
 use crate::error::{CallError, EngineError, NotifyError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
 use crate::fork::Owned;
+use crate::hints::Hints;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
 use crate::machine::Machine;
+use crate::neighbours::Neighbours;
 use crate::notification::{Desk, Inbox, Notifications};
-use crate::peers::{Numbers, Peer, Peers};
-use crate::post::{Command, Post, REQUESTS_MAX, Submission};
+use crate::path::PeerPath;
+use crate::peers::{Numbers, Peer, PeerRail, Peers};
+use crate::post::{Command, Due, Post, REQUESTS_MAX, Submission};
 use crate::reception::Reception;
 use crate::rows::NoRow;
 use crate::segments::{
@@ -73,6 +77,18 @@ pub struct Request {
     pub remote_offset: u64,
     /// Bytes, at least 1.
     pub length: u64,
+}
+
+/// How a batch is treated, beyond what it moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Terms<'a> {
+    /// Who goes first where rails have no room for all.
+    pub priority: Priority,
+    /// From now on; requests that have not ended by then end as [`Status::DeadlineExceeded`] once nothing of them
+    /// can move any more. `None`: they may take for ever.
+    pub deadline: Option<Duration>,
+    /// What the peer's program is told once the batch has completed: see [`Engine::submit_notifying`].
+    pub notification: Option<&'a [u8]>,
 }
 
 /// A rail as the program sees it.
@@ -125,6 +141,7 @@ pub struct Engine {
 
 pub(crate) struct Inner {
     config: Config,
+    clock: Clock,
     calls: Option<Arc<dyn Calls>>,
     transports: Arc<Catalog>,
     machine: Arc<Machine>,
@@ -222,8 +239,9 @@ impl Engine {
             .map(|number| config.core(number as u16))
             .collect();
         let recorder = start_recording(&config, &hooks, &cores)?;
-        let fabric = Arc::new(Fabric::new(posts.len(), recorder));
         let (errands, errand_queue) = channel();
+        let neighbours = join_neighbours(&config, &errands);
+        let fabric = Arc::new(Fabric::new(posts.len(), recorder, neighbours));
         let inbox = Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?);
         let reception = Reception {
             segments: segments.clone(),
@@ -231,6 +249,7 @@ impl Engine {
             posts: posts.clone(),
             errands: errands.clone(),
             inbox: inbox.clone(),
+            path: config.path.clone(),
         };
         let described = segments
             .describe(SCRATCH_NAME)
@@ -253,6 +272,7 @@ impl Engine {
         let machine = Arc::new(machine);
         let peers = Peers::new(config.estimate(), machine.clone(), config.asks_devices());
         let peers = Arc::new(Mutex::new(peers));
+        let hints = Hints::new(&config.path).map(Arc::new);
         let mut workers = Vec::new();
         for core in cores {
             let started = transports
@@ -268,6 +288,7 @@ impl Engine {
                         transports: transports.catalog.clone(),
                         failovers: failovers.clone(),
                         faults: hooks.faults.clone(),
+                        hints: hints.clone(),
                     };
                     Worker::start(start, &posts)
                 });
@@ -288,6 +309,7 @@ impl Engine {
         };
         let inner = Arc::new(Inner {
             config,
+            clock,
             calls: hooks.calls,
             transports: transports.catalog.clone(),
             machine,
@@ -514,7 +536,7 @@ impl Engine {
     /// A program that has waited for each batch right after it submitted it is expected to do so again, because
     /// then it drives the batch itself. Should it not, nor look at the batch, that begins up to 4 ms later.
     pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
-        self.submit_batch(requests, None)
+        self.submit_with(requests, &Terms::default())
     }
 
     /// Submits requests as one batch, all or nothing, and tells the peer's program `bytes` when it has
@@ -532,6 +554,22 @@ impl Engine {
         requests: &[Request],
         bytes: &[u8],
     ) -> Result<Batch, SubmitError> {
+        let terms = Terms {
+            notification: Some(bytes),
+            ..Terms::default()
+        };
+        self.submit_with(requests, &terms)
+    }
+
+    /// Submits requests as one batch, all or nothing, on other terms than usual.
+    pub fn submit_with(
+        &self,
+        requests: &[Request],
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        let Some(bytes) = terms.notification else {
+            return self.submit_batch(requests, terms, None);
+        };
         if !self.inner.is_ours() {
             return Err(SubmitError::Forked);
         }
@@ -540,14 +578,14 @@ impl Engine {
             return Err(SubmitError::NotificationSize { bytes: length });
         }
         let Some(peer) = self.one_peer(requests)? else {
-            return self.submit_batch(requests, None);
+            return self.submit_batch(requests, terms, None);
         };
         if !self.notifies(peer) {
             return Err(SubmitError::NotificationUnsupported);
         }
         let notification = Outgoing::new(&self.inner.outbox, peer, bytes);
         let notification = notification.ok_or(SubmitError::Full)?;
-        self.submit_batch(requests, Some(notification))
+        self.submit_batch(requests, terms, Some(notification))
     }
 
     /// The peer of all requests; `None`: there are none.
@@ -609,6 +647,7 @@ impl Engine {
     fn submit_batch(
         &self,
         requests: &[Request],
+        terms: &Terms<'_>,
         notification: Option<Outgoing>,
     ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
@@ -640,7 +679,13 @@ impl Engine {
                 None => batch,
             }
         };
-        match post.submit(&submissions, make) {
+        let due = Due {
+            priority: terms.priority,
+            deadline: terms
+                .deadline
+                .map_or(Instant::MAX, |within| inner.clock.now() + within.into()),
+        };
+        match post.submit(&submissions, due, make) {
             Ok(batch) => {
                 if tells {
                     // Somebody on the other side waits for it, if nobody here does.
@@ -867,6 +912,13 @@ impl Engine {
         dialing.entry(address).or_default().clone()
     }
 
+    /// Frees what processes that have ended left in the host's load record.
+    pub(crate) fn bury(&self) {
+        if let Some(neighbours) = self.inner.fabric.neighbours() {
+            neighbours.bury();
+        }
+    }
+
     fn tell_workers(&self, command: impl Fn() -> Command) {
         for post in &self.inner.posts {
             post.send(command());
@@ -929,15 +981,12 @@ impl Engine {
             forget();
             return Ok(known);
         }
-        let Config {
-            rails, rail_map, ..
-        } = &inner.config;
         let installed = peers.install_rails(
             &inner.fabric,
             &mut numbers,
             dialed,
             met,
-            (rails, *rail_map),
+            &inner.config,
             &inner.transports,
         );
         let rails = match installed {
@@ -948,6 +997,18 @@ impl Engine {
                 return Err(error);
             }
         };
+        // Not under the lock: the peer is asked.
+        drop(peers);
+        let path = self.compare_paths(id, dialed, met, &rails);
+        let path = path.inspect_err(|_| forget())?;
+        let mut peers = lock(&inner.peers);
+        let known = peers.at(dialed);
+        let known = known.filter(|known| known.incarnation == met.incarnation);
+        if let Some(known) = known.cloned() {
+            drop(peers);
+            forget();
+            return Ok(known);
+        }
         let peer = Peer {
             id,
             numbers: Arc::new(numbers),
@@ -959,10 +1020,51 @@ impl Engine {
             offers: met.transports.clone(),
             scratch,
             notifies: met.features & NOTIFICATIONS != 0,
+            path,
         };
         self.attach_rails(&peer);
         peers.add(peer.clone());
         Ok(peer)
+    }
+
+    /// How this end sees a connection, if the other one sees it so too.
+    fn compare_paths(
+        &self,
+        id: PeerId,
+        dialed: SocketAddr,
+        met: &Introduction,
+        rails: &[PeerRail],
+    ) -> Result<Option<PeerPath>, OpenError> {
+        let address = |rail: &PeerRail| Some((rail.local?, rail.remote.ip()));
+        // Transports have the same addresses; each counts once.
+        let first = rails.first().map(|rail| rail.transport);
+        let of_first = rails.iter().filter(|rail| Some(rail.transport) == first);
+        let ends: Vec<_> = of_first.filter_map(address).collect();
+        let seen = self.inner.config.path.see(&ends);
+        let seen = seen.map_err(|error| OpenError::PathRails {
+            peer: dialed,
+            error,
+        })?;
+        let Some(path) = seen else {
+            return Ok(None);
+        };
+        let theirs = match met.features & PATHS {
+            0 => None,
+            _ => {
+                let view = self.inner.plane.see_path(id, ends, DESCRIBE_TIMEOUT);
+                view.map_err(OpenError::Ask)?
+            }
+        };
+        let theirs = theirs.ok_or_else(|| OpenError::PathUnknown {
+            peer: dialed,
+            ours: Box::new(path.view),
+        })?;
+        let agreed = path.view.agree(&theirs);
+        agreed.map_err(|mismatch| OpenError::PathMismatch {
+            peer: dialed,
+            mismatch: Box::new(mismatch),
+        })?;
+        Ok(Some(path))
     }
 
     fn attach_rails(&self, peer: &Peer) {
@@ -1095,6 +1197,7 @@ impl Engine {
             scratch_local: place(inner.scratch.segment_ref()),
             scratch_remote: place(peer.scratch.segment_ref()),
             scratch_bytes: SLICE_BYTES,
+            path: peer.path.map(|path| path.plan),
         }
     }
 }
@@ -1166,6 +1269,9 @@ impl Inner {
             join(thread);
         }
         self.fabric.end_recording();
+        if let Some(neighbours) = self.fabric.neighbours() {
+            neighbours.leave();
+        }
         self.plane.shutdown();
         self.desk.inbox.close();
         let _ = self.errands.send(Errand::Stop);
@@ -1187,6 +1293,14 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// The other processes of this host, if they are to count. Without them the engine does its work all the same.
+fn join_neighbours(config: &Config, errands: &Sender<Errand>) -> Option<Neighbours> {
+    let joined = Neighbours::join(config.diffusion()?, errands.clone());
+    joined
+        .inspect_err(|error| log::warn!("load is not shared with other processes: {error}"))
+        .ok()
 }
 
 fn start_recording(
@@ -1353,7 +1467,7 @@ mod tests {
         let shared = engine.inner.fabric.shared();
         let rails = plan
             .all_rails()
-            .map(|PlanRail { rail, tier }| {
+            .map(|PlanRail { rail, tier, .. }| {
                 let rate = shared.view(rail).unwrap().rate.bytes_per_sec();
                 let name = lock(&engine.inner.peers).rail_name(rail).to_owned();
                 (name, tier, rate * 8 / GIGABIT)

@@ -1,4 +1,5 @@
-//! Work that may block, off the control thread: peers' calls to the program, and sessions to be made anew.
+//! Work that may block, off the control thread: peers' calls to the program, sessions to be made anew, and a look
+//! at processes that may have ended.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +30,8 @@ pub(crate) enum Errand {
     Reconnect { peer: PeerId, incarnation: u64 },
     /// A peer's process has ended, or another one answers where it was.
     Lost { peer: PeerId, incarnation: u64 },
+    /// Free what processes that have ended left in the host's load record.
+    Bury,
     /// The engine is ending.
     Stop,
 }
@@ -84,6 +87,7 @@ fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
             } => answer(carry_out(&engine, method, &body)),
             Errand::Reconnect { peer, incarnation } => reconnect(&engine, peer, incarnation),
             Errand::Lost { peer, incarnation } => engine.lose_peer(peer, incarnation),
+            Errand::Bury => engine.bury(),
             Errand::Stop => return,
         }
     }

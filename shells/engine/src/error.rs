@@ -9,6 +9,8 @@ use std::time::Duration;
 use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 use polyrail_control::plane::{AskError, ConnectError};
 use polyrail_core::batch::BatchReport;
+use polyrail_core::path::config::PathConfigError;
+use polyrail_core::path::view::{Mismatch, PathView};
 use polyrail_core::topology::LengthMismatch;
 
 use crate::segments::SegmentId;
@@ -214,6 +216,28 @@ pub enum OpenError {
         /// What the peer offers.
         theirs: Vec<String>,
     },
+    /// The two engines see their connection differently. Nothing is sent: give both the same `path`.
+    PathMismatch {
+        /// The peer.
+        peer: SocketAddr,
+        /// Both views.
+        mismatch: Box<Mismatch>,
+    },
+    /// This engine isolates paths, and the peer does not, or cannot.
+    PathUnknown {
+        /// The peer.
+        peer: SocketAddr,
+        /// How this end sees the connection.
+        ours: Box<PathView>,
+    },
+    /// The rails to the peer are none that paths can be isolated on: one has to be primary, and all to have a local
+    /// address in `rails`.
+    PathRails {
+        /// The peer.
+        peer: SocketAddr,
+        /// What is wrong.
+        error: PathConfigError,
+    },
     /// The peer was lost while it was asked. Open the segment again.
     PeerLost {
         /// Where it was.
@@ -237,7 +261,12 @@ impl OpenError {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Self::BadAddress { .. } | Self::NoSuchSegment { .. } | Self::Rails { .. }
+            Self::BadAddress { .. }
+                | Self::NoSuchSegment { .. }
+                | Self::Rails { .. }
+                | Self::PathMismatch { .. }
+                | Self::PathUnknown { .. }
+                | Self::PathRails { .. }
         )
     }
 }
@@ -262,6 +291,16 @@ impl fmt::Display for OpenError {
                 )
             }
             Self::Rails { peer, mismatch } => write!(f, "rails to {peer}: {mismatch}"),
+            Self::PathMismatch { peer, mismatch } => write!(f, "{peer}: {mismatch}"),
+            Self::PathUnknown { peer, ours } => write!(
+                f,
+                "{peer} does no path isolation, and this engine does ({ours}): give both the same path/mode"
+            ),
+            Self::PathRails { peer, error } => write!(
+                f,
+                "the rails to {peer} cannot be isolated: {error}; of those in rails, path/supplementary names all, \
+                 or rails is empty"
+            ),
             Self::NoTransport { peer, ours, theirs } => {
                 let ours = ours.join(", ");
                 write!(

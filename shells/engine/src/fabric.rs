@@ -9,6 +9,8 @@ use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::units::{DeviceId, RailId};
 use polyrail_record::{Install, Recorder};
 
+use crate::neighbours::Neighbours;
+
 /// Rails that one engine can have.
 pub(crate) const RAILS_MAX: usize = 256;
 /// Local devices that one engine can have.
@@ -23,15 +25,22 @@ pub(crate) struct Fabric {
     waiting: Box<[Waiting]>,
     /// Writes down what becomes of the tables, if the program asked for it.
     recorder: Option<Arc<Recorder>>,
+    /// Other processes of this host, if load is shared with them.
+    neighbours: Option<Neighbours>,
 }
 
 impl Fabric {
-    pub(crate) fn new(workers: usize, recorder: Option<Arc<Recorder>>) -> Self {
+    pub(crate) fn new(
+        workers: usize,
+        recorder: Option<Arc<Recorder>>,
+        neighbours: Option<Neighbours>,
+    ) -> Self {
         Self {
             rails: (0..RAILS_MAX).map(|_| Rail::EMPTY).collect(),
             devices: (0..DEVICES_MAX).map(|_| Device::EMPTY).collect(),
             waiting: (0..workers).map(|_| Waiting::NO).collect(),
             recorder,
+            neighbours,
         }
     }
 
@@ -56,9 +65,27 @@ impl Fabric {
         }
     }
 
-    /// Puts a device into its row.
-    pub(crate) fn install_device(&self, device: DeviceId, config: EstimateConfig) {
+    /// Other processes of this host, if load is shared with them.
+    pub(crate) fn neighbours(&self) -> Option<&Neighbours> {
+        self.neighbours.as_ref()
+    }
+
+    /// Puts a device into its row. Its load is shared under `name`, if it has one.
+    pub(crate) fn install_device(
+        &self,
+        device: DeviceId,
+        config: EstimateConfig,
+        name: Option<&str>,
+    ) {
         self.install(Install::Device(device, config));
+        if let (Some(neighbours), Some(name)) = (&self.neighbours, name) {
+            neighbours.add(device, name);
+        }
+    }
+
+    /// Says how many bytes others have in flight on a device.
+    pub(crate) fn set_others(&self, device: DeviceId, bytes: u64) {
+        self.install(Install::Others(device, bytes));
     }
 
     /// Puts a rail into its row.

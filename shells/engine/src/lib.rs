@@ -39,12 +39,15 @@ mod error;
 mod fabric;
 mod followers;
 mod fork;
+mod hints;
 mod known;
 mod leaving;
 mod listen;
 mod machine;
+mod neighbours;
 mod notification;
 mod pace;
+mod path;
 mod peers;
 mod post;
 mod queue;
@@ -64,18 +67,18 @@ pub use polyrail_core::rail::select::Policy;
 pub use polyrail_core::report::{Local, Remote, Report, Status};
 pub use polyrail_core::topology::{RailMap, tier};
 pub use polyrail_core::units::RailId;
-pub use polyrail_core::work::{Cause, Op};
+pub use polyrail_core::work::{Cause, Op, Priority};
 pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
 
 pub use batch::Batch;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
-    Config, ConfigError, Effective, HealthConfig, HealthMode, Loaded, Place, Problem, Sources,
-    SprayConfig, TransportConfig, reference,
+    Config, ConfigError, Effective, HealthConfig, HealthMode, IsolationMode, Loaded, PathConfig,
+    Place, Problem, Sources, SprayConfig, TransportConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
-pub use engine::{Calls, Engine, Hooks, RailStatus, Request};
+pub use engine::{Calls, Engine, Hooks, RailStatus, Request, Terms};
 pub use error::{
     CallError, DeliveryError, EngineError, NotifyError, OpenError, ReceiveError, RegisterError,
     ReleaseError, SubmitError, WaitError,

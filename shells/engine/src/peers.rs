@@ -6,18 +6,22 @@ use std::sync::{Arc, Mutex};
 
 use polyrail_control::codec::TransportOffer;
 use polyrail_control::plane::Introduction;
+use polyrail_core::path::class::RailClass;
+use polyrail_core::path::hint::Connection;
 use polyrail_core::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
-use polyrail_core::topology::{DeviceFacts, RailMap, tier};
+use polyrail_core::topology::{DeviceFacts, tier};
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
 
+use crate::config::Config;
 use crate::engine::lock;
 use crate::error::OpenError;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::machine::{Machine, facts_of};
+use crate::path::PeerPath;
 use crate::segments::SegmentId;
 use crate::stats::DeviceTraffic;
 use crate::transports::Catalog;
@@ -31,6 +35,8 @@ pub(crate) struct PeerRail {
     pub(crate) remote: SocketAddr,
     /// The NUMA node of its local device.
     pub(crate) node: Option<u16>,
+    /// The fabric of its local device.
+    pub(crate) class: RailClass,
 }
 
 impl PeerRail {
@@ -89,6 +95,8 @@ pub(crate) struct Peer {
     pub(crate) scratch: SegmentId,
     /// It understands notifications.
     pub(crate) notifies: bool,
+    /// How what goes to it is steered; `None`: it is not.
+    pub(crate) path: Option<PeerPath>,
 }
 
 impl Peer {
@@ -110,16 +118,19 @@ impl Peer {
                 .map(|rail| PlanRail {
                     rail: rail.rail,
                     tier: tier(memory_node, rail.node),
+                    class: rail.class,
                 })
                 .collect(),
         };
         ranked.into_iter().map(rails).collect()
     }
 
-    /// The rails as the control plane wants them.
+    /// The rails as the control plane wants them, as far as they lead to the peer.
     pub(crate) fn ways(&self) -> Vec<(Option<IpAddr>, SocketAddr)> {
+        let leads = |rail: &&PeerRail| self.path.is_none_or(|path| path.has(rail.class));
         self.rails
             .iter()
+            .filter(leads)
             .map(|rail| (rail.local, rail.remote))
             .collect()
     }
@@ -167,6 +178,12 @@ impl Peers {
         self.peers.iter().find(|peer| {
             peer.dialed == dialed || peer.rails.iter().any(|rail| rail.remote == dialed)
         })
+    }
+
+    /// What an agent may steer.
+    pub(crate) fn steered(&self) -> Vec<(PeerId, Connection)> {
+        let of = |peer: &Peer| Some((peer.id, peer.path?.connection()?));
+        self.peers.iter().filter_map(of).collect()
     }
 
     pub(crate) fn get(&self, id: PeerId) -> Option<&Peer> {
@@ -263,9 +280,10 @@ impl Peers {
         numbers: &mut Numbers,
         dialed: SocketAddr,
         introduction: &Introduction,
-        (locals, map): (&[IpAddr], RailMap),
+        config: &Config,
         catalog: &Catalog,
     ) -> Result<Vec<PeerRail>, OpenError> {
+        let (locals, path) = (&config.rails, &config.path);
         self.gather_freed();
         let remotes = match introduction.rails.is_empty() {
             true => std::slice::from_ref(&dialed),
@@ -275,7 +293,8 @@ impl Peers {
         let here: Vec<DeviceFacts<'_>> = locals.iter().map(|local| machine.facts(*local)).collect();
         let facts = |position| facts_of(introduction.rail_facts.get(position));
         let there: Vec<DeviceFacts<'_>> = (0..remotes.len()).map(facts).collect();
-        let pairs: Vec<_> = map
+        let pairs: Vec<_> = config
+            .rail_map
             .pairs(&here, &there)
             .map_err(|mismatch| OpenError::Rails {
                 peer: dialed,
@@ -327,6 +346,7 @@ impl Peers {
                 local,
                 remote: remotes[remote],
                 node: here.get(position).and_then(|device| device.node),
+                class: path.class(local),
             };
             let name = rail.name(catalog.name(transport));
             fabric.install_rail(rail.rail, config, &name);
@@ -368,7 +388,8 @@ impl Peers {
             });
         }
         let device = DeviceId(self.devices.len() as u16);
-        fabric.install_device(device, self.estimate(local));
+        let name = local.map(|local| self.machine.device_name(local));
+        fabric.install_device(device, self.estimate(local), name.as_deref());
         self.devices.insert(local, device);
         Ok(device)
     }

@@ -11,8 +11,9 @@ use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
 use polyrail_core::ring::{Entry, Ring, Slot};
+use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
-use polyrail_core::work::Op;
+use polyrail_core::work::{Op, Priority};
 use polyrail_transport::memory::Region;
 use polyrail_transport::{RailAddress, RemoteRegion};
 use rustix::event::{EventfdFlags, eventfd};
@@ -97,12 +98,60 @@ pub(crate) struct Submission {
     pub(crate) length: u64,
 }
 
-pub(crate) const READ: u64 = 1;
-pub(crate) const LAST: u64 = 2;
+/// When the requests of a batch are due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due {
+    pub(crate) priority: Priority,
+    pub(crate) deadline: Instant,
+}
+
+const READ: u64 = 1;
+const LAST: u64 = 2;
+const HIGH: u64 = 4;
+const LOW: u64 = 8;
+
+/// What the flags of an entry say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags {
+    pub(crate) op: Op,
+    /// It is the last request of its batch.
+    pub(crate) last: bool,
+    pub(crate) priority: Priority,
+}
+
+impl Flags {
+    fn to_bits(self) -> u64 {
+        let op = if self.op == Op::Read { READ } else { 0 };
+        let last = if self.last { LAST } else { 0 };
+        let priority = match self.priority {
+            Priority::High => HIGH,
+            Priority::Normal => 0,
+            Priority::Low => LOW,
+        };
+        op | last | priority
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        let has = |flag: u64| bits & flag != 0;
+        Self {
+            op: if has(READ) { Op::Read } else { Op::Write },
+            last: has(LAST),
+            priority: match (has(HIGH), has(LOW)) {
+                (true, _) => Priority::High,
+                (false, true) => Priority::Low,
+                (false, false) => Priority::Normal,
+            },
+        }
+    }
+}
 
 impl Submission {
-    fn encode(&self, tag: u64, last: bool) -> Entry {
-        let flags = if self.op == Op::Read { READ } else { 0 } | if last { LAST } else { 0 };
+    fn encode(&self, tag: u64, last: bool, due: Due) -> Entry {
+        let flags = Flags {
+            op: self.op,
+            last,
+            priority: due.priority,
+        };
         let Self {
             plan,
             local_offset,
@@ -116,8 +165,8 @@ impl Submission {
             local_offset,
             remote_offset,
             length,
-            flags,
-            0,
+            flags.to_bits(),
+            due.deadline.as_nanos(),
             0,
         ]
     }
@@ -162,12 +211,13 @@ impl Post {
     pub(crate) fn submit(
         &self,
         submissions: &[Submission],
+        due: Due,
         make: impl FnOnce(RowId) -> BatchShared,
     ) -> Result<Arc<BatchShared>, NoRow> {
         let batch = self.batches().add(make)?;
         let last = submissions.len() - 1;
         for (index, submission) in submissions.iter().enumerate() {
-            let entry = submission.encode(batch.row.tag(index), index == last);
+            let entry = submission.encode(batch.row.tag(index), index == last, due);
             // The ring is as large as the room.
             let pushed = self.ring.push(entry);
             debug_assert!(

@@ -1,6 +1,7 @@
 //! What the control plane asks and tells, passed on to whoever it is for. Runs on the control thread, so
 //! nothing here blocks.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -8,9 +9,11 @@ use polyrail_control::codec::SegmentDescriptor;
 use polyrail_control::plane::{CallAnswer, Handler, Notifier, SessionLoss};
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
+use polyrail_core::path::view::PathView;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
+use crate::config::PathConfig;
 use crate::errand::Errand;
 use crate::notification::Inbox;
 use crate::post::{Command, Post};
@@ -23,6 +26,7 @@ pub(crate) struct Reception {
     pub(crate) posts: Vec<Arc<Post>>,
     pub(crate) errands: Sender<Errand>,
     pub(crate) inbox: Arc<Inbox>,
+    pub(crate) path: PathConfig,
 }
 
 impl Reception {
@@ -36,6 +40,14 @@ impl Reception {
 impl Handler for Reception {
     fn describe(&self, name: &str) -> Option<SegmentDescriptor> {
         self.segments.describe(name)
+    }
+
+    fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView> {
+        let seen = self.path.see(rails).unwrap_or_else(|error| {
+            log::warn!("a peer's rails are none that this engine could use: {error}");
+            None
+        });
+        seen.map(|path| path.view)
     }
 
     fn lane(&self, lane: InboundLane) {

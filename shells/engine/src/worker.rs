@@ -21,7 +21,7 @@ use polyrail_core::ring::Entry;
 use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{BatchId, PeerId, PlanId, RailId, RequestId, TransportId};
-use polyrail_core::work::{Cause, Op, PostBatch};
+use polyrail_core::work::{Cause, PostBatch};
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
@@ -31,10 +31,12 @@ use rustix::event::epoll;
 use crate::batch::Shared as BatchShared;
 use crate::engine::lock;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
+use crate::hints::{Hints, READ_INTERVAL};
 use crate::leaving::Leaving;
+use crate::neighbours::Neighbours;
 use crate::pace::{Pace, Pacer};
 use crate::peers::Peers;
-use crate::post::{BATCHES_MAX, Command, LAST, NOBODY, Post, READ, REQUESTS_MAX, THREAD, WAITER};
+use crate::post::{BATCHES_MAX, Command, Flags, NOBODY, Post, REQUESTS_MAX, THREAD, WAITER};
 use crate::rows::RowId;
 use crate::seat::NoSeat;
 use crate::stats::Failovers;
@@ -93,6 +95,8 @@ pub(crate) struct Start {
     pub(crate) failovers: Arc<Failovers>,
     /// What the program has plugged in, for tests.
     pub(crate) faults: Option<Arc<Faults>>,
+    /// What an agent says, if one is asked.
+    pub(crate) hints: Option<Arc<Hints>>,
 }
 
 /// The post boxes of all workers.
@@ -147,10 +151,11 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         attempts: &mut attempts,
         batches: &mut batches,
     };
-    let shared = start.fabric.shared();
+    let fabric = &start.fabric;
+    let shared = fabric.shared();
     let core = Orchestrator::new(start.config, &shared, tables);
     let failover_attempts_max = start.config.failover_attempts_max;
-    let recorder = start.fabric.recorder().cloned();
+    let recorder = fabric.recorder().cloned();
     let core = Recorded::new(core, start.config.worker, recorder);
     let Start {
         peers: known_peers,
@@ -160,10 +165,12 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         plane,
         clock,
         faults,
+        hints,
         ..
     } = start;
     let mut driven = Loop {
         core,
+        fabric,
         endpoint,
         plane,
         clock,
@@ -172,6 +179,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         failovers,
         failover_attempts_max,
         faults,
+        hints,
+        hints_at: Instant::ZERO,
         post,
         posts,
         // Lanes are bounded, so that this is enough for four full ones; with more it grows once.
@@ -332,6 +341,7 @@ enum Ending {
 
 pub(crate) struct Loop<'a> {
     core: Recorded<'a>,
+    fabric: &'a Fabric,
     endpoint: Box<dyn Endpoint>,
     plane: Plane,
     clock: Clock,
@@ -340,6 +350,9 @@ pub(crate) struct Loop<'a> {
     failovers: Arc<Failovers>,
     failover_attempts_max: u8,
     faults: Option<Arc<Faults>>,
+    hints: Option<Arc<Hints>>,
+    /// When to read them again.
+    hints_at: Instant,
     post: &'a Post,
     posts: &'a [Arc<Post>],
     polled: Polled,
@@ -491,7 +504,10 @@ impl Loop<'_> {
     fn due(&mut self) -> Option<Instant> {
         let core = self.core.poll_timeout().map(|(at, _)| at);
         let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
-        [core, self.endpoint.poll_timeout(), self.ending_at, leaving]
+        let neighbours = self.fabric.neighbours();
+        let heartbeat = neighbours.and_then(Neighbours::poll_timeout);
+        let endpoint = self.endpoint.poll_timeout();
+        [core, endpoint, self.ending_at, leaving, heartbeat]
             .into_iter()
             .flatten()
             .min()
@@ -500,6 +516,7 @@ impl Loop<'_> {
     /// Hands in what is known, and does what comes of it. Whether there was anything, and when that was.
     fn round(&mut self) -> (bool, Instant) {
         let mut busy = self.commands();
+        self.heed_hints();
         busy |= self.submissions();
         self.endings();
         self.endpoint.poll(self.looked, &mut self.polled);
@@ -517,9 +534,32 @@ impl Loop<'_> {
         self.polled.completions.clear();
         self.polled.lanes.clear();
         self.core.handle_timeout(now);
+        if let Some(neighbours) = self.fabric.neighbours() {
+            neighbours.look(now, self.fabric);
+        }
         busy |= self.drain(now);
         busy |= self.forget_peers(now);
+        if let Some(neighbours) = self.fabric.neighbours() {
+            neighbours.publish(now, busy, self.fabric);
+        }
         (busy, now)
+    }
+
+    /// Tells core what an agent wants, now and then. Before what was submitted since: after a sleep, what was said
+    /// last may be long over.
+    fn heed_hints(&mut self) {
+        let Some(hints) = &self.hints else {
+            return;
+        };
+        let now = self.clock.now();
+        if now < self.hints_at {
+            return;
+        }
+        self.hints_at = now + READ_INTERVAL;
+        let peers = lock(&self.known_peers).steered();
+        for (peer, hint) in hints.read(peers) {
+            self.core.handle_hint(now, peer, hint);
+        }
     }
 
     /// Lets go of lost peers that nothing is open with any more. Whether there were any.
@@ -745,7 +785,17 @@ impl Loop<'_> {
 
     /// Hands one submission to core. `false`: there is no row for it now.
     fn submit(&mut self, now: Instant, entry: Entry) -> bool {
-        let [tag, plan, local_offset, remote_offset, length, flags, ..] = entry;
+        let [
+            tag,
+            plan,
+            local_offset,
+            remote_offset,
+            length,
+            flags,
+            deadline,
+            _,
+        ] = entry;
+        let Flags { op, last, priority } = Flags::from_bits(flags);
         let (row, position) = RowId::from_tag(tag);
         if position == 0 && !self.open_batch(row) {
             return false;
@@ -760,12 +810,9 @@ impl Loop<'_> {
             local_offset,
             remote_offset,
             length,
-            deadline: Instant::MAX,
-            op: if flags & READ != 0 {
-                Op::Read
-            } else {
-                Op::Write
-            },
+            deadline: Instant::from_nanos(deadline),
+            priority,
+            op,
         };
         match self.submit_to_core(now, &request) {
             Ok(id) => self.note(row, id),
@@ -791,7 +838,7 @@ impl Loop<'_> {
             }
             Err(Refusal::ShuttingDown) => self.refuse(tag, Status::ShutDown, Cause::ShutDown),
         }
-        if flags & LAST != 0 {
+        if last {
             self.core.seal_batch(batch);
         }
         true

@@ -7,6 +7,7 @@ use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
     Cancelled, Event, LaneAction, Orchestrator, Proof, Reason, Request, SubmitError,
 };
+use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
@@ -26,13 +27,15 @@ pub enum Step<'a> {
     Worker(u16, Call<'a>),
 }
 
-/// What the engine puts into the tables that its workers share. The answer is a [`Answer::Bool`].
+/// What the engine puts into the tables that its workers share, without asking a core. The answer is a [`Answer::Bool`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Install<'a> {
     /// [`Shared::install_device`].
     Device(DeviceId, EstimateConfig),
     /// [`Shared::install_rail`], and what people call the rail.
     Rail(RailId, RailConfig, Cow<'a, str>),
+    /// [`Shared::set_others`].
+    Others(DeviceId, u64),
 }
 
 impl Install<'_> {
@@ -41,6 +44,7 @@ impl Install<'_> {
         match *self {
             Self::Device(device, config) => shared.install_device(device, config),
             Self::Rail(rail, config, _) => shared.install_rail(rail, config),
+            Self::Others(device, bytes) => shared.set_others(device, bytes),
         }
     }
 }
@@ -113,6 +117,11 @@ pub enum Call<'a> {
         now: Instant,
         peer: PeerId,
     },
+    HandleHint {
+        now: Instant,
+        peer: PeerId,
+        hint: Option<Shares>,
+    },
     HandleTimeout {
         now: Instant,
     },
@@ -165,6 +174,7 @@ impl Call<'_> {
                 core.handle_peer_gone(*now, *peer, *proof).into()
             }
             Self::ForgetPeer { now, peer } => core.forget_peer(*now, *peer).into(),
+            Self::HandleHint { now, peer, hint } => core.handle_hint(*now, *peer, *hint).into(),
             Self::HandleTimeout { now } => core.handle_timeout(*now).into(),
             Self::HandleWake => core.handle_wake().into(),
             Self::PollPost { now } => {
@@ -191,6 +201,7 @@ impl Call<'_> {
             | Self::HandleFrame { now, .. }
             | Self::HandlePeerGone { now, .. }
             | Self::ForgetPeer { now, .. }
+            | Self::HandleHint { now, .. }
             | Self::HandleTimeout { now }
             | Self::PollPost { now }
             | Self::PollMessage { now } => Some(now),

@@ -8,6 +8,7 @@ use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
     Cancelled, Event, LaneAction, Orchestrator, Proof, Reason, Request, SubmitError,
 };
+use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
 use polyrail_core::report::Report;
 use polyrail_core::time::Instant;
@@ -182,6 +183,11 @@ impl<'a> Recorded<'a> {
     pub fn forget_peer(&mut self, now: Instant, peer: PeerId) -> bool {
         let call = || Call::ForgetPeer { now, peer };
         self.call(|core| core.forget_peer(now, peer), call)
+    }
+
+    pub fn handle_hint(&mut self, now: Instant, peer: PeerId, hint: Option<Shares>) {
+        let call = || Call::HandleHint { now, peer, hint };
+        self.call(|core| core.handle_hint(now, peer, hint), call)
     }
 
     /// Only looks, so it is not written down.

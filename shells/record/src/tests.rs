@@ -10,7 +10,11 @@ use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
     Cancelled, Config, Event, LaneAction, Proof, Reason, Request, SubmitError,
 };
-use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
+use polyrail_core::path::class::RailClass;
+use polyrail_core::path::config::{PathConfig, PathMode};
+use polyrail_core::path::island::PathClass;
+use polyrail_core::path::share::Shares;
+use polyrail_core::plan::{Plan, PlanPath, PlanRail, PlanTransport};
 use polyrail_core::rail::RailConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::RailState;
@@ -22,7 +26,7 @@ use polyrail_core::units::{
     TransportId,
 };
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, Scope, Stop, Work,
+    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, Priority, Scope, Stop, Work,
 };
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
@@ -138,6 +142,10 @@ impl Arbitrary for Anything {
                 },
                 String::arbitrary(g).into(),
             )),
+            2 => Step::Shared(Install::Others(
+                DeviceId(u16::arbitrary(g)),
+                u64::arbitrary(g),
+            )),
             _ => Step::Worker(u16::arbitrary(g) % WORKERS, call(g)),
         };
         Self((step, answer(g)))
@@ -214,6 +222,17 @@ fn fact(g: &mut Gen) -> LaneFact {
     }
 }
 
+fn path(g: &mut Gen) -> Option<PlanPath> {
+    let config = PathConfig {
+        mode: *g.choose(&[PathMode::Vanilla, PathMode::Advanced])?,
+        small_bytes_max: u64::arbitrary(g),
+        hint_strict: bool::arbitrary(g),
+        ..PathConfig::DEFAULT
+    };
+    let class = *g.choose(&[PathClass::IntraIsland, PathClass::InterIsland])?;
+    bool::arbitrary(g).then_some(PlanPath { config, class })
+}
+
 fn plan(g: &mut Gen) -> Plan {
     Plan {
         peer: PeerId(u16::arbitrary(g)),
@@ -226,6 +245,7 @@ fn plan(g: &mut Gen) -> Plan {
                     .map(|rail| PlanRail {
                         rail: RailId(rail),
                         tier: u8::arbitrary(g),
+                        class: RailClass(u8::arbitrary(g)),
                     })
                     .collect(),
             })
@@ -233,6 +253,7 @@ fn plan(g: &mut Gen) -> Plan {
         scratch_local: place(g),
         scratch_remote: place(g),
         scratch_bytes: u32::arbitrary(g),
+        path: path(g),
     }
 }
 
@@ -243,7 +264,7 @@ fn call(g: &mut Gen) -> Call<'static> {
     let batch = BatchId::from_bits(u64::arbitrary(g));
     let plan_id = PlanId::from_bits(u64::arbitrary(g));
     let peer = PeerId(u16::arbitrary(g));
-    match u8::arbitrary(g) % 22 {
+    match u8::arbitrary(g) % 23 {
         0 => Call::InstallPlan {
             now,
             id: plan_id,
@@ -263,6 +284,7 @@ fn call(g: &mut Gen) -> Call<'static> {
                 remote_offset: u64::arbitrary(g),
                 length: u64::arbitrary(g),
                 deadline: instant(g),
+                priority: *g.choose(&Priority::ALL).unwrap_or(&Priority::Normal),
                 op: op(g),
             },
         },
@@ -312,6 +334,11 @@ fn call(g: &mut Gen) -> Call<'static> {
         },
         14 => Call::HandleTimeout { now },
         21 => Call::ForgetPeer { now, peer },
+        22 => Call::HandleHint {
+            now,
+            peer,
+            hint: Option::arbitrary(g).map(|share: u16| Shares::pair(u32::from(share))),
+        },
         15 => Call::HandleWake,
         16 => Call::PollPost { now },
         17 => Call::PollLane,

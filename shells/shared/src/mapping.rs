@@ -1,184 +1,74 @@
-//! A file mapped as words that several processes read and write at once.
+//! A file's pages as words that other processes use too.
 //!
 //! # Safety
 //!
-//! The words are only ever reached as `&[AtomicU64]`: every bit pattern is a valid word, and every access is atomic,
-//! here and in all other processes that use this module. A mapping is never taken down, so references to it hold for
-//! as long as the process lives. Its pages are allocated before it is mapped, so a full file system is an error here
-//! and no signal later. One thing stays with the user: a file that is made shorter while it is mapped ends with
-//! SIGBUS whoever touches it. Therefore only files are mapped that nobody but this user can write to, who might as
-//! well kill the process.
+//! The pages are shared and writable, so all that is ever made of them is a slice of atomics, which other processes
+//! may change at any time. They stay mapped as long as the [`Mapping`] lives, and the slice borrows from it. A file
+//! that somebody makes shorter takes its pages away, and touching them ends the process by a signal; that is no
+//! undefined behaviour, and whoever opens the file sees to it that only this user, or the administrator, can.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::slice;
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, Result};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Why a file is not mapped.
+/// Shared, writable pages of a file.
 #[derive(Debug)]
-pub enum MapError {
-    /// The system said no.
-    System(io::Error),
-    /// It is not a plain file of this user's that nobody else may touch.
-    NotOurs {
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// It has another size: another program's, or another version's.
-    OtherSize {
-        /// Its bytes.
-        bytes: u64,
-        /// The bytes asked for.
-        expected: u64,
-    },
+pub(crate) struct Mapping {
+    base: NonNull<AtomicU64>,
+    words: usize,
 }
 
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::System(error) => error.fmt(f),
-            Self::NotOurs { what } => f.write_str(what),
-            Self::OtherSize { bytes, expected } => {
-                write!(f, "{bytes} bytes instead of {expected}")
-            }
-        }
-    }
-}
+// SAFETY: what it gives out are atomics, which any thread may use; it is unmapped by its last owner.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
-impl std::error::Error for MapError {}
-
-impl From<io::Error> for MapError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
+impl Mapping {
+    /// Maps the first `words` words of a file that has at least so many.
+    pub(crate) fn new(file: BorrowedFd<'_>, words: usize) -> Result<Self> {
+        let bytes = bytes(words)
+            .filter(|bytes| *bytes > 0)
+            .ok_or(Errno::INVAL)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { base, words })
     }
 }
 
-/// What this process has mapped already.
-static MAPPED: Mutex<BTreeMap<PathBuf, &'static [AtomicU64]>> = Mutex::new(BTreeMap::new());
-
-/// The file as so many words, for as long as this process lives; a new file is zeros. Mapped once, however often it is
-/// asked for.
-pub fn words(path: &Path, count: usize) -> Result<&'static [AtomicU64], MapError> {
-    let mut mapped = MAPPED
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(words) = mapped.get(path).filter(|words| words.len() == count) {
-        return Ok(words);
-    }
-    let bytes = count * size_of::<AtomicU64>();
-    let file = open(path, bytes as u64)?;
-    let words = map(&file, count)?;
-    mapped.insert(path.to_owned(), words);
-    Ok(words)
+fn bytes(words: usize) -> Option<usize> {
+    let bytes = words.checked_mul(size_of::<AtomicU64>())?;
+    (bytes <= isize::MAX as usize).then_some(bytes)
 }
 
-/// Opens or makes the file. Two processes that do so at once both find it with the size that both want.
-fn open(path: &Path, bytes: u64) -> Result<File, MapError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(path)?;
-    let found = file.metadata()?;
-    let wrong = [
-        ("no plain file", !found.is_file()),
-        (
-            "another user's",
-            found.uid() != rustix::process::geteuid().as_raw(),
-        ),
-        ("open to other users", found.mode() & 0o077 != 0),
-        ("of several names", found.nlink() != 1),
-    ];
-    if let Some((what, _)) = wrong.into_iter().find(|(_, wrong)| *wrong) {
-        return Err(MapError::NotOurs { what });
+impl Deref for Mapping {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: `words` words from `base` on, which is aligned to a page, are mapped, readable and writable until
+        // `drop`; any bits are valid, and everybody who maps the file treats them as atomics.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
-    if found.len() != 0 && found.len() != bytes {
-        return Err(MapError::OtherSize {
-            bytes: found.len(),
-            expected: bytes,
-        });
-    }
-    fallocate(&file, FallocateFlags::empty(), 0, bytes).map_err(io::Error::from)?;
-    Ok(file)
 }
 
-fn map(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
-    // SAFETY: a fresh shared mapping of a file that is open for reading and writing; no address is asked for.
-    let base = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            count * size_of::<AtomicU64>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `base` is the start of a page, so it is aligned; `count` words from it on are mapped, readable and
-    // writable, hold some value, and are never unmapped. Nobody here reaches them but as atomics.
-    Ok(unsafe { std::slice::from_raw_parts(base.cast(), count) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::sync::atomic::Ordering::*;
-
-    #[test]
-    fn a_file_is_mapped_once_and_keeps_what_is_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("words");
-        let first = words(&path, 100).unwrap();
-        assert_eq!(first.iter().map(|word| word.load(Relaxed)).max(), Some(0));
-        first[99].store(7, Relaxed);
-        assert!(std::ptr::eq(first, words(&path, 100).unwrap()));
-        let written = fs::read(&path).unwrap();
-        assert_eq!(
-            (written.len(), &written[792..]),
-            (800, &7_u64.to_ne_bytes()[..])
-        );
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-    }
-
-    #[test]
-    fn what_others_could_touch_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        fs::write(path("open"), []).unwrap();
-        fs::set_permissions(path("open"), fs::Permissions::from_mode(0o620)).unwrap();
-        fs::write(path("long"), [0; 8]).unwrap();
-        fs::set_permissions(path("long"), fs::Permissions::from_mode(0o600)).unwrap();
-        words(&path("once"), 1).unwrap();
-        fs::hard_link(path("once"), path("twice")).unwrap();
-        std::os::unix::fs::symlink(path("target"), path("link")).unwrap();
-        // (name, what is said of it)
-        let cases = [
-            ("open", "open to other users"),
-            ("long", "8 bytes instead of 16"),
-            ("twice", "of several names"),
-            ("link", "Too many levels of symbolic links"),
-            ("missing/file", "No such file"),
-            ("", "Is a directory"),
-        ];
-        for (name, text) in cases {
-            let error = words(&path(name), 2).unwrap_err().to_string();
-            assert!(error.contains(text), "{name}: {error}");
-        }
-        assert!(!path("target").exists());
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and the size are those of `new`; nobody borrows from it any more.
+        let answer = unsafe { munmap(self.base.as_ptr().cast(), self.words * size_of::<u64>()) };
+        debug_assert!(answer.is_ok(), "munmap: {answer:?}");
     }
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_core::rail::diffusion::{Column, Diffusion, DiffusionConfig, WEIGHT_ONE, Weight};
 use polyrail_core::time;
-use polyrail_shared::load::{bury, device_name, join, now};
+use polyrail_shared::host_now;
+use polyrail_shared::load::{bury, device_name, join};
 
 const FOLDER: &str = "POLYRAIL_TEST_FOLDER";
 /// Longer than anything here takes; only a failing test waits for it.
@@ -28,7 +29,7 @@ fn column(of: &Diffusion<'_>) -> Column {
 
 fn others(of: &Diffusion<'_>) -> u64 {
     let mut bytes = [0; 4];
-    of.others(now(), &mut bytes);
+    of.others(host_now(), &mut bytes);
     assert_eq!(bytes.iter().sum::<u64>(), bytes[usize::from(column(of).0)]);
     bytes[usize::from(column(of).0)]
 }
@@ -39,7 +40,7 @@ fn publish_as_told(folder: &Path) {
     let column = column(&own);
     for line in stdin().lines() {
         let bytes = line.unwrap().parse().unwrap();
-        assert!(own.publish(now(), column, bytes));
+        assert!(own.publish(host_now(), column, bytes));
         println!("{bytes}");
     }
     own.leave();

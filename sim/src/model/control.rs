@@ -105,7 +105,9 @@ impl World<'_> {
             let worker =
                 self.setup.engines[engine as usize].first_worker + usize::from(id.worker());
             let index = self.first_lane[worker] + u32::from(id.rail().0);
-            let delivered = self.far.fence(index, epoch);
+            let Some(delivered) = self.far.fence(index, epoch) else {
+                continue;
+            };
             let fenced = Letter::Fenced {
                 lane,
                 epoch,

@@ -9,9 +9,10 @@ use polyrail_core::units::LaneId;
 use polyrail_core::work::{Cause, LaneFact, Op, Scope, Stop};
 
 use super::agenda::What;
+use super::engines::{REMOTE, install_plans};
 use super::fabric::Flight;
 use super::luck::Take;
-use super::{LET_GO_NS, REMOTE, World, install_plans};
+use super::{LET_GO_NS, World};
 use crate::setup::{Cut, route_of};
 
 /// Core has less than this to say in one round.

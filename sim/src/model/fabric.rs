@@ -30,9 +30,13 @@ pub(crate) struct Flight {
     /// Servers that it has started on, and those that are done with it.
     started: u8,
     done: u8,
+    /// Its lane was let go of before it left: it passes without taking time, and never arrives.
+    pub(crate) dropped: bool,
     stretch: u32,
     /// Its place in the order of all that left.
     pub(crate) number: u64,
+    /// When it left.
+    pub(crate) left_at: u64,
 }
 
 impl Flight {
@@ -55,8 +59,10 @@ impl Flight {
             route,
             started: 0,
             done: 0,
+            dropped: false,
             stretch: ONE,
             number: 0,
+            left_at: 0,
         }
     }
 }
@@ -173,7 +179,7 @@ impl Fabric {
     pub(crate) fn launch(&mut self, agenda: &mut Agenda, at: u64, mut flight: Flight) {
         let route = &self.routes[flight.route as usize];
         self.launched += 1;
-        flight.number = self.launched;
+        (flight.number, flight.left_at) = (self.launched, at);
         flight.stretch = self.chances[route.rail as usize].stretch(&self.jitter);
         let first = route.servers[0];
         let index = match self.free.pop() {
@@ -235,6 +241,13 @@ impl Fabric {
             .filter(move |flight| flight.lane == lane && flight.epoch == epoch)
     }
 
+    /// A lane is let go of: what has not left yet will not.
+    pub(crate) fn drop_unstarted(&mut self, lane: LaneIndex, epoch: u32) {
+        for flight in self.flights.iter_mut().flatten() {
+            flight.dropped |= flight.lane == lane && flight.epoch <= epoch && flight.started == 0;
+        }
+    }
+
     /// The rail of a slice.
     pub(crate) fn rail_of(&self, flight: &Flight) -> u32 {
         self.routes[flight.route as usize].rail
@@ -254,7 +267,8 @@ impl Fabric {
         };
         let server = &mut self.servers[index as usize];
         server.serving = Some(flight);
-        server.ends_at = at + server.service_ns(row.length, row.stretch);
+        let length = if row.dropped { 0 } else { row.length };
+        server.ends_at = at + server.service_ns(length, row.stretch);
         server.generation = server.generation.wrapping_add(1);
         agenda.enter(
             server.ends_at,

@@ -18,6 +18,8 @@ struct FarLane {
     early: BTreeSet<u32>,
     /// Nothing of this epoch or an older one lands any more.
     fenced: u32,
+    /// It was another process's: nobody can say anything of this epoch or an older one.
+    ended: u32,
 }
 
 /// All lanes, as the peers know them.
@@ -60,6 +62,7 @@ impl Far {
     pub(crate) fn end(&mut self, lane: LaneIndex, epoch: u32) {
         let row = &mut self.lanes[lane as usize];
         row.fenced = row.fenced.max(epoch);
+        row.ended = row.ended.max(epoch);
     }
 
     /// Whether something of this epoch can land still.
@@ -67,11 +70,12 @@ impl Far {
         epoch > self.lanes[lane as usize].fenced
     }
 
-    /// Lets nothing of this epoch land any more: how much has.
-    pub(crate) fn fence(&mut self, lane: LaneIndex, epoch: u32) -> u32 {
+    /// Lets nothing of this epoch land any more: how much has. `None`: it was another process's.
+    pub(crate) fn fence(&mut self, lane: LaneIndex, epoch: u32) -> Option<u32> {
         let row = &mut self.lanes[lane as usize];
         row.fenced = row.fenced.max(epoch);
-        if row.epoch == epoch { row.landed } else { 0 }
+        let landed = if row.epoch == epoch { row.landed } else { 0 };
+        (epoch > row.ended).then_some(landed)
     }
 }
 
@@ -119,11 +123,14 @@ mod tests {
     fn a_fence_ends_its_epoch_and_counts_what_landed() {
         let mut far = Far::new(1, false);
         assert!(far.lands(0, 1, 0) && far.lands(0, 1, 1) && far.lands(0, 1, 3));
-        assert_eq!(far.fence(0, 1), 2, "the third has not landed");
-        assert_eq!(far.fence(0, 1), 2, "asked again");
+        assert_eq!(far.fence(0, 1), Some(2), "the third has not landed");
+        assert_eq!(far.fence(0, 1), Some(2), "asked again");
         assert!(!far.lands(0, 1, 2) && far.lands(0, 2, 0));
-        assert_eq!(far.fence(0, 3), 0, "nothing of it landed");
+        assert_eq!(far.fence(0, 3), Some(0), "nothing of it landed");
         assert!(!far.lands(0, 2, 1), "older than the fenced one");
+        assert!(far.lands(0, 4, 0));
+        far.end(0, 4);
+        assert_eq!((far.lands(0, 4, 1), far.fence(0, 4)), (false, None));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(super) struct Session {
     pub(super) open: bool,
     /// How often one has ended.
     number: u32,
+    /// How many of the incidents that keep the peer away are not over.
+    away: u32,
     /// Since the last one that both knew of, the peer's process has become another one.
     restarted: bool,
 }
@@ -27,6 +29,7 @@ impl Session {
     pub(super) const FIRST: Self = Self {
         open: true,
         number: 0,
+        away: 0,
         restarted: false,
     };
 }
@@ -67,6 +70,7 @@ impl World<'_> {
             let session = &mut self.sessions[engine as usize][usize::from(peer)];
             session.open = false;
             session.number += 1;
+            session.away += 1;
         }
         for lane in 0..self.lanes.len() {
             let row = &self.lanes[lane];
@@ -89,6 +93,11 @@ impl World<'_> {
         for (engine, peer) in self.engines_with(host) {
             let session = &mut self.sessions[engine as usize][usize::from(peer)];
             session.restarted |= restarted;
+            session.away -= 1;
+            if session.away > 0 {
+                // Something else keeps it down still.
+                continue;
+            }
             let at = self.now + self.luck.below(PROOF_NS_MAX);
             let what = What::Proved {
                 engine,

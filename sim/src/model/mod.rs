@@ -11,6 +11,7 @@ pub(crate) mod chance;
 mod checks;
 mod control;
 mod drive;
+mod engines;
 pub(crate) mod fabric;
 mod far;
 mod hosts;
@@ -18,38 +19,33 @@ pub(crate) mod ledger;
 mod luck;
 mod rest;
 mod submit;
+mod traced;
 mod travel;
 mod worker;
 
 use polyrail_core::batch::BatchReport;
-use polyrail_core::orchestrator::Config;
-use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRail, PlanTransport};
-use polyrail_core::rail::estimate::EstimateConfig;
-use polyrail_core::rail::health::{HealthMode, RailState, ResetConfig};
+use polyrail_core::rail::Shared;
+use polyrail_core::rail::health::RailState;
 use polyrail_core::rail::select::Policy;
-use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::report::Status;
-use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::{
-    DeviceId, LaneId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId,
-};
-use polyrail_core::work::{LaneFact, Place, Scope};
+use polyrail_core::time::Instant;
+use polyrail_core::units::{LaneId, RailId};
+use polyrail_core::work::{LaneFact, Scope};
 
-use crate::setup::{Cut, PlanOf, Setup};
+use crate::setup::{Cut, Setup};
 use agenda::{Agenda, What};
 use chance::Chance;
+use engines::{config, install, install_plans, worker_memory};
 use fabric::Fabric;
 use far::Far;
 use hosts::Session;
 use ledger::Ledger;
 use luck::Luck;
 pub(crate) use rest::Failure;
+pub(crate) use traced::{Span, Traced};
 use worker::Worker;
 pub(crate) use worker::{SharedMemory, WorkerMemory};
 
-const LOCAL: SegmentRef = SegmentRef(1);
-const REMOTE: SegmentRef = SegmentRef(2);
-const SCRATCH: SegmentRef = SegmentRef(3);
 /// How long a lane takes to be let go of on this side.
 const LET_GO_NS: u64 = 1_000;
 /// Submitters start within this of each other.
@@ -58,8 +54,6 @@ const START_SPREAD_NS: u64 = 10_000;
 const STUCK_NS: u64 = 20_000_000_000;
 /// After the last report the world goes on for this long, to see whether anything lands late.
 const AFTERMATH_NS: u64 = 1_000_000;
-/// The width of a bucket of [`History::buckets`].
-pub(crate) const BUCKET_NS: u64 = 1_000_000;
 /// How many events pass between two signs of progress.
 const PROGRESS_EVENTS: u64 = 1 << 16;
 /// The stream of the order of workers and of starts.
@@ -80,6 +74,8 @@ pub struct Options {
     /// Whether peers answer fences without keeping them. A test's switch: a simulator that does not notice
     /// would be of no use.
     pub ignore_fences: bool,
+    /// So many slices, from the first on, are kept one by one for [`crate::picture::trace`].
+    pub traced_slices_max: usize,
 }
 
 impl Options {
@@ -91,6 +87,7 @@ impl Options {
             strict: false,
             events_max: u64::MAX,
             ignore_fences: false,
+            traced_slices_max: 0,
         }
     }
 }
@@ -118,7 +115,7 @@ pub(crate) struct History {
     /// First submission and last report.
     pub(crate) began_at: u64,
     pub(crate) ended_at: u64,
-    /// Bytes acknowledged in each millisecond, by rail.
+    /// Bytes acknowledged in each span of [`Setup::bucket_ns`], by rail.
     pub(crate) buckets: Vec<Vec<u64>>,
     /// Bytes acknowledged, by rail.
     pub(crate) rail_bytes: Vec<u64>,
@@ -126,6 +123,8 @@ pub(crate) struct History {
     pub(crate) rail_states: Vec<(u64, usize, RailState)>,
     /// Slices that carried user bytes.
     pub(crate) slices: u64,
+    /// Slices and batches one by one, as far as that was asked for.
+    pub(crate) traced: Traced,
 }
 
 /// One lane, as the near side knows it.
@@ -238,89 +237,6 @@ pub(crate) fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64,
     world.end()
 }
 
-/// A worker's limits, as the scenario has them.
-fn config(setup: &Setup, worker: u16, policy: Policy) -> Config {
-    let limits = &setup.limits;
-    let us = Duration::from_micros;
-    let health = match limits.reset_cooldown_us {
-        0 => HealthMode::Decay,
-        cooldown => HealthMode::Reset(ResetConfig {
-            rail_cooldown: us(cooldown),
-            ..ResetConfig::DEFAULT
-        }),
-    };
-    Config {
-        progress_floor: us(limits.progress_floor_us),
-        open_timeout: us(limits.open_timeout_us),
-        peer_silence: us(limits.peer_silence_us),
-        fence_timeout: us(limits.fence_timeout_us),
-        cancel_grace: us(limits.cancel_grace_us),
-        message_interval: us(limits.message_interval_us),
-        failover_attempts_max: limits.failover_attempts,
-        health,
-        ..Config::new(worker, policy)
-    }
-}
-
-fn worker_memory(setup: &Setup, worker: usize) -> WorkerMemory {
-    let engine = &setup.engines[worker / usize::from(*setup.engine.workers.get_ref())];
-    let own = || {
-        setup
-            .submitters
-            .iter()
-            .filter(|submitter| submitter.worker == worker)
-    };
-    let requests: usize = own().map(|submitter| submitter.batch as usize).sum();
-    WorkerMemory::new(
-        setup.plans.len(),
-        engine.peers.len(),
-        engine.rails.len(),
-        requests + setup.limits.spare_rows as usize,
-        setup.limits.attempts as usize,
-        own().count(),
-    )
-}
-
-/// Tells what an engine's workers share of its devices and rails, as wrongly as the scenario wants.
-fn install(setup: &Setup, engine: &crate::setup::Engine, shared: &Shared<'_>) {
-    let believed = |bytes_per_sec: u64, delay_ns: u64| EstimateConfig {
-        rate_nominal: Rate::from_bytes_per_sec(
-            (bytes_per_sec as f64 * setup.engine.believed_rate_factor) as u64,
-        ),
-        delay_base: Duration::from_nanos(
-            (delay_ns as f64 * setup.engine.believed_delay_factor) as u64,
-        ),
-        tier: 0,
-        slice_span: Duration::ZERO,
-    };
-    for (number, rail) in engine.rails.iter().copied().enumerate() {
-        let device = setup.rails[rail].from;
-        let row = &setup.devices[device];
-        shared.install_device(
-            DeviceId(device as u16),
-            believed(row.bytes_per_sec, row.delay_ns),
-        );
-        let peer = PeerId(engine.rail_peers[number]);
-        let tier = setup
-            .plans
-            .iter()
-            .flat_map(|plan| &plan.rails)
-            .find(|row| usize::from(row.0) == number);
-        let estimate = EstimateConfig {
-            tier: tier.map_or(0, |row| row.1),
-            ..believed(setup.nominal(rail), setup.delay_ns(rail))
-        };
-        shared.install_rail(
-            RailId(number as u16),
-            RailConfig {
-                peer,
-                device: DeviceId(device as u16),
-                estimate,
-            },
-        );
-    }
-}
-
 impl<'a> World<'a> {
     fn new(
         setup: &'a Setup,
@@ -388,6 +304,7 @@ impl<'a> World<'a> {
                 began_at: u64::MAX,
                 done: vec![Done::default(); setup.submitters.len()],
                 rail_bytes: vec![0; rails],
+                traced: Traced::new(options.traced_slices_max),
                 ..History::default()
             },
         }
@@ -470,9 +387,11 @@ impl<'a> World<'a> {
             }
         }
         if self.options.strict {
-            if self.active == 0
-                && let Some(unrest) = self.unrest()
-            {
+            let unrest = match self.active {
+                0 => self.unrest(),
+                count => Some(format!("{count} submitters wait for a batch")),
+            };
+            if let Some(unrest) = unrest {
                 self.ledger.violation(self.now, unrest);
             }
             self.judge_failures();
@@ -512,6 +431,9 @@ impl<'a> World<'a> {
             What::LetGo { lane, epoch } => {
                 let row = &mut self.lanes[lane as usize];
                 row.let_go = row.let_go.max(epoch);
+                if self.setup.engine.drops_unsent {
+                    self.fabric.drop_unstarted(lane, epoch);
+                }
                 self.fact(
                     lane,
                     epoch,
@@ -549,49 +471,5 @@ impl<'a> World<'a> {
                 self.submit_next(submitter, now);
             }
         }
-    }
-}
-
-fn plan_id(index: u32, generation: u32) -> PlanId {
-    PlanId { index, generation }
-}
-
-/// Makes the plans known that a worker needs, or new ones for one of its peers.
-fn install_plans(setup: &Setup, worker: &mut Worker<'_>, of_peer: Option<u16>, now: Instant) {
-    for (index, plan) in setup.plans.iter().enumerate() {
-        if plan.engine != worker.engine || of_peer.is_some_and(|peer| peer != plan.peer) {
-            continue;
-        }
-        worker.generations[index] += u32::from(of_peer.is_some());
-        let id = plan_id(index as u32, worker.generations[index]);
-        worker.core.install_plan(now, id, &core_plan(setup, plan));
-    }
-}
-
-fn core_plan(setup: &Setup, plan: &PlanOf) -> Plan {
-    let place = |segment| Place { segment, offset: 0 };
-    let engine = &setup.engines[plan.engine];
-    let rank_of = |number: u16| setup.rails[engine.rails[usize::from(number)]].rank;
-    let of_rank = |rank: u8| {
-        let rails = plan.rails.iter().filter(move |row| rank_of(row.0) == rank);
-        rails
-            .map(|(rail, tier)| PlanRail {
-                rail: RailId(*rail),
-                tier: *tier,
-            })
-            .collect()
-    };
-    let transports = (0..PLAN_TRANSPORTS_MAX as u8).map(|rank| PlanTransport {
-        transport: TransportId(rank),
-        rails: of_rank(rank),
-    });
-    Plan {
-        peer: PeerId(plan.peer),
-        local: LOCAL,
-        remote: REMOTE,
-        transports: transports.filter(|row| !row.rails.is_empty()).collect(),
-        scratch_local: place(SCRATCH),
-        scratch_remote: place(SCRATCH),
-        scratch_bytes: setup.limits.slice_bytes,
     }
 }

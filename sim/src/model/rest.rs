@@ -12,6 +12,8 @@ use crate::setup::{Cut, Incident, Setup};
 const SLACK_NS: u64 = 3_000_000_000;
 /// Cooldowns double with every trip.
 const COOLDOWN_DOUBLINGS: u32 = 8;
+/// A rail that flaps can be away for so long.
+const AWAY_US_MAX: u64 = 1_000_000;
 /// With control messages lost more often than this, proof may be late whatever the rails do.
 const FRAMES_LOST_ONE_IN_MIN: u32 = 8;
 
@@ -75,7 +77,10 @@ impl Setup {
             None => false,
         };
         let calm = row.starts_at >= self.calm_at() + self.rest_ns();
-        !own && (calm || self.is_always_served(failure.submitter))
+        // A rail that was suspected wrongly, time and again, is away for longer than quick limits allow.
+        let away =
+            failure.cause == Some(Cause::NoRail) && self.limits.fence_timeout_us < AWAY_US_MAX;
+        !own && (calm || (!away && self.is_always_served(failure.submitter)))
     }
 }
 

@@ -6,9 +6,10 @@ use polyrail_core::report::{Report, Status};
 use polyrail_core::time::Instant;
 
 use super::agenda::What;
+use super::engines::plan_id;
 use super::ledger::Ledger;
 use super::rest::Failure;
-use super::{World, plan_id};
+use super::{Span, World};
 
 impl World<'_> {
     /// A submitter has its next batch ready, or stops.
@@ -70,6 +71,7 @@ impl World<'_> {
                 length: submitter.block,
                 deadline,
                 op: submitter.op,
+                priority: submitter.priority.of(number),
             };
             match core.submit(Instant::from_nanos(self.now), &request) {
                 Ok(request) => {
@@ -119,9 +121,20 @@ impl World<'_> {
         let submitted_at = self.loops[index as usize].submitted_at;
         self.check_patience(index, now - submitted_at);
         self.history.batch_ns.push(now - submitted_at);
+        let bytes = submitter.block * u64::from(submitter.batch);
+        let (began_at, ended_at) = (submitted_at, now);
+        let span = Span {
+            row: index,
+            lane: 0,
+            began_at,
+            ended_at,
+            bytes,
+            good,
+        };
+        self.history.traced.batch(span);
         let done = &mut self.history.done[index as usize];
         done.batches += 1;
-        done.bytes += submitter.block * u64::from(submitter.batch);
+        done.bytes += bytes;
         self.submit_next(index, now);
     }
 }

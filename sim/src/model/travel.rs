@@ -7,7 +7,7 @@ use polyrail_core::work::{Cause, Completion, Op, Outcome};
 use super::agenda::{LaneIndex, What};
 use super::fabric::Flight;
 use super::luck::{Fate, Word};
-use super::{BUCKET_NS, World};
+use super::{Span, World};
 use crate::setup::Cut;
 
 impl World<'_> {
@@ -29,6 +29,10 @@ impl World<'_> {
         let rail = self.fabric.rail_of(flight) as usize;
         if self.cuts[rail] != Cut::No {
             self.stuck[rail].push(index);
+            return;
+        }
+        if flight.dropped {
+            self.fabric.land(index);
             return;
         }
         let (lane, epoch) = (flight.lane, flight.epoch);
@@ -73,7 +77,7 @@ impl World<'_> {
         }
         if flight.offset.is_some() {
             self.history.slices += 1;
-            let bucket = (now / BUCKET_NS) as usize;
+            let bucket = (now / self.setup.bucket_ns()) as usize;
             if self.history.buckets.len() <= bucket {
                 self.history
                     .buckets
@@ -89,6 +93,15 @@ impl World<'_> {
             let row = &self.lanes[flight.lane as usize];
             (row.worker, row.id)
         };
+        let span = Span {
+            row: worker,
+            lane: flight.lane,
+            began_at: flight.left_at,
+            ended_at: self.now,
+            bytes: u64::from(flight.length),
+            good: outcome == Outcome::Success,
+        };
+        self.history.traced.slice(span, flight.offset.is_none());
         let at = Instant::from_nanos(self.now);
         let completion = Completion {
             lane,

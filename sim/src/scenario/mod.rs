@@ -4,7 +4,8 @@
 //! `INTERFACES.md` fixes:
 //!
 //! - a name may end in `*` wherever devices are named: all devices of that host whose names start so;
-//!   `[[device]] count = 8` makes `nic0` … `nic7` of `nic`;
+//!   `[[device]] count = 8` makes `nic0` … `nic7` of `nic`; so does `[[host]] count`, and a `*` after a host
+//!   that has a device, or sends or receives, means each of them;
 //! - `[engine]`: workers of each engine, their cost per decision, how often they look (`poll_us`, 0: always),
 //!   and by how much what they are told of rates and delays is wrong (`believed_…_factor`);
 //! - `[jitter]`: what chance does to services and delays;
@@ -21,6 +22,7 @@ pub use parse::ScenarioError;
 pub(crate) use parse::size;
 pub use trouble::{Limits, Trouble};
 
+use polyrail_core::work::Priority;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -92,6 +94,9 @@ pub struct Engine {
     pub believed_rate_factor: f64,
     /// The base delay that engines are told, as a multiple of the true one.
     pub believed_delay_factor: f64,
+    /// What has not left when its lane is let go of does not leave any more, as devices have it; otherwise it
+    /// passes still, and takes its time.
+    pub drops_unsent: bool,
 }
 
 impl Default for Engine {
@@ -103,6 +108,7 @@ impl Default for Engine {
             poll_us: 0,
             believed_rate_factor: 1.0,
             believed_delay_factor: 1.0,
+            drops_unsent: false,
         }
     }
 }
@@ -160,7 +166,7 @@ impl Default for Timing {
     }
 }
 
-/// A machine.
+/// A machine, or several alike.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
@@ -169,6 +175,9 @@ pub struct Host {
     /// How many NUMA nodes it has.
     #[serde(default = "one_node")]
     pub numa: u16,
+    /// So many of them, numbered from 0.
+    #[serde(default)]
+    pub count: Option<Spanned<u16>>,
 }
 
 fn one_node() -> u16 {
@@ -333,12 +342,41 @@ pub struct Workload {
     /// Requests must end within this; 0: they may take for ever.
     #[serde(default)]
     pub deadline_us: u64,
+    /// Who goes first: `high`, `normal`, `low`, or `mixed` by turns.
+    #[serde(default)]
+    pub priority: Urgency,
     /// One request in so many is cancelled after a time that is drawn; 0: none.
     #[serde(default)]
     pub cancel_one_in: u32,
     /// Processes, each with an engine of its own over the same devices.
     #[serde(default = "one_process")]
     pub processes: Spanned<u16>,
+}
+
+/// The priority of a workload's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Urgency {
+    /// All of them high.
+    High,
+    /// All of them normal.
+    #[default]
+    Normal,
+    /// All of them low.
+    Low,
+    /// One after the other.
+    Mixed,
+}
+
+impl Urgency {
+    /// The priority of one request.
+    pub(crate) fn of(self, number: u64) -> Priority {
+        match (self, number % 3) {
+            (Self::High, _) | (Self::Mixed, 0) => Priority::High,
+            (Self::Normal, _) | (Self::Mixed, 1) => Priority::Normal,
+            (Self::Low | Self::Mixed, _) => Priority::Low,
+        }
+    }
 }
 
 fn one_request() -> Spanned<u32> {
@@ -349,8 +387,8 @@ fn one_process() -> Spanned<u16> {
     Spanned::new(0..0, 1)
 }
 
-/// Bounds on what comes of a scenario under `spray`. Violations and failed requests are always expected to
-/// be none.
+/// Bounds on what comes of a scenario under `spray`. Violations are always expected to be none, and so are
+/// failed requests unless it says otherwise.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expect {
@@ -363,6 +401,10 @@ pub struct Expect {
     pub p99_us_max_ratio: Option<f64>,
     /// Most the 99th percentile may be, as a part of what another policy has here.
     pub p99_us_max_ratio_to: std::collections::BTreeMap<String, f64>,
+    /// Least throughput, as a multiple of what another policy has here.
+    pub gbytes_per_sec_min_ratio_to: std::collections::BTreeMap<String, f64>,
+    /// Least and most requests that fail, where what happens leaves no way for them.
+    pub failed_requests: [u64; 2],
     /// Longest dip.
     pub dip_ms_max: Option<u64>,
     /// Longest time from a rail's restoration to its first good probe.

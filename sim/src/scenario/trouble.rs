@@ -1,5 +1,6 @@
 //! What goes wrong by chance, and limits of core that are not the usual ones.
 
+use polyrail_core::rail::documented::DocumentedConfig;
 use serde::Deserialize;
 
 /// What goes wrong by chance until `until_ms`. One in so many of each; 0: never.
@@ -73,6 +74,8 @@ pub struct Limits {
     pub attempts: u32,
     /// Rows for requests beyond those that are submitted at a time.
     pub spare_rows: u32,
+    /// What policy `documented` multiplies predicted times by, for each tier.
+    pub numa_penalties: [f64; 3],
 }
 
 impl Default for Limits {
@@ -89,6 +92,7 @@ impl Default for Limits {
             slice_bytes: polyrail_core::slice::SLICE_BYTES,
             attempts: 8_192,
             spare_rows: 64,
+            numa_penalties: DocumentedConfig::DEFAULT.numa_penalties,
         }
     }
 }

@@ -21,102 +21,118 @@ const TIME_US_MAX: u64 = 60_000_000;
 
 impl Builder<'_> {
     pub(super) fn workloads(&self, setup: &mut Setup) -> Checked<()> {
-        let workers = usize::from(*self.scenario.engine.workers.get_ref());
         let mut engines: BTreeMap<(usize, u16), usize> = BTreeMap::new();
         for workload in &self.scenario.workload {
-            let (from, to) = (self.host(&workload.from)?, self.host(&workload.to)?);
-            let Some(block) = size(workload.block.get_ref())
-                .filter(|block| (1..=REQUEST_BYTES_MAX / 2).contains(block))
-            else {
-                return self.error(
-                    &workload.block,
-                    "block is a size of 1 to 32GiB, like 65536 or \"64KiB\"",
-                );
-            };
-            let batch = self.within(&workload.batch, 1, 4096, "batch")?;
-            let threads = self.within(&workload.threads, 1, SUBMITTERS_MAX, "threads")?;
-            let processes = self.within(&workload.processes, 1, PROCESSES_MAX, "processes")?;
-            if u64::from(batch) * u64::from(threads) > OUTSTANDING_MAX {
-                return self.error(
-                    &workload.threads,
-                    format!("threads × batch is at most {OUTSTANDING_MAX}"),
-                );
-            }
-            if let (Some(_), Some(seconds)) = (&workload.count, &workload.seconds) {
-                return self.error(seconds, "count or seconds, not both");
-            }
-            if !(0.0..=DURATION_MS_MAX as f64).contains(&workload.start_ms) {
-                return self.error(
-                    &workload.from,
-                    format!("start_ms is 0 to {DURATION_MS_MAX}"),
-                );
-            }
-            let starts_at = (workload.start_ms * MS) as u64;
-            let stops_at = match (&workload.count, &workload.seconds) {
-                (Some(_), _) => u64::MAX,
-                (_, Some(seconds)) => {
-                    let seconds = self.within(seconds, 0.000_001, 3_600.0, "seconds")?;
-                    starts_at + (seconds * 1_000.0 * MS) as u64
+            for from in self.some_hosts(&workload.from)? {
+                for to in self.some_hosts(&workload.to)? {
+                    self.workload(setup, &mut engines, workload, (from, to))?;
                 }
-                _ => setup.ends_at,
-            };
-            let op = match workload.op {
-                WorkloadOp::Write => Op::Write,
-                WorkloadOp::Read => Op::Read,
-            };
-            if (engines.len() + usize::from(processes)) * workers > WORKERS_ALL_MAX {
-                let text = format!("engines have more than {WORKERS_ALL_MAX} workers together");
-                return self.error(&workload.processes, text);
             }
-            for process in 0..processes {
-                let engine = *engines.entry((from, process)).or_insert_with(|| {
-                    let first_worker = setup.engines.len() * workers;
-                    setup.engines.push(Engine {
-                        host: from,
-                        peers: Vec::new(),
-                        rails: Vec::new(),
-                        rail_peers: Vec::new(),
-                        first_worker,
-                    });
-                    setup.engines.len() - 1
+        }
+        Ok(())
+    }
+
+    /// One workload between two hosts.
+    fn workload(
+        &self,
+        setup: &mut Setup,
+        engines: &mut BTreeMap<(usize, u16), usize>,
+        workload: &Workload,
+        (from, to): (usize, usize),
+    ) -> Checked<()> {
+        let workers = usize::from(*self.scenario.engine.workers.get_ref());
+        let Some(block) = size(workload.block.get_ref())
+            .filter(|block| (1..=REQUEST_BYTES_MAX / 2).contains(block))
+        else {
+            return self.error(
+                &workload.block,
+                "block is a size of 1 to 32GiB, like 65536 or \"64KiB\"",
+            );
+        };
+        let batch = self.within(&workload.batch, 1, 4096, "batch")?;
+        let threads = self.within(&workload.threads, 1, SUBMITTERS_MAX, "threads")?;
+        let processes = self.within(&workload.processes, 1, PROCESSES_MAX, "processes")?;
+        if u64::from(batch) * u64::from(threads) > OUTSTANDING_MAX {
+            return self.error(
+                &workload.threads,
+                format!("threads × batch is at most {OUTSTANDING_MAX}"),
+            );
+        }
+        if let (Some(_), Some(seconds)) = (&workload.count, &workload.seconds) {
+            return self.error(seconds, "count or seconds, not both");
+        }
+        if !(0.0..=DURATION_MS_MAX as f64).contains(&workload.start_ms) {
+            return self.error(
+                &workload.from,
+                format!("start_ms is 0 to {DURATION_MS_MAX}"),
+            );
+        }
+        let starts_at = (workload.start_ms * MS) as u64;
+        let stops_at = match (&workload.count, &workload.seconds) {
+            (Some(_), _) => u64::MAX,
+            (_, Some(seconds)) => {
+                let seconds = self.within(seconds, 0.000_001, 3_600.0, "seconds")?;
+                starts_at + (seconds * 1_000.0 * MS) as u64
+            }
+            _ => setup.ends_at,
+        };
+        let op = match workload.op {
+            WorkloadOp::Write => Op::Write,
+            WorkloadOp::Read => Op::Read,
+        };
+        if (engines.len() + usize::from(processes)) * workers > WORKERS_ALL_MAX {
+            let text = format!("engines have more than {WORKERS_ALL_MAX} workers together");
+            return self.error(&workload.processes, text);
+        }
+        for process in 0..processes {
+            let engine = *engines.entry((from, process)).or_insert_with(|| {
+                let first_worker = setup.engines.len() * workers;
+                setup.engines.push(Engine {
+                    host: from,
+                    peers: Vec::new(),
+                    rails: Vec::new(),
+                    rail_peers: Vec::new(),
+                    first_worker,
                 });
-                let plan = self.plan(setup, engine, to, workload)?;
-                let peer = setup.plans[plan].peer;
-                for thread in 0..threads {
-                    setup.submitters.push(Submitter {
-                        engine,
-                        worker: engine * workers + thread as usize % workers,
-                        peer,
-                        plan: plan as u32,
-                        op,
-                        block,
-                        batch,
-                        count: workload.count.as_ref().map(|count| *count.get_ref()),
-                        starts_at,
-                        stops_at,
-                        pause_ns: workload.pause_us.min(TIME_US_MAX) * 1_000,
-                        deadline_ns: workload.deadline_us.min(TIME_US_MAX) * 1_000,
-                        cancel_one_in: workload.cancel_one_in,
-                    });
-                }
-            }
-            let (from, to) = match op {
-                Op::Write => (from, to),
-                Op::Read => (to, from),
-            };
-            match setup
-                .commodities
-                .iter_mut()
-                .find(|known| (known.from, known.to) == (from, to))
-            {
-                Some(known) => known.starts_at = known.starts_at.min(starts_at),
-                None => setup.commodities.push(Commodity {
-                    from,
-                    to,
+                setup.engines.len() - 1
+            });
+            let plan = self.plan(setup, engine, to, workload)?;
+            let peer = setup.plans[plan].peer;
+            for thread in 0..threads {
+                setup.submitters.push(Submitter {
+                    engine,
+                    worker: engine * workers + thread as usize % workers,
+                    peer,
+                    plan: plan as u32,
+                    op,
+                    block,
+                    batch,
+                    count: workload.count.as_ref().map(|count| *count.get_ref()),
                     starts_at,
-                    routes: Vec::new(),
-                }),
+                    stops_at,
+                    pause_ns: workload.pause_us.min(TIME_US_MAX) * 1_000,
+                    deadline_ns: workload.deadline_us.min(TIME_US_MAX) * 1_000,
+                    priority: workload.priority,
+                    cancel_one_in: workload.cancel_one_in,
+                });
             }
+        }
+        let (from, to) = match op {
+            Op::Write => (from, to),
+            Op::Read => (to, from),
+        };
+        match setup
+            .commodities
+            .iter_mut()
+            .find(|known| (known.from, known.to) == (from, to))
+        {
+            Some(known) => known.starts_at = known.starts_at.min(starts_at),
+            None => setup.commodities.push(Commodity {
+                from,
+                to,
+                starts_at,
+                routes: Vec::new(),
+            }),
         }
         Ok(())
     }

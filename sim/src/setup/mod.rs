@@ -10,13 +10,16 @@ use toml::Spanned;
 
 use crate::model::chance::Jitter;
 use crate::model::fabric::Route;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Scenario, ScenarioError, Urgency};
 use load::routes_between;
 
 /// Limits that keep a mistyped number from taking all memory.
 const DEVICES_MAX: u16 = 1024;
+const HOSTS_MAX: u16 = 1024;
 const WORKERS_MAX: u16 = 64;
-const DURATION_MS_MAX: u64 = 3_600_000;
+const DURATION_MS_MAX: u64 = 86_400_000;
+/// Runs up to here are counted by the millisecond, longer ones by the second.
+const FINE_NS_MAX: u64 = 600_000_000_000;
 
 /// No time of a table is above this.
 const TIME_NS_MAX: u64 = 60_000_000_000;
@@ -88,6 +91,7 @@ pub(crate) struct Submitter {
     pub(crate) pause_ns: u64,
     /// 0: none.
     pub(crate) deadline_ns: u64,
+    pub(crate) priority: Urgency,
     pub(crate) cancel_one_in: u32,
 }
 
@@ -145,6 +149,7 @@ pub(crate) struct Interval {
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub(crate) name: String,
+    pub(crate) shows: String,
     pub(crate) seed: u64,
     pub(crate) ends_at: u64,
     pub(crate) engine: crate::scenario::Engine,
@@ -180,7 +185,8 @@ pub(crate) const fn route_of(rail: usize, back: bool) -> usize {
 struct Builder<'a> {
     text: &'a str,
     scenario: &'a Scenario,
-    hosts: Vec<&'a str>,
+    /// Their names, and how many NUMA nodes each has.
+    hosts: Vec<(String, u16)>,
     devices: Vec<Device>,
     rails: Vec<Rail>,
     /// By bottleneck: its rate and members.
@@ -254,6 +260,14 @@ impl Setup {
             .unwrap_or(0)
     }
 
+    /// The width of the buckets in which bytes are counted over time.
+    pub(crate) fn bucket_ns(&self) -> u64 {
+        match self.ends_at {
+            0..=FINE_NS_MAX => 1_000_000,
+            _ => 1_000_000_000,
+        }
+    }
+
     /// How many workers there are in all.
     pub(crate) fn workers(&self) -> usize {
         self.engines.len() * usize::from(*self.engine.workers.get_ref())
@@ -300,6 +314,7 @@ impl<'a> Builder<'a> {
         let ends_at = scenario.duration_ms * 1_000_000;
         let mut setup = Setup {
             name: scenario.name.clone(),
+            shows: scenario.shows.clone(),
             seed,
             ends_at,
             engine: scenario.engine.clone(),
@@ -360,7 +375,7 @@ impl<'a> Builder<'a> {
         let text = if times_ns.iter().any(|time| *time > TIME_NS_MAX) {
             "no time in [engine], [timing], [limits] and [trouble] is above a minute"
         } else if !(0.0..=DURATION_MS_MAX as f64).contains(&self.scenario.trouble.until_ms) {
-            "until_ms is 0 to 3600000"
+            "until_ms is 0 to 86400000"
         } else if limits.slice_bytes == 0
             || !(1..=ROWS_MAX).contains(&limits.attempts)
             || limits.spare_rows > ROWS_MAX
@@ -371,6 +386,12 @@ impl<'a> Builder<'a> {
             .all(|factor| (0.000_1..=10_000.0).contains(factor))
         {
             "believed factors are 0.0001 to 10000"
+        } else if !limits
+            .numa_penalties
+            .iter()
+            .all(|one| (1.0..=1e6).contains(one))
+        {
+            "numa_penalties are 1 to 1000000"
         } else if self.scenario.jitter.delay_percent > 100_000 {
             "delay_percent is at most 100000"
         } else {

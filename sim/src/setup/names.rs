@@ -2,7 +2,7 @@
 
 use toml::Spanned;
 
-use super::{Builder, Checked, DEVICES_MAX, Device, RAILS_MAX, Rail};
+use super::{Builder, Checked, DEVICES_MAX, Device, HOSTS_MAX, RAILS_MAX, Rail};
 
 impl Builder<'_> {
     pub(super) fn hosts(&mut self) -> Checked<()> {
@@ -14,16 +14,41 @@ impl Builder<'_> {
                     format!("{name:?} cannot name a host: '/', '>' and '*' have a meaning"),
                 );
             }
-            if self.hosts.contains(&name) {
-                return self.error(&host.name, format!("there are two hosts {name:?}"));
+            let count = match &host.count {
+                Some(count) => Some(self.within(count, 1, HOSTS_MAX, "count")?),
+                None => None,
+            };
+            for number in 0..count.unwrap_or(1) {
+                let number = count.map_or(String::new(), |_| number.to_string());
+                let name = format!("{name}{number}");
+                if self.hosts.iter().any(|(other, _)| *other == name) {
+                    return self.error(&host.name, format!("there are two hosts {name:?}"));
+                }
+                self.hosts.push((name, host.numa));
             }
-            self.hosts.push(name);
         }
         Ok(())
     }
 
+    /// Hosts that a name means, by number.
+    pub(super) fn some_hosts(&self, name: &Spanned<String>) -> Checked<Vec<usize>> {
+        let Some(start) = name.get_ref().strip_suffix('*') else {
+            return Ok(vec![self.host(name)?]);
+        };
+        let starts = |index: &usize| self.hosts[*index].0.starts_with(start);
+        let found: Vec<_> = (0..self.hosts.len()).filter(starts).collect();
+        match found.is_empty() {
+            true => self.error(name, format!("there is no host {:?}", name.get_ref())),
+            false => Ok(found),
+        }
+    }
+
     pub(super) fn host(&self, name: &Spanned<String>) -> Checked<usize> {
-        match self.hosts.iter().position(|host| host == name.get_ref()) {
+        match self
+            .hosts
+            .iter()
+            .position(|(host, _)| host == name.get_ref())
+        {
             Some(host) => Ok(host),
             None => self.error(name, format!("there is no host {:?}", name.get_ref())),
         }
@@ -36,51 +61,51 @@ impl Builder<'_> {
 
     pub(super) fn devices(&mut self) -> Checked<()> {
         for device in &self.scenario.device {
-            let host = self.host(&device.host)?;
-            if let Some(numa) = &device.numa {
-                self.within(
-                    numa,
-                    0,
-                    self.scenario.host[host].numa.saturating_sub(1),
-                    "numa",
-                )?;
+            for host in self.some_hosts(&device.host)? {
+                self.devices_of(host, device)?;
             }
-            self.within(&device.queue_depth, 1, 4096, "queue_depth")?;
-            let delay_us = device.delay_us;
-            if !(0.0..=1_000_000.0).contains(&delay_us) {
+        }
+        Ok(())
+    }
+
+    /// One host's devices of a table.
+    fn devices_of(&mut self, host: usize, device: &crate::scenario::Device) -> Checked<()> {
+        if let Some(numa) = &device.numa {
+            self.within(numa, 0, self.hosts[host].1.saturating_sub(1), "numa")?;
+        }
+        self.within(&device.queue_depth, 1, 4096, "queue_depth")?;
+        let delay_us = device.delay_us;
+        if !(0.0..=1_000_000.0).contains(&delay_us) {
+            return self.error(
+                &device.name,
+                format!("delay_us is 0 to 1000000, not {delay_us}"),
+            );
+        }
+        let count = match &device.count {
+            Some(count) => Some(self.within(count, 1, DEVICES_MAX, "count")?),
+            None => None,
+        };
+        let bytes_per_sec = self.rate(&device.rate_gbits_per_sec)?;
+        for number in 0..count.unwrap_or(1) {
+            let number = count.map_or(String::new(), |_| number.to_string());
+            let name = format!("{}/{}{number}", self.hosts[host].0, device.name.get_ref());
+            if device.name.get_ref().contains(['/', '>', '*'])
+                || self.devices.iter().any(|other| other.name == name)
+            {
                 return self.error(
                     &device.name,
-                    format!("delay_us is 0 to 1000000, not {delay_us}"),
+                    format!("device {name:?} is there already, or its name has '/', '>' or '*'"),
                 );
             }
-            let count = match &device.count {
-                Some(count) => Some(self.within(count, 1, DEVICES_MAX, "count")?),
-                None => None,
-            };
-            let bytes_per_sec = self.rate(&device.rate_gbits_per_sec)?;
-            for number in 0..count.unwrap_or(1) {
-                let number = count.map_or(String::new(), |_| number.to_string());
-                let name = format!("{}/{}{number}", self.hosts[host], device.name.get_ref());
-                if device.name.get_ref().contains(['/', '>', '*'])
-                    || self.devices.iter().any(|other| other.name == name)
-                {
-                    return self.error(
-                        &device.name,
-                        format!(
-                            "device {name:?} is there already, or its name has '/', '>' or '*'"
-                        ),
-                    );
-                }
-                self.devices.push(Device {
-                    name,
-                    host,
-                    numa: device.numa.as_ref().map(|numa| *numa.get_ref()),
-                    bytes_per_sec,
-                    delay_ns: (delay_us * 1_000.0) as u64,
-                    queue_depth: *device.queue_depth.get_ref(),
-                    work_bytes_max: device.work_bytes_max.max(1),
-                });
-            }
+            self.devices.push(Device {
+                name,
+                host,
+                numa: device.numa.as_ref().map(|numa| *numa.get_ref()),
+                bytes_per_sec,
+                delay_ns: (delay_us * 1_000.0) as u64,
+                queue_depth: *device.queue_depth.get_ref(),
+                work_bytes_max: device.work_bytes_max.max(1),
+            });
         }
         Ok(())
     }

@@ -40,6 +40,8 @@ pub(super) struct Load {
     pub(super) numa: Option<u64>,
     pub(super) pause_us: u64,
     pub(super) deadline_us: u64,
+    /// Whether its requests have all priorities by turns.
+    pub(super) mixed: bool,
     pub(super) cancel_one_in: u64,
 }
 
@@ -47,6 +49,8 @@ pub(super) struct Load {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     Host(usize),
+    /// All devices of a host.
+    Devices(usize),
     Device(usize),
     Rail(Rail),
     Bottleneck(usize),
@@ -106,7 +110,9 @@ impl Case {
             ("trouble", &self.trouble),
         ];
         for (name, knobs) in tables {
-            if !knobs.is_empty() {
+            if name == "engine" {
+                text += "[engine]\ndrops_unsent = true\n";
+            } else if !knobs.is_empty() {
                 let _ = writeln!(text, "[{name}]");
             }
             for (key, value) in knobs {
@@ -165,6 +171,7 @@ impl Case {
                 numa: None,
                 pause_us: 0,
                 deadline_us: 0,
+                mixed: false,
                 cancel_one_in: 0,
             };
             load_text(&mut text, &last, calm_ms);
@@ -204,6 +211,7 @@ impl Case {
     fn fault_text(&self, text: &mut String, fault: &Fault) {
         let target = match fault.target {
             Target::Host(host) => format!("h{host}"),
+            Target::Devices(host) => format!("h{host}/n*"),
             Target::Device(device) => self.device_name(device),
             Target::Rail(rail) => self.rail_name(rail),
             Target::Bottleneck(index) => format!("b{index}"),
@@ -236,6 +244,9 @@ fn load_text(text: &mut String, load: &Load, start_ms: Option<u64>) {
     );
     if let Some(numa) = load.numa {
         let _ = writeln!(text, "numa = {numa}");
+    }
+    if load.mixed {
+        text.push_str("priority = \"mixed\"\n");
     }
     let rest = [
         ("pause_us", load.pause_us),

@@ -257,6 +257,7 @@ impl Draw {
                     true => self.between(20, self.span_us),
                     false => 0,
                 },
+                mixed: self.one_in(3),
                 cancel_one_in: match self.one_in(4) {
                     true => self.between(1, 16),
                     false => 0,
@@ -284,7 +285,11 @@ impl Draw {
         let Some(target) = self.target(case, kind) else {
             return;
         };
-        let for_us = self.between(10, self.span_us);
+        // Some last longer than core waits for anything.
+        let for_us = match self.one_in(3) {
+            true => self.between(self.span_us / 2, self.span_us),
+            false => self.between(10, self.span_us),
+        };
         let times = match self.one_in(3) {
             true => self.between(2, 16),
             false => 1,
@@ -318,6 +323,10 @@ impl Draw {
                 return Some(Target::Device(self.one_of(&[rail.from, rail.to])));
             }
             _ => {}
+        }
+        if case.spared.is_empty() && self.one_in(3) {
+            let rail = self.one_of(&case.rails);
+            return Some(Target::Devices(case.devices[rail.to].host));
         }
         let device = |rail: &Rail| {
             let touches = |spared: &Rail| spared.from == rail.from || spared.to == rail.from;

@@ -67,6 +67,9 @@ impl Case {
                 with(&|case| case.loads[index].deadline_us = 0);
                 with(&|case| case.loads[index].cancel_one_in = 0);
             }
+            if load.mixed {
+                with(&|case| case.loads[index].mixed = false);
+            }
         }
         for index in 0..self.faults.len() {
             if self.faults[index].times > 1 {

@@ -9,14 +9,17 @@ use std::{format, vec};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 use super::*;
+use crate::path::class::RailClass;
 use crate::plan::{PlanRail, PlanTransport};
 use crate::rail::estimate::EstimateConfig;
 use crate::rail::{Device, Rail, RailConfig, Waiting};
 use crate::report::{Local, Remote, Status};
 use crate::units::{DeviceId, Rate, SegmentRef};
-use crate::work::{Cause, LaneLimits, Outcome, Place, Work};
+use crate::work::{Cause, LaneLimits, Outcome, Place, Priority, Work};
 
 mod failover;
+mod path;
+mod priority;
 mod reset;
 
 const RAILS: usize = 4;
@@ -122,6 +125,7 @@ fn transport(number: u8, first: u16, tiers: &[u8]) -> PlanTransport {
     let rails = (first..).zip(tiers).map(|(rail, tier)| PlanRail {
         rail: RailId(rail),
         tier: *tier,
+        class: RailClass::PRIMARY,
     });
     PlanTransport {
         transport: TransportId(number),
@@ -160,6 +164,7 @@ impl World<'_> {
                 offset: 0,
             },
             scratch_bytes: SLICE,
+            path: None,
         };
         assert!(core.install_plan(Instant::ZERO, PLAN, &plan));
         let link = Link {
@@ -212,6 +217,17 @@ impl World<'_> {
     }
 
     fn submit_with(&mut self, plan: PlanId, tag: u64, op: Op, length: u64) -> RequestId {
+        self.submit_as(plan, tag, op, length, Priority::Normal)
+    }
+
+    fn submit_as(
+        &mut self,
+        plan: PlanId,
+        tag: u64,
+        op: Op,
+        length: u64,
+        priority: Priority,
+    ) -> RequestId {
         let batch = self.core.open_batch(tag).expect("a free batch");
         let offset = tag << 30;
         let request = Request {
@@ -222,6 +238,7 @@ impl World<'_> {
             remote_offset: offset,
             length,
             deadline: Instant::MAX,
+            priority,
             op,
         };
         let id = self.core.submit(self.now, &request).expect("submit");
@@ -895,6 +912,7 @@ fn a_deadline_ends_a_request() {
         remote_offset: 0,
         length: 1 << 30,
         deadline: ms(30),
+        priority: Priority::Normal,
         op: Op::Write,
     };
     world.core.submit(world.now, &request).unwrap();
@@ -917,6 +935,7 @@ fn what_is_wrong_with_a_submission_is_said() {
         remote_offset: 0,
         length: 1,
         deadline: Instant::MAX,
+        priority: Priority::Normal,
         op: Op::Write,
     };
     let stale = PlanId {
@@ -1511,6 +1530,7 @@ fn plan_of(peer: PeerId) -> Plan {
         scratch_local: place(8),
         scratch_remote: place(9),
         scratch_bytes: SLICE,
+        path: None,
     }
 }
 
@@ -1543,6 +1563,7 @@ fn a_peer_that_is_forgotten_leaves_its_rows_to_another() {
         remote_offset: 0,
         length: 1,
         deadline: Instant::MAX,
+        priority: Priority::Normal,
         op: Op::Write,
     };
     let late = world.core.submit(world.now, &request);

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_core::path::hint::{HintWriter, SLOTS_MAX};
 use polyrail_core::path::share::Shares;
-use polyrail_hint::{AgentFile, default_path, host_now, is_gone};
+use polyrail_shared::hint::{AgentFile, default_path};
+use polyrail_shared::{host_now, is_gone};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -156,7 +157,8 @@ fn free_slots_of_the_dead(hints: &mut HintWriter<AgentFile>) {
         .map(|lease| (lease.pid, lease.details.map(|(started, _)| started)))
         .collect();
     for (pid, started) in clients {
-        if is_gone(pid, started) {
+        let is_it = |found| started.is_none_or(|started| started == found);
+        if is_gone(pid, is_it) {
             let freed = hints.handle_client_gone(pid, started);
             log::info!("process {pid} is gone and had {freed} slots");
         }

@@ -10,7 +10,8 @@ use std::time::Instant;
 use polyrail_core::path::hint::{Client, Connection, HintReader, NoHint};
 use polyrail_core::path::share::Shares;
 use polyrail_core::time::Duration;
-use polyrail_hint::{ClientFile, host_now, own_process};
+use polyrail_shared::hint::ClientFile;
+use polyrail_shared::{host_now, own_process};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -20,7 +21,7 @@ use crate::harness::{BOUND, Ended, finish, polyrail, run};
 const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// An agent that runs while the test does.
-struct Agent {
+pub(crate) struct Agent {
     child: Option<Child>,
     out: BufReader<ChildStdout>,
     first: String,
@@ -29,7 +30,7 @@ struct Agent {
 
 impl Agent {
     /// Starts one on a file of its own, that is controlled by its standard input, and waits until it runs.
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with("")
     }
 
@@ -53,12 +54,12 @@ impl Agent {
         }
     }
 
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.folder.path().join("hints")
     }
 
     /// Says a line and reads the answer to its `ok`.
-    fn tell(&mut self, line: &str) -> String {
+    pub(crate) fn tell(&mut self, line: &str) -> String {
         let child = self.child.as_mut().expect("it runs");
         let mut input = child.stdin.as_ref().expect("it is piped");
         writeln!(input, "{line}").expect("it reads");

@@ -8,6 +8,7 @@ mod death;
 mod demo;
 mod ghost;
 mod harness;
+mod path;
 mod record;
 mod serve;
 mod sim;

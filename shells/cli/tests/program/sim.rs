@@ -1,6 +1,6 @@
 //! `polyrail sim`: what scripts rely on.
 
-use crate::harness::run;
+use crate::harness::{finish, polyrail, run};
 
 #[test]
 fn the_list_is_one_name_a_line_and_each_can_be_described() {
@@ -72,6 +72,57 @@ fn a_swarm_says_how_many_seeds_were_run() {
 }
 
 #[test]
+fn a_run_leaves_a_page_and_a_trace() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (page, trace) = (dir.path().join("page.html"), dir.path().join("trace.json"));
+    let flags = format!("--html {} --trace {}", page.display(), trace.display());
+    run(&format!("sim run small-requests {flags}")).expect(0);
+    let page = std::fs::read_to_string(page).expect("a page");
+    for policy in [
+        "spray",
+        "round-robin",
+        "documented",
+        "fixed-tier1",
+        "best-two",
+    ] {
+        assert!(page.contains(policy), "{policy}");
+    }
+    let trace = std::fs::read_to_string(trace).expect("a trace");
+    let trace: serde_json::Value = serde_json::from_str(&trace).expect("JSON");
+    assert!(trace["traceEvents"].as_array().expect("events").len() > 1_000);
+    run("sim run small-requests --html /nowhere/page.html")
+        .expect(3)
+        .names(&["/nowhere"]);
+}
+
+#[test]
+fn the_guide_s_file_and_commands_are_right() {
+    let guide = include_str!("../../../../docs/simulator.md");
+    let blocks = |language: &'static str| {
+        let parts = guide.split("```").skip(1).step_by(2);
+        parts.filter_map(move |block| block.strip_prefix(language))
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let file: String = blocks("toml\n").collect();
+    std::fs::write(dir.path().join("mine.toml"), file).expect("a file");
+    let mut commands = 0;
+    for line in blocks("sh\n").map(str::trim) {
+        let words = line.strip_prefix("polyrail ").expect("our program");
+        let mut command = polyrail(words);
+        let child = command.current_dir(dir.path()).spawn();
+        finish(child.expect("the program starts"), line).expect(0);
+        commands += 1;
+    }
+    assert_eq!(commands, 4);
+    let page = std::fs::read_to_string(dir.path().join("mine.html")).expect("a page");
+    // Both faults are in the picture, and so is what the engine made of one of them.
+    for seen in ["× 0.2", "silent", "paused"] {
+        assert!(page.contains(&format!("<title>{seen}</title>")), "{seen}");
+    }
+    assert!(dir.path().join("mine.json").exists());
+}
+
+#[test]
 fn a_wrong_file_is_a_usage_error_with_its_line() {
     let path = std::env::temp_dir().join(format!("polyrail-sim-{}.toml", std::process::id()));
     let file = path.to_str().expect("a path in UTF-8");
@@ -91,4 +142,13 @@ fn a_wrong_file_is_a_usage_error_with_its_line() {
         run(&format!("sim run {file}")).expect(2).names(&parts);
     }
     std::fs::remove_file(&path).expect("the file");
+}
+
+#[test]
+fn all_orders_without_faults_are_counted() {
+    let told = run("sim exhaust --faults 0").expect(0).stdout;
+    assert!(
+        told.contains(" states, ") && told.contains("fence: remote"),
+        "{told}"
+    );
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use polyrail_core::path::view::PathView;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 
 use super::mailbox::Asker;
@@ -112,6 +113,33 @@ impl Initiator {
         };
         let question = Question::new(wires.now(), number, frame, DESCRIBE_AGAIN_MAX, asker);
         peer.describing.push(question);
+        self.handle_timeout(ctx, wires, id);
+    }
+
+    /// Asks how the peer sees the connection.
+    pub(super) fn see_path(
+        &mut self,
+        ctx: &Context,
+        wires: &mut Wires,
+        id: PeerId,
+        rails: Vec<(IpAddr, IpAddr)>,
+        asker: Asker<Option<PathView>>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return asker.answer(Err(ctx.no_peer(id)));
+        };
+        let waiting = peer.seeing.len();
+        if waiting >= QUESTIONS_MAX {
+            return asker.answer(Err(AskError::Full { waiting }));
+        }
+        peer.questions += 1;
+        let number = peer.questions;
+        let frame = Frame::SeePath {
+            question: number,
+            rails,
+        };
+        let question = Question::new(wires.now(), number, frame, DESCRIBE_AGAIN_MAX, asker);
+        peer.seeing.push(question);
         self.handle_timeout(ctx, wires, id);
     }
 
@@ -251,6 +279,7 @@ impl Initiator {
         peer.handle_heard(wires.now(), key);
         match frame {
             Frame::Description { question, segment } => peer.handle_description(question, segment),
+            Frame::PathSeen { question, view } => peer.handle_path_seen(question, view),
             Frame::Answer { number, result } => peer.handle_answer(ctx, number, result),
             Frame::Notified { number, room } => {
                 peer.outbox.handle_notified(wires.now(), number, room);

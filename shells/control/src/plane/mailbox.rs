@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use polyrail_core::path::view::PathView;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::SessionId;
 use rustix::event::{EventfdFlags, eventfd};
@@ -56,6 +57,11 @@ pub(super) enum Command {
         peer: PeerId,
         name: String,
         asker: Asker<Option<SegmentDescriptor>>,
+    },
+    SeePath {
+        peer: PeerId,
+        rails: Vec<(IpAddr, IpAddr)>,
+        asker: Asker<Option<PathView>>,
     },
     Call {
         peer: PeerId,

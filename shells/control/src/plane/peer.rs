@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::SyncSender;
 
+use polyrail_core::path::view::PathView;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::PeerId;
 use polyrail_transport::SessionId;
@@ -83,6 +84,7 @@ pub(super) struct Peer {
     pub(super) questions: u64,
     pub(super) calls: u64,
     pub(super) describing: Vec<Question<Option<SegmentDescriptor>>>,
+    pub(super) seeing: Vec<Question<Option<PathView>>>,
     /// Only the first is out; the others wait for their turn.
     pub(super) calling: VecDeque<Question<Vec<u8>>>,
     pub(super) outbox: Outbox,
@@ -98,6 +100,7 @@ impl Peer {
             questions: 0,
             calls: 0,
             describing: Vec::new(),
+            seeing: Vec::new(),
             calling: VecDeque::new(),
             outbox: Outbox::new(),
         }
@@ -197,6 +200,9 @@ impl Peer {
         for question in &mut self.describing {
             question.forget_connection(now, key);
         }
+        for question in &mut self.seeing {
+            question.forget_connection(now, key);
+        }
         for question in &mut self.calling {
             question.forget_connection(now, key);
         }
@@ -280,6 +286,8 @@ impl Peer {
         let connections = self.open().count();
         self.describing
             .retain(|question| !question.expire(now, &ends, connections));
+        self.seeing
+            .retain(|question| !question.expire(now, &ends, connections));
         self.calling
             .retain(|question| !question.expire(now, &ends, connections));
     }
@@ -310,9 +318,14 @@ impl Peer {
     /// Doubts the connections that owe an answer.
     fn doubt_overdue(&mut self, now: Instant) {
         let describing = self.describing.iter().filter_map(|q| q.overdue(now));
+        let seeing = self.seeing.iter().filter_map(|q| q.overdue(now));
         let calling = self.calling.front().and_then(|q| q.overdue(now));
         let notifying = self.outbox.overdue(now);
-        let overdue: Vec<Key> = describing.chain(calling).chain(notifying).collect();
+        let overdue: Vec<Key> = describing
+            .chain(seeing)
+            .chain(calling)
+            .chain(notifying)
+            .collect();
         for key in overdue {
             if let Some(route) = self.route_mut(key) {
                 route.doubted = true;
@@ -325,6 +338,9 @@ impl Peer {
         self.doubt_overdue(now);
         let open = self.open_by_trust();
         for question in &mut self.describing {
+            question.ask(wires, now, &open);
+        }
+        for question in &mut self.seeing {
             question.ask(wires, now, &open);
         }
         if let Some(question) = self.calling.front_mut() {
@@ -341,10 +357,11 @@ impl Peer {
             _ => None,
         });
         let describing = self.describing.iter().map(|q| q.due(has_open));
+        let seeing = self.seeing.iter().map(|q| q.due(has_open));
         let calling = self.calling.iter().enumerate();
         let calling = calling.map(|(place, q)| q.due(has_open && place == 0));
         let notifying = self.outbox.due().filter(|_| has_open);
-        let asking = describing.chain(calling).chain(notifying);
+        let asking = describing.chain(seeing).chain(calling).chain(notifying);
         first.chain(dials).chain(asking).min()
     }
 
@@ -353,6 +370,13 @@ impl Peer {
         if let Some(index) = self.describing.iter().position(|q| q.number == question) {
             let question = self.describing.swap_remove(index);
             question.asker.answer(Ok(segment));
+        }
+    }
+
+    pub(super) fn handle_path_seen(&mut self, question: u64, view: Option<PathView>) {
+        if let Some(index) = self.seeing.iter().position(|q| q.number == question) {
+            let question = self.seeing.swap_remove(index);
+            question.asker.answer(Ok(view));
         }
     }
 
@@ -377,6 +401,9 @@ impl Peer {
 
     pub(super) fn fail_questions(self, error: &AskError) {
         for question in self.describing {
+            question.asker.answer(Err(error.clone()));
+        }
+        for question in self.seeing {
             question.asker.answer(Err(error.clone()));
         }
         for question in self.calling {

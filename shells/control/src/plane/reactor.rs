@@ -239,6 +239,9 @@ impl Reactor {
             }
             Command::Maintain { peer, rails } => self.initiator.maintain(ctx, wires, peer, &rails),
             Command::Disconnect { peer } => self.initiator.disconnect(ctx, wires, peer),
+            Command::SeePath { peer, rails, asker } => {
+                self.initiator.see_path(ctx, wires, peer, rails, asker);
+            }
             Command::Describe { peer, name, asker } => {
                 self.initiator.describe(ctx, wires, peer, name, asker);
             }

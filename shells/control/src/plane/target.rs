@@ -13,7 +13,7 @@ use super::question::send;
 use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Watched, Wires};
-use crate::codec::{Frame, NAME_BYTES_MAX, Refusal};
+use crate::codec::{Frame, NAME_BYTES_MAX, PATH_RAILS_MAX, Refusal};
 use crate::connection::{Ended, Event, Hello, Welcome};
 
 /// Sessions, those that are ending included.
@@ -237,6 +237,14 @@ impl Target {
                     .then(|| ctx.handler.describe(&name))
                     .flatten();
                 send(wires, key, &Frame::Description { question, segment });
+            }
+            Frame::SeePath { question, rails } => {
+                // The other end's first, in the frame.
+                let rails: Vec<_> = rails.into_iter().map(|(peer, own)| (own, peer)).collect();
+                let view = (rails.len() <= PATH_RAILS_MAX)
+                    .then(|| ctx.handler.see_path(&rails))
+                    .flatten();
+                send(wires, key, &Frame::PathSeen { question, view });
             }
             Frame::Fence { lane, epoch } => {
                 session.fence(ctx, id, key, LaneId(lane), Epoch(epoch));

@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
+use polyrail_core::path::config::PathConfig;
 use polyrail_transport::memory::{Access, RegionKey};
 
 use super::*;
-use crate::codec::{self, Decoder, Frame, GREETING_BYTES, Greeting, Purpose, Refusal};
+use crate::codec::{
+    self, Decoder, Frame, GREETING_BYTES, Greeting, PATH_RAILS_MAX, Purpose, Refusal,
+};
 
 /// Longer than anything here takes; only a failing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -52,6 +55,11 @@ impl Recorder {
 }
 
 impl Handler for Recorder {
+    fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView> {
+        let path = PathConfig::DEFAULT;
+        (!rails.is_empty()).then(|| PathView::new(&path, rails.iter().copied()))
+    }
+
     fn describe(&self, name: &str) -> Option<SegmentDescriptor> {
         (name == "mem").then(|| segment("mem"))
     }
@@ -1226,4 +1234,26 @@ fn what_a_process_said_before_its_end_still_counts() {
     let (_, retired) = target.told_ended();
     retired();
     child.wait().unwrap();
+}
+
+#[test]
+fn a_peer_says_how_it_sees_a_connection() {
+    let target = Engine::target();
+    let initiator = Engine::initiator();
+    initiator.connect(target.listens[0]);
+    let rail = |own: &str, peer: &str| (own.parse().unwrap(), peer.parse().unwrap());
+    let see = |rails| initiator.plane.see_path(PEER, rails, PATIENCE).unwrap();
+    let ours = PathView::new(&PathConfig::DEFAULT, [rail("10.0.1.2", "10.0.1.3")]);
+    let view = see(vec![rail("10.0.1.2", "10.0.1.3")]).unwrap();
+    assert_eq!(
+        (view.own, view.peer),
+        (ours.peer, ours.own),
+        "from its side"
+    );
+    assert!(ours.agree(&view).is_ok());
+    let other = see(vec![rail("10.0.1.2", "10.0.2.3")]).unwrap();
+    assert!(ours.agree(&other).is_err());
+    assert_eq!(see(vec![]), None);
+    let too_many = vec![rail("10.0.1.2", "10.0.1.3"); PATH_RAILS_MAX + 1];
+    assert_eq!(see(too_many), None);
 }

@@ -8,7 +8,7 @@ use polyrail_core::rail::select::Policy;
 use polyrail_core::topology::RailMap;
 
 use super::field::{Field, Span};
-use super::{Config, HealthMode, TransportConfig};
+use super::{Config, HealthMode, IsolationMode, TransportConfig};
 use crate::engine::WORKERS_MAX;
 
 /// One key of a `T`.
@@ -23,13 +23,20 @@ pub(super) struct Key<T: 'static> {
 }
 
 const OURS: &str = "polyrail";
+const PAPER: &str = "TENT (arXiv:2604.00368v1)";
 const FAILOVER: &str = "TENT failover document";
+const MPIB: &str = "MPIB path isolation document";
 const SPRAYING: &str = "TENT slice-spraying document";
 
 /// The policies that can be configured. Others are the simulator's.
 const POLICIES: [Policy; 3] = [Policy::Spray, Policy::RoundRobin, Policy::Documented];
 const POLICY_NAMES: [&str; 3] = [POLICIES[0].name(), POLICIES[1].name(), POLICIES[2].name()];
 const RAIL_MAPS: [RailMap; 3] = [RailMap::Paired, RailMap::All, RailMap::Nearest];
+const ISOLATION_MODES: [IsolationMode; 3] = [
+    IsolationMode::Off,
+    IsolationMode::Vanilla,
+    IsolationMode::Advanced,
+];
 const HEALTH_MODES: [HealthMode; 2] = [HealthMode::Decay, HealthMode::Reset];
 
 /// The longest time in milliseconds that something can be waited for.
@@ -239,6 +246,126 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, us| config.spray.base_delay = Duration::from_micros(us),
         },
         meaning: "The delay that a rail is assumed to have before its first completions.",
+        source: OURS,
+    },
+    Key {
+        path: "spray/diffusion_weight",
+        field: Field::Number {
+            unit: "",
+            range: Span::Closed(0.0, 1.0),
+            get: |config| config.spray.diffusion_weight,
+            set: |config, weight| config.spray.diffusion_weight = weight,
+        },
+        meaning: "What bytes count that other engines of this user on this host have in flight on a device, against \
+                  our own. 0: nothing, and ours are not told either; the others need a weight too, or nothing is \
+                  known of them. Of `spray` only.",
+        source: PAPER,
+    },
+    Key {
+        path: "spray/diffusion_stale_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 1,
+            most: HOUR_MS,
+            get: |config| millis(config.spray.diffusion_stale),
+            set: |config, ms| config.spray.diffusion_stale = Duration::from_millis(ms),
+        },
+        meaning: "A process that has not been heard of for so long counts nothing. Those with bytes in flight are \
+                  heard of four times in this, so all should agree.",
+        source: OURS,
+    },
+    Key {
+        path: "path/mode",
+        field: Field::Choice {
+            words: &["off", "vanilla", "advanced"],
+            get: |config| {
+                ISOLATION_MODES
+                    .iter()
+                    .position(|mode| *mode == config.path.mode)
+            },
+            set: |config, choice| config.path.mode = ISOLATION_MODES[choice],
+        },
+        meaning: "Who says which class of rails carries what: nobody; the topology; an agent. Both ends need the \
+                  same.",
+        source: MPIB,
+    },
+    Key {
+        path: "path/island_prefix_ipv4",
+        field: Field::Whole {
+            unit: "bits",
+            least: 0,
+            most: 32,
+            get: |config| config.path.island_prefix.v4_bits.into(),
+            set: |config, bits| config.path.island_prefix.v4_bits = bits as u8,
+        },
+        meaning: "Hosts are in one island if the addresses of a primary rail's ends begin with so many equal bits.",
+        source: MPIB,
+    },
+    Key {
+        path: "path/island_prefix_ipv6",
+        field: Field::Whole {
+            unit: "bits",
+            least: 0,
+            most: 128,
+            get: |config| config.path.island_prefix.v6_bits.into(),
+            set: |config, bits| config.path.island_prefix.v6_bits = bits as u8,
+        },
+        meaning: "The same for IPv6.",
+        source: OURS,
+    },
+    Key {
+        path: "path/supplementary",
+        field: Field::Addresses {
+            most: PLAN_RAILS_MAX,
+            get: |config| config.path.supplementary.clone(),
+            set: |config, rails| config.path.supplementary = rails,
+        },
+        meaning: "Those of `rails` that are of the fabric which ends at the island's border. All others are primary.",
+        source: MPIB,
+    },
+    Key {
+        path: "path/small_bytes_max",
+        field: Field::Whole {
+            unit: "bytes",
+            least: 0,
+            most: 1 << 40,
+            get: |config| config.path.small_bytes_max,
+            set: |config, bytes| config.path.small_bytes_max = bytes,
+        },
+        meaning: "Transfers to another island of up to so many bytes stay on primary rails. Of mode `advanced` only.",
+        source: MPIB,
+    },
+    Key {
+        path: "path/hint_file",
+        field: Field::Word {
+            get: |config| config.path.hint_file.clone(),
+            set: |config, file| config.path.hint_file = file,
+        },
+        meaning: "The file of `polyrail agent`; `auto`: where that puts it if nobody says otherwise. Of mode \
+                  `advanced` only.",
+        source: OURS,
+    },
+    Key {
+        path: "path/hint_strict",
+        field: Field::Flag {
+            get: |config| config.path.hint_strict,
+            set: |config, strict| config.path.hint_strict = strict,
+        },
+        meaning: "Waits for the class that a hint names while it has no room. Else that share goes to the others, so \
+                  that shares follow capacity, not the hint, where more is sent than rails carry. Of mode `advanced` \
+                  only.",
+        source: OURS,
+    },
+    Key {
+        path: "path/hint_age_max_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 1,
+            most: HOUR_MS,
+            get: |config| millis(config.path.hint_age_max),
+            set: |config, ms| config.path.hint_age_max = Duration::from_millis(ms),
+        },
+        meaning: "An agent that has been silent for longer counts for nothing. Of mode `advanced` only.",
         source: OURS,
     },
 ];
@@ -466,6 +593,7 @@ mod tests {
                     "all".into(),
                     "documented".into(),
                     "decay".into(),
+                    "vanilla".into(),
                 ],
                 "`ADDRESS:PORT`" => vec!["127.0.0.1:7".into()],
                 "list of addresses" => vec![vec!["127.0.0.9"].into()],

@@ -20,6 +20,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_core::path::config::PathConfig as CorePathConfig;
+use polyrail_core::path::island::IslandPrefix;
+use polyrail_core::rail::diffusion::{DiffusionConfig, WEIGHT_ONE, Weight};
 use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode as CoreHealthMode, ResetConfig};
@@ -28,6 +31,7 @@ use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::topology::RailMap;
 use polyrail_core::units::Rate;
 
+use crate::hints::AUTO;
 use crate::known;
 
 pub use problem::{ConfigError, Place, Problem};
@@ -65,8 +69,10 @@ pub struct Config {
     pub max_failover_attempts: u8,
     /// Silence, and how long what is uncertain is waited for.
     pub health: HealthConfig,
-    /// What [`Policy::Spray`] starts from.
+    /// What [`Policy::Spray`] starts from, and whose load it sees.
     pub spray: SprayConfig,
+    /// Which classes of rails bytes take.
+    pub path: PathConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
     pub transports: BTreeMap<String, TransportConfig>,
 }
@@ -91,6 +97,38 @@ pub struct HealthConfig {
     pub cancel_grace: Duration,
 }
 
+/// Which of two fabrics bytes take: a primary one that is routed everywhere, and a supplementary one that joins the
+/// hosts of an island. Both ends of a connection need the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathConfig {
+    /// Who says which class carries what.
+    pub mode: IsolationMode,
+    /// What makes the addresses of a primary rail's two ends one island.
+    pub island_prefix: IslandPrefix,
+    /// Those of [`Config::rails`] that are of the supplementary fabric. All others are primary.
+    pub supplementary: Vec<IpAddr>,
+    /// Mode `Advanced`: transfers to another island of up to so many bytes stay on primary rails.
+    pub small_bytes_max: u64,
+    /// Mode `Advanced`: the file of `polyrail agent`; `auto`: where that puts it by itself.
+    pub hint_file: String,
+    /// Mode `Advanced`: whether a class that a hint names is waited for while it has no room.
+    pub hint_strict: bool,
+    /// Mode `Advanced`: how long an agent may be silent before its hint counts for nothing.
+    pub hint_age_max: Duration,
+}
+
+/// Who says which class of rails carries what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum IsolationMode {
+    /// Nobody: all rails are alike.
+    #[default]
+    Off,
+    /// The topology: supplementary rails inside an island, primary ones between islands.
+    Vanilla,
+    /// An agent.
+    Advanced,
+}
+
 /// How a rail that failed comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HealthMode {
@@ -103,13 +141,18 @@ pub enum HealthMode {
     Reset,
 }
 
-/// What is assumed of a rail before its first completions.
+/// What [`Policy::Spray`] goes by besides what it learns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SprayConfig {
     /// Nominal rate in Gbit/s.
     pub nominal_bandwidth_gbps: f64,
     /// Base delay.
     pub base_delay: Duration,
+    /// What bytes of other processes of this host count that are in flight on a device: 0, nothing, and this engine's
+    /// own are not told either; 1, as much as our own.
+    pub diffusion_weight: f64,
+    /// A process that has not been heard of for so long has nothing in flight.
+    pub diffusion_stale: Duration,
 }
 
 /// Parameters of one transport, under the names of the TENT documents.
@@ -230,6 +273,16 @@ impl Config {
         }
     }
 
+    /// How load is shared with other processes of this host; `None`: not at all.
+    pub(crate) fn diffusion(&self) -> Option<DiffusionConfig> {
+        // As little as somebody asks for is more than nothing.
+        let parts = (self.spray.diffusion_weight * f64::from(WEIGHT_ONE)).ceil();
+        Some(DiffusionConfig {
+            weight: Weight::new(parts as u16)?,
+            stale_after: core_duration(self.spray.diffusion_stale),
+        })
+    }
+
     /// Whether a device's own speed counts: nobody has said what rails carry.
     pub(crate) fn asks_devices(&self) -> bool {
         self.spray.nominal_bandwidth_gbps == SprayConfig::default().nominal_bandwidth_gbps
@@ -241,7 +294,7 @@ impl Config {
     }
 }
 
-fn core_duration(duration: Duration) -> CoreDuration {
+pub(crate) fn core_duration(duration: Duration) -> CoreDuration {
     CoreDuration::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
@@ -258,6 +311,7 @@ impl Default for Config {
             max_failover_attempts: 3,
             health: HealthConfig::default(),
             spray: SprayConfig::default(),
+            path: PathConfig::default(),
             transports: BTreeMap::new(),
         }
     }
@@ -277,11 +331,28 @@ impl Default for HealthConfig {
     }
 }
 
+impl Default for PathConfig {
+    fn default() -> Self {
+        let core = CorePathConfig::DEFAULT;
+        Self {
+            mode: IsolationMode::Off,
+            island_prefix: core.island_prefix,
+            supplementary: Vec::new(),
+            small_bytes_max: core.small_bytes_max,
+            hint_file: AUTO.into(),
+            hint_strict: core.hint_strict,
+            hint_age_max: core.hint_age_max.into(),
+        }
+    }
+}
+
 impl Default for SprayConfig {
     fn default() -> Self {
         Self {
             nominal_bandwidth_gbps: 10.0,
             base_delay: Duration::from_micros(50),
+            diffusion_weight: 0.0,
+            diffusion_stale: Duration::from_millis(20),
         }
     }
 }

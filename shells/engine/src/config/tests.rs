@@ -422,7 +422,8 @@ fn core_gets_what_is_configured() {
             "policy": "documented",
             "health": { "progress_floor_ms": 7, "open_timeout_ms": 8, "heartbeat_ms": 45,
                 "peer_silence_ms": 90, "fence_timeout_ms": 11, "cancel_grace_ms": 12 },
-            "spray": { "nominal_bandwidth_gbps": 100, "base_delay_us": 4 },
+            "spray": { "nominal_bandwidth_gbps": 100, "base_delay_us": 4,
+                "diffusion_weight": 0.0001, "diffusion_stale_ms": 13 },
             "transports": { "tcp": { "max_slice_count": 32, "numa_penalties": [1, 2] } }
         }"#,
     )
@@ -451,6 +452,12 @@ fn core_gets_what_is_configured() {
     } = config.estimate();
     assert_eq!(rate_nominal, Rate::from_bits_per_sec(100_000_000_000));
     assert_eq!(delay_base, CoreDuration::from_micros(4));
+    let diffusion = DiffusionConfig {
+        weight: Weight::new(1).unwrap(),
+        stale_after: CoreDuration::from_millis(13),
+    };
+    assert_eq!(config.diffusion(), Some(diffusion), "as little as there is");
+    assert_eq!(Config::default().diffusion(), None);
 }
 
 #[test]

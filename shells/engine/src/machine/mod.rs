@@ -74,7 +74,13 @@ impl Machine {
         }
     }
 
-    /// The same, for peers.
+    /// What all processes of this host can call the device of this address.
+    pub(crate) fn device_name(&self, address: IpAddr) -> String {
+        let device = self.at(address);
+        device.map_or_else(|| address.to_string(), |device| device.name.clone())
+    }
+
+    /// What [`Self::facts`] says, for peers.
     pub(crate) fn rail_fact(&self, address: IpAddr) -> RailFact {
         let DeviceFacts { name, node } = self.facts(address);
         RailFact {

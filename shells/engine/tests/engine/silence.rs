@@ -35,6 +35,11 @@ impl Link {
         Self { address, switch }
     }
 
+    /// Lets everything through as fast as it comes.
+    pub(crate) fn restore_speed(&self) {
+        self.switch.pace.store(0, SeqCst);
+    }
+
     pub(crate) fn cut(&self) {
         self.switch.swallow.store(true, SeqCst);
     }
@@ -152,13 +157,18 @@ pub(crate) fn far() -> Far {
 }
 
 impl Far {
+    /// Lets 4 MB a second through.
+    pub(crate) fn slow_down(&self) {
+        self.link.switch.pace.store(4096, SeqCst);
+    }
+
     fn moved_bytes(&self) -> u64 {
         self.initiator.rails().iter().map(|rail| rail.bytes).sum()
     }
 
     /// A request in the middle of which the link is cut.
     pub(crate) fn cut_in_the_middle(&self, op: Op) -> polyrail::Batch {
-        self.link.switch.pace.store(4096, SeqCst);
+        self.slow_down();
         let before = self.moved_bytes();
         let batch = self
             .initiator
@@ -166,7 +176,7 @@ impl Far {
             .unwrap();
         until("some has moved", || self.moved_bytes() > before);
         self.link.cut();
-        self.link.switch.pace.store(0, SeqCst);
+        self.link.restore_speed();
         batch
     }
 }

@@ -15,7 +15,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{
     BatchId, DeviceId, Epoch, LaneId, PeerId, PlanId, RailId, Rate, RequestId, SegmentRef,
 };
-use polyrail_core::work::{Completion, LaneFact, Op, Outcome, Place, PostBatch, Stop};
+use polyrail_core::work::{Completion, LaneFact, Op, Outcome, Place, PostBatch, Priority, Stop};
 
 const RAILS: usize = 8;
 type Memory = Store<2, 2, RAILS, 4, 16, 2>;
@@ -110,6 +110,7 @@ fn plan() -> Plan {
         scratch_local: place,
         scratch_remote: place,
         scratch_bytes: 1,
+        path: None,
     }
 }
 
@@ -142,6 +143,7 @@ fn orchestrator() {
         remote_offset: 0,
         length: 1,
         deadline: Instant::MAX,
+        priority: Priority::Normal,
         op: Op::Write,
     };
     let completion = Completion {

@@ -3,6 +3,7 @@
 
 use core::hint::black_box;
 
+use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{PLAN_RAILS_MAX, PlanRail};
 use polyrail_core::rail::select::{self, Candidate, Policy, Usable};
 use polyrail_core::time::Duration;
@@ -42,6 +43,7 @@ fn retain() {
         rail: PlanRail {
             rail: RailId(0),
             tier: 0,
+            class: RailClass::PRIMARY,
         },
         rate_nominal: Rate::SLOWEST,
     };

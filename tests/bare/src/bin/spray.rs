@@ -31,6 +31,7 @@ fn spray() {
     let line = Line {
         waiting: 2,
         is_first: false,
+        is_urgent: false,
     };
     let rate = Rate::from_bytes_per_sec(1_000_000_000);
     let spot = Spot {

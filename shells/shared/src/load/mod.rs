@@ -1,30 +1,36 @@
 //! The load record of this user's processes: where it is, who is in it, and who has ended.
 //!
 //! What is in it, and what is believed of it, is core's: [`polyrail_core::rail::diffusion`]. The record is a file in
-//! memory, one for each user and pid namespace, because numbers of processes mean the same only inside one. It is
-//! 34 KiB, and stays when everybody has gone: a row that is free costs nothing, and who removed it would leave those
+//! memory, one for each user, pid namespace and network namespace, because numbers of processes and names of
+//! interfaces mean the same only inside one. It is 34 KiB, and stays when everybody has gone: a row that is free costs nothing, and who removed it would leave those
 //! alone who are just joining.
 
+mod file;
+
 use std::fmt;
+use std::fs;
 use std::num::NonZeroU64;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use polyrail_control::process::{Process, is_gone};
 use polyrail_core::rail::diffusion::{
     Diffusion, DiffusionConfig, Geometry, ProcessId, Record, RecordError,
 };
-use polyrail_core::time::{Duration, Instant};
-use rustix::time::{ClockId, clock_gettime};
 
-use crate::mapping::{self, MapError};
+pub use file::MapError;
+
+use crate::{host_now, is_gone, own_process};
 
 /// Where records are, but for tests.
 pub const FOLDER: &str = "/dev/shm";
 
+/// Devices that a record has room for.
+pub const COLUMNS: u16 = 64;
+
 /// Of all records of this version.
 const GEOMETRY: Geometry = Geometry {
     rows: 64,
-    columns: 64,
+    columns: COLUMNS,
 };
 
 /// Why this process has no part in a record.
@@ -53,14 +59,6 @@ impl fmt::Display for JoinError {
 
 impl std::error::Error for JoinError {}
 
-/// The host's clock, which all of its processes read alike.
-pub fn now() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Instant::ZERO + Duration::from_secs(seconds) + Duration::from_nanos(nanos)
-}
-
 /// A device's name to all processes: FNV-1a of its name on this host.
 pub fn device_name(name: &str) -> NonZeroU64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
@@ -72,13 +70,19 @@ pub fn device_name(name: &str) -> NonZeroU64 {
 /// Takes a row in the record in `folder` ([`FOLDER`]); makes the record if there is none. Give the row back with
 /// [`Diffusion::leave`], in the process that took it: not in a child made by `fork`.
 pub fn join(folder: &Path, config: DiffusionConfig) -> Result<Diffusion<'static>, JoinError> {
-    let own = Process::own().ok_or(JoinError::Unknown)?;
+    let own = own_process().ok_or(JoinError::Unknown)?;
     let id = ProcessId::new(own.pid, own.started).ok_or(JoinError::Unknown)?;
     let user = rustix::process::geteuid().as_raw();
-    let name = format!("polyrail-load-{user}-{}", own.pid_namespace);
-    let words = mapping::words(&folder.join(name), GEOMETRY.words()).map_err(JoinError::Map)?;
+    let namespace = |path| {
+        let found = fs::metadata(path).map_err(|_| JoinError::Unknown)?;
+        Ok(found.ino())
+    };
+    let pids = namespace("/proc/self/ns/pid")?;
+    let interfaces = namespace("/proc/thread-self/ns/net")?;
+    let name = format!("polyrail-load-{user}-{pids}-{interfaces}");
+    let words = file::words(&folder.join(name), GEOMETRY.words()).map_err(JoinError::Map)?;
     let record = Record::new(words, GEOMETRY).map_err(JoinError::Record)?;
-    let take = || Diffusion::join(now(), record, id, config);
+    let take = || Diffusion::join(host_now(), record, id, config);
     take()
         .or_else(|| {
             bury(&record);
@@ -102,6 +106,7 @@ pub fn bury(record: &Record<'_>) -> usize {
 mod tests {
     use super::*;
     use polyrail_core::rail::diffusion::{WEIGHT_ONE, Weight};
+    use polyrail_core::time::Duration;
 
     #[test]
     fn names_are_the_published_hash() {
@@ -123,7 +128,7 @@ mod tests {
         let dead = ProcessId::new(std::process::id(), 1).unwrap();
         let rows = usize::from(GEOMETRY.rows);
         for _ in 1..rows {
-            Diffusion::join(now(), *record, dead, config).unwrap();
+            Diffusion::join(host_now(), *record, dead, config).unwrap();
         }
         assert_eq!(record.holders().count(), rows);
         let second = join(folder.path(), config).unwrap();

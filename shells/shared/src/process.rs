@@ -1,9 +1,12 @@
-//! Which process a client is, and whether it still is.
+//! Which process this is, and whether another one still lives.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 
 use polyrail_core::path::hint::Client;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// This process; `None` where the system does not tell.
 pub fn own_process() -> Option<Client> {
@@ -15,13 +18,27 @@ pub fn own_process() -> Option<Client> {
     })
 }
 
-/// Whether the process of this number that began at this time has ended, waited for or not. `None` as the time: any
-/// process of this number. In doubt it has not.
-pub fn is_gone(pid: u32, started: Option<u64>) -> bool {
-    match Stat::of(&pid.to_string()) {
-        Ok(stat) => stat.dead || started.is_some_and(|started| started != stat.started),
-        Err(error) => error.kind() == ErrorKind::NotFound,
-    }
+/// When the process that has this number now began, in clock ticks since the boot.
+pub fn began(pid: u32) -> io::Result<u64> {
+    Stat::of(&pid.to_string()).map(|stat| stat.started)
+}
+
+/// Whether the process of this number has ended for sure, or the number is another's by now: `is_it` tells by the
+/// start, as [`began`] gives it. A process whose end nobody has waited for has ended.
+///
+/// In doubt it lives: no file in `/proc` proves nothing, because other users' processes may be hidden there.
+pub fn is_gone(pid: u32, is_it: impl FnOnce(u64) -> bool) -> bool {
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return true;
+    };
+    let ended = match pidfd_open(number, PidfdFlags::empty()) {
+        Ok(watch) => {
+            let mut ready = [PollFd::new(&watch, PollFlags::IN)];
+            poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+        }
+        Err(error) => error == Errno::SRCH,
+    };
+    ended || Stat::of(&pid.to_string()).is_ok_and(|stat| stat.dead || !is_it(stat.started))
 }
 
 /// What `/proc` says of a process.
@@ -34,14 +51,7 @@ struct Stat {
 
 impl Stat {
     fn of(which: &str) -> io::Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{which}/stat"));
-        // It ended between opening and reading.
-        let text = text.map_err(|error| match error.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::SRCH.raw_os_error() => {
-                ErrorKind::NotFound.into()
-            }
-            _ => error,
-        })?;
+        let text = fs::read_to_string(format!("/proc/{which}/stat"))?;
         Self::parse(&text)
             .ok_or_else(|| io::Error::other(format!("/proc/{which}/stat makes no sense: {text:?}")))
     }
@@ -68,26 +78,31 @@ mod tests {
     #[test]
     fn a_process_is_gone_when_it_has_ended_or_its_number_is_anothers() {
         let own = own_process().unwrap();
-        assert!(!is_gone(own.pid, Some(own.started)));
-        assert!(!is_gone(own.pid, None));
-        assert!(is_gone(own.pid, Some(own.started + 1)));
-        // Larger than any process number.
-        assert!(is_gone(u32::MAX, None));
+        assert_eq!(began(own.pid).unwrap(), own.started);
+        assert!(!is_gone(own.pid, |started| started == own.started));
+        assert!(!is_gone(own.pid, |_| true));
+        assert!(is_gone(own.pid, |_| false), "its number was another's");
+        assert!(
+            is_gone(0, |_| true) && is_gone(u32::MAX, |_| true),
+            "no pids"
+        );
         let mut child = Command::new("sleep")
             .arg("600")
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
         let pid = child.id();
-        let started = Stat::of(&pid.to_string()).unwrap().started;
-        assert!(!is_gone(pid, Some(started)));
+        let started = began(pid).unwrap();
+        let is_it = |found| found == started;
+        assert!(!is_gone(pid, is_it));
         child.kill().unwrap();
         // Before it is waited for: who does not wait must not hide it.
-        while !is_gone(pid, Some(started)) {
+        while !is_gone(pid, is_it) {
             std::thread::yield_now();
         }
+        assert!(Stat::of(&pid.to_string()).unwrap().dead);
         child.wait().unwrap();
-        assert!(is_gone(pid, Some(started)));
+        assert!(is_gone(pid, is_it));
     }
 
     #[test]

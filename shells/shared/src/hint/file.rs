@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pread};
 use rustix::process::geteuid;
 
-use crate::error::HintFileError;
+use super::HintFileError;
 use crate::mapping::Mapping;
 
 const WORD_BYTES: u64 = size_of::<u64>() as u64;

@@ -1,0 +1,187 @@
+//! Who goes first: the requests of one peer that have bytes to bind, in their classes.
+//!
+//! Strictly in the order of classes, and within one in the order of submission. The first of a class that has not
+//! been served for a while moves up by one class, for a turn of some slices, so nothing starves.
+
+use super::request::RequestRow;
+use crate::queue::Queue;
+use crate::table::Table;
+use crate::time::{Duration, Instant};
+use crate::units::RequestId;
+use crate::work::Priority;
+
+/// Classes of requests: `High`; `Normal` of up to one slice; longer ones; `Low`.
+const CLASSES: usize = 4;
+
+/// Slices after which one that has moved up goes back.
+const TURN: u8 = 16;
+
+/// A class, 0 the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Class(u8);
+
+impl Class {
+    /// Before all others.
+    pub(super) const FIRST: Self = Self(0);
+
+    /// The class of a request.
+    pub(super) fn of(priority: Priority, is_small: bool) -> Self {
+        match (priority, is_small) {
+            (Priority::High, _) => Self(0),
+            (Priority::Normal, true) => Self(1),
+            (Priority::Normal, false) => Self(2),
+            (Priority::Low, _) => Self(3),
+        }
+    }
+
+    /// Whether it may use room above a window.
+    pub(super) fn is_urgent(self) -> bool {
+        self == Self::FIRST
+    }
+
+    fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+type Requests<'a> = Table<'a, RequestRow, RequestId>;
+
+/// Requests of one peer with bytes to bind, in the order in which they go.
+#[derive(Debug)]
+pub(super) struct Waiters {
+    queues: [Queue<0>; CLASSES],
+    /// Since when each class has had requests and was not served.
+    since: [Instant; CLASSES],
+    length: u32,
+}
+
+impl Waiters {
+    pub(super) const EMPTY: Self = Self {
+        queues: [Queue::EMPTY; CLASSES],
+        since: [Instant::ZERO; CLASSES],
+        length: 0,
+    };
+
+    pub(super) fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The one that goes first.
+    pub(super) fn front(&self) -> Option<u32> {
+        self.queues.iter().find_map(Queue::front)
+    }
+
+    /// The one that goes after `index`.
+    pub(super) fn after(&self, requests: &mut Requests<'_>, index: u32) -> Option<u32> {
+        let class = requests.at(index)?.class.index();
+        let next = self.queues.get(class)?.after(requests, index);
+        next.or_else(|| self.queues.iter().skip(class + 1).find_map(Queue::front))
+    }
+
+    /// Puts a request last in its class. `since` is from when its class has waited if it is alone there.
+    pub(super) fn push(&mut self, requests: &mut Requests<'_>, index: u32, since: Instant) {
+        let class = requests.at(index).map_or(CLASSES, |row| row.class.index());
+        if let (Some(queue), Some(waits_since)) =
+            (self.queues.get_mut(class), self.since.get_mut(class))
+        {
+            if queue.is_empty() {
+                *waits_since = since;
+            }
+            let before = queue.len();
+            queue.push_back(requests, index);
+            self.length += (queue.len() - before) as u32;
+        }
+    }
+
+    /// Puts a request first of all, because it has slices to be sent again: they have rows in the table of attempts,
+    /// and the others might wait for these.
+    pub(super) fn push_first(&mut self, requests: &mut Requests<'_>, index: u32) {
+        if requests
+            .at(index)
+            .is_some_and(|row| row.class != Class::FIRST)
+        {
+            self.remove(requests, index);
+        }
+        if let Some(row) = requests.at_mut(index) {
+            row.class = Class::FIRST;
+        }
+        let [first, ..] = &mut self.queues;
+        let before = first.len();
+        first.push_front(requests, index);
+        self.length += (first.len() - before) as u32;
+    }
+
+    /// Takes a request out.
+    pub(super) fn remove(&mut self, requests: &mut Requests<'_>, index: u32) {
+        let class = requests.at(index).map(|row| row.class.index());
+        if let Some(queue) = class.and_then(|class| self.queues.get_mut(class)) {
+            let before = queue.len();
+            queue.remove(requests, index);
+            self.length -= (before - queue.len()) as u32;
+        }
+    }
+
+    /// Moves the first of each class that was not served since `patience` ago up by one class.
+    pub(super) fn promote(
+        &mut self,
+        now: Instant,
+        requests: &mut Requests<'_>,
+        patience: Duration,
+    ) {
+        for class in 1..CLASSES {
+            let waited = self.since.get(class).map(|since| now.since(*since));
+            let first = self.queues.get(class).and_then(Queue::front);
+            let (Some(index), true) = (first, waited >= Some(patience)) else {
+                continue;
+            };
+            self.remove(requests, index);
+            if let Some(row) = requests.at_mut(index) {
+                row.class = Class(class as u8 - 1);
+                row.turn = TURN;
+            }
+            self.push(requests, index, now);
+            if let Some(since) = self.since.get_mut(class) {
+                *since = now;
+            }
+        }
+    }
+
+    /// So many slices of a request got rails: its class was served. If it had moved up it goes back to where it
+    /// belongs once its turn is over, and it has nothing to be sent again.
+    pub(super) fn served(
+        &mut self,
+        now: Instant,
+        requests: &mut Requests<'_>,
+        index: u32,
+        slices: u32,
+    ) {
+        // One that has just been reported is not in line any more.
+        let Some(row) = requests.at_mut(index).filter(|row| !row.is_reported()) else {
+            return;
+        };
+        row.turn = row
+            .turn
+            .saturating_sub(u8::try_from(slices).unwrap_or(u8::MAX));
+        let stays = row.turn > 0 || !row.waiting.is_empty();
+        let (class, home) = (row.class, row.home);
+        for served in [class, home] {
+            if let Some(since) = self.since.get_mut(served.index()) {
+                *since = now;
+            }
+        }
+        if class != home && !stays {
+            self.remove(requests, index);
+            if let Some(row) = requests.at_mut(index) {
+                row.class = home;
+            }
+            if let Some(queue) = self.queues.get_mut(home.index()) {
+                queue.push_front(requests, index);
+                self.length += 1;
+            }
+        }
+    }
+}

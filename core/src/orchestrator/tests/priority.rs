@@ -1,0 +1,96 @@
+//! Who goes first, and that nobody is forgotten.
+
+use super::*;
+
+const BIG: u64 = 64 << 20;
+
+/// A world in which one request, which takes 67 ms, has been on its way for a while.
+fn busy(priority: Priority) -> World<'static> {
+    let mut world = World::new(Policy::Spray, 1);
+    world.submit_as(PLAN, 0, Op::Write, BIG, priority);
+    world.run(Instant::ZERO + Duration::from_millis(5));
+    world
+}
+
+#[test]
+fn who_comes_later_and_matters_more_goes_first() {
+    use Priority::{High, Low, Normal};
+    let slice = u64::from(SLICE);
+    // (name, priority of the big one, of the other, its bytes, whether it overtakes)
+    let cases = [
+        ("high before normal", Normal, High, 4 * slice, true),
+        ("high before low", Low, High, 4 * slice, true),
+        ("normal before low", Low, Normal, 4 * slice, true),
+        ("a short one before a long one", Normal, Normal, slice, true),
+        ("not of the same kind", Normal, Normal, 2 * slice, false),
+        ("low after normal", Normal, Low, slice, false),
+        ("normal after high", High, Normal, slice, false),
+    ];
+    for (name, big, other, length, overtakes) in cases {
+        let mut world = busy(big);
+        let since = world.now;
+        world.submit_as(PLAN, 1, Op::Write, length, other);
+        // As long as a window of the big one and itself take.
+        world.run(since + Duration::from_micros(900));
+        assert_eq!(world.reports.contains_key(&1), overtakes, "{name}");
+        assert!(!world.reports.contains_key(&0), "{name}");
+        world.run_until_reported(2, Duration::from_secs(1));
+        assert!(
+            world
+                .reports
+                .values()
+                .all(|report| report.status == Status::Completed)
+        );
+    }
+}
+
+/// When a request of four slices is reported that is submitted while others of higher priority keep coming, if it
+/// is within 200 ms.
+fn under_pressure(promotion: Duration) -> Option<Duration> {
+    let mut config = Config::new(0, Policy::Spray);
+    config.priority_promotion = promotion;
+    let mut world = World::with(config, &[0]);
+    let length = 4 * u64::from(SLICE);
+    let until = world.now + Duration::from_millis(200);
+    let mut tag = 1;
+    while world.now < until && !world.reports.contains_key(&0) {
+        while world.core.requests() < 8 {
+            world.submit_as(PLAN, tag, Op::Write, length, Priority::High);
+            tag += 1;
+            if tag == 4 {
+                world.submit_as(PLAN, 0, Op::Write, length, Priority::Low);
+            }
+        }
+        world.run(world.now + Duration::from_micros(100));
+    }
+    world
+        .reports
+        .contains_key(&0)
+        .then(|| world.now.since(Instant::ZERO))
+}
+
+#[test]
+fn nothing_starves() {
+    let took = under_pressure(Duration::from_millis(10));
+    // Three steps up, and its turn in the first class.
+    let bound = Duration::from_millis(35);
+    assert!(took.is_some_and(|took| took <= bound), "{took:?}");
+    assert_eq!(
+        under_pressure(Duration::MAX),
+        None,
+        "without promotion it does"
+    );
+}
+
+#[test]
+fn what_is_urgent_finds_room_above_full_windows() {
+    let posted = |priority: Priority| {
+        let mut world = busy(Priority::Normal);
+        let before = world.core.shared.inflight_bytes(RailId(0));
+        world.submit_as(PLAN, 1, Op::Write, u64::from(SLICE), priority);
+        world.drain();
+        world.core.shared.inflight_bytes(RailId(0)) - before
+    };
+    assert_eq!(posted(Priority::High), u64::from(SLICE));
+    assert_eq!(posted(Priority::Normal), 0);
+}

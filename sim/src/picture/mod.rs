@@ -1,0 +1,153 @@
+//! Pictures of runs: a page for people, and a trace for a viewer of traces.
+//!
+//! The page is one file without scripts and without a network: HTML with SVG inside, whose colours are
+//! variables of its style sheet, so that it follows the reader's light or dark background. The charts are
+//! written as SVG text by [`svg`]: libraries of charts write fixed colours into every element.
+
+mod axis;
+mod latency;
+mod page;
+mod policies;
+mod rails;
+mod svg;
+mod trace;
+
+pub use page::page;
+pub use trace::{TRACED_SLICES_MAX, trace};
+
+use crate::model::History;
+use crate::report::Outcome;
+use crate::setup::{Cut, PPM, Setup};
+
+/// A run, and how it went from instant to instant.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The numbers.
+    pub outcome: Outcome,
+    pub(crate) history: History,
+}
+
+/// Something that is wrong with a rail for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Fault {
+    rail: usize,
+    from: u64,
+    /// [`u64::MAX`]: to the end.
+    to: u64,
+    what: Wrong,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wrong {
+    Silent,
+    Error,
+    /// It has this many millionths of its best rate.
+    Slow(u64),
+}
+
+impl Wrong {
+    fn text(self) -> String {
+        match self {
+            Self::Silent => "silent".to_owned(),
+            Self::Error => "fails".to_owned(),
+            Self::Slow(ppm) => format!("× {}", ppm as f64 / PPM as f64),
+        }
+    }
+}
+
+/// What is wrong with which rail when, by rail and time.
+fn faults(setup: &Setup) -> Vec<Fault> {
+    let mut faults: Vec<Fault> = Vec::new();
+    for rail in 0..setup.rails.len() {
+        let rate_in = |interval: &crate::setup::Interval| {
+            let servers = setup.routes[crate::setup::route_of(rail, false)]
+                .servers
+                .iter();
+            let rates = servers.map(|server| interval.bytes_per_sec[*server as usize]);
+            rates.min().unwrap_or(0)
+        };
+        let best = setup
+            .intervals
+            .iter()
+            .map(rate_in)
+            .max()
+            .unwrap_or(0)
+            .max(1);
+        for (index, interval) in setup.intervals.iter().enumerate() {
+            let rate = rate_in(interval);
+            let what = match interval.cuts[rail] {
+                Cut::Silent => Wrong::Silent,
+                Cut::Error => Wrong::Error,
+                Cut::No if rate < best => {
+                    Wrong::Slow((u128::from(rate) * u128::from(PPM) / u128::from(best)) as u64)
+                }
+                Cut::No => continue,
+            };
+            let next = setup.intervals.get(index + 1);
+            let (from, to) = (
+                interval.starts_at,
+                next.map_or(u64::MAX, |next| next.starts_at),
+            );
+            match faults.last_mut() {
+                Some(last) if (last.rail, last.to, last.what) == (rail, from, what) => last.to = to,
+                _ => faults.push(Fault {
+                    rail,
+                    from,
+                    to,
+                    what,
+                }),
+            }
+        }
+    }
+    faults
+}
+
+/// Spans of time as wide as so many buckets of the history, between the first submission and the last report.
+struct Columns {
+    began_at: u64,
+    ended_at: u64,
+    bucket_ns: u64,
+    buckets_each: u64,
+}
+
+impl Columns {
+    /// At most so many.
+    fn new(setup: &Setup, history: &History, columns_max: u64) -> Self {
+        let (began_at, ended_at) = (history.began_at, history.ended_at.max(history.began_at + 1));
+        let bucket_ns = setup.bucket_ns();
+        let buckets = (ended_at - began_at).div_ceil(bucket_ns);
+        Self {
+            began_at,
+            ended_at,
+            bucket_ns,
+            buckets_each: buckets.div_ceil(columns_max).max(1),
+        }
+    }
+
+    /// From when to when each is, without a last one that is less than half there.
+    fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
+        let width = self.buckets_each * self.bucket_ns;
+        let first = self.began_at / self.bucket_ns * self.bucket_ns;
+        let (began_at, ended_at) = (self.began_at, self.ended_at);
+        (0..)
+            .map(move |index| (first + index * width, first + (index + 1) * width))
+            .take_while(move |(from, _)| *from < ended_at)
+            .map(move |(from, to)| (from.max(began_at), to.min(ended_at)))
+            .filter(move |(from, to)| *from == began_at || (to - from) * 2 >= width)
+    }
+
+    /// Gigabytes a second of one rail in each.
+    fn rates(&self, history: &History, rail: usize) -> Vec<f64> {
+        let first = self.began_at / self.bucket_ns;
+        let sum = |index: usize| -> u64 {
+            let from = (first + index as u64 * self.buckets_each) as usize;
+            let to = (from + self.buckets_each as usize).min(history.buckets.len());
+            let rows = history.buckets.get(from..to).unwrap_or(&[]);
+            rows.iter().map(|row| row[rail]).sum()
+        };
+        let spans = self.spans().enumerate();
+        spans
+            .map(|(index, (from, to))| sum(index) as f64 / (to - from).max(1) as f64)
+            .collect()
+    }
+}
