@@ -33,22 +33,22 @@ use polyrail_core::work::{
 /// Slices that are measured.
 const SLICES: u64 = 20_000;
 /// Instructions of one slice when this was committed, of requests of 64 slices; one lane completes at a time.
-const MANY: u64 = 1_143;
+const MANY: u64 = 1_187;
 /// The same, when all lanes complete before core is asked again.
-const MANY_IN_BURSTS: u64 = 1_229;
+const MANY_IN_BURSTS: u64 = 1_257;
 /// Of requests of 4 KiB, which are one slice each.
-const SMALL: u64 = 2_785;
+const SMALL: u64 = 3_017;
 /// The same, in bursts.
-const SMALL_IN_BURSTS: u64 = 2_481;
-/// As [`MANY`], over sixteen rails: 13.5 more for each further rail. The aim is 8.
-const SIXTEEN_RAILS: u64 = 1_251;
+const SMALL_IN_BURSTS: u64 = 2_693;
+/// As [`MANY`], over sixteen rails: 13.8 more for each further rail. The aim is 8.
+const SIXTEEN_RAILS: u64 = 1_297;
 /// As [`MANY`], to 64 peers over the same eight devices: 512 lanes are open. The aim is 5 % around
 /// [`MANY`].
-const MANY_PEERS: u64 = 2_076;
+const MANY_PEERS: u64 = 2_198;
 /// As [`MANY`], with so few requests in line.
-const TEN_QUEUED: u64 = 1_143;
+const TEN_QUEUED: u64 = 1_187;
 /// As [`MANY`], with so many.
-const MANY_QUEUED: u64 = 1_143;
+const MANY_QUEUED: u64 = 1_187;
 
 /// What is measured.
 struct Shape {

@@ -1095,7 +1095,7 @@ mod tests {
                 "both have it",
                 u64::MAX,
                 NOTIFICATION_BYTES_MAX,
-                Ok(NOTIFICATIONS),
+                Ok(FEATURES),
             ),
             ("the peer does not", !NOTIFICATIONS, 1, Err("expected")),
             (
