@@ -6,6 +6,7 @@ use super::line::Waiters;
 use super::path::Steering;
 use super::request::{Ending, RequestRow};
 use super::{Orchestrator, PlanRow, Reason};
+use crate::failover::Decision;
 use crate::plan::Plan;
 use crate::queue::{Link, Linked};
 use crate::report::Status;
@@ -225,12 +226,21 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// Whether a rail of a request's plan is healthy.
+    /// Whether a rail is healthy that a request may take: of its transport, or of one that it may go on with.
     fn has_rail(&self, id: RequestId) -> bool {
-        self.requests
+        let Some((row, plan)) = self
+            .requests
             .get(id)
-            .and_then(|row| self.plan(row.plan))
-            .is_some_and(|plan| plan.all_rails().any(|rail| self.is_healthy(rail.rail)))
+            .and_then(|row| Some((row, self.plan(row.plan)?)))
+        else {
+            return false;
+        };
+        let mut failover = row.failover;
+        let attempts_max = self.config.failover_attempts_max;
+        let ranks = plan.transports.len() as u8;
+        let mut goes_on =
+            || failover.decide(attempts_max, ranks, |rank| self.is_usable(plan, *rank));
+        self.is_usable(plan, row.failover.rank()) || matches!(goes_on(), Decision::Switch(_))
     }
 
     /// A peer, or a session with it, is gone.

@@ -305,7 +305,7 @@ impl Orchestrator<'_> {
             .unwrap_or(0)
     }
 
-    fn is_usable(&self, plan: &Plan, rank: u8) -> bool {
+    pub(super) fn is_usable(&self, plan: &Plan, rank: u8) -> bool {
         plan.rails(rank)
             .iter()
             .any(|rail| self.is_healthy(rail.rail))

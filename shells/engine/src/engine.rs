@@ -84,7 +84,7 @@ pub struct Request {
 pub struct Terms<'a> {
     /// Who goes first where rails have no room for all.
     pub priority: Priority,
-    /// From now on; requests that have not ended by then end as [`Status::DeadlineExceeded`] once nothing of them
+    /// From now on; requests that have not ended by then end as [`Status::DeadlineExceeded`](crate::Status::DeadlineExceeded) once nothing of them
     /// can move any more. `None`: they may take for ever.
     pub deadline: Option<Duration>,
     /// What the peer's program is told once the batch has completed: see [`Engine::submit_notifying`].

@@ -2,7 +2,7 @@
 //!
 //! The page is one file without scripts and without a network: HTML with SVG inside, whose colours are
 //! variables of its style sheet, so that it follows the reader's light or dark background. The charts are
-//! written as SVG text by [`svg`]: libraries of charts write fixed colours into every element.
+//! written as SVG text by `svg`: libraries of charts write fixed colours into every element.
 
 mod axis;
 mod latency;

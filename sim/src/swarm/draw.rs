@@ -128,8 +128,7 @@ impl Draw {
             case.limits.push(("reset_cooldown_us", cooldown as f64));
         }
         if self.one_in(3) {
-            // Not 0: core then spins while only another transport of a request has a usable rail.
-            let attempts = 1 + self.chance.below(3);
+            let attempts = self.chance.below(4);
             case.limits.push(("failover_attempts", attempts as f64));
         }
         let attempts = match self.one_in(4) {
@@ -209,8 +208,7 @@ impl Draw {
             numa: self.chance.below(2),
             gbits: self.between(1, 400) as f64,
             delay_us: self.between(1, 64) as f64 / 2.0,
-            // Not 1: core posts a slice behind a look at an idle rail's speed without room for it.
-            queue_depth: if shallow { self.between(2, 8) } else { 256 },
+            queue_depth: if shallow { self.between(1, 8) } else { 256 },
             work_bytes_max: u64::from(u32::MAX),
         }
     }

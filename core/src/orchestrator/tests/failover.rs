@@ -181,3 +181,19 @@ fn with_nothing_left_a_request_fails_for_want_of_a_rail() {
     assert!(report.status != Status::Completed, "{report:?}");
     assert!(world.failovers.len() <= 1, "{:?}", world.failovers);
 }
+
+#[test]
+fn without_a_budget_a_request_ends_although_another_transport_has_rails() {
+    let mut world = World::ranked(config(Policy::Spray, 0), &[1, 1]);
+    world.links[0].cut = true;
+    world.submit(0, Op::Write, 100);
+    // It once looked every nanosecond whether it might go on.
+    for _ in 0..10_000 {
+        world.run(world.now + Duration::from_millis(1));
+        if !world.reports.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(world.reports[&0].cause, Some(Cause::NoRail));
+    assert_eq!(world.failovers, []);
+}

@@ -249,6 +249,19 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "spray/priority_promotion_ms",
+        field: Field::Whole {
+            unit: "ms",
+            least: 1,
+            most: HOUR_MS,
+            get: |config| millis(config.spray.priority_promotion),
+            set: |config, ms| config.spray.priority_promotion = Duration::from_millis(ms),
+        },
+        meaning: "A request that has waited so long behind others of higher priority moves up by one step, for a turn \
+                  of 16 slices, so nothing starves.",
+        source: OURS,
+    },
+    Key {
         path: "spray/diffusion_weight",
         field: Field::Number {
             unit: "",

@@ -148,6 +148,8 @@ pub struct SprayConfig {
     pub nominal_bandwidth_gbps: f64,
     /// Base delay.
     pub base_delay: Duration,
+    /// A request that has waited so long behind others of higher priority moves up by one step, for a turn.
+    pub priority_promotion: Duration,
     /// What bytes of other processes of this host count that are in flight on a device: 0, nothing, and this engine's
     /// own are not told either; 1, as much as our own.
     pub diffusion_weight: f64,
@@ -258,6 +260,7 @@ impl Config {
             fence_timeout: core_duration(fence_timeout),
             cancel_grace: core_duration(cancel_grace),
             documented: tcp.documented,
+            priority_promotion: core_duration(self.spray.priority_promotion),
             ..CoreConfig::new(worker, self.policy)
         }
     }
@@ -353,6 +356,7 @@ impl Default for SprayConfig {
             base_delay: Duration::from_micros(50),
             diffusion_weight: 0.0,
             diffusion_stale: Duration::from_millis(20),
+            priority_promotion: Duration::from_millis(10),
         }
     }
 }

@@ -423,7 +423,7 @@ fn core_gets_what_is_configured() {
             "health": { "progress_floor_ms": 7, "open_timeout_ms": 8, "heartbeat_ms": 45,
                 "peer_silence_ms": 90, "fence_timeout_ms": 11, "cancel_grace_ms": 12 },
             "spray": { "nominal_bandwidth_gbps": 100, "base_delay_us": 4,
-                "diffusion_weight": 0.0001, "diffusion_stale_ms": 13 },
+                "diffusion_weight": 0.0001, "diffusion_stale_ms": 13, "priority_promotion_ms": 14 },
             "transports": { "tcp": { "max_slice_count": 32, "numa_penalties": [1, 2] } }
         }"#,
     )
@@ -438,6 +438,7 @@ fn core_gets_what_is_configured() {
         progress_floor: CoreDuration::from_millis(7),
         open_timeout: CoreDuration::from_millis(8),
         peer_silence: CoreDuration::from_millis(90),
+        priority_promotion: CoreDuration::from_millis(14),
         fence_timeout: CoreDuration::from_millis(11),
         cancel_grace: CoreDuration::from_millis(12),
         documented,
