@@ -550,10 +550,10 @@ impl Orchestrator<'_> {
     fn allowed(&self, way: Way, classes: Option<ClassSet>) -> PlanRails {
         let rails = self.view().rails(way);
         match classes {
-            None => rails.clone(),
+            None => of_rails(rails.iter().copied()),
             Some(classes) => {
                 let allowed = rails.iter().filter(|rail| classes.contains(rail.class));
-                allowed.copied().collect()
+                of_rails(allowed.copied())
             }
         }
     }
