@@ -423,8 +423,7 @@ impl Orchestrator<'_> {
             self.board.lengthened(&view, spot, length, rest)
         };
         let (rail, bytes) = (spot.rail, u64::from(length));
-        // Loose, because it only has to stop workers that decide at the same moment.
-        let limit = 2 * spot.window_bytes + u64::from(self.shared.slice_bytes());
+        let limit = self.inflight_limit(spot.window_bytes);
         let Some(ahead_bytes) = self.shared.reserve(now, rail, bytes, limit) else {
             self.arm(now + BIND_RETRY, Reason::Bind);
             return false;
@@ -586,7 +585,11 @@ impl Orchestrator<'_> {
             next.length = next.length.min(lane.work_bytes_max());
         }
         let bytes = u64::from(next.length);
-        let limit = self.inflight_limit(rail);
+        let limit = match self.config.policy {
+            // The document has no windows: what is given to a device is posted.
+            Policy::Documented => u64::MAX,
+            _ => self.inflight_limit(self.shared.window_bytes(rail)),
+        };
         let Some(ahead_bytes) = self.shared.reserve(now, rail, bytes, limit) else {
             self.arm(now + BIND_RETRY, Reason::Bind);
             return None;
@@ -641,13 +644,10 @@ impl Orchestrator<'_> {
         })
     }
 
-    /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`Room::takes`] has said yes.
-    fn inflight_limit(&self, rail: RailId) -> u64 {
-        if self.config.policy == Policy::Documented {
-            // The document has no windows: what is given to a device is posted.
-            return u64::MAX;
-        }
-        2 * self.shared.window_bytes(rail) + u64::from(self.shared.slice_bytes())
+    /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`Room::takes`] has said yes: loose, because
+    /// it only has to stop workers that decide at the same moment.
+    fn inflight_limit(&self, window_bytes: u64) -> u64 {
+        2 * window_bytes + u64::from(self.shared.slice_bytes())
     }
 
     /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more than

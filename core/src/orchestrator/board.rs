@@ -1,5 +1,7 @@
 //! The rails that slices can take, as they stand while several are bound in a row.
 
+use core::fmt;
+
 use super::PlanRow;
 use super::lane::{Lane, Phase};
 use super::path::Lead;
@@ -112,7 +114,6 @@ fn is_allowed(lead: Option<&Lead>, rail: PlanRail) -> bool {
 }
 
 /// The rails of one way, for slices of one length. What it says is only true until something else happens.
-#[derive(Debug)]
 pub(super) struct Board {
     way: Option<Way>,
     /// The classes of those that are on it; `None`: all.
@@ -120,6 +121,13 @@ pub(super) struct Board {
     spots: Spots,
     /// How fast they are together, if that was seen not long ago.
     rate: Option<Rate>,
+}
+
+impl fmt::Debug for Board {
+    /// Nothing of what is on it: no decision depends on what an earlier one left there.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Board")
+    }
 }
 
 impl Board {

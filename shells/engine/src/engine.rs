@@ -974,9 +974,7 @@ impl Engine {
         };
         // Only now: whoever makes a plan holds the segments while it looks for the peer.
         let mut peers = lock(&inner.peers);
-        let known = peers.at(dialed);
-        let known = known.filter(|known| known.incarnation == met.incarnation);
-        if let Some(known) = known.cloned() {
+        if let Some(known) = peers.met(dialed, met.incarnation).cloned() {
             drop(peers);
             forget();
             return Ok(known);
@@ -1002,9 +1000,7 @@ impl Engine {
         let path = self.compare_paths(id, dialed, met, &rails);
         let path = path.inspect_err(|_| forget())?;
         let mut peers = lock(&inner.peers);
-        let known = peers.at(dialed);
-        let known = known.filter(|known| known.incarnation == met.incarnation);
-        if let Some(known) = known.cloned() {
+        if let Some(known) = peers.met(dialed, met.incarnation).cloned() {
             drop(peers);
             forget();
             return Ok(known);

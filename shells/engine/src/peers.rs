@@ -180,6 +180,12 @@ impl Peers {
         })
     }
 
+    /// The same, if it has not been restarted since.
+    pub(crate) fn met(&self, dialed: SocketAddr, incarnation: u64) -> Option<&Peer> {
+        self.at(dialed)
+            .filter(|peer| peer.incarnation == incarnation)
+    }
+
     /// What an agent may steer.
     pub(crate) fn steered(&self) -> Vec<(PeerId, Connection)> {
         let of = |peer: &Peer| Some((peer.id, peer.path?.connection()?));

@@ -101,16 +101,18 @@ impl Chart<'_> {
         self.time.at(at as f64 / self.unit_ns)
     }
 
+    /// Where spans that follow each other begin, and where the last one ends.
+    fn edges(&self, spans: &[(u64, u64)]) -> Vec<f64> {
+        let begins = spans.iter().map(|span| span.0);
+        let edges = begins.chain(spans.last().map(|span| span.1));
+        edges.map(|at| self.x(at)).collect()
+    }
+
     /// All rails on top of each other, below what the fabric allows.
     fn stack(&self, svg: &mut Svg) {
         let history = &self.run.history;
         let spans: Vec<_> = self.columns.spans().collect();
-        let xs: Vec<f64> = spans
-            .iter()
-            .map(|span| span.0)
-            .chain(spans.last().map(|span| span.1))
-            .map(|at| self.x(at))
-            .collect();
+        let xs = self.edges(&spans);
         let mut sum = vec![0.0; spans.len()];
         let mut layers = Vec::new();
         for rail in 0..self.setup.rails.len() {
@@ -235,12 +237,7 @@ impl Chart<'_> {
             self.faults_of(svg, *rail, y + 1.0, base);
             let axis = Axis::linear(0.0, fastest, (base, y + 2.0));
             let spans: Vec<_> = self.columns.spans().collect();
-            let xs: Vec<f64> = spans
-                .iter()
-                .map(|span| span.0)
-                .chain(spans.last().map(|span| span.1))
-                .map(|at| self.x(at))
-                .collect();
+            let xs = self.edges(&spans);
             let ys: Vec<f64> = self
                 .columns
                 .rates(&self.run.history, *rail)
