@@ -27,7 +27,7 @@ impl Shape {
         let rails = (1..=self.rails).map(|host| [127, 0, 0, host].into());
         Config {
             rails: rails.collect(),
-            ..Config::named(name)
+            ..Config::named(name).without("shm")
         }
     }
 }

@@ -4,9 +4,11 @@ mod cell;
 mod child;
 mod compare;
 mod engine;
+mod files;
 mod measure;
 mod memory;
 mod null;
+mod shm;
 mod sockets;
 mod table;
 
@@ -33,6 +35,10 @@ enum Command {
     },
     /// Slices a second of the engine with no transport under it, by one thread and by two.
     Slices,
+    /// polyrail over shared memory by turns with bare copies, and the ratios.
+    Shm(shm::Args),
+    /// Reads and writes a file by turns with fio, which has to be installed.
+    Files(files::Args),
     /// Moves batches as its input says: `write|read BYTES COUNT MILLISECONDS`.
     Initiator {
         #[command(subcommand)]
@@ -52,6 +58,8 @@ enum Who {
     Sockets(sockets::Style),
     /// polyrail.
     Polyrail(engine::Shape),
+    /// polyrail over shared memory.
+    Shm,
 }
 
 fn run(command: Command) -> io::Result<()> {
@@ -62,13 +70,17 @@ fn run(command: Command) -> io::Result<()> {
             Ok(())
         }
         Command::Slices => null::run(),
+        Command::Shm(args) => shm::run(&args),
+        Command::Files(args) => files::run(&args),
         Command::Initiator { who } => match who {
             Who::Sockets(style) => measure::answer_cells(&mut sockets::Sockets::start(style)?),
             Who::Polyrail(shape) => measure::answer_cells(&mut engine::Polyrail::start(shape)?),
+            Who::Shm => Err(io::Error::other("say `shm`, which starts its own")),
         },
         Command::Target { who } => match who {
             Who::Sockets(style) => sockets::serve(style),
             Who::Polyrail(shape) => engine::serve(shape),
+            Who::Shm => shm::serve(),
         },
     }
 }

@@ -97,7 +97,7 @@ fn cores() -> f64 {
 }
 
 /// Processor seconds that a process has used; 0 is this one.
-fn cpu_of(pid: u32) -> io::Result<f64> {
+pub(crate) fn cpu_of(pid: u32) -> io::Result<f64> {
     let mut clock = 0;
     // SAFETY: the call writes one clock id to a place that lives here.
     let code = unsafe { libc::clock_getcpuclockid(pid as i32, &mut clock) };

@@ -62,10 +62,7 @@ impl Endpoint for Null {
 
     fn open(&mut self, lane: LaneId, epoch: Epoch, _: CoreInstant) {
         self.epochs.insert(lane, epoch);
-        let limits = LaneLimits {
-            works_max: 256,
-            work_bytes_max: 1 << 30,
-        };
+        let limits = LaneLimits::new(256, 1 << 30);
         self.tell(lane, epoch, LaneFact::Opened { limits });
     }
 
@@ -188,7 +185,7 @@ impl Bench {
         let config = Config {
             rails,
             workers: 2,
-            ..Config::named("null")
+            ..Config::named("null").without("shm")
         };
         let engine = Engine::with_hooks(config, hooks()).map_err(other)?;
         let address = target.listening().ok_or_else(|| other("not listening"))?;

@@ -37,8 +37,10 @@ impl Style {
         !self.spin && self.connections == 1
     }
 
+    /// As lanes inside of a host are set: without pacing, if the kernel lets us choose.
     fn prepare(self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
+        let _ = socket2::SockRef::from(stream).set_tcp_congestion(b"reno");
         stream.set_nonblocking(!self.blocks())
     }
 }

@@ -19,7 +19,22 @@ impl Link {
         next: NIL,
     };
 
-    const fn is_queued(self) -> bool {
+    /// Between two rows.
+    pub(crate) const fn between(previous: u32, next: u32) -> Self {
+        Self { previous, next }
+    }
+
+    /// The row behind.
+    pub(crate) const fn next(self) -> Option<u32> {
+        if self.next == NIL {
+            None
+        } else {
+            Some(self.next)
+        }
+    }
+
+    /// Whether it is in a queue.
+    pub(crate) const fn is_queued(self) -> bool {
         self.previous != UNQUEUED
     }
 }
@@ -126,6 +141,24 @@ impl<const KIND: usize> Queue<KIND> {
         self.length += 1;
     }
 
+    /// Appends rows that are linked to each other already, from `first` to `last`, and the first one to the last one
+    /// of before.
+    pub(crate) fn push_run<L: Links<KIND> + ?Sized>(
+        &mut self,
+        rows: &mut L,
+        (first, last, count): (u32, u32, u32),
+    ) {
+        match rows.link(self.tail) {
+            Some(before) => before.next = first,
+            None => self.head = first,
+        }
+        if let Some(link) = rows.link(last) {
+            link.next = NIL;
+        }
+        self.tail = last;
+        self.length += count;
+    }
+
     /// Puts a row in front; a row that is in a queue already stays where it is.
     pub(crate) fn push_front<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L, index: u32) {
         let head = self.head;
@@ -161,6 +194,48 @@ impl<const KIND: usize> Queue<KIND> {
         self.length -= 1;
     }
 
+    /// Puts `other`, which is in no queue, where `index` is, which leaves.
+    pub(crate) fn replace<L: Links<KIND> + ?Sized>(
+        &mut self,
+        rows: &mut L,
+        index: u32,
+        other: u32,
+    ) {
+        if rows.link(other).is_none_or(|link| link.is_queued()) {
+            return;
+        }
+        let Some(link) = rows.link(index).filter(|link| link.is_queued()) else {
+            return;
+        };
+        let place = core::mem::replace(link, Link::NONE);
+        if let Some(link) = rows.link(other) {
+            *link = place;
+        }
+        match rows.link(place.previous) {
+            Some(before) => before.next = other,
+            None => self.head = other,
+        }
+        match rows.link(place.next) {
+            Some(behind) => behind.previous = other,
+            None => self.tail = other,
+        }
+    }
+
+    /// Leaves out the first `count` rows, which are gone; `next` was behind them.
+    pub(crate) fn cut_front<L: Links<KIND> + ?Sized>(
+        &mut self,
+        rows: &mut L,
+        next: Option<u32>,
+        count: u32,
+    ) {
+        self.head = next.unwrap_or(NIL);
+        self.length -= count;
+        match rows.link(self.head) {
+            Some(first) => first.previous = NIL,
+            None => self.tail = NIL,
+        }
+    }
+
     /// Takes the first row out.
     pub(crate) fn pop_front<L: Links<KIND> + ?Sized>(&mut self, rows: &mut L) -> Option<u32> {
         let index = self.front()?;
@@ -190,17 +265,20 @@ mod tests {
             let mut queue = Queue::<0>::EMPTY;
             let mut model = VecDeque::new();
             for (op, index) in ops {
+                let other = u32::from(index / 8 % 8);
                 let index = u32::from(index % 8);
-                match op % 4 {
+                match op % 5 {
                     0 if !model.contains(&index) => model.push_back(index),
                     1 if !model.contains(&index) => model.push_front(index),
                     2 => model.retain(|i| *i != index),
+                    3 if !model.contains(&other) => model.iter_mut().filter(|i| **i == index).for_each(|i| *i = other),
                     _ => {}
                 }
-                match op % 4 {
+                match op % 5 {
                     0 => queue.push_back(&mut items[..], index),
                     1 => queue.push_front(&mut items[..], index),
                     2 => queue.remove(&mut items[..], index),
+                    3 => queue.replace(&mut items[..], index, other),
                     _ => if queue.pop_front(&mut items[..]) != model.pop_front() { return false },
                 }
                 if queue.len() != model.len() || queue.back() != model.back().copied() { return false }

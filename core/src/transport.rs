@@ -6,6 +6,7 @@ use crate::plan::PLAN_TRANSPORTS_MAX;
 
 /// Where memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum MemoryKind {
     /// In the host's memory.
     #[default]
@@ -14,6 +15,8 @@ pub enum MemoryKind {
     Device,
     /// In a file or on a block device.
     File,
+    /// In the host's memory, where other processes of the host can map it.
+    Shared,
 }
 
 impl MemoryKind {
@@ -22,6 +25,7 @@ impl MemoryKind {
             Self::Host => 1,
             Self::Device => 2,
             Self::File => 4,
+            Self::Shared => 8,
         }
     }
 }
@@ -37,10 +41,12 @@ const END_BITS: u32 = 8;
 impl Capabilities {
     /// None.
     pub const NONE: Self = Self(0);
-    /// Host memory at both ends.
+    /// Host memory at both ends, whether it can be mapped by others or not.
     pub const HOST: Self = Self::NONE
         .with_local(MemoryKind::Host)
-        .with_remote(MemoryKind::Host);
+        .with_local(MemoryKind::Shared)
+        .with_remote(MemoryKind::Host)
+        .with_remote(MemoryKind::Shared);
 
     /// Also moves bytes to and from such memory of the initiator.
     pub const fn with_local(self, kind: MemoryKind) -> Self {
@@ -50,6 +56,11 @@ impl Capabilities {
     /// Also serves such memory of the target.
     pub const fn with_remote(self, kind: MemoryKind) -> Self {
         Self(self.0 | kind.bit() << END_BITS)
+    }
+
+    /// What both allow.
+    pub const fn intersected(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
     /// Whether it moves bytes to and from such memory of the initiator.

@@ -26,6 +26,16 @@ pub struct Place {
     pub offset: u64,
 }
 
+impl Place {
+    /// The one so many bytes behind it.
+    pub(crate) const fn plus(self, bytes: u64) -> Self {
+        Self {
+            segment: self.segment,
+            offset: self.offset + bytes,
+        }
+    }
+}
+
 /// One thing for a transport to move: a slice of a request, or a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -155,6 +165,27 @@ pub struct LaneLimits {
     pub works_max: u16,
     /// Bytes of the largest work. At least 1.
     pub work_bytes_max: u32,
+    /// Reads among them: a read holds a second credit where the device limits those (`max_rd_atomic`). At least 1.
+    pub reads_max: u16,
+    /// Whether works complete in order and a completion covers those before it that asked for none. Else every work
+    /// must complete by itself, and asks for it.
+    pub covers: bool,
+    /// It may stand still for so many milliseconds and is not suspected: for what stalls by nature, and has no better
+    /// way around.
+    pub patience_ms: u16,
+}
+
+impl LaneLimits {
+    /// A lane that limits reads like all works, and completes each by itself.
+    pub const fn new(works_max: u16, work_bytes_max: u32) -> Self {
+        Self {
+            works_max,
+            work_bytes_max,
+            reads_max: works_max,
+            covers: false,
+            patience_ms: 0,
+        }
+    }
 }
 
 /// What a transport reports about a lane.
@@ -240,6 +271,12 @@ pub enum Cause {
     ShutDown,
     /// All staging slots that it could pass through are quarantined.
     StagingLost,
+    /// The file ends before the range does: it has been shortened, or has not grown so far.
+    EndOfFile,
+    /// The file cannot grow: the disk or the quota is full, or a limit on its size is reached.
+    NoSpace,
+    /// The disk, or the file system on it, could not read or write these bytes.
+    MediaError,
 }
 
 impl Cause {
@@ -270,6 +307,9 @@ impl Cause {
                 | Self::RemoteInvalidRequest
                 | Self::RemoteOperation
                 | Self::BadResponse
+                | Self::EndOfFile
+                | Self::NoSpace
+                | Self::MediaError
         )
     }
 
@@ -299,6 +339,9 @@ impl Cause {
             Self::DeadlineExceeded => "deadline exceeded",
             Self::ShutDown => "engine shut down",
             Self::StagingLost => "no usable staging slot",
+            Self::EndOfFile => "the file ends before the range",
+            Self::NoSpace => "no space for the file (disk, quota or size limit)",
+            Self::MediaError => "the disk could not read or write these bytes",
         }
     }
 }
@@ -341,6 +384,9 @@ mod tests {
                     RemoteInvalidRequest,
                     RemoteOperation,
                     BadResponse,
+                    EndOfFile,
+                    NoSpace,
+                    MediaError,
                 ],
             ),
             (

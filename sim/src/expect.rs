@@ -3,8 +3,8 @@
 use polyrail_core::rail::select::Policy;
 
 use crate::fluid::Capacity;
-use crate::report::Outcome;
-use crate::scenario::Expect;
+use crate::report::{Outcome, Report};
+use crate::scenario::{Expect, ExpectShare};
 use crate::setup::Setup;
 
 /// What a run under `policy` misses of what its scenario expects; nothing: all is well. `run` runs what a bound
@@ -17,38 +17,11 @@ pub fn misses(
     mut run: impl FnMut(&Setup, Policy) -> Outcome,
 ) -> Vec<String> {
     let report = &outcome.report;
-    let mut misses = Vec::new();
+    let mut bounds = Bounds::new(report, expect.failed_requests);
+    bounds.at_least("efficiency", report.efficiency, expect.efficiency_min);
     let mut check = |what: &str, got: f64, holds: bool, bound: f64| {
-        if !holds {
-            misses.push(format!("{what} is {got}, the bound {bound}"));
-        }
+        bounds.check(what, got, holds, bound);
     };
-    check(
-        "violations",
-        report.violations as f64,
-        report.violations == 0,
-        0.0,
-    );
-    let [least, most] = expect.failed_requests;
-    for (holds, bound) in [
-        (report.failed_requests >= least, least),
-        (report.failed_requests <= most, most),
-    ] {
-        check(
-            "failed_requests",
-            report.failed_requests as f64,
-            holds,
-            bound as f64,
-        );
-    }
-    if let Some(min) = expect.efficiency_min {
-        check(
-            "efficiency",
-            report.efficiency,
-            report.efficiency >= min,
-            min,
-        );
-    }
     if let Some(max) = expect.p50_us_max {
         check("p50_us", report.p50_us, report.p50_us <= max, max);
     }
@@ -121,7 +94,79 @@ pub fn misses(
         let share = share_of(rail);
         check(&format!("the share of {rail}"), share, share >= *min, *min);
     }
-    misses
+    for row in &expect.share {
+        let share = share_between(outcome, row);
+        let what = format!(
+            "the share of {:?} from {} to {} ms",
+            row.rails, row.from_ms, row.to_ms
+        );
+        let bound = if share < row.min { row.min } else { row.max };
+        check(&what, share, (row.min..=row.max).contains(&share), bound);
+    }
+    bounds.misses
+}
+
+/// Bounds that are checked one after the other.
+pub(crate) struct Bounds {
+    /// Those that do not hold, in words.
+    pub(crate) misses: Vec<String>,
+}
+
+impl Bounds {
+    /// Begins with what every scenario is held to: nothing is violated, and so many requests fail.
+    pub(crate) fn new(report: &Report, failed_requests: [u64; 2]) -> Self {
+        let mut bounds = Self { misses: Vec::new() };
+        bounds.within("violations", report.violations, [0, 0]);
+        bounds.within("failed_requests", report.failed_requests, failed_requests);
+        bounds
+    }
+
+    pub(crate) fn check(&mut self, what: &str, got: f64, holds: bool, bound: f64) {
+        if !holds {
+            self.misses
+                .push(format!("{what} is {got}, the bound {bound}"));
+        }
+    }
+
+    /// From the one to the other, both in.
+    pub(crate) fn within(&mut self, what: &str, got: u64, [least, most]: [u64; 2]) {
+        self.check(what, got as f64, got >= least, least as f64);
+        self.check(what, got as f64, got <= most, most as f64);
+    }
+
+    pub(crate) fn at_least(&mut self, what: &str, got: f64, min: Option<f64>) {
+        if let Some(min) = min {
+            self.check(what, got, got >= min, min);
+        }
+    }
+
+    pub(crate) fn at_most(&mut self, what: &str, got: f64, max: Option<f64>) {
+        if let Some(max) = max {
+            self.check(what, got, got <= max, max);
+        }
+    }
+}
+
+/// What part of the bytes acknowledged between two times some rails carried; not a number if there were none.
+fn share_between(outcome: &Outcome, row: &ExpectShare) -> f64 {
+    let names = outcome.report.rails.iter().map(|rail| &rail.rail);
+    let of_rails = |words: &[String]| -> u64 {
+        let fits = |name: &str| words.iter().all(|word| name.contains(word.as_str()));
+        let buckets = outcome.acknowledged.iter().enumerate();
+        let within = |(index, _): &(usize, _)| {
+            let at_ms = *index as u64 * outcome.bucket_ms;
+            (row.from_ms..row.to_ms).contains(&at_ms)
+        };
+        let bytes = |bucket: &Vec<u64>| -> u64 {
+            let own = names.clone().zip(bucket).filter(|(name, _)| fits(name));
+            own.map(|(_, bytes)| bytes).sum()
+        };
+        buckets
+            .filter(within)
+            .map(|(_, bucket)| bytes(bucket))
+            .sum()
+    };
+    of_rails(&row.rails) as f64 / of_rails(&row.of) as f64
 }
 
 /// The part of the capacity that is left at worst.

@@ -96,7 +96,8 @@ fn max_flow(setup: &Setup, interval: usize, commodities: &[usize]) -> u64 {
         .iter()
         .flat_map(|index| &setup.commodities[*index].routes);
     for route in routes.map(|index| &setup.routes[*index]) {
-        if row.cuts[route.rail as usize] != Cut::No {
+        let rail = route.rail as usize;
+        if row.cuts[rail] != Cut::No || !setup.may_carry(rail, row) {
             continue;
         }
         let mut before = source;

@@ -4,9 +4,11 @@
 //! engine's worker does, and its control messages pass the shipped codec, so what it proves is proved of what
 //! is shipped. One seed gives one history, to the byte, on every machine, in debug and release.
 //!
-//! [`replay`] makes the calls of a flight recording once more. [`scenario`] reads files and holds the library, [`setup`] turns names into numbers, `fluid` says how fast it
-//! could have gone at best, [`report`] how it went, [`picture`] shows it, [`expect`] says whether that is as it should be. [`swarm`] draws
-//! scenarios and looks for one that goes wrong.
+//! [`replay`] makes the calls of a flight recording once more. [`scenario`] reads files and holds the library,
+//! [`setup`] turns names into numbers, `fluid` says how fast it could have gone at best, [`report`] how it went,
+//! [`picture`] shows it, [`expect`] says whether that is as it should be. [`swarm`] draws scenarios and looks for one
+//! that goes wrong. [`posting`] and [`staging`] have worlds and scenarios of their own,
+//! for send queues and staged routes; [`Simulation`] is a scenario of whichever kind.
 //!
 //! ```
 //! use polyrail_sim::{Options, Setup, scenario::{Scenario, text}, simulate};
@@ -26,10 +28,15 @@ pub mod expect;
 mod fluid;
 pub mod model;
 pub mod picture;
+pub mod posting;
 pub mod replay;
 pub mod report;
 pub mod scenario;
+mod settings;
 pub mod setup;
+mod simulation;
+mod spans;
+pub mod staging;
 pub mod swarm;
 
 pub use model::Options;
@@ -37,6 +44,7 @@ pub use picture::Run;
 pub use polyrail_core::rail::select::Policy;
 pub use report::{Outcome, Report};
 pub use setup::Setup;
+pub use simulation::Simulation;
 
 /// Every policy that can be simulated.
 pub const POLICIES: &[Policy] = &Policy::ALL;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::fluid::{self, Capacity};
 use crate::model::History;
 use crate::setup::{Cut, Setup};
+use crate::{posting, staging};
 
 /// A bucket below this part of what the surviving rails allow belongs to a dip.
 const DIP_BELOW: f64 = 0.9;
@@ -46,6 +47,12 @@ pub struct Report {
     pub dips: Vec<Dip>,
     /// What went over which rail.
     pub rails: Vec<RailShare>,
+    /// What is seen of send queues, where a scenario is about these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_queue: Option<posting::Figures>,
+    /// What is seen of staging, where a scenario is about that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staging: Option<staging::Figures>,
 }
 
 /// Buckets of a millisecond (in runs of more than ten minutes: a second) in a row that are below 0.9 of what the
@@ -101,6 +108,12 @@ pub struct Outcome {
     pub slices: u64,
     /// The longest time of a batch.
     pub longest_us: f64,
+    /// Bytes acknowledged in each bucket, by rail.
+    pub acknowledged: Vec<Vec<u64>>,
+    /// How long a bucket is.
+    pub bucket_ms: u64,
+    /// More lines for people.
+    pub notes: Vec<String>,
 }
 
 impl Outcome {
@@ -128,6 +141,8 @@ impl Outcome {
             violations: history.violations,
             dips: dips(setup, history, &capacity),
             rails: shares(setup, history),
+            send_queue: None,
+            staging: None,
         };
         Self {
             report,
@@ -135,6 +150,9 @@ impl Outcome {
             violation: history.first_violation.clone(),
             slices: history.slices,
             longest_us: percentile(1_000),
+            acknowledged: history.buckets.clone(),
+            bucket_ms: setup.bucket_ns() / 1_000_000,
+            notes: Vec::new(),
         }
     }
 }
@@ -148,12 +166,12 @@ impl Report {
 }
 
 /// Rounds half up to so many places. The quotient of two integers is the same double everywhere.
-fn rounded(value: f64, places: i32) -> f64 {
+pub(crate) fn rounded(value: f64, places: i32) -> f64 {
     let scale = [1.0, 10.0, 100.0, 1_000.0, 10_000.0][places.clamp(0, 4) as usize];
     (value * scale + 0.5).floor() / scale
 }
 
-fn ratio(numerator: u64, denominator: u64) -> f64 {
+pub(crate) fn ratio(numerator: u64, denominator: u64) -> f64 {
     if denominator == 0 {
         0.0
     } else {
@@ -161,8 +179,35 @@ fn ratio(numerator: u64, denominator: u64) -> f64 {
     }
 }
 
+/// When one server has passed all of `bytes`, each of which comes at its time, in order. `rate` is its bytes in each
+/// nanosecond at a time, and `changes` are the times at which that changes, in order.
+pub(crate) fn drained(
+    from: u64,
+    bytes: &[(u64, u64)],
+    changes: &[u64],
+    rate: impl Fn(u64) -> f64,
+) -> u64 {
+    let mut now = from as f64;
+    for (at, bytes) in bytes {
+        now = now.max(*at as f64);
+        let mut left = *bytes as f64;
+        while left > 0.0 {
+            let rate = rate(now as u64);
+            let change = changes.iter().find(|at| **at as f64 > now);
+            let next = change.map_or(f64::INFINITY, |at| *at as f64);
+            if (next - now) * rate >= left {
+                now += left / rate;
+                break;
+            }
+            left -= (next - now) * rate;
+            now = next;
+        }
+    }
+    now as u64
+}
+
 /// The value that so many of a thousand are not above.
-fn nearest_rank(sorted: &[u64], per_mille: usize) -> u64 {
+pub(crate) fn nearest_rank(sorted: &[u64], per_mille: usize) -> u64 {
     let rank = (sorted.len() * per_mille).div_ceil(1_000);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
 }
@@ -299,8 +344,8 @@ fn return_of(setup: &Setup, history: &History, rail: usize, restored_at: u64) ->
     })
 }
 
-/// The line above rows for people.
-pub fn header() -> String {
+/// The line above rows about fabrics.
+fn header() -> String {
     format!(
         "{:<24} {:<12} {:>9} {:>9} {:>6} {:>10} {:>10} {:>10} {:>9} {:>6} {:>5} {:>9}",
         "scenario",
@@ -318,9 +363,38 @@ pub fn header() -> String {
     )
 }
 
+/// Reports as a table for people: a row each, and a header wherever the columns change.
+pub fn table<'a>(reports: impl IntoIterator<Item = &'a Report>) -> String {
+    let mut text = String::new();
+    let mut columns = String::new();
+    for report in reports {
+        let header = report.header();
+        if header != columns {
+            text += &header;
+            text += "\n";
+            columns = header;
+        }
+        text += &report.row();
+        text += "\n";
+    }
+    text
+}
+
 impl Report {
+    /// The line above its row.
+    pub fn header(&self) -> String {
+        match (&self.send_queue, &self.staging) {
+            (Some(_), _) => posting::header(),
+            (None, Some(_)) => staging::header(),
+            (None, None) => header(),
+        }
+    }
+
     /// One row for people.
     pub fn row(&self) -> String {
+        if let Some(row) = posting::row(self).or_else(|| staging::row(self)) {
+            return row;
+        }
         let dip = self.dips.iter().map(|dip| dip.length_ms).max();
         format!(
             "{:<24} {:<12} {:>9.3} {:>9.3} {:>6.4} {:>10.3} {:>10.3} {:>10.3} {:>9} {:>6} {:>5} {:>9}",
@@ -380,6 +454,9 @@ impl Outcome {
                 ),
                 _ => writeln!(text, "  {name} restored at {} ms: not found", row.at_ms),
             };
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "  {note}");
         }
         if let Some(violation) = &self.violation {
             let _ = writeln!(text, "  first violation: {violation}");

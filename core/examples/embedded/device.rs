@@ -184,10 +184,7 @@ impl<'a> Device<'a> {
                     is_open: true,
                     ..Link::new(link.rate)
                 };
-                let limits = LaneLimits {
-                    works_max: QUEUE,
-                    work_bytes_max: u32::MAX,
-                };
+                let limits = LaneLimits::new(QUEUE, u32::MAX);
                 LaneFact::Opened { limits }
             }
             LaneAction::Fence { scope, .. } => {

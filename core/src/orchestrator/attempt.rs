@@ -29,11 +29,14 @@ pub(super) enum Load {
     HealthProbe,
     /// A scratch slice that looks at an idle rail's speed.
     RateProbe,
+    /// A scratch word whose completion covers works that asked for none.
+    Cover,
 }
 
 /// In place of a request's row. Tables have no such rows.
 const HEALTH_PROBE: u32 = NIL;
 const RATE_PROBE: u32 = NIL - 1;
+const COVER: u32 = NIL - 2;
 
 impl Load {
     const fn pack(self) -> u32 {
@@ -41,6 +44,7 @@ impl Load {
             Self::Slice(request) => request,
             Self::HealthProbe => HEALTH_PROBE,
             Self::RateProbe => RATE_PROBE,
+            Self::Cover => COVER,
         }
     }
 
@@ -48,6 +52,7 @@ impl Load {
         match word {
             HEALTH_PROBE => Self::HealthProbe,
             RATE_PROBE => Self::RateProbe,
+            COVER => Self::Cover,
             request => Self::Slice(request),
         }
     }
@@ -68,6 +73,13 @@ impl Marks {
     pub(super) const LOST: Self = Self(1 << 3);
     /// It is not to be bound to the rail of its sibling, an older copy.
     const APART: Self = Self(1 << 4);
+    /// Its slice has had copies.
+    const COPIED: Self = Self(1 << 5);
+    /// It is a probe.
+    const PROBE: Self = Self(1 << 6);
+    /// What most have none of.
+    pub(super) const UNUSUAL: Self =
+        Self(Self::DONE.0 | Self::LOST.0 | Self::COPIED.0 | Self::PROBE.0);
 }
 
 /// A row of the attempts' table; opaque.
@@ -105,10 +117,14 @@ impl Linked<0> for Attempt {
 impl Attempt {
     pub(super) fn new(load: Load, op: Op, offset: u64, length: u32) -> Self {
         let reads = if op == Op::Read { Marks::READ.0 } else { 0 };
+        let probes = match load {
+            Load::Slice(_) => 0,
+            Load::HealthProbe | Load::RateProbe | Load::Cover => Marks::PROBE.0,
+        };
         Self {
             load: load.pack(),
             stage: Stage::Waiting,
-            marks: Marks(reads | Marks::SIGNAL.0),
+            marks: Marks(reads | probes | Marks::SIGNAL.0),
             rail: RailId(0),
             sequence: 0,
             offset,
@@ -127,18 +143,40 @@ impl Attempt {
         self.ahead_bytes = u32::try_from(ahead_bytes).unwrap_or(u32::MAX);
     }
 
+    /// It in a row of the table, alone of its slice and in a queue.
+    pub(super) fn in_row(mut self, index: u32, link: Link) -> Self {
+        self.sibling = index;
+        self.link = link;
+        self
+    }
+
+    /// Makes it the slice behind itself, on the same rail.
+    pub(super) fn advance(&mut self) {
+        self.offset += u64::from(self.length);
+        self.ahead_bytes = self.ahead_bytes.saturating_add(self.length);
+    }
+
     pub(super) fn load(&self) -> Load {
         Load::unpack(self.load)
     }
 
     /// The row of the request that it is a slice of.
     pub(super) fn request(&self) -> Option<u32> {
-        (self.load < RATE_PROBE).then_some(self.load)
+        (self.load < COVER).then_some(self.load)
     }
 
     /// Whether it is a slice of the request in this row.
     pub(super) fn is_of(&self, request: u32) -> bool {
         self.load == request
+    }
+
+    fn is_posted_on(&self, rail: RailId) -> bool {
+        self.stage == Stage::Posted && self.rail == rail
+    }
+
+    /// Whether it was handed out, is a slice that never had a copy, and its request waits for it.
+    pub(super) fn is_usual(&self) -> bool {
+        self.stage == Stage::Posted && !self.is(Marks::UNUSUAL)
     }
 
     pub(super) fn op(&self) -> Op {
@@ -154,8 +192,28 @@ impl Attempt {
         self.is(Marks::SIGNAL)
     }
 
+    pub(super) fn set_signal(&mut self, signal: bool) {
+        self.marks.0 = self.marks.0 & !Marks::SIGNAL.0 | if signal { Marks::SIGNAL.0 } else { 0 };
+    }
+
     pub(super) fn ahead_bytes(&self) -> u64 {
         u64::from(self.ahead_bytes)
+    }
+
+    /// What its completion, seen at `at`, shows of the rail.
+    fn sample(&self, at: Instant) -> Sample {
+        Sample {
+            posted_at: self.posted_at,
+            seen_at: at,
+            ahead_bytes: self.ahead_bytes(),
+            bytes: u64::from(self.length),
+        }
+    }
+
+    /// The one behind it in its queue.
+    pub(super) fn next(&self) -> Option<u32> {
+        let link = self.link;
+        link.next()
     }
 
     pub(super) fn is(&self, mark: Marks) -> bool {
@@ -184,6 +242,20 @@ impl Run {
             released_bytes: 0,
         }
     }
+
+    /// More of them. Gives what others have shown that were seen at another instant.
+    #[inline]
+    fn saw(&mut self, more: Observation) -> Option<Observation> {
+        let Some(seen) = &mut self.seen else {
+            self.seen = Some(more);
+            return None;
+        };
+        if seen.join(&more) {
+            None
+        } else {
+            Some(core::mem::replace(seen, more))
+        }
+    }
 }
 
 /// How an attempt ended.
@@ -196,23 +268,59 @@ pub(super) enum End {
 }
 
 impl Orchestrator<'_> {
-    /// Puts a new attempt into the table; a lone one is its own sibling.
-    pub(super) fn new_attempt(&mut self, attempt: Attempt) -> Option<AttemptId> {
+    /// Puts a new attempt into the table; a lone one is its own sibling. The last row is kept for slices that are cut
+    /// again, and for probes of paused rails.
+    pub(super) fn new_attempt(&mut self, mut attempt: Attempt) -> Option<AttemptId> {
         let request = attempt.request();
-        let id = self.insert_attempt(attempt)?;
+        attempt.sibling = self.attempts.next_row();
+        let id = match self.attempts.insert_but_last(attempt) {
+            Ok(id) => id,
+            Err(mut attempt) => {
+                self.evict_lost();
+                attempt.sibling = self.attempts.next_row();
+                self.attempts.insert_but_last(attempt).ok()?
+            }
+        };
         if let Some(row) = request.and_then(|request| self.requests.at_mut(request)) {
             row.held += 1;
         }
         Some(id)
     }
 
-    /// The same, but the caller counts it in its request.
-    pub(super) fn insert_attempt(&mut self, mut attempt: Attempt) -> Option<AttemptId> {
+    /// Puts a new attempt into any row that is free, the last one too.
+    pub(super) fn last_attempt(&mut self, mut attempt: Attempt) -> Option<u32> {
         if is_nil(self.attempts.next_row()) {
             self.evict_lost();
         }
         attempt.sibling = self.attempts.next_row();
-        self.attempts.insert(attempt).ok()
+        let request = attempt.request();
+        let id = self.attempts.insert(attempt).ok()?;
+        if let Some(row) = request.and_then(|request| self.requests.at_mut(request)) {
+            row.held += 1;
+        }
+        Some(id.index)
+    }
+
+    /// What older copies of a slice bring does not count any more: this one has to arrive, and may be cut.
+    pub(super) fn leave_copies(&mut self, index: u32) {
+        let Some(first) = self.attempts.at(index).map(|row| row.sibling) else {
+            return;
+        };
+        let mut at = first;
+        while at != index {
+            let Some(row) = self.attempts.at_mut(at) else {
+                break;
+            };
+            row.mark(Marks::DONE);
+            at = row.sibling;
+            if at == index {
+                row.sibling = first;
+            }
+        }
+        if let Some(row) = self.attempts.at_mut(index) {
+            row.sibling = index;
+            row.marks.0 &= !Marks::APART.0;
+        }
     }
 
     /// A copy of a posted attempt, to be sent elsewhere. None if a copy lives already or there is no row.
@@ -226,6 +334,7 @@ impl Orchestrator<'_> {
         };
         let mut copy = Attempt::new(row.load(), row.op(), row.offset, row.length);
         copy.mark(Marks::APART);
+        copy.mark(Marks::COPIED);
         if self
             .requests
             .at(request)
@@ -241,6 +350,7 @@ impl Orchestrator<'_> {
         }
         if let Some(row) = self.attempts.at_mut(index) {
             row.sibling = copy.index;
+            row.mark(Marks::COPIED);
         }
         self.wait_again(request, copy.index);
     }
@@ -271,8 +381,8 @@ impl Orchestrator<'_> {
             let (load, op) = (attempt.load(), attempt.op());
             let again = Attempt::new(load, op, attempt.offset, attempt.length);
             // The row just freed is there for it.
-            if let Some(again) = self.new_attempt(again) {
-                self.wait_again(request, again.index);
+            if let Some(again) = self.last_attempt(again) {
+                self.wait_again(request, again);
             }
         }
         Some(id)
@@ -284,6 +394,7 @@ impl Orchestrator<'_> {
             return;
         };
         let (stage, rail, length) = (row.stage, row.rail, u64::from(row.length));
+        let op = row.op();
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
@@ -292,7 +403,7 @@ impl Orchestrator<'_> {
             Stage::Bound => lane.flight.remove_bound(&mut self.attempts, index),
             Stage::Posted => lane.flight.remove_posted(&mut self.attempts, index),
         }
-        lane.inflight_bytes -= length;
+        lane.released(op, 1, length);
         self.release(rail, length);
     }
 
@@ -355,12 +466,15 @@ impl Orchestrator<'_> {
         if let Some(row) = self.attempts.at_mut(index) {
             row.stage = Stage::Waiting;
         }
+        let length = self.attempt_bytes(index);
+        let rejoined = self.rejoin(request, index);
         let Some(row) = self.requests.at_mut(request) else {
             return;
         };
-        row.waiting.push_back(&mut self.attempts, index);
+        if !rejoined {
+            row.waiting.push_back(&mut self.attempts, index);
+        }
         let peer = row.peer;
-        let length = self.attempt_bytes(index);
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.unbound_bytes += length;
         }
@@ -397,11 +511,15 @@ impl Orchestrator<'_> {
     /// Works that ended.
     pub(super) fn completed(&mut self, now: Instant, completions: &[Completion]) {
         let mut run: Option<Run> = None;
-        for completion in completions {
+        let mut rest = completions;
+        while let Some((completion, behind)) = rest.split_first() {
             let lane = (completion.lane, completion.epoch);
             if run.as_ref().is_none_or(|run| run.lane != lane) {
-                self.end_run(now, run.take());
+                if let Some(run) = run.take() {
+                    self.end_run(now, &run);
+                }
                 if !self.is_current(completion) {
+                    rest = behind;
                     continue;
                 }
             }
@@ -409,18 +527,89 @@ impl Orchestrator<'_> {
             match completion.outcome {
                 Outcome::Success => {
                     let run = run.get_or_insert_with(|| Run::new(lane));
+                    let ended = self.ended_in_order(now, rest, run);
+                    if ended > 0 {
+                        rest = rest.get(ended..).unwrap_or_default();
+                        continue;
+                    }
                     self.succeeded(now, id, completion.at.min(now), run);
                 }
                 Outcome::Error(cause) => {
-                    self.end_run(now, run.take());
+                    if let Some(run) = run.take() {
+                        self.end_run(now, &run);
+                    }
                     let rail = completion.lane.rail();
                     if self.is_posted_on(rail, id) {
                         self.failed(now, rail, id, cause);
                     }
                 }
             }
+            rest = behind;
         }
-        self.end_run(now, run);
+        if let Some(run) = run {
+            self.end_run(now, &run);
+        }
+    }
+
+    /// Takes those completions of a run that come first and are of the works in front on their lane, in that order,
+    /// and tells how many.
+    #[inline(never)]
+    fn ended_in_order(&mut self, now: Instant, completions: &[Completion], run: &mut Run) -> usize {
+        let (lane, epoch) = run.lane;
+        let Some(first) = completions.first() else {
+            return 0;
+        };
+        let mut rest = completions.iter();
+        let at = first.at;
+        self.ended_together(at.min(now), run, |id, _| {
+            rest.next().is_some_and(|next| {
+                next.cookie == id.to_bits()
+                    && next.lane == lane
+                    && next.epoch == epoch
+                    && next.at == at
+                    && next.outcome == Outcome::Success
+            })
+        })
+    }
+
+    /// By far the most usual: bytes of slices of one request without copies arrived, seen at one instant. Takes those
+    /// in front on their lane as long as they are so and `is_one` agrees, and tells how many.
+    #[inline]
+    fn ended_together(
+        &mut self,
+        at: Instant,
+        run: &mut Run,
+        is_one: impl FnMut(AttemptId, &Attempt) -> bool,
+    ) -> usize {
+        let rail = run.lane.0.rail();
+        if self.config.policy == Policy::Documented {
+            // It learns from each.
+            return 0;
+        }
+        let lane = self.lanes.get_mut(rail.index());
+        let ended = lane.and_then(|lane| {
+            let ended = lane.flight.end_in_order(&mut self.attempts, is_one)?;
+            lane.released(ended.first.op(), ended.count, ended.bytes);
+            Some(ended)
+        });
+        let Some(ended) = ended else {
+            return 0;
+        };
+        run.released_bytes += ended.bytes;
+        let (first, last) = (ended.first.sample(at), ended.last.sample(at));
+        let together = Observation::of_several(first, last, ended.bytes, ended.count.into());
+        if let Some(seen) = run.saw(together) {
+            self.shared.handle_observation(rail, &seen);
+        }
+        let request = ended.first.request();
+        if let Some((request, row)) = request.and_then(|index| self.requests.entry_mut(index)) {
+            row.held -= ended.count;
+            row.acked_bytes += ended.bytes;
+            if row.may_be_over() {
+                self.settle_request(request);
+            }
+        }
+        ended.count as usize
     }
 
     /// Whether a completion is of the present epoch of a lane of this worker.
@@ -434,22 +623,29 @@ impl Orchestrator<'_> {
 
     fn is_posted_on(&self, rail: RailId, id: AttemptId) -> bool {
         let row = self.attempts.get(id);
-        row.is_some_and(|row| row.stage == Stage::Posted && row.rail == rail)
+        row.is_some_and(|row| row.is_posted_on(rail))
     }
 
     fn succeeded(&mut self, now: Instant, id: AttemptId, at: Instant, run: &mut Run) {
         let rail = run.lane.0.rail();
-        if !self.is_posted_on(rail, id) {
+        let row = self.attempts.get(id);
+        let Some(row) = row.filter(|row| row.is_posted_on(rail)) else {
             return;
-        }
+        };
+        let sequence = row.sequence;
         // In-order transports signal one work for several: everything before it on the lane is done too.
-        while let Some(before) = self.first_posted(rail).filter(|first| *first != id.index) {
-            if !self.is_before(before, id) {
-                break;
+        loop {
+            self.ended_together(at, run, |other, row| {
+                other == id || !row.signal() && row.sequence < sequence
+            });
+            match self.first_posted(rail).filter(|first| *first != id.index) {
+                Some(before) if self.is_before(before, id) => self.arrived(now, before, at, run),
+                _ => break,
             }
-            self.arrived(now, before, at, run);
         }
-        self.arrived(now, id.index, at, run);
+        if self.is_posted_on(rail, id) {
+            self.arrived(now, id.index, at, run);
+        }
     }
 
     fn is_before(&self, first: u32, second: AttemptId) -> bool {
@@ -462,66 +658,39 @@ impl Orchestrator<'_> {
     /// A posted attempt's bytes arrived.
     fn arrived(&mut self, now: Instant, index: u32, at: Instant, run: &mut Run) {
         let rail = run.lane.0.rail();
-        let Some((id, row)) = self.attempts.entry_mut(index) else {
+        let Some(row) = self.attempts.at(index) else {
             return;
         };
-        let (length, done) = (u64::from(row.length), row.is(Marks::DONE));
-        let Load::Slice(request) = row.load() else {
-            let took = at.since(row.posted_at);
-            match row.load() {
-                Load::HealthProbe => self.probe_good(now, rail),
-                _ => self.shared.handle_rate_probe(rail, length, took),
+        let sample = row.sample(at);
+        match row.load() {
+            Load::HealthProbe => self.probe_good(now, rail),
+            Load::Cover => {}
+            Load::RateProbe => {
+                let took = at.since(sample.posted_at);
+                self.shared.handle_rate_probe(rail, sample.bytes, took);
             }
-            return self.end_attempt(index, End::Delivered);
-        };
-        let sample = Sample {
-            posted_at: row.posted_at,
-            seen_at: at,
-            ahead_bytes: row.ahead_bytes(),
-            bytes: length,
-        };
-        let is_usual = row.sibling == index && !row.is(Marks::LOST);
-        let joined = run.seen.as_mut().is_some_and(|seen| seen.add(sample));
-        if !joined && let Some(seen) = run.seen.replace(Observation::new(sample)) {
-            self.shared.handle_observation(rail, &seen);
+            Load::Slice(_) => {
+                if let Some(seen) = run.saw(Observation::new(sample)) {
+                    self.shared.handle_observation(rail, &seen);
+                }
+                if self.config.policy == Policy::Documented {
+                    let config = &self.config.documented;
+                    self.shared.learn_bandwidth(rail, config, sample);
+                }
+            }
         }
-        if self.config.policy == Policy::Documented {
-            let config = &self.config.documented;
-            self.shared.learn_bandwidth(rail, config, sample);
-        }
-        if !is_usual {
-            return self.end_attempt(index, End::Delivered);
-        }
-        // By far the most usual: a slice without copies, on a lane that is open.
-        if let Some(lane) = self.lanes.get_mut(rail.index()) {
-            lane.flight.remove_posted(&mut self.attempts, index);
-            lane.inflight_bytes -= length;
-        }
-        run.released_bytes += length;
-        self.attempts.remove(id);
-        let Some((request, row)) = self.requests.entry_mut(request) else {
-            return;
-        };
-        row.held -= 1;
-        if !done {
-            row.acked_bytes += length;
-        }
-        if row.may_be_over() {
-            self.settle_request(request);
-        }
+        self.end_attempt(index, End::Delivered);
     }
 
     /// All of a run of completions of one lane have been counted.
-    fn end_run(&mut self, now: Instant, run: Option<Run>) {
-        let Some(run) = run else {
-            return;
-        };
+    #[inline(never)]
+    fn end_run(&mut self, now: Instant, run: &Run) {
         let rail = run.lane.0.rail();
         if run.released_bytes > 0 {
             self.release(rail, run.released_bytes);
         }
-        if let Some(seen) = run.seen {
-            self.shared.handle_observation(rail, &seen);
+        if let Some(seen) = &run.seen {
+            self.shared.handle_observation(rail, seen);
             self.rail_succeeded(rail);
         }
         self.lane_progressed(now, rail);
@@ -564,7 +733,8 @@ impl Orchestrator<'_> {
 
     /// Frees one attempt that only a late event still waits for, so that a peer that never comes back
     /// cannot fill the table.
-    fn evict_lost(&mut self) {
+    #[cold]
+    pub(super) fn evict_lost(&mut self) {
         let evictable = |row: &Attempt| {
             let fenced = self
                 .lanes

@@ -3,8 +3,10 @@
 use core::fmt;
 
 use super::attempt::{Marks, Stage};
+use super::request::RequestRow;
 use super::{Orchestrator, lane::Phase};
 use crate::units::RailId;
+use crate::work::Op;
 
 /// An invariant that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,16 @@ impl Orchestrator<'_> {
                 let counts = !attempt.is(Marks::DONE) && self.is_first_copy(index.index);
                 unique += if counts { u64::from(attempt.length) } else { 0 };
             }
+            if let Some(transfer) = self.transfer_of(row) {
+                held += 1;
+                lost += u64::from(
+                    self.requests
+                        .at(transfer)
+                        .is_some_and(RequestRow::is_reported),
+                );
+                let has_name = self.has_name(transfer, id.index);
+                check("names of a transfer", transfer, u64::from(has_name), 1)?;
+            }
             check(
                 "attempts held by a request",
                 id.index,
@@ -83,7 +95,7 @@ impl Orchestrator<'_> {
                 row.waiting.len() as u64,
                 waiting,
             )?;
-            if row.wants_bytes() {
+            if row.wants_bytes() && !row.is_name() {
                 let accounted = row.acked_bytes + unique + (row.length - row.cursor);
                 check("bytes of a request", id.index, accounted, row.length)?;
             }
@@ -117,7 +129,7 @@ impl Orchestrator<'_> {
     fn audit_lanes(&self) -> Result<(), Violation> {
         for (index, lane) in self.lanes.iter().enumerate() {
             let rail = RailId(index as u16);
-            let (mut bytes, mut bound, mut posted) = (0, 0, 0);
+            let (mut bytes, mut bound, mut posted, mut reads) = (0, 0, 0, 0);
             for (_, attempt) in self.attempts.iter().filter(|(_, a)| a.rail == rail) {
                 match attempt.stage {
                     Stage::Waiting => continue,
@@ -125,7 +137,9 @@ impl Orchestrator<'_> {
                     Stage::Posted => posted += 1,
                 }
                 bytes += u64::from(attempt.length);
+                reads += u64::from(attempt.op() == Op::Read);
             }
+            check("reads bound to a lane", rail.0, lane.reads(), reads)?;
             check(
                 "bytes in flight on a lane",
                 rail.0,

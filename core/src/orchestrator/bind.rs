@@ -1,16 +1,16 @@
 //! Late binding: a slice gets its rail at the moment a rail can take it.
 
 use super::attempt::{Attempt, Load, Marks};
-use super::board::{Seen, View, Way};
-use super::lane::{Lane, Phase};
+use super::board::{Pace, Seen, Unfilled, View, Way};
+use super::lane::{Lane, Phase, kib_of};
 use super::path::Lead;
-use super::{Orchestrator, Policy, Reason};
+use super::peer::Peer;
+use super::{Orchestrator, Policy, Reason, is_nil};
 use crate::path::Preference;
 use crate::path::class::ClassSet;
 use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
-use crate::rail::health::RailState;
 use crate::rail::select::{self, Candidate, Usable};
-use crate::rail::spray::{Line, Room};
+use crate::rail::spray::{Line, Lone, Room, Slices, Spot};
 use crate::slice;
 use crate::time::{Duration, Instant};
 use crate::units::{PeerId, RailId, RequestId};
@@ -24,7 +24,8 @@ pub(super) const TURN_MAX: u32 = 16;
 const RATE_PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// If the first lane to a peer is not open by then, another one is tried too.
 const OPEN_PATIENCE: Duration = Duration::from_millis(10);
-/// When all room is taken by other workers, look again after this long.
+/// When all room is taken by other workers, look again after this long. One of them may give room back between this
+/// worker's look and its announcement that it waits: then neither sees the other, and nobody is woken.
 const BIND_RETRY: Duration = Duration::from_millis(1);
 
 /// What became of a try to bind slices of a request.
@@ -34,7 +35,7 @@ pub(super) enum Bound {
     Yes,
     /// Something must happen first: a completion, or a lane that opens.
     Wait,
-    /// Nothing but copies is left of the request, and no rail takes them now.
+    /// Nothing is left of the request but copies that no rail takes now, or slices that there is no row to cut in.
     OnlyCopies,
     /// No rail is usable.
     NoRail,
@@ -61,6 +62,36 @@ struct Cut {
     cursor: u64,
     /// Bytes that its peer has to bind.
     unbound_bytes: u64,
+    /// Slices that may be bound before it is another's turn.
+    turn: u32,
+}
+
+impl Cut {
+    fn rest(&self) -> u64 {
+        self.length - self.cursor
+    }
+
+    fn is_over(&self) -> bool {
+        self.rest() == 0 || self.turn == 0
+    }
+
+    fn next_length(&self, usual: u32) -> u32 {
+        slice::next_length(self.rest(), usual)
+    }
+
+    /// Slices that are of the length of the next one, no more than there is a turn for.
+    fn slices_max(&self, length: u32) -> u32 {
+        let (rest, length) = (self.rest(), u64::from(length.max(1)));
+        let whole = rest / length;
+        // The last one may have another length.
+        let whole = whole - u64::from(whole * length != rest);
+        whole.min(u64::from(self.turn)) as u32
+    }
+}
+
+/// Whether nothing has gone over a rail for so long that it may be slower by now than it was.
+fn may_be_slow(now: Instant, spot: &Spot) -> bool {
+    spot.load.inflight_bytes == 0 && now.since(spot.used_at) >= RATE_PROBE_INTERVAL
 }
 
 impl Orchestrator<'_> {
@@ -237,7 +268,8 @@ impl Orchestrator<'_> {
         if !self.has_unbound(request) {
             return Bound::Yes;
         }
-        if !self.knows(peer) || self.is_silent(peer) {
+        let row = self.peers.get(peer.index());
+        if !row.is_some_and(Peer::is_reachable) {
             return Bound::NoRail;
         }
         let bound = self.bind_on_transport(now, peer, request, turn);
@@ -268,7 +300,17 @@ impl Orchestrator<'_> {
             peer,
             plan: row.plan,
             rank: row.failover.rank(),
+            op: row.op,
         };
+        if self.config.policy == Policy::Spray && row.waiting.is_empty() {
+            return self.spray(now, way, request, turn);
+        }
+        self.bind_each(now, way, request, turn)
+    }
+
+    /// Binds slices of a request one by one: those to be sent again, and all of a baseline.
+    #[inline(never)]
+    fn bind_each(&mut self, now: Instant, way: Way, request: RequestId, turn: &mut u32) -> Bound {
         while *turn > 0 {
             let mut some_copies = false;
             if let Some(again) = self.next_again(request) {
@@ -284,8 +326,7 @@ impl Orchestrator<'_> {
             }
             if self.config.policy == Policy::Spray && !self.is_cut(request) {
                 match self.spray(now, way, request, turn) {
-                    // There may be copies left.
-                    Bound::Yes => continue,
+                    Bound::Yes if some_copies => continue,
                     bound => return bound,
                 }
             }
@@ -310,6 +351,7 @@ impl Orchestrator<'_> {
     }
 
     /// Binds slices that were never sent, by [`Policy::Spray`].
+    #[inline(never)]
     fn spray(&mut self, now: Instant, way: Way, request: RequestId, turn: &mut u32) -> Bound {
         let (Some(row), Some(peer)) =
             (self.requests.get(request), self.peers.get(way.peer.index()))
@@ -322,48 +364,103 @@ impl Orchestrator<'_> {
             length: row.length,
             cursor: row.cursor,
             unbound_bytes: peer.unbound_bytes,
+            turn: *turn,
         };
         let line = Line {
             is_urgent: row.home.is_urgent(),
             ..self.board.line()
         };
         let is_steered = peer.steering.is_some();
-        let given = *turn;
+        let is_fresh = is_steered || !self.board.is_of(way) || self.board.line() != line;
+        if is_fresh {
+            // What is bound without it would not be on it.
+            self.board.clear(line);
+        }
+        let bound = match is_fresh && !is_steered && !line.is_urgent {
+            true => self.refill(now, way, line, &mut cut),
+            false => None,
+        };
+        let bound = bound.unwrap_or_else(|| self.spray_over(now, way, is_steered, &mut cut));
+        let bound_slices = *turn - cut.turn;
+        *turn = cut.turn;
+        if let Some(row) = self.requests.get_mut(request) {
+            row.cursor = cut.cursor;
+            row.held += bound_slices;
+        }
+        if let Some(row) = self.peers.get_mut(way.peer.index()) {
+            row.unbound_bytes = cut.unbound_bytes;
+        }
+        bound
+    }
+
+    /// By far the most usual: one lane has got room again, and the others have none. Binds what goes there, without a
+    /// board. `None`: that takes a look at all rails.
+    #[inline]
+    fn refill(&mut self, now: Instant, way: Way, line: Line, cut: &mut Cut) -> Option<Bound> {
+        let length = cut.next_length(self.shared.slice_bytes());
+        let (position, rail) = match self.view().unfilled(way, length) {
+            Unfilled::None => return Some(Bound::Wait),
+            Unfilled::One(position, rail) => (position, rail),
+            Unfilled::Several => return None,
+        };
+        let spot = self.view().spot(rail, way.op)?;
+        let rests = || now.since(self.shared.done_at(rail.rail)) >= RATE_PROBE_INTERVAL;
+        if may_be_slow(now, &spot) && rests() {
+            return None;
+        }
+        let lone = Lone::new(spot, line, length)?;
+        let mut pace = self.pace_mut(way).copied()?;
+        let (unbound_bytes, slices_max) = (cut.unbound_bytes, cut.slices_max(length));
+        let look = || self.view().look(way, None, 1 << position, length);
+        let run = pace.lone_run(&lone, unbound_bytes, slices_max, look);
+        if let Some(row) = self.pace_mut(way) {
+            *row = pace;
+        }
+        let Some(slices) = run else {
+            return Some(Bound::Wait);
+        };
+        self.bind_run(now, spot.rail, spot.window_bytes, slices, cut)?;
+        if cut.is_over() {
+            return Some(Bound::Yes);
+        }
+        // What is left may begin with a shorter slice than the lane is filled for.
+        let is_long = cut.rest() >= u64::from(length);
+        let lane = self.lanes.get(spot.rail.index())?;
+        (is_long && lane.is_filled(kib_of(length))).then_some(Bound::Wait)
+    }
+
+    /// How fast the rails of a way are together.
+    fn pace_mut(&mut self, way: Way) -> Option<&mut Pace> {
+        let row = self.plans.get_mut(way.plan.index as usize)?;
+        row.paces.get_mut(usize::from(way.rank))
+    }
+
+    /// Binds slices to whichever rails suit them best.
+    #[inline(never)]
+    fn spray_over(&mut self, now: Instant, way: Way, is_steered: bool, cut: &mut Cut) -> Bound {
         let usual = self.shared.slice_bytes();
         // A request that is steered has rails of its own.
         let preference = match is_steered {
             true => self.preference(now, way.peer, cut.length),
             false => None,
         };
-        if is_steered || !self.board.is_of(way) || self.board.line() != line {
-            self.board.clear(line);
-        }
         let bound = loop {
-            let rest = cut.length - cut.cursor;
-            if rest == 0 || *turn == 0 {
+            if cut.is_over() {
                 break Bound::Yes;
             }
-            let length = slice::next_length(rest, usual);
+            let length = cut.next_length(usual);
             if self.board.length() != length {
                 let usable = self.survey(now, way, preference, length, cut.unbound_bytes);
                 if self.board.is_empty() {
                     break if usable { Bound::Wait } else { Bound::NoRail };
                 }
             }
-            if !self.spray_one(now, length, &mut cut) {
+            if !self.spray_run(now, length, cut) {
                 break Bound::Wait;
             }
-            *turn -= 1;
         };
         if !is_steered {
             self.remember_pace(way);
-        }
-        if let Some(row) = self.requests.get_mut(request) {
-            row.cursor = cut.cursor;
-            row.held += given - *turn;
-        }
-        if let Some(row) = self.peers.get_mut(way.peer.index()) {
-            row.unbound_bytes = cut.unbound_bytes;
         }
         bound
     }
@@ -395,70 +492,127 @@ impl Orchestrator<'_> {
     }
 
     fn fill_board(&mut self, way: Way, lead: Option<Lead>, length: u32) -> Seen {
-        let view = View {
-            plans: self.plans,
-            lanes: self.lanes,
-            shared: self.shared,
-        };
-        self.board.fill(&view, way, lead, length)
+        let tables = (&*self.plans, &mut *self.lanes, self.shared);
+        self.board.fill(tables, way, lead, length)
     }
 
-    /// Binds one slice of what is being cut. `false`: it waits.
-    fn spray_one(&mut self, now: Instant, length: u32, cut: &mut Cut) -> bool {
-        let view = View {
-            plans: self.plans,
-            lanes: self.lanes,
-            shared: self.shared,
-        };
-        let Some(index) = self.board.choose(&view, cut.unbound_bytes) else {
+    /// Binds one slice of what is being cut, and those behind it that go to the same rail. `false`: the next one waits.
+    fn spray_run(&mut self, now: Instant, length: u32, cut: &mut Cut) -> bool {
+        let slices_max = cut.slices_max(length);
+        let mut run = self.board.run(cut.unbound_bytes, slices_max);
+        let mut once = None;
+        if run.is_none() {
+            once = self.choose(length, cut.rest(), cut.unbound_bytes);
+            // It may have had to look at all rails, which says more.
+            run = once.and_then(|_| self.board.run(cut.unbound_bytes, slices_max));
+        }
+        let Some((index, slices)) = run.or(once) else {
             return false;
         };
         let Some(spot) = self.board.spot(index) else {
             return false;
         };
-        let rest = cut.length - cut.cursor;
-        let length = if spot.slice_bytes <= length || u64::from(length) == rest {
-            length.min(spot.work_bytes_max)
-        } else {
-            self.board.lengthened(&view, spot, length, rest)
-        };
-        let (rail, bytes) = (spot.rail, u64::from(length));
-        let limit = self.inflight_limit(spot.window_bytes);
-        let Some(ahead_bytes) = self.shared.reserve(now, rail, bytes, limit) else {
-            self.arm(now + BIND_RETRY, Reason::Bind);
+        let (rail, window_bytes) = (spot.rail, spot.window_bytes);
+        let bound = self.bind_run(now, rail, window_bytes, slices, cut);
+        let Some((bound, ahead_bytes)) = bound else {
             return false;
         };
-        let slice = Load::Slice(cut.request.index);
-        let mut attempt = Attempt::new(slice, cut.op, cut.cursor, length);
-        attempt.bind_to(rail, ahead_bytes);
-        let Some(id) = self.insert_attempt(attempt) else {
-            self.shared.release(rail, bytes);
-            return false;
-        };
-        if let Some(lane) = self.lanes.get_mut(rail.index()) {
-            lane.inflight_bytes += bytes;
-            lane.flight.bind(&mut self.attempts, id.index);
-        }
-        self.posts.push_back(self.lanes, u32::from(rail.0));
-        self.board.take(now, index, length, ahead_bytes);
+        self.board.take(now, index, bound, ahead_bytes);
         if let Some((way, lead)) = self.board.lead() {
-            self.led(way, &lead, rail, length);
+            self.led(way, &lead, rail, slices.length);
             if lead.takes_turns() {
                 // What is on the board is not what the next slice may take.
                 let line = self.board.line();
                 self.board.clear(line);
             }
         }
+        bound == slices
+    }
+
+    /// Binds slices in a row to a rail, as many as there are rows for. Which, and how many bytes were in flight there
+    /// before them; `None`: none.
+    #[inline(always)] // what it is given and gives stays in registers
+    fn bind_run(
+        &mut self,
+        now: Instant,
+        rail: RailId,
+        window_bytes: u64,
+        slices: Slices,
+        cut: &mut Cut,
+    ) -> Option<(Slices, u64)> {
+        let limit = self.inflight_limit(window_bytes);
+        let Some(ahead_bytes) = self.shared.reserve(now, rail, slices.bytes(), limit) else {
+            self.arm(now + BIND_RETRY, Reason::Bind);
+            return None;
+        };
+        let count = self.bind_new(rail, window_bytes, slices, cut, ahead_bytes);
+        let bound = Slices { count, ..slices };
+        let bytes = bound.bytes();
+        if bound != slices {
+            self.shared.release(rail, slices.bytes() - bytes);
+        }
+        if count == 0 {
+            return None;
+        }
+        self.posts.push_back(self.lanes, u32::from(rail.0));
         cut.cursor += bytes;
         cut.unbound_bytes -= bytes;
-        true
+        cut.turn -= count;
+        Some((bound, ahead_bytes))
+    }
+
+    /// Chooses for one slice of a request that has `rest` bytes left. Gives an index on the board, and how long the
+    /// slice is there.
+    fn choose(&mut self, length: u32, rest: u64, unbound_bytes: u64) -> Option<(usize, Slices)> {
+        let view = View {
+            plans: self.plans,
+            lanes: self.lanes,
+            shared: self.shared,
+        };
+        let index = self.board.choose(&view, unbound_bytes)?;
+        let spot = self.board.spot(index)?;
+        let length = if spot.slice_bytes > length && u64::from(length) < rest {
+            self.board.lengthened(&view, spot, length, rest)
+        } else {
+            length.min(spot.work_bytes_max)
+        };
+        Some((index, Slices { length, count: 1 }))
+    }
+
+    /// Rows for slices in a row that were never sent, on one lane. How many there were rows for.
+    #[inline]
+    fn bind_new(
+        &mut self,
+        rail: RailId,
+        window_bytes: u64,
+        slices: Slices,
+        cut: &Cut,
+        ahead_bytes: u64,
+    ) -> u32 {
+        let load = Load::Slice(cut.request.index);
+        let mut attempt = Attempt::new(load, cut.op, cut.cursor, slices.length);
+        attempt.bind_to(rail, ahead_bytes);
+        if !self.attempts.has_two() {
+            self.evict_lost();
+        }
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return 0;
+        };
+        let count = lane
+            .flight
+            .bind_run(&mut self.attempts, attempt, slices.count);
+        lane.reserved(cut.op, count, u64::from(slices.length) * u64::from(count));
+        lane.note_room(slices.length, window_bytes);
+        count
     }
 
     /// Keeps what a look has shown for the next boards.
     fn remember_pace(&mut self, way: Way) {
-        let row = self.plans.get_mut(way.plan.index as usize);
-        if let Some(pace) = row.and_then(|row| row.paces.get_mut(usize::from(way.rank))) {
-            self.board.tell(pace);
+        let Some(seen) = self.board.seen_pace() else {
+            return;
+        };
+        if let Some(pace) = self.pace_mut(way) {
+            *pace = seen;
         }
     }
 
@@ -498,6 +652,7 @@ impl Orchestrator<'_> {
     }
 
     /// Binds one slice, by whatever policy: of a baseline, or one that is sent again.
+    #[inline(never)]
     fn bind_next(&mut self, now: Instant, way: Way, next: Next) -> Bound {
         // What is on the board will not be true any more.
         let row = self.requests.get(next.request);
@@ -517,7 +672,15 @@ impl Orchestrator<'_> {
         }
         // With a candidate for every rail there is none left to open.
         let all_open = lead.is_none() && !rails.is_empty() && candidates.len() == rails.len();
-        let some_open = lead.map_or(!candidates.is_empty(), |lead| lead.some_open);
+        let is_open = |rail: &PlanRail| self.view().open_on(rail.rail).is_some();
+        let some_open = match lead {
+            None => !candidates.is_empty(),
+            // An open lane that the policy does not want is no help.
+            Some(lead) => {
+                let wanted = self.wanted(&self.allowed(way, Some(lead.wants)));
+                lead.some_open && wanted.iter().any(is_open)
+            }
+        };
         let wants = lead.map(|lead| lead.wants);
         let unbound_bytes = self
             .peers
@@ -537,6 +700,12 @@ impl Orchestrator<'_> {
         let chosen = chosen.and_then(|index| candidates.get(index).copied());
         let bound = chosen.and_then(|candidate| self.bind_to(now, candidate.rail, next));
         let (Some(candidate), Some(length)) = (chosen, bound) else {
+            let full = next.again && is_nil(self.attempts.next_row());
+            if full && chosen.is_some() {
+                self.pass_over(next.request);
+                self.arm(now + BIND_RETRY, Reason::Bind);
+                return Bound::OnlyCopies;
+            }
             return Bound::Wait;
         };
         if let Some(lead) = lead {
@@ -574,13 +743,13 @@ impl Orchestrator<'_> {
     pub(super) fn is_healthy(&self, rail: RailId) -> bool {
         self.shared
             .health(rail)
-            .is_some_and(|health| health.state() == RailState::Healthy)
+            .is_some_and(|health| health.is_healthy())
     }
 
     /// Binds a slice to a rail that has been seen to have room, and tells its length. `None`: another worker was
     /// quicker, or the table is full.
     pub(super) fn bind_to(&mut self, now: Instant, rail: RailId, mut next: Next) -> Option<u32> {
-        if let Some(lane) = self.lanes.get(rail.index()).filter(|_| !next.again) {
+        if let Some(lane) = self.lanes.get(rail.index()) {
             // Cut for the rail that takes it.
             next.length = next.length.min(lane.work_bytes_max());
         }
@@ -595,7 +764,7 @@ impl Orchestrator<'_> {
             return None;
         };
         let index = if next.again {
-            self.pop_waiting(next.request)
+            self.take_again(next)
         } else {
             self.take_new(next)
         };
@@ -625,11 +794,9 @@ impl Orchestrator<'_> {
 
     /// Whether a lane and its rail's window take the slice now.
     fn has_room(&self, lane: &Lane, room: Room, next: &Next, line: Line) -> bool {
-        // A slice that was sent before is cut already.
-        let fits = !next.again || next.length <= lane.work_bytes_max();
         let length = next.length.min(lane.work_bytes_max());
         let has_window = || self.config.policy == Policy::Documented || room.takes(length, line);
-        lane.room_works() > 0 && fits && has_window()
+        lane.room_works(next.op) > 0 && has_window()
     }
 
     /// A healthy rail with an open lane, as the baselines see it.
@@ -652,6 +819,7 @@ impl Orchestrator<'_> {
 
     /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more than
     /// one slice waits. Of some classes, or of all. Whether any rail is usable or about to be.
+    #[inline(never)]
     fn open_more(
         &mut self,
         now: Instant,
@@ -663,7 +831,10 @@ impl Orchestrator<'_> {
         let rails = self.wanted(&self.allowed(way, classes));
         let mut best: Option<(RailId, Duration)> = None;
         let (mut usable, mut patient) = (some_open, some_open);
-        for PlanRail { rail, .. } in rails.iter().copied() {
+        // Each peer begins elsewhere, or the first slices of many would all queue at one device.
+        let first = usize::from(way.peer.0) % rails.len().max(1);
+        let in_turn = rails.iter().skip(first).chain(rails.iter().take(first));
+        for PlanRail { rail, .. } in in_turn.copied() {
             let healthy = self.is_healthy(rail);
             let Some(lane) = self.lanes.get(rail.index()).filter(|_| healthy) else {
                 continue;
@@ -673,8 +844,8 @@ impl Orchestrator<'_> {
             match lane.phase {
                 Phase::Closed => {
                     let length = self.shared.slice_bytes();
-                    let predicted = self.shared.delay_base(rail)
-                        + self.shared.rate(rail).time_for(u64::from(length));
+                    let load = self.shared.load(rail);
+                    let predicted = load.map_or(Duration::MAX, |load| load.predicted(length));
                     if best.is_none_or(|(_, time)| predicted < time) {
                         best = Some((rail, predicted));
                     }
@@ -710,20 +881,16 @@ impl Orchestrator<'_> {
         let bytes_max = self.scratch_bytes(peer);
         let mut some_probed = false;
         for index in 0..self.board.len() {
-            let Some(spot) = self.board.spot(index).copied() else {
+            let is_idle = |spot: &&Spot| may_be_slow(now, spot) && bytes_max > 0;
+            let Some(spot) = self.board.spot(index).filter(is_idle) else {
                 continue;
             };
-            let idle = spot.load.inflight_bytes == 0
-                && now.since(spot.used_at) >= RATE_PROBE_INTERVAL
-                && bytes_max > 0;
-            if idle
-                && self
-                    .shared
-                    .claim_rate_probe(now, spot.rail, RATE_PROBE_INTERVAL)
-            {
-                let bytes = self.shared.rate_probe_bytes(spot.rail);
-                let bytes = bytes.min(bytes_max).min(spot.work_bytes_max);
-                self.post_probe(now, spot.rail, Load::RateProbe, bytes);
+            let (rail, work_bytes_max) = (spot.rail, spot.work_bytes_max);
+            let shared = self.shared;
+            if shared.claim_rate_probe(now, rail, RATE_PROBE_INTERVAL) {
+                let bytes = shared.rate_probe_bytes(rail);
+                let bytes = bytes.min(bytes_max).min(work_bytes_max);
+                self.post_probe(now, rail, Load::RateProbe, bytes);
                 some_probed = true;
             }
         }

@@ -3,14 +3,15 @@
 use core::fmt;
 
 use super::PlanRow;
-use super::lane::{Lane, Phase};
+use super::lane::{Lane, kib_of};
 use super::path::Lead;
 use crate::plan::{NO_RAILS, PlanRail, PlanRails};
-use crate::rail::Shared;
-use crate::rail::spray::{Line, Look, Room, Spot, Spots};
+use crate::rail::spray::{Line, Lone, Look, Room, Slices, Spot, Spots};
+use crate::rail::{Healthy, Shared};
 use crate::slice;
 use crate::time::{Duration, Instant};
 use crate::units::{PeerId, PlanId, RailId, Rate};
+use crate::work::Op;
 
 /// Of what is left of a request, a long slice takes at most one part in so many for each rail.
 const SPREAD: u64 = 2;
@@ -24,6 +25,7 @@ pub(super) struct Way {
     pub(super) plan: PlanId,
     /// Of the transport in the plan.
     pub(super) rank: u8,
+    pub(super) op: Op,
 }
 
 /// How fast the rails of one transport of a plan are together.
@@ -39,6 +41,44 @@ impl Pace {
         rate: Rate::SLOWEST,
         boards: 0,
     };
+
+    /// As just seen.
+    fn of(look: Look) -> Self {
+        Self {
+            rate: look.rate,
+            boards: PACE_BOARDS,
+        }
+    }
+
+    /// Up to how many slices go to a rail that is the only one with room. If that cannot be told by what is believed, as
+    /// told by a `look`; `None`: the next one waits.
+    #[inline(always)] // see `Lone::new`
+    pub(super) fn lone_run(
+        &mut self,
+        lone: &Lone,
+        unbound_bytes: u64,
+        slices_max: u32,
+        look: impl FnOnce() -> Look,
+    ) -> Option<Slices> {
+        let believed = self.rate();
+        if let Some(slices) = believed.and_then(|rate| lone.run(unbound_bytes, rate, slices_max)) {
+            self.spend();
+            return Some(slices);
+        }
+        let look = look();
+        *self = Self::of(look);
+        lone.choose(unbound_bytes, look, slices_max)
+    }
+
+    /// What may still be believed.
+    fn rate(&self) -> Option<Rate> {
+        (self.boards > 0).then_some(self.rate)
+    }
+
+    /// One board less may believe it.
+    fn spend(&mut self) {
+        self.boards -= 1;
+    }
 }
 
 /// How many rails a look has found.
@@ -56,6 +96,15 @@ impl Seen {
     }
 }
 
+/// Rails of a way whose lanes are not known to be filled.
+pub(super) enum Unfilled {
+    None,
+    /// And its position in the plan.
+    One(u8, PlanRail),
+    /// Several, or the way has no rails.
+    Several,
+}
+
 /// What there is to look at.
 pub(super) struct View<'b> {
     pub(super) plans: &'b [PlanRow],
@@ -66,34 +115,66 @@ pub(super) struct View<'b> {
 impl<'b> View<'b> {
     /// The rails of a way.
     pub(super) fn rails(&self, way: Way) -> &'b PlanRails {
-        self.plans
-            .get(way.plan.index as usize)
-            .filter(|row| row.generation == way.plan.generation)
-            .and_then(|row| row.plan.as_ref())
-            .map_or(&NO_RAILS, |plan| plan.rails(way.rank))
+        rails_of(self.plans, way)
+    }
+
+    /// The lane on a rail, if it is open for slices.
+    fn lane_on(&self, rail: RailId) -> Option<&'b Lane> {
+        let lane = self.lanes.get(rail.index())?;
+        lane.is_open().then_some(lane)
     }
 
     /// The lane on a healthy rail, if it is open for slices, and how full the rail is.
     pub(super) fn open_on(&self, rail: RailId) -> Option<(&'b Lane, Room)> {
-        let lane = self
-            .lanes
-            .get(rail.index())
-            .filter(|lane| matches!(lane.phase, Phase::Open) && !lane.probing)?;
+        let lane = self.lane_on(rail)?;
         Some((lane, self.shared.room(rail, lane.inflight_bytes)?))
+    }
+
+    /// Which rails of a way have lanes that are not known to be filled for slices of `length` bytes.
+    #[inline(never)]
+    pub(super) fn unfilled(&self, way: Way, length: u32) -> Unfilled {
+        let rails = self.rails(way);
+        let (slice_kib, alone) = (kib_of(length), self.shared.has_one_worker());
+        let mut unfilled = if rails.is_empty() {
+            Unfilled::Several
+        } else {
+            Unfilled::None
+        };
+        for (position, rail) in (0..).zip(rails) {
+            let lane = self.lanes.get(rail.rail.index());
+            let is_filled = |lane: &Lane| {
+                let known = lane.is_filled(slice_kib);
+                known && (alone || is_filled(self.shared, rail.rail, lane, length))
+            };
+            if !lane.is_some_and(is_filled) {
+                if matches!(unfilled, Unfilled::One(..)) {
+                    return Unfilled::Several;
+                }
+                unfilled = Unfilled::One(position, *rail);
+            }
+        }
+        unfilled
+    }
+
+    /// How a rail stands, if it is healthy and has an open lane.
+    #[inline(always)] // see `Lone::new`
+    pub(super) fn spot(&self, row: PlanRail, op: Op) -> Option<Spot> {
+        let lane = self.lane_on(row.rail)?;
+        let rail = self.shared.healthy(row.rail)?;
+        Some(spot(&rail, 0, row, lane, op))
     }
 
     /// Looks at all open rails of a way that a slice may take, for the policy; `roomy` has a bit for those that it
     /// knows.
-    fn look(&self, way: Way, lead: Option<&Lead>, roomy: u16, length: u32) -> Look {
+    #[inline(never)]
+    pub(super) fn look(&self, way: Way, lead: Option<&Lead>, roomy: u16, length: u32) -> Look {
         let (mut least, mut inflight_bytes, mut bytes_per_sec) = (Duration::MAX, 0_u64, 0_u64);
         for (position, rail) in self.rails(way).iter().enumerate() {
-            let load = self
-                .open_on(rail.rail)
-                .filter(|_| is_allowed(lead, *rail))
-                .and_then(|_| self.shared.load(rail.rail));
-            let Some(load) = load else {
+            let lane = self.lane_on(rail.rail).filter(|_| is_allowed(lead, *rail));
+            let Some(healthy) = lane.and_then(|_| self.shared.healthy(rail.rail)) else {
                 continue;
             };
+            let load = healthy.load();
             if roomy & 1 << position == 0 {
                 least = least.min(load.predicted(length));
             }
@@ -108,6 +189,40 @@ impl<'b> View<'b> {
     }
 }
 
+fn rails_of(plans: &[PlanRow], way: Way) -> &PlanRails {
+    plans
+        .get(way.plan.index as usize)
+        .filter(|row| row.generation == way.plan.generation)
+        .and_then(|row| row.plan.as_ref())
+        .map_or(&NO_RAILS, |plan| plan.rails(way.rank))
+}
+
+/// Whether a lane that was filled still is: other workers may have learned meanwhile that its rail is faster.
+fn is_filled(shared: &Shared<'_>, rail: RailId, lane: &Lane, length: u32) -> bool {
+    let room = shared.room(rail, lane.inflight_bytes);
+    let bytes = u64::from(length.min(lane.work_bytes_max()));
+    room.is_some_and(|room| room.own_bytes + bytes > room.window_bytes)
+}
+
+/// How a healthy rail and the lane on it stand.
+#[inline(always)] // see `Lone::new`
+fn spot(rail: &Healthy<'_>, position: u8, row: PlanRail, lane: &Lane, op: Op) -> Spot {
+    let room = rail.room(lane.inflight_bytes);
+    Spot {
+        rail: row.rail,
+        position,
+        tier: row.tier,
+        device: rail.device(),
+        works: lane.room_works(op) as u32,
+        work_bytes_max: lane.work_bytes_max(),
+        slice_bytes: rail.slice_bytes(),
+        used_at: rail.used_at(),
+        own_bytes: room.own_bytes,
+        window_bytes: room.window_bytes,
+        load: rail.load(),
+    }
+}
+
 /// Whether a slice may take a rail, as far as its class goes.
 fn is_allowed(lead: Option<&Lead>, rail: PlanRail) -> bool {
     lead.is_none_or(|lead| lead.takes.contains(rail.class))
@@ -119,6 +234,8 @@ pub(super) struct Board {
     /// The classes of those that are on it; `None`: all.
     lead: Option<Lead>,
     spots: Spots,
+    /// Rails of the way with an open lane, with room or without.
+    open: u8,
     /// How fast they are together, if that was seen not long ago.
     rate: Option<Rate>,
 }
@@ -142,6 +259,7 @@ impl Board {
             way: None,
             lead: None,
             spots: Spots::new(line),
+            open: 0,
             rate: None,
         }
     }
@@ -176,67 +294,74 @@ impl Board {
     /// Puts all rails of a way on it that a slice may take and that have room for it.
     pub(super) fn fill(
         &mut self,
-        view: &View<'_>,
+        tables: (&[PlanRow], &mut [Lane], &Shared<'_>),
         way: Way,
         lead: Option<Lead>,
         length: u32,
     ) -> Seen {
+        let (plans, lanes, shared) = tables;
         let line = self.spots.line();
         self.spots.clear(length, line);
         (self.way, self.lead) = (Some(way), lead);
-        let rails = view.rails(way);
-        let mut open = 0;
+        let rails = rails_of(plans, way);
+        // Urgent ones find room where others do not: no lane is filled for slices of no length.
+        let slice_kib = if line.is_urgent { 0 } else { kib_of(length) };
+        let alone = shared.has_one_worker();
+        let mut open = 0_u8;
         for (position, rail) in (0..).zip(rails) {
-            let Some((lane, room)) = view.open_on(rail.rail) else {
+            let Some(lane) = lanes.get_mut(rail.rail.index()) else {
                 continue;
             };
-            open += 1;
-            let takes = room.takes(length.min(lane.work_bytes_max()), line);
-            if takes && lane.room_works() > 0 && is_allowed(lead.as_ref(), *rail) {
-                self.put(view, position, *rail, lane, room);
-            }
+            // What most are while there is much to do.
+            let is_filled =
+                lane.is_filled(slice_kib) && (alone || is_filled(shared, rail.rail, lane, length));
+            let is_open = is_filled || self.put(shared, way.op, position, *rail, lane);
+            open += u8::from(is_open);
         }
+        self.open = open;
         Seen {
-            open,
+            open: usize::from(open),
             rails: rails.len(),
         }
     }
 
-    fn put(&mut self, view: &View<'_>, position: u8, rail: PlanRail, lane: &Lane, room: Room) {
-        let PlanRail { rail, tier, .. } = rail;
-        if let Some(load) = view.shared.load(rail) {
-            self.spots.push(Spot {
-                rail,
-                position,
-                tier,
-                device: view.shared.device_of(rail),
-                works: lane.room_works() as u32,
-                work_bytes_max: lane.work_bytes_max(),
-                slice_bytes: view.shared.rail_slice_bytes(rail),
-                used_at: view.shared.used_at(rail),
-                own_bytes: room.own_bytes,
-                window_bytes: room.window_bytes,
-                load,
-            });
+    /// Puts a rail on it, if that has room. Whether its lane is open for slices. Apart, so that passing over those
+    /// without room costs little.
+    #[inline(never)]
+    fn put(
+        &mut self,
+        shared: &Shared<'_>,
+        op: Op,
+        position: u8,
+        row: PlanRail,
+        lane: &mut Lane,
+    ) -> bool {
+        let (line, length) = (self.spots.line(), self.spots.length());
+        let healthy = shared.healthy(row.rail).filter(|_| lane.is_open());
+        let Some(healthy) = healthy else {
+            return false;
+        };
+        let spot = spot(&healthy, position, row, lane, op);
+        let bytes = length.min(spot.work_bytes_max);
+        lane.note_room(bytes, spot.window_bytes);
+        if spot.works > 0 && spot.room().takes(bytes, line) && is_allowed(self.lead.as_ref(), row) {
+            self.spots.push(spot);
         }
+        true
     }
 
     /// Believes what was seen of all rails not long ago, so that it need not look at them all.
     pub(super) fn believe(&mut self, pace: Option<&mut Pace>) {
         self.rate = pace.and_then(|pace| {
-            pace.boards = pace.boards.checked_sub(1)?;
-            Some(pace.rate)
+            let rate = pace.rate()?;
+            pace.spend();
+            Some(rate)
         });
     }
 
-    /// Tells how fast all rails are, if it had to look.
-    pub(super) fn tell(&self, pace: &mut Pace) {
-        if let Some(look) = self.spots.look() {
-            *pace = Pace {
-                rate: look.rate,
-                boards: PACE_BOARDS,
-            };
-        }
+    /// How fast all rails are, if it had to look.
+    pub(super) fn seen_pace(&self) -> Option<Pace> {
+        self.spots.look().map(Pace::of)
     }
 
     /// Whether no rail on it has room.
@@ -259,18 +384,29 @@ impl Board {
         let way = self.way?;
         let length = self.spots.length();
         let lead = self.lead.as_ref();
-        self.spots.choose(unbound_bytes, self.rate, |roomy| {
+        let open = usize::from(self.open);
+        self.spots.choose(unbound_bytes, self.rate, open, |roomy| {
             view.look(way, lead, roomy, length)
         })
     }
 
-    /// A rail on it takes a slice.
-    pub(super) fn take(&mut self, now: Instant, index: usize, bytes: u32, ahead_bytes: u64) {
-        self.spots.take(now, index, bytes, ahead_bytes);
+    /// The one rail on it that has room, if that takes several slices in a row, and these; see [`Spots::run`].
+    pub(super) fn run(&self, unbound_bytes: u64, slices_max: u32) -> Option<(usize, Slices)> {
+        match self.lead {
+            // Each slice is led anew.
+            Some(_) => None,
+            None => self.spots.run(unbound_bytes, self.rate, slices_max),
+        }
+    }
+
+    /// A rail on it takes slices.
+    pub(super) fn take(&mut self, now: Instant, index: usize, slices: Slices, ahead_bytes: u64) {
+        self.spots.take(now, index, slices, ahead_bytes);
     }
 
     /// How long a slice of a request that has `rest_bytes` left is on a rail that wants longer ones than usual,
     /// if there is room for that and enough is left for the other rails to even out.
+    #[cold]
     pub(super) fn lengthened(
         &self,
         view: &View<'_>,
@@ -280,7 +416,9 @@ impl Board {
     ) -> u32 {
         let usual = view.shared.slice_bytes().max(1);
         let rails = self.way.map_or(1, |way| view.rails(way).len().max(1)) as u64;
-        let part = rest_bytes / SPREAD / rails / u64::from(usual) * u64::from(usual);
+        // One rail alone has nothing to even out with.
+        let parts = if rails > 1 { SPREAD * rails } else { 1 }.max(1);
+        let part = rest_bytes / parts / u64::from(usual) * u64::from(usual);
         let wanted = u32::try_from(part)
             .unwrap_or(u32::MAX)
             .min(spot.slice_bytes);

@@ -1,7 +1,7 @@
 //! What is on a lane: attempts that were handed out, in that order, and behind them those that were not.
 
 use super::attempt::Attempt;
-use crate::queue::Queue;
+use crate::queue::{Link, Queue};
 use crate::table::{NIL, Table};
 use crate::units::AttemptId;
 
@@ -62,6 +62,22 @@ impl Flight {
         next.filter(|next| *next != self.mark)
     }
 
+    /// The one handed out last.
+    pub(super) fn last_posted(&self, attempts: &mut Attempts<'_>) -> Option<u32> {
+        if self.posted == 0 {
+            return None;
+        }
+        match self.first_bound() {
+            Some(mark) => self.queue.before(attempts, mark),
+            None => self.queue.back(),
+        }
+    }
+
+    /// The one handed out before `index`, which was handed out.
+    pub(super) fn posted_before(&self, attempts: &mut Attempts<'_>, index: u32) -> Option<u32> {
+        self.queue.before(attempts, index)
+    }
+
     /// The one behind `index`, which was not handed out.
     pub(super) fn bound_after(&self, attempts: &mut Attempts<'_>, index: u32) -> Option<u32> {
         self.queue.after(attempts, index)
@@ -75,32 +91,80 @@ impl Flight {
         }
     }
 
-    /// Hands out the first that was not.
-    pub(super) fn hand_out(&mut self, attempts: &mut Attempts<'_>) {
-        if self.mark != NIL {
-            self.mark = self.queue.after(attempts, self.mark).unwrap_or(NIL);
-            self.posted += 1;
+    /// Appends up to `count` slices of one length in a row, the first of which is given, as far as there are rows. Tells
+    /// how many.
+    #[inline]
+    pub(super) fn bind_run(
+        &mut self,
+        attempts: &mut Attempts<'_>,
+        mut slice: Attempt,
+        count: u32,
+    ) -> u32 {
+        let mut before = self.queue.back().unwrap_or(NIL);
+        let run = attempts.insert_run(count, |index, next| {
+            let this = slice.in_row(index, Link::between(before, next));
+            before = index;
+            slice.advance();
+            this
+        });
+        let Some(run) = run else {
+            return 0;
+        };
+        self.queue.push_run(attempts, run);
+        let (first, _, count) = run;
+        if self.mark == NIL {
+            self.mark = first;
         }
+        count
+    }
+
+    /// The first `count` that were not handed out are; `next` is behind them.
+    pub(super) fn hand_out(&mut self, next: Option<u32>, count: u32) {
+        self.mark = next.unwrap_or(NIL);
+        self.posted += count;
     }
 
     /// The one handed out last is not any more.
     pub(super) fn take_back(&mut self, attempts: &mut Attempts<'_>) -> Option<u32> {
-        if self.posted == 0 {
-            return None;
-        }
-        let last = match self.first_bound() {
-            Some(mark) => self.queue.before(attempts, mark),
-            None => self.queue.back(),
-        };
-        self.mark = last?;
+        let last = self.last_posted(attempts)?;
+        self.mark = last;
         self.posted -= 1;
-        last
+        Some(last)
     }
 
     /// Takes one out that was handed out.
     pub(super) fn remove_posted(&mut self, attempts: &mut Attempts<'_>, index: u32) {
         self.queue.remove(attempts, index);
         self.posted -= 1;
+    }
+
+    /// Takes out and frees those that were handed out first, as long as they are usual ones of one request and
+    /// `is_one` agrees. `None`: not even the first.
+    #[inline]
+    pub(super) fn end_in_order(
+        &mut self,
+        attempts: &mut Attempts<'_>,
+        mut is_one: impl FnMut(AttemptId, &Attempt) -> bool,
+    ) -> Option<Ended> {
+        let index = self.first_posted()?;
+        let request = attempts.at(index)?.request()?;
+        let mut bytes = 0;
+        let is_usual = |id, row: &Attempt| {
+            let ends = row.is_usual() && row.is_of(request) && is_one(id, row);
+            if ends {
+                bytes += u64::from(row.length);
+            }
+            ends
+        };
+        let (first, last, count) = attempts.remove_run(index, is_usual, Attempt::next)?;
+        self.posted -= count;
+        self.queue.cut_front(attempts, last.next(), count);
+        Some(Ended {
+            count,
+            bytes,
+            first,
+            last,
+        })
     }
 
     /// Takes one out that was not handed out.
@@ -112,10 +176,18 @@ impl Flight {
     }
 }
 
+/// Slices of one request that ended one after the other.
+pub(super) struct Ended {
+    pub(super) count: u32,
+    pub(super) bytes: u64,
+    pub(super) first: Attempt,
+    pub(super) last: Attempt,
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::super::attempt::Load;
+    use super::super::attempt::{Load, Stage};
     use super::*;
     use crate::table::Row;
     use crate::work::Op;
@@ -131,28 +203,58 @@ mod tests {
             let (mut posted, mut bound) = (VecDeque::new(), VecDeque::new());
             for (op, which) in ops {
                 let pick = |queue: &VecDeque<u32>| queue.get(usize::from(which) % queue.len().max(1)).copied();
-                match op % 5 {
-                    0 => if let Ok(id) = attempts.insert(Attempt::new(Load::RateProbe, Op::Write, 0, 1)) {
+                // Two requests, so that not all in a row are of one.
+                let slice = Attempt::new(Load::Slice(u32::from(which % 16 == 0)), Op::Write, 0, 1);
+                match op % 7 {
+                    0 => if let Ok(id) = attempts.insert(slice) {
                         flight.bind(&mut attempts, id.index);
                         bound.push_back(id.index);
                     },
                     1 => {
-                        flight.hand_out(&mut attempts);
+                        if let Some(index) = flight.first_bound() {
+                            let next = flight.bound_after(&mut attempts, index);
+                            flight.hand_out(next, 1);
+                            if let Some(row) = attempts.at_mut(index) { row.stage = Stage::Posted }
+                        }
                         posted.extend(bound.pop_front());
                     }
                     2 => {
                         let last = posted.pop_back();
                         if flight.take_back(&mut attempts) != last { return false }
+                        if let Some(row) = last.and_then(|last| attempts.at_mut(last)) { row.stage = Stage::Bound }
                         last.into_iter().for_each(|last| bound.push_front(last));
                     }
                     3 => if let Some(index) = pick(&posted) {
                         flight.remove_posted(&mut attempts, index);
                         posted.retain(|other| *other != index);
                     },
-                    _ => if let Some(index) = pick(&bound) {
+                    4 => if let Some(index) = pick(&bound) {
                         flight.remove_bound(&mut attempts, index);
                         bound.retain(|other| *other != index);
                     },
+                    5 => {
+                        let (count, room) = (u32::from(which % 5), 64 - attempts.len() as u32);
+                        let last = bound.back().or(posted.back()).copied();
+                        let given = flight.bind_run(&mut attempts, slice, count);
+                        let mut next = match last {
+                            Some(last) => flight.bound_after(&mut attempts, last),
+                            None => flight.first_bound(),
+                        };
+                        let before = bound.len();
+                        while let Some(index) = next {
+                            bound.push_back(index);
+                            next = flight.bound_after(&mut attempts, index);
+                        }
+                        if given != count.min(room) || bound.len() - before != given as usize { return false }
+                    }
+                    _ => {
+                        let (mut asked, request) = (0, posted.front().and_then(|index| attempts.at(*index)?.request()));
+                        let is_of_first = |index: &&u32| attempts.at(**index).is_some_and(|row| row.request() == request);
+                        let count = posted.iter().take_while(is_of_first).take(usize::from(which % 5)).count();
+                        let ended = flight.end_in_order(&mut attempts, |_, _| { asked += 1; asked <= which % 5 });
+                        if ended.map_or(0, |ended| ended.count as usize) != count { return false }
+                        if posted.drain(..count).any(|index| attempts.at(index).is_some()) { return false }
+                    }
                 }
                 let (mut walked, mut next) = (Vec::new(), flight.first_posted());
                 while let Some(index) = next {

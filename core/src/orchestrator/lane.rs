@@ -1,15 +1,17 @@
 //! Lanes: opened when they are wanted, suspected when they stand still, fenced when they fail.
 
-use super::attempt::{End, Load, Marks, Stage};
+use super::attempt::Load;
+use super::fence::Fence;
 use super::flight::Flight;
-use super::peer::Peer;
-use super::{LaneAction, Orchestrator, Posting, Reason};
-use crate::message::Message;
+use super::post::PROBE_BYTES;
+use super::{LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};
 use crate::rail::health::{HealthMode, RailState};
+use crate::send_queue::credit::Amount;
+use crate::send_queue::signal::Cadence;
 use crate::time::{Duration, Instant};
 use crate::units::{Epoch, PeerId, RailId};
-use crate::work::{Cause, LaneFact, LaneLimits, Op, PostBatch, Scope, Stop, Work};
+use crate::work::{Cause, LaneFact, LaneLimits, Op, Scope};
 
 pub(super) const POST: usize = 0;
 pub(super) const ACTION: usize = 1;
@@ -22,14 +24,16 @@ const SUSPECT_COPIES: usize = 4;
 const PROGRESS_FACTOR: u64 = 4;
 /// And incidents of the recent past double the least patience so many times at most.
 const PATIENCE_DOUBLINGS_MAX: u8 = 4;
-/// A fence message is repeated at most this many times its first interval apart.
-const MESSAGE_INTERVALS_MAX: u64 = 16;
-/// But not more often than this, whatever says that it might arrive now.
-const REPEAT_MIN: Duration = Duration::from_millis(1);
 /// A lane may take at least this long to open for a probe, however short the probe interval.
 const PROBE_OPEN_MIN: Duration = Duration::from_millis(50);
-/// Bytes of a health probe.
-const PROBE_BYTES: u32 = 8;
+
+/// In place of the length of slices that a lane was seen to be filled for.
+const NOT_FILLED: u16 = u16::MAX;
+
+/// The whole KiB of a slice, for [`Lane::is_filled`].
+pub(super) fn kib_of(slice_bytes: u32) -> u16 {
+    u16::try_from(slice_bytes / 1024).map_or(NOT_FILLED - 1, |kib| kib.min(NOT_FILLED - 1))
+}
 
 /// Where a lane stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,37 +48,25 @@ pub(super) enum Phase {
     Fencing(Fence),
 }
 
-/// A fence on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fence {
-    /// Nobody reads the source or writes this side's memory any more.
-    pub(super) local: bool,
-    /// No write can reach the peer's memory any more.
-    pub(super) remote: bool,
-    /// Works known to have arrived, in order.
-    delivered: u32,
-    /// When reports stop waiting for it.
-    pub(super) give_up_at: Instant,
-    pub(super) given_up: bool,
-    /// When the message last went out.
-    asked_at: Instant,
-    /// When it goes out again; each time after twice as long.
-    resend_at: Instant,
-}
-
 /// A row of the lanes' table; opaque.
 #[derive(Debug)]
 pub struct Lane {
     pub(super) phase: Phase,
-    epoch: Epoch,
-    limits: LaneLimits,
+    pub(super) epoch: Epoch,
+    pub(super) limits: LaneLimits,
+    /// Which of its works ask for a completion, if not all do.
+    pub(super) cadence: Cadence,
+    /// Reads bound to it.
+    pub(super) reads: u16,
     /// Attempts bound to it.
     pub(super) flight: Flight,
     /// Bytes of them.
     pub(super) inflight_bytes: u64,
-    next_sequence: u32,
+    /// See [`Self::is_filled`]; KiB of the shortest slices that it was seen so for.
+    filled_kib: u16,
+    pub(super) next_sequence: u32,
     /// The transport said that it has no room.
-    full: bool,
+    pub(super) full: bool,
     /// Last completion, or the first post after a pause.
     pub(super) progress_at: Instant,
     /// Since when it has stood still, if that has been noticed; its oldest slices were sent elsewhere too.
@@ -87,14 +79,14 @@ pub struct Lane {
     /// This worker has claimed the probe of its rail.
     pub(super) probing: bool,
     wants_open: bool,
-    wants_fence: bool,
+    pub(super) wants_fence: bool,
     wants_close: bool,
     /// The epoch to close.
     closing: Epoch,
     links: [Link; 4],
 }
 
-const _: () = assert!(size_of::<Lane>() <= 136);
+const _: () = assert!(size_of::<Lane>() <= 152);
 
 impl<const KIND: usize> Linked<KIND> for Lane {
     fn link(&mut self) -> &mut Link {
@@ -107,12 +99,12 @@ impl Lane {
     pub const EMPTY: Self = Self {
         phase: Phase::Closed,
         epoch: Epoch(0),
-        limits: LaneLimits {
-            works_max: 0,
-            work_bytes_max: 0,
-        },
+        limits: LaneLimits::new(0, 1),
+        cadence: Cadence::new(0),
+        reads: 0,
         flight: Flight::EMPTY,
         inflight_bytes: 0,
+        filled_kib: NOT_FILLED,
         next_sequence: 0,
         full: false,
         progress_at: Instant::ZERO,
@@ -146,6 +138,13 @@ impl Lane {
             && !(self.wants_open || self.wants_fence || self.wants_close)
     }
 
+    /// Takes no more works, and is to be fenced.
+    pub(super) fn begin_fence(&mut self, fence: Fence) {
+        self.phase = Phase::Fencing(fence);
+        self.wants_fence = true;
+        self.filled_kib = NOT_FILLED;
+    }
+
     /// Ends its epoch. Nothing is waited for any more, proved or not.
     pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
@@ -153,16 +152,88 @@ impl Lane {
         self.wants_close = true;
     }
 
-    /// Works it can still take; none unless it is open.
-    pub(super) fn room_works(&self) -> usize {
+    /// Works of this kind it can still take; none unless it is open.
+    pub(super) fn room_works(&self, op: Op) -> usize {
         if self.phase != Phase::Open || self.full || self.probing {
             return 0;
         }
+        let works = self.credits_free();
+        match op {
+            Op::Write => works,
+            Op::Read => works.min(usize::from(
+                self.limits.reads_max.saturating_sub(self.reads),
+            )),
+        }
+    }
+
+    pub(super) fn reads(&self) -> u64 {
+        u64::from(self.reads)
+    }
+
+    fn credits_free(&self) -> usize {
         usize::from(self.limits.works_max).saturating_sub(self.flight.len())
     }
 
+    /// So many attempts have been bound to it.
+    pub(super) fn reserved(&mut self, op: Op, count: u32, bytes: u64) {
+        self.inflight_bytes += bytes;
+        if op == Op::Read {
+            self.reads += count as u16;
+        }
+    }
+
+    /// So many attempts that were bound to it are not any more.
+    pub(super) fn released(&mut self, op: Op, count: u32, bytes: u64) {
+        self.inflight_bytes -= bytes;
+        self.filled_kib = NOT_FILLED;
+        if op == Op::Read {
+            self.reads -= count as u16;
+        }
+    }
+
+    /// Whether it takes slices.
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open && !self.probing
+    }
+
+    /// Whether this worker's own bytes were seen to fill the rail's window, so that a slice of so many KiB, rounded
+    /// down, had no room; true until one of them ends. Only an open lane is that.
+    ///
+    /// Where other workers learn of the rail too, it may have room again before that.
+    pub(super) fn is_filled(&self, slice_kib: u16) -> bool {
+        self.filled_kib <= slice_kib
+    }
+
+    /// Remembers whether it is filled, for slices from this length on, of a rail with this window.
+    pub(super) fn note_room(&mut self, slice_bytes: u32, window_bytes: u64) {
+        if self.inflight_bytes > 0 && self.inflight_bytes + u64::from(slice_bytes) > window_bytes {
+            self.filled_kib = u16::try_from(slice_bytes.div_ceil(1024)).unwrap_or(NOT_FILLED);
+        }
+    }
+
+    /// Whether the bound work behind the first `before` asks for a completion when they are handed out, if its
+    /// completions cover others. `room_works`
+    /// more could be bound before the window is full; `at_once`: nobody may wait for a neighbour's completion.
+    pub(super) fn signals(
+        &mut self,
+        op: Op,
+        room_works: usize,
+        before: u32,
+        at_once: bool,
+    ) -> bool {
+        let behind = self.flight.bound() - before as usize - 1;
+        let few = |works: usize| u16::try_from(works).unwrap_or(u16::MAX);
+        let reads_free = self.limits.reads_max.saturating_sub(self.reads);
+        let free = Amount {
+            works: few(self.credits_free().min(room_works) + behind),
+            reads: u8::try_from(reads_free).unwrap_or(u8::MAX),
+        };
+        self.cadence
+            .next(op == Op::Read, free, behind == 0 || at_once)
+    }
+
     pub(super) fn work_bytes_max(&self) -> u32 {
-        self.limits.work_bytes_max.max(1)
+        self.limits.work_bytes_max
     }
 }
 
@@ -217,7 +288,11 @@ impl Orchestrator<'_> {
             return;
         };
         lane.phase = Phase::Open;
-        lane.limits = limits;
+        lane.limits = LaneLimits {
+            work_bytes_max: limits.work_bytes_max.max(1),
+            ..limits
+        };
+        lane.cadence = Cadence::new(self.config.signal_interval_works);
         lane.progress_at = now;
         if let Some(peer) = self.shared.peer(rail) {
             self.heard(now, peer);
@@ -251,258 +326,21 @@ impl Orchestrator<'_> {
         self.bind_all();
     }
 
-    /// Puts a probe on a lane, past all windows. `false`: there is no row for it.
-    pub(super) fn post_probe(
-        &mut self,
-        now: Instant,
-        rail: RailId,
-        load: Load,
-        bytes: u32,
-    ) -> bool {
-        let Some(ahead_bytes) = self.shared.reserve(now, rail, u64::from(bytes), u64::MAX) else {
-            return false;
-        };
-        let probe = super::Attempt::new(load, Op::Write, 0, bytes);
-        let Some(id) = self.new_attempt(probe) else {
-            self.shared.release(rail, u64::from(bytes));
-            return false;
-        };
-        self.put_on_lane(id.index, rail, ahead_bytes);
-        true
-    }
-
-    /// Binds an attempt, whose bytes have been reserved, to a rail's lane.
-    pub(super) fn put_on_lane(&mut self, index: u32, rail: RailId, ahead_bytes: u64) {
-        let Some(lane) = self.lanes.get_mut(rail.index()) else {
-            return;
-        };
-        let Some(row) = self.attempts.at_mut(index) else {
-            return;
-        };
-        row.bind_to(rail, ahead_bytes);
-        lane.inflight_bytes += u64::from(row.length);
-        lane.flight.bind(&mut self.attempts, index);
-        self.posts.push_back(self.lanes, u32::from(rail.0));
-    }
-
-    /// Moves bound attempts of a lane into `out`, as works.
-    pub(super) fn fill(&mut self, now: Instant, index: u32, out: &mut PostBatch) {
-        let rail = RailId(index as u16);
-        out.lane = self.lane_id(rail);
-        let was_idle = self
-            .lanes
-            .get(rail.index())
-            .is_some_and(|lane| lane.flight.posted() == 0);
-        while let Some(unwanted) = self.hand_out(now, rail, out) {
-            self.unbind(unwanted);
-        }
-        let Some(lane) = self.lanes.get_mut(rail.index()) else {
-            return;
-        };
-        let some_left = !lane.full && lane.flight.bound() > 0;
-        if was_idle && !out.works.is_empty() {
-            lane.progress_at = now;
-            self.arm_progress(rail);
-        }
-        if some_left {
-            self.posts.push_back(self.lanes, index);
-        }
-    }
-
-    /// Hands out bound attempts, up to one that nobody wants any more.
-    fn hand_out(&mut self, now: Instant, rail: RailId, out: &mut PostBatch) -> Option<u32> {
-        let lane = self.lanes.get_mut(rail.index())?;
-        out.epoch = lane.epoch;
-        if lane.phase != Phase::Open || lane.full {
-            return None;
-        }
-        while !out.works.is_full() {
-            let index = lane.flight.first_bound()?;
-            let (id, row) = self.attempts.entry_mut(index)?;
-            let places = match row.load() {
-                Load::Slice(request) => {
-                    let request = self.requests.at(request);
-                    let wanted =
-                        request.filter(|request| request.wants_bytes() && !row.is(Marks::DONE));
-                    wanted.map(|request| request.places(row.offset))
-                }
-                Load::HealthProbe | Load::RateProbe => {
-                    let peer = self.shared.peer(rail);
-                    let row = peer.and_then(|peer| self.peers.get(peer.index()));
-                    row.and_then(Peer::scratch)
-                }
-            };
-            let Some((local, remote)) = places else {
-                return Some(index);
-            };
-            row.stage = Stage::Posted;
-            row.posted_at = now;
-            row.sequence = lane.next_sequence;
-            let work = Work {
-                cookie: id.to_bits(),
-                op: row.op(),
-                local,
-                remote,
-                length: row.length,
-                signal: row.signal(),
-            };
-            let _ = out.works.push(work);
-            lane.next_sequence = lane.next_sequence.wrapping_add(1);
-            lane.flight.hand_out(&mut self.attempts);
-        }
-        None
-    }
-
-    /// The answer to a post.
-    pub(super) fn posted(&mut self, now: Instant, posting: Posting, accepted: usize, stop: Stop) {
-        let rail = posting.lane.rail();
-        let index = u32::from(rail.0);
-        if stop != Stop::Unknown {
-            for _ in accepted..posting.count {
-                self.take_back(rail);
-            }
-        }
-        match stop {
-            Stop::All => {}
-            Stop::Full => {
-                if let Some(lane) = self.lanes.get_mut(rail.index()) {
-                    lane.full = true;
-                    self.posts.remove(self.lanes, index);
-                }
-                self.check_full(now, rail);
-            }
-            Stop::Rejected(cause) => self.rejected(now, rail, cause),
-            Stop::Unknown => self.break_lane(now, rail, Cause::Reset),
-        }
-    }
-
-    /// Puts the work handed out last back where it was: it was not taken.
-    fn take_back(&mut self, rail: RailId) {
-        let Some(lane) = self.lanes.get_mut(rail.index()) else {
-            return;
-        };
-        let Some(last) = lane.flight.take_back(&mut self.attempts) else {
-            return;
-        };
-        lane.next_sequence = lane.next_sequence.wrapping_sub(1);
-        if let Some(row) = self.attempts.at_mut(last) {
-            row.stage = Stage::Bound;
-        }
-        self.posts.push_back(self.lanes, u32::from(rail.0));
-    }
-
-    /// The first work that was not taken was refused.
-    fn rejected(&mut self, now: Instant, rail: RailId, cause: Cause) {
-        let first = self
-            .lanes
-            .get(rail.index())
-            .and_then(|lane| lane.flight.first_bound());
-        let request = first.and_then(|index| self.request_of(index));
-        match request {
-            Some(request) if cause.is_callers() => self.fail_request(now, request, cause),
-            _ => {
-                if let Some(first) = first {
-                    self.fault(rail, first, cause);
-                }
-                self.start_fence(now, rail, cause);
-            }
-        }
-    }
-
-    /// A lane is of no use any more. Its oldest attempt is what it stumbled over.
-    fn break_lane(&mut self, now: Instant, rail: RailId, cause: Cause) {
-        if let Some(oldest) = self.first_posted(rail) {
-            self.fault(rail, oldest, cause);
-        }
-        self.start_fence(now, rail, cause);
-    }
-
-    /// Ends a lane's epoch. What was posted is sent again elsewhere at once; what it may still write is waited
-    /// for by the reports.
-    pub(super) fn start_fence(&mut self, now: Instant, rail: RailId, cause: Cause) {
-        let index = u32::from(rail.0);
-        let Some(lane) = self
-            .lanes
-            .get(rail.index())
-            .filter(|lane| lane.phase == Phase::Open)
-        else {
-            return;
-        };
-        log::debug!(
-            "lane {index} epoch {}: fenced ({cause}), {} posted",
-            lane.epoch.0,
-            lane.flight.posted()
-        );
-        let give_up_at = self.give_up_at(now, rail);
-        self.clear_lane(rail);
-        let writes = self.copy_posted(rail);
-        let Some(lane) = self.lanes.get_mut(rail.index()) else {
-            return;
-        };
-        if lane.flight.posted() == 0 {
-            lane.close();
-        } else {
-            lane.wants_fence = true;
-            lane.phase = Phase::Fencing(Fence {
-                local: false,
-                // A read writes nothing on the peer's side, and nobody minds what a probe writes.
-                remote: !writes,
-                delivered: 0,
-                give_up_at,
-                given_up: false,
-                asked_at: now,
-                resend_at: now,
-            });
-            if writes {
-                self.messages.push_back(self.lanes, index);
-            }
-            self.arm(give_up_at, Reason::Fence);
-        }
-        self.actions.push_back(self.lanes, index);
-        self.blame(now, rail, cause);
-        self.bind_all();
-    }
-
     /// The oldest attempt that a lane has handed out.
     pub(super) fn first_posted(&self, rail: RailId) -> Option<u32> {
         self.lanes.get(rail.index())?.flight.first_posted()
     }
 
     /// The one handed out after `index`.
-    fn posted_after(&mut self, rail: RailId, index: u32) -> Option<u32> {
+    pub(super) fn posted_after(&mut self, rail: RailId, index: u32) -> Option<u32> {
         self.lanes
             .get(rail.index())?
             .flight
             .posted_after(&mut self.attempts, index)
     }
 
-    /// Takes everything off a lane that was not handed out.
-    fn clear_lane(&mut self, rail: RailId) {
-        self.posts.remove(self.lanes, u32::from(rail.0));
-        while let Some(index) = self
-            .lanes
-            .get(rail.index())
-            .and_then(|lane| lane.flight.first_bound())
-        {
-            self.unbind(index);
-        }
-    }
-
-    /// Sends copies of what a lane has posted elsewhere. Whether there were writes of user bytes.
-    fn copy_posted(&mut self, rail: RailId) -> bool {
-        let mut writes = false;
-        let mut next = self.first_posted(rail);
-        while let Some(index) = next {
-            self.duplicate(index);
-            let row = self.attempts.at(index);
-            writes |= row.is_some_and(|row| row.op() == Op::Write && row.request().is_some());
-            next = self.posted_after(rail, index);
-        }
-        writes
-    }
-
     /// Counts a failure against the rail if it is one, and ends a probe badly.
-    fn blame(&mut self, now: Instant, rail: RailId, cause: Cause) {
+    pub(super) fn blame(&mut self, now: Instant, rail: RailId, cause: Cause) {
         let worker = self.config.worker;
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
@@ -559,103 +397,6 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// One of the two facts of a fence.
-    fn fenced(&mut self, rail: RailId, fence: Fence, scope: Scope, delivered: Option<u32>) {
-        let fence = match scope {
-            Scope::Local => Fence {
-                local: true,
-                ..fence
-            },
-            Scope::Remote => Fence {
-                remote: true,
-                ..fence
-            },
-        };
-        let fence = Fence {
-            delivered: fence.delivered.max(delivered.unwrap_or(0)),
-            ..fence
-        };
-        if let Some(lane) = self.lanes.get_mut(rail.index()) {
-            lane.phase = Phase::Fencing(fence);
-            lane.wants_fence &= !fence.local;
-        }
-        if fence.local {
-            self.end_posted(rail, fence);
-        }
-        if fence.local && fence.remote {
-            let index = u32::from(rail.0);
-            self.messages.remove(self.lanes, index);
-            if let Some(lane) = self.lanes.get_mut(rail.index()) {
-                lane.close();
-            }
-            self.actions.push_back(self.lanes, index);
-            self.arm_probe(rail);
-            self.bind_all();
-        }
-    }
-
-    /// Ends the attempts of a fenced lane that have nothing more to wait for: reads by the local fact alone,
-    /// writes by both.
-    fn end_posted(&mut self, rail: RailId, fence: Fence) {
-        let mut next = self.first_posted(rail);
-        while let Some(index) = next {
-            next = self.posted_after(rail, index);
-            let Some(row) = self.attempts.at(index) else {
-                continue;
-            };
-            if fence.remote || row.op() == Op::Read {
-                let arrived = row.op() == Op::Write && row.sequence < fence.delivered;
-                self.end_attempt(index, if arrived { End::Delivered } else { End::Ended });
-            }
-        }
-    }
-
-    /// Ends a lane with what a peer that is gone has proved: nothing of it can move on that side any more.
-    pub(super) fn remote_ended(&mut self, now: Instant, rail: RailId) {
-        self.start_fence(now, rail, Cause::PeerGone);
-        if let Some(Phase::Fencing(fence)) = self.lanes.get(rail.index()).map(|lane| lane.phase) {
-            self.fenced(rail, fence, Scope::Remote, None);
-        }
-    }
-
-    /// The message to ask for a lane's fence, if it still is to be asked for.
-    pub(super) fn fence_message(&mut self, now: Instant, index: u32) -> Option<Message> {
-        let rail = RailId(index as u16);
-        let interval = self.config.message_interval;
-        let interval_max = interval.times(MESSAGE_INTERVALS_MAX);
-        let peer = self.shared.peer(rail)?;
-        let lane_id = self.lane_id(rail);
-        let lane = self.lanes.get_mut(rail.index())?;
-        let Phase::Fencing(fence) = &mut lane.phase else {
-            return None;
-        };
-        if fence.remote {
-            return None;
-        }
-        let before = fence.resend_at.since(fence.asked_at);
-        let after = before.times(2).max(interval).min(interval_max);
-        fence.asked_at = now;
-        fence.resend_at = now + after;
-        let (resend_at, epoch) = (fence.resend_at, lane.epoch);
-        self.arm(resend_at, Reason::Fence);
-        Some(Message::Fence {
-            peer,
-            lane: lane_id,
-            epoch,
-        })
-    }
-
-    /// A way to a peer has just proved open: what it was asked for and may not have heard is asked again.
-    pub(super) fn repeat_fences(&mut self, now: Instant, peer: PeerId) {
-        for rail in self.rails_of(peer) {
-            let phase = self.lanes.get(rail.index()).map(|lane| lane.phase);
-            let unanswered = |fence: Fence| !fence.remote && fence.asked_at + REPEAT_MIN <= now;
-            if matches!(phase, Some(Phase::Fencing(fence)) if unanswered(fence)) {
-                self.messages.push_back(self.lanes, u32::from(rail.0));
-            }
-        }
-    }
-
     /// The next thing to do with a lane: end the old before beginning the new.
     pub(super) fn lane_action(&mut self, index: u32) -> Option<LaneAction> {
         let id = self.lane_id(RailId(index as u16));
@@ -695,7 +436,7 @@ impl Orchestrator<'_> {
     }
 
     /// When a lane is suspected for lack of progress; `None`: nothing is posted.
-    pub(super) fn progress_due(&self, rail: RailId) -> Option<Instant> {
+    fn progress_due(&self, rail: RailId) -> Option<Instant> {
         let lane = self.lanes.get(rail.index())?;
         let oldest = self.attempts.at(lane.flight.first_posted()?)?;
         let bytes = oldest
@@ -709,11 +450,17 @@ impl Orchestrator<'_> {
             .map_or(0, |health| health.flaps())
             .min(PATIENCE_DOUBLINGS_MAX);
         let floor = self.config.progress_floor.times(1 << flaps);
-        let patience = predicted.times(PROGRESS_FACTOR).max(floor);
+        let least = Duration::from_millis(lane.limits.patience_ms.into());
+        let patience = predicted.times(PROGRESS_FACTOR).max(floor).max(least);
         Some(lane.progress_at.max(oldest.posted_at) + patience)
     }
 
-    fn arm_progress(&mut self, rail: RailId) {
+    /// Arms the timer of a lane that has moved something, or been given something to move, at `now`.
+    pub(super) fn arm_progress(&mut self, now: Instant, rail: RailId) {
+        if self.next_timeout <= now + self.config.progress_floor {
+            // No lane is due before that.
+            return;
+        }
         if let Some(due) = self.progress_due(rail) {
             self.arm(due, Reason::Progress);
         }
@@ -735,7 +482,7 @@ impl Orchestrator<'_> {
 
     /// A lane that said it was full with nothing posted has only `Writable` to wait for. If that is not said,
     /// asks by posting again.
-    fn check_full(&mut self, now: Instant, rail: RailId) {
+    pub(super) fn check_full(&mut self, now: Instant, rail: RailId) {
         let Some(lane) = self
             .lanes
             .get_mut(rail.index())
@@ -754,6 +501,12 @@ impl Orchestrator<'_> {
 
     fn check_progress(&mut self, now: Instant, rail: RailId) {
         self.check_full(now, rail);
+        let progress_at = self.lanes.get(rail.index()).map(|lane| lane.progress_at);
+        let earliest = progress_at.map(|at| at + self.config.progress_floor);
+        if earliest.is_some_and(|at| now < at && self.next_timeout <= at) {
+            // Not due, and something is before it.
+            return;
+        }
         let Some(due) = self.progress_due(rail) else {
             return;
         };
@@ -789,7 +542,7 @@ impl Orchestrator<'_> {
         if first {
             self.send_oldest_elsewhere(rail);
         }
-        self.arm_progress(rail);
+        self.arm_progress(now, rail);
     }
 
     fn send_oldest_elsewhere(&mut self, rail: RailId) {
@@ -800,76 +553,6 @@ impl Orchestrator<'_> {
             };
             self.duplicate(index);
             next = self.posted_after(rail, index);
-        }
-    }
-
-    fn check_fence(&mut self, now: Instant, rail: RailId, fence: Fence) {
-        if !fence.remote {
-            if fence.resend_at <= now {
-                self.messages.push_back(self.lanes, u32::from(rail.0));
-            } else {
-                self.arm(fence.resend_at, Reason::Fence);
-            }
-        }
-        if fence.given_up {
-            return;
-        }
-        if fence.give_up_at <= now {
-            self.give_up_fence(rail);
-        } else {
-            self.arm(fence.give_up_at, Reason::Fence);
-        }
-    }
-
-    /// A fence's proof has not come in time. Reports stop waiting for it and say so.
-    fn give_up_fence(&mut self, rail: RailId) {
-        if let Some(Phase::Fencing(fence)) =
-            self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
-        {
-            fence.given_up = true;
-        }
-        let mut next = self.first_posted(rail);
-        while let Some(index) = next {
-            next = self.posted_after(rail, index);
-            let Some(row) = self
-                .attempts
-                .at_mut(index)
-                .filter(|row| !row.is(Marks::LOST))
-            else {
-                continue;
-            };
-            row.mark(Marks::LOST);
-            if let Some(request) = self.request_of(index) {
-                if let Some(row) = self.requests.get_mut(request) {
-                    row.lost += 1;
-                }
-                self.settle_request(request);
-            }
-        }
-    }
-
-    /// When reports stop waiting for a fence that starts now. A peer that has been silent has had part of
-    /// its time.
-    fn give_up_at(&self, now: Instant, rail: RailId) -> Instant {
-        let timeout = self.config.fence_timeout;
-        let peer = self
-            .shared
-            .peer(rail)
-            .and_then(|peer| self.peers.get(peer.index()));
-        match peer {
-            Some(peer) if peer.is_silent() => peer.heard_at() + timeout,
-            _ => now + timeout,
-        }
-    }
-
-    /// A silent peer shortens the waits for its fences.
-    pub(super) fn hasten_fence(&mut self, rail: RailId, give_up_at: Instant) {
-        if let Some(Phase::Fencing(fence)) =
-            self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
-        {
-            fence.give_up_at = fence.give_up_at.min(give_up_at);
-            let at = fence.give_up_at;
-            self.arm(at, Reason::Fence);
         }
     }
 
@@ -901,7 +584,7 @@ impl Orchestrator<'_> {
         self.open_lane(now, rail, now + within);
     }
 
-    fn arm_probe(&mut self, rail: RailId) {
+    pub(super) fn arm_probe(&mut self, rail: RailId) {
         let closed = self
             .lanes
             .get(rail.index())

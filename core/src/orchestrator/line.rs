@@ -75,6 +75,19 @@ impl Waiters {
         self.queues.iter().find_map(Queue::front)
     }
 
+    /// The last one of a class.
+    pub(super) fn last(&self, class: Class) -> Option<u32> {
+        self.queues.get(class.index())?.back()
+    }
+
+    /// Puts `other`, of the same class, where a request stands.
+    pub(super) fn replace(&mut self, requests: &mut Requests<'_>, index: u32, other: u32) {
+        let class = requests.at(index).map(|row| row.class.index());
+        if let Some(queue) = class.and_then(|class| self.queues.get_mut(class)) {
+            queue.replace(requests, index, other);
+        }
+    }
+
     /// The one that goes after `index`.
     pub(super) fn after(&self, requests: &mut Requests<'_>, index: u32) -> Option<u32> {
         let class = requests.at(index)?.class.index();
@@ -100,12 +113,8 @@ impl Waiters {
     /// Puts a request first of all, because it has slices to be sent again: they have rows in the table of attempts,
     /// and the others might wait for these.
     pub(super) fn push_first(&mut self, requests: &mut Requests<'_>, index: u32) {
-        if requests
-            .at(index)
-            .is_some_and(|row| row.class != Class::FIRST)
-        {
-            self.remove(requests, index);
-        }
+        // Also where it has moved up: it stands behind others of the first class then.
+        self.remove(requests, index);
         if let Some(row) = requests.at_mut(index) {
             row.class = Class::FIRST;
         }
@@ -115,14 +124,17 @@ impl Waiters {
         self.length += (first.len() - before) as u32;
     }
 
-    /// Takes a request out.
-    pub(super) fn remove(&mut self, requests: &mut Requests<'_>, index: u32) {
+    /// Takes a request out. Whether it was there.
+    pub(super) fn remove(&mut self, requests: &mut Requests<'_>, index: u32) -> bool {
         let class = requests.at(index).map(|row| row.class.index());
-        if let Some(queue) = class.and_then(|class| self.queues.get_mut(class)) {
-            let before = queue.len();
-            queue.remove(requests, index);
-            self.length -= (before - queue.len()) as u32;
-        }
+        let Some(queue) = class.and_then(|class| self.queues.get_mut(class)) else {
+            return false;
+        };
+        let before = queue.len();
+        queue.remove(requests, index);
+        let was_there = queue.len() < before;
+        self.length -= u32::from(was_there);
+        was_there
     }
 
     /// Moves the first of each class that was not served since `patience` ago up by one class.
@@ -133,11 +145,13 @@ impl Waiters {
         patience: Duration,
     ) {
         for class in 1..CLASSES {
-            let waited = self.since.get(class).map(|since| now.since(*since));
-            let first = self.queues.get(class).and_then(Queue::front);
-            let (Some(index), true) = (first, waited >= Some(patience)) else {
+            let Some(index) = self.queues.get(class).and_then(Queue::front) else {
                 continue;
             };
+            let waited = self.since.get(class).map(|since| now.since(*since));
+            if waited < Some(patience) {
+                continue;
+            }
             self.remove(requests, index);
             if let Some(row) = requests.at_mut(index) {
                 row.class = Class(class as u8 - 1);
@@ -159,8 +173,7 @@ impl Waiters {
         index: u32,
         slices: u32,
     ) {
-        // One that has just been reported is not in line any more.
-        let Some(row) = requests.at_mut(index).filter(|row| !row.is_reported()) else {
+        let Some(row) = requests.at_mut(index) else {
             return;
         };
         row.turn = row
@@ -173,8 +186,7 @@ impl Waiters {
                 *since = now;
             }
         }
-        if class != home && !stays {
-            self.remove(requests, index);
+        if class != home && !stays && self.remove(requests, index) {
             if let Some(row) = requests.at_mut(index) {
                 row.class = home;
             }

@@ -1,22 +1,26 @@
 //! One worker's engine: requests in, works out, facts in, reports out.
 //!
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
-//! that wants it; `board` is how they stand meanwhile), `lane` opens and fences, `flight`
-//! is what is on one, `attempt` follows one posting
-//! of one slice, `request` counts until a report can be given, `line`
-//! says which goes first, `peer` watches who is silent, `path` chooses classes of rails, `timer` finds
-//! what is due, `audit` checks every invariant.
+//! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `post` hands them
+//! out, `lane` opens and suspects, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
+//! follows one posting of one slice, `request` counts until a report can be given, `line` says which goes first, `merge`
+//! makes one of several, `peer` watches who is silent, `path` chooses classes of rails, `timer` finds what is due,
+//! `audit` checks every invariant.
 
 mod assign;
 mod attempt;
 mod audit;
 mod bind;
 mod board;
+mod cut;
+mod fence;
 mod flight;
 mod lane;
 mod line;
+mod merge;
 mod path;
 mod peer;
+mod post;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -31,6 +35,7 @@ use crate::rail::documented::{DocumentedConfig, Selector, Shares};
 use crate::rail::health::{HealthMode, RailState};
 use crate::rail::select::Policy;
 use crate::report::Report;
+use crate::send_queue::SendQueueConfig;
 use crate::table::{NIL, Row, Table};
 use crate::time::{Duration, Instant};
 use crate::units::{
@@ -76,6 +81,10 @@ pub struct Config {
     pub failover_attempts_max: u8,
     /// A request that has waited so long behind others of higher priority moves up by one step, for one turn.
     pub priority_promotion: Duration,
+    /// On lanes whose completions cover others, so many works at most go without one. 0: as many as their room allows.
+    pub signal_interval_works: u16,
+    /// Whether small requests that lie together on both sides go as one.
+    pub merge_requests: bool,
     /// Parameters of [`Policy::Documented`], which it turns into [`Policy::RoundRobin`] if they say so.
     pub documented: DocumentedConfig,
     /// Seed of this worker's random numbers. The same seed and calls give the same answers; workers should
@@ -98,6 +107,8 @@ impl Config {
             health: HealthMode::Decay,
             failover_attempts_max: 3,
             priority_promotion: Duration::from_millis(10),
+            signal_interval_works: SendQueueConfig::DEFAULT.signal_interval_works,
+            merge_requests: true,
             documented: DocumentedConfig::DEFAULT,
             seed: worker as u64,
         }
@@ -299,7 +310,7 @@ pub struct Tables<'a> {
     /// What [`Policy::Documented`] has shared out of each request: as many as there are requests, or none for the other
     /// policies.
     pub shares: &'a mut [Shares],
-    /// Slices in flight or waiting to be sent again.
+    /// Slices in flight or waiting to be sent again. At least two: the last free row is kept for those that are cut again.
     pub attempts: &'a mut [Row<Attempt>],
     /// Batches not yet taken.
     pub batches: &'a mut [Row<BatchRow>],
@@ -377,6 +388,9 @@ impl<
     }
 }
 
+/// What a worker needs of its own for 64 peers over eight rails each.
+const _: () = assert!(size_of::<Store<64, 64, 512, 1024, 4096, 16>>() <= 512 * 1024);
+
 /// A [`PostBatch`] that has been handed out and not been answered.
 #[derive(Clone, Copy, Debug)]
 struct Posting {
@@ -428,7 +442,7 @@ pub struct Orchestrator<'a> {
     /// Those of them with the highest priority.
     urgent: u32,
     /// Requests that have ended, or whose last attempt has.
-    ended: Queue<0>,
+    ended: Queue<3>,
     /// Requests that have switched transports.
     switched: Queue<1>,
     ended_batches: Queue<0>,
@@ -583,7 +597,10 @@ impl<'a> Orchestrator<'a> {
         let answered = self
             .posting
             .take_if(|posting| posting.lane == lane && posting.epoch == epoch);
-        if let Some(posting) = answered {
+        // What most say leaves nothing to do.
+        if let Some(posting) = answered
+            && (stop != Stop::All || accepted < posting.count)
+        {
             self.posted(now, posting, accepted, stop);
         }
     }
@@ -657,12 +674,15 @@ impl<'a> Orchestrator<'a> {
     pub fn is_quiet(&self) -> bool {
         let nothing_to_do =
             self.posts.is_empty() && self.actions.is_empty() && self.messages.is_empty();
-        let nothing_to_say = self.changed_rails.is_empty()
+        nothing_to_do && self.has_nothing_to_say() && !self.bindable && !self.made_room
+    }
+
+    fn has_nothing_to_say(&self) -> bool {
+        self.changed_rails.is_empty()
             && self.changed_peers.is_empty()
             && self.switched.is_empty()
             && self.ended.is_empty()
-            && self.ended_batches.is_empty();
-        nothing_to_do && nothing_to_say && !self.bindable && !self.made_room
+            && self.ended_batches.is_empty()
     }
 
     /// What to tell peers. Each is repeated by itself until answered.
@@ -677,6 +697,25 @@ impl<'a> Orchestrator<'a> {
 
     /// What happened.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.has_nothing_to_say() {
+            return self.wake_worker();
+        }
+        self.next_event().or_else(|| self.wake_worker())
+    }
+
+    /// Another worker waits for room that there is now.
+    fn wake_worker(&mut self) -> Option<Event> {
+        if !core::mem::take(&mut self.made_room) {
+            return None;
+        }
+        let worker = self
+            .shared
+            .next_waiting(self.last_woken, self.config.worker)?;
+        self.last_woken = worker;
+        Some(Event::WakeWorker { worker })
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
         if let Some(index) = self.changed_rails.pop_front(self.lanes) {
             let rail = RailId(index as u16);
             let state = self
@@ -713,14 +752,6 @@ impl<'a> Orchestrator<'a> {
             let batch = self.batches.id_at(index)?;
             let tag = self.batches.get(batch)?.batch.tag;
             return Some(Event::BatchDone { batch, tag });
-        }
-        if core::mem::take(&mut self.made_room)
-            && let Some(worker) = self
-                .shared
-                .next_waiting(self.last_woken, self.config.worker)
-        {
-            self.last_woken = worker;
-            return Some(Event::WakeWorker { worker });
         }
         None
     }
@@ -803,9 +834,15 @@ impl Orchestrator<'_> {
     /// Works to post, of one lane, in order. Answer with [`Self::handle_posted`].
     pub fn poll_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
         out.works.clear();
-        if self.posting.is_some() {
+        let has_nothing = self.posts.is_empty() && !self.bindable;
+        if has_nothing || self.posting.is_some() {
             return None;
         }
+        self.next_post(now, out)
+    }
+
+    #[inline(never)]
+    fn next_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
         loop {
             if self.posts.is_empty() {
                 self.bind(now);

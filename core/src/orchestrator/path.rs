@@ -103,6 +103,7 @@ impl Orchestrator<'_> {
     }
 
     /// What the next slice of a transfer may do.
+    #[inline(never)]
     pub(super) fn lead(&self, way: Way, preference: Preference, length: u32) -> Lead {
         let view = self.view();
         let line = self.board.line();
@@ -116,7 +117,7 @@ impl Orchestrator<'_> {
             };
             open = open.with(rail.class);
             let takes = full.takes(length.min(lane.work_bytes_max()), line);
-            if takes && lane.room_works() > 0 {
+            if takes && lane.room_works(way.op) > 0 {
                 room = room.with(rail.class);
             }
         }
@@ -165,6 +166,7 @@ impl Orchestrator<'_> {
     }
 
     /// A slice went to a rail by this lead.
+    #[inline(never)]
     pub(super) fn led(&mut self, way: Way, lead: &Lead, rail: RailId, length: u32) {
         let rails = self.view().rails(way);
         let class = rails.iter().find(|row| row.rail == rail);

@@ -77,6 +77,15 @@ impl Peer {
         self.silent
     }
 
+    fn is_known(&self) -> bool {
+        self.known && !self.gone && !self.leaving
+    }
+
+    /// Whether slices may go to it.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.is_known() && !self.silent
+    }
+
     /// How its requests end, if nothing can come of them any more.
     pub(super) fn is_lost_as(&self) -> Option<Status> {
         match (self.gone, self.leaving) {
@@ -113,13 +122,15 @@ impl Orchestrator<'_> {
         }
         let at = peer.heard_at + self.config.peer_silence;
         self.arm(at, Reason::Peer);
+        for row in plan.all_rails() {
+            // While the peer was not known, nobody looked for the return of its rails.
+            self.arm_probe(row.rail);
+        }
         self.bind_all();
     }
 
     pub(super) fn knows(&self, peer: PeerId) -> bool {
-        self.peers
-            .get(peer.index())
-            .is_some_and(|row| row.known && !row.gone && !row.leaving)
+        self.peers.get(peer.index()).is_some_and(Peer::is_known)
     }
 
     pub(super) fn is_silent(&self, peer: PeerId) -> bool {

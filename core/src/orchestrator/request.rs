@@ -3,6 +3,7 @@
 use super::attempt::End;
 use super::lane::Phase;
 use super::line::Class;
+use super::merge::Role;
 use super::{Event, Orchestrator, Peer, Policy, Reason, Request, is_nil};
 use crate::failover::{Decision, Failover};
 use crate::plan::Plan;
@@ -51,9 +52,9 @@ pub(super) struct Ending {
 
 /// What is told of a request beside its bytes; those that had arrived by then are.
 #[derive(Clone, Copy, Debug)]
-struct Told {
-    status: Status,
-    cause: Option<Cause>,
+pub(super) struct Told {
+    pub(super) status: Status,
+    pub(super) cause: Option<Cause>,
     local: Local,
     remote: Remote,
 }
@@ -67,7 +68,7 @@ pub struct RequestRow {
     pub(super) peer: PeerId,
     pub(super) plan: PlanId,
     /// The row of its batch, which lives until the report.
-    batch: u32,
+    pub(super) batch: u32,
     tag: u64,
     pub(super) op: Op,
     /// Where it stands in its peer's line.
@@ -93,17 +94,20 @@ pub struct RequestRow {
     pub(super) lost: u32,
     pub(super) submitted_at: Instant,
     /// The deadline. Once ending: when its posted attempts' lanes are fenced.
-    due: Instant,
+    pub(super) due: Instant,
     pub(super) ending: Option<Ending>,
     told: Option<Told>,
     taken: bool,
     pub(super) failover: Failover,
     /// A switch of transports that has not been told: from which rank.
     switched_from: Option<u8>,
-    links: [Link; 3],
+    pub(super) role: Role,
+    /// One for each queue that it can be in at a time: its peer's line, those that switched, that have bytes to bind,
+    /// and that ended.
+    pub(super) links: [Link; 4],
 }
 
-const _: () = assert!(size_of::<Row<RequestRow>>() <= 152);
+const _: () = assert!(size_of::<Row<RequestRow>>() <= 172);
 
 impl<const KIND: usize> Linked<KIND> for RequestRow {
     fn link(&mut self) -> &mut Link {
@@ -141,9 +145,15 @@ impl RequestRow {
     }
 
     /// Whether there is a time at which something is to be done about it.
-    fn is_timed(&self) -> bool {
+    pub(super) fn is_timed(&self) -> bool {
         let due = self.due;
         due != Instant::MAX || self.ending.is_some()
+    }
+
+    /// Whether it is among those with bytes to bind.
+    fn is_in_line(&self) -> bool {
+        let [_, _, link, _] = self.links;
+        link.is_queued()
     }
 
     /// Whether its report has been taken.
@@ -151,15 +161,15 @@ impl RequestRow {
         self.taken
     }
 
-    /// Where the byte at `offset` of it is, on both sides.
-    pub(super) fn places(&self, offset: u64) -> (Place, Place) {
+    /// Where its first byte is, on both sides.
+    pub(super) fn places(&self) -> (Place, Place) {
         let local = Place {
             segment: self.local_segment,
-            offset: self.local_offset + offset,
+            offset: self.local_offset,
         };
         let remote = Place {
             segment: self.remote_segment,
-            offset: self.remote_offset + offset,
+            offset: self.remote_offset,
         };
         (local, remote)
     }
@@ -216,7 +226,8 @@ impl Orchestrator<'_> {
             taken: false,
             failover: Failover::new(self.best_rank(plan)),
             switched_from: None,
-            links: [Link::NONE; 3],
+            role: Role::Lone,
+            links: [Link::NONE; 4],
         };
         self.insert_request(now, row, request.batch)
     }
@@ -256,8 +267,10 @@ impl Orchestrator<'_> {
             self.timed_requests += 1;
             self.arm(deadline, Reason::Request);
         }
-        self.assign(now, id);
-        self.want_to_bind(peer, id.index, false);
+        if !self.merge(id) {
+            self.assign(now, id);
+            self.want_to_bind(peer, id.index, false);
+        }
         if let Some(status) = self.peers.get(peer.index()).and_then(Peer::is_lost_as) {
             let cause = Cause::PeerGone;
             self.end_request(now, id, Ending { status, cause });
@@ -297,7 +310,7 @@ impl Orchestrator<'_> {
     }
 
     /// The best transport with a usable rail; the very best if there is none.
-    fn best_rank(&self, plan: &Plan) -> u8 {
+    pub(super) fn best_rank(&self, plan: &Plan) -> u8 {
         let ranks = 0..plan.transports.len() as u8;
         ranks
             .into_iter()
@@ -389,14 +402,14 @@ impl Orchestrator<'_> {
 
     /// Fails a request.
     pub(super) fn fail_request(&mut self, now: Instant, id: RequestId, cause: Cause) {
-        self.end_request(
-            now,
-            id,
-            Ending {
-                status: Status::Failed,
-                cause,
-            },
-        );
+        let ending = Ending {
+            status: Status::Failed,
+            cause,
+        };
+        let of_one = cause.is_callers() || cause == Cause::FailoverLimit;
+        if !(of_one && self.take_apart(now, id, ending)) {
+            self.end_request(now, id, ending);
+        }
     }
 
     /// Ends all requests, or those of one peer.
@@ -411,7 +424,7 @@ impl Orchestrator<'_> {
         }
     }
 
-    fn end_request(&mut self, now: Instant, id: RequestId, ending: Ending) {
+    pub(super) fn end_request(&mut self, now: Instant, id: RequestId, ending: Ending) {
         let grace_at = now + self.config.cancel_grace;
         let Some(row) = self.requests.get_mut(id).filter(|row| row.wants_bytes()) else {
             return;
@@ -419,9 +432,11 @@ impl Orchestrator<'_> {
         self.timed_requests += u32::from(!row.is_timed());
         row.ending = Some(ending);
         row.due = grace_at;
+        let role = row.role;
         self.arm(grace_at, Reason::Request);
         self.drop_unposted(id);
         self.settle_request(id);
+        self.end_transfer_of(now, role, ending);
     }
 
     /// Drops what a request still had to send: it has enough, or is ending.
@@ -468,8 +483,13 @@ impl Orchestrator<'_> {
             return;
         };
         if row.is_reported() {
-            if row.taken && row.held == 0 {
-                self.ended.push_back(&mut self.requests, id.index);
+            match row.role {
+                Role::Transfer { .. } if row.held == 0 => self.end_names(id, false),
+                Role::Transfer { .. } => {}
+                _ if row.taken && row.held == 0 => {
+                    self.ended.push_back(&mut self.requests, id.index)
+                }
+                _ => {}
             }
             return;
         }
@@ -527,18 +547,31 @@ impl Orchestrator<'_> {
                 Remote::Settled
             },
         };
-        self.timed_requests -= u32::from(row.is_timed());
-        let (peer, batch, unbound) = (row.peer, row.batch, row.length - row.cursor);
-        row.cursor = row.length;
-        if let Some(peer) = self.peers.get_mut(peer.index()) {
-            peer.unbound_bytes -= unbound;
-        }
-        self.leave_line(peer, id.index);
+        self.tell(id, told);
+    }
+
+    /// Ends a request; what it is told is its report.
+    pub(super) fn tell(&mut self, id: RequestId, told: Told) {
         let Some(row) = self.requests.get_mut(id) else {
             return;
         };
+        self.timed_requests -= u32::from(row.is_timed());
+        let (peer, batch, unbound) = (row.peer, row.batch, row.length - row.cursor);
+        row.cursor = row.length;
         row.told = Some(told);
-        let report = row.report();
+        let (report, is_submitted) = (row.report(), row.role.is_submitted());
+        row.taken |= !is_submitted;
+        if row.is_in_line() {
+            self.leave_line(peer, id.index);
+        }
+        if unbound > 0
+            && let Some(peer) = self.peers.get_mut(peer.index())
+        {
+            peer.unbound_bytes -= unbound;
+        }
+        if !is_submitted {
+            return self.tell_names(id, told);
+        }
         self.ended.push_back(&mut self.requests, id.index);
         if self
             .batches
@@ -552,11 +585,12 @@ impl Orchestrator<'_> {
 
     /// Whether somebody may still read or write this side's memory for a request.
     fn has_local_holder(&self, id: RequestId) -> bool {
-        if self.requests.get(id).is_none_or(|row| row.lost == 0) {
+        let Some(row) = self.requests.get(id).filter(|row| row.lost > 0) else {
             return false;
-        }
+        };
+        let transfer = self.transfer_of(row).unwrap_or(id.index);
         self.attempts.iter().any(|(_, row)| {
-            row.is_of(id.index)
+            (row.is_of(id.index) || row.is_of(transfer))
                 && !self
                     .lanes
                     .get(row.rail.index())
@@ -593,13 +627,15 @@ impl Orchestrator<'_> {
 
     /// Frees the row of a request whose report was taken and whose last attempt was evicted.
     pub(super) fn forget_if_over(&mut self, id: RequestId) {
-        if self
-            .requests
-            .get(id)
-            .is_some_and(|row| row.taken && row.held == 0)
-        {
+        let over = |row: &&RequestRow| row.taken && row.held == 0;
+        let Some(row) = self.requests.get(id).filter(over) else {
+            return;
+        };
+        if row.role.is_submitted() {
             self.ended.remove(&mut self.requests, id.index);
             self.requests.remove(id);
+        } else {
+            self.end_names(id, true);
         }
     }
 
@@ -609,7 +645,7 @@ impl Orchestrator<'_> {
         let ghost = self
             .requests
             .iter()
-            .find(|(id, row)| row.taken && !self.has_local_holder(*id));
+            .find(|(id, row)| row.taken && !row.is_tied() && !self.has_local_holder(*id));
         let Some((id, _)) = ghost else {
             return;
         };
@@ -653,10 +689,9 @@ impl Orchestrator<'_> {
         self.ready.push_back(self.peers, u32::from(peer.0));
     }
 
-    /// Takes a request out of those with bytes to bind. One that has just been reported left them then, and is among
-    /// the ended by now.
+    /// Takes a request out of those with bytes to bind.
     pub(super) fn leave_line(&mut self, peer: PeerId, index: u32) {
-        let Some(row) = self.requests.at(index).filter(|row| !row.is_reported()) else {
+        let Some(row) = self.requests.at(index).filter(|row| row.is_in_line()) else {
             return;
         };
         let is_urgent = row.home.is_urgent();

@@ -78,14 +78,29 @@ impl Observation {
         }
     }
 
+    /// Of `count` completions seen at the same instant, of `bytes` in all, given the first and the last of them.
+    pub(crate) fn of_several(first: Sample, last: Sample, bytes: u64, count: u64) -> Self {
+        Self {
+            first,
+            last,
+            bytes,
+            count,
+        }
+    }
+
     /// Adds a completion. `false`: it was seen at another instant, and is another observation.
     pub fn add(&mut self, sample: Sample) -> bool {
-        if sample.seen_at != self.first.seen_at {
+        self.join(&Self::new(sample))
+    }
+
+    /// Adds what came behind. `false`: see [`Self::add`].
+    pub(crate) fn join(&mut self, more: &Self) -> bool {
+        if more.first.seen_at != self.first.seen_at {
             return false;
         }
-        self.last = sample;
-        self.bytes = self.bytes.saturating_add(sample.bytes);
-        self.count += 1;
+        self.last = more.last;
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.count += more.count;
         true
     }
 
@@ -252,6 +267,9 @@ impl Estimate {
     /// How long slices on this rail should be: what passes in [`EstimateConfig::slice_span`], in whole usual
     /// slices, from one to [`SLICES_MAX`] of them.
     pub fn slice_bytes(&self, usual_bytes: u32) -> u32 {
+        if self.slice_span == Delay::ZERO {
+            return usual_bytes.max(1);
+        }
         let usual = u64::from(usual_bytes.max(1));
         let slices = self.rate.bytes_in(self.slice_span.span()) / usual;
         let bytes = slices.clamp(1, SLICES_MAX) * usual;
@@ -322,9 +340,16 @@ impl Estimate {
 }
 
 fn decay(sum: u64) -> u64 {
-    // Divide first where the product would overflow; precision is no matter there.
-    sum.checked_mul(DECAY_KEEP)
-        .map_or(sum / DECAY_OF * DECAY_KEEP, |product| product / DECAY_OF)
+    match sum.checked_mul(DECAY_KEEP) {
+        Some(product) => product / DECAY_OF,
+        None => decay_large(sum),
+    }
+}
+
+/// Where the product would overflow, divides first; precision is no matter there.
+#[cold]
+fn decay_large(sum: u64) -> u64 {
+    sum / DECAY_OF * DECAY_KEEP
 }
 
 /// A mean after `weight` more samples, at most [`DELAY_WEIGHT`].

@@ -176,6 +176,11 @@ impl RailHealth {
         Record::unpack(self.word.load(Acquire)).state
     }
 
+    /// Whether it takes slices.
+    pub fn is_healthy(&self) -> bool {
+        self.state() == RailState::Healthy
+    }
+
     /// Something happened that speaks against the rail. `true` if it was healthy until now: the same incident
     /// reported by more workers, or by flushed neighbours, counts once.
     pub fn handle_incident(&self, now: Instant) -> bool {

@@ -88,6 +88,18 @@ impl Rail {
         u64::from(window.min(self.window_cap.load(Relaxed)))
     }
 
+    /// All that predicting needs to know of it, in one look.
+    fn load(&self, device: Option<&Device>) -> Load {
+        let rate = self.speed.rate();
+        Load {
+            rate,
+            delay_base: self.speed.delay_base(),
+            inflight_bytes: self.inflight_bytes.load(Relaxed),
+            device_bytes: device.map_or(0, Device::all_bytes),
+            device_rate: device.map_or(rate, |device| device.speed.rate()),
+        }
+    }
+
     /// Whom it reaches; `None`: the row is not in use.
     fn peer(&self) -> Option<PeerId> {
         let ends = self.ends.load(Acquire);
@@ -97,6 +109,46 @@ impl Rail {
     /// The device that it runs on; the last number if the row is not in use.
     fn device(&self) -> DeviceId {
         DeviceId(self.ends.load(Relaxed) as u16)
+    }
+}
+
+/// A healthy rail, to look at.
+pub(crate) struct Healthy<'a> {
+    row: &'a Rail,
+    device: Option<&'a Device>,
+    /// The usual slice.
+    slice_bytes: u32,
+}
+
+impl Healthy<'_> {
+    /// How full it is, for a worker that has `own_bytes` in flight there.
+    pub(crate) fn room(&self, own_bytes: u64) -> Room {
+        Room {
+            inflight_bytes: self.row.inflight_bytes.load(Relaxed),
+            own_bytes,
+            window_bytes: self.row.window_bytes(),
+        }
+    }
+
+    /// All that predicting needs to know of it.
+    pub(crate) fn load(&self) -> Load {
+        self.row.load(self.device)
+    }
+
+    /// The device that it runs on.
+    pub(crate) fn device(&self) -> DeviceId {
+        self.row.device()
+    }
+
+    /// How long slices on it should be.
+    pub(crate) fn slice_bytes(&self) -> u32 {
+        let learned = self.row.speed.slice_bytes.load(Relaxed);
+        learned.max(self.slice_bytes)
+    }
+
+    /// When it last took a slice.
+    pub(crate) fn used_at(&self) -> Instant {
+        Instant::from_nanos(self.row.used_at.load(Relaxed))
     }
 }
 
@@ -262,6 +314,11 @@ impl<'a> Shared<'a> {
         self.slice_bytes
     }
 
+    /// Whether nobody else learns of the rails.
+    pub(crate) fn has_one_worker(&self) -> bool {
+        self.waiting.len() == 1
+    }
+
     /// Puts a device into its row. `false` if there is no such row.
     pub fn install_device(&self, device: DeviceId, config: EstimateConfig) -> bool {
         self.devices
@@ -403,56 +460,39 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// How long slices on a rail should be.
-    pub(crate) fn rail_slice_bytes(&self, rail: RailId) -> u32 {
-        self.rails
-            .get(rail.index())
-            .map_or(0, |row| row.speed.slice_bytes.load(Relaxed))
-            .max(self.slice_bytes)
-    }
-
     /// The rail's window, smaller while it comes back after an outage.
     pub(crate) fn window_bytes(&self, rail: RailId) -> u64 {
         self.rails.get(rail.index()).map_or(0, Rail::window_bytes)
     }
 
+    /// A rail, to look at, if it is healthy.
+    #[inline]
+    pub(crate) fn healthy(&self, rail: RailId) -> Option<Healthy<'a>> {
+        let row = self.rails.get(rail.index())?;
+        row.health.is_healthy().then(|| Healthy {
+            row,
+            device: self.device(row),
+            slice_bytes: self.slice_bytes,
+        })
+    }
+
     /// How full a rail is, if it is healthy, for a worker that has `own_bytes` in flight there.
     pub(crate) fn room(&self, rail: RailId, own_bytes: u64) -> Option<Room> {
-        let row = self.rails.get(rail.index())?;
-        (row.health.state() == RailState::Healthy).then(|| Room {
-            inflight_bytes: row.inflight_bytes.load(Relaxed),
-            own_bytes,
-            window_bytes: row.window_bytes(),
-        })
+        Some(self.healthy(rail)?.room(own_bytes))
     }
 
-    /// All that predicting needs to know of a rail, in one look.
+    /// All that predicting needs to know of a rail.
     pub(crate) fn load(&self, rail: RailId) -> Option<Load> {
         let row = self.rails.get(rail.index())?;
-        let (rate, inflight_bytes) = (row.speed.rate(), row.inflight_bytes.load(Relaxed));
-        let device = self.device(row);
-        Some(Load {
-            rate,
-            delay_base: row.speed.delay_base(),
-            inflight_bytes,
-            device_bytes: device.map_or(0, Device::all_bytes),
-            device_rate: device.map_or(rate, |device| device.speed.rate()),
-        })
+        Some(row.load(self.device(row)))
     }
 
-    /// The device that a rail runs on.
-    pub(crate) fn device_of(&self, rail: RailId) -> DeviceId {
-        self.rails
-            .get(rail.index())
-            .map_or(DeviceId(u16::MAX), Rail::device)
-    }
-
-    /// When a rail last took a slice.
-    pub(crate) fn used_at(&self, rail: RailId) -> Instant {
+    /// When something last completed on a rail.
+    pub(crate) fn done_at(&self, rail: RailId) -> Instant {
         let nanos = self
             .rails
             .get(rail.index())
-            .map_or(0, |row| row.used_at.load(Relaxed));
+            .map_or(0, |row| row.done_at.load(Relaxed));
         Instant::from_nanos(nanos)
     }
 
@@ -583,6 +623,9 @@ impl<'a> Shared<'a> {
     /// The next worker after `last`, in turn, that waits: `last` itself at the end, but never `own`.
     pub(crate) fn next_waiting(&self, last: u16, own: u16) -> Option<u16> {
         let count = self.waiting.len();
+        if count < 2 {
+            return None;
+        }
         (1..=count)
             .map(|step| (usize::from(last) + step) % count)
             .filter(|other| *other != usize::from(own))

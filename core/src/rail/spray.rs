@@ -136,6 +136,22 @@ impl Spot {
     }
 }
 
+/// Slices in a row, of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// Bytes of each.
+    pub length: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Slices {
+    /// Bytes of all.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.length) * u64::from(self.count)
+    }
+}
+
 /// What is kept of a spot while slices are bound.
 #[derive(Debug)]
 struct Row {
@@ -150,6 +166,7 @@ struct Row {
 }
 
 impl Row {
+    #[inline(always)] // see `Lone::new`
     fn new(spot: Spot, length: u32, line: Line) -> Self {
         let Load {
             rate, device_rate, ..
@@ -175,28 +192,58 @@ impl Row {
         self.spot.load.delay_base + self.own_wait.max(self.device_wait) + self.service
     }
 
-    /// Takes a slice, which is mostly of the usual `length`. Whether it takes another one.
-    fn take(&mut self, bytes: u32, length: u32, ahead_bytes: u64) -> bool {
+    /// Whether slices on it are as long as that.
+    fn wants(&self, length: u32) -> bool {
+        self.spot.slice_bytes <= length && length <= self.spot.work_bytes_max
+    }
+
+    /// How many slices of `length` bytes [`Spots::choose`] would choose it for, one after the other and at most
+    /// `slices_max`, if no other rail has room, as far as one question can tell. `None`: that takes more of them.
+    #[inline(always)] // see `Lone::new`
+    fn run(&self, length: u32, unbound_bytes: u64, all: All, slices_max: u32) -> Option<Slices> {
+        let bytes = u64::from(length.max(1));
+        let room = u32::try_from(self.left_bytes / bytes).unwrap_or(u32::MAX);
+        let count = slices_max.min(self.spot.works).min(room);
+        if count == 0 || !self.wants(length) {
+            return None;
+        }
+        // The last of them ends no later than this.
+        let before = u64::from(count - 1);
+        let slowest = self.service.max(self.device_service);
+        let time = self.predicted() + slowest.times(before);
+        let goes = match all {
+            // What a slice adds to those in flight it takes from the rest.
+            All::Seen(look) => time <= look.time_for_all(unbound_bytes),
+            All::Believed(rate) => {
+                let rest = unbound_bytes.saturating_sub(before * bytes);
+                is_plenty(time, rate, rest)
+            }
+        };
+        goes.then_some(Slices { length, count })
+    }
+
+    /// Takes slices, which are mostly of the usual `length`. Whether it takes another one.
+    fn take(&mut self, slices: Slices, length: u32, ahead_bytes: u64) -> bool {
         let spot = &mut self.spot;
         let (rate, device_rate) = (spot.load.rate, spot.load.device_rate);
         // What others have taken meanwhile.
         let surprise = ahead_bytes.saturating_sub(spot.load.inflight_bytes);
-        if bytes == length && surprise == 0 {
-            self.own_wait += self.service;
-            self.device_wait += self.device_service;
+        let (taken, count) = (slices.bytes(), slices.count);
+        if slices.length == length && surprise == 0 {
+            self.own_wait += self.service.times(u64::from(count));
+            self.device_wait += self.device_service.times(u64::from(count));
         } else {
-            let more = surprise.saturating_add(u64::from(bytes));
+            let more = surprise.saturating_add(taken);
             self.own_wait += rate.time_for(more);
             if self.device_service != Duration::ZERO {
                 self.device_wait += device_rate.max(rate).time_for(more);
             }
         }
-        let bytes = u64::from(bytes);
-        spot.works = spot.works.saturating_sub(1);
-        spot.own_bytes += bytes;
-        spot.load.inflight_bytes = ahead_bytes + bytes;
-        spot.load.device_bytes += bytes;
-        self.left_bytes = self.left_bytes.saturating_sub(bytes + surprise);
+        spot.works = spot.works.saturating_sub(count);
+        spot.own_bytes += taken;
+        spot.load.inflight_bytes = ahead_bytes + taken;
+        spot.load.device_bytes += taken;
+        self.left_bytes = self.left_bytes.saturating_sub(taken + surprise);
         let length = length.min(self.spot.work_bytes_max);
         self.spot.works > 0 && u64::from(length) <= self.left_bytes
     }
@@ -213,34 +260,138 @@ pub struct Look {
     pub rate: Rate,
 }
 
+impl Look {
+    /// Whether a slice goes to a rail where it ends after `time`, `least` being the least time of those with room: not if
+    /// one without room may well end it earlier, and all rails together all that is left.
+    fn lets_go(&self, time: Duration, least: Duration, unbound_bytes: u64) -> bool {
+        let is_late = time > tolerated(least.min(self.least));
+        !(is_late && time > self.time_for_all(unbound_bytes))
+    }
+
+    /// How long all rails together take for what is in flight and what is left.
+    fn time_for_all(&self, unbound_bytes: u64) -> Duration {
+        let bytes = self.inflight_bytes.saturating_add(unbound_bytes);
+        self.rate.time_for(bytes)
+    }
+}
+
+/// What is known of all rails of a plan together.
+#[derive(Clone, Copy)]
+enum All {
+    /// What a look at them has shown.
+    Seen(Look),
+    /// How fast they were when last looked at.
+    Believed(Rate),
+}
+
+/// The only rail that has room for slices of one length: what [`Spots`] would say if nothing else were on them.
+pub(crate) struct Lone {
+    row: Row,
+    length: u32,
+}
+
+impl Lone {
+    /// `None`: it has no room for a slice of the usual length after all, or wants another length.
+    #[inline(always)] // little of the spot is needed, and it need not be made then
+    pub(crate) fn new(spot: Spot, line: Line, length: u32) -> Option<Self> {
+        let row = Row::new(spot, length, line);
+        let fits = spot.works > 0 && u64::from(length) <= row.left_bytes;
+        (fits && row.wants(length)).then_some(Self { row, length })
+    }
+
+    /// How many slices it takes in a row, at most `slices_max`, if all rails are as fast together as `rate`: see
+    /// [`Spots::run`], but a single one will do.
+    #[inline(always)]
+    pub(crate) fn run(&self, unbound_bytes: u64, rate: Rate, slices_max: u32) -> Option<Slices> {
+        let all = All::Believed(rate);
+        self.row.run(self.length, unbound_bytes, all, slices_max)
+    }
+
+    /// How many it takes in a row, after a look at all rails. `None`: the next one waits for another rail.
+    #[inline(always)]
+    pub(crate) fn choose(&self, unbound_bytes: u64, look: Look, slices_max: u32) -> Option<Slices> {
+        let (time, length) = (self.row.predicted(), self.length);
+        let run = || {
+            self.row
+                .run(length, unbound_bytes, All::Seen(look), slices_max)
+        };
+        let goes = look.lets_go(time, time, unbound_bytes);
+        goes.then(|| run().unwrap_or(Slices { length, count: 1 }))
+    }
+}
+
 /// Predictions this close (in parts of 100 above the least) are the same.
 const TOLERANCE_PERCENT: u64 = 5;
 /// A rail may take a slice without a look at the others if what is left would keep all rails as known busy for
 /// so many times as long as it needs.
 const REST_PLENTY: u64 = 2;
 
-/// By what a rail is chosen.
-#[derive(Clone, Copy, Debug)]
-struct Rank {
-    /// When it would be finished with the next slice; never, if it has no room any more.
-    time: Duration,
-    /// When it last took one.
-    used_at: Instant,
+/// By what rails are chosen, side by side: all of them are looked at for every slice.
+#[derive(Debug)]
+struct Ranks {
+    /// When each would be finished with the next slice; never, if it has no room any more.
+    times: [Duration; PLAN_RAILS_MAX],
+    /// When each last took one, and behind that, in the lowest bits, its row and one.
+    turns: [u64; PLAN_RAILS_MAX],
 }
 
-impl Rank {
+/// Bits of a turn that say whose it is.
+const ROW_BITS: u32 = 5;
+
+const _: () = assert!(PLAN_RAILS_MAX < 1 << ROW_BITS);
+
+impl Ranks {
     const NONE: Self = Self {
-        time: Duration::MAX,
-        used_at: Instant::ZERO,
+        times: [Duration::MAX; PLAN_RAILS_MAX],
+        turns: [0; PLAN_RAILS_MAX],
     };
+
+    fn set(&mut self, index: usize, time: Duration, used_at: Instant) {
+        if let (Some(rank), Some(turn)) = (self.times.get_mut(index), self.turns.get_mut(index)) {
+            *rank = time;
+            *turn = used_at.as_nanos() << ROW_BITS | (index as u64 + 1);
+        }
+    }
+
+    fn time(&self, index: usize) -> Duration {
+        self.times.get(index).copied().unwrap_or(Duration::MAX)
+    }
+
+    /// The least time of the first `count`, and the first row with it.
+    fn best(&self, count: usize) -> (usize, Duration) {
+        let mut best = (0, Duration::MAX);
+        for (index, time) in self.times.iter().take(count).enumerate() {
+            if *time < best.1 {
+                best = (index, *time);
+            }
+        }
+        best
+    }
+
+    /// Of the first `count`, the one that has not been used for longest among those up to a time: the best one, else the
+    /// first.
+    fn least_recently_used(&self, count: usize, best: usize, limit: Duration) -> usize {
+        // Before all others that were used at the same time.
+        let mut least = self
+            .turns
+            .get(best)
+            .map_or(0, |turn| turn >> ROW_BITS << ROW_BITS);
+        for (time, turn) in self.times.iter().zip(&self.turns).take(count) {
+            let turn = if *time <= limit { *turn } else { u64::MAX };
+            least = least.min(turn);
+        }
+        match least & ((1 << ROW_BITS) - 1) {
+            0 => best,
+            row => row as usize - 1,
+        }
+    }
 }
 
 /// Rails with room for slices of one length, while one worker binds several in a row: `Spray`'s choice.
 #[derive(Debug)]
 pub struct Spots {
     rows: heapless::Vec<Row, PLAN_RAILS_MAX>,
-    /// By what each is chosen, side by side: all of them are looked at for every slice.
-    ranks: [Rank; PLAN_RAILS_MAX],
+    ranks: Ranks,
     /// Rows that have room still, one bit each.
     roomy: u16,
     /// Devices of the rows, one bit each, some of them the same.
@@ -259,7 +410,7 @@ impl Spots {
     pub fn new(line: Line) -> Self {
         Self {
             rows: heapless::Vec::new(),
-            ranks: [Rank::NONE; PLAN_RAILS_MAX],
+            ranks: Ranks::NONE,
             roomy: 0,
             devices: 0,
             some_share_a_device: false,
@@ -303,19 +454,21 @@ impl Spots {
     }
 
     /// Adds a rail that has room.
+    #[inline]
     pub fn push(&mut self, spot: Spot) {
         let index = self.rows.len();
         let row = Row::new(spot, self.length, self.line);
-        if let Some(rank) = self.ranks.get_mut(index) {
-            (rank.time, rank.used_at) = (row.predicted(), spot.used_at);
-            let first = self.rows.first();
-            self.tiers_differ |= first.is_some_and(|first| first.spot.tier != spot.tier);
-            let _ = self.rows.push(row);
-            self.roomy |= 1 << index;
-            let device = 1_u64.rotate_left(u32::from(spot.device.0));
-            self.some_share_a_device |= self.devices & device != 0;
-            self.devices |= device;
+        let predicted = row.predicted();
+        if self.rows.push(row).is_err() {
+            return;
         }
+        self.ranks.set(index, predicted, spot.used_at);
+        let first = self.rows.first();
+        self.tiers_differ |= first.is_some_and(|first| first.spot.tier != spot.tier);
+        self.roomy |= 1 << index;
+        let device = 1_u64.rotate_left(u32::from(spot.device.0));
+        self.some_share_a_device |= self.devices & device != 0;
+        self.devices |= device;
     }
 
     /// Positions in the plan of those that have room still, one bit each.
@@ -331,36 +484,74 @@ impl Spots {
     /// the least predicted time; of those within 5 % the one that has not been used for longest. `None`: wait for
     /// the next completion; a slow rail takes a slice only if that ends before the rest would end without it.
     ///
-    /// `rate` is how fast all rails of the plan are together, as known from an earlier look; `look` looks at
-    /// all of them but those with a bit (by position in the plan) in its argument. Gives an index for [`Self::get`]
-    /// and [`Self::take`].
+    /// `rate` is how fast all rails of the plan are together, as known from an earlier look; `rails` how many they are,
+    /// those without room too; `look` looks at all of them but those with a bit (by position in the plan) in its
+    /// argument. Gives an index for [`Self::get`] and [`Self::take`].
     pub fn choose(
         &mut self,
         unbound_bytes: u64,
         rate: Option<Rate>,
+        rails: usize,
         look: impl FnOnce(u16) -> Look,
     ) -> Option<usize> {
         let (least, chosen, time) = if self.roomy.is_power_of_two() {
             let only = self.roomy.trailing_zeros() as usize;
-            let time = self.ranks.get(only)?.time;
+            let time = self.ranks.time(only);
             (time, only, time)
+        } else if self.roomy == 0 {
+            return None;
         } else {
-            let (best, least) = self.best()?;
-            let (chosen, time) = self.least_recently_used(best, least);
-            (least, chosen, time)
+            let count = self.rows.len();
+            let (best, least) = self.ranks.best(count);
+            let chosen = if self.tiers_differ {
+                self.least_recently_used(best, tolerated(least))
+            } else {
+                let limit = tolerated(least);
+                self.ranks.least_recently_used(count, best, limit)
+            };
+            (least, chosen, self.ranks.time(chosen))
         };
-        let plenty = |rate: Rate| time.times(REST_PLENTY) <= rate.time_for(unbound_bytes);
-        if self.look.is_some() || !rate.is_some_and(plenty) {
+        let plenty = rate.is_some_and(|rate| is_plenty(time, rate, unbound_bytes));
+        // If all have room, none without it is any quicker.
+        let all_have_room = self.rows.len() == rails && self.roomy == low_bits(rails);
+        if self.look.is_some() || !plenty && !all_have_room {
             let seen = match self.look {
                 Some(seen) => seen,
                 None => *self.look.insert(look(self.roomy_positions())),
             };
-            let bytes = seen.inflight_bytes.saturating_add(unbound_bytes);
-            if time > tolerated(least.min(seen.least)) && time > seen.rate.time_for(bytes) {
+            if !seen.lets_go(time, least, unbound_bytes) {
                 return None;
             }
         }
         Some(chosen)
+    }
+
+    /// If only one rail has room and takes several slices in a row: that rail, and how many [`Self::choose`] would choose
+    /// it for, one after the other and at most `slices_max`, as far as one question can tell. Not for just one.
+    #[inline]
+    pub fn run(
+        &self,
+        unbound_bytes: u64,
+        rate: Option<Rate>,
+        slices_max: u32,
+    ) -> Option<(usize, Slices)> {
+        if slices_max < 2 || !self.roomy.is_power_of_two() {
+            return None;
+        }
+        self.lone_run(unbound_bytes, rate, slices_max)
+    }
+
+    fn lone_run(
+        &self,
+        unbound_bytes: u64,
+        rate: Option<Rate>,
+        slices_max: u32,
+    ) -> Option<(usize, Slices)> {
+        let index = self.roomy.trailing_zeros() as usize;
+        let row = self.rows.get(index)?;
+        let all = self.look.map_or(All::Believed(rate?), All::Seen);
+        let slices = row.run(self.length, unbound_bytes, all, slices_max)?;
+        (slices.count > 1).then_some((index, slices))
     }
 
     /// The rail that [`Self::choose`] chose.
@@ -373,33 +564,15 @@ impl Spots {
         self.look
     }
 
-    /// Those of the rows.
-    fn ranks(&self) -> &[Rank] {
-        self.ranks.get(..self.rows.len()).unwrap_or_default()
-    }
-
-    /// The least time, and the first row with it.
-    fn best(&self) -> Option<(usize, Duration)> {
-        let mut best = (0, Duration::MAX);
-        for (index, rank) in self.ranks().iter().enumerate() {
-            if rank.time < best.1 {
-                best = (index, rank.time);
-            }
-        }
-        (self.roomy != 0).then_some(best)
-    }
-
-    /// Among rails of the best one's tier that are as good, the one that has not been used for longest.
-    fn least_recently_used(&self, best: usize, time: Duration) -> (usize, Duration) {
-        let limit = tolerated(time);
-        let mut chosen = (best, time);
-        let first = self.ranks.get(best);
-        let mut used_at = first.map_or(Instant::ZERO, |rank| rank.used_at);
-        for (index, rank) in self.ranks().iter().enumerate() {
-            let is_better = rank.time <= limit && rank.used_at < used_at;
-            if is_better && (!self.tiers_differ || self.tier(index) == self.tier(best)) {
-                chosen = (index, rank.time);
-                used_at = rank.used_at;
+    /// Among rails of the best one's tier up to a time, the one that has not been used for longest.
+    #[cold]
+    fn least_recently_used(&self, best: usize, limit: Duration) -> usize {
+        let mut chosen = best;
+        let used_at = |index: usize| self.ranks.turns.get(index).map(|turn| turn >> ROW_BITS);
+        for index in 0..self.rows.len() {
+            let is_good = self.ranks.time(index) <= limit && self.tier(index) == self.tier(best);
+            if is_good && used_at(index) < used_at(chosen) {
+                chosen = index;
             }
         }
         chosen
@@ -409,26 +582,29 @@ impl Spots {
         self.get(index).map(|spot| spot.tier)
     }
 
-    /// A slice of `bytes` was bound to a rail of these, with `ahead_bytes` in flight there before it.
-    pub fn take(&mut self, now: Instant, index: usize, bytes: u32, ahead_bytes: u64) {
-        let (Some(row), Some(rank)) = (self.rows.get_mut(index), self.ranks.get_mut(index)) else {
+    /// Slices were bound to a rail of these, with `ahead_bytes` in flight there before them.
+    pub fn take(&mut self, now: Instant, index: usize, slices: Slices, ahead_bytes: u64) {
+        let Some(row) = self.rows.get_mut(index) else {
             return;
         };
-        let has_room = row.take(bytes, self.length, ahead_bytes);
-        (rank.time, rank.used_at) = (row.predicted(), now);
+        let has_room = row.take(slices, self.length, ahead_bytes);
+        let predicted = row.predicted();
+        let bytes = slices.bytes();
         if let Some(look) = &mut self.look {
-            look.inflight_bytes += u64::from(bytes);
+            look.inflight_bytes += bytes;
             if !has_room {
-                look.least = look.least.min(rank.time);
+                look.least = look.least.min(predicted);
             }
         }
-        if !has_room {
+        if has_room {
+            self.ranks.set(index, predicted, now);
+        } else {
             self.roomy &= !(1 << index);
-            rank.time = Duration::MAX;
+            self.ranks.set(index, Duration::MAX, now);
         }
         if self.some_share_a_device {
             let device = row.spot.device;
-            self.share_device(index, device, u64::from(bytes));
+            self.share_device(index, device, bytes);
         }
     }
 
@@ -436,8 +612,8 @@ impl Spots {
     fn share_device(&mut self, taker: usize, device: DeviceId, bytes: u64) {
         // Those without room wait too.
         self.look = None;
-        let rows = self.rows.iter_mut().zip(&mut self.ranks).enumerate();
-        for (index, (row, rank)) in rows {
+        let rows = self.rows.iter_mut().zip(&mut self.ranks.times).enumerate();
+        for (index, (row, time)) in rows {
             if row.spot.device == device && index != taker {
                 row.spot.load.device_bytes += bytes;
                 *row = Row {
@@ -445,11 +621,21 @@ impl Spots {
                     ..Row::new(row.spot, self.length, self.line)
                 };
                 if self.roomy & 1 << index != 0 {
-                    rank.time = row.predicted();
+                    *time = row.predicted();
                 }
             }
         }
     }
+}
+
+/// So many bits from the lowest on.
+const fn low_bits(count: usize) -> u16 {
+    ((1_u32 << (count & 31)) - 1) as u16
+}
+
+/// Whether a slice that ends after `time` may go without a look at the other rails.
+fn is_plenty(time: Duration, rate: Rate, rest_bytes: u64) -> bool {
+    time.times(REST_PLENTY) <= rate.time_for(rest_bytes)
 }
 
 fn tolerated(time: Duration) -> Duration {
@@ -470,6 +656,13 @@ mod tests {
         is_first: true,
         is_urgent: false,
     };
+
+    fn slices(count: u32) -> Slices {
+        Slices {
+            length: SLICE,
+            count,
+        }
+    }
 
     /// A rail, and whether it has room.
     type Seen = (Spot, bool);
@@ -542,7 +735,7 @@ mod tests {
     }
 
     fn choose(spots: &mut Spots, rails: &[Seen], unbound: u64, rate: Option<Rate>) -> Option<u16> {
-        let chosen = spots.choose(unbound, rate, |roomy| look(rails, roomy))?;
+        let chosen = spots.choose(unbound, rate, rails.len(), |roomy| look(rails, roomy))?;
         spots.get(chosen).map(|spot| spot.rail.0)
     }
 
@@ -696,8 +889,36 @@ mod tests {
     }
 
     quickcheck! {
+        /// Slices in a row go where each would have gone that was asked for alone, and leave the same behind.
+        fn a_run_is_what_each_alone_would_choose(rails: Vec<(u8, u8, bool)>, rest: u32, rate: u8, known: bool, unbound: u32) -> bool {
+            let rails: Vec<Seen> = (0..).zip(rails.iter().take(4)).map(|(i, (rate, queued, crowds))| {
+                let seen = rail(i, 1 << (rate % 6), u64::from(*queued % 8));
+                let (spot, _) = if *crowds { crowded(seen, 1 << 20) } else { seen };
+                let spot = Spot { window_bytes: 12 * u64::from(SLICE), ..spot };
+                (spot, i == 0 && spot.room().takes(SLICE, ALONE))
+            }).collect();
+            let rate = known.then(|| Rate::from_bytes_per_sec((1 + u64::from(rate)) * GB));
+            let (mut together, mut alone) = (spots(&rails, ALONE), spots(&rails, ALONE));
+            let mut unbound = u64::from(unbound).max(u64::from(SLICE) * 16);
+            let now = Instant::from_nanos(1_000);
+            for most in 2..2 + rest % 8 {
+                let Some((index, Slices { count, .. })) = together.run(unbound, rate, most) else {
+                    return choose(&mut together, &rails, unbound, rate) == choose(&mut alone, &rails, unbound, rate);
+                };
+                let ahead = together.get(index).map_or(0, |spot| spot.load.inflight_bytes);
+                together.take(now, index, slices(count), ahead);
+                for taken in 0..u64::from(count) {
+                    if alone.choose(unbound, rate, rails.len(), |roomy| look(&rails, roomy)) != Some(index) { return false }
+                    alone.take(now, index, slices(1), ahead + taken * u64::from(SLICE));
+                    unbound -= u64::from(SLICE);
+                }
+                if count > most || together.get(index) != alone.get(index) || together.is_empty() != alone.is_empty() { return false }
+            }
+            true
+        }
+
         /// Binding many in a row is the same as looking at everything anew for each.
-        fn remembers_what_a_new_look_would_show(rails: Vec<(u8, u8, bool, u8, u8)>, slices: u8, rest: u32) -> bool {
+        fn remembers_what_a_new_look_would_show(rails: Vec<(u8, u8, bool, u8, u8)>, many: u8, rest: u32) -> bool {
             let mut rails: Vec<Seen> = (0..).zip(rails.iter().take(PLAN_RAILS_MAX)).map(|(i, (rate, queued, room, tier, device))| {
                 // A power of two, so that no rounding makes the two differ.
                 let (spot, _) = rail(i, 1 << (rate % 6), u64::from(*queued % 8));
@@ -710,9 +931,9 @@ mod tests {
                 rails[index].0.load.device_bytes = device_bytes(rails, rails[index].0.device);
             };
             update(&mut rails);
-            let mut unbound = u64::from(rest) + u64::from(slices) * u64::from(SLICE);
+            let mut unbound = u64::from(rest) + u64::from(many) * u64::from(SLICE);
             let mut remembered = spots(&rails, ALONE);
-            for step in 0..slices {
+            for step in 0..many {
                 let fresh = choose(&mut spots(&rails, ALONE), &rails, unbound, None);
                 if choose(&mut remembered, &rails, unbound, None) != fresh { return false }
                 let (Some(chosen), Some(index)) = (fresh, remembered.rows.iter().position(|row| Some(row.spot.rail.0) == fresh)) else {
@@ -720,7 +941,7 @@ mod tests {
                 };
                 let now = Instant::from_nanos(1_000 + u64::from(step));
                 let (spot, room) = &mut rails[usize::from(chosen)];
-                remembered.take(now, index, SLICE, spot.load.inflight_bytes);
+                remembered.take(now, index, slices(1), spot.load.inflight_bytes);
                 spot.load.inflight_bytes += u64::from(SLICE);
                 spot.own_bytes += u64::from(SLICE);
                 spot.used_at = now;

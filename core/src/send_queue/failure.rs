@@ -68,7 +68,10 @@ pub const fn ends_lane(cause: Cause) -> bool {
         | Cause::Silent
         | Cause::PeerSilent
         | Cause::PeerGone
-        | Cause::DeviceDown => true,
+        | Cause::DeviceDown
+        | Cause::EndOfFile
+        | Cause::NoSpace
+        | Cause::MediaError => true,
         Cause::Flushed
         | Cause::Refused
         | Cause::NoRail

@@ -37,8 +37,8 @@ impl Amount {
     }
 }
 
-/// Credits taken from one lane. It is not copied, so it goes back at most once.
-#[derive(PartialEq, Eq, Debug)]
+/// Credits taken from one lane; none by default. It is not copied, so it goes back at most once.
+#[derive(PartialEq, Eq, Debug, Default)]
 #[must_use = "credits that are not released are lost to the lane"]
 pub struct Grant {
     pub(super) amount: Amount,

@@ -128,6 +128,9 @@ impl<'a, O: Copy + Eq> Ledger<'a, O> {
 
     /// The transport has answered the post of these records, in the order of posting. `requests` are the
     /// owners' requests in the works it took. What it did not take comes back, with its credits.
+    ///
+    /// What comes back says what may be posted again, not `posted`: a record whose completion was faster, an error,
+    /// is gone with all its works, those that were not taken among them.
     pub fn settle_post(
         &mut self,
         entered: &[Entered],

@@ -29,8 +29,9 @@
 //! 2. [`credit::Credits::begin_post`]: the last look; a lane that was closed meanwhile takes its credits back.
 //! 3. [`ledger::Ledger::insert`], with the grant, one record for each run of works up to a signalled one; the
 //!    signals come from [`signal::Cadence::next`].
-//! 4. The post itself, then [`ledger::Ledger::settle_post`] with the transport's answer. Release the grants of
-//!    what comes back; unless all went out, tell the cadence what is uncovered. Then drop the posting.
+//! 4. The post itself, then [`ledger::Ledger::settle_post`] with the transport's answer. Keep the grants of what
+//!    comes back for the next try, or release them; unless all went out, tell the cadence what is uncovered. Then
+//!    drop the posting.
 //! 5. On each completion [`ledger::Ledger::complete`]; release the grants that come out, and tell the owners.
 //!
 //! When any of these fails, [`failure::Recovery`].

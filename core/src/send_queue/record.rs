@@ -22,7 +22,8 @@ pub struct Record<O> {
     pub owner: O,
     /// Their credits.
     pub grant: Grant,
-    /// The owner's requests that are in them; merging makes that another number than that of works.
+    /// The owner's requests that are in them; merging makes that another number than that of works. A request that
+    /// makes several works counts with the last, and has ended when the records of all of them have.
     pub requests: u32,
     /// Whether the last of the works asks for a completion.
     pub signalled: bool,

@@ -33,8 +33,8 @@ impl Cadence {
         self.unsignalled
     }
 
-    /// Whether a work is to be signalled: `read` or not, with so many credits left after it. `last` if the
-    /// lane might have nothing to post after it.
+    /// Whether a work is to be signalled: `read` or not, with so many credits left after it, those in hand for works
+    /// that come after it among them. `last` if the lane might have nothing to post after it.
     pub const fn next(&mut self, read: bool, free: Amount, last: bool) -> bool {
         let works = self.unsignalled.works.saturating_add(1);
         let reads = self.unsignalled.reads.saturating_add(read as u8);

@@ -36,6 +36,19 @@ enum Standing {
 }
 
 impl Staged<'_> {
+    /// Which way bytes pass through the slot that a peer's ticket has, or waits for; `None`: it has none. A peer may
+    /// only name places to copy to that it may write to, and to copy from that it may read.
+    pub fn direction(&self, peer: PeerId, ticket: Ticket) -> Option<Direction> {
+        let row = self.row_of(self.lease_rows(peer), ticket).ok()?;
+        let claim = self.claim(row)?;
+        match claim.role {
+            Role::Lease(lease) if claim.generation == ticket.generation => {
+                self.pools.direction(lease.pool)
+            }
+            Role::Lease(_) | Role::Chunk(_) | Role::Idle => None,
+        }
+    }
+
     /// A question of a peer's about a slot of ours.
     pub(super) fn handle_question(
         &mut self,

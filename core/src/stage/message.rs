@@ -82,6 +82,16 @@ pub enum StageMessage {
     },
 }
 
+impl StageMessage {
+    /// Whether it is for the owner of the slot; the others are the owner's.
+    pub const fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::Reserve { .. } | Self::Go { .. } | Self::Free { .. }
+        )
+    }
+}
+
 /// How a copy on the owner's side ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

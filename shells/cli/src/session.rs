@@ -95,6 +95,19 @@ fn buffer(engine: &Engine, bytes: u64) -> Result<(SegmentId, Arc<Region>), Failu
     Ok((local, region))
 }
 
+/// The transports that have carried something, of rails by name, `TRANSPORT:LOCAL>REMOTE`, with their bytes; all of
+/// them if none has.
+pub(crate) fn carriers<'a>(rails: impl Iterator<Item = (&'a str, u64)> + Clone) -> String {
+    let has_carried = rails.clone().any(|(_, bytes)| bytes > 0);
+    let mut names: Vec<&str> = rails
+        .filter(|(_, bytes)| *bytes > 0 || !has_carried)
+        .filter_map(|(name, _)| name.split(':').next())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join("+")
+}
+
 /// This end, for errors.
 fn here(config: &Config) -> String {
     match config.rails.as_slice() {
@@ -102,6 +115,25 @@ fn here(config: &Config) -> String {
         rails => {
             let texts: Vec<String> = rails.iter().map(ToString::to_string).collect();
             texts.join(",")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::carriers;
+
+    #[test]
+    fn transports_that_carried_nothing_are_not_named() {
+        let (shm, one, two) = ("shm:*>a", "tcp:a>b", "tcp:c>d");
+        let cases = [
+            ([(shm, 9), (one, 0), (two, 0)], "shm"),
+            ([(shm, 0), (one, 1), (two, 2)], "tcp"),
+            ([(shm, 1), (one, 0), (two, 2)], "shm+tcp"),
+            ([(shm, 0), (one, 0), (two, 0)], "shm+tcp"),
+        ];
+        for (rails, expected) in cases {
+            assert_eq!(carriers(rails.into_iter()), expected);
         }
     }
 }

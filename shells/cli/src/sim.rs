@@ -11,7 +11,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use polyrail_sim::{Options, Policy, picture, report, scenario};
+use polyrail_sim::{Options, Outcome, Policy, Setup, Simulation, picture, report, scenario};
 
 use crate::exit::Failure;
 use load::Loaded;
@@ -63,9 +63,9 @@ struct ListArgs {
 struct RunArgs {
     /// A scenario's name, or a file.
     scenario: String,
-    /// How rails are chosen.
-    #[arg(long, default_value = Policy::Spray.name(), value_parser = parse_policy)]
-    policy: Policy,
+    /// How rails are chosen; where none are, the scenario's setting.
+    #[arg(long, default_value = Policy::Spray.name())]
+    policy: String,
     /// The seed, instead of the scenario's own.
     #[arg(long)]
     seed: Option<u64>,
@@ -108,12 +108,11 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
 
 fn list(long: bool) -> Result<(), Failure> {
     for name in scenario::NAMES {
-        let shows = scenario::find(name)
-            .map(|found| found.shows)
-            .filter(|_| long);
-        match shows {
-            Some(shows) => print(&format!("{name:<24} {shows}"))?,
-            None => print(name)?,
+        if long {
+            let shows = Loaded::new(name, None)?.simulation.shows().to_owned();
+            print(&format!("{name:<24} {shows}"))?;
+        } else {
+            print(name)?;
         }
     }
     Ok(())
@@ -121,6 +120,67 @@ fn list(long: bool) -> Result<(), Failure> {
 
 fn run_one(args: &RunArgs) -> Result<(), Failure> {
     let loaded = Loaded::new(&args.scenario, args.seed)?;
+    let variant = loaded.variant(&args.policy)?;
+    match &loaded.simulation {
+        Simulation::Fabric(setup) => run_fabric(args, &loaded.name, setup),
+        Simulation::Posting(setup) => {
+            let run = |place| polyrail_sim::posting::run(setup, place);
+            run_settings(
+                args,
+                &loaded,
+                variant,
+                run,
+                |run| &run.outcome,
+                |runs, chosen| picture::posting_page(setup, runs, chosen),
+            )
+        }
+        Simulation::Staging(setup) => {
+            let run = |place| polyrail_sim::staging::run(setup, place);
+            run_settings(
+                args,
+                &loaded,
+                variant,
+                run,
+                |run| &run.outcome,
+                |runs, chosen| picture::staging_page(setup, runs, chosen),
+            )
+        }
+    }
+}
+
+/// A scenario without rails to choose from: `page` draws the runs of all its settings.
+fn run_settings<R>(
+    args: &RunArgs,
+    loaded: &Loaded,
+    variant: &str,
+    run: impl Fn(usize) -> R,
+    outcome: impl Fn(&R) -> &Outcome,
+    page: impl Fn(&[R], usize) -> String,
+) -> Result<(), Failure> {
+    if args.trace.is_some() {
+        let name = &loaded.name;
+        return Err(Failure::Usage(format!(
+            "{name} has no rails, and so no trace"
+        )));
+    }
+    let variants = loaded.simulation.variants();
+    let chosen = variants
+        .iter()
+        .position(|name| *name == variant)
+        .unwrap_or(0);
+    let began = std::time::Instant::now();
+    let chosen_run = run(chosen);
+    let seconds = began.elapsed().as_secs_f64();
+    show(args, outcome(&chosen_run), seconds)?;
+    if let Some(file) = &args.html {
+        let runs: Vec<R> = (0..variants.len()).map(run).collect();
+        pictures::write(file, &page(&runs, chosen))?;
+    }
+    verdict(&[&outcome(&chosen_run).report])
+}
+
+fn run_fabric(args: &RunArgs, name: &str, setup: &Setup) -> Result<(), Failure> {
+    let policy = parse_policy(&args.policy).map_err(Failure::Usage)?;
     let options = Options {
         audit: args.audit,
         strict: args.audit,
@@ -128,35 +188,36 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
             Some(_) => picture::TRACED_SLICES_MAX,
             None => 0,
         },
-        ..Options::new(args.policy)
+        ..Options::new(policy)
     };
-    let mut progress = Progress::new(&loaded.name);
+    let mut progress = Progress::new(name);
     let began = std::time::Instant::now();
-    let run = polyrail_sim::run(&loaded.setup, options, &mut |done, of| {
-        progress.show(done, of)
-    });
+    let run = polyrail_sim::run(setup, options, &mut |done, of| progress.show(done, of));
     let seconds = began.elapsed().as_secs_f64();
     progress.clear();
     if let Some(file) = &args.trace {
-        pictures::write(file, &picture::trace(&loaded.setup, &run))?;
+        pictures::write(file, &picture::trace(setup, &run))?;
     }
     let outcome = run.outcome.clone();
     if let Some(file) = &args.html {
-        pictures::write(file, &pictures::page(&loaded, args.policy, run))?;
+        pictures::write(file, &pictures::page(setup, policy, run))?;
     }
-    if args.json {
-        print(&outcome.report.to_json())?;
-    } else {
-        print(&report::header())?;
-        print(&outcome.report.row())?;
-        print(outcome.details().trim_end())?;
-        let per_second = outcome.slices as f64 / seconds.max(1e-9);
-        print(&format!(
-            "  {} slices simulated in {seconds:.3} s: {per_second:.0} a second",
-            outcome.slices
-        ))?;
-    }
+    show(args, &outcome, seconds)?;
     verdict(&[&outcome.report])
+}
+
+/// One run on standard output.
+fn show(args: &RunArgs, outcome: &Outcome, seconds: f64) -> Result<(), Failure> {
+    if args.json {
+        return print(&outcome.report.to_json());
+    }
+    print(report::table([&outcome.report]).trim_end())?;
+    print(outcome.details().trim_end())?;
+    let per_second = outcome.slices as f64 / seconds.max(1e-9);
+    print(&format!(
+        "  {} slices simulated in {seconds:.3} s: {per_second:.0} a second",
+        outcome.slices
+    ))
 }
 
 /// Bad if something was violated or failed.

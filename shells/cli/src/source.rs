@@ -57,6 +57,19 @@ impl Source {
         Ok(())
     }
 
+    /// The same file, for somebody else who reads it.
+    pub(crate) fn handle(&self) -> Result<File, Failure> {
+        self.file.try_clone().map_err(|error| self.failed(&error))
+    }
+
+    /// Somebody else could not read it.
+    pub(crate) fn failed(&self, why: &dyn std::fmt::Display) -> Failure {
+        match self.file.metadata() {
+            Ok(now) if now.len() < self.bytes => self.truncated(now.len()),
+            _ => Failure::Environment(format!("cannot read {}: {why}", self.path.display())),
+        }
+    }
+
     /// It has no byte at `end`, although it had once.
     fn truncated(&self, end: u64) -> Failure {
         let now = self.file.metadata().map_or(end, |metadata| metadata.len());

@@ -9,6 +9,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_core::path::view::PathView;
+use polyrail_core::stage::StageMessage;
+use polyrail_core::transport::MemoryKind;
 use polyrail_transport::memory::{Access, RegionKey};
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +25,11 @@ pub const NOTIFICATIONS: u64 = 1;
 /// The feature bit of [`Frame::SeePath`] and [`Frame::PathSeen`].
 pub const PATHS: u64 = 2;
 
+/// The feature bit of [`Frame::Stage`].
+pub const STAGING: u64 = 4;
+
 /// Feature bits this build offers. What both ends offer is in force.
-pub const FEATURES: u64 = NOTIFICATIONS | PATHS;
+pub const FEATURES: u64 = NOTIFICATIONS | PATHS | STAGING;
 
 /// The most rails that [`Frame::SeePath`] names.
 pub const PATH_RAILS_MAX: usize = 256;
@@ -37,6 +42,9 @@ pub const GREETING_BYTES: usize = 20;
 
 /// The longest name of an engine or a segment, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+
+/// The longest [`TransportOffer::address`], in bytes.
+pub const TRANSPORT_ADDRESS_BYTES_MAX: usize = 255;
 
 /// The longest body of a notification.
 pub const NOTIFICATION_BYTES_MAX: usize = 1024;
@@ -129,6 +137,9 @@ pub struct TransportOffer {
     pub name: String,
     /// The bits of its [`polyrail_core::transport::Capabilities`].
     pub capabilities: u16,
+    /// Where the transport itself is reached, in its own words; empty: at the addresses of the rails. At most
+    /// [`TRANSPORT_ADDRESS_BYTES_MAX`] bytes.
+    pub address: Vec<u8>,
 }
 
 /// What an engine says of the device behind one of its rail addresses. It need not be true; whoever believes it
@@ -289,6 +300,9 @@ pub enum Frame {
         /// `None`: it does no path isolation.
         view: Option<PathView>,
     },
+    /// Initiator: a question about a staging slot of the target's. Target: an answer. May be lost, doubled and overtaken:
+    /// whoever asks repeats itself. Needs the feature [`STAGING`].
+    Stage(StageMessage),
 }
 
 impl Frame {
@@ -314,6 +328,7 @@ impl Frame {
             Self::Notified { .. } => "Notified",
             Self::SeePath { .. } => "SeePath",
             Self::PathSeen { .. } => "PathSeen",
+            Self::Stage(_) => "Stage",
         }
     }
 }
@@ -331,6 +346,28 @@ pub struct SegmentDescriptor {
     pub key: RegionKey,
     /// What a peer may do with it.
     pub access: Access,
+    /// Where it is.
+    pub memory: MemoryKind,
+    /// What it is, and so how its bytes are reached.
+    pub kind: SegmentKind,
+}
+
+/// What a segment is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum SegmentKind {
+    /// Memory, which transports reach by its key.
+    #[default]
+    Memory,
+    /// Slots of so many bytes for what is staged there, in memory.
+    Slots {
+        /// Of each. Not 0.
+        bytes: u32,
+    },
+    /// Bytes of a file: staged through such slots, and named by this number in [`Frame::Stage`].
+    File {
+        /// The owner's number for it.
+        number: u32,
+    },
 }
 
 /// Why an engine said no.
@@ -516,6 +553,9 @@ impl Decoder {
 pub(crate) mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
+    use polyrail_core::stage::CopyEnd;
+    use polyrail_core::units::{PoolId, SegmentRef, Ticket};
+    use polyrail_core::work::{Cause, Place};
     use quickcheck::{Arbitrary, Gen, quickcheck};
 
     use super::*;
@@ -525,7 +565,7 @@ pub(crate) mod tests {
 
     impl Arbitrary for Frame {
         fn arbitrary(g: &mut Gen) -> Self {
-            match u8::arbitrary(g) % 17 {
+            match u8::arbitrary(g) % 18 {
                 0 => Self::Hello {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
@@ -544,9 +584,13 @@ pub(crate) mod tests {
                         .into_iter()
                         .map(|(device, numa_node)| RailFact { device, numa_node })
                         .collect(),
-                    transports: Vec::<(String, u16)>::arbitrary(g)
+                    transports: Vec::<(String, u16, Vec<u8>)>::arbitrary(g)
                         .into_iter()
-                        .map(|(name, capabilities)| TransportOffer { name, capabilities })
+                        .map(|(name, capabilities, address)| TransportOffer {
+                            name,
+                            capabilities,
+                            address,
+                        })
                         .collect(),
                     scratch: descriptor(g),
                     heartbeat_ms: u32::arbitrary(g),
@@ -604,6 +648,7 @@ pub(crate) mod tests {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
                 },
+                16 => Self::Stage(stage_message(g)),
                 _ => Self::Process(Process {
                     boot: u128::arbitrary(g),
                     pid_namespace: u64::arbitrary(g),
@@ -627,6 +672,43 @@ pub(crate) mod tests {
         }
     }
 
+    fn stage_message(g: &mut Gen) -> StageMessage {
+        let ticket = Ticket::from_bits(u64::arbitrary(g));
+        let attempt = u32::arbitrary(g);
+        match u8::arbitrary(g) % 9 {
+            0 => StageMessage::Reserve {
+                ticket,
+                pool: PoolId(u8::arbitrary(g)),
+            },
+            1 => StageMessage::Go {
+                ticket,
+                attempt,
+                place: Place {
+                    segment: SegmentRef(u32::arbitrary(g)),
+                    offset: u64::arbitrary(g),
+                },
+                length: u32::arbitrary(g),
+            },
+            2 => StageMessage::Free {
+                ticket,
+                fenced: bool::arbitrary(g),
+            },
+            3 => StageMessage::Waiting { ticket },
+            4 => StageMessage::Reserved {
+                ticket,
+                slot: u32::arbitrary(g),
+            },
+            5 => StageMessage::Going { ticket, attempt },
+            6 => StageMessage::Went {
+                ticket,
+                attempt,
+                end: CopyEnd::Failed(Cause::Reset),
+            },
+            7 => StageMessage::Freed { ticket },
+            _ => StageMessage::Lost { ticket },
+        }
+    }
+
     fn descriptor(g: &mut Gen) -> SegmentDescriptor {
         SegmentDescriptor {
             name: String::arbitrary(g),
@@ -634,6 +716,16 @@ pub(crate) mod tests {
             bytes: u64::arbitrary(g),
             key: RegionKey(key(g)),
             access: Access::RemoteRead,
+            memory: MemoryKind::Shared,
+            kind: match u8::arbitrary(g) % 3 {
+                0 => SegmentKind::Memory,
+                1 => SegmentKind::Slots {
+                    bytes: u32::arbitrary(g),
+                },
+                _ => SegmentKind::File {
+                    number: u32::arbitrary(g),
+                },
+            },
         }
     }
 

@@ -20,7 +20,7 @@ use polyrail_transport::SessionId;
 use crate::codec::{
     self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX,
     NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, PROTOCOL_VERSION, Purpose, RailFact, Refusal,
-    SegmentDescriptor, TransportOffer,
+    STAGING, SegmentDescriptor, TransportOffer,
 };
 
 /// Bytes that may wait to be written. A peer that lets more pile up is given up.
@@ -588,6 +588,11 @@ impl Connection {
             {
                 Ok(Event::Frame(frame))
             }
+            (role, Frame::Stage(message))
+                if self.has(STAGING) && message.is_question() == (role == Role::Target) =>
+            {
+                Ok(Event::Frame(Frame::Stage(message)))
+            }
             (_, Frame::Goodbye) => Err(Ended::Goodbye),
             (_, Frame::Refused { reason, text }) => Err(refused(reason, &text)),
             (Role::Target, other) => Err(unexpected(&other, "a question")),
@@ -744,6 +749,9 @@ const _: () = assert!(OUT_BYTES_MAX >= 2 * FRAME_BYTES_MAX);
 
 #[cfg(test)]
 mod tests {
+    use polyrail_core::stage::StageMessage;
+    use polyrail_core::transport::MemoryKind;
+    use polyrail_core::units::{PoolId, Ticket};
     use polyrail_transport::memory::{Access, RegionKey};
     use quickcheck::quickcheck;
 
@@ -783,6 +791,7 @@ mod tests {
             transports: vec![TransportOffer {
                 name: "tcp".into(),
                 capabilities: 257,
+                address: vec![7],
             }],
             scratch: SegmentDescriptor {
                 name: "scratch".into(),
@@ -790,6 +799,8 @@ mod tests {
                 bytes: 4096,
                 key: RegionKey([3; 16]),
                 access: Access::RemoteReadWrite,
+                memory: MemoryKind::Host,
+                kind: codec::SegmentKind::Memory,
             },
         }
     }
@@ -1011,6 +1022,7 @@ mod tests {
 
     #[test]
     fn frames_that_have_no_place_on_an_open_connection_end_it() {
+        let ticket = Ticket::from_bits(1);
         // (name, whether the initiator says it, what)
         let cases = [
             ("a second Hello", true, hello_frame()),
@@ -1044,6 +1056,19 @@ mod tests {
                     number: 1,
                     room: true,
                 },
+            ),
+            (
+                "an initiator that answers about a slot",
+                true,
+                Frame::Stage(StageMessage::Freed { ticket }),
+            ),
+            (
+                "a target that asks for a slot",
+                false,
+                Frame::Stage(StageMessage::Reserve {
+                    ticket,
+                    pool: PoolId(0),
+                }),
             ),
             (
                 "LaneReady on a control connection",

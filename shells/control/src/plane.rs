@@ -39,6 +39,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polyrail_core::path::view::PathView;
+use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
@@ -50,7 +51,7 @@ pub use self::notification::{Delivery, DeliveryAnswer};
 use self::reactor::Reactor;
 use crate::codec::{
     FRAME_BYTES_MAX, NAME_BYTES_MAX, NOTIFICATION_BYTES_MAX, RailFact, SegmentDescriptor,
-    TransportOffer,
+    TRANSPORT_ADDRESS_BYTES_MAX, TransportOffer,
 };
 use crate::process::Process;
 
@@ -139,6 +140,7 @@ impl PlaneConfig {
 
     fn check(&self) -> io::Result<()> {
         let names = || self.rail_facts.iter().map(|fact| fact.device.len());
+        let addresses = self.transports.iter().map(|offer| offer.address.len());
         let limits = [
             ("bytes of name", self.name.len(), NAME_BYTES_MAX),
             ("bytes of token", self.token.len(), TOKEN_BYTES_MAX),
@@ -155,6 +157,11 @@ impl PlaneConfig {
                 DEVICE_NAMES_BYTES_MAX,
             ),
             ("transports", self.transports.len(), TRANSPORTS_MAX),
+            (
+                "bytes of a transport's address",
+                addresses.max().unwrap_or(0),
+                TRANSPORT_ADDRESS_BYTES_MAX,
+            ),
             (
                 "bytes of scratch name",
                 self.scratch.name.len(),
@@ -208,6 +215,9 @@ pub trait Handler: Send + Sync {
     /// no path isolation.
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView>;
 
+    /// Target: a session that transports may admit lanes of, until [`Self::session_ended`].
+    fn session_began(&self, session: SessionId);
+
     /// Target: a lane of a session that exists. Hand it to its transport.
     fn lane(&self, lane: InboundLane);
 
@@ -220,6 +230,10 @@ pub trait Handler: Send + Sync {
     /// Target: a notification of the session's program for ours, in order and once. `false`: there is no room.
     /// It then comes again after [`Plane::notification_room`], or in a while.
     fn notify(&self, from: &Notifier<'_>, body: Vec<u8>) -> bool;
+
+    /// Either: a question about a staging slot of ours, from a session, or an answer about one of a peer's. It may come
+    /// twice, late or never.
+    fn staged(&self, from: Party, message: StageMessage);
 
     /// Target: the session is over; no lane of it is handed over any more. Retire it in all transports, then
     /// answer. Only from then on is the session unknown to those who ask, which to them is proof.
@@ -234,6 +248,15 @@ pub trait Handler: Send + Sync {
     /// Initiator: the session is over, because the peer does not know it or has ended. It is forgotten here
     /// too, as by [`Plane::disconnect`]; [`Plane::connect`] asks for a new one.
     fn session_lost(&self, peer: PeerId, why: SessionLoss);
+}
+
+/// Who the other end of a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Party {
+    /// A target of ours.
+    Peer(PeerId),
+    /// An initiator's session with us.
+    Session(SessionId),
 }
 
 /// Whose notification it is.
@@ -405,6 +428,12 @@ impl Plane {
         self.inner
             .mailbox
             .post(Command::Fence { peer, lane, epoch });
+    }
+
+    /// Says something about a staging slot over one of the open connections, by turns. Nothing goes out if there is none,
+    /// or if the other end does not stage: questions are repeated by whoever asks.
+    pub fn stage(&self, to: Party, message: StageMessage) {
+        self.inner.mailbox.post(Command::Stage { to, message });
     }
 
     /// Asks a peer's program to do something, and waits for its answer up to `timeout`. Calls to one peer

@@ -4,6 +4,14 @@
 //! has ended does: no thread of it can copy another byte. [`Process`] is what an engine says of itself; if the
 //! claim can be about a process that this one sees, the kernel is asked for a descriptor that tells of its end.
 //!
+//! That comes late: a process that is killed first gives its memory back, a second for some gigabytes, and its sockets
+//! break after that too. But all of its threads except one end before, and descriptors of threads tell of that. So
+//! some threads are watched as well. When one has ended, the others are looked at: if every thread is past the
+//! kernel's `PF_EXITING`, that proves as much as the end itself. A thread sets it in `do_exit`, on its way out of its
+//! last system call, and never runs anything of the program again; so no receive into memory is under way, and none
+//! will begin. What an exiting thread still writes is its own: the futex words that tell of its end. Disk I/O that the
+//! kernel carries on by itself would not be covered; no transport lets peers start any.
+//!
 //! What a peer says of itself may be a lie. It gains nothing by it that it could not have without: naming a
 //! process that ends early makes this side believe that writes to the *liar's own* memory have settled, which
 //! it could claim by answering a fence too early as well; this side's memory is released by this side's own
@@ -20,10 +28,11 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use polyrail_shared::{began, own_process};
+use polyrail_shared::{began, is_exiting, own_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +84,58 @@ impl fmt::Display for NoWatch {
     }
 }
 
+/// Threads that are watched. All but one of those that end together say so at once.
+const THREADS_MAX: usize = 3;
+
+/// What the names of an engine's threads begin with: they live as long as it does.
+const THREAD_NAME: &str = "polyrail-";
+
+/// `PIDFD_THREAD`, which is `O_EXCL`: a descriptor of a thread, from Linux 6.9 on.
+const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
+
+/// The end of a process, as the kernel tells of it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pid: u32,
+    /// Readable when it has ended.
+    end: OwnedFd,
+    /// Each readable when a thread of it has.
+    threads: Vec<OwnedFd>,
+}
+
+impl Watch {
+    /// The descriptors to wait for. When one is readable, [`Self::has_ended`] is to be asked.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(&self.end)
+            .chain(&self.threads)
+            .map(AsFd::as_fd)
+    }
+
+    /// Whether the process has ended, or never does anything again. Threads that have ended are watched no more.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.threads.retain(|thread| !is_readable(thread));
+        is_readable(&self.end) || is_exiting(self.pid)
+    }
+}
+
+fn is_readable(watch: &OwnedFd) -> bool {
+    let mut watches = [PollFd::new(watch, PollFlags::IN)];
+    poll(&mut watches, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// Some of an engine's threads. None on an older kernel: then only the end of all of them is seen.
+fn watch_threads(pid: u32) -> Vec<OwnedFd> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let ours = tasks.filter(|task| {
+        let name = fs::read_to_string(task.path().join("comm"));
+        name.is_ok_and(|name| name.starts_with(THREAD_NAME))
+    });
+    let numbers = ours.filter_map(|task| Pid::from_raw(task.file_name().to_str()?.parse().ok()?));
+    let watches = numbers.filter_map(|number| pidfd_open(number, THREAD).ok());
+    watches.take(THREADS_MAX).collect()
+}
+
 impl Process {
     /// This process; `None` where the system does not tell.
     pub fn own() -> Option<Self> {
@@ -90,9 +151,8 @@ impl Process {
         })
     }
 
-    /// A descriptor that becomes readable when this process has ended, for a peer that is connected from or
-    /// at `address`. `own` is [`Self::own`].
-    pub(crate) fn watch(&self, own: Option<Self>, address: IpAddr) -> Result<OwnedFd, NoWatch> {
+    /// A watch on the end of this process, for a peer that is connected from or at `address`. `own` is [`Self::own`].
+    pub(crate) fn watch(&self, own: Option<Self>, address: IpAddr) -> Result<Watch, NoWatch> {
         let own = own.ok_or(NoWatch::Unknown)?;
         if *self == own {
             return Err(NoWatch::Ourselves);
@@ -110,7 +170,7 @@ impl Process {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| NoWatch::NotThere(format!("{} is no pid", self.pid)))?;
         // First the descriptor, then the look: what it stands for has the number from then on, or is dead.
-        let watch = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| NoWatch::System(e.into()))?;
+        let end = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| NoWatch::System(e.into()))?;
         let started = began(self.pid).map_err(NoWatch::System)?;
         if started != self.started {
             let text = format!(
@@ -119,16 +179,18 @@ impl Process {
             );
             return Err(NoWatch::NotThere(text));
         }
-        Ok(watch)
+        Ok(Watch {
+            pid: self.pid,
+            end,
+            threads: watch_threads(self.pid),
+        })
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::process::{Child, Command, Stdio};
-    use std::time::Duration;
-
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -154,20 +216,35 @@ pub(crate) mod tests {
         )
     }
 
-    fn has_ended(watch: &OwnedFd, within: Duration) -> bool {
-        let mut fds = [PollFd::new(watch, PollFlags::IN)];
-        let timeout = Timespec::try_from(within).unwrap();
-        poll(&mut fds, Some(&timeout)).unwrap() == 1
+    /// Waits until a watch says that its process has ended.
+    fn has_ended(watch: &mut Watch, within: Duration) -> bool {
+        let until = Instant::now() + within;
+        loop {
+            if watch.has_ended() {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            // What the threads have said once is not said again.
+            let left = left.min(Duration::from_millis(1));
+            let fds = watch
+                .descriptors()
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let mut fds: Vec<_> = fds.collect();
+            poll(&mut fds, Some(&Timespec::try_from(left).unwrap())).unwrap();
+        }
     }
 
     #[test]
     fn the_end_of_a_process_is_seen() {
         let (mut child, process) = sleeper();
-        let watch = process.watch(Process::own(), HERE).unwrap();
-        assert!(!has_ended(&watch, Duration::ZERO));
+        let mut watch = process.watch(Process::own(), HERE).unwrap();
+        assert!(!has_ended(&mut watch, Duration::ZERO));
         child.kill().unwrap();
         // Before it is reaped: a parent that does not wait must not hide it.
-        assert!(has_ended(&watch, Duration::from_secs(20)));
+        assert!(has_ended(&mut watch, Duration::from_secs(20)));
         child.wait().unwrap();
         let gone = process.watch(Process::own(), HERE).unwrap_err();
         assert!(

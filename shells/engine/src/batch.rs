@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use polyrail_control::plane::Plane;
 use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::send_queue::credit::Grant;
 use polyrail_core::work::Cause;
 
 use crate::delivery::{Delivery, Outgoing, Slip};
@@ -19,7 +19,7 @@ use crate::followers::Followers;
 use crate::fork::Owned;
 use crate::post::Post;
 use crate::rows::RowId;
-use crate::segments::LocalSegment;
+use crate::segments::Hold;
 
 /// A batch that was submitted. Clones are handles of the same one; dropping them changes nothing: the requests
 /// go on.
@@ -51,8 +51,8 @@ pub(crate) struct Shared {
     pub(crate) submitted: Instant,
     state: Mutex<State>,
     done: Condvar,
-    /// The local segments of its requests, in order: what unregistering looks at.
-    holds: Vec<Arc<LocalSegment>>,
+    /// The segments of its requests, in order: what unregistering looks at.
+    holds: Vec<Hold>,
     /// What tells of its notification, if it carries one.
     slip: Option<Owned<Slip>>,
 }
@@ -60,6 +60,8 @@ pub(crate) struct Shared {
 struct State {
     /// Of the batch, once it has ended.
     status: Status,
+    /// What its requests that have not ended take of the worker's room.
+    room: Grant,
     counters: Counters,
     reports: Vec<Report>,
     /// Requests whose memory is held or whose peer's side is not settled, those not ended included.
@@ -82,7 +84,7 @@ const PENDING: Report = Report {
 };
 
 impl Shared {
-    pub(crate) fn new(row: RowId, holds: Vec<Arc<LocalSegment>>) -> Self {
+    pub(crate) fn new(row: RowId, holds: Vec<Hold>) -> Self {
         let reports = vec![PENDING; holds.len()];
         Self {
             holds,
@@ -104,6 +106,7 @@ impl Shared {
         }
         let state = State {
             status: Status::Pending,
+            room: Grant::default(),
             counters,
             open: reports.iter().filter(|report| is_open(report)).count() as u32,
             reports,
@@ -123,6 +126,20 @@ impl Shared {
     }
 
     /// The same, with something to tell the peer when it has ended well.
+    /// The room that it still takes: it takes none any more.
+    pub(crate) fn take_room(&self) -> Grant {
+        std::mem::take(&mut self.state().room)
+    }
+
+    /// It takes this room.
+    pub(crate) fn taking(mut self, room: Grant) -> Self {
+        self.state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .room = room;
+        self
+    }
+
     pub(crate) fn notifying(mut self, notification: Outgoing) -> Self {
         self.slip = Some(Owned::new(notification.slip().clone()));
         self.state
@@ -136,9 +153,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how a request ended.
-    pub(crate) fn record(&self, index: usize, report: Report) {
+    /// Notes how a request ended: the room that it took. That of the last one goes with the batch's row.
+    pub(crate) fn record(&self, index: usize, report: Report) -> Grant {
         let mut state = self.state();
+        let others = state.room.amount().works.saturating_sub(1).max(1);
+        let room = state.room.split_off(others);
         if let Some(row) = state.reports.get_mut(index) {
             let was_open = is_open(&std::mem::replace(row, report));
             state.counters.end(&report);
@@ -149,6 +168,7 @@ impl Shared {
         if report.local == Local::Released {
             self.release(index);
         }
+        room
     }
 
     /// A request that had been reported with its memory held has let go of it.
@@ -172,8 +192,8 @@ impl Shared {
     }
 
     fn release(&self, index: usize) {
-        if let Some(segment) = self.holds.get(index) {
-            segment.requests.fetch_sub(1, AcqRel);
+        if let Some(hold) = self.holds.get(index) {
+            hold.release();
         }
     }
 
@@ -235,6 +255,7 @@ impl Shared {
     fn end(&self, mut state: MutexGuard<'_, State>) -> Ended {
         state.status = state.counters.report().status;
         let ended = Ended {
+            is_over: state.is_over(),
             report: state.report(),
             followers: std::mem::take(&mut state.followers),
             notification: state.notification.take(),
@@ -251,12 +272,18 @@ impl Shared {
 /// A batch has just ended, and its followers do not know yet.
 #[must_use = "followers wait to be told"]
 pub(crate) struct Ended {
+    is_over: bool,
     report: BatchReport,
     followers: Followers,
     notification: Option<Outgoing>,
 }
 
 impl Ended {
+    /// Whether nothing of it is open any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// Tells the peer, then them. No lock may be held: they are the program's, and may do anything.
     pub(crate) fn tell(self, plane: &Plane) {
         if let Some(notification) = self.notification {

@@ -1,15 +1,15 @@
 //! The endpoints of all transports of one worker, as one: a rail says which of them it belongs to.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{Cause, LaneFact, PostBatch, Posted, Scope, Stop};
 use polyrail_transport::memory::Region;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
-use rustix::event::epoll;
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::fabric::RAILS_MAX;
 
@@ -22,6 +22,11 @@ pub(crate) struct Joined {
     poller: OwnedFd,
     /// Openings that no transport could be asked for.
     refused: Vec<LaneReport>,
+    /// The endpoint that works were last posted to.
+    posted_last: usize,
+    /// For a sleep on each of them: what is readable when somebody calls, with this descriptor, or another endpoint has
+    /// something. Kept, because endpoints know it by its number.
+    asides: Vec<Option<(RawFd, OwnedFd)>>,
 }
 
 impl Joined {
@@ -38,16 +43,36 @@ impl Joined {
             )?;
         }
         Ok(Self {
+            poller,
             rows,
             rails: vec![None; RAILS_MAX],
-            poller,
             refused: Vec::new(),
+            posted_last: 0,
+            asides: Vec::new(),
         })
     }
 
     fn of(&mut self, rail: RailId) -> Option<&mut Box<dyn Endpoint>> {
         let transport = self.rails.get(rail.index()).copied().flatten()?;
         self.rows.get_mut(transport.index())?.as_mut()
+    }
+
+    /// Makes what wakes a sleep on the endpoint that works were last posted to, besides itself. Whether it is for `call`.
+    fn set_aside(&mut self, call: BorrowedFd<'_>) -> io::Result<bool> {
+        let of = self.posted_last;
+        self.asides.resize_with(self.rows.len(), || None);
+        if let Some(Some((number, _))) = self.asides.get(of) {
+            return Ok(*number == call.as_raw_fd());
+        }
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let others = self.rows.iter().enumerate().filter(|(row, _)| *row != of);
+        let others = others.filter_map(|(_, endpoint)| Some(endpoint.as_ref()?.fd()));
+        for fd in others.chain([call]) {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&poller, fd, data, epoll::EventFlags::IN)?;
+        }
+        self.asides[of] = Some((call.as_raw_fd(), poller));
+        Ok(true)
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Box<dyn Endpoint>> {
@@ -113,6 +138,9 @@ impl Endpoint for Joined {
     }
 
     fn post(&mut self, batch: &PostBatch) -> Posted {
+        let transport = self.rails.get(batch.lane.rail().index()).copied().flatten();
+        let row = transport.map(TransportId::index);
+        self.posted_last = row.filter(|row| *row < self.rows.len()).unwrap_or(0);
         match self.of(batch.lane.rail()) {
             Some(endpoint) => endpoint.post(batch),
             None => Posted {
@@ -141,8 +169,28 @@ impl Endpoint for Joined {
         }
     }
 
+    fn waits(&self) -> Waits {
+        let rows = self.rows.iter().flatten();
+        let waits = rows.map(|endpoint| endpoint.waits());
+        waits.max().unwrap_or(Waits::Nothing)
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
+    }
+
+    /// On the endpoint that most likely has something: what it waits for wakes it more directly than through another
+    /// descriptor.
+    fn sleep(&mut self, call: BorrowedFd<'_>, longest: Option<Duration>) -> io::Result<bool> {
+        let knows = self.set_aside(call)?;
+        let last = self.rows.get_mut(self.posted_last).and_then(Option::as_mut);
+        let aside = self.asides[self.posted_last].as_ref().filter(|_| knows);
+        let (Some(last), Some((_, aside))) = (last, aside) else {
+            return polyrail_transport::sleep(self.poller.as_fd(), call, longest);
+        };
+        let woken = last.sleep(aside.as_fd(), longest)?;
+        let mut ready = [PollFd::from_borrowed_fd(call, PollFlags::IN)];
+        Ok(woken && poll(&mut ready, Some(&Timespec::default()))? > 0)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use polyrail_control::codec::{NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, SegmentDescriptor};
+use polyrail_control::codec::{
+    NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, SegmentDescriptor, SegmentKind,
+};
 use polyrail_control::plane::{
     AskError, ConnectError, Introduction, Plane, PlaneConfig, SessionLoss,
 };
@@ -27,6 +29,7 @@ use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region};
 use polyrail_transport::{RemoteRegion, SessionId};
+use polyrail_uring::FileTable;
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
@@ -34,6 +37,8 @@ use crate::delivery::{Delivery, Outbox, Outgoing};
 use crate::errand::{self, Errand};
 use crate::error::{CallError, EngineError, NotifyError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
+use crate::files::Files;
+use crate::followers::holds_up_a_worker;
 use crate::fork::Owned;
 use crate::hints::Hints;
 use crate::leaving::Leaving;
@@ -42,13 +47,16 @@ use crate::machine::Machine;
 use crate::neighbours::Neighbours;
 use crate::notification::{Desk, Inbox, Notifications};
 use crate::path::PeerPath;
-use crate::peers::{Numbers, Peer, PeerRail, Peers};
+use crate::peers::{Numbers, Peer, Peers, RailPair};
 use crate::post::{Command, Due, Post, REQUESTS_MAX, Submission};
 use crate::reception::Reception;
+use crate::room::NoRoom;
 use crate::rows::NoRow;
 use crate::segments::{
-    KnownPair, LocalSegment, NoPlan, SCRATCH_NAME, Segment, SegmentId, Segments,
+    Hold, KnownPair, LocalSegment, NoPlan, RemoteSegment, RemoteSlots, SCRATCH_NAME, Segment,
+    SegmentId, Segments, SlotMemory,
 };
+use crate::staging::{IN, OUT, Route, Stager, StagerCell, Word, pool_name};
 use crate::stats::{Failovers, Stats};
 use crate::transports::{Catalog, Plugin, TransportStatus, Transports};
 use crate::worker::{self, PLANS_MAX, Start, Worker};
@@ -67,11 +75,11 @@ pub(crate) const WORKERS_MAX: usize = 64;
 pub struct Request {
     /// Write: from local to remote. Read: from remote to local.
     pub op: Op,
-    /// A segment of this engine.
+    /// A segment of this engine: memory, or a file if the other one is a peer's.
     pub local: SegmentId,
     /// First byte in it.
     pub local_offset: u64,
-    /// A segment of a peer.
+    /// A segment of a peer, or a file of this host.
     pub remote: SegmentId,
     /// First byte in it.
     pub remote_offset: u64,
@@ -89,12 +97,15 @@ pub struct Terms<'a> {
     pub deadline: Option<Duration>,
     /// What the peer's program is told once the batch has completed: see [`Engine::submit_notifying`].
     pub notification: Option<&'a [u8]>,
+    /// How long to wait for room if there is none, before [`SubmitError::Full`]. `None`: as configured. Nobody waits
+    /// in a callback or waker, because that would hold up the worker that makes room.
+    pub room_within: Option<Duration>,
 }
 
 /// A rail as the program sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RailStatus {
-    /// `tcp:LOCAL>REMOTE`; `*` for a local address that the kernel chooses.
+    /// `tcp:LOCAL>REMOTE`; `*` for a local address that the kernel chooses, or that there is none.
     pub name: String,
     /// Where it stands.
     pub state: RailState,
@@ -136,25 +147,31 @@ pub struct Hooks {
 /// copy from the moment of the fork.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Owned<Inner>,
+    pub(crate) inner: Owned<Inner>,
 }
 
 pub(crate) struct Inner {
-    config: Config,
-    clock: Clock,
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
     calls: Option<Arc<dyn Calls>>,
-    transports: Arc<Catalog>,
+    pub(crate) transports: Arc<Catalog>,
     machine: Arc<Machine>,
     failovers: Arc<Failovers>,
-    fabric: Arc<Fabric>,
-    segments: Arc<Segments>,
-    scratch: SegmentId,
-    plane: Plane,
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) files: Arc<Files>,
+    pub(crate) stager: Arc<StagerCell>,
+    /// Held while it is started, so that this does not happen twice.
+    pub(crate) starting_stager: Mutex<()>,
+    pub(crate) scratch: SegmentId,
+    pub(crate) plane: Plane,
     listening: Option<SocketAddr>,
     posts: Vec<Arc<Post>>,
+    /// How long a submission waits for room, if its terms do not say.
+    patience: Duration,
     workers: Mutex<Vec<Worker>>,
     next_worker: AtomicUsize,
-    peers: Arc<Mutex<Peers>>,
+    pub(crate) peers: Arc<Mutex<Peers>>,
     /// By address, what is held while a session is made there, so that it is not made twice.
     dialing: Mutex<HashMap<SocketAddr, Arc<Mutex<()>>>>,
     plans: Arc<Mutex<PlanIds>>,
@@ -228,17 +245,22 @@ impl Engine {
         let clock = Clock::start();
         let segments = Arc::new(Segments::default());
         let scratch = add_scratch(&segments)?;
+        let files = Arc::new(Files::default());
+        let file_table: Arc<dyn FileTable> = files.clone();
         let transports = Arc::new(Transports::install(
+            &config,
             segments.clone(),
+            &file_table,
             &hooks.transports,
             hooks.faults.clone(),
         ));
-        let posts =
-            worker::posts(config.worker_count()).map_err(system("create a worker's post box"))?;
+        let posts = worker::posts(config.worker_count(), &config.send_queue)
+            .map_err(system("create a worker's post box"))?;
         let cores: Vec<_> = (0..posts.len())
             .map(|number| config.core(number as u16))
             .collect();
         let recorder = start_recording(&config, &hooks, &cores)?;
+        let stager: Arc<StagerCell> = Arc::default();
         let (errands, errand_queue) = channel();
         let neighbours = join_neighbours(&config, &errands);
         let fabric = Arc::new(Fabric::new(posts.len(), recorder, neighbours));
@@ -248,6 +270,7 @@ impl Engine {
             transports: transports.clone(),
             posts: posts.clone(),
             errands: errands.clone(),
+            stager: stager.clone(),
             inbox: inbox.clone(),
             path: config.path.clone(),
         };
@@ -307,7 +330,12 @@ impl Engine {
             inbox,
             plane: plane.clone(),
         };
+        let patience = match config.send_queue.admission {
+            true => config.send_queue.admission_timeout,
+            false => Duration::ZERO,
+        };
         let inner = Arc::new(Inner {
+            patience,
             config,
             clock,
             calls: hooks.calls,
@@ -316,6 +344,9 @@ impl Engine {
             failovers,
             fabric,
             segments,
+            files,
+            stager,
+            starting_stager: Mutex::default(),
             scratch,
             plane,
             listening: address,
@@ -344,7 +375,8 @@ impl Engine {
         self.inner.listening
     }
 
-    /// Allocates memory and registers it as a segment.
+    /// Allocates memory and registers it as a segment. What peers may use can be mapped by those on the same host;
+    /// so it is also shared with children of this process, while they live and have not executed another program.
     pub fn allocate(
         &self,
         name: &str,
@@ -392,7 +424,17 @@ impl Engine {
     }
 
     fn add_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
-        let id = self.inner.segments.add_local(name, region)?;
+        self.add_memory(name, region, SegmentKind::Memory)
+    }
+
+    /// Makes memory a segment, whatever its name.
+    pub(crate) fn add_memory(
+        &self,
+        name: &str,
+        region: Region,
+        kind: SegmentKind,
+    ) -> Result<SegmentId, RegisterError> {
+        let id = self.inner.segments.add_local(name, region, kind)?;
         self.attach_local(id);
         Ok(id)
     }
@@ -406,14 +448,21 @@ impl Engine {
         if segment == self.inner.scratch {
             return Err(RegisterError::Stale { segment });
         }
+        if self.inner.segments.is_file(segment) {
+            return self.close_file(segment);
+        }
         let (local, plans) = self.inner.segments.remove_local(segment)?;
         local.region.revoke();
+        self.retire_plans(plans);
+        self.tell_workers(|| Command::DetachLocal(segment.segment_ref()));
+        Ok(())
+    }
+
+    pub(crate) fn retire_plans(&self, plans: Vec<PlanId>) {
         for plan in &plans {
             self.tell_workers(|| Command::RetirePlan(*plan));
         }
         lock(&self.inner.plans).free(plans);
-        self.tell_workers(|| Command::DetachLocal(segment.segment_ref()));
-        Ok(())
     }
 
     /// The memory of a local segment; `None`: there is no such segment (any more).
@@ -480,7 +529,11 @@ impl Engine {
                     peer: remote,
                     name: name.into(),
                 })?;
-        let id = self.add_segment(peer.id, descriptor)?;
+        let slots = match descriptor.kind {
+            SegmentKind::File { .. } => Some(self.slots_of(peer.id, remote)?),
+            SegmentKind::Memory | SegmentKind::Slots { .. } => None,
+        };
+        let id = self.add_segment(peer.id, descriptor, slots)?;
         // It may have been lost meanwhile, and its number be another's soon.
         let known = lock(&inner.peers).get(peer.id).map(|peer| peer.incarnation);
         if known != Some(peer.incarnation) {
@@ -491,11 +544,41 @@ impl Engine {
         Ok(id)
     }
 
+    /// The slots of a peer that offers files.
+    fn slots_of(&self, peer: PeerId, address: SocketAddr) -> Result<RemoteSlots, OpenError> {
+        let of = |pool| {
+            let asked = self
+                .inner
+                .plane
+                .describe(peer, pool_name(pool), DESCRIBE_TIMEOUT);
+            let memory = asked.map_err(OpenError::Ask)?;
+            let none = OpenError::NoSlots { peer: address };
+            let Some(memory) = memory else {
+                return Err(none);
+            };
+            let SegmentKind::Slots { bytes: slot_bytes } = memory.kind else {
+                return Err(none);
+            };
+            let slots = memory.bytes.checked_div(slot_bytes.into());
+            let slots = slots.and_then(|slots| u32::try_from(slots).ok());
+            let Some(slots) = slots.filter(|slots| *slots > 0) else {
+                return Err(none);
+            };
+            Ok(SlotMemory {
+                segment: self.add_segment(peer, memory, None)?,
+                slot_bytes,
+                slots,
+            })
+        };
+        Ok(RemoteSlots([of(IN)?, of(OUT)?]))
+    }
+
     /// Makes a peer's segment known, if it is not.
     fn add_segment(
         &self,
         peer: PeerId,
         descriptor: SegmentDescriptor,
+        slots: Option<RemoteSlots>,
     ) -> Result<SegmentId, OpenError> {
         let segments = &self.inner.segments;
         if let Some(id) = segments.find_remote(peer, &descriptor) {
@@ -506,7 +589,7 @@ impl Engine {
             bytes: descriptor.bytes,
         };
         let id = segments
-            .add_remote(peer, descriptor)
+            .add_remote(peer, descriptor, false, slots)
             .ok_or(OpenError::Full {
                 what: "segments",
                 limit: crate::segments::SEGMENTS_MAX,
@@ -663,17 +746,38 @@ impl Engine {
                 limit: REQUESTS_MAX,
             });
         }
-        let (submissions, held) = self.prepare(requests)?;
-        let post = &inner.posts[self.choose_worker()];
-        if !post.reserve(requests.len()) {
-            release(&held);
-            return Err(SubmitError::Full);
-        }
+        let Prepared {
+            submissions,
+            held,
+            stager,
+        } = self.prepare(requests)?;
+        let post = match &stager {
+            Some(stager) => &stager.post,
+            None => &inner.posts[self.choose_worker()],
+        };
+        let room = post.room.take(
+            &inner.clock,
+            requests.len() as u16,
+            self.patience(terms),
+            // What is under way has to go on while this thread sleeps.
+            || post.look_after(),
+        );
+        let mut room = match room {
+            Ok(room) => Some(room),
+            Err(why) => {
+                release(&held);
+                return Err(match why {
+                    NoRoom::Full => SubmitError::Full,
+                    NoRoom::Closed => SubmitError::ShutDown,
+                });
+            }
+        };
         // Taken only if there is a row for the batch; else they are let go.
         let mut held = Some(held);
         let tells = notification.is_some();
         let make = |row| {
-            let batch = BatchShared::new(row, held.take().unwrap_or_default());
+            let batch = BatchShared::new(row, held.take().unwrap_or_default())
+                .taking(room.take().unwrap_or_default());
             match notification {
                 Some(notification) => batch.notifying(notification),
                 None => batch,
@@ -694,7 +798,7 @@ impl Engine {
                 Ok(Batch::new(batch, post.clone()))
             }
             Err(why) => {
-                post.unreserve(requests.len());
+                post.room.give_back(room.unwrap_or_default());
                 release(&held.unwrap_or_default());
                 Err(match why {
                     NoRow::Full => SubmitError::Full,
@@ -702,6 +806,14 @@ impl Engine {
                 })
             }
         }
+    }
+
+    /// How long a submission waits for room.
+    fn patience(&self, terms: &Terms<'_>) -> Duration {
+        if holds_up_a_worker() {
+            return Duration::ZERO;
+        }
+        terms.room_within.unwrap_or(self.inner.patience)
     }
 
     /// Asks the program of the peer that owns `remote` to do something.
@@ -766,7 +878,7 @@ impl Engine {
         let name = |transport| inner.transports.name(transport);
         Stats {
             failovers: inner.failovers.list(name),
-            devices: lock(&inner.peers).traffic(inner.fabric.shared()),
+            devices: lock(&inner.peers).traffic(inner.fabric.shared(), &inner.transports),
         }
     }
 
@@ -866,7 +978,11 @@ impl Engine {
         };
         let mut rails: Vec<_> = peer.rails.iter().collect();
         rails.sort_by_key(|rail| !is_healthy(rail.rail));
-        let mut ways: Vec<_> = rails.iter().map(|rail| (rail.local, rail.remote)).collect();
+        let mut ways: Vec<_> = rails
+            .iter()
+            .filter(|rail| rail.pair.own.is_none())
+            .map(|rail| (rail.pair.local, rail.pair.remote))
+            .collect();
         if !ways.iter().any(|(_, remote)| *remote == peer.dialed) {
             ways.insert(0, (None, peer.dialed));
         }
@@ -898,6 +1014,9 @@ impl Engine {
             peer.dialed
         );
         inner.plane.disconnect(id);
+        if let Some(stager) = inner.stager.get() {
+            stager.say(Word::PeerGone(id, false));
+        }
         let (segments, plans) = inner.segments.remove_peer(id, peer.dialed);
         let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
         let lost = Leaving::new(peer.numbers, segments, plans, &inner.plans);
@@ -919,7 +1038,7 @@ impl Engine {
         }
     }
 
-    fn tell_workers(&self, command: impl Fn() -> Command) {
+    pub(crate) fn tell_workers(&self, command: impl Fn() -> Command) {
         for post in &self.inner.posts {
             post.send(command());
         }
@@ -963,16 +1082,25 @@ impl Engine {
         met: &Introduction,
     ) -> Result<Peer, OpenError> {
         let inner = &self.inner;
+        let met = &Introduction {
+            transports: inner.transports.tried(&met.transports, met.session),
+            ..met.clone()
+        };
         let id = numbers.peer;
         let scratch = self
-            .add_segment(id, met.scratch.clone())
+            .add_segment(id, met.scratch.clone(), None)
             .inspect_err(|_| inner.plane.disconnect(id))?;
         let forget = || {
             inner.plane.disconnect(id);
             inner.segments.remove_remote(scratch);
             self.tell_workers(|| Command::DetachRemote(scratch.segment_ref()));
         };
-        // Only now: whoever makes a plan holds the segments while it looks for the peer.
+        // The peers are locked only now: whoever makes a plan holds the segments while it looks for the peer. Rails
+        // are numbered once nobody else can add the same peer: what is not numbered need not be given back.
+        let pairs = lock(&inner.peers).pair_rails(dialed, met, &inner.config, &inner.transports);
+        let pairs = pairs.inspect_err(|_| forget())?;
+        let path = self.compare_paths(id, dialed, met, &pairs);
+        let path = path.inspect_err(|_| forget())?;
         let mut peers = lock(&inner.peers);
         if let Some(known) = peers.met(dialed, met.incarnation).cloned() {
             drop(peers);
@@ -982,9 +1110,8 @@ impl Engine {
         let installed = peers.install_rails(
             &inner.fabric,
             &mut numbers,
-            dialed,
-            met,
-            &inner.config,
+            pairs,
+            &inner.config.path,
             &inner.transports,
         );
         let rails = match installed {
@@ -995,16 +1122,6 @@ impl Engine {
                 return Err(error);
             }
         };
-        // Not under the lock: the peer is asked.
-        drop(peers);
-        let path = self.compare_paths(id, dialed, met, &rails);
-        let path = path.inspect_err(|_| forget())?;
-        let mut peers = lock(&inner.peers);
-        if let Some(known) = peers.met(dialed, met.incarnation).cloned() {
-            drop(peers);
-            forget();
-            return Ok(known);
-        }
         let peer = Peer {
             id,
             numbers: Arc::new(numbers),
@@ -1029,12 +1146,13 @@ impl Engine {
         id: PeerId,
         dialed: SocketAddr,
         met: &Introduction,
-        rails: &[PeerRail],
+        pairs: &[RailPair],
     ) -> Result<Option<PeerPath>, OpenError> {
-        let address = |rail: &PeerRail| Some((rail.local?, rail.remote.ip()));
+        let address = |pair: &RailPair| Some((pair.local?, pair.remote.ip()));
         // Transports have the same addresses; each counts once.
-        let first = rails.first().map(|rail| rail.transport);
-        let of_first = rails.iter().filter(|rail| Some(rail.transport) == first);
+        let mut networked = pairs.iter().filter(|pair| pair.own.is_none()).peekable();
+        let first = networked.peek().map(|pair| pair.transport);
+        let of_first = networked.filter(|pair| Some(pair.transport) == first);
         let ends: Vec<_> = of_first.filter_map(address).collect();
         let seen = self.inner.config.path.see(&ends);
         let seen = seen.map_err(|error| OpenError::PathRails {
@@ -1065,7 +1183,7 @@ impl Engine {
 
     fn attach_rails(&self, peer: &Peer) {
         for rail in &peer.rails {
-            self.tell_workers(|| Command::AttachRail(rail.rail, rail.address(peer.session)));
+            self.tell_workers(|| Command::AttachRail(rail.rail, rail.pair.address(peer.session)));
         }
         self.inner.plane.maintain(peer.id, peer.ways());
     }
@@ -1086,11 +1204,15 @@ impl Engine {
 
     /// Checks every request, finds its plan, and marks its local segment as in use.
     fn prepare(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
+        let inner = &self.inner;
         loop {
             match self.prepare_known(requests) {
                 Ok(prepared) => return prepared,
-                // Two segments that never met before; the next look knows them, unless one has gone meanwhile.
-                Err(index) => drop(self.pair(index, &requests[index])?),
+                Err(index) => match inner.segments.route(index, &requests[index])? {
+                    Route::Staged { .. } => return self.prepare_staged(requests),
+                    // Two segments that never met before; the next look knows them, unless one has gone meanwhile.
+                    Route::Direct => drop(self.pair(index, &requests[index])?),
+                },
             }
         }
     }
@@ -1124,22 +1246,59 @@ impl Engine {
         held.extend(
             requests
                 .iter()
-                .filter_map(|request| known.hold(request.local)),
+                .filter_map(|request| known.hold((request.local, request.remote))),
         );
-        Ok(Ok((submissions, held)))
+        Ok(Ok(Prepared {
+            submissions,
+            held,
+            stager: None,
+        }))
+    }
+
+    /// The same for a batch with a request that is staged: all of it goes to whoever stages.
+    fn prepare_staged(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
+        let stager = self.stager().map_err(|error| {
+            log::error!("cannot stage through memory: {error}");
+            SubmitError::Staging
+        })?;
+        let segments = &self.inner.segments;
+        for (index, request) in requests.iter().enumerate() {
+            segments.check_route(index, request)?;
+        }
+        let known = segments.known();
+        let mut held = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            match known.hold((request.local, request.remote)) {
+                Some(hold) => held.push(hold),
+                // Gone since it was looked at.
+                None => {
+                    release(&held);
+                    let segment = request.remote;
+                    return Err(SubmitError::Stale { index, segment });
+                }
+            }
+        }
+        let submission = |request: &Request| Submission {
+            plan: PlanId {
+                index: request.local.0,
+                generation: request.remote.0,
+            },
+            op: request.op,
+            local_offset: request.local_offset,
+            remote_offset: request.remote_offset,
+            length: request.length,
+        };
+        Ok(Prepared {
+            submissions: requests.iter().map(submission).collect(),
+            held,
+            stager: Some(stager),
+        })
     }
 
     /// The plan of a request's two segments, made if there is none.
     fn pair(&self, index: usize, request: &Request) -> Result<PlanId, SubmitError> {
         let inner = &self.inner;
-        let stale = |segment| match inner.segments.lost(segment) {
-            Some(peer) => SubmitError::PeerLost {
-                index,
-                segment,
-                peer,
-            },
-            None => SubmitError::Stale { index, segment },
-        };
+        let stale = |segment| inner.segments.missing(index, segment);
         let local = inner
             .segments
             .local(request.local)
@@ -1152,7 +1311,7 @@ impl Engine {
         let ids = (request.local, request.remote);
         inner
             .segments
-            .plan(ids, || self.make_plan(ids, memory_node, remote.peer))
+            .plan(ids, || self.make_plan(ids, (&local, memory_node), &remote))
             .map_err(|why| match why {
                 NoPlan::Stale(segment) => stale(segment),
                 NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
@@ -1162,34 +1321,40 @@ impl Engine {
     fn make_plan(
         &self,
         ids: (SegmentId, SegmentId),
-        memory_node: Option<u16>,
-        peer: PeerId,
+        (local, memory_node): (&LocalSegment, Option<u16>),
+        remote: &RemoteSegment,
     ) -> Result<PlanId, NoPlan> {
         let inner = &self.inner;
-        let peer = lock(&inner.peers).get(peer).cloned();
-        // Its segments are about to go as well.
-        let peer = peer.ok_or(NoPlan::Stale(ids.1))?;
-        let plan = self.plan_to(&peer, ids, memory_node);
+        let known = lock(&inner.peers).get(remote.peer).cloned();
+        let plan = match known {
+            Some(peer) => {
+                let here = (local.region.memory(), memory_node);
+                Some(self.plan_to(&peer, ids, here, remote.descriptor.memory))
+            }
+            None => self.plan_to_disk(remote.peer, ids),
+        };
+        // Of a peer that is lost, the segments are about to go as well.
+        let plan = plan.ok_or(NoPlan::Stale(ids.1))?;
         let id = lock(&inner.plans).take().ok_or(NoPlan::Full)?;
         self.tell_workers(|| Command::InstallPlan(id, Box::new(plan.clone())));
         Ok(id)
     }
 
-    /// How bytes move between a segment whose memory is on `memory_node` and one of a peer.
+    /// How bytes move between a segment whose memory is `here`, of that kind and on that node, and one of a peer.
     fn plan_to(
         &self,
         peer: &Peer,
         (local, remote): (SegmentId, SegmentId),
-        memory_node: Option<u16>,
+        here: (MemoryKind, Option<u16>),
+        there: MemoryKind,
     ) -> Plan {
         let inner = &self.inner;
         let place = |segment: SegmentRef| Place { segment, offset: 0 };
-        let here = (MemoryKind::Host, memory_node);
         Plan {
             peer: peer.id,
             local: local.segment_ref(),
             remote: remote.segment_ref(),
-            transports: peer.plan_transports(&inner.transports, here, MemoryKind::Host),
+            transports: peer.plan_transports(&inner.transports, here, there),
             scratch_local: place(inner.scratch.segment_ref()),
             scratch_remote: place(peer.scratch.segment_ref()),
             scratch_bytes: SLICE_BYTES,
@@ -1198,48 +1363,48 @@ impl Engine {
     }
 }
 
-fn release(holds: &[Arc<LocalSegment>]) {
-    for segment in holds {
-        segment.requests.fetch_sub(1, AcqRel);
-    }
+fn release(holds: &[Hold]) {
+    holds.iter().for_each(Hold::release);
 }
 
-/// What a submission needs: its requests as workers take them, and the local segments that they hold.
-type Prepared = (Vec<Submission>, Vec<Arc<LocalSegment>>);
+/// What a submission needs.
+struct Prepared {
+    /// Its requests as workers take them; for whoever stages, with the two segments in the plan's place.
+    submissions: Vec<Submission>,
+    /// The segments that they hold.
+    held: Vec<Hold>,
+    /// Who stages them; `None`: a worker carries them out.
+    stager: Option<Arc<Stager>>,
+}
 
 /// Whether a request may run between its segments.
 fn check_request(pair: KnownPair<'_>, index: usize, request: &Request) -> Result<(), SubmitError> {
-    let Request {
-        op,
-        local,
-        local_offset,
-        remote,
-        remote_offset,
-        length,
-    } = *request;
+    let allowed = pair.remote.descriptor.access.allows(request.op);
+    let bytes = [pair.local.region.bytes(), pair.remote.descriptor.bytes];
+    check_ends(index, request, [true, allowed], bytes)
+}
+
+/// Whether a request may run between segments of these sizes, the local one first, and what it does to each is allowed.
+pub(crate) fn check_ends(
+    index: usize,
+    request: &Request,
+    allowed: [bool; 2],
+    bytes: [u64; 2],
+) -> Result<(), SubmitError> {
+    let length = request.length;
     if length == 0 {
         return Err(SubmitError::Empty { index });
     }
-    let access = pair.remote.descriptor.access;
-    let allowed = match op {
-        Op::Write => access.allows_remote_write(),
-        Op::Read => access.allows_remote_read(),
-    };
-    if !allowed {
-        return Err(SubmitError::Forbidden {
-            index,
-            segment: remote,
-        });
+    let segments = [request.local, request.remote];
+    for (segment, allowed) in segments.into_iter().zip(allowed) {
+        if !allowed {
+            return Err(SubmitError::Forbidden { index, segment });
+        }
     }
-    let ranges = [
-        (local, local_offset, pair.local.region.bytes()),
-        (remote, remote_offset, pair.remote.descriptor.bytes),
-    ];
-    for (segment, offset, segment_bytes) in ranges {
-        if offset
-            .checked_add(length)
-            .is_none_or(|end| end > segment_bytes)
-        {
+    let offsets = [request.local_offset, request.remote_offset];
+    for ((segment, offset), segment_bytes) in segments.into_iter().zip(offsets).zip(bytes) {
+        let end = offset.checked_add(length);
+        if end.is_none_or(|end| end > segment_bytes) {
             return Err(SubmitError::OutOfRange {
                 index,
                 segment,
@@ -1257,8 +1422,13 @@ impl Inner {
         if self.closing.swap(true, AcqRel) {
             return;
         }
+        // First: what it stages is carried out by workers.
+        if let Some(stager) = self.stager.get() {
+            stager.stop();
+        }
         let workers = std::mem::take(&mut *lock(&self.workers));
         for worker in &workers {
+            worker.post.room.close();
             worker.post.send(Command::ShutDown);
         }
         for thread in workers.into_iter().filter_map(|worker| worker.thread) {
@@ -1358,12 +1528,18 @@ fn check(config: &Config) -> Result<(), EngineError> {
     })
 }
 
-fn check_segment(name: &str, bytes: u64) -> Result<(), RegisterError> {
+/// Whether a segment can have this name.
+pub(crate) fn check_name(name: &str) -> Result<(), RegisterError> {
     let limit = polyrail_control::codec::NAME_BYTES_MAX;
     let good = |c: char| c != '/' && !c.is_control();
-    if name.is_empty() || name.len() > limit || !name.chars().all(good) {
-        return Err(RegisterError::BadName { name: name.into() });
+    match name.is_empty() || name.len() > limit || !name.chars().all(good) {
+        true => Err(RegisterError::BadName { name: name.into() }),
+        false => Ok(()),
     }
+}
+
+fn check_segment(name: &str, bytes: u64) -> Result<(), RegisterError> {
+    check_name(name)?;
     if bytes == 0 || bytes > isize::MAX as u64 {
         return Err(RegisterError::BadSize { bytes });
     }
@@ -1374,7 +1550,7 @@ fn add_scratch(segments: &Segments) -> Result<SegmentId, EngineError> {
     let region = Region::allocate(u64::from(SLICE_BYTES), Access::RemoteReadWrite)
         .map_err(system("get memory for probes"))?;
     segments
-        .add_local(SCRATCH_NAME, region)
+        .add_local(SCRATCH_NAME, region, SegmentKind::Memory)
         .map_err(|error| EngineError::Config {
             text: error.to_string(),
         })
@@ -1441,7 +1617,7 @@ mod tests {
             rails: hosts.iter().map(|host| [127, 0, 0, *host].into()).collect(),
             rail_map: RailMap::Nearest,
             workers: 1,
-            ..Config::named("one of two")
+            ..Config::named("one of two").without("shm")
         };
         Engine::on(machine, config, Hooks::default()).unwrap()
     }
@@ -1459,7 +1635,12 @@ mod tests {
         let peer = lock(&engine.inner.peers).at(at).unwrap().clone();
         let region = engine.region(local).unwrap();
         let node = engine.inner.machine.memory_node(&region);
-        let plan = engine.plan_to(&peer, (local, remote), node);
+        let plan = engine.plan_to(
+            &peer,
+            (local, remote),
+            (MemoryKind::Host, node),
+            MemoryKind::Host,
+        );
         let shared = engine.inner.fabric.shared();
         let rails = plan
             .all_rails()
@@ -1566,7 +1747,7 @@ mod tests {
         let at = target.listening().unwrap();
         let engine = Engine::new(Config {
             workers: 1,
-            ..Config::named("initiator")
+            ..Config::named("initiator").without("shm")
         });
         let engine = engine.unwrap();
         let segment = engine.open_segment(&format!("{at}/mem")).unwrap();
@@ -1579,7 +1760,7 @@ mod tests {
             let id = peers.at(at).unwrap().id;
             let peer = peers.get_mut(id).unwrap();
             peer.dialed = nobody;
-            peer.rails[0].remote = nobody;
+            peer.rails[0].pair.remote = nobody;
             peer.clone()
         };
         engine.inner.plane.disconnect(peer.id);

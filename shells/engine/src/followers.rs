@@ -1,5 +1,6 @@
 //! Who is to be told that a batch has ended, besides those that block.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
@@ -56,11 +57,23 @@ impl Followers {
     }
 }
 
+thread_local! {
+    /// This thread runs the program's code for a worker, which stands still meanwhile.
+    static TELLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread holds up a worker.
+pub(crate) fn holds_up_a_worker() -> bool {
+    TELLS.get()
+}
+
 /// Runs the program's code; if it panics, only that is lost.
 fn guard(what: &str, run: impl FnOnce()) {
+    let before = TELLS.replace(true);
     if catch_unwind(AssertUnwindSafe(run)).is_err() {
         log::error!("{what} of the program panicked when its batch ended");
     }
+    TELLS.set(before);
 }
 
 #[cfg(test)]

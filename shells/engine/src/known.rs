@@ -1,14 +1,24 @@
 //! Which transports there are, and which of them this build has.
 
+use std::io;
 use std::sync::Arc;
 
+use polyrail_shm::ShmTransport;
 use polyrail_tcp::TcpTransport;
+use polyrail_transport::Transport;
 use polyrail_transport::memory::{Region, RegionKey, RegionTable};
+use polyrail_uring::{FileTable, FileTransport, Way};
 
+use crate::files::Files;
 use crate::transports::try_out;
 
 /// The name of the transport that works everywhere.
 pub(crate) const TCP: &str = "tcp";
+/// The name of the transport between processes of one host.
+pub(crate) const SHM: &str = "shm";
+/// The names of those that move bytes of files.
+pub(crate) const URING: &str = "uring";
+pub(crate) const PREAD: &str = "pread";
 
 /// A transport that can be named, and what it moves bytes between.
 struct Known {
@@ -18,21 +28,26 @@ struct Known {
 }
 
 /// All of them. Configurations may name each, so that one file serves different builds.
-const KNOWN: [Known; 6] = [
+const KNOWN: [Known; 7] = [
     Known {
         name: TCP,
         moves: "memory of any two hosts, over connections",
         built_in: true,
     },
     Known {
-        name: "shm",
+        name: SHM,
         moves: "memory of processes on one host",
-        built_in: false,
+        built_in: true,
     },
     Known {
-        name: "uring",
+        name: URING,
         moves: "files and block devices",
-        built_in: false,
+        built_in: true,
+    },
+    Known {
+        name: PREAD,
+        moves: "files and block devices, where io_uring is forbidden",
+        built_in: true,
     },
     Known {
         name: "verbs",
@@ -104,10 +119,30 @@ pub(crate) fn is_built_in(name: &str) -> bool {
 
 /// Does what an engine does with a transport when it starts, for one worker.
 fn install(name: &str) -> Availability {
-    debug_assert_eq!(name, TCP);
-    match try_out(&TcpTransport::new(Arc::new(NoRegions)), None) {
+    let files: Arc<dyn FileTable> = Arc::new(Files::default());
+    let transport = make(name, Arc::new(NoRegions), &files);
+    let why = match transport {
+        Ok(transport) => try_out(&*transport, None),
+        Err(error) => Some(error.to_string()),
+    };
+    match why {
         None => Availability::Available,
         Some(why) => Availability::Failed { why },
+    }
+}
+
+/// A transport that is built in, over the memory that peers may touch, or files of this engine.
+pub(crate) fn make(
+    name: &str,
+    regions: Arc<dyn RegionTable>,
+    files: &Arc<dyn FileTable>,
+) -> io::Result<Arc<dyn Transport>> {
+    let of_files = |way| Arc::new(FileTransport::new(way, files.clone()));
+    match name {
+        SHM => Ok(Arc::new(ShmTransport::new(regions)?)),
+        URING => Ok(of_files(Way::Uring)),
+        PREAD => Ok(of_files(Way::Pread)),
+        _ => Ok(Arc::new(TcpTransport::new(regions))),
     }
 }
 
@@ -139,10 +174,11 @@ mod tests {
     }
 
     #[test]
-    fn its_name_is_the_transports_own() {
-        use polyrail_transport::Transport;
-
-        let transport = TcpTransport::new(Arc::new(NoRegions));
-        assert_eq!(transport.name(), TCP);
+    fn their_names_are_the_transports_own() {
+        for name in [TCP, SHM, URING, PREAD] {
+            let files: Arc<dyn FileTable> = Arc::new(Files::default());
+            let transport = make(name, Arc::new(NoRegions), &files).unwrap();
+            assert_eq!(transport.name(), name);
+        }
     }
 }

@@ -37,6 +37,7 @@ mod engine;
 mod errand;
 mod error;
 mod fabric;
+mod files;
 mod followers;
 mod fork;
 mod hints;
@@ -52,9 +53,11 @@ mod peers;
 mod post;
 mod queue;
 mod reception;
+mod room;
 mod rows;
 mod seat;
 mod segments;
+mod staging;
 mod stats;
 mod transports;
 mod worker;
@@ -70,18 +73,19 @@ pub use polyrail_core::units::RailId;
 pub use polyrail_core::work::{Cause, Op, Priority};
 pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
+pub use polyrail_uring::FileTerms;
 
 pub use batch::Batch;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
     Config, ConfigError, Effective, HealthConfig, HealthMode, IsolationMode, Loaded, PathConfig,
-    Place, Problem, Sources, SprayConfig, TransportConfig, reference,
+    Place, Problem, SendQueueConfig, Sources, SprayConfig, TransportConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request, Terms};
 pub use error::{
-    CallError, DeliveryError, EngineError, NotifyError, OpenError, ReceiveError, RegisterError,
-    ReleaseError, SubmitError, WaitError,
+    CallError, DeliveryError, EngineError, FileError, NotifyError, OpenError, ReceiveError,
+    RegisterError, ReleaseError, SubmitError, WaitError,
 };
 pub use known::{Availability, TransportInfo, transports};
 pub use machine::{Device, DeviceState, NumaNode, devices, numa_nodes};

@@ -3,8 +3,8 @@
 //! Which is better cannot be known beforehand. With cores to spare, spinning saves two wake-ups per round
 //! trip. With none, or with both ends on one machine, who spins keeps the other end off the core on which its
 //! bytes lie in the cache; there a transfer takes twice as long as with sleeping. So both are tried, a few
-//! milliseconds each, and what gets more works completed in its time is kept until the next trial. Spinning
-//! costs processor time, so it has to be clearly better.
+//! milliseconds each, and what gets more bytes on their way in its time is kept until the next trial: bytes, because
+//! core makes slices longer when they pass faster. Spinning costs processor time, so it has to be clearly better.
 
 use polyrail_core::time::{Duration, Instant};
 
@@ -14,10 +14,19 @@ const WINDOW: Duration = Duration::from_millis(2);
 const WINDOW_WORKS: u64 = 16;
 /// Looks at either pace in one trial.
 const LOOKS: u32 = 3;
+/// How long a look takes at least while the other pace settles; those do not count.
+const WINDOW_SETTLE: Duration = Duration::from_micros(500);
+/// And how many works it needs.
+const WINDOW_SETTLE_WORKS: u64 = 8;
 /// Looks after a change to spinning that do not count.
-const SETTLE_SPIN: u32 = 1;
+const SETTLE_SPIN: u32 = 4;
 /// The same for sleeping: the kernel's scheduler takes its time to bring both ends to one core.
-const SETTLE_SLEEP: u32 = 4;
+const SETTLE_SLEEP: u32 = 16;
+/// A trial ends when so many looks in a row, while it settles, took [`FAR_PERCENT`] of the usual time.
+const FAR: u32 = 2;
+/// What settling does not make up for: a sleeping round trip over two cores took 2.3 to 6 times as long as a spinning
+/// one, and over one core 1.5 times.
+const FAR_PERCENT: u64 = 200;
 /// Looks without a trial after the first one. Twice as many after each trial that changes nothing.
 const HOLD_MIN: u32 = 8;
 /// The most that this grows to.
@@ -43,23 +52,39 @@ impl Pace {
     }
 }
 
-/// Works that were completed in a time.
+/// What was posted so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Progress {
+    pub(crate) works: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Progress {
+    /// One more work was posted.
+    pub(crate) fn add(&mut self, bytes: u32) {
+        self.works += 1;
+        self.bytes += u64::from(bytes);
+    }
+}
+
+/// What was posted in a time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Look {
     nanos: u64,
-    works: u64,
+    done: Progress,
 }
 
 impl Look {
     fn add(&mut self, other: Self) {
         self.nanos += other.nanos;
-        self.works += other.works;
+        self.done.works += other.done.works;
+        self.done.bytes += other.done.bytes;
     }
 
-    /// Whether it took at most `percent` of the other's time for a work.
+    /// Whether it took at most `percent` of the other's time for a byte.
     fn within(self, percent: u64, other: Self) -> bool {
-        let mine = u128::from(self.nanos) * u128::from(other.works) * 100;
-        mine <= u128::from(other.nanos) * u128::from(self.works) * u128::from(percent)
+        let mine = u128::from(self.nanos) * u128::from(other.done.bytes) * 100;
+        mine <= u128::from(other.nanos) * u128::from(self.done.bytes) * u128::from(percent)
     }
 }
 
@@ -90,9 +115,9 @@ pub(crate) struct Pacer {
     hold: u32,
     /// What the last trial found for what is kept.
     usual: Look,
-    /// Looks in a row that were far from that.
+    /// Looks in a row that were far from what is kept.
     unusual: u32,
-    since: Option<(Instant, u64)>,
+    since: Option<(Instant, Progress)>,
 }
 
 impl Default for Pacer {
@@ -120,28 +145,35 @@ impl Pacer {
         }
     }
 
-    /// From here on it counts how many works are completed; so many were until now.
-    pub(crate) fn begin(&mut self, now: Instant, works: u64) {
-        self.since = Some((now, works));
+    /// From here on it counts what is posted; so much was until now.
+    pub(crate) fn begin(&mut self, now: Instant, done: Progress) {
+        self.since = Some((now, done));
     }
 
     /// It stops to count.
-    pub(crate) fn end(&mut self, now: Instant, works: u64) {
-        self.count(now, works);
+    pub(crate) fn end(&mut self, now: Instant, done: Progress) {
+        self.count(now, done);
         self.since = None;
     }
 
-    /// So many works were completed until now. Call it as often as convenient.
-    pub(crate) fn count(&mut self, now: Instant, works: u64) {
+    /// So much was posted until now. Call it as often as convenient.
+    pub(crate) fn count(&mut self, now: Instant, done: Progress) {
         let Some((since, before)) = self.since else {
             return;
         };
-        self.since = Some((now, works));
+        self.since = Some((now, done));
         self.now.add(Look {
             nanos: now.since(since).as_nanos(),
-            works: works - before,
+            done: Progress {
+                works: done.works - before.works,
+                bytes: done.bytes - before.bytes,
+            },
         });
-        if self.now.nanos >= WINDOW.as_nanos() && self.now.works >= WINDOW_WORKS {
+        let (window, works) = match self.phase {
+            Phase::Settle => (WINDOW_SETTLE, WINDOW_SETTLE_WORKS),
+            Phase::Hold | Phase::Kept | Phase::Other => (WINDOW, WINDOW_WORKS),
+        };
+        if self.now.nanos >= window.as_nanos() && self.now.done.works >= works {
             let look = std::mem::take(&mut self.now);
             self.look(look);
         }
@@ -167,6 +199,7 @@ impl Pacer {
             Phase::Kept => {
                 self.sums[0].add(look);
                 if over {
+                    self.unusual = 0;
                     let settle = match self.kept.other() {
                         Pace::Spin => SETTLE_SPIN,
                         Pace::Sleep => SETTLE_SLEEP,
@@ -175,7 +208,12 @@ impl Pacer {
                 }
             }
             Phase::Settle => {
-                if over {
+                let far = !look.within(FAR_PERCENT, self.sums[0]);
+                self.unusual = if far { self.unusual + 1 } else { 0 };
+                if self.unusual >= FAR {
+                    self.sums[1] = look;
+                    self.judge();
+                } else if over {
                     self.enter(Phase::Other, LOOKS);
                 }
             }
@@ -212,25 +250,64 @@ impl Pacer {
     }
 }
 
+/// The most times in a row that [`Peek`] says no.
+const PEEK_SKIPS_MAX: u8 = 31;
+
+/// Whether to look once more before sleeping: as long as something is found, and now and then.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Peek {
+    /// Times to say no after the last look in vain.
+    skips: u8,
+    left: u8,
+}
+
+impl Peek {
+    /// Whether to look now. Asked before every sleep.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let due = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        due
+    }
+
+    /// Whether such a look found anything.
+    pub(crate) fn tell(&mut self, found: bool) {
+        self.skips = match found {
+            true => 0,
+            false => (2 * self.skips + 1).min(PEEK_SKIPS_MAX),
+        };
+        self.left = self.skips;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Completes works for so long, each in a time that depends on the pace. Gives the share spent spinning.
+    /// Moves works for so long, each in a time that depends on the pace. Gives the share spent spinning.
     fn run(pacer: &mut Pacer, from: Instant, looks: u32, nanos: impl Fn(Pace) -> u64) -> f64 {
-        let (mut now, mut spun, mut works) = (from, 0, 0);
-        pacer.begin(now, works);
+        run_sized(pacer, from, looks, |pace| (nanos(pace), 4096))
+    }
+
+    /// The same; of how many bytes each work is depends on the pace too.
+    fn run_sized(
+        pacer: &mut Pacer,
+        from: Instant,
+        looks: u32,
+        work: impl Fn(Pace) -> (u64, u32),
+    ) -> f64 {
+        let (mut now, mut spun, mut done) = (from, 0, Progress::default());
+        pacer.begin(now, done);
         let end = now + WINDOW.times(looks.into());
         while now < end {
-            let span = nanos(pacer.pace());
+            let (span, bytes) = work(pacer.pace());
             if pacer.pace() == Pace::Spin {
                 spun += span;
             }
             now = now + Duration::from_nanos(span);
-            works += 1;
-            pacer.count(now, works);
+            done.add(bytes);
+            pacer.count(now, done);
         }
-        pacer.end(now, works);
+        pacer.end(now, done);
         spun as f64 / now.since(from).as_nanos() as f64
     }
 
@@ -238,9 +315,9 @@ mod tests {
     fn it_keeps_what_is_faster_and_sleeps_if_both_are_alike() {
         // (name, sleeping, spinning, least and greatest share of spinning)
         let cases = [
-            ("spinning is faster", 58_000, 15_000, 0.8, 0.99),
+            ("spinning is faster", 58_000, 15_000, 0.97, 0.999),
             ("sleeping is faster", 24_000, 53_000, 0.001, 0.1),
-            ("much faster", 10_000, 90_000, 0.001, 0.1),
+            ("much faster", 10_000, 90_000, 0.001, 0.03),
             ("both alike", 20_000, 20_000, 0.001, 0.15),
             ("hardly faster is not enough", 20_000, 19_000, 0.001, 0.15),
         ];
@@ -255,6 +332,28 @@ mod tests {
     }
 
     #[test]
+    fn longer_works_are_not_slower_ones() {
+        // Core cut 1 MiB into pieces of 64 KiB while both ends slept and of 192 KiB while they spun; counted by
+        // works, spinning took twice as long, and both ends slept for good at a third of the speed.
+        let mut pacer = Pacer::default();
+        let share = run_sized(&mut pacer, Instant::ZERO, 1_000, |pace| match pace {
+            Pace::Sleep => (26_000, 64 << 10),
+            Pace::Spin => (38_000, 192 << 10),
+        });
+        assert!(share > 0.9, "{share}");
+    }
+
+    #[test]
+    fn a_trial_that_is_far_worse_is_short() {
+        let mut pacer = Pacer::default();
+        let fast_asleep = |pace| if pace == Pace::Spin { 100_000 } else { 10_000 };
+        // Until the first trial, and a little of it.
+        let share = run(&mut pacer, Instant::ZERO, LOOKS + 2, fast_asleep);
+        assert!(pacer.pace() == Pace::Sleep, "it is over");
+        assert!(share > 0.1, "it was one: {share}");
+    }
+
+    #[test]
     fn it_changes_its_mind_when_the_machine_does() {
         let mut pacer = Pacer::default();
         let quiet = |pace| if pace == Pace::Spin { 15_000 } else { 58_000 };
@@ -265,13 +364,32 @@ mod tests {
     }
 
     #[test]
+    fn looks_in_vain_become_rare() {
+        let mut peek = Peek::default();
+        let looks = |peek: &mut Peek, found: bool| {
+            let look = |_: &u32| {
+                let due = peek.is_due();
+                if due {
+                    peek.tell(found);
+                }
+                due
+            };
+            (0..320).filter(look).count()
+        };
+        assert_eq!(looks(&mut peek, true), 320);
+        assert!((10..20).contains(&looks(&mut peek, false)));
+        assert!(looks(&mut peek, true) >= 288, "it is back soon");
+    }
+
+    #[test]
     fn time_outside_does_not_count() {
         let mut pacer = Pacer::default();
-        let mut now = Instant::ZERO;
-        for works in 0..10 * WINDOW_WORKS {
-            pacer.begin(now, works);
+        let (mut now, mut done) = (Instant::ZERO, Progress::default());
+        for _ in 0..10 * WINDOW_WORKS {
+            pacer.begin(now, done);
             now = now + Duration::from_micros(1);
-            pacer.end(now, works + 1);
+            done.add(4096);
+            pacer.end(now, done);
             now = now + Duration::from_secs(1);
         }
         assert_eq!(pacer.left, LOOKS, "no look was long enough");

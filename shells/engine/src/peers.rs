@@ -1,6 +1,7 @@
 //! Peers: sessions with other engines, and the rails that lead to them.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +17,7 @@ use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
 
-use crate::config::Config;
+use crate::config::{Config, PathConfig};
 use crate::engine::lock;
 use crate::error::OpenError;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
@@ -26,26 +27,26 @@ use crate::segments::SegmentId;
 use crate::stats::DeviceTraffic;
 use crate::transports::Catalog;
 
-/// One rail of a peer.
+/// What a rail joins.
 #[derive(Clone, Debug)]
-pub(crate) struct PeerRail {
-    pub(crate) rail: RailId,
+pub(crate) struct RailPair {
     pub(crate) transport: TransportId,
     pub(crate) local: Option<IpAddr>,
     pub(crate) remote: SocketAddr,
     /// The NUMA node of its local device.
     pub(crate) node: Option<u16>,
-    /// The fabric of its local device.
-    pub(crate) class: RailClass,
+    /// Where the peer's transport itself is, if that is not on the network; the address above only names the peer.
+    pub(crate) own: Option<Arc<[u8]>>,
 }
 
-impl PeerRail {
+impl RailPair {
     pub(crate) fn address(&self, session: SessionId) -> RailAddress {
         RailAddress {
             transport: self.transport,
             local: self.local,
             remote: self.remote,
             session,
+            own: self.own.clone().unwrap_or_default(),
         }
     }
 
@@ -56,6 +57,15 @@ impl PeerRail {
             None => format!("{transport}:*>{}", self.remote.ip()),
         }
     }
+}
+
+/// One rail of a peer.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerRail {
+    pub(crate) rail: RailId,
+    pub(crate) pair: RailPair,
+    /// The fabric of its local device.
+    pub(crate) class: RailClass,
 }
 
 /// The numbers of a peer and its rails. They mean it for as long as anybody has a share of this; then they are
@@ -114,10 +124,10 @@ impl Peer {
             rails: self
                 .rails
                 .iter()
-                .filter(|rail| rail.transport == transport)
+                .filter(|rail| rail.pair.transport == transport)
                 .map(|rail| PlanRail {
                     rail: rail.rail,
-                    tier: tier(memory_node, rail.node),
+                    tier: tier(memory_node, rail.pair.node),
                     class: rail.class,
                 })
                 .collect(),
@@ -127,12 +137,45 @@ impl Peer {
 
     /// The rails as the control plane wants them, as far as they lead to the peer.
     pub(crate) fn ways(&self) -> Vec<(Option<IpAddr>, SocketAddr)> {
-        let leads = |rail: &&PeerRail| self.path.is_none_or(|path| path.has(rail.class));
+        let leads = |rail: &&PeerRail| {
+            rail.pair.own.is_none() && self.path.is_none_or(|path| path.has(rail.class))
+        };
         self.rails
             .iter()
             .filter(leads)
-            .map(|rail| (rail.local, rail.remote))
+            .map(|rail| (rail.pair.local, rail.pair.remote))
             .collect()
+    }
+}
+
+/// What local rails run over.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum LocalDevice {
+    /// That of an address, or whatever the kernel chooses.
+    Address(Option<IpAddr>),
+    /// The only one of the transport of this name.
+    Own(&'static str),
+    /// A disk, by its name.
+    Disk(String),
+}
+
+impl fmt::Display for LocalDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(Some(address)) => address.fmt(f),
+            Self::Address(None) => f.write_str("*"),
+            Self::Own(name) => f.write_str(name),
+            Self::Disk(name) => f.write_str(name),
+        }
+    }
+}
+
+impl LocalDevice {
+    fn of(pair: &RailPair, catalog: &Catalog) -> Self {
+        match pair.own {
+            Some(_) => Self::Own(catalog.name(pair.transport)),
+            None => Self::Address(pair.local),
+        }
     }
 }
 
@@ -153,7 +196,9 @@ pub(crate) struct Peers {
     rail_names: Vec<String>,
     /// Rails of peers that were given up.
     free_rails: BTreeSet<u16>,
-    devices: HashMap<Option<IpAddr>, DeviceId>,
+    devices: HashMap<LocalDevice, DeviceId>,
+    /// The rails to disks, and the disk of each.
+    disk_rails: Vec<(DeviceId, RailId)>,
 }
 
 impl Peers {
@@ -170,13 +215,14 @@ impl Peers {
             rail_names: Vec::new(),
             free_rails: BTreeSet::new(),
             devices: HashMap::new(),
+            disk_rails: Vec::new(),
         }
     }
 
     /// The peer that answers at an address.
     pub(crate) fn at(&self, dialed: SocketAddr) -> Option<&Peer> {
         self.peers.iter().find(|peer| {
-            peer.dialed == dialed || peer.rails.iter().any(|rail| rail.remote == dialed)
+            peer.dialed == dialed || peer.rails.iter().any(|rail| rail.pair.remote == dialed)
         })
     }
 
@@ -205,23 +251,27 @@ impl Peers {
     }
 
     /// The traffic of each local device, in the order in which they were numbered.
-    pub(crate) fn traffic(&self, shared: Shared<'_>) -> Vec<DeviceTraffic> {
+    pub(crate) fn traffic(&self, shared: Shared<'_>, catalog: &Catalog) -> Vec<DeviceTraffic> {
         let mut devices: Vec<_> = self.devices.iter().collect();
         devices.sort_unstable_by_key(|(_, device)| **device);
         let mut traffic: Vec<_> = devices
             .into_iter()
-            .map(|(local, _)| DeviceTraffic {
-                device: local.map_or("*".into(), |local| local.to_string()),
+            .map(|(device, _)| DeviceTraffic {
+                device: device.to_string(),
                 bytes: 0,
                 share: 0.0,
                 inflight_bytes: 0,
                 bytes_per_sec: 0,
             })
             .collect();
-        for rail in self.peers.iter().flat_map(|peer| &peer.rails) {
-            let device = self.devices.get(&rail.local);
-            let row = device.and_then(|device| traffic.get_mut(device.index()));
-            if let (Some(row), Some(view)) = (row, shared.view(rail.rail)) {
+        let of_peers = self.peers.iter().flat_map(|peer| &peer.rails);
+        let of_peers = of_peers.filter_map(|rail| {
+            let device = self.devices.get(&LocalDevice::of(&rail.pair, catalog))?;
+            Some((*device, rail.rail))
+        });
+        for (device, rail) in of_peers.chain(self.disk_rails.iter().copied()) {
+            let row = traffic.get_mut(device.index());
+            if let (Some(row), Some(view)) = (row, shared.view(rail)) {
                 row.bytes += view.done_bytes;
                 row.inflight_bytes += view.inflight_bytes;
                 row.bytes_per_sec += view.rate.bytes_per_sec();
@@ -279,24 +329,21 @@ impl Peers {
         Some(self.peers.swap_remove(index))
     }
 
-    /// Numbers the rails to a peer that has introduced itself, and installs them.
-    pub(crate) fn install_rails(
-        &mut self,
-        fabric: &Fabric,
-        numbers: &mut Numbers,
+    /// The rails to a peer that has introduced itself, of every transport that both ends have.
+    pub(crate) fn pair_rails(
+        &self,
         dialed: SocketAddr,
         introduction: &Introduction,
         config: &Config,
         catalog: &Catalog,
-    ) -> Result<Vec<PeerRail>, OpenError> {
-        let (locals, path) = (&config.rails, &config.path);
-        self.gather_freed();
+    ) -> Result<Vec<RailPair>, OpenError> {
+        let locals = &config.rails;
         let remotes = match introduction.rails.is_empty() {
             true => std::slice::from_ref(&dialed),
             false => &introduction.rails[..],
         };
-        let machine = self.machine.clone();
-        let here: Vec<DeviceFacts<'_>> = locals.iter().map(|local| machine.facts(*local)).collect();
+        let ours = locals.iter().map(|local| self.machine.facts(*local));
+        let here: Vec<DeviceFacts<'_>> = ours.collect();
         let facts = |position| facts_of(introduction.rail_facts.get(position));
         let there: Vec<DeviceFacts<'_>> = (0..remotes.len()).map(facts).collect();
         let pairs: Vec<_> = config
@@ -313,7 +360,7 @@ impl Peers {
                 limit: PLAN_RAILS_MAX,
             });
         }
-        let common = catalog.rank(&introduction.transports, MemoryKind::Host, MemoryKind::Host);
+        let common = catalog.common(&introduction.transports);
         if common.is_empty() {
             return Err(OpenError::NoTransport {
                 peer: dialed,
@@ -321,48 +368,119 @@ impl Peers {
                 theirs: introduction.transport_names(),
             });
         }
-        let wanted = common.len() * pairs.len();
-        if self.rail_names.len() + wanted > RAILS_MAX + self.free_rails.len() {
+        let pair = |transport, (position, remote): (usize, usize)| RailPair {
+            transport,
+            local: locals.get(position).copied(),
+            remote: remotes[remote],
+            node: here.get(position).and_then(|device| device.node),
+            own: None,
+        };
+        let own = |transport: TransportId| {
+            let name = catalog.name(transport);
+            let mut offers = introduction.transports.iter();
+            let address = &offers.find(|offer| offer.name == name)?.address;
+            catalog.has_own_rail(transport).then(|| RailPair {
+                transport,
+                local: None,
+                remote: dialed,
+                node: None,
+                own: Some(address.as_slice().into()),
+            })
+        };
+        let of = |transport| match own(transport) {
+            Some(own) => vec![own],
+            None => pairs.iter().map(|at| pair(transport, *at)).collect(),
+        };
+        Ok(common.into_iter().flat_map(of).collect())
+    }
+
+    /// Numbers the rails to a peer, and installs them.
+    pub(crate) fn install_rails(
+        &mut self,
+        fabric: &Fabric,
+        numbers: &mut Numbers,
+        pairs: Vec<RailPair>,
+        path: &PathConfig,
+        catalog: &Catalog,
+    ) -> Result<Vec<PeerRail>, OpenError> {
+        self.gather_freed();
+        if self.rail_names.len() + pairs.len() > RAILS_MAX + self.free_rails.len() {
             return Err(OpenError::Full {
                 what: "rails",
                 limit: RAILS_MAX,
             });
         }
         let mut devices = Vec::new();
-        for (local, _) in &pairs {
-            devices.push(self.device(fabric, locals.get(*local).copied())?);
+        for pair in &pairs {
+            devices.push(self.device(fabric, LocalDevice::of(pair, catalog))?);
         }
         let mut rails = Vec::new();
-        let pairs = |transport| {
-            let pairs = pairs.iter().zip(&devices);
-            pairs.map(move |(pair, device)| (transport, *pair, *device))
-        };
-        for (transport, (position, remote), device) in common.into_iter().flat_map(pairs) {
-            let local = locals.get(position).copied();
+        for (pair, device) in pairs.into_iter().zip(devices) {
             let rail = self.take_rail();
             numbers.rails.push(rail);
             let config = RailConfig {
                 peer: numbers.peer,
                 device,
-                estimate: self.estimate(local),
+                estimate: self.estimate(pair.local),
             };
-            let rail = PeerRail {
+            let name = pair.name(catalog.name(pair.transport));
+            self.install_rail(fabric, rail, config, name);
+            rails.push(PeerRail {
                 rail,
-                transport,
-                local,
-                remote: remotes[remote],
-                node: here.get(position).and_then(|device| device.node),
-                class: path.class(local),
-            };
-            let name = rail.name(catalog.name(transport));
-            fabric.install_rail(rail.rail, config, &name);
-            match self.rail_names.get_mut(rail.rail.index()) {
-                Some(old) => *old = name,
-                None => self.rail_names.push(name),
-            }
-            rails.push(rail);
+                class: path.class(pair.local),
+                pair,
+            });
         }
         Ok(rails)
+    }
+
+    fn install_rail(&mut self, fabric: &Fabric, rail: RailId, config: RailConfig, name: String) {
+        fabric.install_rail(rail, config, &name);
+        match self.rail_names.get_mut(rail.index()) {
+            Some(old) => *old = name,
+            None => self.rail_names.push(name),
+        }
+    }
+
+    /// Numbers the rails to a disk, one for each of its transports, and installs them. They are called
+    /// `TRANSPORT:DISK`.
+    pub(crate) fn install_disk(
+        &mut self,
+        fabric: &Fabric,
+        numbers: &mut Numbers,
+        disk: &str,
+        estimate: EstimateConfig,
+        transports: &[(TransportId, &'static str)],
+    ) -> Result<heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX>, OpenError> {
+        self.gather_freed();
+        if self.rail_names.len() + transports.len() > RAILS_MAX + self.free_rails.len() {
+            return Err(OpenError::Full {
+                what: "rails",
+                limit: RAILS_MAX,
+            });
+        }
+        let device = self.take_device(fabric, LocalDevice::Disk(disk.into()), estimate, None)?;
+        let rails = transports.iter().map(|(transport, name)| {
+            let rail = self.take_rail();
+            numbers.rails.push(rail);
+            let config = RailConfig {
+                peer: numbers.peer,
+                device,
+                estimate,
+            };
+            self.install_rail(fabric, rail, config, format!("{name}:{disk}"));
+            self.disk_rails.push((device, rail));
+            let rail = PlanRail {
+                rail,
+                tier: 0,
+                class: RailClass::PRIMARY,
+            };
+            PlanTransport {
+                transport: *transport,
+                rails: [rail].into_iter().collect(),
+            }
+        });
+        Ok(rails.collect())
     }
 
     /// A number for a rail: the lowest that is free, or a new one.
@@ -382,21 +500,39 @@ impl Peers {
         }
     }
 
-    /// The device behind a local address: one each, and one for whatever the kernel chooses.
-    fn device(&mut self, fabric: &Fabric, local: Option<IpAddr>) -> Result<DeviceId, OpenError> {
-        if let Some(device) = self.devices.get(&local) {
+    /// The number of a local device that rails to peers run over.
+    fn device(&mut self, fabric: &Fabric, local: LocalDevice) -> Result<DeviceId, OpenError> {
+        let (estimate, name) = match &local {
+            LocalDevice::Address(local) => (
+                self.estimate(*local),
+                local.map(|local| self.machine.device_name(local)),
+            ),
+            LocalDevice::Own(name) => (self.estimate, Some((*name).to_owned())),
+            LocalDevice::Disk(_) => (self.estimate, None),
+        };
+        self.take_device(fabric, local, estimate, name)
+    }
+
+    /// The number of a device. Its load is shared under `shared`, if that is said.
+    fn take_device(
+        &mut self,
+        fabric: &Fabric,
+        key: LocalDevice,
+        estimate: EstimateConfig,
+        shared: Option<String>,
+    ) -> Result<DeviceId, OpenError> {
+        if let Some(device) = self.devices.get(&key) {
             return Ok(*device);
         }
         if self.devices.len() >= DEVICES_MAX {
             return Err(OpenError::Full {
-                what: "local rail addresses",
+                what: "local devices",
                 limit: DEVICES_MAX,
             });
         }
         let device = DeviceId(self.devices.len() as u16);
-        let name = local.map(|local| self.machine.device_name(local));
-        fabric.install_device(device, self.estimate(local), name.as_deref());
-        self.devices.insert(local, device);
+        fabric.install_device(device, estimate, shared.as_deref());
+        self.devices.insert(key, device);
         Ok(device)
     }
 }

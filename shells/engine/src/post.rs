@@ -2,14 +2,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, fence,
-};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use polyrail_control::plane::Plane;
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
+use polyrail_core::report::Report;
 use polyrail_core::ring::{Entry, Ring, Slot};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
@@ -19,7 +19,9 @@ use polyrail_transport::{RailAddress, RemoteRegion};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::batch::Shared as BatchShared;
+use crate::config::SendQueueConfig;
 use crate::leaving::Leaving;
+use crate::room::Room;
 use crate::rows::{BatchRows, NoRow, RowId};
 use crate::seat::{NoSeat, Seat};
 
@@ -39,6 +41,8 @@ pub(crate) enum Command {
     AttachRemote(SegmentRef, RemoteRegion),
     DetachRemote(SegmentRef),
     AttachRail(RailId, RailAddress),
+    /// A disk is a peer that is always heard.
+    AttachDisk(PeerId),
     InstallPlan(PlanId, Box<Plan>),
     RetirePlan(PlanId),
     Frame(PeerId, Frame),
@@ -54,8 +58,8 @@ pub(crate) enum Command {
 /// How a worker is reached, from any thread.
 pub(crate) struct Post {
     pub(crate) ring: Ring<Box<[Slot]>, Box<[AtomicU64]>>,
-    /// Requests that can still be submitted.
-    room: AtomicUsize,
+    /// For requests.
+    pub(crate) room: Room,
     pub(crate) batches: Mutex<BatchRows>,
     commands: Mutex<Vec<Command>>,
     has_commands: AtomicBool,
@@ -65,7 +69,7 @@ pub(crate) struct Post {
     pub(crate) asleep: AtomicU8,
     /// A waiter drives.
     pub(crate) waiter_drives: AtomicBool,
-    /// The thread sleeps, and looks again within [`LEASE_TRUSTED_MAX`] by itself.
+    /// The thread sleeps, and looks again within [`LEASE_MAX`] by itself.
     pub(crate) leased: AtomicBool,
     /// When the thread looks again by itself, in nanoseconds of the engine's clock.
     pub(crate) looks_at: AtomicU64,
@@ -173,12 +177,12 @@ impl Submission {
 }
 
 impl Post {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(config: &SendQueueConfig) -> io::Result<Self> {
         let slots = (0..REQUESTS_MAX).map(|_| Slot::EMPTY).collect();
         let cells = (0..REQUESTS_MAX).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
             ring: Ring::new(slots, cells),
-            room: AtomicUsize::new(REQUESTS_MAX),
+            room: Room::new(REQUESTS_MAX as u16, config),
             batches: Mutex::default(),
             commands: Mutex::default(),
             has_commands: AtomicBool::new(false),
@@ -195,19 +199,7 @@ impl Post {
         })
     }
 
-    /// Takes room for a batch, all or nothing: `false`, there is none now.
-    pub(crate) fn reserve(&self, requests: usize) -> bool {
-        self.room
-            .fetch_update(AcqRel, Acquire, |room| room.checked_sub(requests))
-            .is_ok()
-    }
-
-    /// Gives back what [`Self::reserve`] took.
-    pub(crate) fn unreserve(&self, requests: usize) {
-        self.room.fetch_add(requests, AcqRel);
-    }
-
-    /// Submits a batch that room was reserved for.
+    /// Submits a batch that there is room for.
     pub(crate) fn submit(
         &self,
         submissions: &[Submission],
@@ -242,9 +234,35 @@ impl Post {
         self.batches().get(row)
     }
 
+    /// Notes how a request has ended, and gives back its room.
+    pub(crate) fn report(&self, tag: u64, report: Report) {
+        let (row, position) = RowId::from_tag(tag);
+        if let Some(batch) = self.batch(row) {
+            self.room.give_back(batch.record(position, report));
+        }
+    }
+
+    /// All requests of a batch have been reported: tells whoever wants to know.
+    pub(crate) fn finish(&self, row: RowId, plane: &Plane) {
+        // Under the lock: whoever has waited for the batch finds its row free.
+        let mut batches = self.batches();
+        let Some(batch) = batches.get(row) else {
+            return;
+        };
+        let ended = batch.finish();
+        if ended.is_over() {
+            batches.remove(row);
+        } else {
+            batches.keep(row);
+        }
+        drop(batches);
+        self.room.give_back(batch.take_room());
+        ended.tell(plane);
+    }
+
     /// Whether every request that room was taken for has been reported.
     pub(crate) fn is_idle(&self) -> bool {
-        self.room.load(Acquire) == REQUESTS_MAX
+        self.room.is_free()
     }
 
     pub(crate) fn cancel(&self, row: RowId) {
@@ -289,10 +307,10 @@ impl Post {
     ) {
         let at_once = start.saturating_duration_since(batch.submitted) <= AT_ONCE;
         let mut asking = None;
-        let mut left = timeout;
+        let (mut now, mut left) = (start, timeout);
         while batch.is_pending() {
             let mut rising = Rising::begin(self);
-            match self.seat.drive(|driven| driven.drive(batch, left)) {
+            match self.seat.drive(|driven| driven.drive(batch, now, left)) {
                 Ok(rouse) => {
                     self.trusted.store(at_once, Relaxed);
                     rising.rouse = rouse;
@@ -300,8 +318,10 @@ impl Post {
                 }
                 Err(why) => {
                     rising.rouse = false;
-                    left = timeout.saturating_sub(start.elapsed());
-                    let taken_for_long = self.waiter_drives.load(Relaxed) || start.elapsed() > ASK;
+                    now = std::time::Instant::now();
+                    let waited = now.saturating_duration_since(start);
+                    left = timeout.saturating_sub(waited);
+                    let taken_for_long = self.waiter_drives.load(Relaxed) || waited > ASK;
                     if why == NoSeat::Gone || taken_for_long || left.is_zero() {
                         return;
                     }

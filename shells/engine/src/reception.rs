@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use polyrail_control::codec::SegmentDescriptor;
-use polyrail_control::plane::{CallAnswer, Handler, Notifier, SessionLoss};
+use polyrail_control::plane::{CallAnswer, Handler, Notifier, Party, SessionLoss};
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::path::view::PathView;
+use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
@@ -18,6 +19,7 @@ use crate::errand::Errand;
 use crate::notification::Inbox;
 use crate::post::{Command, Post};
 use crate::segments::Segments;
+use crate::staging::{StagerCell, Word};
 use crate::transports::Transports;
 
 pub(crate) struct Reception {
@@ -27,6 +29,7 @@ pub(crate) struct Reception {
     pub(crate) errands: Sender<Errand>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) path: PathConfig,
+    pub(crate) stager: Arc<StagerCell>,
 }
 
 impl Reception {
@@ -48,6 +51,10 @@ impl Handler for Reception {
             None
         });
         seen.map(|path| path.view)
+    }
+
+    fn session_began(&self, session: SessionId) {
+        self.transports.begin_session(session);
     }
 
     fn lane(&self, lane: InboundLane) {
@@ -73,7 +80,15 @@ impl Handler for Reception {
 
     fn session_ended(&self, session: SessionId, retired: RetireAnswer) {
         self.inbox.forget(session);
-        self.transports.retire_session(session, retired);
+        let Some(stager) = self.stager.get().cloned() else {
+            return self.transports.retire_session(session, retired);
+        };
+        // What it still writes to slots is over only then.
+        let ended = move || {
+            stager.say(Word::SessionGone(session));
+            retired();
+        };
+        self.transports.retire_session(session, Box::new(ended));
     }
 
     fn heard(&self, peer: PeerId) {
@@ -93,8 +108,20 @@ impl Handler for Reception {
         }
     }
 
+    fn staged(&self, from: Party, message: StageMessage) {
+        // Without it there are no slots that anybody could speak of.
+        if let Some(stager) = self.stager.get() {
+            stager.say(Word::Said(from, message));
+        }
+    }
+
     fn session_lost(&self, peer: PeerId, why: SessionLoss) {
         let incarnation = why.incarnation();
+        if let (Some(stager), SessionLoss::Forgotten { .. } | SessionLoss::Exited { .. }) =
+            (self.stager.get(), &why)
+        {
+            stager.say(Word::PeerGone(peer, true));
+        }
         let errand = match why {
             SessionLoss::Forgotten { .. } => {
                 self.tell_all(|| Command::PeerGone(peer, Proof::SessionEnded));

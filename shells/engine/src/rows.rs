@@ -105,10 +105,12 @@ impl BatchRows {
 
     /// The batch of this name, unless its row was given up.
     pub(crate) fn get(&self, id: RowId) -> Option<Arc<Shared>> {
+        self.row(id)?.batch.clone()
+    }
+
+    fn row(&self, id: RowId) -> Option<&Row> {
         let row = self.rows.get(usize::from(id.index))?;
-        row.batch
-            .clone()
-            .filter(|_| row.generation == id.generation)
+        (row.generation == id.generation).then_some(row)
     }
 
     /// Keeps an ended batch for the proof that may come.
@@ -118,7 +120,7 @@ impl BatchRows {
 
     /// Frees a batch's row.
     pub(crate) fn remove(&mut self, id: RowId) {
-        if self.get(id).is_none() {
+        if self.row(id).is_none_or(|row| row.batch.is_none()) {
             return;
         }
         self.rows[usize::from(id.index)].batch = None;

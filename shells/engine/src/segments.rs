@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use polyrail_control::codec::SegmentDescriptor;
-use polyrail_core::units::{PeerId, PlanId, SegmentRef};
-use polyrail_transport::memory::{Region, RegionKey, RegionTable};
+use polyrail_control::codec::{SegmentDescriptor, SegmentKind};
+use polyrail_core::units::{PeerId, PlanId, PoolId, SegmentRef};
+use polyrail_core::work::Op;
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::numbered::Numbered;
 
-use crate::error::RegisterError;
+use crate::error::{RegisterError, SubmitError};
 
 /// Segments that one engine can know at a time, its own and its peers'.
 pub(crate) const SEGMENTS_MAX: usize = 1 << 16;
@@ -41,16 +43,69 @@ impl SegmentId {
 pub(crate) struct LocalSegment {
     pub(crate) name: String,
     pub(crate) region: Arc<Region>,
+    pub(crate) kind: SegmentKind,
     pub(crate) generation: u64,
     /// Requests submitted and not ended that use it.
     pub(crate) requests: AtomicU64,
 }
 
-/// Memory of a peer.
+/// Memory of a peer, or bytes of a file.
 #[derive(Debug)]
 pub(crate) struct RemoteSegment {
     pub(crate) peer: PeerId,
     pub(crate) descriptor: SegmentDescriptor,
+    /// Of a file: requests submitted and not ended that use it.
+    pub(crate) requests: Option<AtomicU64>,
+    /// Of a peer's file: the slots that it is staged through there.
+    pub(crate) slots: Option<RemoteSlots>,
+}
+
+impl RemoteSegment {
+    /// Bytes of a file of this host.
+    pub(crate) fn is_file_here(&self) -> bool {
+        self.requests.is_some()
+    }
+}
+
+/// A peer's slots for what comes in to it, and for what goes out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RemoteSlots(pub(crate) [SlotMemory; 2]);
+
+impl RemoteSlots {
+    pub(crate) fn of(self, pool: PoolId) -> SlotMemory {
+        self.0[usize::from(pool.0 != 0)]
+    }
+}
+
+/// Slots one behind the other in a segment of a peer's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SlotMemory {
+    pub(crate) segment: SegmentId,
+    pub(crate) slot_bytes: u32,
+    pub(crate) slots: u32,
+}
+
+/// A file's segment that was taken out, and the plans that named it.
+pub(crate) type Removed = (Arc<RemoteSegment>, Vec<PlanId>);
+
+/// What a request uses, counted there until it is released.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    memory: Option<Arc<LocalSegment>>,
+    file: Option<Arc<RemoteSegment>>,
+}
+
+impl Hold {
+    /// The request does not use it any more.
+    pub(crate) fn release(&self) {
+        if let Some(memory) = &self.memory {
+            memory.requests.fetch_sub(1, AcqRel);
+        }
+        let file = self.file.as_ref().and_then(|file| file.requests.as_ref());
+        if let Some(requests) = file {
+            requests.fetch_sub(1, AcqRel);
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -70,10 +125,12 @@ pub(crate) enum NoPlan {
 
 #[derive(Debug, Default)]
 struct Tables {
-    segments: HashMap<SegmentId, Segment>,
+    segments: Numbered<SegmentId, Segment>,
     names: HashMap<String, SegmentId>,
-    keys: HashMap<RegionKey, SegmentId>,
-    plans: HashMap<(SegmentId, SegmentId), PlanId>,
+    keys: Numbered<RegionKey, SegmentId>,
+    /// Files that peers may use, as they are told of them.
+    offers: Numbered<SegmentId, SegmentDescriptor>,
+    plans: Numbered<(SegmentId, SegmentId), PlanId>,
     /// Segments of peers that were lost, the oldest first, and where the peers were.
     lost: VecDeque<(SegmentId, SocketAddr)>,
     last: u32,
@@ -103,7 +160,12 @@ impl Segments {
     }
 
     /// Registers memory of this process under a name.
-    pub(crate) fn add_local(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
+    pub(crate) fn add_local(
+        &self,
+        name: &str,
+        region: Region,
+        kind: SegmentKind,
+    ) -> Result<SegmentId, RegisterError> {
         self.write(|tables| {
             if tables.names.contains_key(name) {
                 return Err(RegisterError::NameTaken { name: name.into() });
@@ -120,6 +182,7 @@ impl Segments {
             let segment = LocalSegment {
                 name: name.into(),
                 region: Arc::new(region),
+                kind,
                 generation: tables.generation,
                 requests: AtomicU64::new(0),
             };
@@ -135,17 +198,91 @@ impl Segments {
         &self,
         peer: PeerId,
         descriptor: SegmentDescriptor,
+        is_file: bool,
+        slots: Option<RemoteSlots>,
     ) -> Option<SegmentId> {
         self.write(|tables| {
             if tables.segments.len() >= SEGMENTS_MAX {
                 return None;
             }
             let id = tables.next_id();
-            let segment = RemoteSegment { peer, descriptor };
+            let segment = RemoteSegment {
+                peer,
+                descriptor,
+                requests: is_file.then(AtomicU64::default),
+                slots,
+            };
             tables
                 .segments
                 .insert(id, Segment::Remote(Arc::new(segment)));
             Some(id)
+        })
+    }
+
+    /// Lets peers use a file under a name.
+    pub(crate) fn offer(
+        &self,
+        id: SegmentId,
+        name: &str,
+        access: Access,
+    ) -> Result<(), RegisterError> {
+        self.write(|tables| {
+            let stale = RegisterError::Stale { segment: id };
+            let Some(Segment::Remote(file)) = tables.segments.get(&id).cloned() else {
+                return Err(stale);
+            };
+            if !file.is_file_here() || file.descriptor.name == SCRATCH_NAME {
+                return Err(stale);
+            }
+            if tables.names.contains_key(name) {
+                return Err(RegisterError::NameTaken { name: name.into() });
+            }
+            tables.generation += 1;
+            let offer = SegmentDescriptor {
+                name: name.into(),
+                generation: tables.generation,
+                access,
+                kind: SegmentKind::File { number: id.0 },
+                ..file.descriptor.clone()
+            };
+            if let Some(before) = tables.offers.insert(id, offer) {
+                tables.names.remove(&before.name);
+            }
+            tables.names.insert(name.into(), id);
+            Ok(())
+        })
+    }
+
+    /// Whether a peer may read or write a file of this number.
+    pub(crate) fn is_offered(&self, number: u32, op: Op) -> bool {
+        let offer = self.read(|tables| tables.offers.get(&SegmentId(number)).cloned());
+        offer.is_some_and(|offer| offer.access.allows(op))
+    }
+
+    /// Whether it is a file's.
+    pub(crate) fn is_file(&self, id: SegmentId) -> bool {
+        self.remote(id).is_some_and(|remote| remote.is_file_here())
+    }
+
+    /// Takes a file's segment out, unless requests use it: with the plans that named it.
+    pub(crate) fn remove_file(&self, id: SegmentId) -> Result<Removed, RegisterError> {
+        self.write(|tables| {
+            let stale = RegisterError::Stale { segment: id };
+            let Some(Segment::Remote(file)) = tables.segments.get(&id).cloned() else {
+                return Err(stale);
+            };
+            // Whoever submits counts up while it holds the lock for reading, so 0 stays 0 here.
+            let requests = file.requests.as_ref().ok_or(stale)?.load(Acquire);
+            if requests > 0 {
+                return Err(RegisterError::InUse { requests });
+            }
+            tables.segments.remove(&id);
+            if let Some(offer) = tables.offers.remove(&id) {
+                tables.names.remove(&offer.name);
+            }
+            let plans = tables.plans.extract_if(|(_, to), _| *to == id);
+            let plans = plans.map(|(_, plan)| plan).collect();
+            Ok((file, plans))
         })
     }
 
@@ -194,7 +331,11 @@ impl Segments {
 
     /// What peers may know of a segment; `None`: there is none that they may see.
     pub(crate) fn describe(&self, name: &str) -> Option<SegmentDescriptor> {
-        let local = self.by_name(name).and_then(|id| self.local(id))?;
+        let id = self.by_name(name)?;
+        if let Some(file) = self.read(|tables| tables.offers.get(&id).cloned()) {
+            return Some(file);
+        }
+        let local = self.local(id)?;
         let region = &local.region;
         (region.access().allows_remote_read()).then(|| SegmentDescriptor {
             name: local.name.clone(),
@@ -202,6 +343,8 @@ impl Segments {
             bytes: region.bytes(),
             key: region.key(),
             access: region.access(),
+            memory: region.memory(),
+            kind: local.kind,
         })
     }
 
@@ -273,6 +416,18 @@ impl Segments {
         })
     }
 
+    /// Why a request cannot name a segment that is not there.
+    pub(crate) fn missing(&self, index: usize, segment: SegmentId) -> SubmitError {
+        match self.lost(segment) {
+            Some(peer) => SubmitError::PeerLost {
+                index,
+                segment,
+                peer,
+            },
+            None => SubmitError::Stale { index, segment },
+        }
+    }
+
     /// The plan of a pair of segments, made by `make` when it is first asked for.
     pub(crate) fn plan(
         &self,
@@ -332,15 +487,28 @@ impl Known<'_> {
         })
     }
 
-    /// Counts a request that uses a local segment.
-    pub(crate) fn hold(&self, id: SegmentId) -> Option<Arc<LocalSegment>> {
-        match self.0.segments.get(&id)? {
-            Segment::Local(local) => {
-                local.requests.fetch_add(1, AcqRel);
-                Some(local.clone())
+    /// Counts a request that uses a local segment, and a remote one.
+    pub(crate) fn hold(&self, ids: (SegmentId, SegmentId)) -> Option<Hold> {
+        let ends = [self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?];
+        let mut hold = Hold {
+            memory: None,
+            file: None,
+        };
+        for end in ends {
+            match end {
+                Segment::Local(memory) => {
+                    memory.requests.fetch_add(1, AcqRel);
+                    hold.memory = Some(memory.clone());
+                }
+                Segment::Remote(file) => {
+                    if let Some(requests) = &file.requests {
+                        requests.fetch_add(1, AcqRel);
+                        hold.file = Some(file.clone());
+                    }
+                }
             }
-            Segment::Remote(_) => None,
         }
+        Some(hold)
     }
 }
 

@@ -2,19 +2,21 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use polyrail_control::codec::TransportOffer;
 use polyrail_core::transport::{Capabilities, MemoryKind, Offer, rank};
 use polyrail_core::units::{Epoch, LaneId, TransportId};
-use polyrail_tcp::TcpTransport;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::RegionTable;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use polyrail_uring::FileTable;
 
+use crate::config::{Config, IsolationMode};
 use crate::endpoints::Joined;
 use crate::engine::lock;
+use crate::known::{self, PREAD, SHM, TCP, URING};
 
 /// A transport beside those that the engine has, preferred to them.
 #[derive(Clone)]
@@ -43,6 +45,11 @@ struct Row {
     name: &'static str,
     capabilities: Capabilities,
     missing: Option<String>,
+    /// Where peers reach it itself, if that is not at the rails' addresses.
+    address: Vec<u8>,
+    transport: Weak<dyn Transport>,
+    /// It reaches what is this engine's own, and no peer.
+    own: bool,
 }
 
 /// The transports themselves. Dropping the last handle ends what they serve.
@@ -55,22 +62,34 @@ struct Installed {
     transport: Arc<dyn Transport>,
     faults: Option<Arc<Faults>>,
     is_missing: bool,
+    own: bool,
 }
 
 impl Transports {
-    /// Installs plugins, in order, and TCP. One that cannot be installed is noted, and done without.
+    /// Installs plugins, in order, and those that the engine has itself. One that cannot be installed is noted, and
+    /// done without.
     pub(crate) fn install(
+        config: &Config,
         regions: Arc<dyn RegionTable>,
+        files: &Arc<dyn FileTable>,
         plugins: &[Plugin],
         faults: Option<Arc<Faults>>,
     ) -> Self {
         let plugged = plugins
             .iter()
             .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
-        let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new(regions.clone()));
+        let own = [(SHM, None), (TCP, faults), (URING, None), (PREAD, None)].into_iter();
+        let own = own.filter(|(name, _)| is_wanted(name, config));
+        let own = own.filter_map(|(name, faults)| {
+            let made = known::make(name, regions.clone(), files);
+            let made =
+                made.inspect_err(|error| log::warn!("transport {name} is not there: {error}"));
+            Some((made.ok()?, faults, matches!(name, URING | PREAD)))
+        });
         let (catalog, rows) = plugged
-            .chain([(tcp, faults)])
-            .map(|(transport, faults)| install(transport, faults))
+            .map(|(transport, faults)| (transport, faults, false))
+            .chain(own)
+            .map(|(transport, faults, own)| install(transport, faults, own))
             .unzip();
         Self {
             catalog: Arc::new(Catalog { rows: catalog }),
@@ -97,8 +116,16 @@ impl Transports {
 
     /// Hands an inbound lane to the transport that serves lanes of the control port.
     pub(crate) fn admit(&self, lane: InboundLane) {
-        if let Some(row) = self.rows.iter().rev().find(|row| !row.is_missing) {
+        let serves = |row: &&Installed| !row.is_missing && !row.own;
+        if let Some(row) = self.rows.iter().rev().find(serves) {
             row.transport.admit(lane);
+        }
+    }
+
+    /// Lets lanes of a session in.
+    pub(crate) fn begin_session(&self, session: SessionId) {
+        for row in &self.rows {
+            row.transport.begin_session(session);
         }
     }
 
@@ -161,8 +188,61 @@ impl Catalog {
         let offer = |row: &Row| TransportOffer {
             name: row.name.into(),
             capabilities: row.offered().to_bits(),
+            address: row.address.clone(),
         };
-        self.rows.iter().map(offer).collect()
+        let others = self.rows.iter().filter(|row| !row.own);
+        others.map(offer).collect()
+    }
+
+    /// Those that move bytes of files of this host, the best first.
+    pub(crate) fn of_files(&self) -> Vec<TransportId> {
+        let here = |(_, row): &(usize, &Row)| row.own && row.missing.is_none();
+        let rows = self.rows.iter().enumerate().filter(here);
+        rows.map(|(position, _)| TransportId(position as u8))
+            .collect()
+    }
+
+    /// What of a peer's offers holds between it and this engine, which it has let into a session. Those that are
+    /// reached at addresses of their own are tried out, which may take a moment.
+    pub(crate) fn tried(
+        &self,
+        offers: &[TransportOffer],
+        session: SessionId,
+    ) -> Vec<TransportOffer> {
+        let tried = |offer: &TransportOffer| {
+            let row = self.rows.iter().find(|row| row.name == offer.name);
+            let row = row.filter(|row| !row.address.is_empty() && !offer.address.is_empty());
+            let Some(transport) = row.and_then(|row| row.transport.upgrade()) else {
+                return offer.clone();
+            };
+            let reached = transport.reach(&offer.address, session);
+            let reached = reached.inspect_err(|why| {
+                log::debug!("{} does not reach the peer: {why}", offer.name);
+            });
+            let offered = Capabilities::from_bits(offer.capabilities);
+            let holds = offered.intersected(reached.unwrap_or(Capabilities::NONE));
+            TransportOffer {
+                capabilities: holds.to_bits(),
+                ..offer.clone()
+            }
+        };
+        offers.iter().map(tried).collect()
+    }
+
+    /// Whether a transport has rails of its own, not those of the network: one to each peer.
+    pub(crate) fn has_own_rail(&self, transport: TransportId) -> bool {
+        let row = self.rows.get(transport.index());
+        row.is_some_and(|row| !row.address.is_empty())
+    }
+
+    /// Those that join memory of any kind in the host's memory with such memory of a peer, the best first.
+    pub(crate) fn common(&self, theirs: &[TransportOffer]) -> Vec<TransportId> {
+        let to = |remote| self.rank(theirs, MemoryKind::Host, remote);
+        let mut common = to(MemoryKind::Host);
+        common.extend(to(MemoryKind::Shared));
+        common.sort_unstable();
+        common.dedup();
+        common
     }
 
     /// Those that join memory here with memory of a peer that offers `theirs`, the best first.
@@ -200,6 +280,14 @@ impl Row {
     }
 }
 
+/// Whether a configuration lets an engine have a transport. Shared memory has no rails that path isolation could tell
+/// apart.
+fn is_wanted(name: &str, config: &Config) -> bool {
+    let said = config.transports.get(name);
+    let by_itself = name != SHM || config.path.mode == IsolationMode::Off;
+    said.map_or(by_itself, |transport| transport.enable)
+}
+
 /// Why an engine has to do without a transport on this machine, if so.
 pub(crate) fn try_out(transport: &dyn Transport, faults: Option<&Faults>) -> Option<String> {
     if faults.is_some_and(Faults::fails_install) {
@@ -209,21 +297,34 @@ pub(crate) fn try_out(transport: &dyn Transport, faults: Option<&Faults>) -> Opt
     endpoint.err().map(|error| error.to_string())
 }
 
-fn install(transport: Arc<dyn Transport>, faults: Option<Arc<Faults>>) -> (Row, Installed) {
+fn install(
+    transport: Arc<dyn Transport>,
+    faults: Option<Arc<Faults>>,
+    own: bool,
+) -> (Row, Installed) {
     let missing = try_out(&*transport, faults.as_deref());
     let name = transport.name();
     if let Some(why) = &missing {
-        log::warn!("transport {name} is not there: {why}");
+        // Most programs have no files that they would miss it for.
+        let level = match own {
+            true => log::Level::Debug,
+            false => log::Level::Warn,
+        };
+        log::log!(level, "transport {name} is not there: {why}");
     }
     let installed = Installed {
         is_missing: missing.is_some(),
+        own,
         faults,
         transport: transport.clone(),
     };
     let row = Row {
         name,
         capabilities: transport.capabilities(),
+        address: transport.address(),
+        transport: Arc::downgrade(&transport),
         missing,
+        own,
     };
     (row, installed)
 }

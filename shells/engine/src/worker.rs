@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use polyrail_control::plane::Plane;
-use polyrail_core::message::Message;
+use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
 use polyrail_core::orchestrator::{
     Config, Event, LaneAction, Orchestrator, Proof, Request, SubmitError, Tables,
@@ -25,16 +25,18 @@ use polyrail_core::work::{Cause, PostBatch};
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
-use polyrail_transport::{Endpoint, Polled, timespec};
+use polyrail_transport::{Endpoint, Polled, Waits, timespec};
 use rustix::event::epoll;
 
 use crate::batch::Shared as BatchShared;
+use crate::config::SendQueueConfig;
 use crate::engine::lock;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
+use crate::files::AttachedDisks;
 use crate::hints::{Hints, READ_INTERVAL};
 use crate::leaving::Leaving;
 use crate::neighbours::Neighbours;
-use crate::pace::{Pace, Pacer};
+use crate::pace::{Pace, Pacer, Peek, Progress};
 use crate::peers::Peers;
 use crate::post::{BATCHES_MAX, Command, Flags, NOBODY, Post, REQUESTS_MAX, THREAD, WAITER};
 use crate::rows::RowId;
@@ -59,10 +61,9 @@ const FORGET_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a worker's thread leaves the work to those who wait, before it looks whether they still do.
 const LEASE_MIN: Duration = Duration::from_millis(1);
 /// The same, if they did whenever it looked: each look disturbs them. It bounds the delay of a batch that is
-/// submitted after many that were waited for, and is neither waited for nor looked at.
-const LEASE_TRUSTED_MAX: Duration = Duration::from_millis(4);
-/// The same, if somebody was at it whenever it looked; then nobody relies on the thread to look.
-const LEASE_MAX: Duration = Duration::from_millis(64);
+/// submitted after many that were waited for, and is neither waited for nor looked at. Core's usual timers are
+/// longer: if the thread slept past one of them, whoever leaves the seat would have to wake it.
+const LEASE_MAX: Duration = Duration::from_millis(4);
 /// How long a shutdown waits for what is in flight.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 
@@ -100,8 +101,10 @@ pub(crate) struct Start {
 }
 
 /// The post boxes of all workers.
-pub(crate) fn posts(count: usize) -> io::Result<Vec<Arc<Post>>> {
-    (0..count).map(|_| Post::new().map(Arc::new)).collect()
+pub(crate) fn posts(count: usize, config: &SendQueueConfig) -> io::Result<Vec<Arc<Post>>> {
+    (0..count)
+        .map(|_| Post::new(config).map(Arc::new))
+        .collect()
 }
 
 impl Worker {
@@ -154,6 +157,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     let fabric = &start.fabric;
     let shared = fabric.shared();
     let core = Orchestrator::new(start.config, &shared, tables);
+    let peer_silence = start.config.peer_silence;
     let failover_attempts_max = start.config.failover_attempts_max;
     let recorder = fabric.recorder().cloned();
     let core = Recorded::new(core, start.config.worker, recorder);
@@ -198,9 +202,11 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         gone: Vec::new(),
         forgotten: VecDeque::new(),
         pacer: Pacer::default(),
-        completed: 0,
+        done: Progress::default(),
         moved: false,
+        disks: AttachedDisks::new(peer_silence),
         looked: clock.now(),
+        peek: Peek::default(),
         ending_at: None,
     };
     let published = post.seat.publish(&mut driven);
@@ -230,15 +236,13 @@ fn serve(post: &Post, mut bed: Bed, clock: Clock) {
                 bed.sleep(until.map(|at| at.since(clock.now())))
             }
             Ok(Turn::Lease) | Err(NoSeat::Taken) => {
-                // Whoever drives for long and then leaves is told apart from those who come again and again.
-                lease = match turn {
-                    _ if called => LEASE_MIN,
-                    Ok(_) => (lease + lease).min(LEASE_TRUSTED_MAX),
-                    Err(_) => (lease + lease).min(LEASE_MAX),
+                lease = match called {
+                    true => LEASE_MIN,
+                    false => (lease + lease).min(LEASE_MAX),
                 };
                 post.looks_at
                     .store((clock.now() + lease).as_nanos(), Relaxed);
-                post.leased.store(lease <= LEASE_TRUSTED_MAX, Relaxed);
+                post.leased.store(true, Relaxed);
                 bed.heed_endpoint(false);
                 bed.sleep(Some(lease))
             }
@@ -372,12 +376,15 @@ pub(crate) struct Loop<'a> {
     /// Plans of peers whose end was proved, the last forgotten ones: what is submitted to them late is told.
     forgotten: VecDeque<PlanId>,
     pacer: Pacer,
-    /// Works that were completed so far.
-    completed: u64,
+    /// What was posted so far.
+    done: Progress,
     /// The endpoint had something in the last round.
     moved: bool,
-    /// When the last round looked. The endpoint's time runs one round behind, which it does not mind.
+    disks: AttachedDisks,
+    /// When the last round looked.
     looked: Instant,
+    /// Whether looking once more before sleeping pays.
+    peek: Peek,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
 }
@@ -394,7 +401,7 @@ impl Loop<'_> {
         let _ = rustix::io::read(&post.wake_waiter, &mut [0; 8]);
         let mut idle_since = None;
         loop {
-            let (busy, now) = self.round();
+            let (busy, now) = self.round(self.clock.now());
             if let Some(at) = self.ending_at {
                 if post.is_idle() || now >= at {
                     return Turn::Over;
@@ -412,35 +419,56 @@ impl Loop<'_> {
         }
     }
 
-    /// Drives on the thread of somebody who waits for a batch. Whether the worker's thread is needed then.
-    pub(crate) fn drive(&mut self, batch: &BatchShared, timeout: std::time::Duration) -> bool {
+    /// Drives from `start`, which is now, on the thread of somebody who waits for a batch. Whether the worker's thread
+    /// is needed then.
+    pub(crate) fn drive(
+        &mut self,
+        batch: &BatchShared,
+        start: std::time::Instant,
+        timeout: std::time::Duration,
+    ) -> bool {
         let post = self.post;
         post.asleep.store(NOBODY, Relaxed);
         post.waiter_drives.store(true, Relaxed);
         post.drives.fetch_add(1, Relaxed);
-        let start = self.clock.now();
-        let until = start + Duration::from(timeout);
-        self.pacer.begin(start, self.completed);
+        // Whoever had the seat before may have read the clock later.
+        let mut now = self.clock.at(start).max(self.looked);
+        let until = now + Duration::from(timeout);
+        self.pacer.begin(now, self.done);
         self.endpoint.announce(self.pacer.pace() == Pace::Spin);
         let mut idle_since = None;
+        let mut peeking = false;
+        let mut is_first = true;
         loop {
-            let (busy, now) = self.round();
+            let busy;
+            (busy, now) = self.round(now);
+            if std::mem::take(&mut peeking) {
+                self.peek.tell(self.moved);
+            }
+            // It may have ended before the seat was free; since then it ends in a round that has something to do.
+            let over = (busy || is_first) && !batch.is_pending();
+            is_first = false;
             // A shutdown is the thread's business, because it ends with it.
-            if !batch.is_pending() || self.ending_at.is_some() {
+            if over || self.ending_at.is_some() {
                 break;
             }
             if now >= until {
                 break;
             }
             self.count(now);
-            if !self.spins(now, busy, &mut idle_since) && self.may_sleep(WAITER) {
-                let due = self.due().unwrap_or(Instant::MAX).min(until);
-                self.sleep_here(due.since(now));
-                post.asleep.store(NOBODY, Relaxed);
-                idle_since = None;
+            if !self.spins(now, busy, &mut idle_since) {
+                // On one core the peer may have run while something was posted, and its answer be there.
+                peeking = busy && !self.moved && self.peek.is_due();
+                if !peeking && self.may_sleep(WAITER) {
+                    let due = self.due().unwrap_or(Instant::MAX).min(until);
+                    self.sleep_here(due.since(now));
+                    post.asleep.store(NOBODY, Relaxed);
+                    idle_since = None;
+                }
             }
+            now = self.clock.now();
         }
-        self.pacer.end(self.looked, self.completed);
+        self.pacer.end(self.looked, self.done);
         post.waiter_drives.store(false, Relaxed);
         let may_sleep = self.may_sleep(THREAD);
         post.asleep.store(THREAD, Relaxed);
@@ -454,7 +482,7 @@ impl Loop<'_> {
     /// Lets the pacer look at what was done.
     fn count(&mut self, now: Instant) {
         let before = self.pacer.pace();
-        self.pacer.count(now, self.completed);
+        self.pacer.count(now, self.done);
         if self.pacer.pace() != before {
             self.endpoint.announce(self.pacer.pace() == Pace::Spin);
         }
@@ -477,7 +505,7 @@ impl Loop<'_> {
 
     /// Whether to look again instead of sleeping.
     fn spins(&self, now: Instant, busy: bool, idle_since: &mut Option<Instant>) -> bool {
-        let spinning = self.pacer.pace() == Pace::Spin;
+        let spinning = self.pacer.pace() == Pace::Spin && self.endpoint.waits() != Waits::Long;
         // What was posted just now is hardly there yet, and the sleep notices if it is.
         let due = || self.endpoint.poll_timeout().is_some_and(|at| at <= now);
         if busy && (self.moved || spinning || due()) {
@@ -514,25 +542,28 @@ impl Loop<'_> {
     }
 
     /// Hands in what is known, and does what comes of it. Whether there was anything, and when that was.
-    fn round(&mut self) -> (bool, Instant) {
-        let mut busy = self.commands();
-        self.heed_hints();
-        busy |= self.submissions();
-        self.endings();
-        self.endpoint.poll(self.looked, &mut self.polled);
-        // Read after the poll, so that no completion is from the future.
-        let now = self.clock.now();
+    fn round(&mut self, start: Instant) -> (bool, Instant) {
+        let mut busy = self.commands(start);
+        self.heed_hints(start);
+        busy |= self.submissions(start);
+        self.endings(start);
+        self.endpoint.poll(start, &mut self.polled);
+        // No completion is from the future.
+        let seen = self.polled.completions.iter().map(|seen| seen.at);
+        let now = seen.fold(start, Instant::max);
         self.looked = now;
         self.moved = !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
         busy |= self.moved;
         self.core.handle_completions(now, &self.polled.completions);
-        self.completed += self.polled.completions.len() as u64;
         for report in &self.polled.lanes {
             self.core
                 .handle_lane(now, report.lane, report.epoch, report.fact);
         }
         self.polled.completions.clear();
         self.polled.lanes.clear();
+        for disk in self.disks.heard(now) {
+            self.core.handle_frame(now, *disk, &Frame::Alive);
+        }
         self.core.handle_timeout(now);
         if let Some(neighbours) = self.fabric.neighbours() {
             neighbours.look(now, self.fabric);
@@ -547,11 +578,10 @@ impl Loop<'_> {
 
     /// Tells core what an agent wants, now and then. Before what was submitted since: after a sleep, what was said
     /// last may be long over.
-    fn heed_hints(&mut self) {
+    fn heed_hints(&mut self, now: Instant) {
         let Some(hints) = &self.hints else {
             return;
         };
-        let now = self.clock.now();
         if now < self.hints_at {
             return;
         }
@@ -613,6 +643,8 @@ impl Loop<'_> {
         let mut busy = false;
         while let Some(lane) = self.core.poll_post(now, &mut self.postings) {
             let posted = self.endpoint.post(&self.postings);
+            let accepted = self.postings.works.iter().take(posted.accepted);
+            accepted.for_each(|work| self.done.add(work.length));
             self.core
                 .handle_posted(now, lane, self.postings.epoch, posted.accepted, posted.stop);
             busy = true;
@@ -628,6 +660,8 @@ impl Loop<'_> {
         while let Some(message) = self.core.poll_message(now) {
             match message {
                 Message::Fence { .. } if self.fences_ignored() => {}
+                // Its endpoint says it unasked.
+                Message::Fence { peer, .. } if self.disks.has(peer) => {}
                 Message::Fence { peer, lane, epoch } => self.plane.fence(peer, lane, epoch),
             }
             busy = true;
@@ -651,12 +685,12 @@ impl Loop<'_> {
                 let last = self.core.transport_of(request);
                 if let Some(report) = self.core.take(request) {
                     self.log_end(last, &report);
-                    self.report(tag, report);
+                    self.post.report(tag, report);
                 }
             }
             Event::BatchDone { batch, tag } => {
                 if self.core.take_batch(batch).is_some() {
-                    self.finish(RowId::from_tag(tag).0);
+                    self.post.finish(RowId::from_tag(tag).0, &self.plane);
                 }
             }
             // Of a batch that has been reported; its handle is told through what it was given then.
@@ -729,30 +763,6 @@ impl Loop<'_> {
         }
     }
 
-    fn report(&mut self, tag: u64, report: Report) {
-        let (row, position) = RowId::from_tag(tag);
-        if let Some(batch) = self.post.batch(row) {
-            batch.record(position, report);
-        }
-        self.post.unreserve(1);
-    }
-
-    fn finish(&mut self, row: RowId) {
-        let Some(batch) = self.post.batch(row) else {
-            return;
-        };
-        // Under the lock: whoever has waited for the batch finds its row free.
-        let mut batches = self.post.batches();
-        let ended = batch.finish();
-        if batch.is_over() {
-            batches.remove(row);
-        } else {
-            batches.keep(row);
-        }
-        drop(batches);
-        ended.tell(&self.plane);
-    }
-
     fn settle(&mut self, tag: u64) {
         let (row, position) = RowId::from_tag(tag);
         if let Some(batch) = self.post.batch(row) {
@@ -764,11 +774,10 @@ impl Loop<'_> {
     }
 
     /// Takes submissions; what core has no row for stays in line.
-    fn submissions(&mut self) -> bool {
+    fn submissions(&mut self, now: Instant) -> bool {
         if self.held_back.is_none() && self.post.ring.is_empty() {
             return false;
         }
-        let now = self.clock.now();
         let mut busy = false;
         for _ in 0..TAKE_MAX {
             let Some(entry) = self.held_back.take().or_else(|| self.post.ring.pop()) else {
@@ -851,7 +860,7 @@ impl Loop<'_> {
         let mut result = self.core.submit(now, request);
         if result == Err(SubmitError::PlanMissing) {
             // The plan was sent before the submission, but commands were looked at before it came.
-            self.commands();
+            self.commands(now);
             result = self.core.submit(now, request);
         }
         result.map_err(Refusal::Core)
@@ -886,17 +895,13 @@ impl Loop<'_> {
             local: Local::Released,
             remote: Remote::Settled,
         };
-        self.report(tag, report);
+        self.post.report(tag, report);
         self.note(RowId::from_tag(tag).0, RequestId::default());
     }
 
-    fn commands(&mut self) -> bool {
+    fn commands(&mut self, now: Instant) -> bool {
         let commands = self.post.take_commands();
         let busy = !commands.is_empty();
-        if !busy {
-            return false;
-        }
-        let now = self.clock.now();
         for command in commands {
             self.command(now, command);
         }
@@ -910,6 +915,7 @@ impl Loop<'_> {
             Command::AttachRemote(segment, region) => self.endpoint.attach_remote(segment, region),
             Command::DetachRemote(segment) => self.endpoint.detach_remote(segment),
             Command::AttachRail(rail, address) => self.endpoint.attach_rail(rail, address),
+            Command::AttachDisk(disk) => self.disks.add(disk),
             Command::InstallPlan(id, plan) => {
                 let installed = self.core.install_plan(now, id, &plan);
                 debug_assert!(installed, "the tables are as large as the engine's numbers");
@@ -935,12 +941,11 @@ impl Loop<'_> {
 
     /// Cancels what is to be cancelled and shuts down. What the program submitted before it asked for that is
     /// in the ring at least, so the ring goes first.
-    fn endings(&mut self) {
+    fn endings(&mut self, now: Instant) {
         if self.endings.is_empty() {
             return;
         }
-        while self.submissions() {}
-        let now = self.clock.now();
+        while self.submissions(now) {}
         for _ in 0..self.endings.len() {
             match self.endings.pop_front() {
                 Some(Ending::Cancel(row)) => self.cancel(now, row),

@@ -92,7 +92,7 @@ impl Pair {
     fn new() -> Self {
         let config = |name| Config {
             workers: 1,
-            ..Config::named(name)
+            ..Config::named(name).without("shm")
         };
         let target = Engine::new(Config {
             listen: Some("127.0.0.1:0".parse().unwrap()),

@@ -47,7 +47,7 @@ impl Side {
             listen,
             rails: rails.clone(),
             workers: 1,
-            ..Config::named(name)
+            ..Config::named(name).without("shm")
         };
         let target = Engine::new(config("target", Some(SocketAddr::new(rails[0], 0)))).unwrap();
         let mem = target.allocate("mem", bytes, Access::RemoteReadWrite);

@@ -69,7 +69,7 @@ fn held() -> Held {
         faults: Some(faults.clone()),
         ..Hooks::default()
     };
-    let engine = Engine::with_hooks(Config::named("parent"), hooks).unwrap();
+    let engine = Engine::with_hooks(Config::named("parent").without("shm"), hooks).unwrap();
     let local = engine.allocate("here", BYTES, Access::Local).unwrap();
     let address = format!("{}/mem", target.listening().unwrap());
     let remote = engine.open_segment(&address).unwrap();

@@ -77,10 +77,18 @@ impl fmt::Display for RecordingError {
             Self::NotARecording => {
                 f.write_str("not a flight recording: byte 0 starts no such file")
             }
-            Self::Version { found } => write!(
-                f,
-                "byte 8: a recording in format {found}, this program reads format {VERSION}"
-            ),
+            Self::Version { found } => {
+                let other = if *found < VERSION {
+                    "an older"
+                } else {
+                    "a newer"
+                };
+                write!(
+                    f,
+                    "byte 8: a recording in format {found}, and this program reads format {VERSION}: \
+                     replay it with {other} polyrail, or record anew with this one"
+                )
+            }
             Self::Truncated { offset } => write!(f, "breaks off at byte {offset}"),
             Self::TooLong { offset, bytes } => write!(
                 f,

@@ -209,6 +209,9 @@ fn fact(g: &mut Gen) -> LaneFact {
             limits: LaneLimits {
                 works_max: u16::arbitrary(g),
                 work_bytes_max: u32::arbitrary(g),
+                reads_max: u16::arbitrary(g),
+                covers: bool::arbitrary(g),
+                patience_ms: u16::arbitrary(g),
             },
         },
         1 => LaneFact::OpenFailed(cause(g)),
@@ -583,11 +586,17 @@ fn a_worker_that_there_is_not_is_no_worker() {
 fn other_files_are_not_recordings() {
     let text = b"name = \"a scenario\"\n";
     assert!(matches!(read(text).1, Err(RecordingError::NotARecording)));
-    let mut newer = file_of(&[]);
-    newer[8] = 99;
-    let error = read(&newer).1.unwrap_err();
-    assert!(matches!(error, RecordingError::Version { found: 99 }));
-    assert!(error.to_string().contains("99"), "{error}");
+    for (version, words) in [
+        (1, "format 1,"),
+        (1, "an older polyrail"),
+        (99, "a newer polyrail"),
+    ] {
+        let mut other = file_of(&[]);
+        other[8] = version;
+        let error = read(&other).1.unwrap_err();
+        assert!(matches!(error, RecordingError::Version { found } if found == version.into()));
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }
 
 /// A disk with room for so many bytes.

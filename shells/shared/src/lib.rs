@@ -11,4 +11,4 @@ mod mapping;
 mod process;
 
 pub use clock::host_now;
-pub use process::{began, is_gone, own_process};
+pub use process::{began, is_exiting, is_gone, own_process};

@@ -41,10 +41,39 @@ pub fn is_gone(pid: u32, is_it: impl FnOnce(u64) -> bool) -> bool {
     ended || Stat::of(&pid.to_string()).is_ok_and(|stat| stat.dead || !is_it(stat.started))
 }
 
-/// What `/proc` says of a process.
+/// Whether every thread of a process is on its way out: past its last instruction outside of the kernel, and past its
+/// last system call. The process counts as alive until the kernel has also taken its memory apart, which takes a
+/// second for some gigabytes.
+///
+/// In doubt it is not. A thread that had not been seen can only have been made by one that was not on its way out, so
+/// the threads are listed again after all of them were found to be.
+pub fn is_exiting(pid: u32) -> bool {
+    let threads = || -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
+        let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        names.collect()
+    };
+    let Ok(known) = threads() else {
+        return false;
+    };
+    let exiting = |thread: &String| match Stat::of(&format!("{pid}/task/{thread}")) {
+        Ok(stat) => stat.exiting,
+        // It has gone since.
+        Err(error) => matches!(
+            Errno::from_io_error(&error),
+            Some(Errno::NOENT | Errno::SRCH)
+        ),
+    };
+    !known.is_empty()
+        && known.iter().all(exiting)
+        && threads().is_ok_and(|again| again.iter().all(|thread| known.contains(thread)))
+}
+
+/// What `/proc` says of a process or thread.
 struct Stat {
     pid: u32,
     dead: bool,
+    exiting: bool,
     /// In clock ticks since the boot.
     started: u64,
 }
@@ -57,15 +86,22 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        /// The field of the start, counted from the one after the command's name, which may contain anything.
-        const STARTED: usize = 19;
+        /// Fields between the state, the first one after the command's name (which may contain anything), and the
+        /// kernel's flags.
+        const TO_FLAGS: usize = 5;
+        /// And between those and the start.
+        const TO_STARTED: usize = 12;
+        /// The kernel's `PF_EXITING`.
+        const EXITING: u64 = 4;
         let (head, tail) = text.rsplit_once(')')?;
         let mut fields = tail.split_whitespace();
         let dead = matches!(fields.next()?, "Z" | "X" | "x");
+        let flags: u64 = fields.nth(TO_FLAGS)?.parse().ok()?;
         Some(Self {
             pid: head.split(' ').next()?.parse().ok()?,
             dead,
-            started: fields.nth(STARTED - 1)?.parse().ok()?,
+            exiting: flags & EXITING != 0,
+            started: fields.nth(TO_STARTED)?.parse().ok()?,
         })
     }
 }
@@ -94,23 +130,27 @@ mod tests {
         let pid = child.id();
         let started = began(pid).unwrap();
         let is_it = |found| found == started;
-        assert!(!is_gone(pid, is_it));
+        assert!(!is_gone(pid, is_it) && !is_exiting(pid));
         child.kill().unwrap();
         // Before it is waited for: who does not wait must not hide it.
         while !is_gone(pid, is_it) {
             std::thread::yield_now();
         }
-        assert!(Stat::of(&pid.to_string()).unwrap().dead);
+        assert!(Stat::of(&pid.to_string()).unwrap().dead && is_exiting(pid));
         child.wait().unwrap();
         assert!(is_gone(pid, is_it));
+        assert!(!is_exiting(pid), "who is that?");
     }
 
     #[test]
     fn a_commands_name_may_look_like_the_fields_after_it() {
-        let tail = "0 ".repeat(18);
-        let text = format!("77 (a) Z 1 (b) S {tail}4711 0 0\n");
-        let stat = Stat::parse(&text).unwrap();
-        assert_eq!((stat.pid, stat.dead, stat.started), (77, false, 4711));
+        let between = "0 ".repeat(12);
+        for (flags, exiting) in [(4_194_304, false), (4_194_316, true)] {
+            let text = format!("77 (a) Z 1 (b) S 1 2 3 4 5 {flags} {between}4711 0 0\n");
+            let stat = Stat::parse(&text).unwrap();
+            assert_eq!((stat.pid, stat.dead, stat.started), (77, false, 4711));
+            assert_eq!(stat.exiting, exiting);
+        }
         for text in ["", "77 (a", "77 (a) S 1 2", "x (a) S"] {
             assert!(Stat::parse(text).is_none(), "{text}");
         }

@@ -13,13 +13,15 @@ use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{Cause, Completion, LaneFact, PostBatch, Posted, Scope, Stop};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, timespec};
+use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{
+    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits, timespec,
+};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::SockRef;
 
 use crate::lane::{self, End, Lane, Locals};
-use crate::numbered::Numbered;
 use crate::opening::Opening;
 
 /// Lanes that one [`Endpoint::poll`] looks at. The kernel hands out ready ones in turn.
@@ -368,7 +370,7 @@ impl Endpoint for TcpEndpoint {
         if self.ready.is_empty() && !self.poll_last(out) {
             self.ask(Some(&AT_ONCE));
         }
-        for token in std::mem::take(&mut self.ready) {
+        while let Some(token) = self.ready.pop() {
             self.turn(LaneId(token as u32), Epoch((token >> 32) as u32), out);
         }
         self.expire_openings(now, out);
@@ -399,6 +401,13 @@ impl Endpoint for TcpEndpoint {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    fn waits(&self) -> Waits {
+        match self.posting {
+            0 => Waits::Nothing,
+            _ => Waits::Short,
+        }
     }
 
     fn announce(&mut self, spinning: bool) {

@@ -1,6 +1,5 @@
 //! What has arrived on a lane and was not yet understood.
 
-use std::io::Read;
 use std::net::TcpStream;
 
 use crate::sys::{self, Halt, Range};
@@ -51,12 +50,8 @@ impl Inbox {
         self.bytes.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
-        let mut stream = stream;
         let asked = INBOX_BYTES - self.end;
-        let received = stream.read(&mut self.bytes[self.end..])?;
-        if received == 0 {
-            return Err(Halt::Over);
-        }
+        let received = sys::receive_own(stream, &mut self.bytes[self.end..])?;
         self.end += received;
         *budget = rest(*budget, asked, received);
         Ok(())
@@ -132,12 +127,8 @@ impl Inbox {
         if *budget == 0 {
             return Err(Halt::WouldBlock);
         }
-        let mut stream = stream;
         let mut bytes = [0; DISCARD_BYTES];
-        let received = stream.read(&mut bytes)?;
-        if received == 0 {
-            return Err(Halt::Over);
-        }
+        let received = sys::receive_own(stream, &mut bytes)?;
         *budget = rest(*budget, DISCARD_BYTES, received);
         Ok(())
     }

@@ -10,17 +10,20 @@ use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, LaneLimits, Op, Outcome, Work};
 use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::{Region, RegionKey};
+use polyrail_transport::numbered::Numbered;
 use rustix::event::epoll::EventFlags;
 
-use crate::TURN_BYTES;
 use crate::inbox::Inbox;
-use crate::numbered::Numbered;
 use crate::opening::Opening;
 use crate::sys::{self, Halt, MESSAGES_MAX, Message, Range};
 use crate::wire::{ANSWER_BYTES, Answer, REQUEST_BYTES, Request, Status};
+use crate::{LOOKS_SPINNING, turn_bytes};
 
 /// The initiator's segments.
 pub(crate) type Locals = Numbered<SegmentRef, Arc<Region>>;
+
+/// Reads up to this length are small.
+const SMALL_BYTES: u32 = 4 << 10;
 
 /// Why a lane can go on no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,22 +172,29 @@ impl Lane {
     }
 
     /// Receives answers and sends what is unsent, as far as the socket lets it and not much more than
-    /// [`TURN_BYTES`] each way. `done` is called for every work that ended, in order.
+    /// [`turn_bytes`] each way. `done` is called for every work that ended, in order.
     pub(crate) fn turn(
         &mut self,
         locals: &Locals,
         spinning: bool,
         mut done: impl FnMut(u64, Outcome),
     ) -> Result<(), End> {
-        self.receive(locals, &mut done)?;
+        let budget = turn_bytes(spinning);
+        let all_sent = self.unsent == self.posted.len();
+        let looks = if spinning && all_sent {
+            LOOKS_SPINNING
+        } else {
+            1
+        };
+        self.receive(locals, budget, looks, &mut done)?;
         let mut sent = 0;
-        while self.unsent < self.posted.len() && sent < TURN_BYTES {
+        while self.unsent < self.posted.len() && sent < budget {
             match self.send(locals, spinning) {
                 Ok(bytes) => sent += bytes,
                 Err(Halt::WouldBlock) => break,
                 Err(halt) => {
                     // The peer's last word may say why it hung up.
-                    self.receive(locals, &mut done)?;
+                    self.receive(locals, budget, 1, &mut done)?;
                     return Err(halt.into());
                 }
             }
@@ -192,8 +202,14 @@ impl Lane {
         Ok(())
     }
 
-    fn receive(&mut self, locals: &Locals, done: &mut impl FnMut(u64, Outcome)) -> Result<(), End> {
-        let mut budget = TURN_BYTES;
+    fn receive(
+        &mut self,
+        locals: &Locals,
+        most: usize,
+        mut looks: u32,
+        done: &mut impl FnMut(u64, Outcome),
+    ) -> Result<(), End> {
+        let mut budget = most;
         loop {
             let halted = match self.reading {
                 Some(arrived) => self.read(locals, arrived, &mut budget, done).err(),
@@ -207,18 +223,27 @@ impl Lane {
             };
             match halted {
                 None => {}
-                Some(Halt::WouldBlock) => return Ok(()),
+                Some(Halt::WouldBlock) => {
+                    looks -= 1;
+                    if looks == 0 || budget < most {
+                        return Ok(());
+                    }
+                }
                 Some(halt) => return Err(halt.into()),
             }
         }
     }
 
-    /// Receives towards the next answer. If that is to a read, its payload is received with it, straight to
+    /// Receives towards the next answer. If that is to a large read, its payload is received with it, straight to
     /// where it belongs: what else could come is refused afterwards, and only that work's own destination was
-    /// written, which is nobody's before its completion.
+    /// written, which is nobody's before its completion. A small one's is copied, which costs less than telling the
+    /// kernel at every look where it belongs.
     fn fill(&mut self, locals: &Locals, budget: &mut usize) -> Result<(), Halt> {
         let first = self.posted.front().filter(|_| self.unsent > 0);
-        let read = first.filter(|posted| posted.work.op == Op::Read && self.inbox.is_empty());
+        let read = first.filter(|posted| {
+            let large = posted.work.length > SMALL_BYTES;
+            posted.work.op == Op::Read && large && self.inbox.is_empty()
+        });
         let Some(Posted { work, .. }) = read else {
             return self.inbox.fill(&self.stream, budget);
         };

@@ -16,11 +16,11 @@
 mod endpoint;
 mod inbox;
 mod lane;
-mod numbered;
 mod opening;
 mod serve;
 mod server;
 mod sys;
+mod tune;
 mod wire;
 
 pub use server::TcpTransport;
@@ -36,6 +36,24 @@ pub const LANES_PER_SESSION_MAX: usize = 4096;
 
 /// Bytes that a lane may move each way before it is the next one's turn.
 const TURN_BYTES: usize = 512 << 10;
+
+/// The same while both ends spin. Fewer, so that whoever has received them answers, or asks for more, while the rest
+/// is still on its way; else a lane's whole window has been received before the first answer goes out, and the
+/// other end stands still meanwhile. With both ends asleep on one core that would only be more wake-ups.
+const TURN_BYTES_SPINNING: usize = 128 << 10;
+
+/// Looks in a row at a socket that has nothing, while both ends spin: what is done between two turns takes as long as
+/// a look.
+const LOOKS_SPINNING: u32 = 4;
+
+/// How many bytes that are.
+const fn turn_bytes(spinning: bool) -> usize {
+    if spinning {
+        TURN_BYTES_SPINNING
+    } else {
+        TURN_BYTES
+    }
+}
 
 #[cfg(test)]
 mod tests;

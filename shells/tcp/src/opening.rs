@@ -9,7 +9,9 @@ use polyrail_core::units::{Epoch, LaneId};
 use polyrail_core::work::LaneLimits;
 use polyrail_transport::RailAddress;
 use rustix::event::epoll::EventFlags;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::tune;
 
 /// A connection that is not a lane yet.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ impl Opening {
             kind,
             Some(Protocol::TCP),
         )?;
-        socket.set_tcp_nodelay(true)?;
+        tune::prepare(SockRef::from(&socket), address.remote.ip())?;
         if let Some(local) = address.local {
             socket.bind(&SocketAddr::new(local, 0).into())?;
         }
@@ -113,10 +115,10 @@ impl Opening {
             Some(Frame::LaneReady {
                 works_max: works_max @ 1..,
                 work_bytes_max: work_bytes_max @ 1..,
-            }) if self.decoder.pending_bytes() == 0 => Ok(Some(LaneLimits {
-                works_max: works_max.min(crate::WORKS_MAX),
+            }) if self.decoder.pending_bytes() == 0 => Ok(Some(LaneLimits::new(
+                works_max.min(crate::WORKS_MAX),
                 work_bytes_max,
-            })),
+            ))),
             Some(Frame::Refused { reason, text }) => {
                 Err(nonsense(format!("refused: {reason:?}, {text:?}")))
             }

@@ -12,7 +12,7 @@ use rustix::event::epoll::EventFlags;
 use crate::inbox::Inbox;
 use crate::sys::{self, Halt, MESSAGES_MAX, Message, Range};
 use crate::wire::{ANSWER_BYTES, Answer, BadField, REQUEST_BYTES, Request, Status};
-use crate::{TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX};
+use crate::{LOOKS_SPINNING, WORK_BYTES_MAX, WORKS_MAX, turn_bytes};
 
 /// Why an inbound lane is served no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,16 +114,24 @@ impl Served {
     }
 
     /// Carries out what has arrived and answers it, as far as the socket lets it and not much more than
-    /// [`TURN_BYTES`] each way.
-    pub(crate) fn turn(&mut self, regions: &dyn RegionTable) -> Result<(), End> {
-        let mut budget = TURN_BYTES;
+    /// [`turn_bytes`] each way. Whether anything moved.
+    pub(crate) fn turn(&mut self, regions: &dyn RegionTable) -> Result<bool, End> {
+        let most = turn_bytes(self.spinning);
+        let mut budget = most;
+        let mut moved = false;
+        let all_sent = self.outgoing.is_empty();
+        let mut looks = if self.spinning && all_sent {
+            LOOKS_SPINNING
+        } else {
+            1
+        };
         loop {
-            self.receive(regions, &mut budget)?;
+            self.receive(regions, &mut budget, &mut looks)?;
             let full = self.is_full();
-            self.send()?;
+            moved |= self.send(most)?;
             // Requests may have waited in the inbox for room, where epoll does not see them.
             if !full || self.is_full() {
-                return Ok(());
+                return Ok(moved || budget < most);
             }
         }
     }
@@ -132,7 +140,13 @@ impl Served {
         self.outgoing.len() >= WORKS_MAX.into()
     }
 
-    fn receive(&mut self, regions: &dyn RegionTable, budget: &mut usize) -> Result<(), End> {
+    fn receive(
+        &mut self,
+        regions: &dyn RegionTable,
+        budget: &mut usize,
+        looks: &mut u32,
+    ) -> Result<(), End> {
+        let most = *budget;
         while !self.is_full() {
             let halted = if self.refused {
                 self.inbox.discard(&self.stream, budget).err()
@@ -147,7 +161,12 @@ impl Served {
             };
             match halted {
                 None => {}
-                Some(Halt::WouldBlock) => return Ok(()),
+                Some(Halt::WouldBlock) => {
+                    *looks = looks.saturating_sub(1);
+                    if *looks == 0 || *budget < most {
+                        return Ok(());
+                    }
+                }
                 Some(Halt::Over | Halt::Memory) => return Err(End::Over),
             }
         }
@@ -234,9 +253,10 @@ impl Served {
         self.outgoing.push_back(Outgoing { answer, source });
     }
 
-    fn send(&mut self) -> Result<(), End> {
+    /// Hands answers to the socket, not much more than `most` bytes. Whether it took any.
+    fn send(&mut self, most: usize) -> Result<bool, End> {
         let mut sent = 0;
-        while !self.outgoing.is_empty() && sent < TURN_BYTES {
+        while !self.outgoing.is_empty() && sent < most {
             let mut messages = heapless::Vec::<Message<'_, ANSWER_BYTES>, MESSAGES_MAX>::new();
             for Outgoing { answer, source } in &self.outgoing {
                 let message = Message {
@@ -255,14 +275,14 @@ impl Served {
             drop(messages);
             let bytes = match moved {
                 Ok(bytes) => bytes,
-                Err(Halt::WouldBlock) => return Ok(()),
+                Err(Halt::WouldBlock) => break,
                 Err(Halt::Over) => return Err(End::Over),
-                Err(Halt::Memory) => return self.withdraw(),
+                Err(Halt::Memory) => return self.withdraw().map(|()| true),
             };
             self.handle_sent(bytes);
             sent += bytes;
         }
-        Ok(())
+        Ok(sent > 0)
     }
 
     fn handle_sent(&mut self, bytes: usize) {
@@ -296,9 +316,5 @@ impl Served {
 }
 
 fn allows(region: &Region, request: &Request) -> bool {
-    let access = match request.op {
-        Op::Write => region.access().allows_remote_write(),
-        Op::Read => region.access().allows_remote_read(),
-    };
-    access && region.contains(request.offset, request.length.into())
+    region.access().allows(request.op) && region.contains(request.offset, request.length.into())
 }

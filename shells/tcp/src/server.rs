@@ -15,19 +15,23 @@ use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::RegionTable;
+use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
+use socket2::SockRef;
 
 use crate::endpoint::{TcpEndpoint, abort};
-use crate::numbered::Numbered;
 use crate::serve::{End, Served};
-use crate::{LANES_PER_SESSION_MAX, WORK_BYTES_MAX, WORKS_MAX};
+use crate::{LANES_PER_SESSION_MAX, WORK_BYTES_MAX, WORKS_MAX, tune};
 
 const EVENTS_MAX: usize = 64;
 
 /// How long the thread looks again for an initiator that spins.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// Looks in a row at one lane only.
+const UNASKED_MAX: u32 = 16;
 
 const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
@@ -193,20 +197,35 @@ struct Inbound {
 /// Looks again for a while before it sleeps, if an initiator does.
 #[derive(Default)]
 struct Spin {
-    /// When it last was one of those that something moved for; none, if it was not.
-    since: Option<Instant>,
+    /// The lane of that initiator that something moved on last, and when; none, if it does not spin.
+    last: Option<(u64, Instant)>,
+    /// Something moved on that lane twice in a row.
+    is_steady: bool,
+    /// Looks in a row at that lane only.
+    unasked: u32,
 }
 
 impl Spin {
-    fn moved(&mut self, spinning: bool) {
-        self.since = spinning.then(Instant::now);
+    /// Something moved on a lane.
+    fn moved(&mut self, token: u64, spinning: bool) {
+        self.is_steady = self.last.is_some_and(|(last, _)| last == token);
+        self.last = spinning.then(|| (token, Instant::now()));
     }
 
+    /// Whether to look again. Sleeping is for later then.
     fn goes_on(&mut self) -> bool {
-        if self.since.is_some_and(|since| since.elapsed() >= SPIN) {
-            self.since = None;
+        if self.last.is_some_and(|(_, at)| at.elapsed() >= SPIN) {
+            self.last = None;
         }
-        self.since.is_some()
+        self.last.is_some()
+    }
+
+    /// The lane to look at without asking who is ready, if that will be the same one again. The others' turn comes
+    /// every few looks.
+    fn unasked(&mut self) -> Option<u64> {
+        let (token, _) = self.last.filter(|_| self.is_steady)?;
+        self.unasked = (self.unasked + 1) % UNASKED_MAX;
+        (self.unasked > 0).then_some(token)
     }
 }
 
@@ -250,7 +269,15 @@ impl Service {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         let mut spin = Spin::default();
         loop {
-            let timeout = spin.goes_on().then_some(&AT_ONCE);
+            let spinning = spin.goes_on();
+            if let Some(token) = spin.unasked() {
+                self.look(token, &mut spin);
+                if !self.handle_commands() {
+                    return;
+                }
+                continue;
+            }
+            let timeout = spinning.then_some(&AT_ONCE);
             let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut events, timeout) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => &[],
@@ -264,17 +291,24 @@ impl Service {
                     WAKE => {
                         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
                     }
-                    token => {
-                        self.turn(token);
-                        let served = self.inbound.get(&token);
-                        spin.moved(served.is_some_and(|inbound| inbound.served.is_spinning()));
-                    }
+                    token => self.look(token, &mut spin),
                 }
                 // A fence waits for one lane's turn, not for everybody's.
                 if !self.handle_commands() {
                     return;
                 }
             }
+        }
+    }
+
+    /// Gives a lane its turn.
+    fn look(&mut self, token: u64, spin: &mut Spin) {
+        if self.turn(token) {
+            let served = self.inbound.get(&token);
+            spin.moved(
+                token,
+                served.is_some_and(|inbound| inbound.served.is_spinning()),
+            );
         }
     }
 
@@ -296,31 +330,37 @@ impl Service {
         }
     }
 
-    fn turn(&mut self, token: u64) {
+    /// Carries on with one lane. Whether anything moved.
+    fn turn(&mut self, token: u64) -> bool {
         let Some(inbound) = self.inbound.get_mut(&token) else {
-            return;
+            return false;
         };
         let ended = match inbound.served.turn(&*self.regions) {
-            Ok(()) => {
+            Ok(moved) => {
                 let interest = inbound.served.interest();
                 if interest == inbound.interest {
-                    return;
+                    return moved;
                 }
                 inbound.interest = interest;
                 let stream = &inbound.served.stream;
                 epoll::modify(&self.epoll, stream, EventData::new_u64(token), interest)
+                    .map(|()| moved)
                     .map_err(|error| error.to_string())
             }
             Err(End::Over) => {
                 self.end(token);
-                return;
+                return true;
             }
             Err(end) => Err(end.to_string()),
         };
-        if let Err(text) = ended {
-            let Inbound { lane, served, .. } = inbound;
-            log::warn!("tcp: {}: {text}; {lane:?} closed", served.peer);
-            self.end(token);
+        match ended {
+            Ok(moved) => moved,
+            Err(text) => {
+                let Inbound { lane, served, .. } = inbound;
+                log::warn!("tcp: {}: {text}; {lane:?} closed", served.peer);
+                self.end(token);
+                true
+            }
         }
     }
 
@@ -451,8 +491,33 @@ impl Service {
 /// not worth waiting for.
 fn greet(lane: &InboundLane, frame: &Frame) -> io::Result<()> {
     lane.stream.set_nonblocking(true)?;
-    lane.stream.set_nodelay(true)?;
+    tune::prepare(SockRef::from(&lane.stream), lane.stream.peer_addr()?.ip())?;
     let mut bytes = Greeting::ours(Purpose::Lane).encode().to_vec();
     codec::encode(frame, &mut bytes).map_err(io::Error::other)?;
     (&lane.stream).write_all(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lane_is_looked_at_alone_only_if_it_moves_again_and_again() {
+        // (name, lanes that something moved on, whether the last one's initiator spins, looks of 32 without asking)
+        let cases = [
+            ("nothing yet", &[][..], true, 0),
+            ("the first time", &[1], true, 0),
+            ("again", &[1, 1], true, 30),
+            ("by turns", &[1, 2, 1], true, 0),
+            ("its initiator sleeps", &[1, 1, 1], false, 0),
+        ];
+        for (name, moves, spinning, unasked) in cases {
+            let mut spin = Spin::default();
+            for (index, token) in moves.iter().enumerate() {
+                spin.moved(*token, spinning || index + 1 < moves.len());
+            }
+            let looks = (0..32).filter_map(|_| spin.unasked());
+            assert_eq!(looks.count(), unasked, "{name}");
+        }
+    }
 }

@@ -7,6 +7,9 @@
 //! Each function here holds what it entered for one system call and no longer. No call blocks, so a revoked
 //! region is let go at once, whatever the peer does. Addresses come from [`Entered::pointer`], which checks
 //! the whole range, and from ordinary borrows that outlive the call.
+//!
+//! The calls are made directly: the C library's are points where a thread can be cancelled, which costs two atomic
+//! operations each.
 
 use std::io;
 use std::net::TcpStream;
@@ -15,6 +18,7 @@ use std::ptr;
 
 use polyrail_core::work::POST_MAX;
 use polyrail_transport::memory::{Entered, Region};
+use rustix::net::RecvFlags;
 
 /// Messages that one [`send`] takes.
 pub(crate) const MESSAGES_MAX: usize = POST_MAX;
@@ -29,6 +33,9 @@ const NOTHING: libc::iovec = libc::iovec {
     iov_base: ptr::null_mut(),
     iov_len: 0,
 };
+
+/// A header and a payload for each message.
+type Slots = heapless::Vec<libc::iovec, { 2 * MESSAGES_MAX }>;
 
 /// Why a call moved nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,8 +81,7 @@ pub(crate) fn send<const HEADER: usize>(
     messages: &[Message<'_, HEADER>],
     skip: usize,
 ) -> Result<usize, Halt> {
-    let mut slots = [NOTHING; 2 * MESSAGES_MAX];
-    let mut count = 0;
+    let mut slots = Slots::new();
     let mut entered = heapless::Vec::<(&Region, Entered<'_>), REGIONS_MAX>::new();
     let mut room = SEND_BYTES_MAX;
     let mut skip = skip;
@@ -89,7 +95,7 @@ pub(crate) fn send<const HEADER: usize>(
                 let sent = skip.saturating_sub(HEADER);
                 match slot(&mut entered, range, sent as u64, room) {
                     Some(payload) => payload,
-                    None if count == 0 => return Err(Halt::Memory),
+                    None if slots.is_empty() => return Err(Halt::Memory),
                     None => break,
                 }
             }
@@ -99,23 +105,24 @@ pub(crate) fn send<const HEADER: usize>(
             iov_base: header.as_ptr().cast_mut().cast(),
             iov_len: header.len(),
         };
+        // There is room for two of each message.
         for part in [header, payload] {
             if part.iov_len > 0 {
-                slots[count] = part;
-                count += 1;
+                let _ = slots.push(part);
             }
         }
         skip = 0;
         // A payload that `room` cut short used it up, so nothing follows it.
         room -= payload.iov_len;
     }
-    let call = header_of(&mut slots[..count]);
+    let call = header_of(&mut slots);
     // SAFETY: the slots name headers that `messages` keeps alive and ranges checked by `Entered::pointer`
     // whose regions `entered` holds until after the call; the kernel only reads them.
     let sent = unsafe {
-        libc::sendmsg(
+        libc::syscall(
+            libc::SYS_sendmsg,
             stream.as_raw_fd(),
-            &call,
+            &raw const call,
             libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
         )
     };
@@ -153,11 +160,27 @@ pub(crate) fn receive(
     let mut call = header_of(&mut slots);
     // SAFETY: the middle slot was checked by `Entered::pointer` and `entered` lives until after the call; the
     // others are exclusive borrows.
-    let received = unsafe { libc::recvmsg(stream.as_raw_fd(), &mut call, libc::MSG_DONTWAIT) };
+    let received = unsafe {
+        libc::syscall(
+            libc::SYS_recvmsg,
+            stream.as_raw_fd(),
+            &raw mut call,
+            libc::MSG_DONTWAIT,
+        )
+    };
     drop(entered);
     match answer(received)? {
         0 => Err(Halt::Over),
         bytes => Ok(bytes),
+    }
+}
+
+/// Receives into memory of this crate's own. Gives the bytes received.
+pub(crate) fn receive_own(stream: &TcpStream, bytes: &mut [u8]) -> Result<usize, Halt> {
+    match rustix::net::recv(stream, bytes, RecvFlags::DONTWAIT) {
+        Ok((0, _)) => Err(Halt::Over),
+        Ok((received, _)) => Ok(received),
+        Err(error) => Err(io::Error::from(error).into()),
     }
 }
 
@@ -210,6 +233,6 @@ fn header_of(slots: &mut [libc::iovec]) -> libc::msghdr {
     header
 }
 
-fn answer(moved: isize) -> Result<usize, Halt> {
+fn answer(moved: libc::c_long) -> Result<usize, Halt> {
     usize::try_from(moved).map_err(|_| io::Error::last_os_error().into())
 }

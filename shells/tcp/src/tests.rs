@@ -178,6 +178,7 @@ impl Initiator {
                 local: Some(Ipv4Addr::LOCALHOST.into()),
                 remote: address,
                 session: SESSION,
+                own: Arc::default(),
             };
             endpoint.attach_rail(RailId(rail), address);
         }
@@ -351,7 +352,13 @@ fn bytes_arrive_where_they_should_and_nowhere_else() {
         (0, 0, BYTES as u32),
         (BYTES - 1, BYTES - 1, 1),
     ];
-    for (op, seed) in [(Op::Write, 1), (Op::Read, 2)] {
+    for (op, spinning, seed) in [
+        (Op::Write, false, 1),
+        (Op::Read, false, 2),
+        (Op::Write, true, 3),
+        (Op::Read, true, 4),
+    ] {
+        initiator.endpoint.announce(spinning);
         for (local, far, length) in cases {
             fill(&initiator.local, seed);
             fill(&remote, seed + 10);
@@ -387,6 +394,7 @@ fn many_works_on_many_lanes_match_a_model() {
     let mut in_flight = [0u64; 4];
     let (mut posted, mut ended) = (0u64, 0u64);
     while ended < 4_000 {
+        initiator.endpoint.announce(ended & 512 > 0);
         for rail in 0..4u64 {
             if posted == 4_000 || in_flight[rail as usize] == u64::from(WORKS_MAX) {
                 continue;
@@ -668,6 +676,7 @@ fn after_the_answer_to_a_fence_no_byte_changes() {
             initiator.open(lane(0), epoch);
         }
         poison(&remote, 0);
+        initiator.endpoint.announce(round % 2 == 1);
         // The first call sends a part; polling sends more, up to somewhere in the middle.
         let item = work(Op::Write, 1, 0, 0, BYTES as u32);
         initiator.post_all(lane(0), epoch, &[item]);
@@ -682,6 +691,37 @@ fn after_the_answer_to_a_fence_no_byte_changes() {
         assert_eq!(fact, LaneFact::Broken(Cause::Reset));
         assert!(is_all(&remote, 2), "round {round}");
     }
+}
+
+#[test]
+fn an_initiator_that_spins_holds_up_nobody_else() {
+    const BYTES: u64 = 1 << 20;
+    let (target, remote, mut busy) = pair(BYTES);
+    let mut other = Initiator::new(target.address, 4, BYTES);
+    other.name(&remote);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let spinner = scope.spawn(|| {
+            busy.endpoint.announce(true);
+            let mut rounds = 0;
+            while !over.load(Ordering::Relaxed) {
+                let outcome = busy.carry_out(lane(0), ONE, work(Op::Write, 1, 0, 0, 4096));
+                assert_eq!(outcome, Outcome::Success);
+                rounds += 1;
+            }
+            rounds
+        });
+        for round in 1..=20 {
+            let epoch = Epoch(round);
+            other.open(lane(1), epoch);
+            let outcome = other.carry_out(lane(1), epoch, work(Op::Read, 2, 0, 0, 65_536));
+            assert_eq!(outcome, Outcome::Success);
+            assert_eq!(target.fence(lane(1), epoch), 1);
+            assert_eq!(other.fact(lane(1), epoch), LaneFact::Broken(Cause::Reset));
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(spinner.join().unwrap() > 0);
+    });
 }
 
 #[test]

@@ -21,6 +21,11 @@ impl Clock {
         Instant::ZERO + Duration::from(self.start.elapsed())
     }
 
+    /// What time it was at a moment after the start.
+    pub fn at(&self, moment: std::time::Instant) -> Instant {
+        Instant::ZERO + Duration::from(moment.saturating_duration_since(self.start))
+    }
+
     /// How long until `at`; zero if it has passed.
     pub fn until(&self, at: Instant) -> std::time::Duration {
         at.since(self.now()).into()

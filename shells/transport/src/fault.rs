@@ -24,7 +24,7 @@ use spoil::{Admission, Spoiler};
 pub use spoil::{Counts, Predicate, Spoils};
 
 use crate::memory::Region;
-use crate::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use crate::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
 
 /// Rails that can have faults.
 pub const RAILS_MAX: usize = 1024;
@@ -439,6 +439,10 @@ impl Endpoint for FaultProxy {
         self.inner.fd()
     }
 
+    fn waits(&self) -> Waits {
+        self.inner.waits()
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         if !self.ignored.is_empty() {
             return Some(Instant::ZERO);
@@ -642,10 +646,7 @@ mod tests {
     const RAIL: RailId = RailId(3);
     const ONE: Epoch = Epoch(1);
     const OPENED: LaneFact = LaneFact::Opened {
-        limits: LaneLimits {
-            works_max: 64,
-            work_bytes_max: 1 << 20,
-        },
+        limits: LaneLimits::new(64, 1 << 20),
     };
     const FAILED: LaneFact = LaneFact::OpenFailed(Cause::Refused);
     const FENCED: LaneFact = LaneFact::Fenced {

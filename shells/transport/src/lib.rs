@@ -9,7 +9,9 @@
 
 pub mod clock;
 pub mod fault;
+pub mod mapping;
 pub mod memory;
+pub mod numbered;
 
 use std::fmt;
 use std::io;
@@ -48,6 +50,8 @@ pub struct RailAddress {
     pub remote: SocketAddr,
     /// The session that lanes on it join.
     pub session: SessionId,
+    /// Where the peer's transport itself is, as its [`Transport::address`] says.
+    pub own: Arc<[u8]>,
 }
 
 /// A peer's segment, as an endpoint needs it to name bytes of it.
@@ -79,6 +83,17 @@ pub struct Polled {
     /// Facts about lanes. Those that stem from one lane are in order with each other; hand completions
     /// in first.
     pub lanes: Vec<LaneReport>,
+}
+
+/// What an endpoint waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Waits {
+    /// No work.
+    Nothing,
+    /// Works that take longer than anybody should spin.
+    Long,
+    /// Works that may be done any moment, or it does not say.
+    Short,
 }
 
 /// The initiator's half of a transport, owned by one worker. No call blocks.
@@ -136,6 +151,11 @@ pub trait Endpoint: Send {
         let _ = spinning;
     }
 
+    /// What it waits for now.
+    fn waits(&self) -> Waits {
+        Waits::Short
+    }
+
     /// Sleeps until [`Self::fd`] or `call` polls readable, so long at most. Whether `call` does. It may wake
     /// too early.
     ///
@@ -146,7 +166,11 @@ pub trait Endpoint: Send {
 }
 
 /// Sleeps until one of two descriptors polls readable, so long at most. Whether `call` does.
-fn sleep(fd: BorrowedFd<'_>, call: BorrowedFd<'_>, longest: Option<Duration>) -> io::Result<bool> {
+pub fn sleep(
+    fd: BorrowedFd<'_>,
+    call: BorrowedFd<'_>,
+    longest: Option<Duration>,
+) -> io::Result<bool> {
     let mut waits = [fd, call].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     match rustix::event::poll(&mut waits, longest.map(timespec).as_ref()) {
         Ok(_) => Ok(waits[1].revents().contains(PollFlags::IN)),
@@ -191,6 +215,24 @@ pub trait Transport: Send + Sync {
 
     /// What memory it can move bytes to and from, at either end.
     fn capabilities(&self) -> Capabilities;
+
+    /// Where it is reached itself, in its own words, at most 255 bytes; empty: at the addresses of the rails. One
+    /// that has such an address has one rail to each peer and one device, whatever the network's are.
+    fn address(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Asks a peer that has let this engine into `session` whether this transport reaches it at its
+    /// [`Self::address`], and for what memory. May block for a moment. `Err`: it does not, and why.
+    fn reach(&self, address: &[u8], session: SessionId) -> Result<Capabilities, String> {
+        let _ = (address, session);
+        Ok(self.capabilities())
+    }
+
+    /// Lets lanes of a session in that do not come through [`Self::admit`].
+    fn begin_session(&self, session: SessionId) {
+        let _ = session;
+    }
 
     /// The initiator's half for one worker.
     fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>>;

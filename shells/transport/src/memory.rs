@@ -6,15 +6,21 @@
 //! use at once. Therefore nobody here ever makes a `&[u8]` or `&mut [u8]` of it: bytes move by system calls
 //! or raw copies, between [`Region::enter`] and the drop of the [`Entered`] it returns. [`Region::revoke`]
 //! waits for those, so once it has returned nothing in this process touches the range any more. Who made
-//! the region with [`Region::new`] keeps the range mapped until then.
+//! the region with [`Region::new`] keeps the range mapped until then. What goes on by itself, as the kernel does
+//! with a read from a file, holds a [`Pinned`] range until it has ended, and is waited for in the same way.
 
 use std::any::Any;
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 
+use polyrail_core::transport::MemoryKind;
+use polyrail_core::work::Op;
 use serde::{Deserialize, Serialize};
+
+use crate::mapping::Mapping;
 
 /// What a peer may do to a segment. Checked by the segment's owner for every operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -37,6 +43,14 @@ impl Access {
     /// Whether a peer may read.
     pub const fn allows_remote_read(self) -> bool {
         matches!(self, Self::RemoteReadWrite | Self::RemoteRead)
+    }
+
+    /// Whether a peer may do this.
+    pub const fn allows(self, op: Op) -> bool {
+        match op {
+            Op::Read => self.allows_remote_read(),
+            Op::Write => self.allows_remote_write(),
+        }
     }
 }
 
@@ -69,7 +83,21 @@ pub struct Region {
     key: RegionKey,
     /// Whether the range may be touched. Held for reading while somebody does.
     open: RwLock<bool>,
+    /// What the range is a mapping of, if other processes can map it too.
+    file: Option<OwnedFd>,
+    /// Uses of the range that do not go through [`Self::enter`].
+    loans: Mutex<Vec<Weak<dyn Loan>>>,
+    /// Ranges that are pinned.
+    pinned: Mutex<usize>,
+    /// None is pinned any more.
+    unpinned: Condvar,
     _owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// A use of a region by another process, which cannot hold [`Region::enter`]'s permission.
+pub trait Loan: Send + Sync {
+    /// Ends it. When this has returned, the other process does not touch the range any more.
+    fn end(&self);
 }
 
 // SAFETY: `Region` hands out its range only as raw pointers, see the module's contract; everything else in
@@ -99,16 +127,28 @@ impl Region {
             access,
             key,
             open: RwLock::new(true),
+            file: None,
+            loans: Mutex::default(),
+            pinned: Mutex::new(0),
+            unpinned: Condvar::new(),
             _owner: owner,
         })
     }
 
-    /// Allocates `bytes` of zeroed, page-aligned memory and registers it.
+    /// Allocates `bytes` of zeroed, page-aligned memory and registers it. If peers may use it, those on the same
+    /// host can map it.
     pub fn allocate(bytes: u64, access: Access) -> io::Result<Self> {
-        let mapping = Arc::new(Mapping::anonymous(bytes)?);
-        let base = mapping.base;
+        let (mapping, file) = match access {
+            Access::Local => (Mapping::private(bytes)?, None),
+            Access::RemoteRead | Access::RemoteReadWrite => {
+                let (mapping, file) = Mapping::shared(bytes)?;
+                (mapping, Some(file))
+            }
+        };
+        let base = mapping.base();
         // SAFETY: the mapping is readable and writable and lives as long as the region, which owns it.
-        unsafe { Self::new(base, bytes, access, Some(mapping)) }
+        let region = unsafe { Self::new(base, bytes, access, Some(Arc::new(mapping))) }?;
+        Ok(Self { file, ..region })
     }
 
     /// Its size in bytes.
@@ -124,6 +164,30 @@ impl Region {
     /// Its name to peers.
     pub fn key(&self) -> RegionKey {
         self.key
+    }
+
+    /// Where it is.
+    pub fn memory(&self) -> MemoryKind {
+        match self.file {
+            Some(_) => MemoryKind::Shared,
+            None => MemoryKind::Host,
+        }
+    }
+
+    /// What other processes can map to share it, from its first byte on.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Notes a use of the range that [`Self::revoke`] has to end. `false`: it is revoked already.
+    pub fn lend(&self, loan: Weak<dyn Loan>) -> bool {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        loans.retain(|loan| loan.strong_count() > 0);
+        if *open {
+            loans.push(loan);
+        }
+        *open
     }
 
     /// The first byte. Only to be dereferenced under the module's contract.
@@ -165,13 +229,33 @@ impl Region {
         })
     }
 
+    /// Permission to touch `length` bytes from `offset` on while the answer lives, for what goes on by itself:
+    /// [`Self::revoke`] waits for it. `None`: they do not lie inside, or the region is revoked, or about to be.
+    pub fn pin(self: &Arc<Self>, offset: u64, length: u64) -> Option<Pinned> {
+        let entered = self.enter()?;
+        let address = NonNull::new(entered.pointer(offset, length)?)?;
+        *self.pinned.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        drop(entered);
+        Some(Pinned {
+            region: self.clone(),
+            address,
+        })
+    }
+
     /// Ends all use of the range by this process's transports and waits for what is going on. A slow or
-    /// silent peer cannot hold it up: permission is asked for anew for every system call.
+    /// silent peer cannot hold it up: permission is asked for anew for every system call. What was lent to
+    /// other processes is ended as [`Loan::end`] says.
     pub fn revoke(&self) {
-        *self
-            .open
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()) = false;
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = false;
+        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        let lent = std::mem::take(&mut *loans);
+        drop(loans);
+        lent.iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|loan| loan.end());
+        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.unpinned.wait_while(pinned, |pinned| *pinned > 0);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -203,6 +287,33 @@ impl Entered<'_> {
     }
 }
 
+/// Bytes of a region that may be touched until this is dropped, from any thread.
+pub struct Pinned {
+    region: Arc<Region>,
+    address: NonNull<u8>,
+}
+
+// SAFETY: an address that is only dereferenced under the module's contract, and a region, which is `Send`.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    /// The first of them. Only to be dereferenced under the module's contract.
+    pub fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let region = &self.region;
+        let mut pinned = region.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        *pinned -= 1;
+        if *pinned == 0 {
+            region.unpinned.notify_all();
+        }
+    }
+}
+
 /// How many pages of a region are asked after.
 const PAGES_ASKED: usize = 64;
 
@@ -231,56 +342,6 @@ fn common_node(nodes: &[libc::c_int]) -> Option<u16> {
     let mut there = nodes.iter().filter_map(|node| u16::try_from(*node).ok());
     let first = there.next()?;
     there.all(|node| node == first).then_some(first)
-}
-
-/// Anonymous memory from the kernel.
-struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: the mapping is only unmapped in `drop`; access to it follows the module's contract.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn anonymous(bytes: u64) -> io::Result<Self> {
-        let bytes = usize::try_from(bytes)
-            .ok()
-            .filter(|bytes| *bytes > 0 && *bytes <= isize::MAX as usize)
-            .ok_or_else(|| {
-                io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!("cannot allocate {bytes} bytes: give 1 to {}", isize::MAX),
-                )
-            })?;
-        // SAFETY: a fresh private anonymous mapping; no address is asked for, no descriptor is used.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base =
-            NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave address 0"))?;
-        Ok(Self { base, bytes })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `base` and `bytes` come from `mmap`, and nobody else unmaps them.
-        let answer = unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
-        debug_assert_eq!(answer, 0, "munmap: {}", io::Error::last_os_error());
-    }
 }
 
 /// Where the target finds what peers may touch. Asked for every work, from the service thread.
@@ -372,6 +433,29 @@ mod tests {
             drop(entered);
         });
         assert!(region.enter().is_none());
+    }
+
+    #[test]
+    fn a_revoked_region_waits_for_what_is_pinned() {
+        let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
+        assert!(region.pin(4096, 1).is_none());
+        let pinned = [region.pin(0, 4096), region.pin(4000, 96)].map(Option::unwrap);
+        assert_eq!(
+            pinned[1].address().as_ptr(),
+            region.base().as_ptr().wrapping_add(4000)
+        );
+        std::thread::scope(|scope| {
+            let revoked = scope.spawn(|| region.revoke());
+            while region.pin(0, 1).is_some() {
+                assert!(!revoked.is_finished(), "revoked while a range was pinned");
+                std::thread::yield_now();
+            }
+            for pinned in pinned {
+                assert!(!revoked.is_finished(), "revoked while a range was pinned");
+                drop(pinned);
+            }
+        });
+        assert!(region.pin(0, 1).is_none());
     }
 
     #[test]

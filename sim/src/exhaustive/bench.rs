@@ -222,10 +222,7 @@ impl Bench<'_> {
             Act::Posted(answer) => self.answers(answer),
             Act::Opened(rail) => {
                 self.lines[usize::from(rail)].opening = false;
-                let limits = LaneLimits {
-                    works_max: 4,
-                    work_bytes_max: u32::MAX,
-                };
+                let limits = LaneLimits::new(4, u32::MAX);
                 self.fact(rail, LaneFact::Opened { limits });
             }
             Act::OpenFailed(rail) => {

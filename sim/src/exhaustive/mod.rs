@@ -8,7 +8,7 @@
 //! as a hash; one that was seen before is not gone into again.
 //!
 //! Core borrows its tables and cannot be copied, so a state is its path: it is reached by making the calls
-//! again from the start, which takes microseconds.
+//! again from the start, which takes microseconds. So the shortest ways are gone first.
 
 mod act;
 mod bench;
@@ -47,55 +47,141 @@ struct Node {
 
 const ROOT: u32 = u32::MAX;
 
-/// Explores everything within `bounds`. `progress` is told now and then how many states there are.
-pub fn explore(policy: Policy, bounds: Bounds, mut progress: impl FnMut(u64)) -> Explored {
-    let mut nodes: Vec<Node> = Vec::new();
-    let mut seen: HashSet<u64> = HashSet::new();
-    let mut open = vec![ROOT];
-    let mut explored = Explored::default();
-    let mut path = Vec::new();
-    while let Some(index) = open.pop() {
-        path_to(&nodes, index, &mut path);
-        let acts = with_bench(policy, bounds, &path, |bench| bench.acts());
-        for act in acts {
-            path.push(act);
-            let (state, violation) =
-                with_bench(policy, bounds, &path, |bench| (bench.hash(), bench.check()));
-            explored.steps += 1;
-            *explored.used.entry(act.name()).or_default() += 1;
-            if let Some(violation) = violation {
-                let events = path.iter().map(|act| format!("{act:?}")).collect();
-                explored.violation = Some((violation, events));
-                return explored;
-            }
+/// States that are gone on from before what was found is put together.
+const ROUND: usize = 1 << 12;
+
+/// A state that has not been gone on from, and what can happen in it.
+struct Open {
+    node: u32,
+    acts: Vec<Act>,
+}
+
+/// What one event has led to.
+struct Found {
+    act: Act,
+    state: u64,
+    violation: Option<String>,
+    /// What can happen next, unless the state was known.
+    acts: Option<Vec<Act>>,
+}
+
+/// What has been explored so far.
+struct Map {
+    policy: Policy,
+    bounds: Bounds,
+    nodes: Vec<Node>,
+    seen: HashSet<u64>,
+}
+
+impl Map {
+    /// Tries all that can happen in a state.
+    fn go_on(&self, open: &Open) -> Vec<Found> {
+        let mut path = Vec::new();
+        self.path_to(open.node, &mut path);
+        let mut found = Vec::with_capacity(open.acts.len());
+        for act in &open.acts {
+            path.push(*act);
+            found.push(self.look(&path, *act));
             path.pop();
-            if seen.insert(state) {
-                open.push(nodes.len() as u32);
-                nodes.push(Node { before: index, act });
-                explored.depth = explored.depth.max(path.len() + 1);
-                explored.states += 1;
-                if explored.states.is_multiple_of(1 << 12) {
-                    progress(explored.states);
+        }
+        found
+    }
+
+    fn look(&self, path: &[Act], act: Act) -> Found {
+        with_bench(self.policy, self.bounds, path, |bench| {
+            let state = bench.hash();
+            let acts = (!self.seen.contains(&state)).then(|| bench.acts());
+            Found {
+                act,
+                state,
+                // Last: it lets time run.
+                violation: bench.check(),
+                acts,
+            }
+        })
+    }
+
+    /// The events that lead to a state.
+    fn path_to(&self, index: u32, path: &mut Vec<Act>) {
+        let mut at = index;
+        while let Some(node) = self.nodes.get(at as usize) {
+            path.push(node.act);
+            at = node.before;
+        }
+        path.reverse();
+    }
+}
+
+/// Explores everything within `bounds`, on all cores, the shortest ways first. `progress` is told now and then how many
+/// states there are.
+pub fn explore(policy: Policy, bounds: Bounds, mut progress: impl FnMut(u64)) -> Explored {
+    let mut map = Map {
+        policy,
+        bounds,
+        nodes: Vec::new(),
+        seen: HashSet::new(),
+    };
+    let mut explored = Explored::default();
+    let first = with_bench(policy, bounds, &[], |bench| bench.acts());
+    let mut level = vec![Open {
+        node: ROOT,
+        acts: first,
+    }];
+    while !level.is_empty() {
+        explored.depth += 1;
+        let mut next = Vec::new();
+        for round in level.chunks(ROUND) {
+            for (open, found) in round.iter().zip(in_parallel(&map, round)) {
+                for found in found {
+                    explored.steps += 1;
+                    *explored.used.entry(found.act.name()).or_default() += 1;
+                    if let Some(violation) = found.violation {
+                        let mut path = Vec::new();
+                        map.path_to(open.node, &mut path);
+                        path.push(found.act);
+                        let events = path.iter().map(|act| format!("{act:?}")).collect();
+                        explored.violation = Some((violation, events));
+                        return explored;
+                    }
+                    let Some(acts) = found.acts.filter(|_| map.seen.insert(found.state)) else {
+                        continue;
+                    };
+                    let node = map.nodes.len() as u32;
+                    next.push(Open { node, acts });
+                    map.nodes.push(Node {
+                        before: open.node,
+                        act: found.act,
+                    });
+                    explored.states += 1;
                 }
             }
+            progress(explored.states);
         }
+        level = next;
     }
     explored
+}
+
+/// What each of some states leads to, in their order, whatever thread has looked.
+fn in_parallel(map: &Map, round: &[Open]) -> Vec<Vec<Found>> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let part = round.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = round
+            .chunks(part)
+            .map(|part| scope.spawn(|| part.iter().map(|open| map.go_on(open)).collect::<Vec<_>>()))
+            .collect();
+        let results = parts.into_iter().map(|part| match part.join() {
+            Ok(found) => found,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.flatten().collect()
+    })
 }
 
 /// All kinds of events there are, whether or not they were tried.
 pub fn kinds() -> Vec<&'static str> {
     Act::KINDS.iter().map(|act| act.name()).collect()
-}
-
-fn path_to(nodes: &[Node], index: u32, path: &mut Vec<Act>) {
-    path.clear();
-    let mut at = index;
-    while let Some(node) = nodes.get(at as usize) {
-        path.push(node.act);
-        at = node.before;
-    }
-    path.reverse();
 }
 
 #[cfg(test)]

@@ -54,55 +54,83 @@ pub(crate) enum What {
     Happens { incident: u32 },
     /// An engine has proof of what became of a peer.
     Proved { engine: u32, peer: u16, number: u32 },
-    /// And plans for the process that came after.
+    /// And makes new plans for the process that came after.
     Replans { engine: u32, peer: u16 },
+    /// An engine asks a peer how it sees their connection, if that has not been answered.
+    AsksPath {
+        engine: u32,
+        peer: u16,
+        question: u64,
+    },
+    /// A host's agent says what is to be said now.
+    Says { host: u32 },
+    /// It gives a sign of life, if it still is that one.
+    Beats { host: u32, life: u32 },
+    /// An agent is started, if there is none.
+    AgentStarts { host: u32 },
 }
 
-#[derive(PartialEq, Eq)]
-struct Entry {
+/// Compared by its place in time alone, which no other entry has.
+struct Entry<W> {
     at: u64,
     order: u64,
-    what: What,
+    what: W,
 }
 
-impl Ord for Entry {
+impl<W> Ord for Entry<W> {
     fn cmp(&self, other: &Self) -> Ordering {
         // The heap gives the greatest first.
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
-impl PartialOrd for Entry {
+impl<W> PartialOrd for Entry<W> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
+impl<W> PartialEq for Entry<W> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl<W> Eq for Entry<W> {}
+
 /// The events to come.
-#[derive(Default)]
-pub(crate) struct Agenda {
-    heap: BinaryHeap<Entry>,
+pub(crate) struct Agenda<W = What> {
+    heap: BinaryHeap<Entry<W>>,
     counter: u64,
+}
+
+impl<W> Default for Agenda<W> {
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+            counter: 0,
+        }
+    }
 }
 
 /// Where a lottery ticket goes in an entry's order: above its number.
 const TICKET_SHIFT: u32 = 56;
 
-impl Agenda {
+impl<W> Agenda<W> {
     /// Enters an event. Among those of one time, first come, first served.
-    pub(crate) fn enter(&mut self, at: u64, what: What) {
+    pub(crate) fn enter(&mut self, at: u64, what: W) {
         self.enter_by_lot(at, what, 0);
     }
 
     /// Enters an event whose place among those of its time is drawn; behind all that are not.
-    pub(crate) fn enter_by_lot(&mut self, at: u64, what: What, ticket: u8) {
+    pub(crate) fn enter_by_lot(&mut self, at: u64, what: W, ticket: u8) {
         self.counter += 1;
         let order = u64::from(ticket) << TICKET_SHIFT | self.counter;
         self.heap.push(Entry { at, order, what });
     }
 
     /// The next event and its time.
-    pub(crate) fn next(&mut self) -> Option<(u64, What)> {
+    pub(crate) fn next(&mut self) -> Option<(u64, W)> {
         self.heap.pop().map(|entry| (entry.at, entry.what))
     }
 }

@@ -3,10 +3,11 @@
 
 use polyrail_core::rail::health::RailState;
 use polyrail_core::units::RailId;
-use polyrail_core::work::{Cause, Completion, Work};
+use polyrail_core::work::{Cause, Completion, Op, Work};
 
 use super::agenda::LaneIndex;
-use super::{NearLane, World};
+use super::{NearLane, OpenWork, World};
+use crate::setup::Cut;
 
 /// With a way open, a batch takes at most so many times as long as all bytes over the slowest part would.
 const SLOWER_MAX: u64 = 4;
@@ -19,31 +20,39 @@ impl NearLane {
         let Some(place) = self
             .open_works
             .iter()
-            .position(|(cookie, _)| *cookie == completion.cookie)
+            .position(|work| work.cookie == completion.cookie)
         else {
             return;
         };
         self.open_works.remove(place);
         let mut before = place;
-        self.open_works.retain(|(_, signal)| {
+        self.open_works.retain(|work| {
             let is_before = before > 0;
             before = before.saturating_sub(1);
-            *signal || !is_before
+            work.signal || !is_before
         });
     }
 }
 
 impl World<'_> {
-    /// Works are handed out for a lane: there must be room for them.
+    /// Works are handed out for a lane: there must be room for them, and for the reads among them.
     pub(super) fn count_works(&mut self, lane: LaneIndex, works: &[Work]) {
         let row = &mut self.lanes[lane as usize];
         let device = &self.setup.devices[self.setup.rails[row.rail as usize].from];
-        let works = works.iter().map(|work| (work.cookie, work.signal));
-        row.open_works.extend(works);
-        let (open, most) = (row.open_works.len(), usize::from(device.queue_depth));
-        if open > most {
-            let text = format!("{open} works posted on lane {lane}, which takes {most}");
-            self.ledger.violation(self.now, text);
+        row.open_works.extend(works.iter().map(|work| OpenWork {
+            cookie: work.cookie,
+            signal: work.signal,
+            read: work.op == Op::Read,
+        }));
+        let reads = row.open_works.iter().filter(|work| work.read).count();
+        for (what, open, most) in [
+            ("works", row.open_works.len(), device.queue_depth),
+            ("reads", reads, device.reads_max),
+        ] {
+            if open > usize::from(most) {
+                let text = format!("{open} {what} posted on lane {lane}, which takes {most}");
+                self.ledger.violation(self.now, text);
+            }
         }
     }
 
@@ -106,13 +115,16 @@ impl World<'_> {
 
 impl crate::setup::Setup {
     /// How long a batch of each submitter may take: of those that have a way open all the time, over a fabric
-    /// whose rates do not change.
+    /// whose rates do not change. In mode `reset` a cut has no limit: a cut rail is tried again after each cooldown, and
+    /// it takes as long each time to notice that it is cut.
     pub(super) fn patience_ns(&self) -> Vec<Option<u64>> {
         let rates = |row: &crate::setup::Interval| row.bytes_per_sec.clone();
         let steady = self
             .intervals
             .windows(2)
             .all(|pair| rates(&pair[0]) == rates(&pair[1]));
+        let is_cut = |row: &crate::setup::Interval| row.cuts.iter().any(|cut| *cut != Cut::No);
+        let noticed_once = self.limits.reset_cooldown_us == 0 || !self.intervals.iter().any(is_cut);
         let slowest = self.intervals.iter().flat_map(rates).min().unwrap_or(1);
         let bytes: u64 = self
             .submitters
@@ -123,7 +135,10 @@ impl crate::setup::Setup {
         let work_ns = u64::try_from(work_ns).unwrap_or(u64::MAX);
         let most = self.waits_ns() + PATIENCE_NS + work_ns.saturating_mul(SLOWER_MAX);
         (0..self.submitters.len())
-            .map(|index| (steady && self.is_always_served(index as u32)).then_some(most))
+            .map(|index| {
+                let bounded = steady && noticed_once && self.is_always_served(index as u32);
+                bounded.then_some(most)
+            })
             .collect()
     }
 }

@@ -40,6 +40,9 @@ impl World<'_> {
                 let limits = LaneLimits {
                     works_max: device.queue_depth,
                     work_bytes_max: device.work_bytes_max,
+                    reads_max: device.reads_max,
+                    covers: device.covers,
+                    patience_ms: 0,
                 };
                 self.fact(lane, epoch, LaneFact::Opened { limits });
             }
@@ -98,6 +101,10 @@ impl World<'_> {
     pub(super) fn answer(&mut self, letter: u32) {
         let (engine, peer, bytes) = std::mem::take(&mut self.letters[letter as usize]);
         for frame in far::decode(&bytes) {
+            if let Letter::SeePath { question, .. } = frame {
+                let seen = self.see_path(engine, peer, question);
+                self.send(engine, peer, &seen, |letter| What::LetterNear { letter });
+            }
             let Letter::Fence { lane, epoch } = frame else {
                 continue;
             };
@@ -120,7 +127,13 @@ impl World<'_> {
     pub(super) fn letter_near(&mut self, letter: u32) {
         let (engine, peer, bytes) = std::mem::take(&mut self.letters[letter as usize]);
         let first = self.setup.engines[engine as usize].first_worker;
-        for frame in far::decode(&bytes).iter().filter_map(far::to_core) {
+        let letters = far::decode(&bytes);
+        for letter in &letters {
+            if let Letter::PathSeen { question, view } = letter {
+                self.path_seen(engine, peer, *question, *view);
+            }
+        }
+        for frame in letters.iter().filter_map(far::to_core) {
             let workers = match frame {
                 Frame::Alive => first..first + usize::from(*self.setup.engine.workers.get_ref()),
                 Frame::Fenced { lane, .. } => {

@@ -9,7 +9,7 @@ use polyrail_core::units::LaneId;
 use polyrail_core::work::{Cause, LaneFact, Op, Scope, Stop};
 
 use super::agenda::What;
-use super::engines::{REMOTE, install_plans};
+use super::engines::REMOTE;
 use super::fabric::Flight;
 use super::luck::Take;
 use super::{LET_GO_NS, World};
@@ -88,6 +88,7 @@ impl World<'_> {
     fn take_in(&mut self, index: u32) -> u64 {
         let at = Instant::from_nanos(self.now);
         self.count_completions(index);
+        self.heed_hints(index);
         let worker = &mut self.workers[index as usize];
         let inbox = &mut worker.inbox;
         let cost_ns = inbox.completions.len() as u64 * self.setup.engine.completion_ns;
@@ -106,8 +107,9 @@ impl World<'_> {
             worker.core.handle_peer_gone(at, peer, proof);
         }
         for peer in std::mem::take(&mut inbox.replans) {
-            install_plans(self.setup, worker, Some(peer), at);
+            self.install_plans(index, Some(peer), at);
         }
+        let worker = &mut self.workers[index as usize];
         let inbox = &mut worker.inbox;
         for request in inbox.cancels.drain(..) {
             worker.core.cancel(at, request);
@@ -240,8 +242,10 @@ impl World<'_> {
         match action {
             LaneAction::Open { lane, epoch, .. } => {
                 let lane = first + u32::from(lane.rail().0);
+                self.check_class(lane);
                 let row = &mut self.lanes[lane as usize];
-                (row.epoch, row.posted) = (epoch.0, 0);
+                (row.epoch, row.posted, row.completed) = (epoch.0, 0, 0);
+                row.overtook.clear();
                 row.open_works.clear();
                 let opens_at = at + self.setup.timing.open_us * 1_000;
                 self.agenda.enter(

@@ -1,8 +1,7 @@
 //! What engines are made of: their workers' limits and tables, rails and plans.
 
 use polyrail_core::orchestrator::Config;
-use polyrail_core::path::class::RailClass;
-use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRail, PlanTransport};
+use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanPath, PlanRail, PlanTransport};
 use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode, ResetConfig};
@@ -12,7 +11,8 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{DeviceId, PeerId, PlanId, RailId, Rate, SegmentRef, TransportId};
 use polyrail_core::work::Place;
 
-use super::worker::{Worker, WorkerMemory};
+use super::World;
+use super::worker::WorkerMemory;
 use crate::setup::{PlanOf, Setup};
 
 const LOCAL: SegmentRef = SegmentRef(1);
@@ -111,34 +111,40 @@ pub(super) fn plan_id(index: u32, generation: u32) -> PlanId {
     PlanId { index, generation }
 }
 
-/// Makes the plans known that a worker needs, or new ones for one of its peers.
-pub(super) fn install_plans(
-    setup: &Setup,
-    worker: &mut Worker<'_>,
-    of_peer: Option<u16>,
-    now: Instant,
-) {
-    for (index, plan) in setup.plans.iter().enumerate() {
-        if plan.engine != worker.engine || of_peer.is_some_and(|peer| peer != plan.peer) {
-            continue;
+impl World<'_> {
+    /// Makes the plans known that a worker needs, or new ones for one of its peers; those whose ends have not agreed
+    /// on what they are come later.
+    pub(super) fn install_plans(&mut self, worker: u32, of_peer: Option<u16>, now: Instant) {
+        let worker = &mut self.workers[worker as usize];
+        for (index, plan) in self.setup.plans.iter().enumerate() {
+            if plan.engine != worker.engine || of_peer.is_some_and(|peer| peer != plan.peer) {
+                continue;
+            }
+            let Some(path) = self.paths.agreed(plan.engine, usize::from(plan.peer)) else {
+                continue;
+            };
+            worker.generations[index] += u32::from(of_peer.is_some());
+            let id = plan_id(index as u32, worker.generations[index]);
+            let plan = core_plan(self.setup, plan, path);
+            worker.core.install_plan(now, id, &plan);
         }
-        worker.generations[index] += u32::from(of_peer.is_some());
-        let id = plan_id(index as u32, worker.generations[index]);
-        worker.core.install_plan(now, id, &core_plan(setup, plan));
     }
 }
 
-fn core_plan(setup: &Setup, plan: &PlanOf) -> Plan {
+fn core_plan(setup: &Setup, plan: &PlanOf, path: Option<PlanPath>) -> Plan {
     let place = |segment| Place { segment, offset: 0 };
     let engine = &setup.engines[plan.engine];
-    let rank_of = |number: u16| setup.rails[engine.rails[usize::from(number)]].rank;
+    let rail_of = |number: u16| setup.rails[engine.rails[usize::from(number)]];
     let of_rank = |rank: u8| {
-        let rails = plan.rails.iter().filter(move |row| rank_of(row.0) == rank);
+        let rails = plan
+            .rails
+            .iter()
+            .filter(move |row| rail_of(row.0).rank == rank);
         rails
             .map(|(rail, tier)| PlanRail {
                 rail: RailId(*rail),
                 tier: *tier,
-                class: RailClass::PRIMARY,
+                class: rail_of(*rail).class,
             })
             .collect()
     };
@@ -154,6 +160,6 @@ fn core_plan(setup: &Setup, plan: &PlanOf) -> Plan {
         scratch_local: place(SCRATCH),
         scratch_remote: place(SCRATCH),
         scratch_bytes: setup.limits.slice_bytes,
-        path: None,
+        path,
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Flight {
     /// Its place among those of its lane's epoch.
     pub(crate) sequence: u32,
     pub(crate) cookie: u64,
+    /// It asked for a completion.
+    pub(crate) signal: bool,
     pub(crate) op: Op,
     pub(crate) length: u32,
     /// Where it goes on the side that is written; `None`: scratch.
@@ -53,6 +55,7 @@ impl Flight {
             epoch,
             sequence,
             cookie: work.cookie,
+            signal: work.signal,
             op: work.op,
             length: work.length,
             offset,

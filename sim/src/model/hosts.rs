@@ -42,6 +42,8 @@ impl World<'_> {
             Incident::Muted(muted) => self.muted[host] = muted,
             Incident::Down => self.peer_down(host),
             Incident::Back { restarted } => self.peer_back(host, restarted),
+            Incident::AgentDies => self.agent_dies(host),
+            Incident::AgentStarts => self.agent_starts(host),
         }
     }
 
@@ -133,7 +135,7 @@ impl World<'_> {
         }
     }
 
-    /// And makes new plans for the process that came after.
+    /// Workers make new plans for a peer.
     pub(super) fn replans(&mut self, engine: u32, peer: u16) {
         for worker in self.workers_of(engine) {
             self.workers[worker].inbox.replans.push(peer);

@@ -1,7 +1,7 @@
 //! What must hold whatever happens: no byte lost, none written after its report said that none would be,
 //! every request reported once.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::work::Op;
@@ -32,6 +32,8 @@ pub(crate) struct Ledger {
     /// The number of the first entry; all before it are sealed.
     first: u64,
     entries: VecDeque<Entry>,
+    /// Requests that lie one behind the other: of the first one, their length and how many.
+    rows: BTreeMap<u64, (u64, u64)>,
     violations: u64,
     first_violation: Option<String>,
 }
@@ -56,26 +58,58 @@ impl Ledger {
         number << NUMBER_SHIFT
     }
 
+    /// The next so many requests of `length` bytes each will lie one behind the other, from where the first starts.
+    pub(crate) fn lay_in_a_row(&mut self, length: u64, count: u64) {
+        let first = self.first + self.entries.len() as u64;
+        self.rows.insert(first, (length, count));
+    }
+
+    /// Where the bytes of a request of a row start: that of `index`, if the first one starts at `offset`.
+    pub(crate) const fn offset_in_row(offset: u64, length: u64, index: u64) -> u64 {
+        offset + length * index
+    }
+
     /// Bytes arrive at the side that is written.
     pub(crate) fn arrived(&mut self, now: u64, offset: u64, length: u64) {
-        let number = offset >> NUMBER_SHIFT;
-        let start = offset & (REQUEST_BYTES_MAX - 1);
-        match self.entry(number) {
-            Some(entry) if !entry.sealed => entry.add(start, start + length),
-            _ => self.violation(
-                now,
-                format!("bytes {start}+{length} of request {number} arrived after its report"),
-            ),
+        for (number, start, end) in self.owners(offset, length) {
+            match self.entry(number) {
+                Some(entry) if !entry.sealed => entry.add(start, end),
+                _ => self.violation(
+                    now,
+                    format!("bytes {start} to {end} of request {number} arrived after its report"),
+                ),
+            }
         }
     }
 
     /// Bytes are read from this side's memory for a write.
-    pub(crate) fn read_source(&mut self, now: u64, offset: u64) {
-        let number = offset >> NUMBER_SHIFT;
-        if self.entry(number).is_none_or(|entry| entry.released) {
-            let text = format!("the source of request {number} was read after its report");
-            self.violation(now, text);
+    pub(crate) fn read_source(&mut self, now: u64, offset: u64, length: u64) {
+        for (number, ..) in self.owners(offset, length) {
+            if self.entry(number).is_none_or(|entry| entry.released) {
+                let text = format!("the source of request {number} was read after its report");
+                self.violation(now, text);
+            }
         }
+    }
+
+    /// Whose bytes these are: numbers of requests, and from where to where in each.
+    fn owners(&self, offset: u64, length: u64) -> Vec<(u64, u64, u64)> {
+        let number = offset >> NUMBER_SHIFT;
+        let start = offset & (REQUEST_BYTES_MAX - 1);
+        let Some((each, _)) = self.rows.get(&number) else {
+            return vec![(number, start, start + length)];
+        };
+        let end = start + length;
+        let names = start / each..end.div_ceil(*each);
+        let part = |index: u64| {
+            let from = index * each;
+            (
+                number + index,
+                start.max(from) - from,
+                end.min(from + each) - from,
+            )
+        };
+        names.map(part).collect()
     }
 
     /// A request was refused: it never was.
@@ -156,6 +190,11 @@ impl Ledger {
         while self.entries.front().is_some_and(|entry| entry.sealed) {
             self.entries.pop_front();
             self.first += 1;
+            if let Some(row) = self.rows.first_entry()
+                && row.key() + row.get().1 <= self.first
+            {
+                row.remove();
+            }
         }
     }
 }
@@ -230,7 +269,7 @@ mod tests {
         assert_eq!(ledger.violations, 1, "written after its report");
         ledger.reported(4, whole, &DONE);
         assert_eq!(ledger.violations, 2, "reported twice");
-        ledger.read_source(5, Ledger::offset(whole));
+        ledger.read_source(5, Ledger::offset(whole), 100);
         assert_eq!(ledger.violations, 3, "source read after its report");
         let half = ledger.submitted(Op::Read, 100, 0);
         ledger.arrived(6, Ledger::offset(half), 50);

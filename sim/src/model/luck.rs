@@ -30,6 +30,10 @@ const OF_WORK: [Cause; 7] = [
     Cause::BadResponse,
 ];
 
+/// A side that does not let go of a lane at once takes so much longer than other things that are late: often longer
+/// than the peer takes for its part.
+pub(super) const HELD_DELAYS: u64 = 16;
+
 /// What becomes of a work's bytes and its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
@@ -180,7 +184,7 @@ impl<'a> Luck<'a> {
     /// How much longer than usual this side takes to let go of a lane.
     pub(super) fn held(&mut self, now: u64, rail: usize) -> Option<u64> {
         self.strikes_on(now, rail, self.table.held_one_in)
-            .then(|| self.delay())
+            .then(|| HELD_DELAYS * self.delay())
     }
 
     /// Whether a lane's fact is said again, and when.
@@ -206,6 +210,11 @@ impl<'a> Luck<'a> {
     pub(super) fn cancels(&mut self, one_in: u32) -> Option<u64> {
         (one_in != 0 && self.chance.below(one_in.into()) == 0)
             .then(|| 1 << (10 + self.chance.below(16)))
+    }
+
+    /// Whether an agent is killed at a heartbeat.
+    pub(super) fn agent_crashes(&mut self, now: u64) -> bool {
+        self.strikes(now, self.table.agent_crash_one_in)
     }
 
     /// How long a worker stands still now.

@@ -7,6 +7,7 @@
 //! on its way; when the rail is restored it arrives, unless its lane's epoch has been fenced meanwhile.
 
 pub(crate) mod agenda;
+mod agents;
 pub(crate) mod chance;
 mod checks;
 mod control;
@@ -17,11 +18,14 @@ mod far;
 mod hosts;
 pub(crate) mod ledger;
 mod luck;
+mod paths;
 mod rest;
 mod submit;
 mod traced;
 mod travel;
 mod worker;
+
+use std::collections::BTreeMap;
 
 use polyrail_core::batch::BatchReport;
 use polyrail_core::rail::Shared;
@@ -33,14 +37,16 @@ use polyrail_core::units::{LaneId, RailId};
 use polyrail_core::work::{LaneFact, Scope};
 
 use crate::setup::{Cut, Setup};
-use agenda::{Agenda, What};
+use agenda::{Agenda, LaneIndex, What};
+use agents::Agents;
 use chance::Chance;
-use engines::{config, install, install_plans, worker_memory};
-use fabric::Fabric;
+use engines::{config, install, worker_memory};
+use fabric::{Fabric, Flight};
 use far::Far;
 use hosts::Session;
 use ledger::Ledger;
 use luck::Luck;
+use paths::Paths;
 pub(crate) use rest::Failure;
 pub(crate) use traced::{Span, Traced};
 use worker::Worker;
@@ -127,6 +133,14 @@ pub(crate) struct History {
     pub(crate) traced: Traced,
 }
 
+/// A work that was handed out and whose end its worker does not know.
+#[derive(Clone, Copy, Debug)]
+struct OpenWork {
+    cookie: u64,
+    signal: bool,
+    read: bool,
+}
+
 /// One lane, as the near side knows it.
 struct NearLane {
     worker: u32,
@@ -136,8 +150,11 @@ struct NearLane {
     /// The newest epoch, and works posted of it.
     epoch: u32,
     posted: u32,
-    /// Works that core takes for open: their cookies, and whether they ask for a completion.
-    open_works: Vec<(u64, bool)>,
+    /// Works that core takes for open.
+    open_works: Vec<OpenWork>,
+    /// On a lane whose completions cover others: those of its epoch in order, and what waits for its turn.
+    completed: u32,
+    overtook: BTreeMap<u32, Flight>,
     /// Completions of this epoch and older ones are not seen any more.
     let_go: u32,
     /// Slices arrive in order.
@@ -192,6 +209,8 @@ struct World<'a> {
     luck: Luck<'a>,
     /// By host: its control plane is cut off.
     muted: Vec<bool>,
+    paths: Paths,
+    agents: Agents,
     /// By engine and peer.
     sessions: Vec<Vec<Session>>,
     /// By rail: how it is cut, and what is stuck on it.
@@ -258,6 +277,8 @@ impl<'a> World<'a> {
                     epoch: 0,
                     posted: 0,
                     open_works: Vec::new(),
+                    completed: 0,
+                    overtook: BTreeMap::new(),
                     let_go: 0,
                     arrives_at: 0,
                 });
@@ -285,6 +306,8 @@ impl<'a> World<'a> {
             first_lane,
             luck: Luck::new(setup),
             muted: vec![false; setup.hosts],
+            paths: Paths::new(setup),
+            agents: Agents::new(setup),
             sessions: setup
                 .engines
                 .iter()
@@ -318,9 +341,11 @@ impl<'a> World<'a> {
                 worker.looks_at = self.order.below(poll_ns);
             }
         }
-        for worker in &mut self.workers {
-            install_plans(self.setup, worker, None, Instant::ZERO);
+        for worker in 0..self.workers.len() {
+            self.install_plans(worker as u32, None, Instant::ZERO);
         }
+        self.begin_paths();
+        self.begin_agents();
         for (index, (at, ..)) in self.setup.incidents.iter().enumerate() {
             let incident = index as u32;
             self.agenda.enter(*at, What::Happens { incident });
@@ -465,11 +490,16 @@ impl<'a> World<'a> {
                 peer,
                 number,
             } => self.proved(engine, peer, number),
-            What::Replans { engine, peer } => self.replans(engine, peer),
-            What::Starts { submitter } => {
-                self.loops[submitter as usize].active = true;
-                self.submit_next(submitter, now);
-            }
+            What::Replans { engine, peer } => self.ask_path(engine, peer),
+            What::AsksPath {
+                engine,
+                peer,
+                question,
+            } => self.asks_path(engine, peer, question),
+            What::Says { host } => self.says(host),
+            What::Beats { host, life } => self.beats(host, life),
+            What::AgentStarts { host } => self.agent_starts(host as usize),
+            What::Starts { submitter } => self.starts(submitter),
         }
     }
 }

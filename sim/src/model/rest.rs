@@ -6,6 +6,7 @@ use polyrail_core::units::RailId;
 use polyrail_core::work::Cause;
 
 use super::World;
+use super::luck::HELD_DELAYS;
 use crate::setup::{Cut, Incident, Setup};
 
 /// Beyond core's own limits, everything has this long to come right.
@@ -47,16 +48,26 @@ impl Setup {
         let engine = &self.engines[row.engine];
         let far = engine.peers[usize::from(row.peer)];
         let lost = self.trouble.frame_lost_one_in;
+        let classes = self.classes_of(row.engine, usize::from(row.peer));
         let untouched = |rail: usize| {
-            self.spared[rail] && self.intervals.iter().all(|row| row.cuts[rail] == Cut::No)
+            self.spared[rail]
+                && classes.contains(self.rails[rail].class)
+                && self.intervals.iter().all(|row| row.cuts[rail] == Cut::No)
         };
         let harmless = |(_, host, incident): &(u64, usize, Incident)| match incident {
             Incident::Stalls { .. } => false,
+            Incident::AgentDies | Incident::AgentStarts => true,
             Incident::Muted(_) => *host != far && *host != engine.host,
             Incident::Down | Incident::Back { .. } => *host != far,
         };
         let rails = &self.plans[row.plan as usize].rails;
-        (lost == 0 || lost >= FRAMES_LOST_ONE_IN_MIN)
+        // A lane that this side holds for longer than reports wait leaves one open.
+        let held_us = match self.trouble.held_one_in {
+            0 => 0,
+            _ => HELD_DELAYS * self.trouble.late_us,
+        };
+        held_us < self.limits.fence_timeout_us
+            && (lost == 0 || lost >= FRAMES_LOST_ONE_IN_MIN)
             && self.trouble.stall_one_in == 0
             && self.incidents.iter().all(harmless)
             && rails
@@ -80,7 +91,9 @@ impl Setup {
         // A rail that was suspected wrongly, time and again, is away for longer than quick limits allow.
         let away =
             failure.cause == Some(Cause::NoRail) && self.limits.fence_timeout_us < AWAY_US_MAX;
-        !own && (calm || (!away && self.is_always_served(failure.submitter)))
+        // Without a budget nothing goes over to another transport, whatever becomes of its own.
+        let stays = failure.cause == Some(Cause::NoRail) && self.limits.failover_attempts == 0;
+        !own && (calm || (!away && !stays && self.is_always_served(failure.submitter)))
     }
 }
 

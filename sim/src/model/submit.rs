@@ -43,9 +43,14 @@ impl World<'_> {
         self.wake(worker as u32, now);
     }
 
-    /// A worker takes a submitter's batch.
+    /// A worker takes a submitter's batch, once both ends agree on what joins them.
     pub(super) fn submit(&mut self, worker: u32, index: u32) {
         let submitter = &self.setup.submitters[index as usize];
+        let peer = usize::from(submitter.peer);
+        if self.paths.is_asked(submitter.engine, peer) {
+            let at = self.now + self.setup.timing.control_us.max(1) * 1_000;
+            return self.agenda.enter(at, What::Submits { submitter: index });
+        }
         let plan = submitter.plan;
         let generation = self.workers[worker as usize].generations[plan as usize];
         let core = &mut self.workers[worker as usize].core;
@@ -59,9 +64,18 @@ impl World<'_> {
             0 => Instant::MAX,
             within => Instant::from_nanos(self.now + within),
         };
-        for _ in 0..submitter.batch {
+        let mut first = None;
+        if submitter.in_a_row {
+            self.ledger
+                .lay_in_a_row(submitter.block, u64::from(submitter.batch));
+        }
+        for position in 0..u64::from(submitter.batch) {
             let number = self.ledger.submitted(submitter.op, submitter.block, index);
-            let offset = Ledger::offset(number);
+            let mut offset = Ledger::offset(number);
+            if submitter.in_a_row {
+                let first = *first.get_or_insert(offset);
+                offset = Ledger::offset_in_row(first, submitter.block, position);
+            }
             let request = Request {
                 tag: number,
                 plan: plan_id(plan, generation),

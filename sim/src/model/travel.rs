@@ -62,7 +62,8 @@ impl World<'_> {
         let now = self.now;
         let offset = flight.offset.filter(|_| !let_go && flight.op == Op::Write);
         if let Some(offset) = offset {
-            self.ledger.read_source(now, offset);
+            let length = u64::from(flight.length);
+            self.ledger.read_source(now, offset, length);
         }
         let lands = self.far.lands(flight.lane, flight.epoch, flight.sequence)
             && !(flight.op == Op::Read && let_go);
@@ -85,16 +86,39 @@ impl World<'_> {
             }
             self.history.buckets[bucket][rail] += u64::from(flight.length);
         }
-        self.completion(&flight, Outcome::Success);
+        self.succeeded(flight);
     }
 
-    fn completion(&mut self, flight: &Flight, outcome: Outcome) {
-        let (worker, lane) = {
-            let row = &self.lanes[flight.lane as usize];
-            (row.worker, row.id)
-        };
+    /// A slice has landed. Where completions cover others they come in the order of posting, although reads and
+    /// writes overtake each other, and only for what asked.
+    fn succeeded(&mut self, flight: Flight) {
+        let row = &mut self.lanes[flight.lane as usize];
+        let device = self.setup.rails[row.rail as usize].from;
+        if !self.setup.devices[device].covers {
+            return self.completion(&flight, Outcome::Success);
+        }
+        if flight.epoch != row.epoch {
+            return;
+        }
+        row.overtook.insert(flight.sequence, flight);
+        loop {
+            let row = &mut self.lanes[flight.lane as usize];
+            let Some(next) = row.overtook.remove(&row.completed) else {
+                return;
+            };
+            row.completed += 1;
+            if next.signal {
+                self.completion(&next, Outcome::Success);
+            } else {
+                self.trace(&next, Outcome::Success);
+            }
+        }
+    }
+
+    /// What becomes of a slice, for the trace.
+    fn trace(&mut self, flight: &Flight, outcome: Outcome) {
         let span = Span {
-            row: worker,
+            row: self.lanes[flight.lane as usize].worker,
             lane: flight.lane,
             began_at: flight.left_at,
             ended_at: self.now,
@@ -102,6 +126,14 @@ impl World<'_> {
             good: outcome == Outcome::Success,
         };
         self.history.traced.slice(span, flight.offset.is_none());
+    }
+
+    fn completion(&mut self, flight: &Flight, outcome: Outcome) {
+        self.trace(flight, outcome);
+        let (worker, lane) = {
+            let row = &self.lanes[flight.lane as usize];
+            (row.worker, row.id)
+        };
         let at = Instant::from_nanos(self.now);
         let completion = Completion {
             lane,

@@ -43,6 +43,11 @@ impl Axis {
         self.pixels.0 + part * (self.pixels.1 - self.pixels.0)
     }
 
+    /// Whether all of it is below a value.
+    pub(super) fn is_below(&self, value: f64) -> bool {
+        value > self.to
+    }
+
     /// Round values, about so many.
     pub(super) fn ticks(&self, about: usize) -> Vec<f64> {
         if self.logarithmic {
@@ -73,6 +78,29 @@ impl Axis {
             .filter(|value| (self.from * 0.999..=self.to * 1.001).contains(value))
             .collect()
     }
+}
+
+/// A limit is part of a chart up to so many times what was seen.
+const FAR: f64 = 2.0;
+
+/// The highest value of a chart: of what was seen, and of the limit unless it is so far above that little could be seen
+/// below it.
+pub(super) fn highest_shown(seen: f64, limit: f64) -> f64 {
+    if limit <= FAR * seen {
+        seen.max(limit)
+    } else {
+        seen
+    }
+}
+
+/// What is written beside the line of a limit, which is at the edge if the limit is above it.
+pub(super) fn limit_words(axis: &Axis, limit: f64, unit: &str) -> String {
+    let above = if limit > axis.to {
+        ", above the chart"
+    } else {
+        ""
+    };
+    format!("limit {} {unit}{above}", number(limit))
 }
 
 /// The next of 1, 2 and 5 times a power of ten.
@@ -157,6 +185,23 @@ mod tests {
             [0.1, 10.0, 1e9].map(|value| axis.at(value)),
             [0.0, 100.0, 200.0]
         );
+    }
+
+    #[test]
+    fn a_limit_far_above_what_was_seen_does_not_flatten_it() {
+        // (seen, limit, the highest value, what is written)
+        let cases = [
+            (40.0, 50.0, 50.0, "limit 50 GB/s"),
+            (25.0, 50.0, 50.0, "limit 50 GB/s"),
+            (2.0, 50.0, 2.0, "limit 50 GB/s, above the chart"),
+            (60.0, 50.0, 60.0, "limit 50 GB/s"),
+            (3.0, 0.0, 3.0, "limit 0 GB/s"),
+        ];
+        for (seen, limit, highest, words) in cases {
+            assert_eq!(highest_shown(seen, limit), highest, "{seen} of {limit}");
+            let axis = Axis::linear(0.0, highest, (1.0, 0.0));
+            assert_eq!(limit_words(&axis, limit, "GB/s"), words);
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! How long batches took: the time that a part of them is within, for each policy.
 
-use super::Run;
 use super::axis::{Axis, time_us};
-use super::svg::{Anchor, Svg};
+use super::svg::{Anchor, Svg, line_class};
+use crate::report::Report;
 
 const WIDTH: f64 = 1080.0;
 const LEFT: f64 = 96.0;
@@ -20,12 +20,18 @@ const PARTS: [(f64, &str); 5] = [
     (0.9999, "99.99 %"),
 ];
 
+/// A run: what it came to, and how long each batch took.
+pub(super) struct Times<'a> {
+    pub(super) report: &'a Report,
+    pub(super) ns: &'a [u64],
+}
+
 /// A drawing of all runs, `chosen` the one in front.
-pub(super) fn draw(runs: &[Run], chosen: usize) -> String {
+pub(super) fn draw(runs: &[Times<'_>], chosen: usize) -> String {
     let sorted: Vec<Vec<u64>> = runs
         .iter()
         .map(|run| {
-            let mut times = run.history.batch_ns.clone();
+            let mut times = run.ns.to_vec();
             times.sort_unstable();
             times
         })
@@ -74,14 +80,15 @@ pub(super) fn draw(runs: &[Run], chosen: usize) -> String {
         .chain([chosen])
     {
         let class = format!(
-            "curve p{index}{}",
+            "curve {}{}",
+            line_class(index),
             if front(&index) { " front" } else { "" }
         );
-        let name = &runs[index].outcome.report.policy;
+        let name = &runs[index].report.policy;
         let curve = curve(&sorted[index], &parts, &times, nines);
         svg.path(&class, &curve, "", name);
     }
-    marks(&mut svg, &runs[chosen], chosen, &parts, &times, nines);
+    marks(&mut svg, runs[chosen].report, chosen, &parts, &times, nines);
     svg.close()
 }
 
@@ -110,8 +117,7 @@ fn curve(sorted: &[u64], parts: &Axis, times: &Axis, nines: f64) -> String {
 }
 
 /// The percentiles of the report, with their values.
-fn marks(svg: &mut Svg, run: &Run, index: usize, parts: &Axis, times: &Axis, nines: f64) {
-    let report = &run.outcome.report;
+fn marks(svg: &mut Svg, report: &Report, index: usize, parts: &Axis, times: &Axis, nines: f64) {
     for (part, us, name) in [
         (0.5, report.p50_us, "p50"),
         (0.99, report.p99_us, "p99"),
@@ -121,7 +127,7 @@ fn marks(svg: &mut Svg, run: &Run, index: usize, parts: &Axis, times: &Axis, nin
             continue;
         }
         let (x, y) = (parts.at(depth(part)), times.at(us));
-        svg.dot(&format!("mark p{index}"), (x, y), 4.0);
+        svg.dot(&format!("mark {}", line_class(index)), (x, y), 4.0);
         // The curve rises from left to right: below it on the right is room, or above it on the left.
         let (x, y, anchor) = match x > RIGHT - 120.0 {
             true => (x - 8.0, y - 9.0, Anchor::End),

@@ -8,11 +8,16 @@ mod axis;
 mod latency;
 mod page;
 mod policies;
+mod posting;
 mod rails;
+mod settings;
+mod staging;
 mod svg;
 mod trace;
 
 pub use page::page;
+pub use posting::page as posting_page;
+pub use staging::page as staging_page;
 pub use trace::{TRACED_SLICES_MAX, trace};
 
 use crate::model::History;

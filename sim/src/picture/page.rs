@@ -1,7 +1,8 @@
 //! The page: what a run came to at a glance, then its charts.
 
 use super::axis::{number, time_us};
-use super::svg::escaped;
+use super::latency::Times;
+use super::svg::{escaped, line_key};
 use super::{Run, latency, policies, rails};
 use crate::setup::Setup;
 
@@ -12,25 +13,30 @@ const STYLE: &str = include_str!("page.css");
 /// HTML in one piece: it loads nothing and runs nothing. An index beyond the runs, or no runs at all, give a
 /// page that says so.
 pub fn page(setup: &Setup, runs: &[Run], chosen: usize) -> String {
-    let name = escaped(&setup.name);
-    let head = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>{name}</title>\n<style>\n{STYLE}</style></head>\n<body>\n<h1>{name}</h1>\n"
-    );
     let body = match runs.get(chosen) {
         Some(run) => body(setup, runs, chosen, run),
         None => "<p>There is no such run.</p>\n".to_owned(),
     };
-    head + &body + "</body></html>\n"
+    framed(&setup.name, &setup.shows, &body)
+}
+
+/// A page with this title, what it shows in a line, and all the rest.
+pub(super) fn framed(name: &str, shows: &str, body: &str) -> String {
+    let (name, shows) = (escaped(name), escaped(shows));
+    let shows = match shows.is_empty() {
+        true => shows,
+        false => format!("<p>{shows}</p>\n"),
+    };
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{name}</title>\n<style>\n{STYLE}</style></head>\n<body>\n<h1>{name}</h1>\n{shows}{body}</body></html>\n"
+    )
 }
 
 fn body(setup: &Setup, runs: &[Run], chosen: usize, run: &Run) -> String {
     let report = &run.outcome.report;
     let mut text = String::new();
-    if !setup.shows.is_empty() {
-        text += &format!("<p>{}</p>\n", escaped(&setup.shows));
-    }
     text += &format!(
         "<p>simulated, policy <b>{}</b>, seed {}, {} rails</p>\n",
         escaped(&report.policy),
@@ -39,7 +45,7 @@ fn body(setup: &Setup, runs: &[Run], chosen: usize, run: &Run) -> String {
     );
     text += &tiles(run);
     text += "<h2>Throughput over time</h2>\n";
-    text += "<div class=\"keys\"><span><i class=\"key line\"></i>what the fabric allows</span>\
+    text += "<div class=\"keys\"><span><i class=\"key line\"></i>what the fabric allows</span><span>numbers: rails</span>\
              <span><i class=\"key slowed\"></i>rail slowed</span><span><i class=\"key cut\"></i>rail cut, host in trouble</span>\
              <span>strip below each rail, what the engine thinks:</span>\
              <span><i class=\"key healthy\"></i>healthy</span><span><i class=\"key probing\"></i>probing</span>\
@@ -51,13 +57,11 @@ fn body(setup: &Setup, runs: &[Run], chosen: usize, run: &Run) -> String {
             "<p>{left_out} more rails have no row; those with faults and pauses come first.</p>\n"
         );
     }
-    text += "<h2>How long batches took</h2>\n<div class=\"keys\">";
-    for (index, run) in runs.iter().enumerate() {
-        let policy = escaped(&run.outcome.report.policy);
-        text += &format!("<span><i class=\"key p{index}\"></i>{policy}</span>");
-    }
-    text += "</div>\n";
-    text += &latency::draw(runs, chosen);
+    let times = runs.iter().map(|run| Times {
+        report: &run.outcome.report,
+        ns: &run.history.batch_ns,
+    });
+    text += &how_long("batches", &times.collect::<Vec<_>>(), chosen);
     text += "<h2>Policies</h2>\n<div class=\"scroll\">";
     text += &policies::table(runs, chosen);
     text += "</div>\n";
@@ -102,12 +106,28 @@ fn tiles(run: &Run) -> String {
             report.violations > 0,
         ),
     ];
+    tiled(&rows)
+}
+
+/// Numbers with their names; those that are bad stand out.
+pub(super) fn tiled(rows: &[(String, &str, bool)]) -> String {
     let tile = |(value, name, bad): &(String, &str, bool)| {
         let class = if *bad { " class=\"bad\"" } else { "" };
         format!("<div{class}><b>{value}</b><span>{name}</span></div>")
     };
     let tiles: String = rows.iter().map(tile).collect();
     format!("<div class=\"tiles\">{tiles}</div>\n")
+}
+
+/// How long `what` took in each of the runs, with a key of their names.
+pub(super) fn how_long(what: &str, runs: &[Times<'_>], chosen: usize) -> String {
+    let mut text = format!("<h2>How long {what} took</h2>\n<div class=\"keys\">");
+    for (index, run) in runs.iter().enumerate() {
+        let policy = escaped(&run.report.policy);
+        text += &format!("<span>{}{policy}</span>", line_key(index));
+    }
+    text += "</div>\n";
+    text + &latency::draw(runs, chosen)
 }
 
 #[cfg(test)]

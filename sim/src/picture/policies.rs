@@ -2,7 +2,7 @@
 
 use super::Run;
 use super::axis::number;
-use super::svg::escaped;
+use super::svg::{escaped, line_class, line_key};
 
 /// The table, `chosen` the row in front.
 pub(super) fn table(runs: &[Run], chosen: usize) -> String {
@@ -26,9 +26,11 @@ pub(super) fn table(runs: &[Run], chosen: usize) -> String {
             ""
         };
         text += &format!(
-            "<tr{class}><th><i class=\"key p{index}\"></i>{}</th>\
-             <td><div class=\"bar\"><b class=\"p{index}\" style=\"width:calc((100% - 58px) * {:.4})\"></b><span>{percent:.1} %</span></div></td>",
+            "<tr{class}><th>{}{}</th>\
+             <td><div class=\"bar\"><b class=\"{}\" style=\"width:calc((100% - 58px) * {:.4})\"></b><span>{percent:.1} %</span></div></td>",
+            line_key(index),
             escaped(&report.policy),
+            line_class(index),
             report.efficiency.clamp(0.0, 1.0)
         );
         let cells = [

@@ -2,7 +2,7 @@
 
 use polyrail_core::rail::health::RailState;
 
-use super::axis::{Axis, number, time_unit};
+use super::axis::{Axis, highest_shown, limit_words, number, time_unit};
 use super::svg::{Anchor, Svg, stairs};
 use super::{Columns, Fault, Run, Wrong, faults};
 use crate::fluid::Capacity;
@@ -19,6 +19,12 @@ const TOP: f64 = 26.0;
 const STACK_HEIGHT: f64 = 240.0;
 /// A character of a row's label is about so wide.
 const CHARACTER: f64 = 6.2;
+/// A layer that is less high has no number written in it.
+const NUMBER_HEIGHT: f64 = 11.0;
+/// What a rail's number takes of its row's label.
+const NUMBER_CHARACTERS: usize = 3;
+/// Multiples of it are spread evenly over the unit interval, however many there are.
+const GOLDEN: f64 = 0.618_034;
 /// Bands of states that are drawn for one rail; a rail that changes more often is drawn as it begins.
 const BANDS_MAX: usize = 2_000;
 
@@ -124,12 +130,10 @@ impl Chart<'_> {
             }
         }
         let limits = self.limits();
-        let most = sum
-            .iter()
-            .chain(limits.iter().map(|row| &row.1))
-            .fold(0.0_f64, |most, rate| most.max(*rate));
+        let seen = highest(&sum);
+        let limit = limits.iter().fold(0.0_f64, |most, row| most.max(row.1));
         let bottom = TOP + STACK_HEIGHT;
-        let rates = Axis::linear(0.0, most * 1.08, (bottom, TOP));
+        let rates = Axis::linear(0.0, highest_shown(seen, limit) * 1.08, (bottom, TOP));
         for tick in rates.ticks(5) {
             let y = rates.at(tick);
             svg.line("grid", (LEFT, y), (RIGHT, y));
@@ -148,6 +152,7 @@ impl Chart<'_> {
                 &title,
             );
         }
+        self.numbers(svg, &layers, &xs, &rates);
         let mut commands = String::new();
         for (index, (from, rate)) in limits.iter().enumerate() {
             let (x, y) = (self.x(*from), rates.at(*rate));
@@ -162,7 +167,32 @@ impl Chart<'_> {
             commands += &format!("{before}H{:.1}", self.x(to));
         }
         svg.path("limit", &commands, "", "what the fabric allows");
+        if rates.is_below(limit) {
+            let words = limit_words(&rates, limit, "GB/s");
+            svg.text("axis", (RIGHT, TOP - 12.0), Anchor::End, &words);
+        }
         self.time_axis(svg, bottom, false);
+    }
+
+    /// Writes each rail's number where its layer is thickest, if it has room there.
+    fn numbers(&self, svg: &mut Svg, layers: &[(usize, Vec<f64>)], xs: &[f64], rates: &Axis) {
+        if self.setup.rails.len() > STACKED_MAX {
+            return;
+        }
+        let nothing = vec![0.0; xs.len()];
+        let bottoms = std::iter::once(&nothing).chain(layers.iter().map(|layer| &layer.1));
+        for ((rail, tops), bottoms) in layers.iter().zip(bottoms) {
+            let thick = |column: &usize| rates.at(bottoms[*column]) - rates.at(tops[*column]);
+            let columns = 0..tops.len();
+            let Some(column) = columns.max_by(|a, b| thick(a).total_cmp(&thick(b))) else {
+                continue;
+            };
+            if thick(&column) >= NUMBER_HEIGHT {
+                let x = f64::midpoint(xs[column], xs[column + 1]);
+                let y = f64::midpoint(rates.at(bottoms[column]), rates.at(tops[column])) + 3.5;
+                svg.text("number", (x, y), Anchor::Middle, &(rail + 1).to_string());
+            }
+        }
     }
 
     /// What the fabric allows from when on, in gigabytes a second.
@@ -206,14 +236,13 @@ impl Chart<'_> {
 
     /// One row for each rail: its name, its throughput, its states, its share.
     fn rows(&self, svg: &mut Svg, rows: &[usize], top: f64, height: f64) {
-        let fastest = rows
-            .iter()
-            .map(|rail| self.setup.nominal(*rail))
-            .max()
-            .unwrap_or(1) as f64
-            / 1e9;
+        let rates_of = |rail: &usize| self.columns.rates(&self.run.history, *rail);
+        let fastest = rows.iter().map(|rail| highest(&rates_of(rail)));
+        let fastest = fastest.fold(0.0_f64, f64::max);
         let strip = if height > 20.0 { 6.0 } else { 3.5 };
         svg.text("axis", (LEFT - 8.0, top - 8.0), Anchor::End, "rail");
+        let words = format!("a row is {} GB/s high", number(fastest));
+        svg.text("axis", (LEFT, top - 8.0), Anchor::Start, &words);
         svg.text("axis", (RIGHT + 8.0, top - 8.0), Anchor::Start, "share");
         for (index, rail) in rows.iter().enumerate() {
             let y = top + index as f64 * height;
@@ -221,7 +250,8 @@ impl Chart<'_> {
             let middle = y + height / 2.0 + 3.0;
             let name = self.setup.rail_name(*rail);
             let small = if height > 20.0 { "name" } else { "name small" };
-            svg.text(small, (LEFT - 8.0, middle), Anchor::End, &shortened(&name));
+            let numbered = format!("{} {}", rail + 1, shortened(&name));
+            svg.text(small, (LEFT - 8.0, middle), Anchor::End, &numbered);
             let share = &self.run.outcome.report.rails[*rail];
             let class = if height > 20.0 {
                 "share"
@@ -341,7 +371,8 @@ impl Chart<'_> {
                 Incident::Stalls { until } => (*until, "stands still"),
                 Incident::Muted(true) => (next, "unheard"),
                 Incident::Down => (next, "down"),
-                Incident::Muted(false) | Incident::Back { .. } => continue,
+                Incident::AgentDies => (next, "no agent"),
+                Incident::Muted(false) | Incident::Back { .. } | Incident::AgentStarts => continue,
             };
             let (left, right) = (self.x(*at), self.x(to));
             svg.rect(
@@ -375,21 +406,25 @@ impl Chart<'_> {
         }
     }
 
-    /// A rail's colour: from teal over blue to pink, neighbours a little lighter and darker.
+    /// A rail's colour, between green and pink, which no fault has. Neighbours are far apart in hue, and of three
+    /// lightnesses by turns.
     fn fill(&self, rail: usize) -> String {
-        let rails = self.setup.rails.len();
-        if rails > STACKED_MAX {
+        if self.setup.rails.len() > STACKED_MAX {
             return "style=\"fill:hsl(210 55% 55%)\"".to_owned();
         }
-        let hue = 172.0 + 150.0 * rail as f64 / rails.saturating_sub(1).max(1) as f64;
-        let light = if rail.is_multiple_of(2) { 50 } else { 60 };
+        let hue = 130.0 + 200.0 * (rail as f64 * GOLDEN).fract();
+        let light = [40, 54, 68][rail % 3];
         format!("style=\"fill:hsl({hue:.0} 52% {light}%)\"")
     }
 }
 
+fn highest(rates: &[f64]) -> f64 {
+    rates.iter().copied().fold(0.0, f64::max)
+}
+
 /// A name that fits left of its row.
 fn shortened(name: &str) -> String {
-    let most = ((LEFT - 12.0) / CHARACTER) as usize;
+    let most = ((LEFT - 12.0) / CHARACTER) as usize - NUMBER_CHARACTERS;
     let length = name.chars().count();
     if length <= most {
         return name.to_owned();

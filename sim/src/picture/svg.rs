@@ -101,6 +101,22 @@ impl Svg {
     }
 }
 
+/// Colours that there are for lines; each has dashes of its own.
+const LINES: usize = 8;
+
+/// The class of the line with this number. They repeat after some.
+pub(super) fn line_class(number: usize) -> String {
+    format!("p{}", number % LINES)
+}
+
+/// A piece of the line with this number, for a key.
+pub(super) fn line_key(number: usize) -> String {
+    let class = line_class(number);
+    format!(
+        "<svg class=\"key\" viewBox=\"0 0 34 8\"><path class=\"curve front {class}\" d=\"M0 4H34\"/></svg>"
+    )
+}
+
 /// A staircase: each value from one x to the next, in pixels. Starts and ends on `base`.
 pub(super) fn stairs(xs: &[f64], ys: &[f64], base: f64) -> String {
     let Some(first) = xs.first() else {

@@ -1,7 +1,5 @@
 //! The scenarios that come with the program.
 
-use super::Scenario;
-
 macro_rules! library {
     ($($name:literal,)*) => {
         /// Their names, in order.
@@ -62,9 +60,29 @@ library![
     "frames-lost",
     "worker-stalls",
     "day-at-low-rate",
+    "islands-vanilla",
+    "islands-advanced",
+    "islands-small-stay",
+    "islands-hint-shifts",
+    "islands-hint-yields",
+    "islands-hint-strict",
+    "islands-agent-dies",
+    "islands-agent-flaps",
+    "islands-secondary-dies",
+    "islands-secondary-silent",
+    "islands-one-supplementary",
+    "islands-no-way-around",
+    "islands-relay-only",
+    "islands-views-differ",
+    "islands-peer-restarts",
+    "sq-burst-1024",
+    "sq-burst-2048",
+    "sq-burst-4096",
+    "sq-depth-spread",
+    "sq-signal-interval",
+    "sq-slow-rank",
+    "sq-queue-pair-fails",
+    "staged-gpu",
+    "staged-gpu-faults",
+    "staged-gpu-lost",
 ];
-
-/// The scenario of this name.
-pub fn find(name: &str) -> Option<Scenario> {
-    Scenario::parse(text(name)?).ok()
-}

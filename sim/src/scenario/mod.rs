@@ -11,20 +11,28 @@
 //! - `[jitter]`: what chance does to services and delays;
 //! - `[timing]`: how long opening a lane, a control message, a fence and noticing an error take;
 //! - `[trouble]`: what goes wrong by chance, until when; `[limits]`: those of core;
+//! - `[path]`: path isolation, `[[hint]]`: what agents say; then devices have an `address`, and rails a `class`;
 //! - `[expect]`: bounds that the library's own test checks for policy `spray`.
 
+mod isolation;
 mod library;
 mod parse;
 mod trouble;
 
-pub use library::{NAMES, find, text};
+pub(crate) use isolation::prefix;
+pub use isolation::{Hint, IsolationMode, PathTable};
+pub use library::{NAMES, text};
 pub use parse::ScenarioError;
-pub(crate) use parse::size;
+pub(crate) use parse::{read, size};
 pub use trouble::{Limits, Trouble};
+
+use std::net::IpAddr;
 
 use polyrail_core::work::Priority;
 use serde::Deserialize;
 use toml::Spanned;
+
+use crate::model::chance::Jitter;
 
 /// One scenario, as its file says it. Names are resolved by [`crate::setup`].
 #[derive(Clone, Debug, Deserialize)]
@@ -55,6 +63,12 @@ pub struct Scenario {
     /// Core's limits.
     #[serde(default)]
     pub limits: Limits,
+    /// Path isolation; without it classes and addresses mean nothing.
+    #[serde(default)]
+    pub path: Option<PathTable>,
+    /// What agents say.
+    #[serde(default)]
+    pub hint: Vec<Hint>,
     /// Machines.
     pub host: Vec<Host>,
     /// Their network interfaces.
@@ -74,7 +88,7 @@ pub struct Scenario {
     pub expect: Expect,
 }
 
-fn one() -> u64 {
+pub(crate) fn one() -> u64 {
     1
 }
 
@@ -114,7 +128,7 @@ impl Default for Engine {
 }
 
 /// What chance does to services and delays.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JitterTable {
     /// Standard deviation of a service time, in percent.
@@ -134,6 +148,17 @@ impl Default for JitterTable {
             outlier_one_in: 1_000,
             outlier_factor: 5,
             delay_percent: 0,
+        }
+    }
+}
+
+impl From<JitterTable> for Jitter {
+    fn from(table: JitterTable) -> Self {
+        Self {
+            service_percent: table.service_percent.min(100),
+            outlier_one_in: table.outlier_one_in,
+            outlier_factor: table.outlier_factor.clamp(1, 1_000),
+            delay_percent: table.delay_percent,
         }
     }
 }
@@ -178,6 +203,9 @@ pub struct Host {
     /// So many of them, numbered from 0.
     #[serde(default)]
     pub count: Option<Spanned<u16>>,
+    /// Which islands it knows, if it is configured otherwise than `[path]` says.
+    #[serde(default)]
+    pub island_prefix_bits: Option<Spanned<u8>>,
 }
 
 fn one_node() -> u16 {
@@ -206,6 +234,15 @@ pub struct Device {
     /// The largest work that its lanes take, in bytes.
     #[serde(default = "unlimited")]
     pub work_bytes_max: u32,
+    /// Reads among the works that each of its lanes can hold.
+    #[serde(default)]
+    pub reads_max: Option<Spanned<u16>>,
+    /// A completion covers the works before it that asked for none, and these get none. Else each work gets one.
+    #[serde(default)]
+    pub covers: bool,
+    /// Its address, which path isolation goes by; others of the table have those that follow.
+    #[serde(default)]
+    pub address: Option<Spanned<IpAddr>>,
     /// So many of them, numbered from 0.
     #[serde(default)]
     pub count: Option<Spanned<u16>>,
@@ -233,6 +270,9 @@ pub struct Rail {
     /// Rails of one rank are one transport; a request uses the best one, 0, that has a usable rail.
     #[serde(default)]
     pub rank: u8,
+    /// For path isolation: 0 the primary class, all others supplementary.
+    #[serde(default)]
+    pub class: u8,
 }
 
 /// A limit that devices share, in each direction.
@@ -269,6 +309,8 @@ pub enum FaultKind {
     Restart,
     /// The same process ends its sessions and begins new ones.
     Reset,
+    /// A host's agent is killed. Another one is started when the fault ends, and says what is to be said then.
+    AgentCrash,
 }
 
 /// Something that happens to the fabric.
@@ -280,7 +322,7 @@ pub struct Fault {
     /// What.
     pub kind: Spanned<FaultKind>,
     /// `host/device` (all its rails), `host/device>host/device` (one rail; not slowed), a bottleneck
-    /// (slowed only), or a host (from `stall` on).
+    /// (slowed only), or a host (from `stall` on; an agent's is the one that it runs on).
     pub target: Spanned<String>,
     /// For how long; without it, to the end.
     #[serde(default)]
@@ -348,6 +390,9 @@ pub struct Workload {
     /// One request in so many is cancelled after a time that is drawn; 0: none.
     #[serde(default)]
     pub cancel_one_in: u32,
+    /// The blocks of a batch lie one behind the other, on both sides; else far apart.
+    #[serde(default)]
+    pub in_a_row: bool,
     /// Processes, each with an engine of its own over the same devices.
     #[serde(default = "one_process")]
     pub processes: Spanned<u16>,
@@ -413,4 +458,31 @@ pub struct Expect {
     pub share_back_ms_max: Option<f64>,
     /// Least share of a rail: `{ "a/nic0>b/nic0" = 0.1 }`.
     pub share_min: std::collections::BTreeMap<String, f64>,
+    /// Shares of rails while something lasts.
+    pub share: Vec<ExpectShare>,
+}
+
+/// How much of the bytes that are acknowledged between two times certain rails are to carry.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpectShare {
+    /// What their names, as in output, have in them, each of these.
+    pub rails: Vec<String>,
+    /// Among those that have these in them; without it, among all.
+    #[serde(default)]
+    pub of: Vec<String>,
+    /// From when.
+    pub from_ms: u64,
+    /// Until when.
+    pub to_ms: u64,
+    /// Their least share. With it, something has to be acknowledged at all.
+    #[serde(default)]
+    pub min: f64,
+    /// Their largest.
+    #[serde(default = "all")]
+    pub max: f64,
+}
+
+fn all() -> f64 {
+    1.0
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use serde::de::DeserializeOwned;
+
 use super::Scenario;
 
 /// What is wrong with a scenario, and on which line.
@@ -39,17 +41,22 @@ impl std::error::Error for ScenarioError {}
 impl Scenario {
     /// Reads a scenario file's text. Only its shape is checked; [`crate::setup::Setup::new`] checks the rest.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
-        toml::from_str(text).map_err(|error| {
-            let message = error.message().to_owned();
-            match error.span() {
-                Some(span) => ScenarioError::at(text, span, message),
-                None => ScenarioError {
-                    line: 0,
-                    text: message,
-                },
-            }
-        })
+        read(text)
     }
+}
+
+/// Reads a scenario file of any kind.
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, ScenarioError> {
+    toml::from_str(text).map_err(|error| {
+        let message = error.message().to_owned();
+        match error.span() {
+            Some(span) => ScenarioError::at(text, span, message),
+            None => ScenarioError {
+                line: 0,
+                text: message,
+            },
+        }
+    })
 }
 
 /// Bytes from a number or a text like `64KiB`: K, M, G, T and KiB… are 1024-based.

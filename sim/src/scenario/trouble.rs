@@ -32,7 +32,7 @@ pub struct Trouble {
     pub broken_one_in: u32,
     /// Lanes that do not open: refused, unanswered, or too late.
     pub unopened_one_in: u32,
-    /// Lanes that this side takes long to let go of.
+    /// Lanes that this side takes long to let go of: up to 16 times `late_us`.
     pub held_one_in: u32,
     /// Facts of lanes that are said twice.
     pub repeated_one_in: u32,
@@ -44,6 +44,8 @@ pub struct Trouble {
     pub frame_twice_one_in: u32,
     /// Rounds of a worker before which it stands still.
     pub stall_one_in: u32,
+    /// Heartbeats of an agent before which it is killed; another one is started some time after.
+    pub agent_crash_one_in: u32,
     /// The longest of these delays.
     pub late_us: u64,
 }
@@ -70,7 +72,7 @@ pub struct Limits {
     pub reset_cooldown_us: u64,
     /// The usual slice.
     pub slice_bytes: u32,
-    /// Rows for attempts, in each worker.
+    /// Rows for attempts, in each worker; at least two.
     pub attempts: u32,
     /// Rows for requests beyond those that are submitted at a time.
     pub spare_rows: u32,

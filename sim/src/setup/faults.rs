@@ -83,6 +83,9 @@ impl Builder<'_> {
                         Some(Incident::Back { restarted: false }),
                     ]
                 },
+                FaultKind::AgentCrash => {
+                    |_| [Some(Incident::AgentDies), Some(Incident::AgentStarts)]
+                }
                 FaultKind::Slow | FaultKind::Silent | FaultKind::Error | FaultKind::Bursts => {
                     continue;
                 }
@@ -154,7 +157,7 @@ impl Builder<'_> {
         let cut = match kind {
             FaultKind::Silent => Cut::Silent,
             FaultKind::Error => Cut::Error,
-            FaultKind::Stall | FaultKind::Mute => return Ok(Vec::new()),
+            FaultKind::Stall | FaultKind::Mute | FaultKind::AgentCrash => return Ok(Vec::new()),
             FaultKind::Restart | FaultKind::Reset => {
                 let host = self.host(&fault.target)?;
                 let leads_there = |index: &usize| self.devices[self.rails[*index].to].host == host;

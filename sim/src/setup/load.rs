@@ -114,6 +114,7 @@ impl Builder<'_> {
                     deadline_ns: workload.deadline_us.min(TIME_US_MAX) * 1_000,
                     priority: workload.priority,
                     cancel_one_in: workload.cancel_one_in,
+                    in_a_row: workload.in_a_row,
                 });
             }
         }

@@ -1,16 +1,21 @@
 //! From a scenario's names to numbers: servers, routes, engines, submitters, and how capacities change.
 
 mod faults;
+mod isolation;
 mod load;
 mod names;
 mod servers;
 
+use std::net::IpAddr;
+
+use polyrail_core::path::class::RailClass;
 use polyrail_core::work::Op;
 use toml::Spanned;
 
 use crate::model::chance::Jitter;
 use crate::model::fabric::Route;
 use crate::scenario::{Scenario, ScenarioError, Urgency};
+pub(crate) use isolation::{Isolation, Said};
 use load::routes_between;
 
 /// Limits that keep a mistyped number from taking all memory.
@@ -46,6 +51,10 @@ pub(crate) struct Device {
     pub(crate) delay_ns: u64,
     pub(crate) queue_depth: u16,
     pub(crate) work_bytes_max: u32,
+    pub(crate) reads_max: u16,
+    /// A completion covers the works before it that asked for none.
+    pub(crate) covers: bool,
+    pub(crate) address: Option<IpAddr>,
 }
 
 /// A rail: two devices.
@@ -55,6 +64,7 @@ pub(crate) struct Rail {
     pub(crate) to: usize,
     /// Of its transport, 0 the best.
     pub(crate) rank: u8,
+    pub(crate) class: RailClass,
 }
 
 /// One process on one host.
@@ -93,6 +103,8 @@ pub(crate) struct Submitter {
     pub(crate) deadline_ns: u64,
     pub(crate) priority: Urgency,
     pub(crate) cancel_one_in: u32,
+    /// The blocks of a batch lie one behind the other.
+    pub(crate) in_a_row: bool,
 }
 
 /// A pair of hosts that a workload joins, in one direction: what the fluid limit calls a commodity.
@@ -125,6 +137,10 @@ pub(crate) enum Incident {
     Down,
     /// And is back, in a new process or not.
     Back { restarted: bool },
+    /// Its agent is killed.
+    AgentDies,
+    /// Another agent is started.
+    AgentStarts,
 }
 
 /// How a rail is cut.
@@ -163,6 +179,8 @@ pub struct Setup {
     pub(crate) incidents: Vec<(u64, usize, Incident)>,
     /// How many hosts.
     pub(crate) hosts: usize,
+    /// How paths are isolated, if they are.
+    pub(crate) isolation: Option<Isolation>,
     pub(crate) devices: Vec<Device>,
     pub(crate) rails: Vec<Rail>,
     /// By server: whether chance has a part in it.
@@ -318,18 +336,14 @@ impl<'a> Builder<'a> {
             seed,
             ends_at,
             engine: scenario.engine.clone(),
-            jitter: Jitter {
-                service_percent: scenario.jitter.service_percent.min(100),
-                outlier_one_in: scenario.jitter.outlier_one_in,
-                outlier_factor: scenario.jitter.outlier_factor.clamp(1, 1_000),
-                delay_percent: scenario.jitter.delay_percent,
-            },
+            jitter: scenario.jitter.into(),
             timing: scenario.timing.clone(),
             trouble: scenario.trouble.clone(),
             limits: scenario.limits.clone(),
             spared: self.spared()?,
             incidents: self.incidents()?,
             hosts: self.hosts.len(),
+            isolation: self.isolation()?,
             devices: self.devices.clone(),
             rails: self.rails.clone(),
             jitters: Vec::new(),
@@ -341,6 +355,7 @@ impl<'a> Builder<'a> {
             intervals: Vec::new(),
         };
         self.workloads(&mut setup)?;
+        self.check_isolation(&setup)?;
         self.servers(&mut setup, seed)?;
         for index in 0..setup.commodities.len() {
             let Commodity { from, to, .. } = setup.commodities[index];
@@ -376,11 +391,13 @@ impl<'a> Builder<'a> {
             "no time in [engine], [timing], [limits] and [trouble] is above a minute"
         } else if !(0.0..=DURATION_MS_MAX as f64).contains(&self.scenario.trouble.until_ms) {
             "until_ms is 0 to 86400000"
+        } else if limits.peer_silence_us < timing.heartbeat_ms.saturating_mul(2_000) {
+            "peer_silence_us is at least twice heartbeat_ms"
         } else if limits.slice_bytes == 0
-            || !(1..=ROWS_MAX).contains(&limits.attempts)
+            || !(2..=ROWS_MAX).contains(&limits.attempts)
             || limits.spare_rows > ROWS_MAX
         {
-            "slice_bytes and attempts are at least 1; there are at most 65536 rows of a kind"
+            "slice_bytes is at least 1, attempts at least 2; there are at most 65536 rows of a kind"
         } else if !factors
             .iter()
             .all(|factor| (0.000_1..=10_000.0).contains(factor))

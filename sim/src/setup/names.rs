@@ -1,5 +1,8 @@
 //! Hosts, devices, rails and bottlenecks, by name and number.
 
+use std::net::IpAddr;
+
+use polyrail_core::path::class::{CLASSES_MAX, RailClass};
 use toml::Spanned;
 
 use super::{Builder, Checked, DEVICES_MAX, Device, HOSTS_MAX, RAILS_MAX, Rail};
@@ -61,19 +64,28 @@ impl Builder<'_> {
 
     pub(super) fn devices(&mut self) -> Checked<()> {
         for device in &self.scenario.device {
+            let mut addresses = 0..;
             for host in self.some_hosts(&device.host)? {
-                self.devices_of(host, device)?;
+                self.devices_of(host, device, &mut addresses)?;
             }
         }
         Ok(())
     }
 
-    /// One host's devices of a table.
-    fn devices_of(&mut self, host: usize, device: &crate::scenario::Device) -> Checked<()> {
+    /// One host's devices of a table. `addresses` says how far each is from the table's.
+    fn devices_of(
+        &mut self,
+        host: usize,
+        device: &crate::scenario::Device,
+        addresses: &mut impl Iterator<Item = u32>,
+    ) -> Checked<()> {
         if let Some(numa) = &device.numa {
             self.within(numa, 0, self.hosts[host].1.saturating_sub(1), "numa")?;
         }
         self.within(&device.queue_depth, 1, 4096, "queue_depth")?;
+        if let Some(reads_max) = &device.reads_max {
+            self.within(reads_max, 1, 4096, "reads_max")?;
+        }
         let delay_us = device.delay_us;
         if !(0.0..=1_000_000.0).contains(&delay_us) {
             return self.error(
@@ -105,6 +117,16 @@ impl Builder<'_> {
                 delay_ns: (delay_us * 1_000.0) as u64,
                 queue_depth: *device.queue_depth.get_ref(),
                 work_bytes_max: device.work_bytes_max.max(1),
+                reads_max: device
+                    .reads_max
+                    .as_ref()
+                    .map_or(u16::MAX, |most| *most.get_ref()),
+                covers: device.covers,
+                address: device
+                    .address
+                    .as_ref()
+                    .zip(addresses.next())
+                    .map(nth_address),
             });
         }
         Ok(())
@@ -167,10 +189,14 @@ impl Builder<'_> {
                     if self.rails.len() == RAILS_MAX {
                         return self.error(&rail.from, format!("more than {RAILS_MAX} rails"));
                     }
+                    if usize::from(rail.class) >= CLASSES_MAX {
+                        return self.error(&rail.to, "class is 0 to 7");
+                    }
                     self.rails.push(Rail {
                         from,
                         to,
                         rank: rail.rank,
+                        class: RailClass(rail.class),
                     });
                 }
             }
@@ -188,5 +214,13 @@ impl Builder<'_> {
             self.bottlenecks.push((rate, members));
         }
         Ok(())
+    }
+}
+
+/// So many addresses further.
+fn nth_address((first, further): (&Spanned<IpAddr>, u32)) -> IpAddr {
+    match first.get_ref() {
+        IpAddr::V4(first) => IpAddr::V4(first.to_bits().wrapping_add(further).into()),
+        IpAddr::V6(first) => IpAddr::V6(first.to_bits().wrapping_add(further.into()).into()),
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Device {
     pub(super) delay_us: f64,
     pub(super) queue_depth: u64,
     pub(super) work_bytes_max: u64,
+    pub(super) reads_max: u64,
+    pub(super) covers: bool,
 }
 
 /// Two devices, and the rank of their transport.
@@ -24,6 +26,31 @@ pub(super) struct Rail {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) rank: u8,
+    pub(super) class: u8,
+}
+
+/// Path isolation.
+#[derive(Clone, Debug)]
+pub(super) struct Isolation {
+    /// Agents say which class carries what; without this, the topology.
+    pub(super) advanced: bool,
+    pub(super) strict: bool,
+    pub(super) small_bytes_max: u64,
+    pub(super) hint_age_ms: u64,
+    /// By host: its island.
+    pub(super) islands: Vec<u64>,
+    pub(super) hints: Vec<Hint>,
+}
+
+/// Something that an agent says.
+#[derive(Clone, Debug)]
+pub(super) struct Hint {
+    pub(super) at_us: u64,
+    pub(super) host: usize,
+    /// Of connections to this host; `None`: of all.
+    pub(super) to: Option<usize>,
+    /// `None`: nothing any more.
+    pub(super) shares: Option<[u16; 3]>,
 }
 
 /// Closed loops between two hosts.
@@ -42,6 +69,7 @@ pub(super) struct Load {
     pub(super) deadline_us: u64,
     /// Whether its requests have all priorities by turns.
     pub(super) mixed: bool,
+    pub(super) in_a_row: bool,
     pub(super) cancel_one_in: u64,
 }
 
@@ -84,6 +112,7 @@ pub struct Case {
     pub(super) faults: Vec<Fault>,
     /// Rails on which nothing goes wrong.
     pub(super) spared: Vec<Rail>,
+    pub(super) isolation: Option<Isolation>,
     pub(super) engine: Vec<Knob>,
     pub(super) jitter: Vec<Knob>,
     pub(super) timing: Vec<Knob>,
@@ -107,7 +136,6 @@ impl Case {
             ("jitter", &self.jitter),
             ("timing", &self.timing),
             ("limits", &self.limits),
-            ("trouble", &self.trouble),
         ];
         for (name, knobs) in tables {
             if name == "engine" {
@@ -118,10 +146,10 @@ impl Case {
             for (key, value) in knobs {
                 let _ = writeln!(text, "{key} = {value}");
             }
-            if name == "trouble" && !knobs.is_empty() && !self.spared.is_empty() {
-                let spared = self.spared.iter().map(|rail| self.rail_name(*rail));
-                let _ = writeln!(text, "spared = {:?}", spared.collect::<Vec<_>>());
-            }
+        }
+        self.trouble_text(&mut text);
+        if let Some(isolation) = &self.isolation {
+            isolation_text(&mut text, isolation);
         }
         let used = |device: &usize| {
             let of_rail = |rail: &Rail| rail.from == *device || rail.to == *device;
@@ -137,8 +165,8 @@ impl Case {
             let (from, to) = (self.device_name(rail.from), self.device_name(rail.to));
             let _ = writeln!(
                 text,
-                "[[rail]]\nfrom = {from:?}\nto = {to:?}\nrank = {}",
-                rail.rank
+                "[[rail]]\nfrom = {from:?}\nto = {to:?}\nrank = {}\nclass = {}",
+                rail.rank, rail.class
             );
         }
         for (index, (gbits, members)) in self.bottlenecks.iter().enumerate() {
@@ -172,11 +200,23 @@ impl Case {
                 pause_us: 0,
                 deadline_us: 0,
                 mixed: false,
+                in_a_row: false,
                 cancel_one_in: 0,
             };
             load_text(&mut text, &last, calm_ms);
         }
         text
+    }
+
+    /// What goes wrong by chance, and where nothing does: requests that a spared rail carries must complete, also where
+    /// only what has a time goes wrong.
+    fn trouble_text(&self, text: &mut String) {
+        text.push_str("[trouble]\n");
+        for (key, value) in &self.trouble {
+            let _ = writeln!(text, "{key} = {value}");
+        }
+        let spared = self.spared.iter().map(|rail| self.rail_name(*rail));
+        let _ = writeln!(text, "spared = {:?}", spared.collect::<Vec<_>>());
     }
 
     fn device_name(&self, index: usize) -> String {
@@ -199,13 +239,19 @@ impl Case {
             delay_us,
             queue_depth,
             work_bytes_max,
+            reads_max,
+            covers,
         } = &self.devices[index];
         let _ = writeln!(
             text,
             "[[device]]\nhost = \"h{host}\"\nname = \"n{index}\"\nnuma = {numa}\n\
              rate_gbits_per_sec = {gbits}\ndelay_us = {delay_us}\nqueue_depth = {queue_depth}\n\
-             work_bytes_max = {work_bytes_max}"
+             work_bytes_max = {work_bytes_max}\nreads_max = {reads_max}\ncovers = {covers}"
         );
+        if let Some(isolation) = &self.isolation {
+            let island = isolation.islands[*host];
+            let _ = writeln!(text, "address = \"10.0.{island}.{}\"", index + 1);
+        }
     }
 
     fn fault_text(&self, text: &mut String, fault: &Fault) {
@@ -234,6 +280,37 @@ impl Case {
     }
 }
 
+fn isolation_text(text: &mut String, isolation: &Isolation) {
+    let Isolation {
+        advanced,
+        strict,
+        small_bytes_max,
+        hint_age_ms,
+        hints,
+        ..
+    } = isolation;
+    let mode = if *advanced { "advanced" } else { "vanilla" };
+    let _ = writeln!(
+        text,
+        "[path]\nmode = \"{mode}\"\nhint_strict = {strict}\nsmall_bytes_max = {small_bytes_max}\n\
+         hint_age_max_ms = {hint_age_ms}"
+    );
+    for hint in hints {
+        let at_ms = hint.at_us as f64 / 1_000.0;
+        let _ = writeln!(
+            text,
+            "[[hint]]\nat_ms = {at_ms:?}\nhost = \"h{}\"",
+            hint.host
+        );
+        if let Some(to) = hint.to {
+            let _ = writeln!(text, "to = \"h{to}\"");
+        }
+        if let Some(shares) = hint.shares {
+            let _ = writeln!(text, "shares = {shares:?}");
+        }
+    }
+}
+
 fn load_text(text: &mut String, load: &Load, start_ms: Option<u64>) {
     let op = if load.reads { "read" } else { "write" };
     let _ = writeln!(
@@ -247,6 +324,9 @@ fn load_text(text: &mut String, load: &Load, start_ms: Option<u64>) {
     }
     if load.mixed {
         text.push_str("priority = \"mixed\"\n");
+    }
+    if load.in_a_row {
+        text.push_str("in_a_row = true\n");
     }
     let rest = [
         ("pause_us", load.pause_us),

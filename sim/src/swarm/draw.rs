@@ -1,6 +1,6 @@
 //! How a random scenario is drawn. Small ones find what large ones find, and can be read.
 
-use super::case::{Case, Device, Fault, Knob, Load, Rail, Target};
+use super::case::{Case, Device, Fault, Hint, Isolation, Knob, Load, Rail, Target};
 use crate::POLICIES;
 use crate::Policy;
 use crate::model::chance::Chance;
@@ -61,6 +61,7 @@ impl Draw {
             loads: Vec::new(),
             faults: Vec::new(),
             spared: Vec::new(),
+            isolation: None,
             engine: self.engine(),
             jitter: self.jitter(),
             timing: Vec::new(),
@@ -72,8 +73,14 @@ impl Draw {
         if self.one_in(6) {
             self.small_works(&mut case);
         }
+        if self.one_in(4) {
+            self.isolation(&mut case, &pairs, slice_bytes);
+        }
         for pair in &pairs {
             self.load(&mut case, *pair, slice_bytes);
+        }
+        if self.strand(&mut case, &pairs) {
+            return case;
         }
         if self.one_in(2) {
             for pair in pairs {
@@ -185,6 +192,7 @@ impl Draw {
                     from: self.device_of(case, pair.0),
                     to: self.device_of(case, pair.1),
                     rank,
+                    class: 0,
                 };
                 let known = |other: &Rail| (other.from, other.to) == (rail.from, rail.to);
                 if !case.rails.iter().any(known) {
@@ -210,16 +218,72 @@ impl Draw {
             delay_us: self.between(1, 64) as f64 / 2.0,
             queue_depth: if shallow { self.between(1, 8) } else { 256 },
             work_bytes_max: u64::from(u32::MAX),
+            reads_max: if self.one_in(4) {
+                self.between(1, 4)
+            } else {
+                4_096
+            },
+            covers: self.one_in(3),
         }
     }
 
-    /// The same limit everywhere: a slice that was cut for a lane and has to go over one with a smaller limit
-    /// waits for ever, for core does not cut it again.
+    /// The same limit everywhere, or each device its own, so that what was cut for one lane is too long for another.
     fn small_works(&mut self, case: &mut Case) {
         let most = self.between(256, 65_536);
+        let alike = self.one_in(3);
         for device in &mut case.devices {
-            device.work_bytes_max = most;
+            device.work_bytes_max = match alike {
+                true => most,
+                false => self.between(256, 65_536),
+            };
         }
+    }
+
+    /// Islands, rails of up to three classes, and agents that change their minds.
+    fn isolation(&mut self, case: &mut Case, pairs: &[(usize, usize)], slice_bytes: u64) {
+        let classes = self.between(2, 3);
+        let hosts = |rail: &Rail| (case.devices[rail.from].host, case.devices[rail.to].host);
+        let of: Vec<_> = case.rails.iter().map(hosts).collect();
+        for (index, rail) in case.rails.iter_mut().enumerate() {
+            // One of each pair of hosts has to be primary.
+            if of[..index].contains(&of[index]) {
+                rail.class = self.chance.below(classes) as u8;
+            }
+        }
+        let mut isolation = Isolation {
+            advanced: !self.one_in(3),
+            strict: self.one_in(3),
+            small_bytes_max: self.one_of(&[0, slice_bytes, 65_536]),
+            hint_age_ms: self.between(5, 500),
+            islands: (0..case.hosts).map(|_| self.chance.below(2)).collect(),
+            hints: Vec::new(),
+        };
+        let said = match isolation.advanced {
+            true => self.chance.below(6),
+            false => 0,
+        };
+        for _ in 0..said {
+            let (host, to) = self.one_of(pairs);
+            isolation.hints.push(Hint {
+                at_us: self.chance.below(self.span_us),
+                host,
+                to: self.one_in(3).then_some(to),
+                shares: (!self.one_in(4)).then(|| self.shares()),
+            });
+        }
+        case.isolation = Some(isolation);
+        for _ in 0..said.min(self.chance.below(3)) {
+            self.fault_of(case, "agent-crash");
+        }
+    }
+
+    fn shares(&mut self) -> [u16; 3] {
+        let first = self.one_of(&[0, 1, 256, 512, 1_023, 1_024]);
+        let second = match self.one_in(3) {
+            true => self.chance.below(1_025 - u64::from(first)) as u16,
+            false => 1_024 - first,
+        };
+        [first, second, 1_024 - first - second]
     }
 
     fn device_of(&mut self, case: &Case, host: usize) -> usize {
@@ -233,10 +297,16 @@ impl Draw {
         for _ in 0..1 + self.chance.below(2) {
             let limits = case.devices.iter().map(|row| row.work_bytes_max);
             let work_bytes = limits.fold(slice_bytes, u64::min);
-            let works = self.between(1, 64);
-            let most = works * work_bytes;
-            let block = most - self.chance.below(work_bytes);
-            let batch = self.between(1, 8);
+            // Small blocks in a row go as one.
+            let in_a_row = self.one_in(4);
+            let works = if in_a_row { 1 } else { self.between(1, 64) };
+            let block = if in_a_row {
+                let part = self.between(1, 12);
+                self.between(1, (work_bytes / part).max(1))
+            } else {
+                works * work_bytes - self.chance.below(work_bytes)
+            };
+            let batch = self.between(1, if in_a_row { 40 } else { 8 });
             let threads = 1 + self.chance.below(4);
             let count = (WORKS_MAX / (works * batch * threads)).clamp(1, 30);
             let paced = self.one_in(2);
@@ -256,6 +326,7 @@ impl Draw {
                     false => 0,
                 },
                 mixed: self.one_in(3),
+                in_a_row,
                 cancel_one_in: match self.one_in(4) {
                     true => self.between(1, 16),
                     false => 0,
@@ -274,12 +345,51 @@ impl Draw {
         }
     }
 
+    /// One transport loses all its rails for longer than core waits for one, and another one is spared. Nothing else
+    /// happens then, so that what has to go over to it has a right to arrive. Whether there is such a pair of hosts.
+    fn strand(&mut self, case: &mut Case, pairs: &[(usize, usize)]) -> bool {
+        let lost = self.chance.below(2) as u8;
+        if case.isolation.is_some() || self.one_in(2) {
+            return false;
+        }
+        let host = |device: usize| case.devices[device].host;
+        let of = |pair: (usize, usize), rank: u8| -> Vec<Rail> {
+            let joins =
+                |rail: &&Rail| (host(rail.from), host(rail.to)) == pair && rail.rank == rank;
+            case.rails.iter().filter(joins).copied().collect()
+        };
+        let both = |pair: &&(usize, usize)| !of(**pair, 0).is_empty() && !of(**pair, 1).is_empty();
+        let Some(pair) = pairs.iter().find(both) else {
+            return false;
+        };
+        let (gone, left) = (of(*pair, lost), of(*pair, 1 - lost));
+        case.spared.push(self.one_of(&left));
+        let kind = self.one_of(&["silent", "error"]);
+        let at_us = self.chance.below(self.span_us);
+        for rail in gone {
+            case.faults.push(Fault {
+                kind,
+                target: Target::Rail(rail),
+                at_us,
+                for_us: self.between(3_000_000, 4_000_000),
+                every_us: 10_000_000,
+                times: 1,
+                factor: None,
+            });
+        }
+        true
+    }
+
     fn fault(&mut self, case: &mut Case) {
         let kinds = [
             "silent", "error", "silent", "error", "slow", "bursts", "stall", "mute", "restart",
             "reset",
         ];
         let kind = self.one_of(&kinds);
+        self.fault_of(case, kind);
+    }
+
+    fn fault_of(&mut self, case: &mut Case, kind: &'static str) {
         let Some(target) = self.target(case, kind) else {
             return;
         };
@@ -310,7 +420,7 @@ impl Draw {
 
     fn target(&mut self, case: &Case, kind: &str) -> Option<Target> {
         match kind {
-            "stall" | "mute" | "restart" | "reset" => {
+            "stall" | "mute" | "restart" | "reset" | "agent-crash" => {
                 return Some(Target::Host(self.chance.below(case.hosts as u64) as usize));
             }
             "slow" if !case.bottlenecks.is_empty() && self.one_in(2) => {
@@ -364,11 +474,14 @@ impl Draw {
             "frame_late_one_in",
             "frame_twice_one_in",
             "stall_one_in",
+            "agent_crash_one_in",
         ];
         let many = self.one_of(&[2, 4, 8]);
         for kind in kinds {
             if self.one_in(many) {
-                case.trouble.push((kind, self.between(2, 128) as f64));
+                // Of what happens to a lane only at its end there is less.
+                let rarest = if kind == "held_one_in" { 8 } else { 128 };
+                case.trouble.push((kind, self.between(2, rarest) as f64));
             }
         }
     }

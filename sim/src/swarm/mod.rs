@@ -3,7 +3,8 @@
 //! While things go wrong it is about safety: no byte lost, none written and no source read after the report
 //! that says so, each request and batch reported once and truly, core's own audit after every step. Once
 //! nothing goes wrong any more it is about liveness: within a bound every request is reported, every rail is
-//! healthy, all room is given back, and what is submitted then completes.
+//! healthy, all room is given back, and what is submitted then completes. Each seed draws a scenario of send queues
+//! and one of staging besides.
 
 mod case;
 mod draw;
@@ -19,6 +20,7 @@ pub use shrink::shrink;
 use crate::model::{self, History, Options};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::setup::Setup;
+use crate::{Policy, Simulation, posting, staging};
 
 /// No scenario of this size has so many events.
 const EVENTS_MAX: u64 = 1_000_000;
@@ -46,16 +48,21 @@ impl Tally {
     }
 }
 
+/// The file of a seed's scenario.
+type Draw = fn(u64) -> String;
+
+/// What the violations of scenarios of their own begin with: those of send queues, and of staging.
+const ROOMS: [(&str, Draw); 2] = [
+    ("send queues: ", posting::draw),
+    ("staging: ", staging::draw),
+];
+
 /// Runs the scenario of a seed: what it came to, or the first violation in words.
 pub fn run(case: &Case) -> Result<Tally, String> {
-    let history = match catch_unwind(AssertUnwindSafe(|| history(case))) {
+    let history = match caught(|| history(case)) {
         Ok(Ok(history)) => history,
         Ok(Err(error)) => return Err(format!("not a scenario: {error}")),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            return Err(format!("panic: {}", text.unwrap_or("without a text")));
-        }
+        Err(panic) => return Err(panic),
     };
     match history.first_violation {
         Some(violation) => Err(violation),
@@ -66,6 +73,42 @@ pub fn run(case: &Case) -> Result<Tally, String> {
             rail_changes: history.rail_states.len() as u64,
         }),
     }
+}
+
+/// Runs a seed's scenarios of send queues and of staging: the first violation in words, or none.
+fn run_rooms(seed: u64) -> Result<(), String> {
+    for (room, draw) in ROOMS {
+        let ran = caught(|| {
+            let simulation = Simulation::new(&draw(seed), None)?;
+            Ok(simulation.run("", Options::new(Policy::Spray)).violation)
+        });
+        let violation = match ran {
+            Ok(Ok(violation)) => violation,
+            Ok::<_, String>(Err::<_, ScenarioError>(error)) => {
+                Some(format!("not a scenario: {error}"))
+            }
+            Err(panic) => Some(panic),
+        };
+        if let Some(violation) = violation {
+            return Err(format!("{room}{violation}"));
+        }
+    }
+    Ok(())
+}
+
+/// The file of the scenario that a violation is of, if it is one of send queues or staging. Such are not made smaller.
+pub fn room_file(seed: u64, violation: &str) -> Option<String> {
+    let room = ROOMS.iter().find(|(room, _)| violation.starts_with(room));
+    room.map(|(_, draw)| draw(seed))
+}
+
+/// A panic is a finding, and gives its text.
+fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("panic: {}", text.unwrap_or("without a text"))
+    })
 }
 
 fn history(case: &Case) -> Result<History, ScenarioError> {

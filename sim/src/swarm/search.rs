@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Case, Tally, run};
+use super::{Case, Tally, run, run_rooms};
 
 /// What the seeds have come to together.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ pub fn search(start: u64, seeds: u64, all: bool, progress: impl Fn(u64) + Sync) 
                 return;
             }
             let seed = start.wrapping_add(index);
-            let result = run(&Case::draw(seed));
+            let result = run(&Case::draw(seed)).and_then(|tally| run_rooms(seed).map(|()| tally));
             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
             found.done += 1;
             match result {

@@ -40,6 +40,16 @@ impl Case {
                 case.spared.retain(|spared| *spared != rail);
             });
         }
+        if let Some(isolation) = &self.isolation {
+            with(&|case| case.isolation = None);
+            for index in 0..isolation.hints.len() {
+                with(&|case| {
+                    if let Some(isolation) = &mut case.isolation {
+                        isolation.hints.remove(index);
+                    }
+                });
+            }
+        }
         for index in 0..self.bottlenecks.len() {
             with(&|case| {
                 case.bottlenecks.remove(index);
@@ -69,6 +79,9 @@ impl Case {
             }
             if load.mixed {
                 with(&|case| case.loads[index].mixed = false);
+            }
+            if load.in_a_row {
+                with(&|case| case.loads[index].in_a_row = false);
             }
         }
         for index in 0..self.faults.len() {
@@ -131,6 +144,10 @@ impl Case {
             + faults
             + 5 * (self.rails.len() + self.bottlenecks.len()) as u64
             + knobs as u64
+            + self
+                .isolation
+                .as_ref()
+                .map_or(0, |row| 10 + 5 * row.hints.len() as u64)
             + u64::from(self.policy != Policy::Spray)
     }
 }

@@ -1,9 +1,14 @@
 //! What is spoken at the port: frames of the control plane, and requests of TCP lanes.
 
 use polyrail_control::codec::{
-    self, Decoder, Frame, Greeting, Purpose, Refusal, SegmentDescriptor, TransportOffer,
+    self, Decoder, Frame, Greeting, Purpose, Refusal, SegmentDescriptor, SegmentKind,
+    TransportOffer,
 };
 use polyrail_control::process::Process;
+use polyrail_core::stage::StageMessage;
+use polyrail_core::transport::MemoryKind;
+use polyrail_core::units::{PoolId, SegmentRef, Ticket};
+use polyrail_core::work::Place;
 use polyrail_transport::memory::{Access, RegionKey};
 
 use crate::VICTIM;
@@ -46,7 +51,7 @@ pub(crate) fn join(chance: &mut Chance, session: [u8; 16]) -> Frame {
 
 /// Any frame, also of those that only targets say.
 pub(crate) fn frame(chance: &mut Chance) -> Frame {
-    match chance.below(16) {
+    match chance.below(18) {
         0 => Frame::Heartbeat,
         1 => Frame::Describe {
             question: chance.awkward(),
@@ -92,7 +97,43 @@ pub(crate) fn frame(chance: &mut Chance) -> Frame {
             works_max: chance.awkward() as u16,
             work_bytes_max: chance.awkward() as u32,
         },
+        15 | 16 => Frame::Stage(about_slots(chance)),
         _ => hello(chance, None),
+    }
+}
+
+/// A word about a staging slot: few tickets, so that some words belong together, and any number for a file.
+fn about_slots(chance: &mut Chance) -> StageMessage {
+    let few = |chance: &mut Chance| match chance.one_in(4) {
+        true => chance.awkward() as u32,
+        false => chance.below(4) as u32,
+    };
+    let ticket = Ticket {
+        index: few(chance),
+        generation: few(chance),
+    };
+    match chance.below(6) {
+        0 | 1 => StageMessage::Reserve {
+            ticket,
+            pool: PoolId(few(chance) as u8),
+        },
+        2 | 3 => StageMessage::Go {
+            ticket,
+            attempt: few(chance),
+            place: Place {
+                segment: SegmentRef(chance.below(12) as u32),
+                offset: chance.awkward(),
+            },
+            length: chance.awkward() as u32,
+        },
+        4 => StageMessage::Free {
+            ticket,
+            fenced: chance.one_in(2),
+        },
+        _ => StageMessage::Reserved {
+            ticket,
+            slot: few(chance),
+        },
     }
 }
 
@@ -126,6 +167,7 @@ fn welcome(chance: &mut Chance) -> Frame {
     let offers = (0..chance.below(80)).map(|_| TransportOffer {
         name: name(chance),
         capabilities: chance.awkward() as u16,
+        address: chance.key()[..chance.below(17)].to_vec(),
     });
     let transports = offers.collect();
     Frame::Welcome {
@@ -141,6 +183,8 @@ fn welcome(chance: &mut Chance) -> Frame {
             bytes: chance.awkward(),
             key: RegionKey(chance.key()),
             access: Access::RemoteReadWrite,
+            memory: MemoryKind::Host,
+            kind: SegmentKind::Memory,
         },
         heartbeat_ms: chance.awkward() as u32,
     }

@@ -299,3 +299,23 @@ fn a_plan_that_is_installed_again_forgets_no_claims_and_another_path_does() {
     assert!(world.core.install_plan(world.now, PLAN, &other));
     assert_eq!(world.core.hint_reads(PEER), 0);
 }
+
+#[test]
+fn an_open_lane_that_the_policy_does_not_want_keeps_none_closed() {
+    let mut world = World::steered(Policy::BestTwo, &[0, 0, 0], config(Advanced), InterIsland);
+    let health = |rail| world.core.shared.health(RailId(rail)).expect("a rail");
+    for rail in [0, 1] {
+        assert!(health(rail).handle_incident(Instant::ZERO));
+    }
+    world.submit(0, Op::Write, 5);
+    world.run_until_reported(1, Duration::from_millis(5));
+    assert_eq!([0, 1, 2].map(|rail| world.opened(rail)), [0, 0, 1]);
+    // Another worker finds the two better ones good again.
+    for rail in [0, 1] {
+        let health = world.core.shared.health(RailId(rail)).expect("a rail");
+        assert!(health.claim_probe(ms(11), 1) && health.handle_probe_good(ms(11), 1));
+    }
+    world.submit(1, Op::Write, 5);
+    world.run_until_reported(2, Duration::from_millis(50));
+    assert_eq!(world.reports.len(), 2);
+}

@@ -94,3 +94,24 @@ fn what_is_urgent_finds_room_above_full_windows() {
     assert_eq!(posted(Priority::High), u64::from(SLICE));
     assert_eq!(posted(Priority::Normal), 0);
 }
+
+#[test]
+fn what_holds_rows_goes_before_what_waits_for_one() {
+    // One that had moved up already stayed behind those that there was no row for, and never got its slices sent again.
+    for policy in Policy::ALL {
+        let mut config = Config::new(0, policy);
+        config.priority_promotion = Duration::from_millis(1);
+        let mut world = World::with_attempts(config, &[0, 0], 4);
+        let length = 16 * u64::from(SLICE);
+        world.submit(0, Op::Write, length);
+        world.run(Instant::ZERO + Duration::from_micros(200));
+        world.links[0].cut = true;
+        world.submit_as(PLAN, 1, Op::Write, length, Priority::High);
+        world.run(Instant::ZERO + Duration::from_millis(4));
+        world.reset_rail(0);
+        world.run_until_reported(2, Duration::from_secs(1));
+        let done = world.reports.values();
+        let done = done.filter(|report| report.status == Status::Completed);
+        assert_eq!(done.count(), 2, "{policy:?}");
+    }
+}

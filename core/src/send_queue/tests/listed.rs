@@ -576,6 +576,26 @@ fn partial_post_unsignaled_head_posted() {
     assert_eq!(released, [('a', 3), ('b', 2), ('c', 1)]);
 }
 
+/// The simulator posted works again that an error had told the owner of already.
+#[test]
+fn partial_post_that_an_error_was_faster_than() {
+    let credits = credits(16, 0);
+    let mut rows = [const { Row::EMPTY }; 4];
+    let mut ledger = Ledger::new(&mut rows);
+    let entered = [
+        enter(&credits, &mut ledger, 'a', 3, true),
+        enter(&credits, &mut ledger, 'b', 4, true),
+    ];
+    let mut told = Vec::new();
+    let mut tell = |record: Record<char>| told.push((record.owner, record.requests));
+    assert!(ledger.complete(entered[0].id, &mut tell));
+    // Of the first record one work had gone out, and it is the one that failed; all three are told.
+    let outcome = ledger.settle_post(&entered, took(1, Stop::Full), 1, &mut tell);
+    assert_eq!(outcome, PostOutcome::Uncovered);
+    assert_eq!(told, [('a', 3), ('b', 4)], "once each");
+    assert_eq!((ledger.len(), ledger.uncovered()), (0, Amount::default()));
+}
+
 #[test]
 fn partial_post_signaled_tail_posted() {
     let credits = credits(16, 0);

@@ -159,7 +159,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
 fn config(args: &BenchArgs) -> Result<Config, Failure> {
     let mut config = args.settings.load_initiator("bench")?;
     if let Some(rails) = &args.rails {
-        config.rails.clone_from(&rails.0);
+        config.use_rails(&rails.0);
     }
     if let Some(policy) = args.policy {
         config.policy = match policy {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::cell::Cell;
 use super::measure::{Measured, RailShare};
 use super::{BenchArgs, name_of};
+use crate::session::carriers;
 use crate::timeline::Bucket;
 
 /// One object of `--json`.
@@ -67,7 +68,7 @@ impl Report {
         let quantile_us = |q| tally.latencies.value_at_quantile(q) as f64 / 1e3;
         Self {
             op: name_of(&cell.mode),
-            transport: transport(&measured.rails),
+            transport: carriers(measured.rails.iter().map(|rail| (&*rail.name, rail.bytes))),
             policy: policy.name().to_owned(),
             block_bytes: cell.block,
             batch: cell.batch,
@@ -86,16 +87,6 @@ impl Report {
             timeline: measured.timeline.as_deref().map(timeline),
         }
     }
-}
-
-/// The transports of the rails' names, `TRANSPORT:LOCAL>REMOTE`, each once.
-fn transport(rails: &[RailShare]) -> String {
-    let mut names: Vec<&str> = rails
-        .iter()
-        .filter_map(|rail| rail.name.split(':').next())
-        .collect();
-    names.dedup();
-    names.join("+")
 }
 
 fn rails(shares: &[RailShare], gbytes_per_sec: f64) -> Vec<Rail> {

@@ -1,5 +1,6 @@
 //! The owner's side of the calls.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use polyrail::{Calls, Engine, Region};
@@ -8,14 +9,35 @@ use serde::de::DeserializeOwned;
 
 use super::{CALL_BYTES_MAX, Method, Painted, Poison, Summed, cpu_seconds};
 use crate::pattern::Pattern;
-use crate::pattern::memory::{self, Span};
+use crate::pattern::memory::{self, MemoryError, Span};
 use crate::serve::SEGMENT;
+use crate::source::Source;
 
-/// Answers calls about the segment that `serve` offers.
-pub(crate) struct MemoryCalls;
+/// Bytes of a file read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
 
-impl Calls for MemoryCalls {
+/// Answers calls about what `serve` offers.
+pub(crate) struct ServedCalls {
+    files: HashMap<String, Arc<Source>>,
+}
+
+impl ServedCalls {
+    /// About the memory, and these files.
+    pub(crate) fn new(files: impl IntoIterator<Item = (String, Arc<Source>)>) -> Self {
+        Self {
+            files: files.into_iter().collect(),
+        }
+    }
+}
+
+impl Calls for ServedCalls {
     fn call(&self, engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+        if method_of(method)? == Method::Checksum {
+            let summed = decode::<Summed>(body)?;
+            if let Some(file) = self.files.get(&summed.segment) {
+                return encode(&checksum(file, summed.span, summed.crc)?);
+            }
+        }
         let name = match method_of(method)? {
             Method::Checksum => decode::<Summed>(body)?.segment,
             _ => SEGMENT.to_owned(),
@@ -30,6 +52,25 @@ impl Calls for MemoryCalls {
 
 fn region(engine: &Engine, segment: &str) -> Option<Arc<Region>> {
     engine.region(engine.local_segment(segment)?)
+}
+
+/// The CRC32C of bytes that have `crc` and of these behind them.
+fn checksum(file: &Source, span: Span, crc: u32) -> Result<u32, String> {
+    check_length(span)?;
+    let end = span.offset.checked_add(span.bytes);
+    if end.is_none_or(|end| end > file.bytes) {
+        let region_bytes = file.bytes;
+        return Err(MemoryError::OutOfRange { span, region_bytes }.to_string());
+    }
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut crc = crc;
+    for at in (0..span.bytes).step_by(CHUNK_BYTES) {
+        let chunk = &mut chunk[..(span.bytes - at).min(CHUNK_BYTES as u64) as usize];
+        let read = file.read(span.offset + at, chunk);
+        read.map_err(|failure| failure.to_string())?;
+        crc = crc32c::crc32c_append(crc, chunk);
+    }
+    Ok(crc)
 }
 
 fn answer(region: &Region, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {

@@ -18,6 +18,7 @@ use crate::address::{self, Rails};
 use crate::calls::ask::Owner;
 use crate::exit::Failure;
 use crate::pattern::memory::Span;
+use crate::session;
 use crate::settings::ConfigArgs;
 use crate::sizes;
 use crate::source::Source;
@@ -30,7 +31,7 @@ use sink::Sink;
 ///
 /// A segment is written HOST:PORT/SEGMENT, with +OFFSET if it is not to start at its first byte. A file gets its
 /// name only when all of it is there and on the disk; if the copy fails, what was there before stays. The
-/// result is one line on standard output that ends with the CRC32C of the bytes.
+/// result is one line on standard output that says which transports carried the bytes, and ends with their CRC32C.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example:\n  polyrail cp weights.bin 10.0.0.2:7000/mem+4GiB --verify\n  \
@@ -72,6 +73,8 @@ struct Copied {
     crc: u32,
     /// How long it took, verification aside.
     elapsed: Duration,
+    /// The transports that carried it.
+    transports: String,
 }
 
 /// Runs the command.
@@ -96,6 +99,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<(), Failure> {
         bytes,
         crc,
         elapsed,
+        transports,
     } = copied;
     let seconds = elapsed.as_secs_f64();
     let speed = bytes as f64 / 1e9 / seconds;
@@ -106,7 +110,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<(), Failure> {
     };
     writeln!(
         io::stdout(),
-        "copied {bytes} bytes in {seconds:.3} s, {speed:.3} GB/s, {verified}crc32c {crc:08x}"
+        "copied {bytes} bytes in {seconds:.3} s, {speed:.3} GB/s, over {transports}, {verified}crc32c {crc:08x}"
     )
     .map_err(Failure::output)
 }
@@ -171,7 +175,7 @@ impl<'a> Open<'a> {
     fn new(args: &CpArgs, segment: &'a Segment) -> Result<Self, Failure> {
         let mut config = args.settings.load_initiator("cp")?;
         if let Some(rails) = &args.rails {
-            config.rails.clone_from(&rails.0);
+            config.use_rails(&rails.0);
         }
         let engine = Engine::new(config).map_err(|e| {
             Failure::from_engine(e.is_usage(), format!("cannot start an engine: {e}"))
@@ -205,10 +209,13 @@ impl<'a> Open<'a> {
         if self.verify {
             self.check(bytes, crc)?;
         }
+        let rails = self.engine.rails();
+        let carried = rails.iter().map(|rail| (&*rail.name, rail.bytes));
         Ok(Copied {
             bytes,
             crc,
             elapsed,
+            transports: session::carriers(carried),
         })
     }
 

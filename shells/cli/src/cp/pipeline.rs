@@ -1,12 +1,15 @@
 //! A bounded number of chunks on their way at a time, each in a buffer of its own that is registered once: memory
-//! stays the same however long the file is.
+//! stays the same however long the file is. A chunk comes into its buffer, is summed up, and goes out of it; files and
+//! the network are both the engine's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use polyrail::{Access, Batch, Engine, Op, Region, Request, SegmentId, Status, SubmitError};
+use polyrail::{
+    Access, Batch, Engine, FileTerms, Op, Region, Request, SegmentId, Status, SubmitError,
+};
 
 use super::progress::Progress;
 use super::sink::Sink;
@@ -18,7 +21,9 @@ use crate::source::Source;
 /// Bytes of a chunk.
 const CHUNK_BYTES: u64 = 4 << 20;
 /// Chunks on their way at a time.
-const CHUNKS: usize = 16;
+const CHUNKS: u64 = 16;
+/// Of these, chunks on their way into their buffers.
+const COMING: u64 = CHUNKS / 2;
 /// How often a wait looks around.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -46,47 +51,96 @@ pub(super) struct Pipeline<'a> {
 struct Buffers {
     local: SegmentId,
     region: Arc<Region>,
-    /// What goes through the processor: read or to be written, and summed up.
-    chunk: Vec<u8>,
 }
+
+/// One of the two ways of a chunk: into its buffer, or out of it.
+#[derive(Clone, Copy)]
+struct Hop {
+    op: Op,
+    segment: SegmentId,
+    /// First byte of the first chunk there.
+    offset: u64,
+}
+
+/// What is on its way on one hop, by buffer.
+type Batches = [Option<Batch>; CHUNKS as usize];
 
 impl Pipeline<'_> {
     /// Copies everything. The answer is the CRC32C of the bytes, in the order of the file.
     pub(super) fn run(&self, progress: &mut Progress) -> Result<u32, Failure> {
         let count = self.bytes.div_ceil(CHUNK_BYTES);
-        let Some(mut buffers) = self.buffers(count)? else {
+        let Some(buffers) = self.buffers(count)? else {
             return Ok(0);
         };
+        let [into, out_of] = self.hops()?;
+        let (mut coming, mut going) = (Batches::default(), Batches::default());
         let mut crc = 0;
-        let mut batches: [Option<Batch>; CHUNKS] = Default::default();
-        let slots = CHUNKS as u64;
-        for number in 0..count + slots {
-            if let Some(done) = number.checked_sub(slots)
-                && let Some(batch) = batches[(done % slots) as usize].take()
-            {
-                self.wait(&batch)?;
-                if let File::To(sink) = self.file {
-                    let bytes = self.take(&mut buffers, done)?;
-                    crc = crc32c::crc32c_append(crc, bytes);
-                    sink.write(done * CHUNK_BYTES, bytes)?;
-                }
-                progress.add(self.length(done));
+        for number in 0..count + CHUNKS {
+            if let Some(gone) = number.checked_sub(CHUNKS) {
+                self.wait(out_of, &mut going, gone)?;
+                progress.add(self.length(gone));
             }
             if number < count {
-                if let File::From(source) = self.file {
-                    let bytes = self.put(&mut buffers, number, source)?;
-                    crc = crc32c::crc32c_append(crc, bytes);
-                }
-                let batch = self.submit(&buffers, number)?;
-                batches[(number % slots) as usize] = Some(batch);
+                self.submit(into, &buffers, &mut coming, number)?;
+            }
+            let there = number.checked_sub(COMING);
+            if let Some(there) = there.filter(|there| *there < count) {
+                self.wait(into, &mut coming, there)?;
+                let summed = memory::checksum(&buffers.region, self.span(there), crc);
+                crc = summed.map_err(own)?;
+                self.submit(out_of, &buffers, &mut going, there)?;
             }
         }
         Ok(crc)
     }
 
+    /// The ways into the buffers and out of them.
+    fn hops(&self) -> Result<[Hop; 2], Failure> {
+        let hop = |op, segment, offset| Hop {
+            op,
+            segment,
+            offset,
+        };
+        let file = self.register()?;
+        Ok(match self.file {
+            File::From(_) => [
+                hop(Op::Read, file, 0),
+                hop(Op::Write, self.remote, self.offset),
+            ],
+            File::To(_) => [
+                hop(Op::Read, self.remote, self.offset),
+                hop(Op::Write, file, 0),
+            ],
+        })
+    }
+
+    /// Makes the file a segment.
+    fn register(&self) -> Result<SegmentId, Failure> {
+        let (file, read_only) = match self.file {
+            File::From(source) => (source.handle()?, true),
+            File::To(sink) => (sink.handle()?, false),
+        };
+        let terms = FileTerms {
+            bytes: Some(self.bytes),
+            read_only,
+            // What is copied from has often been written just before.
+            cached: read_only,
+            ..FileTerms::default()
+        };
+        let registered = self.engine.register_file(file, &terms);
+        registered.map_err(|error| self.file_failed(&error))
+    }
+
+    fn file_failed(&self, why: &dyn std::fmt::Display) -> Failure {
+        match self.file {
+            File::From(source) => source.failed(why),
+            File::To(sink) => sink.failed(why),
+        }
+    }
+
     /// `None`: there is nothing to copy.
     fn buffers(&self, count: u64) -> Result<Option<Buffers>, Failure> {
-        let bytes = count.min(CHUNKS as u64) * CHUNK_BYTES;
+        let bytes = count.min(CHUNKS) * CHUNK_BYTES;
         if bytes == 0 {
             return Ok(None);
         }
@@ -99,7 +153,6 @@ impl Pipeline<'_> {
         Ok(Some(Buffers {
             local,
             region: region.ok_or_else(|| failed(&"the engine does not know them"))?,
-            chunk: vec![0; CHUNK_BYTES as usize],
         }))
     }
 
@@ -111,50 +164,32 @@ impl Pipeline<'_> {
     /// Where a chunk is in the buffers.
     fn span(&self, number: u64) -> Span {
         Span {
-            offset: number % CHUNKS as u64 * CHUNK_BYTES,
+            offset: number % CHUNKS * CHUNK_BYTES,
             bytes: self.length(number),
         }
     }
 
-    /// Reads a chunk of the file into its buffer.
-    fn put<'b>(
+    /// Sends a chunk on a hop.
+    fn submit(
         &self,
-        buffers: &'b mut Buffers,
+        hop: Hop,
+        buffers: &Buffers,
+        batches: &mut Batches,
         number: u64,
-        source: &Source,
-    ) -> Result<&'b [u8], Failure> {
-        let span = self.span(number);
-        let chunk = &mut buffers.chunk[..span.bytes as usize];
-        source.read(number * CHUNK_BYTES, chunk)?;
-        memory::copy_in(&buffers.region, span, chunk).map_err(own)?;
-        Ok(chunk)
-    }
-
-    /// A chunk that has come into its buffer.
-    fn take<'b>(&self, buffers: &'b mut Buffers, number: u64) -> Result<&'b [u8], Failure> {
-        let span = self.span(number);
-        let chunk = &mut buffers.chunk[..span.bytes as usize];
-        memory::copy_out(&buffers.region, span, chunk).map_err(own)?;
-        Ok(chunk)
-    }
-
-    fn submit(&self, buffers: &Buffers, number: u64) -> Result<Batch, Failure> {
+    ) -> Result<(), Failure> {
         let span = self.span(number);
         let request = Request {
-            op: match self.file {
-                File::From(_) => Op::Write,
-                File::To(_) => Op::Read,
-            },
+            op: hop.op,
             local: buffers.local,
             local_offset: span.offset,
-            remote: self.remote,
-            remote_offset: self.offset + number * CHUNK_BYTES,
+            remote: hop.segment,
+            remote_offset: hop.offset + number * CHUNK_BYTES,
             length: span.bytes,
         };
         let mut stall = Stall::new(self.engine);
-        loop {
+        let batch = loop {
             match self.engine.submit(&[request]) {
-                Ok(batch) => return Ok(batch),
+                Ok(batch) => break batch,
                 Err(SubmitError::Full) => self.look_around(&mut stall)?,
                 Err(e @ SubmitError::Forbidden { .. }) => {
                     let target = self.target;
@@ -163,10 +198,16 @@ impl Pipeline<'_> {
                 Err(e) => return Err(self.lost(&e)),
             }
             thread::yield_now();
-        }
+        };
+        batches[(number % CHUNKS) as usize] = Some(batch);
+        Ok(())
     }
 
-    fn wait(&self, batch: &Batch) -> Result<(), Failure> {
+    /// Waits for a chunk on a hop.
+    fn wait(&self, hop: Hop, batches: &mut Batches, number: u64) -> Result<(), Failure> {
+        let Some(batch) = batches[(number % CHUNKS) as usize].take() else {
+            return Ok(());
+        };
         let mut stall = Stall::new(self.engine);
         let status = loop {
             match batch.wait(LOOK) {
@@ -178,7 +219,10 @@ impl Pipeline<'_> {
             return self.check_interrupted();
         }
         let cause = batch.report(0).and_then(|report| report.cause);
-        Err(why_failed(self.target, 1, status.status, cause))
+        Err(match (hop.segment == self.remote, cause) {
+            (false, Some(cause)) => self.file_failed(&cause),
+            _ => why_failed(self.target, 1, status.status, cause),
+        })
     }
 
     /// An error if waiting on has no point.

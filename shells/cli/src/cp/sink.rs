@@ -2,8 +2,7 @@
 //! hidden one beside it, which goes when the copy fails.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -56,12 +55,15 @@ impl Sink {
         })
     }
 
-    /// Writes all of `bytes` from `offset` on.
-    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
-        self.temporary
-            .as_file()
-            .write_all_at(bytes, offset)
-            .map_err(|e| cannot(&self.path, &e))
+    /// The same file, for whoever writes it.
+    pub(super) fn handle(&self) -> Result<File, Failure> {
+        let file = self.temporary.as_file().try_clone();
+        file.map_err(|error| self.failed(&error))
+    }
+
+    /// It could not be written. A full disk is a common reason.
+    pub(super) fn failed(&self, why: &dyn std::fmt::Display) -> Failure {
+        cannot(&self.path, why)
     }
 
     /// Puts it on the disk and gives it its name.
@@ -86,14 +88,20 @@ impl Sink {
     }
 }
 
-/// A full disk is a common reason, and the system's own words for it are good.
-fn cannot(path: &Path, error: &io::Error) -> Failure {
-    Failure::Environment(format!("cannot write {}: {error}", path.display()))
+fn cannot(path: &Path, why: &dyn std::fmt::Display) -> Failure {
+    Failure::Environment(format!("cannot write {}: {why}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
+
+    fn write(sink: &Sink, offset: u64, bytes: &[u8]) {
+        let file = sink.handle().unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+    }
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -111,8 +119,8 @@ mod tests {
         fs::write(&path, "before").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let sink = Sink::create(&path).unwrap();
-        sink.write(3, b"er").unwrap();
-        sink.write(0, b"aft").unwrap();
+        write(&sink, 3, b"er");
+        write(&sink, 0, b"aft");
         assert_eq!(fs::read(&path).unwrap(), b"before");
         sink.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"after");
@@ -127,7 +135,7 @@ mod tests {
     fn nothing_is_left_of_a_file_that_was_given_up() {
         let folder = tempfile::tempdir().unwrap();
         let sink = Sink::create(&folder.path().join("file")).unwrap();
-        sink.write(0, b"half").unwrap();
+        write(&sink, 0, b"half");
         drop(sink);
         assert_eq!(names(folder.path()), [""; 0]);
     }
@@ -139,7 +147,7 @@ mod tests {
         fs::write(&file, "before").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         let sink = Sink::create(&link).unwrap();
-        sink.write(0, b"after").unwrap();
+        write(&sink, 0, b"after");
         sink.finish().unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&file).unwrap(), b"after");

@@ -88,7 +88,7 @@ fn show(args: &DemoArgs) -> Result<String, Failure> {
     let config = Config {
         rails,
         rail_map: RailMap::Paired,
-        ..config
+        ..config.without("shm")
     };
     let session = Session::open(config, hooks, &target, traffic::BUFFER_BYTES)?;
     say(&format!(

@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::address::{self, Rails};
-use crate::calls::answer::MemoryCalls;
+use crate::calls::answer::ServedCalls;
 use crate::exit::Failure;
 use crate::settings::ConfigArgs;
 use crate::sizes;
@@ -45,8 +45,8 @@ pub(crate) struct ServeArgs {
     /// Size of the segment.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", allow_negative_numbers = true, value_parser = sizes::size)]
     memory: u64,
-    /// Also offer a file, under its base name; with `:ro`, for reading only. It is read into memory now, and
-    /// what peers wrote goes back to it when this ends by a signal.
+    /// Also offer a file, under its base name; with `:ro`, for reading only. What peers wrote is put on the disk when
+    /// this ends by a signal.
     #[arg(long, value_name = "PATH[:ro]", value_parser = file::file)]
     file: Vec<FileArg>,
     /// Listen beyond loopback although nobody is asked for a key.
@@ -69,17 +69,22 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     // Signals are caught before anybody can know that we run.
     let ends = ends(args.end_with_stdin)?;
     let name = config.name.clone();
-    let engine = start(config, args.record.clone())?;
+    let files: Vec<_> = args
+        .file
+        .iter()
+        .map(Offered::open)
+        .collect::<Result<_, _>>()?;
+    let calls = ServedCalls::new(files.iter().map(Offered::summed));
+    let engine = start(config, calls, args.record.clone())?;
     engine
         .allocate(SEGMENT, args.memory, Access::RemoteReadWrite)
         .map_err(|e| {
             let size = sizes::show_size(args.memory);
             Failure::Environment(format!("cannot offer --memory {size}: {e}"))
         })?;
-    let files: Vec<Offered> = args
-        .file
+    let segments: Vec<_> = files
         .iter()
-        .map(|file| Offered::new(&engine, file))
+        .map(|file| file.offer(&engine))
         .collect::<Result<_, _>>()?;
     announce(&engine, &name)?;
     let reason = ends.recv().unwrap_or("nobody could end it any more");
@@ -88,7 +93,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(file) = engine.recording() {
         log::warn!("recorded in {}", file.display());
     }
-    files.iter().try_for_each(Offered::write_back)
+    let mut offered = files.iter().zip(segments);
+    offered.try_for_each(|(file, segment)| file.sync(&engine, segment))
 }
 
 /// The engine checks this as well, but it cannot name our flags.
@@ -112,7 +118,7 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     config.listen = args.listen.or(config.listen).or(Some(LOOPBACK));
     config.insecure |= args.insecure;
     if let Some(rails) = &args.rails {
-        config.rails.clone_from(&rails.0);
+        config.use_rails(&rails.0);
     }
     if let Some(name) = &args.name {
         config.name.clone_from(name);
@@ -120,10 +126,14 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     Ok(config)
 }
 
-fn start(config: Config, recording: Option<PathBuf>) -> Result<Engine, Failure> {
+fn start(
+    config: Config,
+    calls: ServedCalls,
+    recording: Option<PathBuf>,
+) -> Result<Engine, Failure> {
     let listen = config.listen;
     let hooks = Hooks {
-        calls: Some(Arc::new(MemoryCalls)),
+        calls: Some(Arc::new(calls)),
         recording,
         ..Hooks::default()
     };

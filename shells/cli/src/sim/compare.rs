@@ -5,10 +5,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use clap::Args;
-use polyrail_sim::{Options, Outcome, POLICIES, Policy, report, simulate};
+use polyrail_sim::{Options, Outcome, Policy, report};
 
 use super::load::Loaded;
-use super::{Progress, parse_policy, print, verdict};
+use super::{Progress, print, verdict};
 use crate::exit::Failure;
 
 /// Arguments of `sim compare`.
@@ -17,9 +17,9 @@ pub(super) struct CompareArgs {
     /// Scenarios: names, or files.
     #[arg(required = true)]
     scenarios: Vec<String>,
-    /// Policies, with commas between; without it all.
-    #[arg(long, value_delimiter = ',', value_parser = parse_policy)]
-    policies: Vec<Policy>,
+    /// Policies, or settings of the scenarios, with commas between; without it all.
+    #[arg(long, value_delimiter = ',')]
+    policies: Vec<String>,
     /// One JSON object a line instead of a table.
     #[arg(long)]
     json: bool,
@@ -31,36 +31,34 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
         .iter()
         .map(|name| Loaded::new(name, None))
         .collect::<Result<Vec<_>, _>>()?;
-    let policies = if args.policies.is_empty() {
-        POLICIES
-    } else {
-        &args.policies
-    };
-    let cells: Vec<_> = loaded
-        .iter()
-        .flat_map(|loaded| policies.iter().map(move |policy| (loaded, *policy)))
-        .collect();
+    let mut cells = Vec::new();
+    for loaded in &loaded {
+        let mut variants = Vec::new();
+        for name in &args.policies {
+            let variant = loaded.variant(name)?;
+            if !variants.contains(&variant) {
+                variants.push(variant);
+            }
+        }
+        if args.policies.is_empty() {
+            variants = loaded.simulation.variants();
+        }
+        cells.extend(variants.into_iter().map(|variant| (loaded, variant)));
+    }
     let outcomes = run_cells(&cells);
-    if !args.json {
-        print(&report::header())?;
+    let reports = || outcomes.iter().map(|outcome| &outcome.report);
+    if args.json {
+        for report in reports() {
+            print(&report.to_json())?;
+        }
+    } else {
+        print(report::table(reports()).trim_end())?;
     }
-    for outcome in &outcomes {
-        print(&if args.json {
-            outcome.report.to_json()
-        } else {
-            outcome.report.row()
-        })?;
-    }
-    verdict(
-        &outcomes
-            .iter()
-            .map(|outcome| &outcome.report)
-            .collect::<Vec<_>>(),
-    )
+    verdict(&reports().collect::<Vec<_>>())
 }
 
 /// Runs cells on all cores; their outcomes in order.
-fn run_cells(cells: &[(&Loaded, Policy)]) -> Vec<Outcome> {
+fn run_cells(cells: &[(&Loaded, &str)]) -> Vec<Outcome> {
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(cells.len());
@@ -68,10 +66,10 @@ fn run_cells(cells: &[(&Loaded, Policy)]) -> Vec<Outcome> {
     let outcomes = Mutex::new(Vec::new());
     let progress = Mutex::new(Progress::new("cells"));
     let work = || {
-        while let Some((index, (loaded, policy))) =
+        while let Some((index, (loaded, variant))) =
             Some(next.fetch_add(1, Relaxed)).and_then(|index| Some((index, cells.get(index)?)))
         {
-            let outcome = simulate(&loaded.setup, Options::new(*policy), &mut |_, _| {});
+            let outcome = loaded.simulation.run(variant, Options::new(Policy::Spray));
             let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
             outcomes.push((index, outcome));
             let done = outcomes.len() as u64;

@@ -1,7 +1,6 @@
 //! Scenarios by name or from a file.
 
-use polyrail_sim::Setup;
-use polyrail_sim::scenario::{self, Scenario};
+use polyrail_sim::{Simulation, scenario};
 
 use crate::exit::Failure;
 
@@ -9,7 +8,7 @@ use crate::exit::Failure;
 pub(super) struct Loaded {
     /// What it was asked for by.
     pub(super) name: String,
-    pub(super) setup: Setup,
+    pub(super) simulation: Simulation,
 }
 
 impl Loaded {
@@ -21,12 +20,19 @@ impl Loaded {
                 Failure::Usage(format!("{name} is no scenario of the library (see `polyrail sim list`), and as a file: {error}"))
             })?,
         };
-        let setup = Scenario::parse(&text)
-            .and_then(|scenario| Setup::new(&text, &scenario, seed))
+        let simulation = Simulation::new(&text, seed)
             .map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
         Ok(Self {
             name: name.to_owned(),
-            setup,
+            simulation,
+        })
+    }
+
+    /// What is meant by `--policy`: one of what the scenario compares.
+    pub(super) fn variant(&self, name: &str) -> Result<&str, Failure> {
+        self.simulation.variant(name).ok_or_else(|| {
+            let known = self.simulation.variants().join(", ");
+            Failure::Usage(format!("--policy {name}: {} knows {known}", self.name))
         })
     }
 }

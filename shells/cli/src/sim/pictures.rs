@@ -2,20 +2,17 @@
 
 use std::path::Path;
 
-use polyrail_sim::{Options, POLICIES, Policy, Run, picture};
+use polyrail_sim::{Options, POLICIES, Policy, Run, Setup, picture};
 
-use super::load::Loaded;
 use crate::exit::Failure;
 
 /// A page about `run`, which was under `policy`, and runs under the other policies beside it.
-pub(super) fn page(loaded: &Loaded, policy: Policy, run: Run) -> String {
+pub(super) fn page(setup: &Setup, policy: Policy, run: Run) -> String {
     let others = POLICIES.iter().filter(|other| **other != policy);
     let mut runs: Vec<Run> = std::thread::scope(|scope| {
         let begun: Vec<_> = others
             .map(|other| {
-                scope.spawn(|| {
-                    polyrail_sim::run(&loaded.setup, Options::new(*other), &mut |_, _| {})
-                })
+                scope.spawn(|| polyrail_sim::run(setup, Options::new(*other), &mut |_, _| {}))
             })
             .collect();
         // One that panics has said so on standard error, and has no row.
@@ -25,7 +22,7 @@ pub(super) fn page(loaded: &Loaded, policy: Policy, run: Run) -> String {
             .collect()
     });
     runs.insert(0, run);
-    picture::page(&loaded.setup, &runs, 0)
+    picture::page(setup, &runs, 0)
 }
 
 /// Writes a picture.

@@ -84,6 +84,10 @@ fn tell(seed: u64, violation: &str) -> Result<(), Failure> {
     print(&format!(
         "  again: polyrail sim swarm --start {seed} --seeds 1"
     ))?;
+    if let Some(text) = swarm::room_file(seed, violation) {
+        let path = save(seed, &text)?;
+        return print(&format!("  or:    polyrail sim run {}", path.display()));
+    }
     let (case, violation) = swarm::shrink(&Case::draw(seed), violation, SHRINK_MAX);
     let Ok(text) = swarm::file(&case) else {
         return Ok(());

@@ -39,7 +39,7 @@ impl Initiator {
             // Posts all that lanes take, so that as much as possible is on its way.
             policy: Policy::Documented,
             workers: 1,
-            ..Config::named("initiator")
+            ..Config::named("initiator").without("shm")
         };
         let hooks = Hooks {
             faults: Some(faults.clone()),
@@ -167,7 +167,7 @@ fn count(engine: &Engine, segment: SegmentId, bytes: u64, value: u8) -> u64 {
 /// How many bytes of the target's memory have each of these values, seen by somebody who has nothing to do with
 /// what went before.
 fn look(target: &Target, bytes: u64, values: [u8; 2]) -> [u64; 2] {
-    let engine = Engine::new(Config::named("witness")).expect("an engine starts");
+    let engine = Engine::new(Config::named("witness").without("shm")).expect("an engine starts");
     let address = format!("{}/mem", target.address());
     let remote = engine.open_segment(&address).expect("the target answers");
     let local = engine.allocate("piece", PIECE, Access::Local);

@@ -147,6 +147,13 @@ impl Target {
         kill_process(pid, signal).expect("a child can be signalled");
     }
 
+    /// Whether the kernel calls it ended.
+    #[track_caller]
+    pub(crate) fn has_ended(&mut self) -> bool {
+        let child = self.child.as_mut().expect("it runs");
+        child.try_wait().expect("it is a child").is_some()
+    }
+
     /// Its number.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()

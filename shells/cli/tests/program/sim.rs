@@ -66,6 +66,39 @@ fn a_comparison_has_a_row_for_each_scenario_and_policy() {
 }
 
 #[test]
+fn scenarios_without_rails_compare_their_settings() {
+    let table = run("sim compare sq-slow-rank staged-gpu small-requests --policies spray")
+        .expect(0)
+        .stdout;
+    // A header for each kind, and of each scenario the usual setting.
+    assert_eq!(table.lines().count(), 6, "{table}");
+    assert!(
+        table.contains("least_loaded") && table.contains("8-slots"),
+        "{table}"
+    );
+    let once = run("sim run sq-slow-rank --policy static --json")
+        .expect(0)
+        .stdout;
+    let object: serde_json::Value = serde_json::from_str(&once).expect("JSON");
+    assert_eq!(
+        (&object["policy"], &object["violations"]),
+        (&"static".into(), &0.into())
+    );
+    assert!(
+        object["send_queue"]["depth_spread_works"].as_f64() > Some(0.0),
+        "{once}"
+    );
+    // Queue-full errors are failed requests, and so the verdict is bad.
+    run("sim run sq-burst-1024 --policy no-admission").expect(1);
+    run("sim run sq-burst-1024 --policy fastest")
+        .expect(2)
+        .names(&["fastest", "no-admission"]);
+    run("sim run staged-gpu --trace nowhere.json")
+        .expect(2)
+        .names(&["trace"]);
+}
+
+#[test]
 fn a_swarm_says_how_many_seeds_were_run() {
     let told = run("sim swarm --seeds 20 --start 100").expect(0).stdout;
     assert!(told.starts_with("20 seeds from 100"), "{told}");

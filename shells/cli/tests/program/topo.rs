@@ -28,6 +28,10 @@ fn it_is_one_json_object_that_knows_loopback_and_tcp() {
         ),
         (&"tcp".into(), &true.into(), &Value::Null)
     );
+    let shm = transports
+        .iter()
+        .find(|transport| transport["name"] == "shm");
+    assert_eq!(shm.expect("it is listed")["available"], true);
     let cuda = transports
         .iter()
         .find(|transport| transport["name"] == "cuda");

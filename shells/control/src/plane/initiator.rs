@@ -4,16 +4,17 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_core::path::view::PathView;
+use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 
 use super::mailbox::Asker;
 use super::notification::Notification;
 use super::peer::{ConnectReply, First, Known, Link, Peer, Route};
-use super::question::{CALL_AGAIN_MAX, DESCRIBE_AGAIN_MAX, Question, send};
+use super::question::{CALL_AGAIN_MAX, DESCRIBE_AGAIN_MAX, Question, send, send_by_turns};
 use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Watched, WireEvent, Wires};
-use super::{AskError, ConnectError, SessionLoss};
+use super::{AskError, ConnectError, Party, SessionLoss};
 use crate::codec::{Frame, NOTIFICATIONS, Refusal, SegmentDescriptor};
 use crate::connection::{Ended, Event, Welcome};
 
@@ -204,6 +205,16 @@ impl Initiator {
         }
     }
 
+    /// Says something about a staging slot over one connection; the next goes over another.
+    pub(super) fn stage(&mut self, wires: &mut Wires, id: PeerId, message: StageMessage) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let turn = peer.stage_turn;
+        peer.stage_turn = turn.wrapping_add(1);
+        send_by_turns(wires, &peer.open().collect::<Vec<_>>(), turn, message);
+    }
+
     /// What happened on a connection to a peer.
     pub(super) fn handle_event(
         &mut self,
@@ -298,6 +309,7 @@ impl Initiator {
                 peer.process = Some((process, watch));
                 return;
             }
+            Frame::Stage(message) => return ctx.handler.staged(Party::Peer(id), message),
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => return,
         }

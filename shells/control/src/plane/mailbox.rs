@@ -8,15 +8,16 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use polyrail_core::path::view::PathView;
+use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::SessionId;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::notification::Notification;
-use super::{AskError, ConnectError, Introduction};
+use super::{AskError, ConnectError, Introduction, Party};
 use crate::codec::SegmentDescriptor;
 
-/// Commands that may wait before fences, which are repeated anyway, are dropped.
+/// Commands that may wait before those that are repeated anyway are dropped.
 const WAITING_MAX: usize = 16 * 1024;
 
 /// Commands taken per wake-up.
@@ -73,6 +74,10 @@ pub(super) enum Command {
         peer: PeerId,
         lane: LaneId,
         epoch: Epoch,
+    },
+    Stage {
+        to: Party,
+        message: StageMessage,
     },
     Notify {
         peer: PeerId,
@@ -138,7 +143,7 @@ impl Mailbox {
     /// Leaves a command. Once the plane is shut down it is dropped, and with it the way to answer it.
     pub(super) fn post(&self, command: Command) {
         let mut queue = self.lock();
-        let droppable = matches!(command, Command::Fence { .. });
+        let droppable = matches!(command, Command::Fence { .. } | Command::Stage { .. });
         if queue.closed || (droppable && queue.commands.len() >= WAITING_MAX) {
             // Not under the lock: what is dropped may post in turn.
             drop(queue);

@@ -82,6 +82,8 @@ pub(super) struct Peer {
     pub(super) routes: Vec<Route>,
     /// The last number given to a question and to a call.
     pub(super) questions: u64,
+    /// Counts what was said about staging slots.
+    pub(super) stage_turn: usize,
     pub(super) calls: u64,
     pub(super) describing: Vec<Question<Option<SegmentDescriptor>>>,
     pub(super) seeing: Vec<Question<Option<PathView>>>,
@@ -98,6 +100,7 @@ impl Peer {
             process: None,
             routes: vec![route],
             questions: 0,
+            stage_turn: 0,
             calls: 0,
             describing: Vec::new(),
             seeing: Vec::new(),

@@ -1,11 +1,12 @@
 //! Something asked of a peer, until it is answered.
 
+use polyrail_core::stage::StageMessage;
 use polyrail_core::time::{Duration, Instant};
 
 use super::mailbox::Asker;
 use super::wires::{Key, Wires};
 use super::{AskError, Ends};
-use crate::codec::Frame;
+use crate::codec::{Frame, STAGING};
 
 /// After how long a question is first asked again over another connection; doubles each time. A frame more
 /// costs less than to wait for one that a silent rail has swallowed, and nothing is carried out twice.
@@ -122,6 +123,14 @@ impl<T> Question<T> {
             self.again = now;
         }
         self.asked.retain(|asked| *asked != key);
+    }
+}
+
+/// Sends a message about a staging slot over the `turn`-th of these connections, counted around, if the other end stages.
+pub(super) fn send_by_turns(wires: &mut Wires, open: &[Key], turn: usize, message: StageMessage) {
+    let key = (!open.is_empty()).then(|| open[turn % open.len()]);
+    if let Some(key) = key.filter(|key| wires.features(*key) & STAGING != 0) {
+        send(wires, key, &Frame::Stage(message));
     }
 }
 

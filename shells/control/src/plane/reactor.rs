@@ -15,7 +15,7 @@ use super::question::send;
 use super::target::Target;
 use super::timers::Timer;
 use super::wires::{Key, Owner, Watched, WireEvent, Wires, Woken};
-use super::{AskError, Ends, Handler, PlaneConfig};
+use super::{AskError, Ends, Handler, Party, PlaneConfig};
 use crate::codec::{Frame, RailFact, SegmentDescriptor, TransportOffer};
 use crate::connection::{ConnectionConfig, Hello};
 use crate::process::Process;
@@ -170,13 +170,13 @@ impl Reactor {
         }
     }
 
-    /// A process that was watched has ended.
+    /// A process that is watched may have ended.
     fn handle_exited(&mut self, watch: Key) {
         let (ctx, wires) = (&self.ctx, &mut self.wires);
-        match wires.watched(watch) {
+        match wires.exited(watch) {
             Some(Watched::Peer(peer)) => self.initiator.handle_exited(ctx, wires, peer),
             Some(Watched::Session(session)) => self.target.handle_exited(ctx, wires, session),
-            // It was let go of in this very round.
+            // Or it was let go of in this very round.
             None => {}
         }
     }
@@ -212,6 +212,7 @@ impl Reactor {
             Timer::Wire(key) => wires.handle_timeout(key),
             Timer::Peer(peer) => self.initiator.handle_timeout(ctx, wires, peer),
             Timer::Session(id) => self.target.handle_linger_over(ctx, wires, SessionId(id)),
+            Timer::Exited(watch) => self.handle_exited(watch),
             Timer::Listeners => wires.resume_listeners(),
             Timer::Shutdown => self.stopped = true,
         }
@@ -254,6 +255,14 @@ impl Reactor {
                 self.initiator.call(ctx, wires, peer, method, body, asker);
             }
             Command::Fence { peer, lane, epoch } => self.initiator.fence(wires, peer, lane, epoch),
+            Command::Stage {
+                to: Party::Peer(peer),
+                message,
+            } => self.initiator.stage(wires, peer, message),
+            Command::Stage {
+                to: Party::Session(session),
+                message,
+            } => self.target.stage(wires, session, message),
             Command::Notify { peer, notification } => {
                 self.initiator.notify(ctx, wires, peer, notification);
             }

@@ -3,16 +3,17 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use polyrail_core::stage::StageMessage;
 use polyrail_core::time::Duration;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
-use super::Notifier;
 use super::mailbox::{Command, Mailbox, Pending};
-use super::question::send;
+use super::question::{send, send_by_turns};
 use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Watched, Wires};
+use super::{Notifier, Party};
 use crate::codec::{Frame, NAME_BYTES_MAX, PATH_RAILS_MAX, Refusal};
 use crate::connection::{Ended, Event, Hello, Welcome};
 
@@ -46,6 +47,8 @@ struct Session {
     exited: bool,
     /// The last notification that was taken.
     notified: u64,
+    /// Counts what was said about staging slots.
+    stage_turn: usize,
 }
 
 /// The last call of a session, so that each is carried out once.
@@ -139,8 +142,10 @@ impl Target {
             watch: None,
             exited: false,
             notified: 0,
+            stage_turn: 0,
         };
         self.sessions.insert(id, session);
+        ctx.handler.session_began(id);
         self.admit(ctx, wires, key, id);
     }
 
@@ -264,6 +269,7 @@ impl Target {
                 session.watch = wires.watch(key, &process, ctx.process, Watched::Session(id));
             }
             Frame::Notify { number, body } => session.notify(ctx, wires, id, key, number, body),
+            Frame::Stage(message) => ctx.handler.staged(Party::Session(id), message),
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => {}
         }
@@ -288,6 +294,17 @@ impl Target {
         }
         let at = wires.now() + LAST_WORDS_MAX;
         wires.timers.set(Timer::session(id), Some(at));
+    }
+
+    /// Says something about a staging slot over one connection of a session; the next goes over another.
+    pub(super) fn stage(&mut self, wires: &mut Wires, id: SessionId, message: StageMessage) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let turn = session.stage_turn;
+        session.stage_turn = turn.wrapping_add(1);
+        let open: Vec<_> = session.connections.iter().copied().collect();
+        send_by_turns(wires, &open, turn, message);
     }
 
     /// The program has taken notifications: a session that had to wait may go on. It is told over all its

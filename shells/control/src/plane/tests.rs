@@ -1,6 +1,7 @@
 //! The plane over real sockets on loopback.
 
 mod notifications;
+mod staging;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,11 +10,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use polyrail_core::path::config::PathConfig;
+use polyrail_core::transport::MemoryKind;
 use polyrail_transport::memory::{Access, RegionKey};
 
 use super::*;
 use crate::codec::{
-    self, Decoder, Frame, GREETING_BYTES, Greeting, PATH_RAILS_MAX, Purpose, Refusal,
+    self, Decoder, Frame, GREETING_BYTES, Greeting, PATH_RAILS_MAX, Purpose, Refusal, SegmentKind,
 };
 
 /// Longer than anything here takes; only a failing test waits for it.
@@ -30,6 +32,7 @@ enum Told {
     Fence(LaneId, Epoch, Option<FenceAnswer>),
     Call(u16, Vec<u8>, CallAnswer),
     Notify(SessionId, String, Vec<u8>),
+    Staged(Party, StageMessage),
     Ended(SessionId, RetireAnswer),
     Fenced(PeerId, LaneId, Epoch, u32),
     Lost(PeerId, SessionLoss),
@@ -85,6 +88,10 @@ impl Handler for Recorder {
             self.tell(Told::Notify(from.session, from.name.into(), body));
         }
         room.is_ok()
+    }
+    fn session_began(&self, _: SessionId) {}
+    fn staged(&self, from: Party, message: StageMessage) {
+        self.tell(Told::Staged(from, message));
     }
     fn session_ended(&self, session: SessionId, retired: RetireAnswer) {
         self.tell(Told::Ended(session, retired));
@@ -208,6 +215,8 @@ fn segment(name: &str) -> SegmentDescriptor {
         bytes: 1 << 20,
         key: RegionKey([9; 16]),
         access: Access::RemoteReadWrite,
+        memory: MemoryKind::Host,
+        kind: SegmentKind::Memory,
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) enum Timer {
     Peer(PeerId),
     /// The end of a session's linger, by the bytes of its [`SessionId`].
     Session([u8; 16]),
+    /// Another look at a process that may have ended, by the watch on it.
+    Exited(Key),
     /// Listening again after `accept` failed.
     Listeners,
     /// The end of the shutdown's patience.

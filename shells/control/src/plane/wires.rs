@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::timers::{Timer, Timers};
 use crate::codec::{CodecError, Frame, Refusal};
 use crate::connection::{Connection, ConnectionConfig, Event, Hello, Welcome};
-use crate::process::Process;
+use crate::process::{Process, Watch};
 
 /// Names a socket in this process; never used twice. An older socket has a smaller key.
 pub(super) type Key = u64;
@@ -47,6 +47,12 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// How long nothing is accepted after the system had no descriptor or memory for it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// After a thread of a watched process has ended, it is looked at again after this, then after twice as long,
+const EXITED_AGAIN_MIN: Duration = Duration::from_millis(1);
+
+/// and so on up to this.
+const EXITED_AGAIN_MAX: Duration = Duration::from_millis(64);
 
 /// How often a crowd at the door is logged.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
@@ -85,8 +91,15 @@ pub(super) enum Woken {
     Listener(usize),
     /// Something can be read, written or found broken.
     Wire(Key),
-    /// A process has ended; see [`Wires::watched`].
+    /// A process may have ended; see [`Wires::exited`].
     Exited(Key),
+}
+
+struct Watching {
+    watch: Watch,
+    whose: Watched,
+    /// When to look again, after a thread has ended and not yet all of them.
+    again: Duration,
 }
 
 struct Wire {
@@ -121,7 +134,7 @@ pub(super) struct Wires {
     listeners: Vec<TcpListener>,
     wires: HashMap<Key, Wire>,
     /// Processes whose end matters.
-    watches: HashMap<Key, (OwnedFd, Watched)>,
+    watches: HashMap<Key, Watching>,
     /// Inbound wires that are not through the handshake.
     strangers: BTreeSet<Key>,
     dirty: BTreeSet<Key>,
@@ -210,15 +223,22 @@ impl Wires {
         let watched = process
             .watch(own, remote.ip().to_canonical())
             .map_err(|why| why.to_string())
-            .and_then(|fd| {
-                epoll::add(&self.epoll, &fd, EventData::new_u64(watch), EventFlags::IN)
-                    .map_err(|error| error.to_string())?;
-                Ok(fd)
+            .and_then(|watched| {
+                for fd in watched.descriptors() {
+                    epoll::add(&self.epoll, fd, EventData::new_u64(watch), EventFlags::IN)
+                        .map_err(|error| error.to_string())?;
+                }
+                Ok(watched)
             });
         match watched {
-            Ok(fd) => {
+            Ok(watched) => {
                 self.next_watch += 1;
-                self.watches.insert(watch, (fd, whose));
+                let watching = Watching {
+                    watch: watched,
+                    whose,
+                    again: EXITED_AGAIN_MIN,
+                };
+                self.watches.insert(watch, watching);
                 Some(watch)
             }
             Err(why) => {
@@ -229,20 +249,33 @@ impl Wires {
         }
     }
 
-    /// Whose process it is that a watch is on; `None`: it does not matter to anybody any more.
-    pub(super) fn watched(&self, watch: Key) -> Option<Watched> {
-        self.watches.get(&watch).map(|(_, whose)| *whose)
+    /// Whose process has ended, if that of a watch has. `None`: it has not, or does not matter to anybody any more.
+    pub(super) fn exited(&mut self, watch: Key) -> Option<Watched> {
+        let now = self.now();
+        let watching = self.watches.get_mut(&watch)?;
+        if watching.watch.has_ended() {
+            return Some(watching.whose);
+        }
+        // Others may be about to. If not, a thread has merely ended, as threads do.
+        if watching.again <= EXITED_AGAIN_MAX {
+            self.timers
+                .set(Timer::Exited(watch), Some(now + watching.again));
+            watching.again = watching.again.times(2);
+        }
+        None
     }
 
     /// Ends a watch.
     pub(super) fn unwatch(&mut self, watch: Key) {
+        self.timers.set(Timer::Exited(watch), None);
         // Closing takes it out of the epoll set.
         self.watches.remove(&watch);
     }
 
     /// Ends all watches.
     pub(super) fn unwatch_all(&mut self) {
-        self.watches.clear();
+        let watches: Vec<_> = self.watches.keys().copied().collect();
+        watches.into_iter().for_each(|watch| self.unwatch(watch));
     }
 
     /// Takes connections that wait at a listener.

@@ -25,8 +25,9 @@ pub(super) struct Key<T: 'static> {
 const OURS: &str = "polyrail";
 const PAPER: &str = "TENT (arXiv:2604.00368v1)";
 const FAILOVER: &str = "TENT failover document";
-const MPIB: &str = "MPIB path isolation document";
+pub(super) const MPIB: &str = "MPIB path isolation document";
 const SPRAYING: &str = "TENT slice-spraying document";
+pub(super) const MORI: &str = "MORI-IO SQ flow control rework";
 
 /// The policies that can be configured. Others are the simulator's.
 const POLICIES: [Policy; 3] = [Policy::Spray, Policy::RoundRobin, Policy::Documented];
@@ -129,8 +130,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.max_failover_attempts.into(),
             set: |config, attempts| config.max_failover_attempts = attempts as u8,
         },
-        meaning: "How often a request may move to another transport; 0: never. Steers nothing while a build has \
-                  one transport.",
+        meaning: "How often a request may move to another transport; 0: never.",
         source: FAILOVER,
     },
     Key {
@@ -262,6 +262,17 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "spray/merge_requests",
+        field: Field::Flag {
+            get: |config| config.spray.merge_requests,
+            set: |config, merge| config.spray.merge_requests = merge,
+        },
+        meaning: "Requests that are still in line, lie together on both sides, make up to one slice and are alike in \
+                  direction, priority and deadline go as one; each is reported by itself. Of all policies but \
+                  `documented`.",
+        source: OURS,
+    },
+    Key {
         path: "spray/diffusion_weight",
         field: Field::Number {
             unit: "",
@@ -286,6 +297,60 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         meaning: "A process that has not been heard of for so long counts nothing. Those with bytes in flight are \
                   heard of four times in this, so all should agree.",
         source: OURS,
+    },
+    Key {
+        path: "send_queue/admission",
+        field: Field::Flag {
+            get: |config| config.send_queue.admission,
+            set: |config, waits| config.send_queue.admission = waits,
+        },
+        meaning: "A submission that its worker has no room for waits in line. Else it is refused at once.",
+        source: MORI,
+    },
+    Key {
+        path: "send_queue/admission_timeout_us",
+        field: Field::Whole {
+            unit: "µs",
+            least: 1,
+            most: HOUR_MS * 1_000,
+            get: |config| {
+                u64::try_from(config.send_queue.admission_timeout.as_micros()).unwrap_or(u64::MAX)
+            },
+            set: |config, us| config.send_queue.admission_timeout = Duration::from_micros(us),
+        },
+        meaning: "How long it waits for room, the batch as a whole.",
+        source: MORI,
+    },
+    Key {
+        path: "send_queue/admission_resume_watermark_works",
+        field: Field::Whole {
+            unit: "requests",
+            least: 0,
+            most: 16_384,
+            get: |config| u64::from(config.send_queue.admission_resume_watermark_works),
+            set: |config, works| {
+                config.send_queue.admission_resume_watermark_works =
+                    u16::try_from(works).unwrap_or(u16::MAX);
+            },
+        },
+        meaning: "Who has once not fit goes on when so much room is free, so that a full worker drains before many are \
+                  woken for one place each. A worker has room for 16,384 requests.",
+        source: MORI,
+    },
+    Key {
+        path: "send_queue/signal_interval_works",
+        field: Field::Whole {
+            unit: "works",
+            least: 0,
+            most: 65_535,
+            get: |config| u64::from(config.send_queue.signal_interval_works),
+            set: |config, works| {
+                config.send_queue.signal_interval_works = u16::try_from(works).unwrap_or(u16::MAX);
+            },
+        },
+        meaning: "So many works at most go without a completion of their own, where one completion covers others. 0: \
+                  as many as room allows. The lanes of `tcp` complete each work by itself.",
+        source: MORI,
     },
     Key {
         path: "path/mode",
@@ -388,6 +453,16 @@ pub(super) const TRANSPORTS: &str = "transports";
 
 /// Keys of each transport.
 pub(super) const TRANSPORT: &[Key<TransportConfig>] = &[
+    Key {
+        path: "enable",
+        field: Field::Flag {
+            get: |transport| transport.enable,
+            set: |transport, enable| transport.enable = enable,
+        },
+        meaning: "Whether it is used where both ends have it. `shm` is not where `path/mode` says which rails carry \
+                  what, nor where a command's `--rails` does, unless this is said.",
+        source: OURS,
+    },
     Key {
         path: "rail_error_threshold",
         field: Field::Whole {

@@ -13,6 +13,7 @@ mod reference;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -27,6 +28,7 @@ use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode as CoreHealthMode, ResetConfig};
 use polyrail_core::rail::select::Policy;
+use polyrail_core::send_queue::SendQueueConfig as CoreSendQueueConfig;
 use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::topology::RailMap;
 use polyrail_core::units::Rate;
@@ -71,6 +73,8 @@ pub struct Config {
     pub health: HealthConfig,
     /// What [`Policy::Spray`] starts from, and whose load it sees.
     pub spray: SprayConfig,
+    /// What happens to submissions that find no room, and which works ask for a completion.
+    pub send_queue: SendQueueConfig,
     /// Which classes of rails bytes take.
     pub path: PathConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
@@ -150,6 +154,8 @@ pub struct SprayConfig {
     pub base_delay: Duration,
     /// A request that has waited so long behind others of higher priority moves up by one step, for a turn.
     pub priority_promotion: Duration,
+    /// Whether small requests that lie together on both sides go as one.
+    pub merge_requests: bool,
     /// What bytes of other processes of this host count that are in flight on a device: 0, nothing, and this engine's
     /// own are not told either; 1, as much as our own.
     pub diffusion_weight: f64,
@@ -157,9 +163,46 @@ pub struct SprayConfig {
     pub diffusion_stale: Duration,
 }
 
+/// What happens to submissions that find no room, and which works ask for a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendQueueConfig {
+    /// A submission that its worker has no room for waits in line. Else it is refused at once.
+    pub admission: bool,
+    /// How long it waits.
+    pub admission_timeout: Duration,
+    /// Who has once not fit goes on when there is room for so many requests. 0: when it fits.
+    pub admission_resume_watermark_works: u16,
+    /// So many works at most go without a completion of their own, where one covers others. 0: as many as room allows.
+    pub signal_interval_works: u16,
+}
+
+impl SendQueueConfig {
+    /// The profile `mori`: what the MORI-IO flow-control rework has by default.
+    pub fn mori() -> Self {
+        Self::of(&CoreSendQueueConfig::MORI)
+    }
+
+    fn of(core: &CoreSendQueueConfig) -> Self {
+        Self {
+            admission: core.admission,
+            admission_timeout: core.admission_timeout.into(),
+            admission_resume_watermark_works: core.admission_resume_watermark_works,
+            signal_interval_works: core.signal_interval_works,
+        }
+    }
+}
+
+impl Default for SendQueueConfig {
+    fn default() -> Self {
+        Self::of(&CoreSendQueueConfig::DEFAULT)
+    }
+}
+
 /// Parameters of one transport, under the names of the TENT documents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransportConfig {
+    /// Whether it is used, where both ends have it.
+    pub enable: bool,
     /// Failures within [`Self::rail_error_window`] that pause a rail. Of health mode `reset` only.
     pub rail_error_threshold: u32,
     /// An older failure does not count any more. Of health mode `reset` only.
@@ -200,6 +243,23 @@ impl Config {
     /// From the environment: `POLYRAIL_<KEY>`, with `/` in the key written `__`.
     pub fn from_env() -> Result<Self, ConfigError> {
         Ok(Sources::new().environment().load()?.config)
+    }
+
+    /// The same, without a transport of this name, whatever was said of it.
+    pub fn without(mut self, name: &str) -> Self {
+        self.transports.entry(name.into()).or_default().enable = false;
+        self
+    }
+
+    /// Takes these rails, and what runs over rails only: transports inside a host stay out, unless the configuration
+    /// says otherwise.
+    pub fn use_rails(&mut self, rails: &[IpAddr]) {
+        self.rails = rails.to_vec();
+        let shm = self.transports.entry(known::SHM.into());
+        shm.or_insert(TransportConfig {
+            enable: false,
+            ..TransportConfig::default()
+        });
     }
 
     /// The parameters of a transport.
@@ -261,6 +321,8 @@ impl Config {
             cancel_grace: core_duration(cancel_grace),
             documented: tcp.documented,
             priority_promotion: core_duration(self.spray.priority_promotion),
+            merge_requests: self.spray.merge_requests,
+            signal_interval_works: self.send_queue.signal_interval_works,
             ..CoreConfig::new(worker, self.policy)
         }
     }
@@ -314,6 +376,7 @@ impl Default for Config {
             max_failover_attempts: 3,
             health: HealthConfig::default(),
             spray: SprayConfig::default(),
+            send_queue: SendQueueConfig::default(),
             path: PathConfig::default(),
             transports: BTreeMap::new(),
         }
@@ -357,6 +420,7 @@ impl Default for SprayConfig {
             diffusion_weight: 0.0,
             diffusion_stale: Duration::from_millis(20),
             priority_promotion: Duration::from_millis(10),
+            merge_requests: true,
         }
     }
 }
@@ -364,6 +428,7 @@ impl Default for SprayConfig {
 impl Default for TransportConfig {
     fn default() -> Self {
         Self {
+            enable: true,
             rail_error_threshold: 3,
             rail_error_window: Duration::from_secs(10),
             rail_cooldown: Duration::from_secs(30),

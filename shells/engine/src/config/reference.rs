@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::field::Field;
 use super::keys::{ENGINE, Key, TRANSPORT, TRANSPORTS};
-use super::{Config, TransportConfig};
+use super::variables::{VARIABLES, Variable};
+use super::{Config, SendQueueConfig, TransportConfig};
 use crate::known;
 
 const INTRODUCTION: &str = "\
@@ -45,6 +46,8 @@ pub fn reference() -> String {
     page.push_str(&format!("`NAME` is one of {}.\n\n", names.join(", ")));
     let below = format!("{TRANSPORTS}/NAME/");
     table(&mut page, &below, TRANSPORT, &TransportConfig::default());
+    variables(&mut page);
+    profile(&mut page, &SendQueueConfig::mori());
     page
 }
 
@@ -69,6 +72,38 @@ fn table<T>(page: &mut String, below: &str, keys: &[Key<T>], default: &T) {
     }
 }
 
+fn variables(page: &mut String) {
+    page.push_str("\n## Variables of other systems\n\n| variable | default there | here | source |\n|---|---|---|---|\n");
+    for Variable {
+        name,
+        default,
+        here,
+        source,
+    } in VARIABLES
+    {
+        let _ = writeln!(page, "| `{name}` | {default} | {here} | {source} |");
+    }
+}
+
+/// What an engine would be told to wait and signal like the flow-control rework.
+fn profile(page: &mut String, queue: &SendQueueConfig) {
+    let config = Config {
+        send_queue: *queue,
+        ..Config::default()
+    };
+    let keys = ENGINE.iter().filter_map(|key| {
+        let name = key.path.strip_prefix("send_queue/")?;
+        Some(format!("\"{name}\": {}", key.field.value(&config)))
+    });
+    let keys: Vec<_> = keys.collect();
+    let _ = write!(
+        page,
+        "\nThe profile `mori`, the defaults of that rework (`SendQueueConfig::mori()`):\n\n\
+         ```\n{{ \"send_queue\": {{ {} }} }}\n```\n",
+        keys.join(", ")
+    );
+}
+
 fn default_text<T>(field: &Field<T>, of: &T) -> String {
     match field.value(of) {
         serde_json::Value::Null => "none".into(),
@@ -87,5 +122,14 @@ mod tests {
             committed == super::reference(),
             "docs/config.md is out of date: polyrail check-config --reference > docs/config.md"
         );
+    }
+
+    #[test]
+    fn the_profile_is_what_it_says() {
+        let page = super::reference();
+        let from = page.find("{ \"send_queue\"").unwrap();
+        let text = page[from..].lines().next().unwrap();
+        let config = super::Config::from_json(text).unwrap();
+        assert_eq!(config.send_queue, super::SendQueueConfig::mori());
     }
 }

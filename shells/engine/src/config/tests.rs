@@ -423,7 +423,9 @@ fn core_gets_what_is_configured() {
             "health": { "progress_floor_ms": 7, "open_timeout_ms": 8, "heartbeat_ms": 45,
                 "peer_silence_ms": 90, "fence_timeout_ms": 11, "cancel_grace_ms": 12 },
             "spray": { "nominal_bandwidth_gbps": 100, "base_delay_us": 4,
-                "diffusion_weight": 0.0001, "diffusion_stale_ms": 13, "priority_promotion_ms": 14 },
+                "diffusion_weight": 0.0001, "diffusion_stale_ms": 13, "priority_promotion_ms": 14,
+                "merge_requests": false },
+            "send_queue": { "signal_interval_works": 15 },
             "transports": { "tcp": { "max_slice_count": 32, "numa_penalties": [1, 2] } }
         }"#,
     )
@@ -439,6 +441,8 @@ fn core_gets_what_is_configured() {
         open_timeout: CoreDuration::from_millis(8),
         peer_silence: CoreDuration::from_millis(90),
         priority_promotion: CoreDuration::from_millis(14),
+        merge_requests: false,
+        signal_interval_works: 15,
         fence_timeout: CoreDuration::from_millis(11),
         cancel_grace: CoreDuration::from_millis(12),
         documented,

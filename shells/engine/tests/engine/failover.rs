@@ -68,7 +68,7 @@ impl Two {
         let config = Config {
             max_failover_attempts,
             workers: 1,
-            ..Config::named("initiator")
+            ..Config::named("initiator").without("shm")
         };
         let initiator = Engine::with_hooks(config, hooks).unwrap();
         target
@@ -293,6 +293,9 @@ fn an_engine_starts_without_a_transport_that_cannot_be_installed() {
             name: "tcp",
             missing: None,
         },
+        // What moves bytes of files is no way to a peer.
+        TransportStatus { name: "uring", .. },
+        TransportStatus { name: "pread", .. },
     ] = &two.initiator.transports()[..]
     else {
         panic!("{:?}", two.initiator.transports());
@@ -322,7 +325,7 @@ fn only_what_both_ends_have_is_used() {
         transports: vec![rdma(None)],
         ..Hooks::default()
     };
-    let initiator = Engine::with_hooks(Config::named("rich"), hooks).unwrap();
+    let initiator = Engine::with_hooks(Config::named("rich").without("shm"), hooks).unwrap();
     initiator.open_segment(&address(&target, "mem")).unwrap();
     let names: Vec<_> = initiator
         .rails()
@@ -350,7 +353,8 @@ fn engines_without_a_common_transport_say_which_they_have() {
     target
         .allocate("mem", 1000, Access::RemoteReadWrite)
         .unwrap();
-    let initiator = Engine::with_hooks(Config::named("poor"), without_tcp()).unwrap();
+    let initiator =
+        Engine::with_hooks(Config::named("poor").without("shm"), without_tcp()).unwrap();
     let error = initiator
         .open_segment(&address(&target, "mem"))
         .unwrap_err();

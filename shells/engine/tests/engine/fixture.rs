@@ -46,7 +46,7 @@ pub(crate) fn initiator_config() -> Config {
     Config {
         rails: rails(),
         workers: 1,
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("shm")
     }
 }
 

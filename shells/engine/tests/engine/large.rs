@@ -10,15 +10,15 @@ use crate::fixture::*;
 const CHUNK: usize = 16 << 20;
 const CHUNKS: usize = 257;
 /// What it looks like: a little more than 4 GiB.
-const BYTES: u64 = (CHUNK * CHUNKS) as u64;
+pub(crate) const BYTES: u64 = (CHUNK * CHUNKS) as u64;
 
 /// One chunk of memory, mapped again and again, one behind the other.
-struct Repeated {
-    base: NonNull<u8>,
+pub(crate) struct Repeated {
+    pub(crate) base: NonNull<u8>,
 }
 
 impl Repeated {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // SAFETY: a name that ends, and no flags that mean anything to other descriptors.
         let file = unsafe { libc::memfd_create(c"repeated".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(file >= 0);

@@ -36,7 +36,7 @@ fn config(host: [[u8; 4]; 2], mode: IsolationMode) -> Config {
             hint_age_max: Duration::from_secs(600),
             ..PathConfig::default()
         },
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("shm")
     }
 }
 

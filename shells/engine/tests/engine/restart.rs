@@ -104,7 +104,7 @@ fn targets_can_be_started_anew_without_end() {
     const STARTS: u64 = 200;
     let initiator = Engine::new(Config {
         workers: 2,
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("shm")
     });
     let initiator = initiator.unwrap();
     let local = initiator.allocate("here", 4096, Access::Local).unwrap();
@@ -140,7 +140,7 @@ fn writes_to_an_old_process_never_reach_the_memory_of_a_new_one() {
     let at = target.listening().unwrap();
     let initiator = Engine::new(Config {
         workers: 1,
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("shm")
     });
     let initiator = initiator.unwrap();
     let local = initiator.allocate("here", 4096, Access::Local).unwrap();

@@ -132,7 +132,7 @@ pub(crate) fn far() -> Far {
     let link = Link::to(SocketAddr::from(([127, 0, 0, 1], port)));
     let initiator = Engine::new(Config {
         workers: 1,
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("shm")
     });
     let initiator = initiator.unwrap();
     let local = initiator.allocate("here", BYTES, Access::Local).unwrap();

@@ -46,7 +46,7 @@ fn black_hole() -> (SocketAddr, Vec<TcpStream>, socket2::Socket) {
 fn initiator() -> Engine {
     let config = Config {
         workers: 1,
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("shm")
     };
     Engine::new(config).unwrap()
 }

@@ -66,7 +66,7 @@ fn many_batches_of_many_threads_over_many_segments() {
     let config = Config {
         rails: rails(),
         workers: 2,
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("shm")
     };
     let initiator = Engine::new(config).unwrap();
     thread::scope(|scope| {
@@ -202,7 +202,7 @@ fn several_workers_share_rails_and_lose_one() {
     let config = Config {
         workers: 3,
         rails: rails(),
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("shm")
     };
     let hooks = Hooks {
         faults: Some(faults.clone()),

@@ -3,7 +3,7 @@
 
 use core::hint::black_box;
 
-use polyrail_core::rail::spray::{Line, Load, Look, Spot, Spots};
+use polyrail_core::rail::spray::{Line, Load, Look, Slices, Spot, Spots};
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{DeviceId, RailId, Rate};
 
@@ -13,13 +13,29 @@ fn push(spots: &mut Spots, spot: Spot) {
 }
 
 #[inline(never)]
-fn choose(spots: &mut Spots, unbound_bytes: u64, rate: Option<Rate>, look: Look) -> Option<usize> {
-    spots.choose(unbound_bytes, rate, |_| look)
+fn choose(
+    spots: &mut Spots,
+    unbound_bytes: u64,
+    rate: Option<Rate>,
+    rails: usize,
+    look: Look,
+) -> Option<usize> {
+    spots.choose(unbound_bytes, rate, rails, |_| look)
 }
 
 #[inline(never)]
-fn take(spots: &mut Spots, now: Instant, index: usize, bytes: u32, ahead_bytes: u64) {
-    spots.take(now, index, bytes, ahead_bytes);
+fn run(
+    spots: &Spots,
+    unbound_bytes: u64,
+    rate: Option<Rate>,
+    most: u32,
+) -> Option<(usize, Slices)> {
+    spots.run(unbound_bytes, rate, most)
+}
+
+#[inline(never)]
+fn take(spots: &mut Spots, now: Instant, index: usize, slices: Slices, ahead_bytes: u64) {
+    spots.take(now, index, slices, ahead_bytes);
 }
 
 #[inline(never)]
@@ -68,14 +84,24 @@ fn spray() {
         &mut spots,
         black_box(1),
         black_box(Some(rate)),
+        black_box(4),
         black_box(look),
     ));
     let mut spots = black_box(spots);
+    black_box(run(
+        &spots,
+        black_box(1),
+        black_box(Some(rate)),
+        black_box(2),
+    ));
     take(
         &mut spots,
         black_box(Instant::ZERO),
         black_box(1),
-        black_box(1),
+        black_box(Slices {
+            length: 1,
+            count: 2,
+        }),
         black_box(1),
     );
     black_box(spots);

@@ -1,0 +1,293 @@
+//! Memory of another process on this host: polyrail by turns with whoever only copies.
+//!
+//! What a target's engine allocated is beside `memcpy` between two memories of this process; what its program
+//! registered is beside `process_vm_readv` from the target. As many threads do either.
+
+use std::hint::black_box;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail::{Access, Config, Engine, Op, Region, Request, SegmentId, Status};
+
+use crate::child::{self, Child};
+
+/// Memory at either end. Blocks rotate through it, so that caches do for both what they do for rotating blocks.
+const BYTES: u64 = 64 << 20;
+
+const BLOCKS: [u64; 5] = [64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20];
+
+/// Longer than any batch takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How to run.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Rounds; the table has medians over them.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Milliseconds that each measures a cell in a round.
+    #[arg(long, default_value_t = 100)]
+    millis: u64,
+    /// Threads that move blocks, with as many workers.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Count the processor time of both processes instead of the time that passes: for a machine that has other things
+    /// to do.
+    #[arg(long)]
+    cpu: bool,
+}
+
+fn other(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+/// Memory of which every page is there.
+fn touched(access: Access) -> io::Result<Region> {
+    let region = Region::allocate(BYTES, access)?;
+    let base = region.base();
+    // SAFETY: the region is as large, writable and nobody else's.
+    unsafe { base.write_bytes(1, BYTES as usize) };
+    Ok(region)
+}
+
+/// Serves a segment of each kind until the input ends.
+pub(crate) fn serve() -> io::Result<()> {
+    let config = Config {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        ..Config::named("target")
+    };
+    let engine = Engine::new(config).map_err(other)?;
+    let access = Access::RemoteReadWrite;
+    let shared = touched(access)?;
+    engine.register_region("shared", shared).map_err(other)?;
+    let private = touched(Access::Local)?;
+    // SAFETY: the memory is mapped until the engine has ended.
+    unsafe { engine.register("private", private.base(), BYTES, access) }.map_err(other)?;
+    let address = engine.listening().ok_or_else(|| other("not listening"))?;
+    println!("{address} {}", private.base().as_ptr().addr());
+    child::wait_for_end()?;
+    engine.shutdown();
+    Ok(())
+}
+
+/// Somebody who moves a block of so many bytes at an offset, on one of several threads.
+type Mover<'a> = Box<dyn Fn(u64, u64) + Sync + 'a>;
+
+/// Both ends, and what is at them.
+struct Ends {
+    engine: Engine,
+    local: SegmentId,
+    here: Arc<Region>,
+    /// Memory to copy to and from here.
+    beside: Region,
+    target: Child,
+    /// Where the target's private memory is.
+    there: usize,
+    address: String,
+}
+
+impl Ends {
+    fn start(threads: usize) -> io::Result<Self> {
+        let target = Child::start(&["target".into(), "shm".into()])?;
+        let (address, there) = target.address.split_once(' ').ok_or_else(|| other("no"))?;
+        let config = Config {
+            workers: threads,
+            ..Config::named("initiator")
+        };
+        let engine = Engine::new(config).map_err(other)?;
+        let local = engine
+            .register_region("here", touched(Access::Local)?)
+            .map_err(other)?;
+        let here = engine.region(local).ok_or_else(|| other("no memory"))?;
+        Ok(Self {
+            here,
+            local,
+            beside: touched(Access::RemoteReadWrite)?,
+            there: there.parse().map_err(other)?,
+            address: address.to_owned(),
+            engine,
+            target,
+        })
+    }
+
+    fn polyrail(&self, op: Op, segment: &str) -> io::Result<Mover<'_>> {
+        let remote = self
+            .engine
+            .open_segment(&format!("{}/{segment}", self.address))
+            .map_err(other)?;
+        Ok(Box::new(move |offset, length| {
+            let request = Request {
+                op,
+                local: self.local,
+                local_offset: offset,
+                remote,
+                remote_offset: offset,
+                length,
+            };
+            let batch = self.engine.submit(&[request]).expect("there is room");
+            let ended = batch.wait(PATIENCE).expect("it ends");
+            assert_eq!(ended.status, Status::Completed);
+        }))
+    }
+
+    fn memcpy(&self) -> Mover<'_> {
+        Box::new(|offset, length| {
+            let [from, to] = [self.here.base(), self.beside.base()].map(NonNull::as_ptr);
+            // SAFETY: both are as large as blocks reach, and only copied.
+            unsafe {
+                let (from, to) = (from.add(offset as usize), to.add(offset as usize));
+                std::ptr::copy_nonoverlapping(black_box(from), black_box(to), length as usize);
+            }
+        })
+    }
+
+    fn readv(&self) -> Mover<'_> {
+        let pid = self.target.pid() as libc::pid_t;
+        Box::new(move |offset, length| {
+            let iovec = |base: usize| libc::iovec {
+                iov_base: std::ptr::with_exposed_provenance_mut(base + offset as usize),
+                iov_len: length as usize,
+            };
+            let to = iovec(self.here.base().as_ptr().expose_provenance());
+            let from = iovec(self.there);
+            // SAFETY: `here` is as large as blocks reach.
+            let moved = unsafe { libc::process_vm_readv(pid, &to, 1, &from, 1, 0) };
+            assert_eq!(moved, length as isize);
+        })
+    }
+}
+
+/// What counts as time.
+enum Watch {
+    Wall,
+    /// The processor time of this process and of another one.
+    Cpu(libc::clockid_t),
+}
+
+impl Watch {
+    fn of(pid: u32) -> io::Result<Self> {
+        let mut clock = 0;
+        // SAFETY: writes one clock's number to where it is told.
+        match unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) } {
+            0 => Ok(Self::Cpu(clock)),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    fn now(&self, start: Instant) -> f64 {
+        match self {
+            Self::Wall => start.elapsed().as_secs_f64(),
+            Self::Cpu(other) => seconds(libc::CLOCK_PROCESS_CPUTIME_ID) + seconds(*other),
+        }
+    }
+}
+
+fn seconds(clock: libc::clockid_t) -> f64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes to where it is told. It fails only if the other process has ended, and then it is 0.
+    unsafe { libc::clock_gettime(clock, &mut now) };
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+/// Bytes a second of so many threads, each with blocks of its own.
+fn rate(mover: &Mover<'_>, block: u64, args: &Args, watch: &Watch) -> f64 {
+    let (threads, time) = (args.threads, Duration::from_millis(args.millis));
+    let start = Instant::now();
+    let before = watch.now(start);
+    let moved: u64 = thread::scope(|scope| {
+        let work = |thread: u64| {
+            let blocks = BYTES / block;
+            let mut moved = 0;
+            while start.elapsed() < time {
+                // Threads begin apart from each other.
+                let index = (moved + thread * blocks / threads as u64) % blocks;
+                mover(index * block, block);
+                moved += 1;
+            }
+            moved * block
+        };
+        let all: Vec<_> = (0..threads as u64)
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        all.into_iter().map(|one| one.join().unwrap_or(0)).sum()
+    });
+    moved as f64 / (watch.now(start) - before)
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+/// Runs all by turns and prints the table.
+pub(crate) fn run(args: &Args) -> io::Result<()> {
+    let ends = Ends::start(args.threads)?;
+    let watch = match args.cpu {
+        true => Watch::of(ends.target.pid())?,
+        false => Watch::Wall,
+    };
+    let cases = [
+        (
+            "write, shared",
+            ends.polyrail(Op::Write, "shared")?,
+            "memcpy",
+            ends.memcpy(),
+        ),
+        (
+            "read, shared",
+            ends.polyrail(Op::Read, "shared")?,
+            "memcpy",
+            ends.memcpy(),
+        ),
+        (
+            "write, private",
+            ends.polyrail(Op::Write, "private")?,
+            "process_vm_readv",
+            ends.readv(),
+        ),
+        (
+            "read, private",
+            ends.polyrail(Op::Read, "private")?,
+            "process_vm_readv",
+            ends.readv(),
+        ),
+    ];
+    println!("| what | block | polyrail GB/s | beside | GB/s | ratio, least to greatest |");
+    println!("|---|---|---|---|---|---|");
+    for (what, ours, name, bare) in &cases {
+        for block in BLOCKS {
+            let measure = |mover| rate(mover, block, args, &watch);
+            // Lanes open, pages are mapped, rates are learned.
+            measure(ours);
+            let rounds: Vec<_> = (0..args.rounds)
+                .map(|round| match round % 2 {
+                    0 => (measure(ours), measure(bare)),
+                    _ => {
+                        let bare = measure(bare);
+                        (measure(ours), bare)
+                    }
+                })
+                .collect();
+            let mut ratios: Vec<f64> = rounds.iter().map(|(ours, bare)| ours / bare).collect();
+            ratios.sort_by(f64::total_cmp);
+            println!(
+                "| {what} | {} KiB | {:.2} | {name} | {:.2} | {:.2}, {:.2} to {:.2} |",
+                block >> 10,
+                median(rounds.iter().map(|round| round.0).collect()) / 1e9,
+                median(rounds.iter().map(|round| round.1).collect()) / 1e9,
+                ratios[ratios.len() / 2],
+                ratios[0],
+                ratios[ratios.len() - 1],
+            );
+        }
+    }
+    drop(cases);
+    ends.engine.shutdown();
+    Ok(())
+}

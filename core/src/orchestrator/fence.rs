@@ -1,0 +1,277 @@
+//! Fences: what proves that nothing of a lane's epoch can move any more, and when it is waited for no more.
+
+use super::attempt::{End, Marks};
+use super::lane::Phase;
+use super::{Orchestrator, Reason};
+use crate::message::Message;
+use crate::time::{Duration, Instant};
+use crate::units::{PeerId, RailId};
+use crate::work::{Cause, Op, Scope};
+
+/// A fence message is repeated at most this many times its first interval apart.
+const MESSAGE_INTERVALS_MAX: u64 = 16;
+/// But not more often than this, whatever says that it might arrive now.
+const REPEAT_MIN: Duration = Duration::from_millis(1);
+
+/// A fence on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fence {
+    /// Nobody reads the source or writes this side's memory any more.
+    pub(super) local: bool,
+    /// No write can reach the peer's memory any more.
+    pub(super) remote: bool,
+    /// Works known to have arrived, in order.
+    pub(super) delivered: u32,
+    /// When reports stop waiting for it.
+    pub(super) give_up_at: Instant,
+    pub(super) given_up: bool,
+    /// When the message last went out.
+    pub(super) asked_at: Instant,
+    /// When it goes out again; each time after twice as long.
+    pub(super) resend_at: Instant,
+}
+
+impl Orchestrator<'_> {
+    /// Ends a lane's epoch. What was posted is sent again elsewhere at once; what it may still write is waited
+    /// for by the reports.
+    pub(super) fn start_fence(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        let index = u32::from(rail.0);
+        let Some(lane) = self
+            .lanes
+            .get(rail.index())
+            .filter(|lane| lane.phase == Phase::Open)
+        else {
+            return;
+        };
+        log::debug!(
+            "lane {index} epoch {}: fenced ({cause}), {} posted",
+            lane.epoch.0,
+            lane.flight.posted()
+        );
+        let give_up_at = self.give_up_at(now, rail);
+        self.clear_lane(rail);
+        let writes = self.copy_posted(rail);
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        if lane.flight.posted() == 0 {
+            lane.close();
+        } else {
+            lane.begin_fence(Fence {
+                local: false,
+                // A read writes nothing on the peer's side, and nobody minds what a probe writes.
+                remote: !writes,
+                delivered: 0,
+                give_up_at,
+                given_up: false,
+                asked_at: now,
+                resend_at: now,
+            });
+            if writes {
+                self.messages.push_back(self.lanes, index);
+            }
+            self.arm(give_up_at, Reason::Fence);
+        }
+        self.actions.push_back(self.lanes, index);
+        self.blame(now, rail, cause);
+        self.bind_all();
+    }
+
+    /// Takes everything off a lane that was not handed out.
+    fn clear_lane(&mut self, rail: RailId) {
+        self.posts.remove(self.lanes, u32::from(rail.0));
+        while let Some(index) = self
+            .lanes
+            .get(rail.index())
+            .and_then(|lane| lane.flight.first_bound())
+        {
+            self.unbind(index);
+        }
+    }
+
+    /// Sends copies of what a lane has posted elsewhere. Whether there were writes of user bytes.
+    fn copy_posted(&mut self, rail: RailId) -> bool {
+        let mut writes = false;
+        let mut next = self.first_posted(rail);
+        while let Some(index) = next {
+            self.duplicate(index);
+            let row = self.attempts.at(index);
+            writes |= row.is_some_and(|row| row.op() == Op::Write && row.request().is_some());
+            next = self.posted_after(rail, index);
+        }
+        writes
+    }
+
+    /// One of the two facts of a fence.
+    pub(super) fn fenced(
+        &mut self,
+        rail: RailId,
+        fence: Fence,
+        scope: Scope,
+        delivered: Option<u32>,
+    ) {
+        let fence = match scope {
+            Scope::Local => Fence {
+                local: true,
+                ..fence
+            },
+            Scope::Remote => Fence {
+                remote: true,
+                ..fence
+            },
+        };
+        let fence = Fence {
+            delivered: fence.delivered.max(delivered.unwrap_or(0)),
+            ..fence
+        };
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            lane.phase = Phase::Fencing(fence);
+            lane.wants_fence &= !fence.local;
+        }
+        if fence.local {
+            self.end_posted(rail, fence);
+        }
+        if fence.local && fence.remote {
+            let index = u32::from(rail.0);
+            self.messages.remove(self.lanes, index);
+            if let Some(lane) = self.lanes.get_mut(rail.index()) {
+                lane.close();
+            }
+            self.actions.push_back(self.lanes, index);
+            self.arm_probe(rail);
+            self.bind_all();
+        }
+    }
+
+    /// Ends the attempts of a fenced lane that have nothing more to wait for: reads by the local fact alone,
+    /// writes by both.
+    fn end_posted(&mut self, rail: RailId, fence: Fence) {
+        let mut next = self.first_posted(rail);
+        while let Some(index) = next {
+            next = self.posted_after(rail, index);
+            let Some(row) = self.attempts.at(index) else {
+                continue;
+            };
+            if fence.remote || row.op() == Op::Read {
+                let arrived = row.op() == Op::Write && row.sequence < fence.delivered;
+                self.end_attempt(index, if arrived { End::Delivered } else { End::Ended });
+            }
+        }
+    }
+
+    /// Ends a lane with what a peer that is gone has proved: nothing of it can move on that side any more.
+    pub(super) fn remote_ended(&mut self, now: Instant, rail: RailId) {
+        self.start_fence(now, rail, Cause::PeerGone);
+        if let Some(Phase::Fencing(fence)) = self.lanes.get(rail.index()).map(|lane| lane.phase) {
+            self.fenced(rail, fence, Scope::Remote, None);
+        }
+    }
+
+    /// The message to ask for a lane's fence, if it still is to be asked for.
+    pub(super) fn fence_message(&mut self, now: Instant, index: u32) -> Option<Message> {
+        let rail = RailId(index as u16);
+        let interval = self.config.message_interval;
+        let interval_max = interval.times(MESSAGE_INTERVALS_MAX);
+        let peer = self.shared.peer(rail)?;
+        let lane_id = self.lane_id(rail);
+        let lane = self.lanes.get_mut(rail.index())?;
+        let Phase::Fencing(fence) = &mut lane.phase else {
+            return None;
+        };
+        if fence.remote {
+            return None;
+        }
+        let before = fence.resend_at.since(fence.asked_at);
+        let after = before.times(2).max(interval).min(interval_max);
+        fence.asked_at = now;
+        fence.resend_at = now + after;
+        let (resend_at, epoch) = (fence.resend_at, lane.epoch);
+        self.arm(resend_at, Reason::Fence);
+        Some(Message::Fence {
+            peer,
+            lane: lane_id,
+            epoch,
+        })
+    }
+
+    /// A way to a peer has just proved open: what it was asked for and may not have heard is asked again.
+    pub(super) fn repeat_fences(&mut self, now: Instant, peer: PeerId) {
+        for rail in self.rails_of(peer) {
+            let phase = self.lanes.get(rail.index()).map(|lane| lane.phase);
+            let unanswered = |fence: Fence| !fence.remote && fence.asked_at + REPEAT_MIN <= now;
+            if matches!(phase, Some(Phase::Fencing(fence)) if unanswered(fence)) {
+                self.messages.push_back(self.lanes, u32::from(rail.0));
+            }
+        }
+    }
+
+    pub(super) fn check_fence(&mut self, now: Instant, rail: RailId, fence: Fence) {
+        if !fence.remote {
+            if fence.resend_at <= now {
+                self.messages.push_back(self.lanes, u32::from(rail.0));
+            } else {
+                self.arm(fence.resend_at, Reason::Fence);
+            }
+        }
+        if fence.given_up {
+            return;
+        }
+        if fence.give_up_at <= now {
+            self.give_up_fence(rail);
+        } else {
+            self.arm(fence.give_up_at, Reason::Fence);
+        }
+    }
+
+    /// A fence's proof has not come in time. Reports stop waiting for it and say so.
+    fn give_up_fence(&mut self, rail: RailId) {
+        if let Some(Phase::Fencing(fence)) =
+            self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
+        {
+            fence.given_up = true;
+        }
+        let mut next = self.first_posted(rail);
+        while let Some(index) = next {
+            next = self.posted_after(rail, index);
+            let Some(row) = self
+                .attempts
+                .at_mut(index)
+                .filter(|row| !row.is(Marks::LOST))
+            else {
+                continue;
+            };
+            row.mark(Marks::LOST);
+            if let Some(request) = self.request_of(index) {
+                if let Some(row) = self.requests.get_mut(request) {
+                    row.lost += 1;
+                }
+                self.settle_request(request);
+            }
+        }
+    }
+
+    /// When reports stop waiting for a fence that starts now. A peer that has been silent has had part of
+    /// its time.
+    fn give_up_at(&self, now: Instant, rail: RailId) -> Instant {
+        let timeout = self.config.fence_timeout;
+        let peer = self
+            .shared
+            .peer(rail)
+            .and_then(|peer| self.peers.get(peer.index()));
+        match peer {
+            Some(peer) if peer.is_silent() => peer.heard_at() + timeout,
+            _ => now + timeout,
+        }
+    }
+
+    /// A silent peer shortens the waits for its fences.
+    pub(super) fn hasten_fence(&mut self, rail: RailId, give_up_at: Instant) {
+        if let Some(Phase::Fencing(fence)) =
+            self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
+        {
+            fence.give_up_at = fence.give_up_at.min(give_up_at);
+            let at = fence.give_up_at;
+            self.arm(at, Reason::Fence);
+        }
+    }
+}

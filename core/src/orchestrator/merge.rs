@@ -1,0 +1,309 @@
+//! Merged requests: small neighbours of one kind become one *transfer* with several *names*.
+//!
+//! A transfer is a request like any other, only that nobody submitted it and nobody is told of its end. Its names
+//! are the requests that were; they bind nothing and wait for it. Cancelling one marks that name, the bytes go on
+//! while another lives, and its report waits for the attempts that they share. A transfer that fails where one of its
+//! names may be to blame is taken apart: each goes on alone, and still waits for what the transfer has under way.
+//!
+//! Source: MORI-IO SQ flow control rework (ROCm/mori#305), for merging neighbours; it merges within one call, and
+//! names with ends of their own are ours.
+
+use super::request::{Ending, RequestRow, Told};
+use super::{Orchestrator, Policy};
+use crate::failover::Failover;
+use crate::queue::Link;
+use crate::report::Status;
+use crate::table::NIL;
+use crate::time::Instant;
+use crate::units::RequestId;
+
+/// What a row of the requests' table stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A request that moves its bytes itself.
+    Lone,
+    /// A name of the transfer in row `of`. The name behind it is in row `next`, if there is one.
+    Name { of: u32, next: u32 },
+    /// One that was a name, moves its bytes itself by now, and waits for what the transfer has left under way.
+    Apart { of: u32, next: u32 },
+    /// A transfer, and its first and last name.
+    Transfer { first: u32, last: u32 },
+}
+
+impl Role {
+    /// Whether it is a request that somebody submitted.
+    pub(super) const fn is_submitted(self) -> bool {
+        !matches!(self, Self::Transfer { .. })
+    }
+}
+
+impl RequestRow {
+    /// Whether `behind` goes on where this one ends, on both sides, is of the same kind, and the two together make
+    /// one slice.
+    fn is_continued_by(&self, behind: &Self, slice_bytes: u32) -> bool {
+        // Most are no neighbours.
+        if !self.ends_at(behind) {
+            return false;
+        }
+        let same_kind = self.plan == behind.plan
+            && self.op == behind.op
+            && self.home == behind.home
+            && self.class == self.home
+            && { self.due } == { behind.due };
+        let bytes = self.length.saturating_add(behind.length);
+        same_kind && self.is_untouched() && bytes <= u64::from(slice_bytes)
+    }
+
+    /// Whether the first byte of `behind` is the one after its last, on both sides.
+    fn ends_at(&self, behind: &Self) -> bool {
+        let (local, remote) = self.places();
+        (local.plus(self.length), remote.plus(self.length)) == behind.places()
+    }
+
+    /// Whether it waits for a transfer.
+    pub(super) fn is_tied(&self) -> bool {
+        matches!(self.role, Role::Name { .. } | Role::Apart { .. })
+    }
+
+    /// It waits for no transfer any more.
+    fn untie(&mut self) {
+        self.held -= 1;
+        self.role = Role::Lone;
+    }
+
+    fn become_name(&mut self, of: u32) {
+        self.role = Role::Name { of, next: NIL };
+        self.held = 1;
+        // Its bytes are the transfer's to bind.
+        self.cursor = self.length;
+    }
+
+    /// Whether it is one of several names of a transfer.
+    pub(super) fn is_name(&self) -> bool {
+        matches!(self.role, Role::Name { .. })
+    }
+
+    /// Whether no byte of it has ever been bound, and all of them are to be.
+    fn is_untouched(&self) -> bool {
+        self.cursor == 0 && self.held == 0 && self.waiting.is_empty() && self.wants_bytes()
+    }
+
+    /// What a name is told when its transfer ends so, whole or not.
+    fn told_as_name(&self, mut told: Told, whole: bool) -> Told {
+        if let Some(own) = self.ending.filter(|_| told.status != Status::Completed) {
+            told.cause = Some(own.cause);
+            if !whole && told.status != Status::Indeterminate {
+                told.status = own.status;
+            }
+        }
+        told
+    }
+}
+
+impl Orchestrator<'_> {
+    /// Makes a request that was just submitted a name of the transfer of the one last in its line, if it goes on where
+    /// that ends.
+    pub(super) fn merge(&mut self, id: RequestId) -> bool {
+        let slice_bytes = self.shared.slice_bytes();
+        let may_merge = self.config.merge_requests && self.config.policy != Policy::Documented;
+        let Some(row) = self
+            .requests
+            .get(id)
+            .filter(|row| may_merge && row.length < u64::from(slice_bytes))
+        else {
+            return false;
+        };
+        let peer = self.peers.get(row.peer.index());
+        let Some(last) = peer.and_then(|peer| peer.pending.last(row.class)) else {
+            return false;
+        };
+        let Some(before) = self.requests.at(last) else {
+            return false;
+        };
+        if !before.is_continued_by(row, slice_bytes) {
+            return false;
+        }
+        let transfer = match before.role {
+            Role::Transfer { .. } => Some(last),
+            Role::Lone => self.make_transfer(last),
+            // Names are in no line; and what was taken apart stays so.
+            Role::Name { .. } | Role::Apart { .. } => None,
+        };
+        transfer.is_some_and(|transfer| self.add_name(transfer, id.index))
+    }
+
+    /// Puts a transfer in a request's place in line, with that as its only name. `None`: there is no row for it.
+    fn make_transfer(&mut self, first: u32) -> Option<u32> {
+        let row = self.requests.at(first)?;
+        let mut transfer = *row;
+        transfer.batch = NIL;
+        transfer.role = Role::Transfer { first, last: first };
+        transfer.links = [Link::NONE; 4];
+        let is_timed = transfer.is_timed();
+        let transfer = self.requests.insert(transfer).ok()?.index;
+        self.timed_requests += u32::from(is_timed);
+        let peer = self.requests.at(first)?.peer;
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.replace(&mut self.requests, first, transfer);
+        }
+        self.unbound.replace(&mut self.requests, first, transfer);
+        self.requests.at_mut(first)?.become_name(transfer);
+        Some(transfer)
+    }
+
+    fn add_name(&mut self, transfer: u32, name: u32) -> bool {
+        let Some(row) = self.requests.at_mut(name) else {
+            return false;
+        };
+        row.become_name(transfer);
+        let length = row.length;
+        let Some(row) = self.requests.at_mut(transfer) else {
+            return false;
+        };
+        row.length += length;
+        let Role::Transfer { last, .. } = &mut row.role else {
+            return false;
+        };
+        let before = core::mem::replace(last, name);
+        if let Some(row) = self.requests.at_mut(before)
+            && let Role::Name { next, .. } = &mut row.role
+        {
+            *next = name;
+        }
+        true
+    }
+
+    fn first_name(&self, transfer: u32) -> Option<u32> {
+        match self.requests.at(transfer)?.role {
+            Role::Transfer { first, .. } => Some(first),
+            Role::Lone | Role::Name { .. } | Role::Apart { .. } => None,
+        }
+    }
+
+    fn name_after(&self, name: u32) -> Option<u32> {
+        match self.requests.at(name)?.role {
+            Role::Name { next, .. } | Role::Apart { next, .. } if next != NIL => Some(next),
+            _ => None,
+        }
+    }
+
+    /// The row of the transfer that a request waits for.
+    pub(super) fn transfer_of(&self, row: &RequestRow) -> Option<u32> {
+        match row.role {
+            Role::Name { of, .. } | Role::Apart { of, .. } => Some(of),
+            Role::Lone | Role::Transfer { .. } => None,
+        }
+    }
+
+    /// Fails a transfer for what one of its names may be to blame for. `false`: it is none, or is ending already.
+    pub(super) fn take_apart(&mut self, now: Instant, transfer: RequestId, ending: Ending) -> bool {
+        let wants_bytes = |row: &RequestRow| row.wants_bytes();
+        let mut next = self.first_name(transfer.index);
+        if next.is_none() || !self.requests.get(transfer).is_some_and(wants_bytes) {
+            return false;
+        }
+        while let Some(name) = next {
+            next = self.name_after(name);
+            let Some(row) = self.requests.at_mut(name).filter(|row| row.wants_bytes()) else {
+                continue;
+            };
+            row.role = Role::Apart {
+                of: transfer.index,
+                next: next.unwrap_or(NIL),
+            };
+            row.cursor = 0;
+            let (peer, plan, length) = (row.peer, row.plan, row.length);
+            let rank = self.plan(plan).map_or(0, |plan| self.best_rank(plan));
+            if let Some(row) = self.requests.at_mut(name) {
+                row.failover = Failover::new(rank);
+            }
+            if let Some(row) = self.peers.get_mut(peer.index()) {
+                row.unbound_bytes += length;
+            }
+            self.want_to_bind(peer, name, false);
+        }
+        self.end_request(now, transfer, ending);
+        true
+    }
+
+    /// Whether a transfer's bytes are as many as its names', one of which is this.
+    pub(super) fn has_name(&self, transfer: u32, name: u32) -> bool {
+        let (mut bytes, mut found) = (0, false);
+        let mut next = self.first_name(transfer);
+        while let Some(index) = next {
+            found |= index == name;
+            bytes += self.requests.at(index).map_or(0, |row| row.length);
+            next = self.name_after(index);
+        }
+        let row = self.requests.at(transfer);
+        found && row.is_some_and(|row| row.length == bytes)
+    }
+
+    /// A name of a transfer is going to end. So is the transfer if no other name wants its bytes.
+    pub(super) fn end_transfer_of(&mut self, now: Instant, name: Role, ending: Ending) {
+        let Role::Name { of, .. } = name else {
+            return;
+        };
+        let mut next = self.first_name(of);
+        while let Some(name) = next {
+            if self.requests.at(name).is_some_and(RequestRow::wants_bytes) {
+                return;
+            }
+            next = self.name_after(name);
+        }
+        if let Some(transfer) = self.requests.id_at(of) {
+            self.end_request(now, transfer, ending);
+        }
+    }
+
+    /// Tells the names of a transfer that has been reported, and frees its row unless a late event may still come.
+    pub(super) fn tell_names(&mut self, transfer: RequestId, told: Told) {
+        let Some(row) = self.requests.get(transfer) else {
+            return;
+        };
+        let (whole, over) = (row.acked_bytes == row.length, row.held == 0);
+        let mut next = self.first_name(transfer.index);
+        while let Some(name) = next {
+            next = self.name_after(name);
+            let Some((id, row)) = self.requests.entry_mut(name) else {
+                continue;
+            };
+            let is_apart = matches!(row.role, Role::Apart { .. });
+            if over {
+                row.untie();
+            } else {
+                row.lost += 1;
+            }
+            if is_apart {
+                self.settle_request(id);
+                continue;
+            }
+            row.acked_bytes = if whole { row.length } else { 0 };
+            let told = row.told_as_name(told, whole);
+            self.tell(id, told);
+        }
+        if over {
+            self.requests.remove(transfer);
+        }
+    }
+
+    /// The last attempt of a transfer that was reported has ended, or is waited for no more: its names do not wait
+    /// either.
+    pub(super) fn end_names(&mut self, transfer: RequestId, forget: bool) {
+        let mut next = self.first_name(transfer.index);
+        while let Some(name) = next {
+            next = self.name_after(name);
+            let Some((id, row)) = self.requests.entry_mut(name) else {
+                continue;
+            };
+            row.lost -= 1;
+            row.untie();
+            if forget {
+                self.forget_if_over(id);
+            } else {
+                self.settle_request(id);
+            }
+        }
+        self.requests.remove(transfer);
+    }
+}

@@ -1,0 +1,272 @@
+//! Works on their way to a lane: handed out, answered, taken back.
+
+use super::attempt::{Load, Marks, Stage};
+use super::lane::{Lane, Phase};
+use super::peer::Peer;
+use super::request::RequestRow;
+use super::{Attempt, Orchestrator, Posting};
+use crate::send_queue::credit::Amount;
+use crate::table::NIL;
+use crate::time::Instant;
+use crate::units::RailId;
+use crate::work::{Cause, Op, Place, PostBatch, Stop, Work};
+
+/// Bytes of a health probe.
+pub(super) const PROBE_BYTES: u32 = 8;
+
+impl Orchestrator<'_> {
+    /// Puts a probe on a lane, past all windows. `false`: there is no row for it.
+    pub(super) fn post_probe(
+        &mut self,
+        now: Instant,
+        rail: RailId,
+        load: Load,
+        bytes: u32,
+    ) -> bool {
+        let Some(ahead_bytes) = self.shared.reserve(now, rail, u64::from(bytes), u64::MAX) else {
+            return false;
+        };
+        let probe = Attempt::new(load, Op::Write, 0, bytes);
+        let index = match load {
+            // Slices that fill the table may wait for just this one.
+            Load::HealthProbe => self.last_attempt(probe),
+            _ => self.new_attempt(probe).map(|id| id.index),
+        };
+        let Some(index) = index else {
+            self.shared.release(rail, u64::from(bytes));
+            return false;
+        };
+        self.put_on_lane(index, rail, ahead_bytes);
+        true
+    }
+
+    /// Binds an attempt, whose bytes have been reserved, to a rail's lane.
+    pub(super) fn put_on_lane(&mut self, index: u32, rail: RailId, ahead_bytes: u64) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        let Some(row) = self.attempts.at_mut(index) else {
+            return;
+        };
+        row.bind_to(rail, ahead_bytes);
+        let (op, bytes) = (row.op(), u64::from(row.length));
+        lane.flight.bind(&mut self.attempts, index);
+        lane.reserved(op, 1, bytes);
+        self.posts.push_back(self.lanes, u32::from(rail.0));
+    }
+
+    /// Moves bound attempts of a lane into `out`, as works.
+    pub(super) fn fill(&mut self, now: Instant, index: u32, out: &mut PostBatch) {
+        let rail = RailId(index as u16);
+        out.lane = self.lane_id(rail);
+        let was_idle = self
+            .lanes
+            .get(rail.index())
+            .is_some_and(|lane| lane.flight.posted() == 0);
+        let room_works = self.window_works(rail);
+        while let Some(unwanted) = self.hand_out(now, rail, room_works, out) {
+            self.unbind(unwanted);
+        }
+        if out.works.is_empty() && self.cover(now, rail) {
+            self.hand_out(now, rail, room_works, out);
+        }
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        let some_left = !lane.full && lane.flight.bound() > 0;
+        if was_idle && !out.works.is_empty() {
+            lane.progress_at = now;
+            self.arm_progress(now, rail);
+        }
+        if some_left {
+            self.posts.push_back(self.lanes, index);
+        }
+    }
+
+    /// Hands out bound attempts, up to one that nobody wants any more.
+    #[inline(never)]
+    fn hand_out(
+        &mut self,
+        now: Instant,
+        rail: RailId,
+        room_works: usize,
+        out: &mut PostBatch,
+    ) -> Option<u32> {
+        let lane = self.lanes.get_mut(rail.index())?;
+        out.epoch = lane.epoch;
+        if lane.phase != Phase::Open || lane.full {
+            return None;
+        }
+        // Slices in a row are mostly of one request.
+        let mut last = (NIL, Place::default(), Place::default());
+        let mut at_once = true;
+        let (mut next, mut count) = (lane.flight.first_bound(), 0);
+        let (sequence, covers) = (lane.next_sequence, lane.limits.covers);
+        let unwanted = loop {
+            let (Some(index), false) = (next, out.works.is_full()) else {
+                break None;
+            };
+            let Some((id, row)) = self.attempts.entry_mut(index) else {
+                break None;
+            };
+            if !row.is_of(last.0) || row.is(Marks::UNUSUAL) {
+                let places = match row.load() {
+                    Load::Slice(request) => {
+                        let request = self.requests.at(request);
+                        at_once = request.is_some_and(|request| request.home.is_urgent());
+                        let wanted =
+                            request.filter(|request| request.wants_bytes() && !row.is(Marks::DONE));
+                        wanted.map(RequestRow::places)
+                    }
+                    Load::HealthProbe | Load::RateProbe | Load::Cover => {
+                        at_once = true;
+                        let peer = self.shared.peer(rail);
+                        let row = peer.and_then(|peer| self.peers.get(peer.index()));
+                        row.and_then(Peer::scratch)
+                    }
+                };
+                let Some((local, remote)) = places else {
+                    break Some(index);
+                };
+                last = (row.request().unwrap_or(NIL), local, remote);
+            }
+            let (_, local, remote) = last;
+            row.stage = Stage::Posted;
+            row.posted_at = now;
+            row.sequence = sequence.wrapping_add(count);
+            // Else each work asks for a completion.
+            let signal = !covers || lane.signals(row.op(), room_works, count, at_once);
+            row.set_signal(signal);
+            let work = Work {
+                cookie: id.to_bits(),
+                op: row.op(),
+                local: local.plus(row.offset),
+                remote: remote.plus(row.offset),
+                length: row.length,
+                signal,
+            };
+            next = row.next();
+            count += 1;
+            let _ = out.works.push(work);
+        };
+        lane.next_sequence = sequence.wrapping_add(count);
+        lane.flight.hand_out(next, count);
+        unwanted
+    }
+
+    /// The answer to a post.
+    pub(super) fn posted(&mut self, now: Instant, posting: Posting, accepted: usize, stop: Stop) {
+        let rail = posting.lane.rail();
+        let index = u32::from(rail.0);
+        if stop != Stop::Unknown {
+            for _ in accepted..posting.count {
+                self.take_back(rail);
+            }
+            if accepted < posting.count {
+                self.find_uncovered(rail);
+            }
+        }
+        match stop {
+            Stop::All => {}
+            Stop::Full => {
+                if let Some(lane) = self.lanes.get_mut(rail.index()) {
+                    lane.full = true;
+                    self.posts.remove(self.lanes, index);
+                }
+                self.check_full(now, rail);
+            }
+            Stop::Rejected(cause) => self.rejected(now, rail, cause),
+            Stop::Unknown => self.break_lane(now, rail, Cause::Reset),
+        }
+    }
+
+    /// Works that could still be bound to a rail's lane before its window is full.
+    fn window_works(&self, rail: RailId) -> usize {
+        let lane = self
+            .lanes
+            .get(rail.index())
+            .filter(|lane| lane.limits.covers);
+        let room = lane.and_then(|lane| self.shared.room(rail, lane.inflight_bytes));
+        let bytes = room.map_or(0, |room| {
+            room.window_bytes.saturating_sub(room.inflight_bytes)
+        });
+        usize::try_from(bytes / u64::from(self.shared.slice_bytes().max(1))).unwrap_or(usize::MAX)
+    }
+
+    /// Works that went out and that no signal covers, after a post that took only some.
+    fn find_uncovered(&mut self, rail: RailId) {
+        let Some(lane) = self
+            .lanes
+            .get_mut(rail.index())
+            .filter(|lane| lane.limits.covers)
+        else {
+            return;
+        };
+        let mut uncovered = Amount::default();
+        let mut next = lane.flight.last_posted(&mut self.attempts);
+        while let Some((index, row)) =
+            next.and_then(|index| Some((index, self.attempts.at(index)?)))
+            && !row.signal()
+        {
+            uncovered.works = uncovered.works.saturating_add(1);
+            uncovered.reads = uncovered
+                .reads
+                .saturating_add(u8::from(row.op() == Op::Read));
+            next = lane.flight.posted_before(&mut self.attempts, index);
+        }
+        lane.cadence.handle_partial_post(uncovered);
+    }
+
+    /// If a lane has posted works that no signal covers, and nothing to post after them, a scratch word covers them.
+    /// Whether it is bound.
+    fn cover(&mut self, now: Instant, rail: RailId) -> bool {
+        let is_bare = |lane: &&Lane| {
+            lane.room_works(Op::Write) > 0
+                && lane.flight.bound() == 0
+                && lane.cadence.unsignalled().works > 0
+        };
+        self.lanes.get(rail.index()).filter(is_bare).is_some()
+            && self.post_probe(now, rail, Load::Cover, PROBE_BYTES)
+    }
+
+    /// Puts the work handed out last back where it was: it was not taken.
+    fn take_back(&mut self, rail: RailId) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        let Some(last) = lane.flight.take_back(&mut self.attempts) else {
+            return;
+        };
+        lane.next_sequence = lane.next_sequence.wrapping_sub(1);
+        if let Some(row) = self.attempts.at_mut(last) {
+            row.stage = Stage::Bound;
+        }
+        self.posts.push_back(self.lanes, u32::from(rail.0));
+    }
+
+    /// The first work that was not taken was refused.
+    fn rejected(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        let first = self
+            .lanes
+            .get(rail.index())
+            .and_then(|lane| lane.flight.first_bound());
+        let request = first.and_then(|index| self.request_of(index));
+        match request {
+            Some(request) if cause.is_callers() => self.fail_request(now, request, cause),
+            _ => {
+                if let Some(first) = first {
+                    self.fault(rail, first, cause);
+                }
+                self.start_fence(now, rail, cause);
+            }
+        }
+    }
+
+    /// A lane is of no use any more. Its oldest attempt is what it stumbled over.
+    pub(super) fn break_lane(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        if let Some(oldest) = self.first_posted(rail) {
+            self.fault(rail, oldest, cause);
+        }
+        self.start_fence(now, rail, cause);
+    }
+}

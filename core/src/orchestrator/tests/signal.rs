@@ -1,0 +1,149 @@
+//! Lanes whose completions cover others, and that limit reads.
+
+use super::*;
+
+/// As queue pairs are.
+pub(super) const SELECTIVE: LaneLimits = LaneLimits {
+    reads_max: 4,
+    covers: true,
+    ..LIMITS
+};
+
+fn world(rails: u16) -> World<'static> {
+    let mut world = World::new(Policy::Spray, rails);
+    world.limits = [SELECTIVE; RAILS];
+    world
+}
+
+/// A world whose only lane is open and idle.
+fn idle() -> World<'static> {
+    let mut world = world(1);
+    world.submit(99, Op::Write, 1);
+    world.run_until_reported(1, Duration::from_millis(100));
+    world.reports.clear();
+    world
+}
+
+/// The works of the next post, and where it goes.
+fn next_post(world: &mut World<'_>) -> (LaneId, PostBatch) {
+    let mut batch = PostBatch::default();
+    let lane = world.core.poll_post(world.now, &mut batch);
+    (lane.expect("works to post"), batch)
+}
+
+#[test]
+fn fewer_works_ask_for_a_completion_and_none_is_missed() {
+    let mut each = World::new(Policy::Spray, 2);
+    let mut some = world(2);
+    for world in [&mut each, &mut some] {
+        world.submit(0, Op::Write, 64 << 20);
+        world.run_until_reported(1, Duration::from_secs(1));
+        assert_eq!(world.reports[&0].status, Status::Completed);
+        assert!(
+            !world.log.iter().any(|line| line.contains("Fence")),
+            "{:?}",
+            world.log
+        );
+    }
+    // Pressure brings completions early enough: 3 % more time at most.
+    let took = |world: &World<'_>| world.now.as_nanos();
+    assert!(
+        took(&some) <= took(&each) * 103 / 100,
+        "{} and {}",
+        took(&some),
+        took(&each)
+    );
+}
+
+#[test]
+fn what_is_signalled() {
+    // (name, requests (bytes, priority), a signal for each work of the post)
+    let slice = u64::from(SLICE);
+    let row = |count: usize, priority| vec![(slice, priority); count];
+    let cases = [
+        ("alone", row(1, Priority::Normal), vec![true]),
+        ("the last", row(2, Priority::Normal), vec![false, true]),
+        ("urgent ones", row(2, Priority::High), vec![true, true]),
+    ];
+    for (name, requests, signals) in cases {
+        let mut world = idle();
+        for (tag, (length, priority)) in (0..).zip(requests) {
+            world.submit_as(PLAN, tag, Op::Write, length, priority);
+        }
+        let (_, batch) = next_post(&mut world);
+        let seen: Vec<_> = batch.works.iter().map(|work| work.signal).collect();
+        assert_eq!(seen, signals, "{name}");
+    }
+}
+
+#[test]
+fn a_window_full_of_works_completes_in_parts() {
+    let mut world = idle();
+    world.submit(0, Op::Write, 64 << 20);
+    let (_, batch) = next_post(&mut world);
+    let signals = batch.works.iter().filter(|work| work.signal).count();
+    // The whole window is posted at once. Were only the last signalled, the lane would run dry before it completes.
+    assert!(batch.works.len() > 2 && signals >= 2, "{:?}", batch.works);
+    assert!(signals < batch.works.len(), "{:?}", batch.works);
+}
+
+#[test]
+fn a_partial_post_is_covered_by_the_next_work_or_by_a_scratch_word() {
+    for cancelled in [false, true] {
+        let mut world = idle();
+        world.submit(0, Op::Write, u64::from(SLICE));
+        let second = world.submit(1, Op::Write, u64::from(SLICE));
+        let (lane, mut batch) = next_post(&mut world);
+        assert_eq!(batch.works.len(), 2);
+        // The first went out, which asked for nothing.
+        world
+            .core
+            .handle_posted(world.now, lane, batch.epoch, 1, Stop::Full);
+        batch.works.truncate(1);
+        world.post(lane, &batch);
+        if cancelled {
+            world.core.cancel(world.now, second);
+        }
+        world
+            .core
+            .handle_lane(world.now, lane, batch.epoch, LaneFact::Writable);
+        let (lane, batch) = next_post(&mut world);
+        let [work] = &batch.works[..] else {
+            panic!("{:?}", batch.works);
+        };
+        assert!(work.signal, "it covers the first");
+        assert_eq!(work.remote.segment == SegmentRef(9), cancelled, "{work:?}");
+        world.post(lane, &batch);
+        world
+            .core
+            .handle_posted(world.now, lane, batch.epoch, 1, Stop::All);
+        world.run_until_reported(2, Duration::from_millis(2));
+        assert_eq!(world.reports[&0].status, Status::Completed);
+        assert_eq!(world.reports.len(), 2);
+    }
+}
+
+#[test]
+fn no_more_reads_are_posted_than_a_lane_takes() {
+    let mut world = world(1);
+    world.submit(0, Op::Read, 16 << 20);
+    while world.reports.is_empty() {
+        let open = |far: &FarLane| {
+            far.on_its_way
+                .iter()
+                .filter(|(_, work)| work.op == Op::Read)
+                .count()
+        };
+        let reads: usize = world.lanes.values().map(open).sum();
+        assert!(reads <= usize::from(SELECTIVE.reads_max), "{reads}");
+        world.run(world.now + Duration::from_micros(10));
+        assert!(world.now < ms(500));
+    }
+    assert_eq!(world.reports[&0].status, Status::Completed);
+    // A write that goes first needs no credit of theirs.
+    world.submit(1, Op::Read, 16 << 20);
+    world.run(world.now + Duration::from_millis(1));
+    world.submit(2, Op::Write, u64::from(SLICE));
+    world.run(world.now + Duration::from_millis(1));
+    assert!(world.reports.contains_key(&2) && !world.reports.contains_key(&1));
+}

@@ -1,0 +1,187 @@
+//! Requests that no transport carries in one piece: between a file and another host. They pass through slots in memory
+//! on the way, chunk by chunk, as core's `stage` decides; each hop is a request of its own, which the workers carry out
+//! like all others.
+//!
+//! One thread per engine, started when the first file meets the network.
+
+mod parties;
+mod route;
+mod work;
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use polyrail_control::codec::SegmentKind;
+use polyrail_control::plane::Party;
+use polyrail_core::report::Report;
+use polyrail_core::stage::{Direction, PoolConfig, StageMessage};
+use polyrail_core::units::{PeerId, PoolId, StageId};
+use polyrail_core::work::Place;
+use polyrail_transport::SessionId;
+use polyrail_transport::memory::{Access, Region};
+
+pub(crate) use self::route::Route;
+use self::work::Work;
+use crate::engine::{Engine, Inner, lock};
+use crate::post::{Command, Post, THREAD};
+use crate::segments::SegmentId;
+
+/// Bytes of a slot. Large enough for a disk and a network, small enough that the first hop of a long transfer is over
+/// soon.
+pub(crate) const SLOT_BYTES: u32 = 1 << 20;
+/// Slots for each direction. Chunks of all peers share them.
+const SLOTS: u32 = 16;
+/// The slots for what comes in, and for what goes out.
+pub(crate) const IN: PoolId = PoolId(0);
+pub(crate) const OUT: PoolId = PoolId(1);
+/// The names of their memory. Cannot be registered: they have a control character.
+const NAMES: [&str; 2] = ["\u{1}slots-in", "\u{1}slots-out"];
+/// How long a shutdown waits for what is on its way.
+const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
+
+/// The name of the memory of a pool.
+pub(crate) fn pool_name(pool: PoolId) -> &'static str {
+    NAMES[usize::from(pool.0 == OUT.0)]
+}
+
+/// What the thread is told besides submissions.
+pub(crate) enum Word {
+    /// A peer says something about a slot.
+    Said(Party, StageMessage),
+    /// A hop has ended so.
+    HopEnded(StageId, Report),
+    /// A request of a staged batch that needs no staging has ended so.
+    Ended { tag: u64, report: Report },
+    /// A session with a peer is over, and whether all that it did is.
+    PeerGone(PeerId, bool),
+    /// A peer's session with us is over, and all that it did.
+    SessionGone(SessionId),
+}
+
+/// What others hold of the thread.
+pub(crate) struct Stager {
+    pub(crate) post: Arc<Post>,
+    words: Arc<Words>,
+    thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
+}
+
+/// The way to the thread for those that come before it: there may be none yet.
+pub(crate) type StagerCell = OnceLock<Arc<Stager>>;
+
+/// Words on their way.
+pub(crate) struct Words {
+    queue: Mutex<Vec<Word>>,
+    post: Arc<Post>,
+}
+
+impl Words {
+    pub(crate) fn put(&self, word: Word) {
+        lock(&self.queue).push(word);
+        self.post.rouse();
+    }
+
+    fn take(&self) -> Vec<Word> {
+        std::mem::take(&mut *lock(&self.queue))
+    }
+}
+
+impl Stager {
+    pub(crate) fn say(&self, word: Word) {
+        self.words.put(word);
+    }
+
+    fn start(engine: &Engine) -> io::Result<Self> {
+        let inner = &engine.inner;
+        let post = Arc::new(Post::new(&inner.config.send_queue)?);
+        // Nobody else ever drives: whoever submits or says something wakes the thread.
+        post.asleep.store(THREAD, Relaxed);
+        let words = Arc::new(Words {
+            queue: Mutex::default(),
+            post: post.clone(),
+        });
+        let pools = [
+            engine.add_pool(IN, Direction::In)?,
+            engine.add_pool(OUT, Direction::Out)?,
+        ];
+        let work = Work::new(engine.downgrade(), post.clone(), words.clone(), inner);
+        let (alive, done) = sync_channel(0);
+        let thread = std::thread::Builder::new()
+            .name("polyrail-stage".into())
+            .spawn(move || {
+                work.run(&pools);
+                drop(alive);
+            })?;
+        Ok(Self {
+            post,
+            words,
+            thread: Mutex::new(Some((thread, done))),
+        })
+    }
+
+    /// Ends all that is staged, and the thread.
+    pub(crate) fn stop(&self) {
+        self.post.room.close();
+        self.post.send(Command::ShutDown);
+        let Some((thread, done)) = lock(&self.thread).take() else {
+            return;
+        };
+        if thread.thread().id() == std::thread::current().id() {
+            return;
+        }
+        if done.recv_timeout(2 * SHUTDOWN_MAX) == Err(RecvTimeoutError::Timeout) {
+            return log::warn!("the staging thread is stuck and left behind");
+        }
+        if thread.join().is_err() {
+            log::error!("the staging thread has panicked");
+        }
+    }
+}
+
+impl Engine {
+    /// What stages; started if it is not.
+    pub(crate) fn stager(&self) -> io::Result<Arc<Stager>> {
+        let cell = &self.inner.stager;
+        if let Some(stager) = cell.get() {
+            return Ok(stager.clone());
+        }
+        let _starting = lock(&self.inner.starting_stager);
+        if let Some(stager) = cell.get() {
+            return Ok(stager.clone());
+        }
+        let started = Arc::new(Stager::start(self)?);
+        Ok(cell.get_or_init(|| started).clone())
+    }
+
+    /// Memory for the slots of one direction, which peers may use.
+    fn add_pool(&self, pool: PoolId, direction: Direction) -> io::Result<PoolConfig> {
+        let bytes = u64::from(SLOTS) * u64::from(SLOT_BYTES);
+        let region = Region::allocate(bytes, Access::RemoteReadWrite)?;
+        let kind = SegmentKind::Slots { bytes: SLOT_BYTES };
+        let segment = self
+            .add_memory(pool_name(pool), region, kind)
+            .map_err(io::Error::other)?;
+        Ok(PoolConfig {
+            direction,
+            first: place(segment, 0),
+            slot_bytes: SLOT_BYTES,
+            slots: SLOTS,
+        })
+    }
+}
+
+/// A place of a segment as core names it.
+fn place(segment: SegmentId, offset: u64) -> Place {
+    Place {
+        segment: segment.segment_ref(),
+        offset,
+    }
+}
+
+/// Upgrades for as long as it takes to do one thing: the engine may end meanwhile.
+fn alive(engine: &Weak<Inner>) -> Option<Engine> {
+    engine.upgrade().map(Engine::from_inner)
+}

@@ -1,0 +1,569 @@
+//! Processes of one host that share memory, or read each other's: what moves, what carries it, and what becomes of
+//! it when one of them is stopped or killed.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use polyrail::{
+    Access, Batch, Calls, Cause, Config, Engine, Faults, Hooks, Local, Op, Plugin, Region, Remote,
+    Request, SegmentId, Status,
+};
+use polyrail_shm::ShmTransport;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Longer than anything here takes; only a failing test waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+const MEANT: u8 = 0x11;
+const REUSED: u8 = 0x55;
+
+/// What a process that these tests start is to be: `shared BYTES` or `private BYTES`, a target with such memory, or
+/// `network BYTES`, one that has it and no shared memory.
+const ROLE: &str = "POLYRAIL_TEST_SHM";
+
+/// Counts bytes of the target's private memory, for whoever has nothing to do with what moved them.
+struct Census(Arc<Region>);
+
+impl Calls for Census {
+    fn call(&self, _: &Engine, value: u16, _: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(count(&self.0, value as u8).to_le_bytes().to_vec())
+    }
+}
+
+/// Is the target in a process that was started for it; nothing otherwise.
+#[test]
+fn target_process() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let (kind, bytes) = role.split_once(' ').unwrap();
+    let bytes = bytes.parse().unwrap();
+    let access = Access::RemoteReadWrite;
+    let memory = Arc::new(Region::allocate(bytes, Access::Local).unwrap());
+    let mut config = Config {
+        listen: Some("127.0.0.1:0".parse().unwrap()),
+        ..Config::named("target")
+    };
+    if kind == "network" {
+        config = config.without("shm");
+    }
+    let hooks = Hooks {
+        calls: Some(Arc::new(Census(memory.clone()))),
+        ..Hooks::default()
+    };
+    let engine = Engine::with_hooks(config, hooks).unwrap();
+    match kind {
+        // SAFETY: the memory stays mapped until the process ends.
+        "private" => unsafe { engine.register("mem", memory.base(), bytes, access) },
+        _ => engine.allocate("mem", bytes, access),
+    }
+    .unwrap();
+    engine
+        .allocate("readable", 4096, Access::RemoteRead)
+        .unwrap();
+    println!("\nlistening {}", engine.listening().unwrap());
+    // Until whoever started it closes the pipe, or ends.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    engine.shutdown();
+}
+
+/// A target in a process of its own.
+struct Target {
+    child: Child,
+    _input: Option<ChildStdin>,
+    address: String,
+}
+
+impl Target {
+    fn start(kind: &str, bytes: u64) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "target_process",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(ROLE, format!("{kind} {bytes}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines
+            .map(Result::unwrap)
+            .find_map(|line| Some(line.strip_prefix("listening ")?.to_owned()));
+        Self {
+            _input: child.stdin.take(),
+            child,
+            address: address.expect("it listens"),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and been reaped already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An engine with memory of its own, and what it sees of a target.
+struct Initiator {
+    engine: Engine,
+    local: SegmentId,
+    region: Arc<Region>,
+    remote: SegmentId,
+    bytes: u64,
+}
+
+impl Initiator {
+    fn new(target: &Target, bytes: u64) -> Self {
+        let config = Config::named("initiator");
+        Self::with(target, bytes, config, Hooks::default())
+    }
+
+    fn with(target: &Target, bytes: u64, config: Config, hooks: Hooks) -> Self {
+        let engine = Engine::with_hooks(config, hooks).unwrap();
+        let local = engine.allocate("here", bytes, Access::Local).unwrap();
+        let remote = engine.open_segment(&format!("{}/mem", target.address));
+        Self {
+            region: engine.region(local).unwrap(),
+            remote: remote.unwrap(),
+            engine,
+            local,
+            bytes,
+        }
+    }
+
+    fn request(&self, op: Op, local_offset: u64, remote_offset: u64, length: u64) -> Request {
+        Request {
+            op,
+            local: self.local,
+            local_offset,
+            remote: self.remote,
+            remote_offset,
+            length,
+        }
+    }
+
+    fn submit(&self, request: Request) -> Batch {
+        self.engine.submit(&[request]).unwrap()
+    }
+
+    fn all(&self, op: Op) -> Batch {
+        self.submit(self.request(op, 0, 0, self.bytes))
+    }
+
+    fn moves(&self, request: Request) {
+        completed(&self.submit(request));
+    }
+
+    /// Bytes that each transport has carried.
+    fn carried(&self, transport: &str) -> u64 {
+        let rails = self.engine.rails();
+        let of = rails.iter().filter(|rail| {
+            let name = rail.name.split(':').next();
+            name == Some(transport)
+        });
+        of.map(|rail| rail.bytes).sum()
+    }
+
+    /// How many bytes of the target's memory have this value, as it says itself.
+    fn census(&self, value: u8) -> u64 {
+        let answer = self
+            .engine
+            .call(self.remote, value.into(), &[], PATIENCE)
+            .unwrap();
+        u64::from_le_bytes(answer.try_into().unwrap())
+    }
+
+    /// Submits a write of everything, and does something once some of it has moved.
+    fn in_the_middle(&self, then: impl FnOnce()) -> Batch {
+        let before = self.carried("shm");
+        let batch = self.all(Op::Write);
+        until("something moves", || self.carried("shm") > before);
+        then();
+        batch
+    }
+}
+
+fn completed(batch: &Batch) {
+    let status = batch.wait(PATIENCE).unwrap().status;
+    assert_eq!(status, Status::Completed, "{:?}", batch.report(0));
+}
+
+fn until(what: &str, mut seen: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !seen() {
+        assert!(Instant::now() < deadline, "not seen in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn pattern(seed: u64, length: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length as usize];
+    for (index, word) in (0..).zip(bytes.chunks_mut(8)) {
+        let mixed = (index ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64);
+        word.copy_from_slice(&(mixed ^ mixed >> 29).to_le_bytes()[..word.len()]);
+    }
+    bytes
+}
+
+fn put(region: &Region, offset: u64, bytes: &[u8]) {
+    let entered = region.enter().unwrap();
+    let to = entered.pointer(offset, bytes.len() as u64).unwrap();
+    // SAFETY: `pointer` gives the address of that many bytes, mapped while `entered` lives.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+}
+
+fn get(region: &Region, offset: u64, length: u64) -> Vec<u8> {
+    let entered = region.enter().unwrap();
+    let from = entered.pointer(offset, length).unwrap();
+    let mut bytes = vec![0; length as usize];
+    // SAFETY: as in `put`.
+    unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
+    bytes
+}
+
+fn fill(region: &Region, value: u8) {
+    let entered = region.enter().unwrap();
+    let start = entered.pointer(0, region.bytes()).unwrap();
+    // SAFETY: as in `put`.
+    unsafe { std::ptr::write_bytes(start, value, region.bytes() as usize) }
+}
+
+fn count(region: &Region, value: u8) -> u64 {
+    let pieces = (0..region.bytes()).step_by(MIB as usize);
+    let of = |offset: u64| {
+        let piece = get(region, offset, MIB.min(region.bytes() - offset));
+        piece.iter().filter(|byte| **byte == value).count() as u64
+    };
+    pieces.map(of).sum()
+}
+
+#[test]
+fn all_bytes_go_both_ways_and_nothing_over_the_network() {
+    const BYTES: u64 = 9 * MIB;
+    for kind in ["shared", "private"] {
+        let target = Target::start(kind, BYTES);
+        let initiator = Initiator::new(&target, BYTES);
+        let lengths = [1, 2, 4095, 4097, 65_537, MIB, 7 * MIB + 13];
+        for (seed, length) in (1..).zip(lengths) {
+            let bytes = pattern(seed, length);
+            put(&initiator.region, 3, &bytes);
+            initiator.moves(initiator.request(Op::Write, 3, 4091, length));
+            put(&initiator.region, 5, &vec![0; length as usize]);
+            initiator.moves(initiator.request(Op::Read, 5, 4091, length));
+            assert!(
+                get(&initiator.region, 5, length) == bytes,
+                "{kind} {length}"
+            );
+        }
+        let moved: u64 = lengths.iter().map(|length| 2 * length).sum();
+        assert!(initiator.carried("shm") >= moved, "{kind}");
+        assert_eq!(initiator.carried("tcp"), 0, "{kind}");
+        let devices = initiator.engine.stats().devices;
+        assert_eq!(
+            (&*devices[0].device, devices[0].bytes >= moved),
+            ("shm", true)
+        );
+    }
+}
+
+#[test]
+fn places_beyond_4_gib_are_reached() {
+    // Only the pages that are touched are there.
+    const FAR: u64 = (4 << 30) + 77;
+    for kind in ["shared", "private"] {
+        let target = Target::start(kind, FAR + MIB);
+        let initiator = Initiator::new(&target, 2 * MIB);
+        let bytes = pattern(1, MIB);
+        put(&initiator.region, 0, &bytes);
+        initiator.moves(initiator.request(Op::Write, 0, FAR, MIB));
+        initiator.moves(initiator.request(Op::Read, MIB, FAR, MIB));
+        assert!(get(&initiator.region, MIB, MIB) == bytes, "{kind}");
+        assert_eq!(initiator.carried("tcp"), 0, "{kind}");
+    }
+}
+
+#[test]
+fn overlapping_requests_leave_bytes_of_either() {
+    const BYTES: u64 = 2 * MIB;
+    for kind in ["shared", "private"] {
+        let target = Target::start(kind, BYTES);
+        let initiator = Initiator::new(&target, 2 * BYTES);
+        put(&initiator.region, 0, &vec![1; BYTES as usize]);
+        put(&initiator.region, BYTES, &vec![2; BYTES as usize]);
+        let both = [
+            initiator.request(Op::Write, 0, 0, BYTES - 1000),
+            initiator.request(Op::Write, BYTES, 1000, BYTES - 1000),
+        ];
+        completed(&initiator.engine.submit(&both).unwrap());
+        initiator.moves(initiator.request(Op::Read, 0, 0, BYTES));
+        let bytes = get(&initiator.region, 0, BYTES);
+        let (first, rest) = bytes.split_at(1000);
+        let (middle, last) = rest.split_at(BYTES as usize - 2000);
+        assert!(first.iter().all(|byte| *byte == 1), "{kind}");
+        assert!(middle.iter().all(|byte| [1, 2].contains(byte)), "{kind}");
+        assert!(last.iter().all(|byte| *byte == 2), "{kind}");
+    }
+}
+
+#[test]
+fn what_may_only_be_read_is_mapped_so() {
+    let target = Target::start("shared", 4096);
+    let initiator = Initiator::new(&target, 4096);
+    let remote = initiator
+        .engine
+        .open_segment(&format!("{}/readable", target.address))
+        .unwrap();
+    fill(&initiator.region, 9);
+    let read = Request {
+        remote,
+        ..initiator.request(Op::Read, 0, 0, 4096)
+    };
+    initiator.moves(read);
+    assert_eq!(count(&initiator.region, 0), 4096);
+    assert!(
+        initiator
+            .engine
+            .submit(&[Request {
+                op: Op::Write,
+                ..read
+            }])
+            .is_err()
+    );
+    // Nothing of it can be written here, whoever tries.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let ours = maps.lines().filter(|line| line.contains("memfd:polyrail"));
+    assert!(ours.clone().any(|line| line.contains(" r--s ")), "{maps}");
+}
+
+#[test]
+fn memory_that_a_target_shares_is_written_while_it_is_stopped() {
+    const BYTES: u64 = 64 * MIB;
+    let target = Target::start("shared", BYTES);
+    // However long the copies take here: to a peer that counts as silent nothing new begins.
+    let mut config = Config::named("initiator");
+    config.health.peer_silence = PATIENCE;
+    let initiator = Initiator::with(&target, BYTES, config, Hooks::default());
+    initiator.moves(initiator.request(Op::Write, 0, 0, 1));
+    target.signal(Signal::STOP);
+    fill(&initiator.region, MEANT);
+    completed(&initiator.all(Op::Write));
+    fill(&initiator.region, 0);
+    completed(&initiator.all(Op::Read));
+    assert_eq!(count(&initiator.region, MEANT), BYTES);
+    target.signal(Signal::CONT);
+}
+
+#[test]
+fn a_stopped_target_pulls_no_byte_of_memory_that_was_used_again() {
+    // Promise 3: the target of a write to its program's memory is stopped in the midst of it, the write ends, and the
+    // source is used for something else. When the target goes on, nothing of that may arrive.
+    const BYTES: u64 = 256 * MIB;
+    let target = Target::start("private", BYTES);
+    // Offers as many works as a lane takes.
+    let config = Config {
+        policy: polyrail::Policy::Documented,
+        ..Config::named("initiator")
+    };
+    let initiator = Initiator::with(&target, BYTES, config, Hooks::default());
+    // Many small slices, so that the target is stopped between two that it pulls without a look at anything else.
+    const PIECE: u64 = MIB / 4;
+    let pieces = (0..BYTES / PIECE).map(|piece| piece * PIECE);
+    let requests: Vec<_> = pieces
+        .map(|offset| initiator.request(Op::Write, offset, offset, PIECE))
+        .collect();
+    let reports = (0..10).find_map(|_| {
+        fill(&initiator.region, MEANT);
+        let before = initiator.carried("shm");
+        let batch = initiator.engine.submit(&requests).unwrap();
+        until("something moves", || initiator.carried("shm") > before);
+        target.signal(Signal::STOP);
+        let status = batch.wait(PATIENCE).unwrap().status;
+        let reports = (0..requests.len()).map(|index| batch.report(index).unwrap());
+        let reports: Vec<_> = reports.collect();
+        let released = reports.iter().all(|report| report.local == Local::Released);
+        if released {
+            fill(&initiator.region, REUSED);
+        }
+        target.signal(Signal::CONT);
+        // It was stopped where nobody can tell whether it still reads; then nothing is claimed. Or it was quicker than
+        // the signal.
+        let told = status != Status::Completed && released;
+        if !told {
+            batch.wait_released(PATIENCE).ok();
+        }
+        told.then_some(reports)
+    });
+    println!("told: {}", reports.is_some());
+    let delivered = reports.iter().flatten();
+    let delivered: u64 = delivered.map(|report| report.delivered_bytes).sum();
+    assert!(delivered < BYTES);
+    // What it has answered it has seen after it went on.
+    assert_eq!(
+        initiator.census(REUSED),
+        0,
+        "bytes of reused memory arrived"
+    );
+    assert!(initiator.census(MEANT) >= delivered);
+    // And it is used again.
+    until("it works again", || {
+        let batch = initiator.submit(initiator.request(Op::Write, 0, 0, 1));
+        batch.wait(PATIENCE).unwrap().status == Status::Completed
+    });
+}
+
+#[test]
+fn works_of_a_killed_target_end_and_nothing_of_it_stays() {
+    const BYTES: u64 = 256 * MIB;
+    for kind in ["shared", "private"] {
+        let before = leftovers();
+        let mut target = Target::start(kind, BYTES);
+        let initiator = Initiator::new(&target, BYTES);
+        let start = Instant::now();
+        let batch = initiator.in_the_middle(|| target.signal(Signal::KILL));
+        let mut status = batch.wait(PATIENCE).unwrap().status;
+        while status == Status::Completed {
+            // It was quicker than the signal, or than the news; not for ever.
+            assert!(start.elapsed() < Duration::from_secs(20), "nobody notices");
+            match initiator
+                .engine
+                .submit(&[initiator.request(Op::Write, 0, 0, BYTES)])
+            {
+                Ok(batch) => status = batch.wait(PATIENCE).unwrap().status,
+                Err(polyrail::SubmitError::PeerLost { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if status != Status::Completed {
+            assert_eq!(status, Status::PeerLost, "{kind}");
+        }
+        target.child.wait().unwrap();
+        until("its memory is unmapped", || !is_mapped(BYTES));
+        initiator.engine.shutdown();
+        drop(initiator);
+        assert_eq!(leftovers(), before, "{kind}");
+    }
+}
+
+/// Whether shared memory of so many bytes is mapped here.
+fn is_mapped(bytes: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let ours = maps.lines().filter(|line| line.contains("memfd:polyrail"));
+    let sizes = ours.filter_map(|line| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some(number(end)? - number(start)?)
+    });
+    sizes.into_iter().any(|size| size == bytes)
+}
+
+/// What there is of polyrail in the places where processes leave things.
+fn leftovers() -> Vec<String> {
+    let folders = ["/dev/shm", "/tmp", "/run"];
+    let entries = folders.iter().flat_map(|folder| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().display().to_string())
+    });
+    let mut left: Vec<_> = entries.filter(|path| path.contains("polyrail")).collect();
+    left.sort();
+    left
+}
+
+#[test]
+fn peers_without_shared_memory_use_the_network() {
+    let target = Target::start("network", MIB);
+    let initiator = Initiator::new(&target, MIB);
+    completed(&initiator.all(Op::Write));
+    assert_eq!(
+        (initiator.carried("shm"), initiator.carried("tcp")),
+        (0, MIB)
+    );
+    let off = Config::named("initiator").without("shm");
+    let target = Target::start("shared", MIB);
+    let initiator = Initiator::with(&target, MIB, off, Hooks::default());
+    completed(&initiator.all(Op::Write));
+    assert_eq!(
+        (initiator.carried("shm"), initiator.carried("tcp")),
+        (0, MIB)
+    );
+}
+
+#[test]
+fn a_write_goes_on_over_the_network_when_shared_memory_fails_under_it() {
+    const BYTES: u64 = 64 * MIB;
+    let target = Target::start("shared", BYTES);
+    let faults = Arc::new(Faults::new());
+    let plugin = Plugin {
+        make: |regions| Arc::new(ShmTransport::new(regions).unwrap()),
+        faults: Some(faults.clone()),
+    };
+    let hooks = Hooks {
+        transports: vec![plugin],
+        ..Hooks::default()
+    };
+    let config = Config::named("initiator").without("shm");
+    let initiator = Initiator::with(&target, BYTES, config, hooks);
+    fill(&initiator.region, MEANT);
+    let batch = initiator.in_the_middle(|| faults.cut(polyrail::RailId(0)));
+    completed(&batch);
+    assert_eq!(batch.report(0).unwrap().remote, Remote::Settled);
+    assert!(initiator.carried("tcp") > 0);
+    fill(&initiator.region, 0);
+    completed(&initiator.all(Op::Read));
+    assert_eq!(count(&initiator.region, MEANT), BYTES);
+}
+
+#[test]
+fn memory_that_a_target_takes_back_is_left_alone() {
+    let access = Access::RemoteReadWrite;
+    let target = Engine::new(Config {
+        listen: Some("127.0.0.1:0".parse().unwrap()),
+        ..Config::named("target")
+    })
+    .unwrap();
+    let shared = target.allocate("shared", MIB, access).unwrap();
+    let memory = Region::allocate(MIB, Access::Local).unwrap();
+    // SAFETY: the memory outlives the engine.
+    let private = unsafe { target.register("private", memory.base(), MIB, access) }.unwrap();
+    let engine = Engine::new(Config::named("initiator")).unwrap();
+    let local = engine.allocate("here", MIB, Access::Local).unwrap();
+    for (name, segment) in [("shared", shared), ("private", private)] {
+        let kept = target.region(segment).unwrap();
+        let at = format!("{}/{name}", target.listening().unwrap());
+        let write = Request {
+            op: Op::Write,
+            local,
+            local_offset: 0,
+            remote: engine.open_segment(&at).unwrap(),
+            remote_offset: 0,
+            length: MIB,
+        };
+        completed(&engine.submit(&[write]).unwrap());
+        target.unregister(segment).unwrap();
+        let region = engine.region(local).unwrap();
+        fill(&region, REUSED);
+        let batch = engine.submit(&[write]).unwrap();
+        assert_eq!(
+            batch.wait(PATIENCE).unwrap().status,
+            Status::Failed,
+            "{name}"
+        );
+        assert_eq!(batch.report(0).unwrap().cause, Some(Cause::RemoteAccess));
+        // SAFETY: it is mapped, and nobody else's now.
+        assert_eq!(unsafe { NonNull::read(kept.base()) }, 0, "{name}");
+        fill(&region, 0);
+    }
+    engine.shutdown();
+    target.shutdown();
+}

@@ -1,0 +1,504 @@
+//! The initiator's half: lanes of one worker.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::work::{
+    Cause, Completion, LaneFact, LaneLimits, PostBatch, Posted, Scope, Stop,
+};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::Region;
+use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::board::{Board, Withdrawn};
+use crate::far::Mappings;
+use crate::lane::{self, End, Lane, Locals};
+use crate::process::{OwnCookie, Process, is_hung_up};
+use crate::wire::LaneName;
+use crate::{TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, reach};
+
+const EVENTS_MAX: usize = 64;
+
+/// Polls in a row that do not ask epoll, while nothing is waited for.
+const UNASKED_MAX: u32 = 16;
+
+/// How often the peer of a lane that copies is looked at. One that was killed is noticed so late after its socket
+/// has closed.
+const LOOK_INTERVAL: Duration = Duration::from_micros(100);
+
+/// How often it is looked again for what nothing tells about: a taken offer of a lane that has ended, or a message
+/// that did not fit.
+const AGAIN: Duration = Duration::from_millis(1);
+
+const LIMITS: LaneLimits = LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX);
+
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// The lanes of one worker.
+pub(crate) struct ShmEndpoint {
+    clock: Clock,
+    cookie: Arc<OwnCookie>,
+    mappings: Arc<Mappings>,
+    epoll: OwnedFd,
+    locals: Locals,
+    remotes: Numbered<SegmentRef, RemoteRegion>,
+    rails: Numbered<RailId, RailAddress>,
+    /// Every lane that was ever opened, with its latest epoch.
+    lanes: Numbered<LaneId, Slot>,
+    /// How many of them are [`State::Opening`].
+    opening: usize,
+    /// Lanes with works that are not completed; the first one's turn is next.
+    posting: VecDeque<LaneId>,
+    /// Lanes that have ended while the target was pulling.
+    ending: Vec<Ending>,
+    /// Polls in a row that did not ask epoll.
+    unasked: u32,
+    /// What the next poll says first.
+    facts: VecDeque<LaneReport>,
+}
+
+/// A lane's latest epoch.
+struct Slot {
+    epoch: Epoch,
+    /// When its peer was last seen.
+    looked: Instant,
+    state: State,
+}
+
+enum State {
+    Opening {
+        socket: OwnedFd,
+        board: Board,
+        by: Instant,
+    },
+    Open(Box<Lane>),
+    /// Failed, broken, fenced or closed.
+    Over,
+}
+
+/// A lane of which the target has taken an offer and not answered: it may still read the source.
+struct Ending {
+    lane: LaneId,
+    epoch: Epoch,
+    was: Box<Lane>,
+    /// Core has asked for the proof.
+    is_awaited: bool,
+}
+
+impl Ending {
+    /// Whether nothing of it is under way. A target that has hung up has returned from its last pull before.
+    fn is_over(&self) -> bool {
+        self.was.withdraw() == Withdrawn::All || is_hung_up(&self.was.socket)
+    }
+}
+
+impl ShmEndpoint {
+    pub(crate) fn new(
+        clock: Clock,
+        cookie: Arc<OwnCookie>,
+        mappings: Arc<Mappings>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            clock,
+            cookie,
+            mappings,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            locals: Locals::default(),
+            remotes: Numbered::default(),
+            rails: Numbered::default(),
+            lanes: Numbered::default(),
+            opening: 0,
+            posting: VecDeque::new(),
+            ending: Vec::new(),
+            unasked: 0,
+            facts: VecDeque::new(),
+        })
+    }
+
+    fn try_open(&self, lane: LaneId, epoch: Epoch, by: Instant) -> io::Result<State> {
+        let address = self
+            .rails
+            .get(&lane.rail())
+            .ok_or_else(|| io::Error::other("nobody has said where its rail runs"))?;
+        let (board, file) = Board::new()?;
+        let name = LaneName {
+            lane: lane.0,
+            epoch: epoch.0,
+        };
+        let socket = reach::greet(
+            &address.own,
+            address.session,
+            &self.cookie,
+            Some((name, &file)),
+        )?;
+        epoll::add(&self.epoll, &socket, token(lane, epoch), EventFlags::IN)?;
+        Ok(State::Opening { socket, board, by })
+    }
+
+    /// Asks epoll who has said something.
+    fn ask(&mut self, out: &mut Polled) {
+        self.unasked = 0;
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut events, Some(&AT_ONCE)) {
+            Ok((events, _)) => {
+                for event in events {
+                    let token = event.data.u64();
+                    self.hear(LaneId(token as u32), Epoch((token >> 32) as u32), out);
+                }
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => log::error!("shm: epoll_wait: {error}"),
+        }
+    }
+
+    /// Takes what the target of a lane says.
+    fn hear(&mut self, lane: LaneId, epoch: Epoch, out: &mut Polled) {
+        let Some(slot) = self.lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch) else {
+            return;
+        };
+        match &mut slot.state {
+            State::Over => {}
+            State::Opening { socket, .. } => match reach::answer(socket) {
+                Ok(None) => {}
+                Ok(Some((cookie, no_pull))) => {
+                    let process = Process::of(socket, cookie).ok();
+                    self.opened(lane, process.filter(|_| no_pull.is_none()), out);
+                }
+                Err(error) => {
+                    log::debug!("shm: {lane:?} {epoch:?} not opened: {error}");
+                    self.end(lane);
+                    let failed = LaneFact::OpenFailed(Cause::Refused);
+                    out.lanes.push(report(lane, epoch, failed));
+                }
+            },
+            State::Open(open) => {
+                if let Err(error) = open.hear(&self.mappings) {
+                    log::debug!("shm: {lane:?} {epoch:?} broken: {error}");
+                    self.broken(lane, epoch, End::Broken(Cause::Reset), out);
+                }
+            }
+        }
+    }
+
+    fn opened(&mut self, lane: LaneId, process: Option<Process>, out: &mut Polled) {
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        if let State::Opening { socket, board, .. } =
+            std::mem::replace(&mut slot.state, State::Over)
+        {
+            slot.state = State::Open(Box::new(Lane::new(socket, board, process)));
+            self.opening -= 1;
+            let opened = LaneFact::Opened { limits: LIMITS };
+            out.lanes.push(report(lane, slot.epoch, opened));
+        }
+    }
+
+    /// Gives lanes with works their turn, one after the other, until so much was moved.
+    fn work(&mut self, out: &mut Polled) {
+        let mut budget = TURN_BYTES;
+        for _ in 0..self.posting.len() {
+            let Some(lane) = self.posting.pop_front() else {
+                return;
+            };
+            let goes_on = self.turn(lane, &mut budget, out);
+            if goes_on {
+                self.posting.push_back(lane);
+            }
+            if budget == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Carries on with one lane. Whether it has works left.
+    fn turn(&mut self, lane: LaneId, budget: &mut u64, out: &mut Polled) -> bool {
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return false;
+        };
+        let epoch = slot.epoch;
+        let State::Open(open) = &mut slot.state else {
+            return false;
+        };
+        let before = out.completions.len();
+        let ended = open.turn(&self.locals, budget, |cookie, outcome| {
+            out.completions.push(Completion {
+                lane,
+                epoch,
+                cookie,
+                at: Instant::ZERO,
+                outcome,
+            });
+        });
+        let now = self.clock.now();
+        for done in &mut out.completions[before..] {
+            done.at = now;
+        }
+        let looks = open.has_pulled() || now.since(slot.looked) >= LOOK_INTERVAL;
+        let ended = match looks && !open.is_sound() {
+            // What was moved since the last look may not have been to or from the peer.
+            true => {
+                out.completions.truncate(before);
+                Err(End::Broken(Cause::Reset))
+            }
+            false => ended,
+        };
+        if looks {
+            slot.looked = now;
+        }
+        match ended {
+            Ok(()) => open.is_posting(),
+            Err(end) => {
+                self.broken(lane, epoch, end, out);
+                false
+            }
+        }
+    }
+
+    fn broken(&mut self, lane: LaneId, epoch: Epoch, end: End, out: &mut Polled) {
+        self.end(lane);
+        if let End::Broken(cause) = end {
+            out.lanes.push(report(lane, epoch, LaneFact::Broken(cause)));
+        }
+    }
+
+    /// Ends a lane: it touches nothing any more, unless the target is pulling for it.
+    fn end(&mut self, lane: LaneId) {
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        match std::mem::replace(&mut slot.state, State::Over) {
+            State::Opening { .. } => self.opening -= 1,
+            State::Over => {}
+            State::Open(open) => {
+                self.posting.retain(|other| *other != lane);
+                if open.withdraw() == Withdrawn::TakenMeanwhile {
+                    // Its hanging up would keep epoll's descriptor ready.
+                    let _ = epoll::delete(&self.epoll, &open.socket);
+                    self.ending.push(Ending {
+                        lane,
+                        epoch: slot.epoch,
+                        was: open,
+                        is_awaited: false,
+                    });
+                }
+            }
+        }
+    }
+
+    fn check_ending(&mut self) {
+        let facts = &mut self.facts;
+        self.ending.retain(|ending| {
+            let over = ending.is_over();
+            if over && ending.is_awaited {
+                facts.extend(fenced(ending.lane, ending.epoch));
+            }
+            !over
+        });
+    }
+
+    fn expire_openings(&mut self, now: Instant, out: &mut Polled) {
+        if self.opening == 0 {
+            return;
+        }
+        for (&lane, slot) in &mut self.lanes {
+            if matches!(slot.state, State::Opening { by, .. } if by <= now) {
+                slot.state = State::Over;
+                self.opening -= 1;
+                let failed = LaneFact::OpenFailed(Cause::Refused);
+                out.lanes.push(report(lane, slot.epoch, failed));
+            }
+        }
+    }
+
+    fn open_lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.posting
+            .iter()
+            .filter_map(|lane| match &self.lanes.get(lane)?.state {
+                State::Open(open) => Some(&**open),
+                State::Opening { .. } | State::Over => None,
+            })
+    }
+}
+
+impl Endpoint for ShmEndpoint {
+    fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
+        self.locals.insert(segment, region);
+    }
+
+    fn detach_local(&mut self, segment: SegmentRef) {
+        self.locals.remove(&segment);
+    }
+
+    fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
+        self.remotes.insert(segment, region);
+    }
+
+    fn detach_remote(&mut self, segment: SegmentRef) {
+        let Some(region) = self.remotes.remove(&segment) else {
+            return;
+        };
+        for slot in self.lanes.values_mut() {
+            if let State::Open(open) = &mut slot.state {
+                open.forget(region.key);
+            }
+        }
+    }
+
+    fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
+        self.rails.insert(rail, address);
+    }
+
+    fn forget_rail(&mut self, rail: RailId) {
+        let lanes: Vec<_> = self.lanes.keys().copied().collect();
+        for lane in lanes.into_iter().filter(|lane| lane.rail() == rail) {
+            self.end(lane);
+            self.lanes.remove(&lane);
+        }
+        self.rails.remove(&rail);
+    }
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        self.end(lane);
+        let state = match self.try_open(lane, epoch, by) {
+            Ok(opening) => {
+                self.opening += 1;
+                opening
+            }
+            Err(error) => {
+                log::debug!("shm: {lane:?} {epoch:?} not opened: {error}");
+                let failed = LaneFact::OpenFailed(Cause::Refused);
+                self.facts.push_back(report(lane, epoch, failed));
+                State::Over
+            }
+        };
+        let looked = Instant::ZERO;
+        self.lanes.insert(
+            lane,
+            Slot {
+                epoch,
+                looked,
+                state,
+            },
+        );
+    }
+
+    fn post(&mut self, batch: &PostBatch) -> Posted {
+        let slot = self.lanes.get_mut(&batch.lane);
+        let Some(Slot {
+            state: State::Open(open),
+            ..
+        }) = slot.filter(|slot| slot.epoch == batch.epoch)
+        else {
+            return Posted {
+                accepted: 0,
+                stop: Stop::Rejected(Cause::Flushed),
+            };
+        };
+        if !open.is_posting() {
+            self.posting.push_back(batch.lane);
+        }
+        let mut posted = Posted {
+            accepted: 0,
+            stop: Stop::All,
+        };
+        for work in &batch.works {
+            let local = self.locals.get(&work.local.segment);
+            let remote = self.remotes.get(&work.remote.segment);
+            match lane::check(work, local, remote) {
+                Ok(key) if open.has_room() => open.push(*work, key),
+                Ok(_) => posted.stop = Stop::Full,
+                Err(cause) => posted.stop = Stop::Rejected(cause),
+            }
+            if posted.stop != Stop::All {
+                break;
+            }
+            posted.accepted += 1;
+        }
+        posted
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut Polled) {
+        self.check_ending();
+        out.lanes.extend(self.facts.drain(..));
+        let waits = self.opening > 0 || self.open_lanes().any(|lane| !lane.is_runnable());
+        self.unasked += 1;
+        if waits || self.unasked >= UNASKED_MAX {
+            self.ask(out);
+        }
+        self.work(out);
+        self.expire_openings(now, out);
+    }
+
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
+        // An older epoch ended when this one began; a newer one never began.
+        if self.lanes.get(&lane).is_some_and(|s| s.epoch == epoch) {
+            self.end(lane);
+        }
+        self.check_ending();
+        let is_it = |ending: &&mut Ending| (ending.lane, ending.epoch) == (lane, epoch);
+        match self.ending.iter_mut().find(is_it) {
+            Some(ending) => {
+                ending.is_awaited = true;
+                let fact = LaneFact::Unfenceable { scope };
+                self.facts.push_back(report(lane, epoch, fact));
+            }
+            // Copies of this side have returned, and what was offered is nobody's to pull any more.
+            None => self.facts.extend(fenced(lane, epoch)),
+        }
+    }
+
+    fn close(&mut self, lane: LaneId, epoch: Epoch) {
+        if self.lanes.get(&lane).is_some_and(|s| s.epoch == epoch) {
+            self.end(lane);
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if !self.facts.is_empty() || self.open_lanes().any(Lane::is_runnable) {
+            return Some(Instant::ZERO);
+        }
+        let lanes = (self.opening > 0).then(|| self.lanes.values());
+        let opening = lanes
+            .into_iter()
+            .flatten()
+            .filter_map(|slot| match slot.state {
+                State::Opening { by, .. } => Some(by),
+                State::Open(_) | State::Over => None,
+            });
+        let again = !self.ending.is_empty() || self.open_lanes().any(Lane::is_unsent);
+        let again = again.then(|| self.clock.now() + AGAIN);
+        opening.chain(again).min()
+    }
+}
+
+fn token(lane: LaneId, epoch: Epoch) -> EventData {
+    EventData::new_u64(u64::from(epoch.0) << 32 | u64::from(lane.0))
+}
+
+fn report(lane: LaneId, epoch: Epoch, fact: LaneFact) -> LaneReport {
+    LaneReport { lane, epoch, fact }
+}
+
+/// Both facts of a fence: whoever copies for a lane is this side, or has answered.
+fn fenced(lane: LaneId, epoch: Epoch) -> [LaneReport; 2] {
+    [Scope::Local, Scope::Remote].map(|scope| {
+        let delivered = None;
+        report(lane, epoch, LaneFact::Fenced { scope, delivered })
+    })
+}

@@ -1,0 +1,463 @@
+//! An open lane, seen from the initiator.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use polyrail_core::units::SegmentRef;
+use polyrail_core::work::{Cause, Op, Outcome, Work};
+use polyrail_transport::RemoteRegion;
+use polyrail_transport::mapping::Mapping;
+use polyrail_transport::memory::{Region, RegionKey};
+use polyrail_transport::numbered::Numbered;
+
+use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Pulled, Withdrawn};
+use crate::far::{Far, Mappings, Memory};
+use crate::process::{Process, is_hung_up};
+use crate::socket::{self, nonsense};
+use crate::wire::{Answer, Request};
+use crate::{WORK_BYTES_MAX, WORKS_MAX, sys};
+
+/// The initiator's segments.
+pub(crate) type Locals = Numbered<SegmentRef, Arc<Region>>;
+
+/// Why a lane can go on no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// What was posted has an unknown outcome.
+    Broken(Cause),
+    /// A work failed, and its completion said so.
+    Failed,
+}
+
+/// A work that was taken and is not completed.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    work: Work,
+    key: RegionKey,
+}
+
+/// What became of the first work.
+enum Step {
+    /// It has ended so.
+    Ended(Outcome),
+    /// The target carries it out, or some of it is left.
+    GoesOn,
+    /// It waits for the target.
+    Waits,
+}
+
+/// A lane that takes works.
+pub(crate) struct Lane {
+    pub(crate) socket: OwnedFd,
+    board: Board,
+    /// The target's, if it can be read.
+    process: Option<Process>,
+    far: Numbered<RegionKey, Far>,
+    /// Numbers of grants that were used, and how many ever were.
+    grants_free: Vec<u16>,
+    grants: u16,
+    /// Works that nobody has begun, the first one perhaps in part: so many bytes.
+    queue: VecDeque<Posted>,
+    moved: u32,
+    /// Cookies of works that are offered, in the board's order, from this row on.
+    offered: VecDeque<u64>,
+    first_row: usize,
+    /// The target did not take a message; it is to be sent again.
+    unsent: bool,
+    /// Something was read from the target's memory since it was last seen alive.
+    pulled: bool,
+    /// The target has to be called to offers.
+    calls: bool,
+}
+
+impl Lane {
+    pub(crate) fn new(socket: OwnedFd, board: Board, process: Option<Process>) -> Self {
+        Self {
+            socket,
+            board,
+            process,
+            far: Numbered::default(),
+            grants_free: Vec::new(),
+            grants: 0,
+            queue: VecDeque::new(),
+            moved: 0,
+            offered: VecDeque::new(),
+            first_row: 0,
+            unsent: false,
+            pulled: false,
+            calls: false,
+        }
+    }
+
+    /// Whether another work may be taken.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.len() + self.offered.len() < WORKS_MAX.into()
+    }
+
+    /// Whether works were taken that are not completed.
+    pub(crate) fn is_posting(&self) -> bool {
+        !self.queue.is_empty() || !self.offered.is_empty()
+    }
+
+    /// Whether there is something to do without word from the target.
+    pub(crate) fn is_runnable(&self) -> bool {
+        let first = self.queue.front().map(|posted| self.far.get(&posted.key));
+        match first {
+            None | Some(Some(Far::Asked)) => false,
+            Some(None) => !self.unsent,
+            Some(Some(_)) => self.offered.len() < OFFERS_MAX,
+        }
+    }
+
+    /// Whether a message is to be sent again in a while.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.unsent
+    }
+
+    /// Takes a work that was checked.
+    pub(crate) fn push(&mut self, work: Work, key: RegionKey) {
+        self.queue.push_back(Posted { work, key });
+    }
+
+    /// Takes what the target says.
+    pub(crate) fn hear(&mut self, mappings: &Mappings) -> io::Result<()> {
+        while let Some((answer, file)) = socket::receive(&self.socket)? {
+            let (grant, far) = match (answer, file) {
+                (Answer::Pulled, _) => continue,
+                (Answer::Nothing { grant }, _) => (grant, Far::Nothing),
+                (
+                    Answer::Shared {
+                        grant,
+                        bytes,
+                        writable,
+                    },
+                    Some(file),
+                ) => {
+                    let key = self.asked(grant)?;
+                    let mapping = mappings.map(key, &file, bytes, writable)?;
+                    let memory = Memory::Shared(mapping);
+                    (grant, there(grant, bytes, writable, memory))
+                }
+                (
+                    Answer::Private {
+                        grant,
+                        bytes,
+                        writable,
+                        address,
+                    },
+                    _,
+                ) => {
+                    let memory = Memory::Private(address);
+                    (grant, there(grant, bytes, writable, memory))
+                }
+                (Answer::Shared { .. } | Answer::Ready { .. } | Answer::Refused { .. }, _) => {
+                    return Err(nonsense("an answer to nothing"));
+                }
+            };
+            let key = self.asked(grant)?;
+            self.far.insert(key, far);
+        }
+        Ok(())
+    }
+
+    /// The key that was asked about with this grant. There is one question at a time, for the first work.
+    fn asked(&self, grant: u16) -> io::Result<RegionKey> {
+        let first = self.queue.front().map(|posted| posted.key);
+        let key = first.filter(|key| matches!(self.far.get(key), Some(Far::Asked)));
+        key.filter(|_| grant < self.grants)
+            .ok_or_else(|| nonsense("an answer to nothing"))
+    }
+
+    /// Completes what the target has pulled, and moves what can be moved, `budget` bytes at most. `done` is called for
+    /// every work that ended.
+    pub(crate) fn turn(
+        &mut self,
+        locals: &Locals,
+        budget: &mut u64,
+        mut done: impl FnMut(u64, Outcome),
+    ) -> Result<(), End> {
+        self.collect(&mut done)?;
+        let ended = self.advance(locals, budget, &mut done);
+        if std::mem::take(&mut self.calls) {
+            // If it does not fit, there are messages that wake the target.
+            let _ = socket::send(&self.socket, &Request::Offered, None);
+        }
+        ended
+    }
+
+    fn advance(
+        &mut self,
+        locals: &Locals,
+        budget: &mut u64,
+        done: &mut impl FnMut(u64, Outcome),
+    ) -> Result<(), End> {
+        while let Some(Posted { work, key }) = self.queue.front().copied()
+            && *budget > 0
+        {
+            match self.step(&work, key, locals, budget)? {
+                Step::Waits => return Ok(()),
+                Step::GoesOn => {}
+                Step::Ended(outcome) => {
+                    self.queue.pop_front();
+                    self.moved = 0;
+                    done(work.cookie, outcome);
+                    if outcome != Outcome::Success {
+                        return Err(End::Failed);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries on with the first work.
+    fn step(
+        &mut self,
+        work: &Work,
+        key: RegionKey,
+        locals: &Locals,
+        budget: &mut u64,
+    ) -> Result<Step, End> {
+        let refused = Step::Ended(Outcome::Error(Cause::RemoteAccess));
+        let (grant, shared, private) = match self.far.get(&key) {
+            None => return self.ask(key),
+            Some(Far::Asked) => return Ok(Step::Waits),
+            Some(Far::Nothing) => return Ok(refused),
+            Some(Far::There {
+                grant,
+                bytes,
+                writable,
+                memory,
+            }) => {
+                let end = work.remote.offset.checked_add(u64::from(work.length));
+                let allowed = *writable || work.op == Op::Read;
+                if !allowed || end.is_none_or(|end| end > *bytes) {
+                    return Ok(refused);
+                }
+                match memory {
+                    Memory::Shared(mapping) => (*grant, Some(mapping.clone()), 0),
+                    Memory::Private(address) => (*grant, None, *address),
+                }
+            }
+        };
+        let length = u64::from(work.length - self.moved).min(*budget);
+        let region = locals.get(&work.local.segment);
+        let region = region.ok_or(End::Broken(Cause::LocalProtection))?;
+        match (shared, work.op) {
+            (None, Op::Write) => return self.offer(work, key, region),
+            (Some(mapping), _) => {
+                if !self.copy(work, grant, region, &mapping, length)? {
+                    return Ok(refused);
+                }
+            }
+            (None, Op::Read) => {
+                if !self.pull(work, grant, region, private, length)? {
+                    return Ok(refused);
+                }
+            }
+        }
+        *budget -= length;
+        self.moved += length as u32;
+        Ok(match self.moved == work.length {
+            true => Step::Ended(Outcome::Success),
+            false => Step::GoesOn,
+        })
+    }
+
+    /// Asks the target what is behind a key.
+    fn ask(&mut self, key: RegionKey) -> Result<Step, End> {
+        let grant = match self.grants_free.last() {
+            Some(grant) => *grant,
+            None if usize::from(self.grants) < GRANTS_MAX => self.grants,
+            // As many segments of one peer at once are not what this is for; another transport takes it.
+            None => return Err(End::Broken(Cause::Flushed)),
+        };
+        match socket::send(&self.socket, &Request::Map { key, grant }, None) {
+            Ok(()) => {
+                if self.grants_free.pop().is_none() {
+                    self.grants += 1;
+                }
+                self.unsent = false;
+                self.far.insert(key, Far::Asked);
+                Ok(Step::Waits)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.unsent = true;
+                Ok(Step::Waits)
+            }
+            Err(_) => Err(End::Broken(Cause::Reset)),
+        }
+    }
+
+    /// Copies to or from memory that both sides map. `false`: the target does not allow it any more.
+    fn copy(
+        &self,
+        work: &Work,
+        grant: u16,
+        region: &Region,
+        mapping: &Mapping,
+        length: u64,
+    ) -> Result<bool, End> {
+        let entered = region.enter();
+        let local = entered
+            .as_ref()
+            .and_then(|entered| entered.pointer(work.local.offset + u64::from(self.moved), length))
+            .ok_or(End::Broken(Cause::LocalProtection))?;
+        if !self.board.enter(grant) {
+            return Ok(false);
+        }
+        let offset = work.remote.offset + u64::from(self.moved);
+        // SAFETY: the work ends inside the mapping, as `step` has checked.
+        let remote = unsafe { mapping.base().as_ptr().add(offset as usize) };
+        let (from, to) = match work.op {
+            Op::Write => (local.cast_const(), remote),
+            Op::Read => (remote.cast_const(), local),
+        };
+        // SAFETY: `local` is entered; the mapping lives, and is writable where `step` lets a write come here.
+        unsafe { sys::copy(from, to, length as usize) };
+        // A write that has come too late for the target is one all the same; it waits for those that are inside.
+        let still = self.board.leave(grant);
+        Ok(still || work.op == Op::Write)
+    }
+
+    /// Reads from the target's private memory. `false`: the target does not allow it any more.
+    fn pull(
+        &mut self,
+        work: &Work,
+        grant: u16,
+        region: &Region,
+        address: u64,
+        length: u64,
+    ) -> Result<bool, End> {
+        let process = self.process.as_ref().ok_or(End::Broken(Cause::Reset))?;
+        let entered = region.enter();
+        let local = entered
+            .as_ref()
+            .and_then(|entered| entered.pointer(work.local.offset + u64::from(self.moved), length))
+            .ok_or(End::Broken(Cause::LocalProtection))?;
+        if !self.board.enter(grant) {
+            return Ok(false);
+        }
+        let from = address + work.remote.offset + u64::from(self.moved);
+        self.pulled = true;
+        // SAFETY: `local` is entered.
+        let pulled = unsafe { process.pull(from, local, length as usize) };
+        match (pulled, self.board.leave(grant)) {
+            (Ok(()), true) => Ok(true),
+            (_, false) => Ok(false),
+            (Err(error), true) => {
+                log::warn!("shm: the kernel does not read the peer's memory: {error}");
+                Err(End::Broken(Cause::Reset))
+            }
+        }
+    }
+
+    /// Offers the first work to the target, which pulls it.
+    fn offer(&mut self, work: &Work, key: RegionKey, region: &Region) -> Result<Step, End> {
+        if self.process.is_none() {
+            return Err(End::Broken(Cause::Reset));
+        }
+        if self.offered.len() == OFFERS_MAX {
+            return Ok(Step::Waits);
+        }
+        let row = self.first_row + self.offered.len();
+        let source = region.base().as_ptr().addr() as u64 + work.local.offset;
+        let offer = Offer {
+            source,
+            length: work.length,
+            key,
+            offset: work.remote.offset,
+        };
+        self.calls |= self.board.offer(row, &offer);
+        self.offered.push_back(work.cookie);
+        self.queue.pop_front();
+        Ok(Step::GoesOn)
+    }
+
+    /// Completes offers that were carried out.
+    fn collect(&mut self, done: &mut impl FnMut(u64, Outcome)) -> Result<(), End> {
+        while let Some(cookie) = self.offered.front().copied()
+            && let Some(pulled) = self.board.answer(self.first_row)
+        {
+            self.offered.pop_front();
+            self.first_row += 1;
+            match pulled {
+                Pulled::Done => done(cookie, Outcome::Success),
+                Pulled::Refused => {
+                    done(cookie, Outcome::Error(Cause::RemoteAccess));
+                    return Err(End::Failed);
+                }
+                Pulled::Failed => return Err(End::Broken(Cause::Reset)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what was moved until now was moved from and to the peer: it has not hung up, and what was read out of
+    /// its memory was its own.
+    pub(crate) fn is_sound(&mut self) -> bool {
+        self.pulled = false;
+        match &self.process {
+            Some(process) => process.is_there(&self.socket),
+            None => !is_hung_up(&self.socket),
+        }
+    }
+
+    /// Whether it has to be asked about that at once.
+    pub(crate) fn has_pulled(&self) -> bool {
+        self.pulled
+    }
+
+    /// Forgets a segment of the target.
+    pub(crate) fn forget(&mut self, key: RegionKey) {
+        if let Some(Far::There { grant, .. }) = self.far.remove(&key) {
+            // One that cannot be said is not used again: its number would mean two segments.
+            if socket::send(&self.socket, &Request::Unmap { grant }, None).is_ok() {
+                self.grants_free.push(grant);
+            }
+        }
+    }
+
+    /// Takes back what is offered.
+    pub(crate) fn withdraw(&self) -> Withdrawn {
+        self.board.withdraw()
+    }
+}
+
+impl Drop for Lane {
+    /// Nobody pulls from memory that is given back after this.
+    fn drop(&mut self) {
+        self.board.withdraw();
+    }
+}
+
+fn there(grant: u16, bytes: u64, writable: bool, memory: Memory) -> Far {
+    Far::There {
+        grant,
+        bytes,
+        writable,
+        memory,
+    }
+}
+
+/// The key that opens the far end of a work, or why the work may not be posted.
+pub(crate) fn check(
+    work: &Work,
+    local: Option<&Arc<Region>>,
+    remote: Option<&RemoteRegion>,
+) -> Result<RegionKey, Cause> {
+    let length = u64::from(work.length);
+    if work.length == 0 || work.length > WORK_BYTES_MAX {
+        return Err(Cause::LocalLength);
+    }
+    if !local.is_some_and(|region| region.contains(work.local.offset, length)) {
+        return Err(Cause::LocalProtection);
+    }
+    let end = work.remote.offset.checked_add(length);
+    match remote {
+        Some(remote) if end.is_some_and(|end| end <= remote.bytes) => Ok(remote.key),
+        _ => Err(Cause::RemoteAccess),
+    }
+}

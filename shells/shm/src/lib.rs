@@ -1,0 +1,53 @@
+//! polyrail over shared memory: a lane is a Unix socket, over which memory is handed out, not bytes.
+//!
+//! What the engines of one host move between them is copied once, by the side that can do so alone:
+//!
+//! | target's memory | write | read |
+//! |---|---|---|
+//! | shared (allocated by its engine) | the initiator copies into its mapping of it | the initiator copies out of it |
+//! | private (registered by its program) | the target pulls, by `process_vm_readv` | the initiator pulls |
+//!
+//! So whoever copies owns the destination or has been given it; nobody writes into another process by its number,
+//! which could have become a stranger's. Works are copied while the endpoint is polled, and complete in that poll;
+//! writes to private memory are offered on a board that both sides map, which the target's thread
+//! `polyrail-shm` works off.
+//!
+//! A peer is on this host if its socket can be connected to: the socket has an abstract name, drawn at random and
+//! told over the control plane, which means something in one network namespace only and leaves nothing behind. Each
+//! side asks the kernel who the other one is, and lets in only processes of its own user.
+//!
+//! **Invariant:** an offer that was withdrawn is never pulled, however long the target sleeps. Taking and
+//! withdrawing it are one compare-and-swap of the same word.
+//!
+//! **Invariant:** a pull counts only if the process that it came from was alive afterwards: its number was its own.
+//!
+//! **Invariant:** no memory of a peer is mapped that could become shorter.
+
+mod board;
+mod endpoint;
+mod far;
+mod lane;
+mod process;
+mod reach;
+mod serve;
+mod server;
+mod socket;
+mod sys;
+mod wire;
+
+pub use server::ShmTransport;
+
+/// Works that may be posted on a lane and not completed.
+pub const WORKS_MAX: u16 = 256;
+
+/// Bytes of the largest work.
+pub const WORK_BYTES_MAX: u32 = 4 << 20;
+
+/// Lanes that one session may have at a target, over its whole life.
+pub const LANES_PER_SESSION_MAX: usize = 4096;
+
+/// Bytes that one poll copies before it reports.
+const TURN_BYTES: u64 = 512 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! A lane, seen from the target: what its initiator was given, and what it offers.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail_transport::SessionId;
+use polyrail_transport::memory::{Loan, Region, RegionKey};
+use rustix::net::{Shutdown, shutdown};
+
+use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Pulled};
+use crate::process::{OwnCookie, Process, is_hung_up};
+use crate::server::Common;
+use crate::socket::{self, nonsense};
+use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
+use crate::{TURN_BYTES, WORK_BYTES_MAX};
+
+/// Messages of one lane that are taken in a row.
+const MESSAGES_MAX: usize = 64;
+
+/// How long memory that is taken back waits for an initiator that touches it: one that was stopped in the midst of a
+/// copy.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Characters of the longest reason that is told. It is English, and fits into a message.
+const TEXT_CHARS_MAX: usize = 128;
+
+/// What an initiator says first.
+pub(crate) struct Greeting {
+    pub(crate) session: SessionId,
+    cookie: Cookie,
+    pub(crate) lane: Option<(LaneName, Arc<Board>)>,
+}
+
+impl Greeting {
+    /// Takes it off a connection. `None`: it has not come yet.
+    pub(crate) fn receive(socket: &OwnedFd) -> io::Result<Option<Self>> {
+        let Some((request, file)) = socket::receive(socket)? else {
+            return Ok(None);
+        };
+        let Request::Hello {
+            version,
+            session,
+            cookie,
+            lane,
+        } = request
+        else {
+            return Err(nonsense("it does not greet"));
+        };
+        if version != VERSION {
+            return Err(nonsense("it speaks another version"));
+        }
+        let lane = match (lane, file) {
+            (None, _) => None,
+            (Some(name), Some(file)) => Some((name, Arc::new(Board::of_peer(&file)?))),
+            (Some(_), None) => return Err(nonsense("it brings no board")),
+        };
+        Ok(Some(Self {
+            session: SessionId(session),
+            cookie,
+            lane,
+        }))
+    }
+
+    /// Who has greeted, if its memory can be read, and what it is told.
+    pub(crate) fn answer(&self, socket: &OwnedFd, own: &OwnCookie) -> (Option<Process>, Answer) {
+        let (process, no_pull) = match Process::of(socket, self.cookie) {
+            Ok(process) => (Some(process), None),
+            Err(why) => (None, Some(shortened(why.to_string()))),
+        };
+        let cookie = own.cookie();
+        (process, Answer::Ready { cookie, no_pull })
+    }
+}
+
+/// As much of a text as is told.
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(TEXT_CHARS_MAX) {
+        Some((end, _)) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+/// A segment that an initiator may touch.
+pub(crate) struct Grant {
+    board: Arc<Board>,
+    number: u16,
+    socket: Arc<OwnedFd>,
+}
+
+impl Grant {
+    /// Takes it back. Whether the initiator touches nothing under it: it says so, or has hung up, which it does
+    /// between two copies or when it ends.
+    pub(crate) fn is_left(&self) -> bool {
+        self.board.close_grant(self.number) || is_hung_up(&self.socket)
+    }
+}
+
+impl Loan for Grant {
+    /// Waits for an initiator that is in the midst of a copy, two seconds at most: one that is stopped there may
+    /// go on later.
+    fn end(&self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.is_left() {
+            if Instant::now() > until {
+                log::warn!("shm: a peer that is stopped may still touch memory that is taken back");
+                return;
+            }
+            thread::sleep(Duration::from_micros(20));
+        }
+    }
+}
+
+/// An admitted lane.
+pub(crate) struct Served {
+    socket: Arc<OwnedFd>,
+    board: Arc<Board>,
+    /// The initiator's, if it can be read.
+    process: Option<Process>,
+    grants: HashMap<u16, Arc<Grant>>,
+    /// The row of the next offer.
+    row: usize,
+}
+
+impl Served {
+    pub(crate) fn new(socket: OwnedFd, board: Arc<Board>, process: Option<Process>) -> Self {
+        Self {
+            socket: Arc::new(socket),
+            board,
+            process,
+            grants: HashMap::new(),
+            row: 0,
+        }
+    }
+
+    /// Takes what the initiator says. Whether it has offered something.
+    pub(crate) fn hear(&mut self, common: &Common) -> io::Result<bool> {
+        let mut offered = false;
+        for _ in 0..MESSAGES_MAX {
+            let Some((request, _)) = socket::receive(&self.socket)? else {
+                break;
+            };
+            match request {
+                Request::Offered => offered = true,
+                Request::Unmap { grant } => drop(self.grants.remove(&grant)),
+                Request::Map { key, grant } => self.map(common, key, grant)?,
+                Request::Hello { .. } => return Err(nonsense("it greets again")),
+            }
+        }
+        Ok(offered)
+    }
+
+    /// Gives the initiator what is behind a key.
+    fn map(&mut self, common: &Common, key: RegionKey, grant: u16) -> io::Result<()> {
+        if usize::from(grant) >= GRANTS_MAX || self.grants.contains_key(&grant) {
+            return Err(nonsense("it uses a grant twice"));
+        }
+        let region = common.regions.find(&key);
+        let region = region.filter(|region| region.access().allows_remote_read());
+        let Some(region) = region.filter(|region| self.lend(region, grant)) else {
+            return socket::send(&self.socket, &Answer::Nothing { grant }, None);
+        };
+        let (bytes, writable) = (region.bytes(), region.access().allows_remote_write());
+        match region.file() {
+            None => {
+                let answer = Answer::Private {
+                    grant,
+                    bytes,
+                    writable,
+                    address: region.base().as_ptr().addr() as u64,
+                };
+                socket::send(&self.socket, &answer, None)
+            }
+            Some(file) => {
+                let answer = Answer::Shared {
+                    grant,
+                    bytes,
+                    writable,
+                };
+                match writable {
+                    true => socket::send(&self.socket, &answer, Some(file)),
+                    false => {
+                        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                        let readable = std::fs::File::open(path)?;
+                        socket::send(&self.socket, &answer, Some(readable.as_fd()))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens a grant that ends with the region. `false`: that has been revoked.
+    fn lend(&mut self, region: &Region, number: u16) -> bool {
+        self.board.open_grant(number);
+        let grant = Arc::new(Grant {
+            board: self.board.clone(),
+            number,
+            socket: self.socket.clone(),
+        });
+        let weak: Weak<Grant> = Arc::downgrade(&grant);
+        let lent = region.lend(weak);
+        if lent {
+            self.grants.insert(number, grant);
+        }
+        lent
+    }
+
+    /// Carries out offers, in order, until so much was pulled. Whether there may be more.
+    pub(crate) fn pull(&mut self, common: &Common) -> bool {
+        self.board.set_looks(true);
+        let is_there = self.is_there();
+        let mut budget = TURN_BYTES;
+        let mut pulled: heapless::Vec<Pulled, OFFERS_MAX> = heapless::Vec::new();
+        while budget > 0
+            && !pulled.is_full()
+            && let Some(offer) = self.take(self.row + pulled.len())
+        {
+            budget = budget.saturating_sub(offer.length.into());
+            let outcome = match is_there {
+                true => self.carry_out(common, &offer),
+                false => Pulled::Failed,
+            };
+            // There is room: it is not full.
+            let _ = pulled.push(outcome);
+        }
+        self.tell(&pulled);
+        budget == 0 || pulled.is_full()
+    }
+
+    /// Takes the offer in a row. If there is none, the next one has to call.
+    fn take(&self, row: usize) -> Option<Offer> {
+        self.board.take(row).or_else(|| {
+            self.board.set_looks(false);
+            let late = self.board.take(row)?;
+            self.board.set_looks(true);
+            Some(late)
+        })
+    }
+
+    /// Says what became of offers. What was pulled counts if the initiator was there until now.
+    fn tell(&mut self, pulled: &[Pulled]) {
+        if pulled.is_empty() {
+            return;
+        }
+        let is_there = self.is_there();
+        for outcome in pulled {
+            let counts = is_there || *outcome != Pulled::Done;
+            let outcome = if counts { *outcome } else { Pulled::Failed };
+            self.board.tell(self.row, outcome);
+            self.row += 1;
+        }
+        // If it does not fit, there are messages that wake the initiator.
+        let _ = socket::send(&self.socket, &Answer::Pulled, None);
+    }
+
+    fn is_there(&self) -> bool {
+        let process = self.process.as_ref();
+        process.is_some_and(|process| process.is_there(&self.socket))
+    }
+
+    fn carry_out(&self, common: &Common, offer: &Offer) -> Pulled {
+        let length = offer.length;
+        let region = common.regions.find(&offer.key);
+        let region = region.filter(|region| region.access().allows_remote_write());
+        let Some(region) = region.filter(|_| length <= WORK_BYTES_MAX) else {
+            return Pulled::Refused;
+        };
+        let entered = region.enter();
+        let to = entered
+            .as_ref()
+            .and_then(|entered| entered.pointer(offer.offset, length.into()));
+        let (Some(to), Some(process)) = (to, &self.process) else {
+            return Pulled::Refused;
+        };
+        // SAFETY: the region is entered.
+        match unsafe { process.pull(offer.source, to, length as usize) } {
+            Ok(()) => Pulled::Done,
+            Err(error) => {
+                log::warn!("shm: the kernel does not read the peer's memory: {error}");
+                Pulled::Failed
+            }
+        }
+    }
+
+    /// Ends it. What the initiator may still be touching comes back.
+    pub(crate) fn end(self) -> Vec<Arc<Grant>> {
+        let left = self.grants.into_values().filter(|grant| !grant.is_left());
+        let left = left.collect();
+        // The initiator hears of it; this end stays open while it is in a grant.
+        let _ = shutdown(&*self.socket, Shutdown::Write);
+        left
+    }
+}

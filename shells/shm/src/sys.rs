@@ -1,0 +1,48 @@
+//! Copies between memories.
+//!
+//! # Safety
+//!
+//! Addresses of this process come from [`Entered`] regions or live mappings, with the lengths that were checked there.
+//! Other processes may change the bytes meanwhile; they are only ever copied, never looked at.
+//!
+//! [`Entered`]: polyrail_transport::memory::Entered
+
+use std::io;
+
+/// Copies within this process's address space. The ranges may overlap.
+///
+/// # Safety
+///
+/// Both ranges are mapped, `from` for reading and `to` for writing.
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy(from, to, length) }
+}
+
+/// Copies from another process's memory. Fewer bytes than asked for are an error.
+///
+/// # Safety
+///
+/// `to` is mapped for writing.
+pub(crate) unsafe fn pull(pid: i32, from: u64, to: *mut u8, length: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < length {
+        let local = libc::iovec {
+            // SAFETY: still inside the caller's range.
+            iov_base: unsafe { to.add(done) }.cast(),
+            iov_len: length - done,
+        };
+        let remote = libc::iovec {
+            iov_base: std::ptr::without_provenance_mut((from + done as u64) as usize),
+            iov_len: length - done,
+        };
+        // SAFETY: one range each; the kernel writes to `local` only, which the caller promises is mapped.
+        let moved = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+        match moved {
+            1.. => done += moved as usize,
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,679 @@
+//! Both halves against each other, and each against somebody who does not keep to the rules.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Instant as StdInstant;
+
+use polyrail_core::time::Duration;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
+use polyrail_core::work::{
+    Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
+};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::{
+    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
+};
+
+use crate::board::{Board, Pulled};
+use crate::process::OwnCookie;
+use crate::wire::{Answer, LaneName, Request, VERSION};
+use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, reach, socket};
+
+const SESSION: SessionId = SessionId([9; 16]);
+const LOCAL: SegmentRef = SegmentRef(1);
+const REMOTE: SegmentRef = SegmentRef(2);
+const ONE: Epoch = Epoch(1);
+const TWO: Epoch = Epoch(2);
+/// Far beyond what anything here takes.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+fn lane() -> LaneId {
+    LaneId::new(0, RailId(0))
+}
+
+#[derive(Default)]
+struct Table(Mutex<HashMap<RegionKey, Arc<Region>>>);
+
+impl RegionTable for Table {
+    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+        self.0.lock().unwrap().get(key).cloned()
+    }
+}
+
+/// A region that others can map, or not.
+fn region(bytes: u64, access: Access, shared: bool) -> Arc<Region> {
+    if shared || access == Access::Local {
+        return Arc::new(Region::allocate(bytes, access).unwrap());
+    }
+    let memory = Arc::new(Region::allocate(bytes, Access::Local).unwrap());
+    // SAFETY: the memory is mapped as long as its owner lives, which the region keeps.
+    Arc::new(unsafe { Region::new(memory.base(), bytes, access, Some(memory.clone())) }.unwrap())
+}
+
+struct Target {
+    transport: ShmTransport,
+    table: Arc<Table>,
+}
+
+impl Target {
+    fn start() -> Self {
+        let table = Arc::new(Table::default());
+        let transport = ShmTransport::new(table.clone()).unwrap();
+        transport.begin_session(SESSION);
+        Self { transport, table }
+    }
+
+    fn register(&self, bytes: u64, access: Access, shared: bool) -> Arc<Region> {
+        let region = region(bytes, access, shared);
+        let mut table = self.table.0.lock().unwrap();
+        table.insert(region.key(), region.clone());
+        region
+    }
+
+    fn fence(&self, epoch: Epoch) -> u32 {
+        let (sender, answer) = mpsc::channel();
+        let told = Box::new(move |delivered| sender.send(delivered).unwrap());
+        self.transport.fence_inbound(SESSION, lane(), epoch, told);
+        answer.recv_timeout(PATIENCE).unwrap()
+    }
+}
+
+/// An endpoint with one rail, and memory at either end.
+struct Initiator {
+    endpoint: Box<dyn Endpoint>,
+    clock: Clock,
+    local: Arc<Region>,
+    seen: Polled,
+    _transport: ShmTransport,
+}
+
+impl Initiator {
+    fn new(address: Vec<u8>, remote: RemoteRegion, session: SessionId) -> Self {
+        let transport = ShmTransport::new(Arc::new(Table::default())).unwrap();
+        let clock = Clock::start();
+        let mut endpoint = transport.endpoint(0, clock).unwrap();
+        let local = region(remote.bytes, Access::Local, false);
+        endpoint.attach_local(LOCAL, local.clone());
+        endpoint.attach_remote(REMOTE, remote);
+        let rail = RailAddress {
+            transport: TransportId(0),
+            local: None,
+            remote: ([127, 0, 0, 1], 1).into(),
+            session,
+            own: address.into(),
+        };
+        endpoint.attach_rail(RailId(0), rail);
+        Self {
+            endpoint,
+            clock,
+            local,
+            seen: Polled::default(),
+            _transport: transport,
+        }
+    }
+
+    /// One that reaches a region of a target, with a lane that is open.
+    fn of(target: &Target, region: &Region) -> Self {
+        let mut initiator = Self::new(target.transport.address(), far(region), SESSION);
+        assert!(matches!(initiator.open(ONE), LaneFact::Opened { .. }));
+        initiator
+    }
+
+    fn poll(&mut self) {
+        self.endpoint.poll(self.clock.now(), &mut self.seen);
+    }
+
+    fn until(&mut self, what: &str, mut seen: impl FnMut(&Polled) -> bool) {
+        let until = StdInstant::now() + PATIENCE;
+        while !seen(&self.seen) {
+            assert!(StdInstant::now() < until, "not seen: {what}");
+            self.poll();
+            thread::yield_now();
+        }
+    }
+
+    fn open(&mut self, epoch: Epoch) -> LaneFact {
+        let by = self.clock.now() + Duration::from_secs(20);
+        self.endpoint.open(lane(), epoch, by);
+        self.fact(epoch)
+    }
+
+    /// The next thing said of a lane.
+    fn fact(&mut self, epoch: Epoch) -> LaneFact {
+        self.until("a fact", |seen| !seen.lanes.is_empty());
+        let LaneReport {
+            lane: of,
+            epoch: at,
+            fact,
+        } = self.seen.lanes.remove(0);
+        assert_eq!((of, at), (lane(), epoch));
+        fact
+    }
+
+    fn post(&mut self, epoch: Epoch, works: &[Work]) -> Posted {
+        let batch = PostBatch {
+            lane: lane(),
+            epoch,
+            works: works.iter().copied().collect(),
+        };
+        self.endpoint.post(&batch)
+    }
+
+    /// Posts works and waits for so many completions.
+    fn outcomes(&mut self, works: &[Work]) -> Vec<Outcome> {
+        let posted = self.post(ONE, works);
+        assert_eq!((posted.accepted, posted.stop), (works.len(), Stop::All));
+        self.until("completions", |seen| seen.completions.len() >= works.len());
+        let done: Vec<Completion> = self.seen.completions.drain(..).collect();
+        done.into_iter().map(|done| done.outcome).collect()
+    }
+
+    fn fence(&mut self, epoch: Epoch) -> [LaneFact; 2] {
+        self.endpoint.fence(lane(), epoch, Scope::Local);
+        [self.fact(epoch), self.fact(epoch)]
+    }
+}
+
+const FENCED: [LaneFact; 2] = [
+    LaneFact::Fenced {
+        scope: Scope::Local,
+        delivered: None,
+    },
+    LaneFact::Fenced {
+        scope: Scope::Remote,
+        delivered: None,
+    },
+];
+
+fn far(region: &Region) -> RemoteRegion {
+    RemoteRegion {
+        key: region.key(),
+        bytes: region.bytes(),
+    }
+}
+
+fn work(op: Op, local: u64, remote: u64, length: u32) -> Work {
+    Work {
+        cookie: u64::from(length),
+        op,
+        local: Place {
+            segment: LOCAL,
+            offset: local,
+        },
+        remote: Place {
+            segment: REMOTE,
+            offset: remote,
+        },
+        length,
+        signal: true,
+    }
+}
+
+fn write(length: u32) -> Work {
+    work(Op::Write, 0, 0, length)
+}
+
+fn put(region: &Region, bytes: &[u8]) {
+    let entered = region.enter().unwrap();
+    let to = entered.pointer(0, bytes.len() as u64).unwrap();
+    // SAFETY: as many bytes are there while it is entered.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+}
+
+fn bytes(region: &Region) -> Vec<u8> {
+    let entered = region.enter().unwrap();
+    let from = entered.pointer(0, region.bytes()).unwrap();
+    let mut bytes = vec![0; region.bytes() as usize];
+    // SAFETY: as in `put`.
+    unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    bytes
+}
+
+fn pattern(seed: u8, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|index| (index as u32).wrapping_mul(0x9e37_79b9).to_be_bytes()[0] ^ seed)
+        .collect()
+}
+
+#[test]
+fn every_byte_goes_where_it_belongs_in_all_ways() {
+    const BYTES: u64 = (1 << 20) + 11;
+    for shared in [true, false] {
+        let target = Target::start();
+        let there = target.register(BYTES, Access::RemoteReadWrite, shared);
+        let mut initiator = Initiator::of(&target, &there);
+        for (round, length) in [1, 7, 4096, 65_537, BYTES as u32 - 5]
+            .into_iter()
+            .enumerate()
+        {
+            let seed = round as u8;
+            for op in [Op::Write, Op::Read] {
+                let (from, to) = match op {
+                    Op::Write => (initiator.local.clone(), there.clone()),
+                    Op::Read => (there.clone(), initiator.local.clone()),
+                };
+                let (from_at, to_at) = (3, 5);
+                let (local, remote) = match op {
+                    Op::Write => (from_at, to_at),
+                    Op::Read => (to_at, from_at),
+                };
+                put(&from, &pattern(seed, BYTES as usize));
+                put(&to, &vec![0xee; BYTES as usize]);
+                let works = [work(op, local, remote, length)];
+                assert_eq!(initiator.outcomes(&works), [Outcome::Success]);
+                let mut expected = vec![0xee; BYTES as usize];
+                let range = from_at as usize..from_at as usize + length as usize;
+                let source = &pattern(seed, BYTES as usize)[range];
+                expected[to_at as usize..to_at as usize + source.len()].copy_from_slice(source);
+                assert!(bytes(&to) == expected, "{shared} {op:?} {length}");
+            }
+        }
+    }
+}
+
+#[test]
+fn many_works_complete_once_each_and_a_full_lane_says_so() {
+    for shared in [true, false] {
+        let target = Target::start();
+        let there = target.register(1 << 20, Access::RemoteReadWrite, shared);
+        let mut initiator = Initiator::of(&target, &there);
+        let mut taken = 0;
+        let stop = loop {
+            let posted = initiator.post(ONE, &[write(1000); 32]);
+            taken += posted.accepted;
+            if posted.stop != Stop::All {
+                break posted.stop;
+            }
+        };
+        assert_eq!((taken, stop), (WORKS_MAX.into(), Stop::Full));
+        initiator.until("all", |seen| seen.completions.len() == taken);
+        initiator.seen.completions.clear();
+        assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
+    }
+}
+
+#[test]
+fn one_poll_moves_no_more_than_a_turn() {
+    const BYTES: u64 = 4 * TURN_BYTES;
+    let target = Target::start();
+    let there = target.register(BYTES, Access::RemoteReadWrite, true);
+    let mut initiator = Initiator::of(&target, &there);
+    // It knows the memory from now on.
+    assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
+    put(&initiator.local, &vec![1; BYTES as usize]);
+    initiator.post(ONE, &[write(BYTES as u32)]);
+    assert!(initiator.endpoint.poll_timeout().is_some());
+    for polls in 1..=4 {
+        initiator.poll();
+        let moved = bytes(&there).iter().filter(|byte| **byte == 1).count() as u64;
+        assert_eq!(moved, polls * TURN_BYTES);
+        assert_eq!(initiator.seen.completions.len(), usize::from(polls == 4));
+    }
+    assert_eq!(initiator.endpoint.poll_timeout(), None);
+}
+
+#[test]
+fn what_is_not_allowed_is_refused_and_touches_nothing() {
+    for shared in [true, false] {
+        let target = Target::start();
+        let open = target.register(4096, Access::RemoteReadWrite, shared);
+        let readable = target.register(4096, Access::RemoteRead, shared);
+        let gone = region(4096, Access::RemoteReadWrite, shared);
+        let longer = |region: &Region| RemoteRegion {
+            bytes: 1 << 20,
+            ..far(region)
+        };
+        // (name, what the initiator believes, work)
+        let cases = [
+            ("unknown key", far(&gone), write(1)),
+            ("not to be written", far(&readable), write(1)),
+            ("past the end", longer(&open), work(Op::Write, 0, 4096, 1)),
+            ("over the end", longer(&open), work(Op::Write, 0, 4000, 97)),
+            ("read over it", longer(&open), work(Op::Read, 0, 4000, 97)),
+        ];
+        for (name, remote, work) in cases {
+            let mut initiator = Initiator::new(target.transport.address(), remote, SESSION);
+            assert!(matches!(initiator.open(ONE), LaneFact::Opened { .. }));
+            put(&initiator.local, &[7; 97]);
+            let refused = Outcome::Error(Cause::RemoteAccess);
+            assert_eq!(initiator.outcomes(&[work]), [refused], "{name}");
+            // The lane takes nothing more.
+            let posted = initiator.post(ONE, &[write(1)]);
+            assert_eq!(
+                (posted.accepted, posted.stop),
+                (0, Stop::Rejected(Cause::Flushed))
+            );
+            assert_eq!(initiator.fence(ONE), FENCED, "{name}");
+        }
+        for region in [open, readable] {
+            assert!(bytes(&region).iter().all(|byte| *byte == 0));
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_rejected_before_it_is_posted() {
+    let target = Target::start();
+    let there = target.register(4096, Access::RemoteReadWrite, true);
+    let mut initiator = Initiator::of(&target, &there);
+    let elsewhere = Work {
+        remote: Place {
+            segment: SegmentRef(7),
+            offset: 0,
+        },
+        ..write(1)
+    };
+    let cases = [
+        (write(0), Cause::LocalLength),
+        (write(WORK_BYTES_MAX + 1), Cause::LocalLength),
+        (work(Op::Write, 4096, 0, 1), Cause::LocalProtection),
+        (work(Op::Write, 0, u64::MAX, 2), Cause::RemoteAccess),
+        (elsewhere, Cause::RemoteAccess),
+    ];
+    for (work, cause) in cases {
+        let posted = initiator.post(ONE, &[work]);
+        assert_eq!((posted.accepted, posted.stop), (0, Stop::Rejected(cause)));
+    }
+    assert_eq!(initiator.outcomes(&[write(4096)]), [Outcome::Success]);
+}
+
+#[test]
+fn only_lanes_of_a_session_and_of_a_new_epoch_are_let_in() {
+    let target = Target::start();
+    let there = target.register(4096, Access::RemoteReadWrite, true);
+    let address = target.transport.address();
+    let refused = LaneFact::OpenFailed(Cause::Refused);
+    let stranger = SessionId([1; 16]);
+    assert_eq!(
+        Initiator::new(address.clone(), far(&there), stranger).open(ONE),
+        refused
+    );
+    assert_eq!(
+        Initiator::new(b"polyrail-nobody".to_vec(), far(&there), SESSION).open(ONE),
+        refused
+    );
+    let mut initiator = Initiator::of(&target, &there);
+    assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
+    assert_eq!(target.fence(ONE), 0);
+    assert_eq!(initiator.fact(ONE), LaneFact::Broken(Cause::Reset));
+    assert_eq!(initiator.fence(ONE), FENCED);
+    assert_eq!(initiator.open(ONE), refused, "fenced");
+    assert!(matches!(initiator.open(TWO), LaneFact::Opened { .. }));
+}
+
+#[test]
+fn a_peer_is_reached_if_it_knows_the_session() {
+    let target = Target::start();
+    let own = ShmTransport::new(Arc::new(Table::default())).unwrap();
+    let address = target.transport.address();
+    assert_eq!(own.reach(&address, SESSION), Ok(own.capabilities()));
+    let stranger = own.reach(&address, SessionId([1; 16])).unwrap_err();
+    assert!(stranger.contains("no such session"), "{stranger}");
+    assert!(own.reach(b"polyrail-nobody", SESSION).is_err());
+    let (sender, retired) = mpsc::channel();
+    let answer = Box::new(move || sender.send(()).unwrap());
+    target.transport.retire_session(SESSION, answer);
+    retired.recv_timeout(PATIENCE).unwrap();
+    assert!(own.reach(&address, SESSION).is_err());
+}
+
+#[test]
+fn a_segment_that_is_taken_back_is_touched_no_more() {
+    for shared in [true, false] {
+        let target = Target::start();
+        let there = target.register(1 << 20, Access::RemoteReadWrite, shared);
+        let mut initiator = Initiator::of(&target, &there);
+        assert_eq!(initiator.outcomes(&[write(1000)]), [Outcome::Success]);
+        let before = there.base();
+        there.revoke();
+        put(&initiator.local, &[7; 1000]);
+        let refused = Outcome::Error(Cause::RemoteAccess);
+        assert_eq!(initiator.outcomes(&[write(1000)]), [refused], "{shared}");
+        // SAFETY: the region is alive, and nobody else's now.
+        assert_eq!(unsafe { before.read() }, 0);
+        assert_eq!(initiator.fence(ONE), FENCED);
+    }
+}
+
+/// Somebody who listens, and does of a target's part just what the test says.
+struct Fake {
+    listener: OwnedFd,
+    name: Vec<u8>,
+    cookie: OwnCookie,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let mut number = [0; 8];
+        getrandom::fill(&mut number).unwrap();
+        let name = format!("polyrail-fake-{:x}", u64::from_ne_bytes(number)).into_bytes();
+        Self {
+            listener: socket::listen_at(&name).unwrap(),
+            name,
+            cookie: OwnCookie::new().unwrap(),
+        }
+    }
+
+    fn receive(socket: &OwnedFd) -> (Request, Option<OwnedFd>) {
+        let until = StdInstant::now() + PATIENCE;
+        loop {
+            if let Some(received) = socket::receive(socket).unwrap() {
+                return received;
+            }
+            assert!(StdInstant::now() < until, "nothing is said");
+            thread::yield_now();
+        }
+    }
+
+    /// Lets an initiator in, and gives it `region` as private memory for the first thing that it asks for.
+    fn admit(&self, initiator: &mut Initiator, region: &Region) -> (OwnedFd, Board) {
+        let by = initiator.clock.now() + Duration::from_secs(20);
+        initiator.endpoint.open(lane(), ONE, by);
+        let socket = socket::accept(&self.listener).unwrap();
+        let (hello, file) = Self::receive(&socket);
+        assert!(matches!(
+            hello,
+            Request::Hello {
+                version: VERSION,
+                ..
+            }
+        ));
+        let board = Board::of_peer(&file.unwrap()).unwrap();
+        let ready = Answer::Ready {
+            cookie: self.cookie.cookie(),
+            no_pull: None,
+        };
+        socket::send(&socket, &ready, None).unwrap();
+        assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
+        initiator.post(ONE, &[write(100), write(200)]);
+        initiator.poll();
+        let (Request::Map { grant, .. }, None) = Self::receive(&socket) else {
+            panic!("it asks for something else");
+        };
+        board.open_grant(grant);
+        let answer = Answer::Private {
+            grant,
+            bytes: region.bytes(),
+            writable: true,
+            address: region.base().as_ptr().addr() as u64,
+        };
+        socket::send(&socket, &answer, None).unwrap();
+        (socket, board)
+    }
+}
+
+fn with_fake() -> (Initiator, OwnedFd, Board, Arc<Region>) {
+    let fake = Fake::new();
+    let there = region(4096, Access::RemoteReadWrite, false);
+    let mut initiator = Initiator::new(fake.name.clone(), far(&there), SESSION);
+    let (socket, board) = fake.admit(&mut initiator, &there);
+    while Fake::receive_now(&socket) != Some(Request::Offered) {
+        initiator.poll();
+    }
+    (initiator, socket, board, there)
+}
+
+impl Fake {
+    fn receive_now(socket: &OwnedFd) -> Option<Request> {
+        let received = socket::receive(socket).unwrap();
+        received.map(|(request, _)| request)
+    }
+}
+
+#[test]
+fn offers_that_a_target_has_not_taken_are_withdrawn_by_a_fence() {
+    let (mut initiator, _socket, board, _there) = with_fake();
+    assert_eq!(initiator.fence(ONE), FENCED);
+    // However late it wakes.
+    assert_eq!((board.take(0), board.take(1)), (None, None));
+    assert!(initiator.seen.completions.is_empty());
+}
+
+#[test]
+fn a_fence_waits_for_the_offer_that_is_being_pulled() {
+    let (mut initiator, _socket, board, _there) = with_fake();
+    assert_eq!(board.take(0).unwrap().length, 100);
+    initiator.endpoint.fence(lane(), ONE, Scope::Local);
+    let unfenceable = LaneFact::Unfenceable {
+        scope: Scope::Local,
+    };
+    assert_eq!(initiator.fact(ONE), unfenceable);
+    initiator.poll();
+    assert!(initiator.seen.lanes.is_empty(), "not proved yet");
+    assert!(initiator.endpoint.poll_timeout().is_some());
+    board.tell(0, Pulled::Done);
+    assert_eq!([initiator.fact(ONE), initiator.fact(ONE)], FENCED);
+    assert_eq!(board.take(1), None);
+}
+
+#[test]
+fn a_target_that_hangs_up_has_ended_its_pulls() {
+    let (mut initiator, socket, board, _there) = with_fake();
+    assert!(board.take(0).is_some());
+    drop(socket);
+    assert_eq!(initiator.fact(ONE), LaneFact::Broken(Cause::Reset));
+    assert_eq!(initiator.fence(ONE), FENCED);
+}
+
+#[test]
+fn nothing_is_said_to_be_done_to_a_target_that_has_hung_up() {
+    let target = Target::start();
+    let there = target.register(4096, Access::RemoteReadWrite, true);
+    let mut initiator = Initiator::of(&target, &there);
+    assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
+    drop(target);
+    // As long after the last look as it takes to look again.
+    let looked = initiator.clock.now();
+    while initiator.clock.now().since(looked) < Duration::from_millis(1) {
+        thread::yield_now();
+    }
+    initiator.post(ONE, &[write(100)]);
+    assert_eq!(initiator.fact(ONE), LaneFact::Broken(Cause::Reset));
+    assert!(initiator.seen.completions.is_empty());
+    assert_eq!(initiator.fence(ONE), FENCED);
+}
+
+#[test]
+fn an_opening_that_nobody_answers_ends_in_time() {
+    let fake = Fake::new();
+    let there = region(4096, Access::RemoteReadWrite, true);
+    let mut initiator = Initiator::new(fake.name.clone(), far(&there), SESSION);
+    let by = initiator.clock.now() + Duration::from_millis(20);
+    initiator.endpoint.open(lane(), ONE, by);
+    assert_eq!(initiator.endpoint.poll_timeout(), Some(by));
+    assert_eq!(initiator.fact(ONE), LaneFact::OpenFailed(Cause::Refused));
+    assert!(initiator.clock.now() >= by);
+}
+
+/// An initiator's end of a lane, of which the test does everything.
+fn raw(target: &Target) -> (OwnedFd, Board) {
+    let (board, file) = Board::new().unwrap();
+    let cookie = OwnCookie::new().unwrap();
+    let name = LaneName {
+        lane: lane().0,
+        epoch: 1,
+    };
+    let address = target.transport.address();
+    let socket = reach::greet(&address, SESSION, &cookie, Some((name, &file))).unwrap();
+    let until = StdInstant::now() + PATIENCE;
+    while reach::answer(&socket).unwrap().is_none() {
+        assert!(StdInstant::now() < until, "no answer");
+        thread::yield_now();
+    }
+    (socket, board)
+}
+
+#[test]
+fn memory_is_taken_back_once_nobody_is_in_it() {
+    let target = Target::start();
+    let there = target.register(4096, Access::RemoteReadWrite, true);
+    let (socket, board) = raw(&target);
+    let key = there.key();
+    socket::send(&socket, &Request::Map { key, grant: 3 }, None).unwrap();
+    let until = StdInstant::now() + PATIENCE;
+    while socket::receive::<Answer>(&socket).unwrap().is_none() {
+        assert!(StdInstant::now() < until, "no answer");
+        thread::yield_now();
+    }
+    assert!(board.enter(3));
+    thread::scope(|scope| {
+        let revoked = scope.spawn(|| there.revoke());
+        while board.enter(3) {
+            assert!(!revoked.is_finished(), "while somebody was inside");
+            thread::yield_now();
+        }
+        // Who was turned away is outside.
+        drop(socket);
+    });
+}
+
+#[test]
+fn nonsense_ends_a_connection_and_harms_nobody() {
+    let target = Target::start();
+    let there = target.register(4096, Access::RemoteReadWrite, true);
+    let hello = |version, lane| Request::Hello {
+        version,
+        session: SESSION.0,
+        cookie: OwnCookie::new().unwrap().cookie(),
+        lane,
+    };
+    let name = LaneName { lane: 5, epoch: 1 };
+    let key = there.key();
+    // Nothing of these comes with a board.
+    let cases = [
+        vec![Request::Offered],
+        vec![hello(VERSION + 1, None)],
+        vec![hello(VERSION, Some(name))],
+        vec![hello(VERSION, None), Request::Map { key, grant: 1 }],
+    ];
+    for requests in cases {
+        let socket = socket::connect_to(&target.transport.address()).unwrap();
+        for request in &requests {
+            // It may hang up before it has heard all.
+            let _ = socket::send(&socket, request, None);
+        }
+        let until = StdInstant::now() + PATIENCE;
+        while socket::receive::<Answer>(&socket).is_ok() {
+            assert!(StdInstant::now() < until, "{requests:?}");
+            thread::yield_now();
+        }
+    }
+    let (socket, board) = raw(&target);
+    for grant in [u16::MAX, 4096] {
+        let _ = socket::send(&socket, &Request::Map { key, grant }, None);
+    }
+    let until = StdInstant::now() + PATIENCE;
+    while socket::receive::<Answer>(&socket).is_ok() {
+        assert!(StdInstant::now() < until, "a grant that there is not");
+        thread::yield_now();
+    }
+    drop(board);
+    let mut initiator = Initiator::new(target.transport.address(), far(&there), SESSION);
+    assert!(matches!(initiator.open(TWO), LaneFact::Opened { .. }));
+    let posted = initiator.post(TWO, &[write(9)]);
+    assert_eq!(posted.accepted, 1);
+    initiator.until("it is served", |seen| seen.completions.len() == 1);
+}

@@ -1,0 +1,73 @@
+//! What is said over a lane's socket. Each packet is one message, and may bring one descriptor.
+
+use polyrail_transport::memory::RegionKey;
+use serde::{Deserialize, Serialize};
+
+/// The version of these messages and of the board. Others are refused.
+pub(crate) const VERSION: u16 = 1;
+
+/// The largest message.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 256;
+
+/// Random bytes somewhere in a process: whoever reads them there reads the process that said so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Cookie {
+    pub(crate) address: u64,
+    pub(crate) content: [u8; 16],
+}
+
+/// A lane, as its initiator names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct LaneName {
+    pub(crate) lane: u32,
+    pub(crate) epoch: u32,
+}
+
+/// From the initiator.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// The first message. With a lane it brings the board's descriptor; without one it only asks whether the
+    /// target can be reached.
+    Hello {
+        version: u16,
+        session: [u8; 16],
+        cookie: Cookie,
+        lane: Option<LaneName>,
+    },
+    /// What is behind this key? From now on the grant of this number is about it.
+    Map { key: RegionKey, grant: u16 },
+    /// The grant is not used any more.
+    Unmap { grant: u16 },
+    /// There are offers on the board.
+    Offered,
+}
+
+/// From the target.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// To [`Request::Hello`]: come in.
+    Ready {
+        cookie: Cookie,
+        /// Why the target cannot pull from the initiator; `None`: it can.
+        no_pull: Option<String>,
+    },
+    /// To [`Request::Hello`]: no, and the target hangs up.
+    Refused { text: String },
+    /// To [`Request::Map`]: its descriptor comes along.
+    Shared {
+        grant: u16,
+        bytes: u64,
+        writable: bool,
+    },
+    /// To [`Request::Map`]: it starts at this address of the target.
+    Private {
+        grant: u16,
+        bytes: u64,
+        writable: bool,
+        address: u64,
+    },
+    /// To [`Request::Map`]: there is nothing behind the key.
+    Nothing { grant: u16 },
+    /// Offers were carried out.
+    Pulled,
+}

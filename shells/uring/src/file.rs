@@ -1,0 +1,441 @@
+//! A range of a file or block device, and how works on it are cut.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use polyrail_core::work::{Cause, Op};
+use polyrail_transport::memory::{Access, RegionKey};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::turns::{Side, Turns};
+
+/// No page is smaller.
+const PAGE_BYTES: u32 = 4096;
+
+/// Bytes of a file or block device that works may name.
+#[derive(Debug)]
+pub struct FileRange {
+    cached: OwnedFd,
+    direct: Option<Direct>,
+    /// First byte in the file.
+    start: u64,
+    bytes: u64,
+    access: Access,
+    key: RegionKey,
+    device: u64,
+    turns: Arc<Turns>,
+}
+
+/// The same file, past the page cache.
+#[derive(Debug)]
+struct Direct {
+    fd: OwnedFd,
+    /// What offsets and lengths are multiples of: whole pages at least.
+    align: u64,
+    memory_align: u64,
+    /// The file system refused it after all.
+    refused: AtomicBool,
+}
+
+/// Which bytes of a file a segment has, and what may be done to them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileTerms {
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes; `None`: from there to the end that the file has now. A range that ends behind that end lets a regular file
+    /// grow: what is written there makes it longer, and what is not there yet cannot be read
+    /// ([`Cause::EndOfFile`]).
+    pub bytes: Option<u64>,
+    /// Only reads; the file need not be opened for more.
+    pub read_only: bool,
+    /// All of it goes through the page cache: for a file that is likely to be there, or is read again soon.
+    pub cached: bool,
+}
+
+/// Why a file cannot be a segment.
+#[derive(Debug)]
+pub enum RangeError {
+    /// It is neither a regular file nor a block device.
+    NoFile,
+    /// There are no such bytes in it, and it may not grow: it is read only, or a device.
+    Range {
+        /// Its size.
+        file_bytes: u64,
+    },
+    /// The range is empty, or ends where no file can.
+    Size,
+    /// It was not opened for what is asked: for reading, and also for writing unless the range is read only.
+    Access,
+    /// The system refused.
+    System(io::Error),
+}
+
+impl<E: Into<io::Error>> From<E> for RangeError {
+    fn from(error: E) -> Self {
+        Self::System(error.into())
+    }
+}
+
+/// What the kernel can be asked for at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) side: Side,
+    pub(crate) bytes: u32,
+}
+
+impl FileRange {
+    /// These bytes of an open file.
+    pub fn new(file: File, terms: &FileTerms) -> Result<Self, RangeError> {
+        let FileTerms {
+            offset: start,
+            bytes,
+            read_only,
+            cached,
+        } = *terms;
+        let stat = rustix::fs::fstat(&file)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+            return Err(RangeError::NoFile);
+        }
+        let mode = rustix::fs::fcntl_getfl(&file)? & OFlags::ACCMODE;
+        if mode == OFlags::WRONLY || (mode == OFlags::RDONLY && !read_only) {
+            return Err(RangeError::Access);
+        }
+        let (file_bytes, device) = match kind {
+            FileType::BlockDevice => (device_bytes(&file)?, stat.st_rdev),
+            _ => (stat.st_size as u64, stat.st_dev),
+        };
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None => file_bytes
+                .checked_sub(start)
+                .ok_or(RangeError::Range { file_bytes })?,
+        };
+        let end = start.checked_add(bytes);
+        let end = end.filter(|end| bytes > 0 && *end <= i64::MAX as u64);
+        let end = end.ok_or(RangeError::Size)?;
+        if end > file_bytes && (read_only || kind == FileType::BlockDevice) {
+            return Err(RangeError::Range { file_bytes });
+        }
+        let access = match read_only {
+            true => Access::RemoteRead,
+            false => Access::RemoteReadWrite,
+        };
+        Ok(Self {
+            direct: (!cached).then(|| Direct::of(&file, mode)).flatten(),
+            cached: file.into(),
+            start,
+            bytes,
+            access,
+            key: RegionKey::random()?,
+            device,
+            turns: Turns::of(&stat, kind == FileType::BlockDevice),
+        })
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it may be written.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Its name.
+    pub fn key(&self) -> RegionKey {
+        self.key
+    }
+
+    /// The device that the file is on, or is, as `stat` numbers it.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Waits until what has been written is where a loss of power leaves it, with what is needed to find it again.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.cached)?)
+    }
+
+    /// Why a work may not run here, if so.
+    pub(crate) fn check(&self, op: Op, offset: u64, length: u32) -> Result<(), Cause> {
+        let end = offset.checked_add(length.into());
+        let inside = end.is_some_and(|end| end <= self.bytes);
+        match inside && (op == Op::Read || self.access.allows_remote_write()) {
+            true => Ok(()),
+            false => Err(Cause::RemoteAccess),
+        }
+    }
+
+    /// Whose turn it is to write.
+    pub(crate) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
+    /// The first piece of `rest` bytes from `offset` on, whose memory starts at `address`. A read passes the cache by
+    /// with as many whole pages as it can, after what is before them; a write does with whole pages alone, because
+    /// those at its edges would have to wait for the others.
+    pub(crate) fn piece(&self, op: Op, offset: u64, address: usize, rest: u32) -> Piece {
+        let cached = |bytes| Piece {
+            side: Side::Cached,
+            bytes,
+        };
+        let Some(direct) = self.direct.as_ref().filter(|d| !d.refused.load(Relaxed)) else {
+            return cached(rest);
+        };
+        let offset = self.start + offset;
+        let before = offset.next_multiple_of(direct.align) - offset;
+        let whole = u64::from(rest).saturating_sub(before) / direct.align * direct.align;
+        let is_aligned = (address as u64 + before).is_multiple_of(direct.memory_align);
+        let has_edges = whole != u64::from(rest);
+        if whole == 0 || !is_aligned || (op == Op::Write && has_edges) {
+            return cached(rest);
+        }
+        match before {
+            0 => Piece {
+                side: Side::Direct,
+                bytes: whole as u32,
+            },
+            before => cached(before as u32),
+        }
+    }
+
+    /// The open file for one side, and where in it `offset` of the range is.
+    pub(crate) fn place(&self, side: Side, offset: u64) -> (BorrowedFd<'_>, u64) {
+        let direct = self.direct.as_ref().filter(|_| side == Side::Direct);
+        let fd = direct.map_or(&self.cached, |direct| &direct.fd);
+        (fd.as_fd(), self.start + offset)
+    }
+
+    /// A direct piece was not understood: from now on all go through the cache.
+    pub(crate) fn refuse_direct(&self) {
+        if let Some(direct) = &self.direct
+            && !direct.refused.swap(true, Relaxed)
+        {
+            log::warn!("a file refuses direct reads or writes and goes through the page cache");
+        }
+    }
+}
+
+impl Direct {
+    /// `None`: the file cannot be opened so, or only with rules that nobody can keep.
+    fn of(file: &File, mode: OFlags) -> Option<Self> {
+        let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+        let (memory_align, align) = match stat.stx_mask & StatxFlags::DIOALIGN.bits() {
+            // Kernels before 6.1 do not say; every device is happy with pages.
+            0 => (PAGE_BYTES, PAGE_BYTES),
+            _ => (stat.stx_dio_mem_align, stat.stx_dio_offset_align),
+        };
+        if memory_align == 0 || align == 0 || !align.max(PAGE_BYTES).is_multiple_of(align) {
+            return None;
+        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = mode | OFlags::DIRECT | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .inspect_err(|error| log::debug!("a file goes through the page cache: {error}"));
+        Some(Self {
+            fd: fd.ok()?,
+            align: align.max(PAGE_BYTES).into(),
+            memory_align: memory_align.into(),
+            refused: AtomicBool::new(false),
+        })
+    }
+}
+
+/// The size of a block device.
+fn device_bytes(file: &File) -> io::Result<u64> {
+    use std::io::{Seek, SeekFrom};
+    let mut file = file.try_clone()?;
+    let before = file.stream_position()?;
+    let bytes = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(before))?;
+    Ok(bytes)
+}
+
+/// What an error of the kernel means for a work.
+pub(crate) fn cause_of(error: Errno) -> Cause {
+    match error {
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Cause::NoSpace,
+        Errno::BADF | Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY => {
+            Cause::RemoteAccess
+        }
+        Errno::FAULT => Cause::LocalProtection,
+        _ => Cause::MediaError,
+    }
+}
+
+#[cfg(test)]
+impl FileRange {
+    /// Of something that is no file, to see how it fails.
+    pub(crate) fn of(file: File, bytes: u64) -> Self {
+        Self {
+            cached: file.into(),
+            direct: None,
+            start: 0,
+            bytes,
+            access: Access::RemoteReadWrite,
+            key: RegionKey::random().unwrap(),
+            device: 0,
+            turns: Arc::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(direct: Option<(u64, u64)>) -> FileRange {
+        let file = || File::open("/dev/null").unwrap();
+        FileRange {
+            cached: file().into(),
+            direct: direct.map(|(align, memory_align)| Direct {
+                fd: file().into(),
+                align,
+                memory_align,
+                refused: AtomicBool::new(false),
+            }),
+            start: 8192,
+            bytes: 1 << 40,
+            access: Access::RemoteReadWrite,
+            key: RegionKey([0; 16]),
+            device: 0,
+            turns: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn whole_pages_in_aligned_memory_pass_the_cache_by() {
+        let pages = Some((4096, 512));
+        // (name, rules, offset, address, length, a read's pieces: bytes, directly)
+        let cases = [
+            ("aligned", pages, 0, 0, 65_536, &[(65_536, true)][..]),
+            ("less than a page", pages, 0, 0, 4095, &[(4095, false)]),
+            (
+                "an edge behind",
+                pages,
+                4096,
+                512,
+                8193,
+                &[(8192, true), (1, false)],
+            ),
+            (
+                "an edge before",
+                pages,
+                4095,
+                4095,
+                8193,
+                &[(1, false), (8192, true)],
+            ),
+            (
+                "edges",
+                pages,
+                1,
+                1,
+                12_288,
+                &[(4095, false), (8192, true), (1, false)],
+            ),
+            ("other memory", pages, 0, 8, 65_536, &[(65_536, false)]),
+            (
+                "memory that is never aligned",
+                pages,
+                1,
+                0,
+                65_536,
+                &[(65_536, false)],
+            ),
+            ("two half pages", pages, 2048, 2048, 4096, &[(4096, false)]),
+            ("a byte", pages, 7, 7, 1, &[(1, false)]),
+            ("no direct way", None, 0, 0, 65_536, &[(65_536, false)]),
+        ];
+        for (name, rules, offset, address, length, expected) in cases {
+            let range = range(rules);
+            let mut done = 0;
+            let mut pieces = Vec::new();
+            while done < length {
+                let piece = range.piece(
+                    Op::Read,
+                    offset + u64::from(done),
+                    address + done as usize,
+                    length - done,
+                );
+                pieces.push((piece.bytes, piece.side == Side::Direct));
+                done += piece.bytes;
+            }
+            assert_eq!(pieces, expected, "{name}");
+            // A write goes one way.
+            let whole = range.piece(Op::Write, offset, address, length);
+            assert_eq!(whole.bytes, length, "{name}");
+            let is_direct = expected == [(length, true)];
+            assert_eq!(whole.side == Side::Direct, is_direct, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_refuses_direct_pieces_gets_them_through_the_cache() {
+        let range = range(Some((4096, 512)));
+        let side = || range.piece(Op::Write, 0, 0, 8192).side;
+        assert_eq!(side(), Side::Direct);
+        range.refuse_direct();
+        assert_eq!(side(), Side::Cached);
+    }
+
+    #[test]
+    fn only_ranges_that_can_be_read_and_written_are_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![0; 10_000]).unwrap();
+        let open = |write: bool| File::options().read(true).write(write).open(&path).unwrap();
+        let new = |write, offset, bytes, read_only| {
+            let terms = FileTerms {
+                offset,
+                bytes,
+                read_only,
+                ..FileTerms::default()
+            };
+            FileRange::new(open(write), &terms)
+        };
+        let bytes =
+            |write, start, bytes, read_only| new(write, start, bytes, read_only).unwrap().bytes();
+        assert_eq!(bytes(true, 0, None, false), 10_000);
+        assert_eq!(bytes(false, 9_999, None, true), 1);
+        assert_eq!(
+            bytes(true, 5_000, Some(1 << 40), false),
+            1 << 40,
+            "it grows"
+        );
+        assert!(matches!(
+            new(false, 0, None, false),
+            Err(RangeError::Access)
+        ));
+        assert!(matches!(
+            new(true, 10_000, None, false),
+            Err(RangeError::Size)
+        ));
+        assert!(matches!(
+            new(true, 0, Some(u64::MAX), false),
+            Err(RangeError::Size)
+        ));
+        for (start, bytes) in [(0, Some(10_001)), (10_001, None)] {
+            let refused = new(false, start, bytes, true);
+            assert!(matches!(
+                refused,
+                Err(RangeError::Range { file_bytes: 10_000 })
+            ));
+        }
+        let terms = FileTerms {
+            bytes: Some(1),
+            read_only: true,
+            ..FileTerms::default()
+        };
+        for path in ["/dev/null", "/"] {
+            let refused = FileRange::new(File::open(path).unwrap(), &terms);
+            assert!(matches!(refused, Err(RangeError::NoFile)), "{path}");
+        }
+    }
+}
