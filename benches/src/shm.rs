@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Threads that move blocks, with as many workers.
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// Measure only what has this in its name.
+    #[arg(long, default_value = "")]
+    only: String,
     /// Count the processor time of both processes instead of the time that passes: for a machine that has other things
     /// to do.
     #[arg(long)]
@@ -260,7 +263,8 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     ];
     println!("| what | block | polyrail GB/s | beside | GB/s | ratio, least to greatest |");
     println!("|---|---|---|---|---|---|");
-    for (what, ours, name, bare) in &cases {
+    let only = cases.iter().filter(|case| case.0.contains(&args.only));
+    for (what, ours, name, bare) in only {
         for block in BLOCKS {
             let measure = |mover| rate(mover, block, args, &watch);
             // Lanes open, pages are mapped, rates are learned.

@@ -12,7 +12,7 @@ use polyrail::{
     Request, SegmentId, Status,
 };
 use polyrail_shm::ShmTransport;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// Longer than anything here takes; only a failing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -104,6 +104,13 @@ impl Target {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it, and waits until all of its threads stand.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let pid = WaitId::Pid(Pid::from_child(&self.child));
+        waitid(pid, WaitIdOptions::STOPPED).unwrap();
     }
 }
 
@@ -356,13 +363,39 @@ fn memory_that_a_target_shares_is_written_while_it_is_stopped() {
     config.health.peer_silence = PATIENCE;
     let initiator = Initiator::with(&target, BYTES, config, Hooks::default());
     initiator.moves(initiator.request(Op::Write, 0, 0, 1));
-    target.signal(Signal::STOP);
+    target.stop();
     fill(&initiator.region, MEANT);
     completed(&initiator.all(Op::Write));
     fill(&initiator.region, 0);
     completed(&initiator.all(Op::Read));
     assert_eq!(count(&initiator.region, MEANT), BYTES);
     target.signal(Signal::CONT);
+}
+
+#[test]
+fn what_a_stopped_target_has_not_given_yet_holds_nobody_else_up() {
+    const BYTES: u64 = 8 * MIB;
+    let target = Target::start("shared", BYTES);
+    let mut config = Config::named("initiator");
+    config.health.peer_silence = PATIENCE;
+    config.health.progress_floor = PATIENCE;
+    let initiator = Initiator::with(&target, BYTES, config, Hooks::default());
+    let name = format!("{}/readable", target.address);
+    let remote = initiator.engine.open_segment(&name).unwrap();
+    initiator.moves(initiator.request(Op::Write, 0, 0, 1));
+    target.stop();
+    fill(&initiator.region, MEANT);
+    // Nobody has read this one before, so it has to be asked for.
+    let asking = initiator.submit(Request {
+        remote,
+        ..initiator.request(Op::Read, 0, 0, 4096)
+    });
+    let all = initiator.submit(initiator.request(Op::Write, 4096, 4096, BYTES - 4096));
+    completed(&all);
+    assert_eq!(asking.status().status, Status::Pending);
+    target.signal(Signal::CONT);
+    completed(&asking);
+    assert_eq!(count(&initiator.region, 0), 4096);
 }
 
 #[test]
@@ -388,7 +421,7 @@ fn a_stopped_target_pulls_no_byte_of_memory_that_was_used_again() {
         let before = initiator.carried("shm");
         let batch = initiator.engine.submit(&requests).unwrap();
         until("something moves", || initiator.carried("shm") > before);
-        target.signal(Signal::STOP);
+        target.stop();
         let status = batch.wait(PATIENCE).unwrap().status;
         let reports = (0..requests.len()).map(|index| batch.report(index).unwrap());
         let reports: Vec<_> = reports.collect();

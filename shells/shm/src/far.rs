@@ -11,8 +11,6 @@ use polyrail_transport::memory::RegionKey;
 /// What is behind a key.
 #[derive(Debug)]
 pub(crate) enum Far {
-    /// The target has been asked.
-    Asked,
     /// Nothing, any more.
     Nothing,
     /// Something that can be touched under the grant of this number, so many bytes of it.

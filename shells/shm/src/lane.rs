@@ -36,6 +36,15 @@ pub(crate) enum End {
 struct Posted {
     work: Work,
     key: RegionKey,
+    /// Bytes of it.
+    moved: u32,
+}
+
+/// What the target was asked: what is behind a key, to be used under a grant.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    key: RegionKey,
+    grant: u16,
 }
 
 /// What became of the first work.
@@ -44,7 +53,9 @@ enum Step {
     Ended(Outcome),
     /// The target carries it out, or some of it is left.
     GoesOn,
-    /// It waits for the target.
+    /// It is not known yet what is behind its key.
+    Unknown,
+    /// It waits until the target has pulled something.
     Waits,
 }
 
@@ -58,9 +69,13 @@ pub(crate) struct Lane {
     /// Numbers of grants that were used, and how many ever were.
     grants_free: Vec<u16>,
     grants: u16,
-    /// Works that nobody has begun, the first one perhaps in part: so many bytes.
+    /// Works to be carried out.
     queue: VecDeque<Posted>,
-    moved: u32,
+    /// One that has no answer yet.
+    question: Option<Question>,
+    /// Works that need an answer first. They do not hold up what comes behind them: a target that is stopped answers
+    /// nothing, and what it has given before can be used meanwhile.
+    unknown: VecDeque<Posted>,
     /// Cookies of works that are offered, in the board's order, from this row on.
     offered: VecDeque<u64>,
     first_row: usize,
@@ -82,7 +97,8 @@ impl Lane {
             grants_free: Vec::new(),
             grants: 0,
             queue: VecDeque::new(),
-            moved: 0,
+            question: None,
+            unknown: VecDeque::new(),
             offered: VecDeque::new(),
             first_row: 0,
             unsent: false,
@@ -93,22 +109,23 @@ impl Lane {
 
     /// Whether another work may be taken.
     pub(crate) fn has_room(&self) -> bool {
-        self.queue.len() + self.offered.len() < WORKS_MAX.into()
+        self.queue.len() + self.unknown.len() + self.offered.len() < WORKS_MAX.into()
     }
 
     /// Whether works were taken that are not completed.
     pub(crate) fn is_posting(&self) -> bool {
-        !self.queue.is_empty() || !self.offered.is_empty()
+        !self.queue.is_empty() || !self.unknown.is_empty() || !self.offered.is_empty()
     }
 
     /// Whether there is something to do without word from the target.
     pub(crate) fn is_runnable(&self) -> bool {
-        let first = self.queue.front().map(|posted| self.far.get(&posted.key));
-        match first {
-            None | Some(Some(Far::Asked)) => false,
-            Some(None) => !self.unsent,
-            Some(Some(_)) => self.offered.len() < OFFERS_MAX,
-        }
+        let more = !self.queue.is_empty() && self.offered.len() < OFFERS_MAX;
+        more || (self.may_ask() && !self.unsent)
+    }
+
+    /// Whether works wait for an answer, and there is no question now.
+    fn may_ask(&self) -> bool {
+        !self.unknown.is_empty() && self.question.is_none()
     }
 
     /// Whether a message is to be sent again in a while.
@@ -118,15 +135,19 @@ impl Lane {
 
     /// Takes a work that was checked.
     pub(crate) fn push(&mut self, work: Work, key: RegionKey) {
-        self.queue.push_back(Posted { work, key });
+        self.queue.push_back(Posted {
+            work,
+            key,
+            moved: 0,
+        });
     }
 
     /// Takes what the target says.
     pub(crate) fn hear(&mut self, mappings: &Mappings) -> io::Result<()> {
         while let Some((answer, file)) = socket::receive(&self.socket)? {
-            let (grant, far) = match (answer, file) {
+            let (key, far) = match (answer, file) {
                 (Answer::Pulled, _) => continue,
-                (Answer::Nothing { grant }, _) => (grant, Far::Nothing),
+                (Answer::Nothing { grant }, _) => (self.answered(grant)?, Far::Nothing),
                 (
                     Answer::Shared {
                         grant,
@@ -135,10 +156,10 @@ impl Lane {
                     },
                     Some(file),
                 ) => {
-                    let key = self.asked(grant)?;
+                    let key = self.answered(grant)?;
                     let mapping = mappings.map(key, &file, bytes, writable)?;
                     let memory = Memory::Shared(mapping);
-                    (grant, there(grant, bytes, writable, memory))
+                    (key, there(grant, bytes, writable, memory))
                 }
                 (
                     Answer::Private {
@@ -150,24 +171,23 @@ impl Lane {
                     _,
                 ) => {
                     let memory = Memory::Private(address);
-                    (grant, there(grant, bytes, writable, memory))
+                    (self.answered(grant)?, there(grant, bytes, writable, memory))
                 }
                 (Answer::Shared { .. } | Answer::Ready { .. } | Answer::Refused { .. }, _) => {
                     return Err(nonsense("an answer to nothing"));
                 }
             };
-            let key = self.asked(grant)?;
             self.far.insert(key, far);
         }
         Ok(())
     }
 
-    /// The key that was asked about with this grant. There is one question at a time, for the first work.
-    fn asked(&self, grant: u16) -> io::Result<RegionKey> {
-        let first = self.queue.front().map(|posted| posted.key);
-        let key = first.filter(|key| matches!(self.far.get(key), Some(Far::Asked)));
-        key.filter(|_| grant < self.grants)
-            .ok_or_else(|| nonsense("an answer to nothing"))
+    /// The key that was asked about with this grant. There is one question at a time.
+    fn answered(&mut self, grant: u16) -> io::Result<RegionKey> {
+        let question = self.question.take();
+        let question = question.filter(|question| question.grant == grant);
+        let key = question.map(|question| question.key);
+        key.ok_or_else(|| nonsense("an answer to nothing"))
     }
 
     /// Completes what the target has pulled, and moves what can be moved, `budget` bytes at most. `done` is called for
@@ -193,16 +213,24 @@ impl Lane {
         budget: &mut u64,
         done: &mut impl FnMut(u64, Outcome),
     ) -> Result<(), End> {
-        while let Some(Posted { work, key }) = self.queue.front().copied()
+        if self.may_ask() {
+            for posted in self.unknown.drain(..).rev() {
+                self.queue.push_front(posted);
+            }
+        }
+        while let Some(posted) = self.queue.front().copied()
             && *budget > 0
         {
-            match self.step(&work, key, locals, budget)? {
+            match self.step(&posted, locals, budget)? {
                 Step::Waits => return Ok(()),
                 Step::GoesOn => {}
+                Step::Unknown => {
+                    self.queue.pop_front();
+                    self.unknown.push_back(posted);
+                }
                 Step::Ended(outcome) => {
                     self.queue.pop_front();
-                    self.moved = 0;
-                    done(work.cookie, outcome);
+                    done(posted.work.cookie, outcome);
                     if outcome != Outcome::Success {
                         return Err(End::Failed);
                     }
@@ -213,17 +241,11 @@ impl Lane {
     }
 
     /// Carries on with the first work.
-    fn step(
-        &mut self,
-        work: &Work,
-        key: RegionKey,
-        locals: &Locals,
-        budget: &mut u64,
-    ) -> Result<Step, End> {
+    fn step(&mut self, posted: &Posted, locals: &Locals, budget: &mut u64) -> Result<Step, End> {
         let refused = Step::Ended(Outcome::Error(Cause::RemoteAccess));
-        let (grant, shared, private) = match self.far.get(&key) {
-            None => return self.ask(key),
-            Some(Far::Asked) => return Ok(Step::Waits),
+        let Posted { work, key, moved } = posted;
+        let (grant, shared, private) = match self.far.get(key) {
+            None => return self.ask(*key),
             Some(Far::Nothing) => return Ok(refused),
             Some(Far::There {
                 grant,
@@ -242,32 +264,38 @@ impl Lane {
                 }
             }
         };
-        let length = u64::from(work.length - self.moved).min(*budget);
+        let length = u64::from(work.length - moved).min(*budget);
         let region = locals.get(&work.local.segment);
         let region = region.ok_or(End::Broken(Cause::LocalProtection))?;
         match (shared, work.op) {
-            (None, Op::Write) => return self.offer(work, key, region),
+            (None, Op::Write) => return self.offer(work, *key, region),
             (Some(mapping), _) => {
-                if !self.copy(work, grant, region, &mapping, length)? {
+                if !self.copy(posted, grant, region, &mapping, length)? {
                     return Ok(refused);
                 }
             }
             (None, Op::Read) => {
-                if !self.pull(work, grant, region, private, length)? {
+                if !self.pull(posted, grant, region, private, length)? {
                     return Ok(refused);
                 }
             }
         }
         *budget -= length;
-        self.moved += length as u32;
-        Ok(match self.moved == work.length {
-            true => Step::Ended(Outcome::Success),
-            false => Step::GoesOn,
-        })
+        let moved = moved + length as u32;
+        if moved == work.length {
+            return Ok(Step::Ended(Outcome::Success));
+        }
+        if let Some(first) = self.queue.front_mut() {
+            first.moved = moved;
+        }
+        Ok(Step::GoesOn)
     }
 
     /// Asks the target what is behind a key.
     fn ask(&mut self, key: RegionKey) -> Result<Step, End> {
+        if self.question.is_some() {
+            return Ok(Step::Unknown);
+        }
         let grant = match self.grants_free.last() {
             Some(grant) => *grant,
             None if usize::from(self.grants) < GRANTS_MAX => self.grants,
@@ -280,12 +308,12 @@ impl Lane {
                     self.grants += 1;
                 }
                 self.unsent = false;
-                self.far.insert(key, Far::Asked);
-                Ok(Step::Waits)
+                self.question = Some(Question { key, grant });
+                Ok(Step::Unknown)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.unsent = true;
-                Ok(Step::Waits)
+                Ok(Step::Unknown)
             }
             Err(_) => Err(End::Broken(Cause::Reset)),
         }
@@ -294,21 +322,22 @@ impl Lane {
     /// Copies to or from memory that both sides map. `false`: the target does not allow it any more.
     fn copy(
         &self,
-        work: &Work,
+        posted: &Posted,
         grant: u16,
         region: &Region,
         mapping: &Mapping,
         length: u64,
     ) -> Result<bool, End> {
+        let Posted { work, moved, .. } = posted;
         let entered = region.enter();
         let local = entered
             .as_ref()
-            .and_then(|entered| entered.pointer(work.local.offset + u64::from(self.moved), length))
+            .and_then(|entered| entered.pointer(work.local.offset + u64::from(*moved), length))
             .ok_or(End::Broken(Cause::LocalProtection))?;
         if !self.board.enter(grant) {
             return Ok(false);
         }
-        let offset = work.remote.offset + u64::from(self.moved);
+        let offset = work.remote.offset + u64::from(*moved);
         // SAFETY: the work ends inside the mapping, as `step` has checked.
         let remote = unsafe { mapping.base().as_ptr().add(offset as usize) };
         let (from, to) = match work.op {
@@ -325,22 +354,23 @@ impl Lane {
     /// Reads from the target's private memory. `false`: the target does not allow it any more.
     fn pull(
         &mut self,
-        work: &Work,
+        posted: &Posted,
         grant: u16,
         region: &Region,
         address: u64,
         length: u64,
     ) -> Result<bool, End> {
+        let Posted { work, moved, .. } = posted;
         let process = self.process.as_ref().ok_or(End::Broken(Cause::Reset))?;
         let entered = region.enter();
         let local = entered
             .as_ref()
-            .and_then(|entered| entered.pointer(work.local.offset + u64::from(self.moved), length))
+            .and_then(|entered| entered.pointer(work.local.offset + u64::from(*moved), length))
             .ok_or(End::Broken(Cause::LocalProtection))?;
         if !self.board.enter(grant) {
             return Ok(false);
         }
-        let from = address + work.remote.offset + u64::from(self.moved);
+        let from = address + work.remote.offset + u64::from(*moved);
         self.pulled = true;
         // SAFETY: `local` is entered.
         let pulled = unsafe { process.pull(from, local, length as usize) };
