@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Its size in MiB.
     #[arg(long, default_value_t = 1024)]
     mib: u64,
+    /// Measure only what has this in its name.
+    #[arg(long, default_value = "")]
+    only: String,
     /// Rounds; the table has the medians.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -50,12 +53,16 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     println!("|---|---|---|---|---|---|---|");
     for op in [Op::Read, Op::Write] {
         for block in SIZES {
+            let name = if op == Op::Read { "read" } else { "write" };
+            let name = format!("{name} {} KiB × {DEPTH}", block >> 10);
+            if !name.contains(&args.only) {
+                continue;
+            }
             let mut rounds = Vec::new();
             for _ in 0..args.rounds {
                 rounds.push((fio(args, op, block)?, polyrail(args, op, block)?));
             }
-            let name = if op == Op::Read { "read" } else { "write" };
-            row(&format!("{name} {} KiB × {DEPTH}", block >> 10), &rounds);
+            row(&name, &rounds);
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use polyrail_core::work::{
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -467,6 +467,13 @@ impl Endpoint for ShmEndpoint {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    fn waits(&self) -> Waits {
+        match self.posting.is_empty() {
+            true => Waits::Nothing,
+            false => Waits::Short,
+        }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -14,7 +14,7 @@ use polyrail_core::work::{
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
 use polyrail_transport::{
-    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
+    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport, Waits,
 };
 
 use crate::board::{Board, Pulled};
@@ -306,6 +306,7 @@ fn one_poll_moves_no_more_than_a_turn() {
     put(&initiator.local, &vec![1; BYTES as usize]);
     initiator.post(ONE, &[write(BYTES as u32)]);
     assert!(initiator.endpoint.poll_timeout().is_some());
+    assert_eq!(initiator.endpoint.waits(), Waits::Short);
     for polls in 1..=4 {
         initiator.poll();
         let moved = bytes(&there).iter().filter(|byte| **byte == 1).count() as u64;
@@ -313,6 +314,11 @@ fn one_poll_moves_no_more_than_a_turn() {
         assert_eq!(initiator.seen.completions.len(), usize::from(polls == 4));
     }
     assert_eq!(initiator.endpoint.poll_timeout(), None);
+    assert_eq!(
+        initiator.endpoint.waits(),
+        Waits::Nothing,
+        "nobody spins for it"
+    );
 }
 
 #[test]
