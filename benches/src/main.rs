@@ -10,6 +10,7 @@ mod memory;
 mod null;
 mod shm;
 mod sockets;
+mod staged;
 mod table;
 
 use std::io;
@@ -39,6 +40,8 @@ enum Command {
     Shm(shm::Args),
     /// Reads and writes a file by turns with fio, which has to be installed.
     Files(files::Args),
+    /// Moves files by way of both ends' memory, beside each stage of that alone.
+    Staged(staged::Args),
     /// Moves batches as its input says: `write|read BYTES COUNT MILLISECONDS`.
     Initiator {
         #[command(subcommand)]
@@ -60,6 +63,12 @@ enum Who {
     Polyrail(engine::Shape),
     /// polyrail over shared memory.
     Shm,
+    /// polyrail with a file.
+    Staged {
+        file: std::path::PathBuf,
+        mib: u64,
+        rails: u8,
+    },
 }
 
 fn run(command: Command) -> io::Result<()> {
@@ -72,15 +81,19 @@ fn run(command: Command) -> io::Result<()> {
         Command::Slices => null::run(),
         Command::Shm(args) => shm::run(&args),
         Command::Files(args) => files::run(&args),
+        Command::Staged(args) => staged::run(&args),
         Command::Initiator { who } => match who {
             Who::Sockets(style) => measure::answer_cells(&mut sockets::Sockets::start(style)?),
             Who::Polyrail(shape) => measure::answer_cells(&mut engine::Polyrail::start(shape)?),
-            Who::Shm => Err(io::Error::other("say `shm`, which starts its own")),
+            Who::Shm | Who::Staged { .. } => {
+                Err(io::Error::other("say `shm` or `staged`, which start their own"))
+            }
         },
         Command::Target { who } => match who {
             Who::Sockets(style) => sockets::serve(style),
             Who::Polyrail(shape) => engine::serve(shape),
             Who::Shm => shm::serve(),
+            Who::Staged { file, mib, rails } => staged::serve(&file, mib, rails),
         },
     }
 }
