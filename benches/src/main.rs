@@ -85,9 +85,9 @@ fn run(command: Command) -> io::Result<()> {
         Command::Initiator { who } => match who {
             Who::Sockets(style) => measure::answer_cells(&mut sockets::Sockets::start(style)?),
             Who::Polyrail(shape) => measure::answer_cells(&mut engine::Polyrail::start(shape)?),
-            Who::Shm | Who::Staged { .. } => {
-                Err(io::Error::other("say `shm` or `staged`, which start their own"))
-            }
+            Who::Shm | Who::Staged { .. } => Err(io::Error::other(
+                "say `shm` or `staged`, which start their own",
+            )),
         },
         Command::Target { who } => match who {
             Who::Sockets(style) => sockets::serve(style),

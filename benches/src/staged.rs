@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Rounds; the table has the medians.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
+    /// Measure only what has this in its name.
+    #[arg(long, default_value = "")]
+    only: String,
     /// Rails between the two, over loopback.
     #[arg(long, default_value_t = 1)]
     rails: u8,
@@ -204,10 +207,11 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     ];
     println!("| what | staged, GB/s | stages alone, GB/s | of the slowest, least to greatest |");
     println!("|---|---|---|---|");
-    for (what, staged, stages) in cases {
+    let only = cases.iter().filter(|case| case.0.contains(&args.only));
+    for (what, staged, stages) in only {
         let rate = |(op, local, remote)| ends.rate(op, local, remote);
         // Lanes open, slots are taken, rates are learned.
-        rate(staged)?;
+        rate(*staged)?;
         let mut rounds = Vec::new();
         for _ in 0..args.rounds {
             let alone: Vec<_> = stages
@@ -215,7 +219,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
                 .map(|stage| rate(*stage))
                 .collect::<Result<_, _>>()?;
             let slowest = alone.iter().copied().fold(f64::INFINITY, f64::min);
-            let staged = rate(staged)?;
+            let staged = rate(*staged)?;
             rounds.push((staged, alone, staged / slowest));
         }
         let alone: Vec<_> = (0..stages.len())
