@@ -5,7 +5,7 @@ use super::claim::{Chunk, Remote, Role, Step};
 use super::route::{Direction, StagedRequest, behind};
 use crate::time::Instant;
 use crate::units::{PeerId, StageId};
-use crate::work::{Op, Place};
+use crate::work::{Op, Place, Priority};
 
 /// Which hop a stage is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +36,8 @@ pub struct Stage {
     pub length: u32,
     /// When its request is given up.
     pub deadline: Option<Instant>,
+    /// Its request's; the usual one, where that is a peer's.
+    pub priority: Priority,
 }
 
 impl Staged<'_> {
@@ -48,38 +50,44 @@ impl Staged<'_> {
             index: row,
             generation: claim.attempt,
         };
-        let copy = |from, to, length, deadline| Stage {
+        let copy = |from, to, length| Stage {
             id,
             hop: Hop::Copy,
             op: Op::Write,
             local: from,
             remote: to,
             length,
-            deadline,
+            deadline: None,
+            priority: Priority::Normal,
         };
         let Role::Chunk(chunk) = claim.role else {
             let (lease, place, length) = self.copy_of(row)?;
             return match self.pools.direction(lease.pool)? {
-                Direction::In => Some(copy(slot?, place, length, None)),
-                Direction::Out => Some(copy(place, slot?, length, None)),
+                Direction::In => Some(copy(slot?, place, length)),
+                Direction::Out => Some(copy(place, slot?, length)),
             };
         };
         let route = self.route_of(row)?;
         let near = behind(route.local, chunk.offset);
-        match (chunk.step, route.op) {
-            (Step::Copy, Op::Write) => Some(copy(near, slot?, chunk.length, route.deadline)),
-            (Step::Copy, Op::Read) => Some(copy(slot?, near, chunk.length, route.deadline)),
-            (Step::Network, _) => Some(Stage {
-                id,
+        let stage = match (chunk.step, route.op) {
+            (Step::Copy, Op::Write) => copy(near, slot?, chunk.length),
+            (Step::Copy, Op::Read) => copy(slot?, near, chunk.length),
+            (Step::Network, _) => Stage {
                 hop: Hop::Network { peer: route.peer },
                 op: route.op,
-                local: slot.unwrap_or(near),
-                remote: far_place(&route, &chunk)?,
-                length: chunk.length,
-                deadline: route.deadline,
-            }),
-            (Step::Acquire | Step::Go | Step::GiveBack, _) => None,
-        }
+                ..copy(
+                    slot.unwrap_or(near),
+                    far_place(&route, &chunk)?,
+                    chunk.length,
+                )
+            },
+            (Step::Acquire | Step::Go | Step::GiveBack, _) => return None,
+        };
+        Some(Stage {
+            deadline: route.deadline,
+            priority: route.priority,
+            ..stage
+        })
     }
 }
 

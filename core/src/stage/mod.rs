@@ -47,6 +47,7 @@ mod rows;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use claim::Claim;
 pub use hop::{Hop, Stage};
@@ -171,7 +172,7 @@ impl<'a> Staged<'a> {
         let row = Request::new(now, *request, request.chunk_bytes(local));
         let id = self.requests.insert(row).map_err(|_| StageRefused::Full)?;
         self.deadline = self.deadline.min(request.deadline.unwrap_or(Instant::MAX));
-        self.queue_turn(request.peer, id);
+        self.queue_turn(now, request.peer, id);
         self.settle(now);
         Ok(id)
     }

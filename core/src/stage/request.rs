@@ -106,7 +106,7 @@ impl Linked<ENDED> for Request {
 impl Staged<'_> {
     /// Gives the peer's idle rows to its requests, in turn.
     pub(super) fn begin_chunks(&mut self, now: Instant, peer: PeerId) {
-        while let Some((id, row)) = self.next_turn(peer) {
+        while let Some((id, row)) = self.next_turn(now, peer) {
             let Some(request) = self.requests.get_mut(id) else {
                 return;
             };
@@ -116,27 +116,29 @@ impl Staged<'_> {
             request.begun_bytes += u64::from(length);
             request.chunks += 1;
             if request.wants_chunk() {
-                self.queue_turn(peer, id);
+                self.queue_turn(now, peer, id);
             }
             self.begin_chunk(now, row, id, offset, length);
         }
     }
 
     /// A request whose turn it is, and a row for its chunk.
-    fn next_turn(&mut self, peer: PeerId) -> Option<(StagedId, u32)> {
+    fn next_turn(&mut self, now: Instant, peer: PeerId) -> Option<(StagedId, u32)> {
         let queues = self.peers.get_mut(peer.index())?;
         if queues.idle.is_empty() {
             return None;
         }
-        let request = queues.turns.pop_front(&mut self.requests)?;
+        let request = queues.turns.pop(&mut self.requests, now)?;
         let row = queues.idle.pop_front(&mut *self.claims)?;
         Some((self.requests.id_at(request)?, row))
     }
 
     /// Puts a request at the end of its peer's line for rows.
-    pub(super) fn queue_turn(&mut self, peer: PeerId, id: StagedId) {
-        if let Some(queues) = self.peers.get_mut(peer.index()) {
-            queues.turns.push_back(&mut self.requests, id.index);
+    pub(super) fn queue_turn(&mut self, now: Instant, peer: PeerId, id: StagedId) {
+        let priority = self.requests.get(id).map(|request| request.route.priority);
+        if let (Some(queues), Some(priority)) = (self.peers.get_mut(peer.index()), priority) {
+            let turns = &mut queues.turns;
+            turns.push(&mut self.requests, now, priority, id.index);
         }
         self.calling.push_back(&mut *self.peers, peer.0.into());
     }
@@ -146,10 +148,11 @@ impl Staged<'_> {
         let Some(request) = self.requests.get_mut(id) else {
             return;
         };
-        let peer = request.route.peer;
+        let StagedRequest { peer, priority, .. } = request.route;
         request.ending.get_or_insert(cause);
         if let Some(queues) = self.peers.get_mut(peer.index()) {
-            queues.turns.remove(&mut self.requests, id.index);
+            let turns = &mut queues.turns;
+            turns.remove(&mut self.requests, priority, id.index);
         }
         for row in self.chunk_rows(peer) {
             let Some(chunk) = self.chunk(row).filter(|chunk| chunk.request == Some(id)) else {
@@ -218,20 +221,24 @@ impl Staged<'_> {
         }
     }
 
-    /// The first one in a silent peer's line for rows is not kept waiting for longer than an answer may take.
+    /// The first ones in a silent peer's line for rows are not kept waiting for longer than an answer may take.
     pub(super) fn end_first_in_line(&mut self, now: Instant, peer: PeerId) {
-        let first = self
-            .peers
-            .get(peer.index())
-            .and_then(|queues| queues.turns.front())
-            .and_then(|row| self.requests.id_at(row));
+        let Some(queues) = self.peers.get(peer.index()) else {
+            return;
+        };
+        let firsts = queues.turns.firsts();
+        let firsts = firsts.map(|row| row.and_then(|row| self.requests.id_at(row)));
         let waits = |id: &StagedId| {
             let request = self.requests.get(*id);
             request.is_some_and(|row| {
                 row.chunks == 0 && now.since(row.since) >= self.config.answer_timeout
             })
         };
-        if let Some(id) = first.filter(waits) {
+        for id in firsts
+            .map(|first| first.filter(waits))
+            .into_iter()
+            .flatten()
+        {
             self.end(now, id, Cause::PeerSilent);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::time::Instant;
 use crate::units::{PeerId, PoolId};
-use crate::work::{Op, Place};
+use crate::work::{Op, Place, Priority};
 
 /// Which way bytes pass through a pool's slots. Each pool serves one direction: slots for what comes in are reserved
 /// before slots for what goes out, so two hosts that stage towards each other never wait for each other in a circle.
@@ -81,6 +81,8 @@ pub struct StagedRequest {
     pub remote_pool: Option<RemotePool>,
     /// When it is to be given up.
     pub deadline: Option<Instant>,
+    /// Whose chunks begin first.
+    pub priority: Priority,
 }
 
 /// Why a request was not taken. Nothing of it has begun.

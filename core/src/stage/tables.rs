@@ -2,7 +2,8 @@
 
 use super::claim::{Claim, WAITING};
 use super::pool::{Line, Slot};
-use super::request::{Request, TURN};
+use super::request::Request;
+use super::turns::Turns;
 use crate::queue::{Link, Linked, Queue};
 use crate::table::Row;
 use crate::time::Duration;
@@ -38,7 +39,7 @@ pub struct PeerStaging {
     /// Rows for chunks.
     pub(super) idle: Queue<WAITING>,
     /// Requests with bytes that no chunk has yet.
-    pub(super) turns: Queue<TURN>,
+    pub(super) turns: Turns,
 }
 
 impl PeerStaging {
@@ -46,7 +47,7 @@ impl PeerStaging {
     pub const EMPTY: Self = Self {
         link: Link::NONE,
         idle: Queue::EMPTY,
-        turns: Queue::EMPTY,
+        turns: Turns::NONE,
     };
 }
 

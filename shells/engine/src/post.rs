@@ -106,7 +106,15 @@ pub(crate) struct Submission {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due {
     pub(crate) priority: Priority,
+    /// `Instant::MAX`: never.
     pub(crate) deadline: Instant,
+}
+
+impl Due {
+    /// The deadline, if there is one.
+    pub(crate) fn within(self) -> Option<Instant> {
+        (self.deadline != Instant::MAX).then_some(self.deadline)
+    }
 }
 
 const READ: u64 = 1;

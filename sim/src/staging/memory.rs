@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use polyrail_core::report::{Local, Report, Status};
 use polyrail_core::stage::{Direction, PoolConfig, RemotePool, Stage, StagedRequest};
 use polyrail_core::units::{PoolId, SegmentRef, StagedId};
-use polyrail_core::work::{Op, Place};
+use polyrail_core::work::{Op, Place, Priority};
 
 use super::hop::Where;
 use super::setup::{Setting, Setup};
@@ -106,6 +106,7 @@ pub(super) fn request(
             slots: pool(setup, setting, theirs, FAR),
         }),
         deadline: None,
+        priority: Priority::Normal,
     }
 }
 

@@ -375,3 +375,58 @@ fn requests_to_one_peer_take_turns() {
     // The first one had a second chunk in line before the others came.
     assert_eq!(turns, [0, 0, 1, 2, 0, 1, 2, 1, 2]);
 }
+
+#[test]
+fn chunks_begin_by_priority_and_no_priority_starves() {
+    use Priority::*;
+    let route = Route {
+        remote: false,
+        ..WRITE
+    };
+    // (what, chunks of each, milliseconds that each stage takes, how many begin of which request in a row)
+    let cases = [
+        ("quickly", 12, 0, &[(0, 1), (2, 12), (1, 12), (0, 11)][..]),
+        // Who has had no turn for eight of others', and for 10 ms, gets one.
+        (
+            "slowly",
+            12,
+            1,
+            &[
+                (0, 1),
+                (2, 8),
+                (0, 1),
+                (1, 1),
+                (2, 4),
+                (1, 3),
+                (0, 1),
+                (1, 8),
+                (0, 9),
+            ],
+        ),
+    ];
+    for (name, chunks, takes, order) in cases {
+        let mut host = staged(1, 1, 4, [1, 1], StagedConfig::DEFAULT);
+        for (number, priority) in (0..).zip([Low, Normal, High]) {
+            let request = StagedRequest {
+                priority,
+                ..request(route, 0, number << 20, chunks * SLOT, 1)
+            };
+            host.submit(ms(0), &request).unwrap();
+        }
+        let (mut now, mut begun) = (0, Vec::new());
+        while let Some(stage) = host.poll_stage() {
+            if stage.hop == Hop::Copy {
+                begun.push(stage.local.offset >> 20);
+            }
+            // One slot: what goes on is what began last.
+            let of = [Low, Normal, High][begun[begun.len() - 1] as usize];
+            assert_eq!(stage.priority, of, "{name}");
+            now += takes;
+            host.handle_stage(ms(now), stage.id, &good()).unwrap();
+            host.audit().unwrap();
+        }
+        let runs = begun.chunk_by(|one, next| one == next);
+        let runs: Vec<_> = runs.map(|run| (run[0], run.len())).collect();
+        assert_eq!(runs, order, "{name}");
+    }
+}

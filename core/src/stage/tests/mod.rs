@@ -15,7 +15,7 @@ use crate::report::{Local, Remote, Status};
 use crate::table::Row;
 use crate::time::Duration;
 use crate::units::{SegmentRef, Ticket};
-use crate::work::{Op, Place};
+use crate::work::{Op, Place, Priority};
 use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
@@ -135,6 +135,7 @@ pub(super) fn request(
         local_pool: route.local.then_some(ours),
         remote_pool: route.remote.then(|| remote_pool(theirs, slots)),
         deadline: None,
+        priority: Priority::Normal,
     }
 }
 

@@ -2,13 +2,13 @@
 
 use polyrail_control::codec::SegmentKind;
 use polyrail_core::stage::{Direction, PoolConfig, RemotePool, StagedRequest};
-use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, PoolId, SegmentRef};
 use polyrail_core::work::{Op, Place};
 
 use super::{IN, OUT, place};
 use crate::engine::{Request, check_ends};
 use crate::error::SubmitError;
+use crate::post::Due;
 use crate::segments::{RemoteSegment, RemoteSlots, Segment, Segments};
 
 /// How bytes of one pair of segments move.
@@ -102,7 +102,7 @@ fn route_between(near_is_file: bool, far: &RemoteSegment) -> Option<Route> {
 
 impl Route {
     /// The request as core stages it; `None`: it needs no staging.
-    pub(super) fn staged(self, request: &Request, deadline: Instant) -> Option<StagedRequest> {
+    pub(super) fn staged(self, request: &Request, due: Due) -> Option<StagedRequest> {
         let Self::Staged {
             peer,
             local,
@@ -130,7 +130,8 @@ impl Route {
             length: request.length,
             local_pool: local.then_some(near_pool),
             remote_pool: remote.map(|(_, slots)| far_pool(request.op, slots)),
-            deadline: (deadline != Instant::MAX).then_some(deadline),
+            deadline: due.within(),
+            priority: due.priority,
         })
     }
 }

@@ -14,7 +14,7 @@ use polyrail_core::stage::{
 use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{StageId, StagedId};
-use polyrail_core::work::{Cause, Op, Place};
+use polyrail_core::work::{Cause, Op, Place, Priority};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,7 +24,7 @@ use super::{SHUTDOWN_MAX, Word, Words, alive};
 use crate::batch::Batch;
 use crate::engine::{Engine, Inner, Request, Terms};
 use crate::error::SubmitError;
-use crate::post::{Command, Flags, Post};
+use crate::post::{Command, Due, Flags, Post};
 use crate::rows::RowId;
 use crate::segments::{Segment, SegmentId};
 
@@ -266,7 +266,7 @@ impl Work {
             deadline,
             _,
         ] = entry;
-        let Flags { op, last, .. } = Flags::from_bits(flags);
+        let Flags { op, last, priority } = Flags::from_bits(flags);
         let (row, position) = RowId::from_tag(tag);
         let open = self.open.entry(row.index).or_insert_with(|| Open {
             row,
@@ -282,13 +282,16 @@ impl Work {
             remote_offset,
             length,
         };
-        let deadline = Instant::from_nanos(deadline);
+        let due = Due {
+            priority,
+            deadline: Instant::from_nanos(deadline),
+        };
         let begun = match self.ending_at {
             Some(_) => Err((Status::ShutDown, Cause::ShutDown)),
             None => match engine.inner.segments.route(position, &request) {
-                Ok(route) => match route.staged(&request, deadline) {
+                Ok(route) => match route.staged(&request, due) {
                     Some(staged) => stage(core, now, &staged),
-                    None => direct(engine, now, tag, &request, deadline, &self.words),
+                    None => direct(engine, now, tag, &request, due, &self.words),
                 },
                 Err(_) => Err((Status::PeerLost, Cause::PeerGone)),
             },
@@ -332,7 +335,7 @@ impl Work {
         stage: &Stage,
     ) -> bool {
         let request = hop_request(engine, stage);
-        let terms = terms(now, stage.deadline);
+        let terms = terms(now, stage.deadline, stage.priority);
         let id = stage.id;
         let words = self.words.clone();
         let tell = move |report| words.put(Word::HopEnded(id, report));
@@ -400,11 +403,11 @@ fn direct(
     now: Instant,
     tag: u64,
     request: &Request,
-    deadline: Instant,
+    due: Due,
     words: &Arc<Words>,
 ) -> Begun {
-    let deadline = (deadline != Instant::MAX).then_some(deadline);
-    match engine.submit_with(std::slice::from_ref(request), &terms(now, deadline)) {
+    let terms = terms(now, due.within(), due.priority);
+    match engine.submit_with(std::slice::from_ref(request), &terms) {
         Ok(batch) => {
             let words = words.clone();
             follow(batch.clone(), move |report| {
@@ -449,10 +452,11 @@ fn hop_request(engine: &Engine, stage: &Stage) -> Request {
 }
 
 /// Nobody waits for room: this thread has others to serve.
-fn terms(now: Instant, deadline: Option<Instant>) -> Terms<'static> {
+fn terms(now: Instant, deadline: Option<Instant>, priority: Priority) -> Terms<'static> {
     Terms {
         deadline: deadline.map(|at| at.since(now).into()),
         room_within: Some(std::time::Duration::ZERO),
+        priority,
         ..Terms::default()
     }
 }
