@@ -4,8 +4,8 @@ use polyrail_sim::scenario::Scenario;
 use polyrail_sim::{Options, Outcome, POLICIES, Policy, Setup, simulate};
 
 /// Four rails of 1 GB/s, two submitters that write and two that read, and whatever `faults` says.
-fn setup(faults: &str, seed: u64) -> Setup {
-    let text = format!(
+fn text(faults: &str) -> String {
+    format!(
         r#"
 name = "four"
 duration_ms = 30
@@ -45,7 +45,12 @@ block = 200001
 threads = 2
 {faults}
 "#
-    );
+    )
+}
+
+/// That, checked.
+fn setup(faults: &str, seed: u64) -> Setup {
+    let text = text(faults);
     Setup::new(&text, &Scenario::parse(&text).unwrap(), Some(seed)).unwrap()
 }
 
@@ -130,4 +135,41 @@ fn a_missing_fence_shows_as_a_violation() {
         run(&setup, Options::new(Policy::Spray)).report.violations,
         0
     );
+}
+
+/// The swarm's seed 10133: programs whose peer was away for a second tried each microsecond to submit, a million
+/// times. And without a pause between batches, a program whose requests failed at once went round for ever in one
+/// instant.
+#[test]
+fn programs_whose_peer_is_away_try_again_after_a_while() {
+    let away = "[[fault]]\nkind = \"restart\"\ntarget = \"b\"\nat_ms = 5\nfor_ms = 200\n";
+    // It is known to be another process, and nothing is heard of it for a second.
+    let deaf = "[[fault]]\nkind = \"silent\"\ntarget = \"a/nic*\"\nat_ms = 150\nfor_ms = 1000\n";
+    let path = "[timing]\ncontrol_us = 1\n[path]\nmode = \"advanced\"\n";
+    let cases = [
+        ("requests fail at once", away.to_owned(), "400"),
+        (
+            "a segment is waited for",
+            [path, away, deaf].concat(),
+            "1200",
+        ),
+    ];
+    for (name, faults, duration_ms) in cases {
+        let duration = format!("duration_ms = {duration_ms}");
+        let mut text = text(&faults).replace("duration_ms = 30", &duration);
+        for (host, address) in [("a", "10.0.1.2"), ("b", "10.0.1.102")] {
+            let device = format!("[[device]]\nhost = \"{host}\"\n");
+            text = text.replace(&device, &format!("{device}address = \"{address}\"\n"));
+        }
+        let setup = Setup::new(&text, &Scenario::parse(&text).unwrap(), None).unwrap();
+        let options = Options {
+            events_max: 500_000,
+            ..Options::new(Policy::Spray)
+        };
+        let outcome = run(&setup, options);
+        assert_eq!(outcome.violation, None, "{name}");
+        // Four programs with six requests between them, which soon wait ten milliseconds between two tries.
+        let failed = outcome.report.failed_requests;
+        assert!((1..=200).contains(&failed), "{name}: {failed} failed");
+    }
 }

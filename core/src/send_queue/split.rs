@@ -284,7 +284,8 @@ mod tests {
 
     quickcheck! {
         fn shares_cover_every_request_once(requests: u16, lanes: u8, start: u64) -> bool {
-            let lanes = u16::from(lanes).max(1);
+            // Under Miri the property of many lanes takes long, and is the same.
+            let lanes = u16::from(if cfg!(miri) { lanes % 16 } else { lanes }).max(1);
             let mut all: Vec<Share> = shares(u32::from(requests), lanes, start).collect();
             let distinct: std::collections::BTreeSet<u16> = all.iter().map(|share| share.lane).collect();
             all.sort_by_key(|share| share.requests.start);

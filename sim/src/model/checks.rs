@@ -7,12 +7,12 @@ use polyrail_core::work::{Cause, Completion, Op, Work};
 
 use super::agenda::LaneIndex;
 use super::{NearLane, OpenWork, World};
-use crate::setup::Cut;
+use crate::setup::{Cut, Interval};
 
 /// With a way open, a batch takes at most so many times as long as all bytes over the slowest part would.
 const SLOWER_MAX: u64 = 4;
 /// And this.
-const PATIENCE_NS: u64 = 700_000_000;
+pub(super) const PATIENCE_NS: u64 = 700_000_000;
 
 impl NearLane {
     /// Forgets the works that a completion answers.
@@ -115,16 +115,14 @@ impl World<'_> {
 
 impl crate::setup::Setup {
     /// How long a batch of each submitter may take: of those that have a way open all the time, over a fabric
-    /// whose rates do not change. In mode `reset` a cut has no limit: a cut rail is tried again after each cooldown, and
-    /// it takes as long each time to notice that it is cut.
+    /// whose rates do not change. Mode `reset` lets cut rails back in after each cooldown, so that a transport
+    /// without a working one keeps its requests for as long as the cuts last.
     pub(super) fn patience_ns(&self) -> Vec<Option<u64>> {
-        let rates = |row: &crate::setup::Interval| row.bytes_per_sec.clone();
+        let rates = |row: &Interval| row.bytes_per_sec.clone();
         let steady = self
             .intervals
             .windows(2)
             .all(|pair| rates(&pair[0]) == rates(&pair[1]));
-        let is_cut = |row: &crate::setup::Interval| row.cuts.iter().any(|cut| *cut != Cut::No);
-        let noticed_once = self.limits.reset_cooldown_us == 0 || !self.intervals.iter().any(is_cut);
         let slowest = self.intervals.iter().flat_map(rates).min().unwrap_or(1);
         let bytes: u64 = self
             .submitters
@@ -136,9 +134,31 @@ impl crate::setup::Setup {
         let most = self.waits_ns() + PATIENCE_NS + work_ns.saturating_mul(SLOWER_MAX);
         (0..self.submitters.len())
             .map(|index| {
-                let bounded = steady && noticed_once && self.is_always_served(index as u32);
-                bounded.then_some(most)
+                let index = index as u32;
+                let bounded = steady && self.is_always_served(index);
+                bounded.then(|| most + self.stranded_ns(index))
             })
             .collect()
+    }
+
+    /// How long a submitter's requests may stay with a transport that has no working rail: in mode `reset`, as long as
+    /// all rails of one of its transports are cut.
+    fn stranded_ns(&self, submitter: u32) -> u64 {
+        if self.limits.reset_cooldown_us == 0 {
+            return 0;
+        }
+        let rails: Vec<_> = self.used_rails(submitter).collect();
+        let strands = |row: &Interval| {
+            let works = |rank| {
+                let mut of_rank = rails.iter().filter(|rail| self.rails[**rail].rank == rank);
+                of_rank.any(|rail| row.cuts[*rail] == Cut::No)
+            };
+            rails.iter().any(|rail| !works(self.rails[*rail].rank))
+        };
+        let pairs = self.intervals.windows(2);
+        let stranded = pairs.filter(|pair| strands(&pair[0]));
+        stranded
+            .map(|pair| pair[1].starts_at - pair[0].starts_at)
+            .sum()
     }
 }

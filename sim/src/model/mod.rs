@@ -102,6 +102,7 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) batches: u64,
+    /// Delivered, also by batches that failed.
     pub(crate) bytes: u64,
 }
 
@@ -168,6 +169,10 @@ struct Loop {
     active: bool,
     /// Its present batch, as its requests' reports say.
     batch: BatchReport,
+    /// Some of that batch was not taken, or failed by no doing of the program.
+    unserved: bool,
+    /// How many batches in a row were so.
+    unserved_batches: u32,
 }
 
 impl Loop {
@@ -181,14 +186,17 @@ impl Loop {
             failed: 0,
             delivered_bytes: 0,
         },
+        unserved: false,
+        unserved_batches: 0,
     };
 
-    /// A batch of so many begins.
-    fn begun(&mut self, requests: u32) {
+    /// A batch of so many begins, of which so many were taken.
+    fn begun(&mut self, requests: u32, taken: u32) {
         self.batch = BatchReport {
-            requests,
+            requests: taken,
             ..Self::IDLE.batch
         };
+        self.unserved = taken < requests;
     }
 }
 

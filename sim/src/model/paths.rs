@@ -61,11 +61,6 @@ impl Paths {
         }
     }
 
-    /// Whether a peer has not said yet how it sees a connection.
-    pub(super) fn is_asked(&self, engine: usize, peer: usize) -> bool {
-        matches!(self.0[engine][peer].agreement, Agreement::Asked { .. })
-    }
-
     /// What an agent calls a connection.
     pub(super) fn connection(&self, engine: usize, peer: usize) -> Option<Connection> {
         let Agreement::Agreed(Some((_, view))) = &self.0[engine][peer].agreement else {
@@ -173,18 +168,38 @@ impl World<'_> {
         }
     }
 
-    /// A submitter starts, once it is known how its peer sees the connection.
-    pub(super) fn starts(&mut self, index: u32) {
+    /// Whether a submitter has to wait until its peer has said how it sees the connection: its program waits for the
+    /// peer's segment, and goes on as soon as it is given it.
+    pub(super) fn waits_for_path(&mut self, index: u32) -> bool {
         let submitter = &self.setup.submitters[index as usize];
         let row = &mut self.paths.0[submitter.engine][usize::from(submitter.peer)];
-        match &mut row.agreement {
-            Agreement::Asked { waits } => waits.push(index),
-            Agreement::Agreed(_) => {
-                self.loops[index as usize].active = true;
+        let Agreement::Asked { waits } = &mut row.agreement else {
+            return false;
+        };
+        waits.push(index);
+        true
+    }
+
+    /// A submitter starts, or goes on with the batch that it has ready, once it is known how its peer sees the
+    /// connection.
+    pub(super) fn starts(&mut self, index: u32) {
+        if self.waits_for_path(index) {
+            return;
+        }
+        let submitter = &self.setup.submitters[index as usize];
+        let path = self
+            .paths
+            .agreed(submitter.engine, usize::from(submitter.peer));
+        let row = &mut self.loops[index as usize];
+        match path {
+            Some(_) if row.active => self.submits(index, self.now),
+            Some(_) => {
+                row.active = true;
                 self.submit_next(index, self.now);
             }
-            Agreement::Refused => {
+            None => {
                 // Its program is told so instead of being given a segment.
+                row.active = false;
                 self.active -= 1;
                 self.history.requests += u64::from(submitter.batch);
                 self.history.failed_requests += u64::from(submitter.batch);

@@ -7,7 +7,7 @@ use polyrail_core::work::Cause;
 
 use super::World;
 use super::luck::HELD_DELAYS;
-use crate::setup::{Cut, Incident, Setup};
+use crate::setup::{Cut, Incident, Interval, Setup};
 
 /// Beyond core's own limits, everything has this long to come right.
 const SLACK_NS: u64 = 3_000_000_000;
@@ -48,19 +48,12 @@ impl Setup {
         let engine = &self.engines[row.engine];
         let far = engine.peers[usize::from(row.peer)];
         let lost = self.trouble.frame_lost_one_in;
-        let classes = self.classes_of(row.engine, usize::from(row.peer));
-        let untouched = |rail: usize| {
-            self.spared[rail]
-                && classes.contains(self.rails[rail].class)
-                && self.intervals.iter().all(|row| row.cuts[rail] == Cut::No)
-        };
         let harmless = |(_, host, incident): &(u64, usize, Incident)| match incident {
             Incident::Stalls { .. } => false,
             Incident::AgentDies | Incident::AgentStarts => true,
             Incident::Muted(_) => *host != far && *host != engine.host,
             Incident::Down | Incident::Back { .. } => *host != far,
         };
-        let rails = &self.plans[row.plan as usize].rails;
         // A lane that this side holds for longer than reports wait leaves one open.
         let held_us = match self.trouble.held_one_in {
             0 => 0,
@@ -70,9 +63,43 @@ impl Setup {
             && (lost == 0 || lost >= FRAMES_LOST_ONE_IN_MIN)
             && self.trouble.stall_one_in == 0
             && self.incidents.iter().all(harmless)
-            && rails
-                .iter()
-                .any(|(number, _)| untouched(engine.rails[usize::from(*number)]))
+            && self.untouched_rails(submitter).next().is_some()
+    }
+
+    /// The rails that a submitter's requests may take.
+    pub(super) fn used_rails(&self, submitter: u32) -> impl Iterator<Item = usize> {
+        let row = &self.submitters[submitter as usize];
+        let engine = &self.engines[row.engine];
+        let classes = self.classes_of(row.engine, usize::from(row.peer));
+        let rails = self.plans[row.plan as usize].rails.iter();
+        rails
+            .map(|(number, _)| engine.rails[usize::from(*number)])
+            .filter(move |rail| classes.contains(self.rails[*rail].class))
+    }
+
+    /// Those of them that nothing happens to.
+    fn untouched_rails(&self, submitter: u32) -> impl Iterator<Item = usize> {
+        self.used_rails(submitter).filter(|rail| {
+            let is_whole = |row: &Interval| row.cuts[*rail] == Cut::No;
+            self.spared[*rail] && self.intervals.iter().all(is_whole)
+        })
+    }
+
+    /// Whether each of a submitter's transports has a rail that nothing happens to.
+    fn is_served_by_all(&self, submitter: u32) -> bool {
+        let rank = |rail: usize| self.rails[rail].rank;
+        let is_served = |other| {
+            let mut rails = self.untouched_rails(submitter);
+            rails.any(|rail| rank(rail) == rank(other))
+        };
+        self.used_rails(submitter).all(is_served)
+    }
+
+    /// Whether there is no other transport that what a submitter moves could go over to.
+    fn has_one_transport(&self, submitter: u32) -> bool {
+        let mut ranks = self.used_rails(submitter).map(|rail| self.rails[rail].rank);
+        let first = ranks.next();
+        ranks.all(|rank| Some(rank) == first)
     }
 
     /// Whether a request had a right to complete.
@@ -83,17 +110,24 @@ impl Setup {
         let own = match failure.cause {
             Some(Cause::Cancelled) => row.cancel_one_in != 0,
             Some(Cause::DeadlineExceeded) => row.deadline_ns != 0,
-            Some(Cause::FailoverLimit) => true,
-            Some(cause) => cause.is_callers(),
-            None => false,
+            _ => false,
         };
         let calm = row.starts_at >= self.calm_at() + self.rest_ns();
-        // A rail that was suspected wrongly, time and again, is away for longer than quick limits allow.
-        let away =
-            failure.cause == Some(Cause::NoRail) && self.limits.fence_timeout_us < AWAY_US_MAX;
-        // Without a budget nothing goes over to another transport, whatever becomes of its own.
-        let stays = failure.cause == Some(Cause::NoRail) && self.limits.failover_attempts == 0;
-        !own && (calm || (!away && !stays && self.is_always_served(failure.submitter)))
+        let excused = match failure.cause {
+            // A rail that was suspected wrongly, time and again, is away for longer than quick limits allow. And without
+            // a budget nothing goes over to another transport, whatever becomes of its own.
+            Some(Cause::NoRail) => {
+                self.limits.fence_timeout_us < AWAY_US_MAX
+                    || self.limits.failover_attempts == 0
+                        && !self.is_served_by_all(failure.submitter)
+            }
+            // It has gone over as often as it may.
+            Some(Cause::FailoverLimit) => !self.has_one_transport(failure.submitter),
+            // It was made to look like the caller's doing.
+            Some(cause) => cause.is_callers() && self.trouble.refuse_one_in != 0,
+            None => false,
+        };
+        !own && (calm || !excused && self.is_always_served(failure.submitter))
     }
 }
 
@@ -148,5 +182,118 @@ impl World<'_> {
             }
         }
         self.history.failures = failures;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    /// Two rails, of transports of these ranks, of which some are spared; the first one is cut from 10 to 110 ms.
+    fn setup(ranks: [u8; 2], spared: &str, limits: &str) -> Setup {
+        let mut text = format!(
+            "name = \"x\"\nduration_ms = 10\n[limits]\n{limits}\n[trouble]\nspared = [{spared}]\n\
+             [[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n\
+             [[fault]]\nat_ms = 10\nfor_ms = 100\nkind = \"silent\"\ntarget = \"a/n0>b/n0\"\n"
+        );
+        for host in ["a", "b"] {
+            for number in 0..2 {
+                text += &format!(
+                    "[[device]]\nhost = \"{host}\"\nname = \"n{number}\"\nrate_gbits_per_sec = 8\ndelay_us = 1\n"
+                );
+            }
+        }
+        for (number, rank) in ranks.iter().enumerate() {
+            text +=
+                &format!("[[rail]]\nfrom = \"a/n{number}\"\nto = \"b/n{number}\"\nrank = {rank}\n");
+        }
+        for start_ms in [0, 1_000_000] {
+            text += &format!(
+                "[[workload]]\nfrom = \"a\"\nto = \"b\"\nop = \"write\"\nblock = 1\ncount = 1\nstart_ms = {start_ms}\n"
+            );
+        }
+        Setup::new(&text, &Scenario::parse(&text).unwrap(), None).unwrap()
+    }
+
+    const SECOND: &str = "\"a/n1>b/n1\"";
+
+    #[test]
+    fn a_failure_is_excused_only_where_the_design_allows_it() {
+        use Cause::*;
+        let none = "failover_attempts = 0";
+        // (name, ranks, spared, limits, when it was submitted, cause, whether it must not be)
+        let cases = [
+            ("beside a good rail", [0, 0], SECOND, "", 0, NoRail, true),
+            ("no good rail", [0, 0], "", "", 0, NoRail, false),
+            (
+                "no budget, one transport",
+                [0, 0],
+                SECOND,
+                none,
+                0,
+                NoRail,
+                true,
+            ),
+            ("no budget, two", [0, 1], SECOND, none, 0, NoRail, false),
+            ("two, with a budget", [0, 1], SECOND, "", 0, NoRail, true),
+            ("used up", [0, 1], SECOND, none, 0, FailoverLimit, false),
+            (
+                "nothing to use it on",
+                [0, 0],
+                SECOND,
+                none,
+                0,
+                FailoverLimit,
+                true,
+            ),
+            (
+                "used up in the calm",
+                [0, 1],
+                SECOND,
+                none,
+                1,
+                FailoverLimit,
+                true,
+            ),
+            ("no good rail in the calm", [0, 0], "", "", 1, NoRail, true),
+            (
+                "an error nobody made",
+                [0, 0],
+                SECOND,
+                "",
+                0,
+                RemoteAccess,
+                true,
+            ),
+        ];
+        for (name, ranks, spared, limits, submitter, cause, wrong) in cases {
+            let failure = Failure {
+                submitter,
+                number: 0,
+                status: Status::Failed,
+                cause: Some(cause),
+            };
+            let setup = setup(ranks, spared, limits);
+            assert_eq!(setup.must_complete(&failure), wrong, "{name}");
+        }
+    }
+
+    #[test]
+    fn patience_is_longer_only_while_a_transport_is_cut_off_in_mode_reset() {
+        let reset = "reset_cooldown_us = 1000";
+        // (name, ranks, spared, limits, how much longer in milliseconds; none: not limited)
+        let cases = [
+            ("mode decay", [0, 1], SECOND, "", Some(0)),
+            ("one transport", [0, 0], SECOND, reset, Some(0)),
+            ("the other transport", [0, 1], SECOND, reset, Some(100)),
+            ("no good rail", [0, 0], "", reset, None),
+        ];
+        for (name, ranks, spared, limits, longer_ms) in cases {
+            let setup = setup(ranks, spared, limits);
+            let usual = setup.waits_ns() + super::super::checks::PATIENCE_NS;
+            let longer = setup.patience_ns()[0].map(|most| (most - usual) / 1_000_000);
+            assert_eq!(longer, longer_ms, "{name}");
+        }
     }
 }

@@ -9,7 +9,31 @@ use super::agenda::What;
 use super::engines::plan_id;
 use super::ledger::Ledger;
 use super::rest::Failure;
-use super::{Span, World};
+use super::{Loop, Span, World};
+
+/// A program whose batch failed tries again after so long, twice as long each time in a row,
+const RETRY_NS: u64 = 10_000;
+/// up to this. Without it, a loop whose requests fail at once would go round for ever in one instant.
+const RETRY_NS_MAX: u64 = 10_000_000;
+
+impl Loop {
+    /// The batch has ended.
+    fn ended(&mut self) {
+        self.unserved_batches = match self.unserved {
+            true => self.unserved_batches.saturating_add(1),
+            false => 0,
+        };
+    }
+
+    /// How long the program waits before it submits again.
+    fn retry_ns(&self) -> u64 {
+        let doublings = match self.unserved_batches {
+            0 => return 0,
+            batches => (batches - 1).min((RETRY_NS_MAX / RETRY_NS).ilog2() + 1),
+        };
+        (RETRY_NS << doublings).min(RETRY_NS_MAX)
+    }
+}
 
 impl World<'_> {
     /// A submitter has its next batch ready, or stops.
@@ -24,11 +48,14 @@ impl World<'_> {
             }
             return;
         }
+        let mut wait_ns = row.retry_ns();
         if submitter.pause_ns > 0 {
-            let at = now + self.luck.below(submitter.pause_ns);
-            return self.agenda.enter(at, What::Submits { submitter: index });
+            wait_ns = wait_ns.max(self.luck.below(submitter.pause_ns));
+        } else if wait_ns == 0 {
+            return self.submits(index, now);
         }
-        self.submits(index, now);
+        self.agenda
+            .enter(now + wait_ns, What::Submits { submitter: index });
     }
 
     /// A submitter hands its batch to its worker.
@@ -46,10 +73,8 @@ impl World<'_> {
     /// A worker takes a submitter's batch, once both ends agree on what joins them.
     pub(super) fn submit(&mut self, worker: u32, index: u32) {
         let submitter = &self.setup.submitters[index as usize];
-        let peer = usize::from(submitter.peer);
-        if self.paths.is_asked(submitter.engine, peer) {
-            let at = self.now + self.setup.timing.control_us.max(1) * 1_000;
-            return self.agenda.enter(at, What::Submits { submitter: index });
+        if self.waits_for_path(index) {
+            return;
         }
         let plan = submitter.plan;
         let generation = self.workers[worker as usize].generations[plan as usize];
@@ -100,7 +125,7 @@ impl World<'_> {
                 Err(_) => {}
             }
         }
-        self.loops[index as usize].begun(taken);
+        self.loops[index as usize].begun(submitter.batch, taken);
         core.seal_batch(batch);
     }
 
@@ -111,6 +136,8 @@ impl World<'_> {
         row.batch.delivered_bytes += report.delivered_bytes;
         if report.status != Status::Completed {
             row.batch.failed += 1;
+            let own = matches!(report.status, Status::Cancelled | Status::DeadlineExceeded);
+            row.unserved |= !own;
             self.history.failures.push(Failure {
                 submitter: index,
                 number,
@@ -148,7 +175,8 @@ impl World<'_> {
         self.history.traced.batch(span);
         let done = &mut self.history.done[index as usize];
         done.batches += 1;
-        done.bytes += bytes;
+        done.bytes += report.delivered_bytes;
+        self.loops[index as usize].ended();
         self.submit_next(index, now);
     }
 }

@@ -5,6 +5,10 @@ use quickcheck::{Arbitrary, Gen, quickcheck};
 
 /// Long enough for everything to end, silence included.
 const END: Instant = Instant::from_nanos(60_000_000_000);
+/// How many requests there are at most, and how many chunks of each, less than one. Under Miri every step takes
+/// thousands of times as long, and what it looks for is in each of them.
+const REQUESTS_MAX: u64 = if cfg!(miri) { 2 } else { 5 };
+const CHUNKS_MAX: u64 = if cfg!(miri) { 3 } else { 12 };
 
 #[derive(Clone, Debug)]
 struct Plan {
@@ -19,7 +23,7 @@ struct Plan {
 impl Arbitrary for Plan {
     fn arbitrary(g: &mut Gen) -> Self {
         let of = |g: &mut Gen, below: u64| u64::arbitrary(g) % below;
-        let requests = (0..1 + of(g, 5)).map(|_| {
+        let requests = (0..1 + of(g, REQUESTS_MAX)).map(|_| {
             let both = of(g, 3);
             let route = Route {
                 op: if bool::arbitrary(g) {
@@ -34,7 +38,7 @@ impl Arbitrary for Plan {
             (
                 of(g, 2) as usize,
                 route,
-                of(g, 12),
+                of(g, CHUNKS_MAX),
                 1 + of(g, 100),
                 cancelled,
             )

@@ -421,6 +421,10 @@ impl World {
 
     /// What has to hold at any time.
     fn check(&self, host: usize) {
+        // Under Miri this takes nearly all the time, and adds nothing to what that looks for.
+        if cfg!(miri) && !self.sequence.is_multiple_of(16) {
+            return;
+        }
         let staged = &self.hosts[host];
         staged.audit().unwrap();
         for id in &self.running[host] {
