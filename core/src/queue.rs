@@ -24,13 +24,9 @@ impl Link {
         Self { previous, next }
     }
 
-    /// The row behind.
-    pub(crate) const fn next(self) -> Option<u32> {
-        if self.next == NIL {
-            None
-        } else {
-            Some(self.next)
-        }
+    /// The row behind; [`NIL`]: none.
+    pub(crate) const fn next(self) -> u32 {
+        self.next
     }
 
     /// Whether it is in a queue.
@@ -221,14 +217,14 @@ impl<const KIND: usize> Queue<KIND> {
         }
     }
 
-    /// Leaves out the first `count` rows, which are gone; `next` was behind them.
+    /// Leaves out the first `count` rows, which are gone; `next` was behind them, [`NIL`]: nothing.
     pub(crate) fn cut_front<L: Links<KIND> + ?Sized>(
         &mut self,
         rows: &mut L,
-        next: Option<u32>,
+        next: u32,
         count: u32,
     ) {
-        self.head = next.unwrap_or(NIL);
+        self.head = next;
         self.length -= count;
         match rows.link(self.head) {
             Some(first) => first.previous = NIL,

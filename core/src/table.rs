@@ -189,37 +189,27 @@ impl<'a, T, I: Id> Table<'a, T, I> {
         }
     }
 
-    /// Frees rows one after the other, from `first` on, as long as `is_one` agrees; `next` says which comes then. Gives
-    /// the first and the last value, and how many there were.
+    /// Frees rows one after the other, from `index` on, as long as `ends` says that they do and which comes then; with
+    /// [`NIL`] none does. Gives how many there were, and the one behind them.
     #[inline]
     pub(crate) fn remove_run(
         &mut self,
-        first: u32,
-        mut is_one: impl FnMut(I, &T) -> bool,
-        next: impl Fn(&T) -> Option<u32>,
-    ) -> Option<(T, T, u32)>
-    where
-        T: Copy,
-    {
-        let mut index = first;
-        let first = *self.at(first)?;
-        let (mut last, mut free, mut count) = (first, self.free, 0);
+        mut index: u32,
+        mut ends: impl FnMut(I, &T) -> Option<u32>,
+    ) -> (u32, u32) {
+        let (mut free, mut count) = (self.free, 0);
         while let Some(row) = self.rows.get_mut(index as usize)
-            && let Content::Value(value) = row.content
-            && is_one(I::new(index, row.generation), &value)
+            && let Content::Value(value) = &row.content
+            && let Some(next) = ends(I::new(index, row.generation), value)
         {
             row.content = Content::Free(free);
             free = index;
-            last = value;
+            index = next;
             count += 1;
-            let Some(behind) = next(&last) else {
-                break;
-            };
-            index = behind;
         }
         self.free = free;
         self.used -= count as usize;
-        (count > 0).then_some((first, last, count))
+        (count, index)
     }
 
     /// The value in a row, whatever its generation.

@@ -68,6 +68,15 @@ impl Rate {
 
     /// How long `bytes` take. Saturates.
     pub const fn time_for(self, bytes: u64) -> Duration {
+        match bytes.checked_mul(self.cost.get()) {
+            // Nearly always: what takes less than 18 minutes.
+            Some(product) => Duration::from_nanos(product >> FRACTION_BITS),
+            None => self.long_time_for(bytes),
+        }
+    }
+
+    #[cold]
+    const fn long_time_for(self, bytes: u64) -> Duration {
         Duration::from_nanos(saturated(
             (bytes as u128 * self.cost.get() as u128) >> FRACTION_BITS,
         ))

@@ -1,5 +1,6 @@
 //! One posting of one slice, from the moment it gets a rail to its completion or fence.
 
+use super::flight::{Attempts, Ended, Flight};
 use super::{Orchestrator, is_nil};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::{Observation, Sample};
@@ -65,8 +66,8 @@ pub(super) struct Marks(u8);
 impl Marks {
     /// It reads; else it writes.
     const READ: Self = Self(1);
-    /// Its work asks for a completion of its own.
-    const SIGNAL: Self = Self(1 << 1);
+    /// Its work asks for no completion of its own.
+    const QUIET: Self = Self(1 << 1);
     /// Another copy of its slice has arrived.
     pub(super) const DONE: Self = Self(1 << 2);
     /// Its lane's fence has been given up; its request does not wait for it any more.
@@ -80,6 +81,8 @@ impl Marks {
     /// What most have none of.
     pub(super) const UNUSUAL: Self =
         Self(Self::DONE.0 | Self::LOST.0 | Self::COPIED.0 | Self::PROBE.0);
+    /// And what goes to a lane where each work asks for a completion, neither.
+    pub(super) const UNUSUAL_OR_QUIET: Self = Self(Self::UNUSUAL.0 | Self::QUIET.0);
 }
 
 /// A row of the attempts' table; opaque.
@@ -124,7 +127,7 @@ impl Attempt {
         Self {
             load: load.pack(),
             stage: Stage::Waiting,
-            marks: Marks(reads | probes | Marks::SIGNAL.0),
+            marks: Marks(reads | probes),
             rail: RailId(0),
             sequence: 0,
             offset,
@@ -189,11 +192,11 @@ impl Attempt {
 
     /// Whether its work asks for a completion of its own.
     pub(super) fn signal(&self) -> bool {
-        self.is(Marks::SIGNAL)
+        !self.is(Marks::QUIET)
     }
 
     pub(super) fn set_signal(&mut self, signal: bool) {
-        self.marks.0 = self.marks.0 & !Marks::SIGNAL.0 | if signal { Marks::SIGNAL.0 } else { 0 };
+        self.marks.0 = self.marks.0 & !Marks::QUIET.0 | if signal { 0 } else { Marks::QUIET.0 };
     }
 
     pub(super) fn ahead_bytes(&self) -> u64 {
@@ -202,16 +205,20 @@ impl Attempt {
 
     /// What its completion, seen at `at`, shows of the rail.
     fn sample(&self, at: Instant) -> Sample {
-        Sample {
+        self.timing().seen(at)
+    }
+
+    /// When it was handed out, and behind what.
+    pub(super) fn timing(&self) -> Timing {
+        Timing {
             posted_at: self.posted_at,
-            seen_at: at,
-            ahead_bytes: self.ahead_bytes(),
-            bytes: u64::from(self.length),
+            ahead_bytes: self.ahead_bytes,
+            length: self.length,
         }
     }
 
-    /// The one behind it in its queue.
-    pub(super) fn next(&self) -> Option<u32> {
+    /// The one behind it in its queue; [`NIL`]: none.
+    pub(super) fn next(&self) -> u32 {
         let link = self.link;
         link.next()
     }
@@ -222,6 +229,33 @@ impl Attempt {
 
     pub(super) fn mark(&mut self, mark: Marks) {
         self.marks.0 |= mark.0;
+    }
+}
+
+/// When an attempt was handed out, and behind what.
+#[derive(Clone, Copy)]
+pub(super) struct Timing {
+    posted_at: Instant,
+    ahead_bytes: u32,
+    pub(super) length: u32,
+}
+
+impl Timing {
+    /// Of none.
+    pub(super) const NONE: Self = Self {
+        posted_at: Instant::ZERO,
+        ahead_bytes: 0,
+        length: 0,
+    };
+
+    /// What the attempt's completion, seen at `at`, shows of the rail.
+    fn seen(self, at: Instant) -> Sample {
+        Sample {
+            posted_at: self.posted_at,
+            seen_at: at,
+            ahead_bytes: u64::from(self.ahead_bytes),
+            bytes: u64::from(self.length),
+        }
     }
 }
 
@@ -410,9 +444,14 @@ impl Orchestrator<'_> {
     /// Gives room on a rail back, for others.
     fn release(&mut self, rail: RailId, bytes: u64) {
         self.shared.release(rail, bytes);
-        self.made_room = true;
+        self.made_room |= !self.shared.has_one_worker();
         match self.shared.peer(rail) {
-            Some(peer) => self.bind_again(peer),
+            Some(peer) => {
+                if let Some(row) = self.peers.get_mut(peer.index()) {
+                    row.note_room(rail);
+                }
+                self.bind_again(peer);
+            }
             None => self.bindable = true,
         }
     }
@@ -510,106 +549,84 @@ impl Orchestrator<'_> {
 
     /// Works that ended.
     pub(super) fn completed(&mut self, now: Instant, completions: &[Completion]) {
-        let mut run: Option<Run> = None;
         let mut rest = completions;
-        while let Some((completion, behind)) = rest.split_first() {
-            let lane = (completion.lane, completion.epoch);
-            if run.as_ref().is_none_or(|run| run.lane != lane) {
-                if let Some(run) = run.take() {
-                    self.end_run(now, &run);
-                }
-                if !self.is_current(completion) {
-                    rest = behind;
-                    continue;
-                }
+        while let Some((first, behind)) = rest.split_first() {
+            if !self.is_current(first) {
+                rest = behind;
+                continue;
             }
-            let id = AttemptId::from_bits(completion.cookie);
-            match completion.outcome {
-                Outcome::Success => {
-                    let run = run.get_or_insert_with(|| Run::new(lane));
-                    let ended = self.ended_in_order(now, rest, run);
-                    if ended > 0 {
-                        rest = rest.get(ended..).unwrap_or_default();
-                        continue;
-                    }
-                    self.succeeded(now, id, completion.at.min(now), run);
+            if let Outcome::Error(cause) = first.outcome {
+                let (rail, id) = (first.lane.rail(), AttemptId::from_bits(first.cookie));
+                if self.is_posted_on(rail, id) {
+                    self.failed(now, rail, id, cause);
                 }
-                Outcome::Error(cause) => {
-                    if let Some(run) = run.take() {
-                        self.end_run(now, &run);
-                    }
-                    let rail = completion.lane.rail();
-                    if self.is_posted_on(rail, id) {
-                        self.failed(now, rail, id, cause);
-                    }
-                }
+                rest = behind;
+                continue;
             }
-            rest = behind;
-        }
-        if let Some(run) = run {
+            let mut run = Run::new((first.lane, first.epoch));
+            while let Some((next, behind)) = rest.split_first()
+                && (next.lane, next.epoch) == run.lane
+                && next.outcome == Outcome::Success
+            {
+                let at = next.at.min(now);
+                let ended = self.ended_together(at, &mut run, |flight, attempts, request| {
+                    flight.end_answered(attempts, request, rest)
+                });
+                rest = if ended > 0 {
+                    rest.get(ended..).unwrap_or_default()
+                } else {
+                    self.succeeded(now, AttemptId::from_bits(next.cookie), at, &mut run);
+                    behind
+                };
+            }
             self.end_run(now, &run);
         }
     }
 
-    /// Takes those completions of a run that come first and are of the works in front on their lane, in that order,
-    /// and tells how many.
-    #[inline(never)]
-    fn ended_in_order(&mut self, now: Instant, completions: &[Completion], run: &mut Run) -> usize {
-        let (lane, epoch) = run.lane;
-        let Some(first) = completions.first() else {
-            return 0;
-        };
-        let mut rest = completions.iter();
-        let at = first.at;
-        self.ended_together(at.min(now), run, |id, _| {
-            rest.next().is_some_and(|next| {
-                next.cookie == id.to_bits()
-                    && next.lane == lane
-                    && next.epoch == epoch
-                    && next.at == at
-                    && next.outcome == Outcome::Success
-            })
-        })
-    }
-
     /// By far the most usual: bytes of slices of one request without copies arrived, seen at one instant. Takes those
-    /// in front on their lane as long as they are so and `is_one` agrees, and tells how many.
+    /// in front on their lane as `end` does, and tells how many.
     #[inline]
     fn ended_together(
         &mut self,
         at: Instant,
         run: &mut Run,
-        is_one: impl FnMut(AttemptId, &Attempt) -> bool,
+        end: impl FnOnce(&mut Flight, &mut Attempts<'_>, u32) -> Ended,
     ) -> usize {
         let rail = run.lane.0.rail();
         if self.config.policy == Policy::Documented {
             // It learns from each.
             return 0;
         }
-        let lane = self.lanes.get_mut(rail.index());
-        let ended = lane.and_then(|lane| {
-            let ended = lane.flight.end_in_order(&mut self.attempts, is_one)?;
-            lane.released(ended.first.op(), ended.count, ended.bytes);
-            Some(ended)
-        });
-        let Some(ended) = ended else {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return 0;
         };
-        run.released_bytes += ended.bytes;
-        let (first, last) = (ended.first.sample(at), ended.last.sample(at));
-        let together = Observation::of_several(first, last, ended.bytes, ended.count.into());
+        let first = lane.flight.first_posted();
+        let Some(first) = first.and_then(|first| self.attempts.at(first)) else {
+            return 0;
+        };
+        let Some(request) = first.request() else {
+            return 0;
+        };
+        let (op, timing) = (first.op(), first.timing());
+        let Ended { count, bytes, last } = end(&mut lane.flight, &mut self.attempts, request);
+        if count == 0 {
+            return 0;
+        }
+        lane.released(op, count, bytes);
+        run.released_bytes += bytes;
+        let (first, last) = (timing.seen(at), last.seen(at));
+        let together = Observation::of_several(first, last, bytes, count.into());
         if let Some(seen) = run.saw(together) {
             self.shared.handle_observation(rail, &seen);
         }
-        let request = ended.first.request();
-        if let Some((request, row)) = request.and_then(|index| self.requests.entry_mut(index)) {
-            row.held -= ended.count;
-            row.acked_bytes += ended.bytes;
+        if let Some((request, row)) = self.requests.entry_mut(request) {
+            row.held -= count;
+            row.acked_bytes += bytes;
             if row.may_be_over() {
                 self.settle_request(request);
             }
         }
-        ended.count as usize
+        count as usize
     }
 
     /// Whether a completion is of the present epoch of a lane of this worker.
@@ -635,8 +652,8 @@ impl Orchestrator<'_> {
         let sequence = row.sequence;
         // In-order transports signal one work for several: everything before it on the lane is done too.
         loop {
-            self.ended_together(at, run, |other, row| {
-                other == id || !row.signal() && row.sequence < sequence
+            self.ended_together(at, run, |flight, attempts, request| {
+                flight.end_covered(attempts, request, id, sequence)
             });
             match self.first_posted(rail).filter(|first| *first != id.index) {
                 Some(before) if self.is_before(before, id) => self.arrived(now, before, at, run),
@@ -683,7 +700,7 @@ impl Orchestrator<'_> {
     }
 
     /// All of a run of completions of one lane have been counted.
-    #[inline(never)]
+    #[inline]
     fn end_run(&mut self, now: Instant, run: &Run) {
         let rail = run.lane.0.rail();
         if run.released_bytes > 0 {

@@ -1,7 +1,7 @@
 //! Late binding: a slice gets its rail at the moment a rail can take it.
 
 use super::attempt::{Attempt, Load, Marks};
-use super::board::{Pace, Seen, Unfilled, View, Way};
+use super::board::{self, Pace, Seen, Unfilled, View, Way, position_of, unfilled};
 use super::lane::{Lane, Phase, kib_of};
 use super::path::Lead;
 use super::peer::Peer;
@@ -9,6 +9,7 @@ use super::{Orchestrator, Policy, Reason, is_nil};
 use crate::path::Preference;
 use crate::path::class::ClassSet;
 use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
+use crate::rail::Shared;
 use crate::rail::select::{self, Candidate, Usable};
 use crate::rail::spray::{Line, Lone, Room, Slices, Spot};
 use crate::slice;
@@ -55,7 +56,8 @@ pub(super) struct Next {
 
 /// A request that slices are taken from, in a row.
 struct Cut {
-    request: RequestId,
+    /// Its row.
+    request: u32,
     op: Op,
     length: u64,
     /// Bytes bound so far.
@@ -79,6 +81,22 @@ impl Cut {
         slice::next_length(self.rest(), usual)
     }
 
+    /// Its next slice on a rail, with so many bytes in flight there before it.
+    fn attempt(&self, rail: RailId, length: u32, ahead_bytes: u64) -> Attempt {
+        let load = Load::Slice(self.request);
+        let mut attempt = Attempt::new(load, self.op, self.cursor, length);
+        attempt.bind_to(rail, ahead_bytes);
+        attempt
+    }
+
+    /// So many of its slices have been bound.
+    fn bound(&mut self, slices: Slices) {
+        let bytes = slices.bytes();
+        self.cursor += bytes;
+        self.unbound_bytes -= bytes;
+        self.turn -= slices.count;
+    }
+
     /// Slices that are of the length of the next one, no more than there is a turn for.
     fn slices_max(&self, length: u32) -> u32 {
         let (rest, length) = (self.rest(), u64::from(length.max(1)));
@@ -92,6 +110,12 @@ impl Cut {
 /// Whether nothing has gone over a rail for so long that it may be slower by now than it was.
 fn may_be_slow(now: Instant, spot: &Spot) -> bool {
     spot.load.inflight_bytes == 0 && now.since(spot.used_at) >= RATE_PROBE_INTERVAL
+}
+
+/// What [`Shared::reserve`] may fill a rail up to, after [`Room::takes`] has said yes: loose, because it only has to
+/// stop workers that decide at the same moment.
+fn inflight_limit(shared: &Shared<'_>, window_bytes: u64) -> u64 {
+    2 * window_bytes + u64::from(shared.slice_bytes())
 }
 
 impl Orchestrator<'_> {
@@ -164,7 +188,7 @@ impl Orchestrator<'_> {
 
     /// Binds slices of one peer's requests, in the order in which they go, a bounded number.
     fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
-        self.board.clear(self.shared.line(self.config.worker));
+        self.board.renew(self.shared.line(self.config.worker));
         self.promote(now, peer);
         let mut some_stuck = false;
         let given = TURN_MAX.min(*budget);
@@ -174,12 +198,19 @@ impl Orchestrator<'_> {
             let Some(index) = next.filter(|_| turn > 0) else {
                 break;
             };
-            let behind = self.pending_after(peer, index);
+            let left = turn;
+            let refilled = self.refill(now, peer, index, &mut turn);
+            if refilled == Some(Bound::Wait) && turn < left && !some_stuck {
+                // It has something in flight, so it is tried again.
+                *budget -= given - turn;
+                return self.served_some(now, peer, index, left - turn);
+            }
             let Some(request) = self.requests.id_at(index) else {
                 break;
             };
-            let left = turn;
-            let bound = self.bind_request(now, peer, request, &mut turn);
+            let behind = self.pending_after(peer, index);
+            let bound =
+                refilled.unwrap_or_else(|| self.bind_request(now, peer, request, &mut turn));
             if turn < left {
                 self.served(now, peer, index, left - turn);
                 if !some_stuck && let Some(row) = self.peers.get_mut(peer.index()) {
@@ -217,6 +248,7 @@ impl Orchestrator<'_> {
     }
 
     /// Lets requests of a peer that have waited for long go before others.
+    #[inline]
     pub(super) fn promote(&mut self, now: Instant, peer: PeerId) {
         let patience = self.config.priority_promotion;
         if let Some(row) = self.peers.get_mut(peer.index()) {
@@ -228,6 +260,15 @@ impl Orchestrator<'_> {
     pub(super) fn served(&mut self, now: Instant, peer: PeerId, index: u32, slices: u32) {
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.pending.served(now, &mut self.requests, index, slices);
+        }
+    }
+
+    /// So many slices of a request got rails, and its next one waits for room.
+    fn served_some(&mut self, now: Instant, peer: PeerId, index: u32, slices: u32) {
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.served(now, &mut self.requests, index, slices);
+            row.stuck_since = None;
+            row.waits_for_room = true;
         }
     }
 
@@ -359,7 +400,7 @@ impl Orchestrator<'_> {
             return Bound::NoRail;
         };
         let mut cut = Cut {
-            request,
+            request: request.index,
             op: row.op,
             length: row.length,
             cursor: row.cursor,
@@ -376,11 +417,7 @@ impl Orchestrator<'_> {
             // What is bound without it would not be on it.
             self.board.clear(line);
         }
-        let bound = match is_fresh && !is_steered && !line.is_urgent {
-            true => self.refill(now, way, line, &mut cut),
-            false => None,
-        };
-        let bound = bound.unwrap_or_else(|| self.spray_over(now, way, is_steered, &mut cut));
+        let bound = self.spray_over(now, way, is_steered, &mut cut);
         let bound_slices = *turn - cut.turn;
         *turn = cut.turn;
         if let Some(row) = self.requests.get_mut(request) {
@@ -393,40 +430,112 @@ impl Orchestrator<'_> {
         bound
     }
 
-    /// By far the most usual: one lane has got room again, and the others have none. Binds what goes there, without a
-    /// board. `None`: that takes a look at all rails.
-    #[inline]
-    fn refill(&mut self, now: Instant, way: Way, line: Line, cut: &mut Cut) -> Option<Bound> {
-        let length = cut.next_length(self.shared.slice_bytes());
-        let (position, rail) = match self.view().unfilled(way, length) {
-            Unfilled::None => return Some(Bound::Wait),
-            Unfilled::One(position, rail) => (position, rail),
-            Unfilled::Several => return None,
+    /// By far the most usual: one lane has got room again, and the others have none. Binds what goes there of a request,
+    /// without a board. `None`: what is left of it takes a look at all rails.
+    #[inline(never)]
+    fn refill(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        request: u32,
+        turn: &mut u32,
+    ) -> Option<Bound> {
+        let shared = self.shared;
+        let line = Line {
+            is_urgent: false,
+            ..self.board.line()
         };
-        let spot = self.view().spot(rail, way.op)?;
-        let rests = || now.since(self.shared.done_at(rail.rail)) >= RATE_PROBE_INTERVAL;
+        let row = self.requests.at_mut(request)?;
+        let way = Way {
+            peer,
+            plan: row.plan,
+            rank: row.failover.rank(),
+            op: row.op,
+        };
+        if self.board.is_of(way) && self.board.line() == line {
+            return None;
+        }
+        let peer_row = self.peers.get_mut(peer.index())?;
+        let is_plain = row.has_only_new() && !row.home.is_urgent() && peer_row.is_free();
+        if self.config.policy != Policy::Spray || !is_plain || !self.attempts.has_two() {
+            return None;
+        }
+        // What is bound without it would not be on it.
+        self.board.renew(line);
+        let mut cut = Cut {
+            request,
+            op: row.op,
+            length: row.length,
+            cursor: row.cursor,
+            unbound_bytes: peer_row.unbound_bytes,
+            turn: *turn,
+        };
+        let length = cut.next_length(shared.slice_bytes());
+        let slice_kib = kib_of(length);
+        let plan = self.plans.get_mut(way.plan.index as usize)?;
+        let (rails, pace) = plan.rails_and_pace(way)?;
+        let known = peer_row.lone(pace, slice_kib);
+        let known = known.filter(|_| shared.has_one_worker());
+        let position = match known.and_then(|known| position_of(rails, self.lanes, known)) {
+            Some(position) => position,
+            None => match unfilled(rails, self.lanes, shared, length) {
+                Unfilled::None => return Some(Bound::Wait),
+                Unfilled::One(position) => position,
+                Unfilled::Several => return None,
+            },
+        };
+        let rail = *rails.get(position)?;
+        let lane = self.lanes.get(rail.rail.index())?;
+        let healthy = shared.healthy(rail.rail).filter(|_| lane.is_open())?;
+        let spot = board::spot(&healthy, position as u8, rail, lane, way.op);
+        let rests = || now.since(healthy.done_at()) >= RATE_PROBE_INTERVAL;
         if may_be_slow(now, &spot) && rests() {
             return None;
         }
-        let lone = Lone::new(spot, line, length)?;
-        let mut pace = self.pace_mut(way).copied()?;
-        let (unbound_bytes, slices_max) = (cut.unbound_bytes, cut.slices_max(length));
-        let look = || self.view().look(way, None, 1 << position, length);
-        let run = pace.lone_run(&lone, unbound_bytes, slices_max, look);
-        if let Some(row) = self.pace_mut(way) {
-            *row = pace;
-        }
-        let Some(slices) = run else {
-            return Some(Bound::Wait);
+        let run = pace.plenty_run(&spot, line, length, cut.unbound_bytes, cut.turn, cut.rest());
+        let slices = match run {
+            Some(slices) => slices,
+            None => {
+                let lone = Lone::new(spot, line, length)?;
+                let (unbound_bytes, slices_max) = (cut.unbound_bytes, cut.slices_max(length));
+                let lanes = &*self.lanes;
+                let look = || board::look(rails, lanes, shared, None, 1 << position, length);
+                match pace.lone_run(&lone, unbound_bytes, slices_max, look) {
+                    Some(slices) => slices,
+                    None => return Some(Bound::Wait),
+                }
+            }
         };
-        self.bind_run(now, spot.rail, spot.window_bytes, slices, cut)?;
+        let limit = inflight_limit(shared, spot.window_bytes);
+        let Some(ahead_bytes) = healthy.reserve(now, slices.bytes(), limit) else {
+            self.arm(now + BIND_RETRY, Reason::Bind);
+            return None;
+        };
+        let lane = self.lanes.get_mut(rail.rail.index())?;
+        lane.position = position as u8;
+        let attempt = cut.attempt(rail.rail, slices.length, ahead_bytes);
+        let count = lane.bind_run(&mut self.attempts, attempt, slices.count, spot.window_bytes);
+        let is_filled = lane.is_filled(slice_kib);
+        let bound = Slices { count, ..slices };
+        if bound != slices {
+            shared.release(rail.rail, slices.bytes() - bound.bytes());
+        }
+        self.posts.push_back(self.lanes, u32::from(rail.rail.0));
+        cut.bound(bound);
+        *turn = cut.turn;
+        row.cursor = cut.cursor;
+        row.held += count;
+        peer_row.unbound_bytes = cut.unbound_bytes;
         if cut.is_over() {
             return Some(Bound::Yes);
         }
         // What is left may begin with a shorter slice than the lane is filled for.
         let is_long = cut.rest() >= u64::from(length);
-        let lane = self.lanes.get(spot.rail.index())?;
-        (is_long && lane.is_filled(kib_of(length))).then_some(Bound::Wait)
+        if !is_long || !is_filled {
+            return None;
+        }
+        pace.note_filled(peer_row.rooms, slice_kib);
+        Some(Bound::Wait)
     }
 
     /// How fast the rails of a way are together.
@@ -540,7 +649,7 @@ impl Orchestrator<'_> {
         slices: Slices,
         cut: &mut Cut,
     ) -> Option<(Slices, u64)> {
-        let limit = self.inflight_limit(window_bytes);
+        let limit = inflight_limit(self.shared, window_bytes);
         let Some(ahead_bytes) = self.shared.reserve(now, rail, slices.bytes(), limit) else {
             self.arm(now + BIND_RETRY, Reason::Bind);
             return None;
@@ -555,9 +664,7 @@ impl Orchestrator<'_> {
             return None;
         }
         self.posts.push_back(self.lanes, u32::from(rail.0));
-        cut.cursor += bytes;
-        cut.unbound_bytes -= bytes;
-        cut.turn -= count;
+        cut.bound(bound);
         Some((bound, ahead_bytes))
     }
 
@@ -589,21 +696,14 @@ impl Orchestrator<'_> {
         cut: &Cut,
         ahead_bytes: u64,
     ) -> u32 {
-        let load = Load::Slice(cut.request.index);
-        let mut attempt = Attempt::new(load, cut.op, cut.cursor, slices.length);
-        attempt.bind_to(rail, ahead_bytes);
+        let attempt = cut.attempt(rail, slices.length, ahead_bytes);
         if !self.attempts.has_two() {
             self.evict_lost();
         }
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return 0;
         };
-        let count = lane
-            .flight
-            .bind_run(&mut self.attempts, attempt, slices.count);
-        lane.reserved(cut.op, count, u64::from(slices.length) * u64::from(count));
-        lane.note_room(slices.length, window_bytes);
-        count
+        lane.bind_run(&mut self.attempts, attempt, slices.count, window_bytes)
     }
 
     /// Keeps what a look has shown for the next boards.
@@ -757,7 +857,7 @@ impl Orchestrator<'_> {
         let limit = match self.config.policy {
             // The document has no windows: what is given to a device is posted.
             Policy::Documented => u64::MAX,
-            _ => self.inflight_limit(self.shared.window_bytes(rail)),
+            _ => inflight_limit(self.shared, self.shared.window_bytes(rail)),
         };
         let Some(ahead_bytes) = self.shared.reserve(now, rail, bytes, limit) else {
             self.arm(now + BIND_RETRY, Reason::Bind);
@@ -809,12 +909,6 @@ impl Orchestrator<'_> {
             has_room: self.has_room(lane, room, next, line),
             predicted: self.shared.load(rail)?.predicted(next.length),
         })
-    }
-
-    /// What [`crate::rail::Shared::reserve`] may fill a rail up to, after [`Room::takes`] has said yes: loose, because
-    /// it only has to stop workers that decide at the same moment.
-    fn inflight_limit(&self, window_bytes: u64) -> u64 {
-        2 * window_bytes + u64::from(self.shared.slice_bytes())
     }
 
     /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once more than

@@ -34,12 +34,18 @@ pub(super) struct Pace {
     rate: Rate,
     /// Boards that may still believe it.
     boards: u8,
+    /// All lanes of these rails were seen to be filled, for slices from so many KiB on; see [`Lane::is_filled`].
+    filled_kib: u16,
+    /// When lanes of the peer had got room so often. One of them may have it again as soon as that is one more.
+    filled_rooms: u32,
 }
 
 impl Pace {
     pub(super) const UNKNOWN: Self = Self {
         rate: Rate::SLOWEST,
         boards: 0,
+        filled_kib: u16::MAX,
+        filled_rooms: 0,
     };
 
     /// As just seen.
@@ -47,7 +53,40 @@ impl Pace {
         Self {
             rate: look.rate,
             boards: PACE_BOARDS,
+            ..Self::UNKNOWN
         }
+    }
+
+    /// All lanes of its rails are filled, for slices from so many KiB on; the peer's lanes have got room so often.
+    pub(super) fn note_filled(&mut self, rooms: u32, slice_kib: u16) {
+        (self.filled_rooms, self.filled_kib) = (rooms, slice_kib);
+    }
+
+    /// Whether all of its lanes are filled for slices of so many KiB, but for the one of the peer's that got room last.
+    pub(super) fn all_but_last_filled(&self, rooms: u32, slice_kib: u16) -> bool {
+        self.filled_kib <= slice_kib && self.filled_rooms.wrapping_add(1) == rooms
+    }
+
+    /// How many slices of a request with `rest_bytes` left go to a rail that is the only one with room, at least one and at
+    /// most `slices_max`, if there is so much left by what is believed that it needs no closer look: see
+    /// [`Self::lone_run`], which says the same.
+    #[inline(always)] // see `Lone::new`
+    pub(super) fn plenty_run(
+        &mut self,
+        spot: &Spot,
+        line: Line,
+        length: u32,
+        unbound_bytes: u64,
+        slices_max: u32,
+        rest_bytes: u64,
+    ) -> Option<Slices> {
+        let slices = spot.plenty_run(line, length, unbound_bytes, self.rate()?, slices_max)?;
+        // The last slice of a request may be of another length.
+        if slices.bytes() + u64::from(length) > rest_bytes {
+            return None;
+        }
+        self.spend();
+        Some(slices)
     }
 
     /// Up to how many slices go to a rail that is the only one with room. If that cannot be told by what is believed, as
@@ -99,9 +138,9 @@ impl Seen {
 /// Rails of a way whose lanes are not known to be filled.
 pub(super) enum Unfilled {
     None,
-    /// And its position in the plan.
-    One(u8, PlanRail),
-    /// Several, or the way has no rails.
+    /// The one in this position of the plan.
+    One(usize),
+    /// Several, or there are no rails.
     Several,
 }
 
@@ -129,64 +168,75 @@ impl<'b> View<'b> {
         let lane = self.lane_on(rail)?;
         Some((lane, self.shared.room(rail, lane.inflight_bytes)?))
     }
+}
 
-    /// Which rails of a way have lanes that are not known to be filled for slices of `length` bytes.
-    #[inline(never)]
-    pub(super) fn unfilled(&self, way: Way, length: u32) -> Unfilled {
-        let rails = self.rails(way);
-        let (slice_kib, alone) = (kib_of(length), self.shared.has_one_worker());
-        let mut unfilled = if rails.is_empty() {
-            Unfilled::Several
-        } else {
-            Unfilled::None
+/// Looks at all open ones of these rails that a slice may take, for the policy; `roomy` has a bit for those that it
+/// knows.
+#[inline(never)]
+pub(super) fn look(
+    rails: &PlanRails,
+    lanes: &[Lane],
+    shared: &Shared<'_>,
+    lead: Option<&Lead>,
+    roomy: u16,
+    length: u32,
+) -> Look {
+    let (mut least, mut inflight_bytes, mut bytes_per_sec) = (Duration::MAX, 0_u64, 0_u64);
+    for (position, rail) in rails.iter().enumerate() {
+        let lane = lanes.get(rail.rail.index());
+        let lane = lane.filter(|lane| lane.is_open() && is_allowed(lead, *rail));
+        let Some(healthy) = lane.and_then(|_| shared.healthy(rail.rail)) else {
+            continue;
         };
-        for (position, rail) in (0..).zip(rails) {
-            let lane = self.lanes.get(rail.rail.index());
-            let is_filled = |lane: &Lane| {
-                let known = lane.is_filled(slice_kib);
-                known && (alone || is_filled(self.shared, rail.rail, lane, length))
-            };
-            if !lane.is_some_and(is_filled) {
-                if matches!(unfilled, Unfilled::One(..)) {
-                    return Unfilled::Several;
-                }
-                unfilled = Unfilled::One(position, *rail);
-            }
+        let load = healthy.load();
+        if roomy & 1 << position == 0 {
+            least = least.min(load.predicted(length));
         }
-        unfilled
+        inflight_bytes = inflight_bytes.saturating_add(load.inflight_bytes);
+        bytes_per_sec = bytes_per_sec.saturating_add(load.rate.bytes_per_sec());
     }
+    Look {
+        least,
+        inflight_bytes,
+        rate: Rate::from_bytes_per_sec(bytes_per_sec),
+    }
+}
 
-    /// How a rail stands, if it is healthy and has an open lane.
-    #[inline(always)] // see `Lone::new`
-    pub(super) fn spot(&self, row: PlanRail, op: Op) -> Option<Spot> {
-        let lane = self.lane_on(row.rail)?;
-        let rail = self.shared.healthy(row.rail)?;
-        Some(spot(&rail, 0, row, lane, op))
-    }
+/// Where a rail is among these, if its lane knows.
+pub(super) fn position_of(rails: &PlanRails, lanes: &[Lane], rail: RailId) -> Option<usize> {
+    let position = usize::from(lanes.get(rail.index())?.position);
+    let is_there = rails.get(position).is_some_and(|row| row.rail == rail);
+    is_there.then_some(position)
+}
 
-    /// Looks at all open rails of a way that a slice may take, for the policy; `roomy` has a bit for those that it
-    /// knows.
-    #[inline(never)]
-    pub(super) fn look(&self, way: Way, lead: Option<&Lead>, roomy: u16, length: u32) -> Look {
-        let (mut least, mut inflight_bytes, mut bytes_per_sec) = (Duration::MAX, 0_u64, 0_u64);
-        for (position, rail) in self.rails(way).iter().enumerate() {
-            let lane = self.lane_on(rail.rail).filter(|_| is_allowed(lead, *rail));
-            let Some(healthy) = lane.and_then(|_| self.shared.healthy(rail.rail)) else {
-                continue;
-            };
-            let load = healthy.load();
-            if roomy & 1 << position == 0 {
-                least = least.min(load.predicted(length));
+/// Which of these rails have lanes that are not known to be filled for slices of `length` bytes.
+#[inline(never)]
+pub(super) fn unfilled(
+    rails: &PlanRails,
+    lanes: &[Lane],
+    shared: &Shared<'_>,
+    length: u32,
+) -> Unfilled {
+    let (slice_kib, alone) = (kib_of(length), shared.has_one_worker());
+    let mut unfilled = if rails.is_empty() {
+        Unfilled::Several
+    } else {
+        Unfilled::None
+    };
+    for (position, rail) in rails.iter().enumerate() {
+        let lane = lanes.get(rail.rail.index());
+        let is_filled = |lane: &Lane| {
+            let known = lane.is_filled(slice_kib);
+            known && (alone || is_filled(shared, rail.rail, lane, length))
+        };
+        if !lane.is_some_and(is_filled) {
+            if matches!(unfilled, Unfilled::One(..)) {
+                return Unfilled::Several;
             }
-            inflight_bytes = inflight_bytes.saturating_add(load.inflight_bytes);
-            bytes_per_sec = bytes_per_sec.saturating_add(load.rate.bytes_per_sec());
-        }
-        Look {
-            least,
-            inflight_bytes,
-            rate: Rate::from_bytes_per_sec(bytes_per_sec),
+            unfilled = Unfilled::One(position);
         }
     }
+    unfilled
 }
 
 fn rails_of(plans: &[PlanRow], way: Way) -> &PlanRails {
@@ -206,7 +256,7 @@ fn is_filled(shared: &Shared<'_>, rail: RailId, lane: &Lane, length: u32) -> boo
 
 /// How a healthy rail and the lane on it stand.
 #[inline(always)] // see `Lone::new`
-fn spot(rail: &Healthy<'_>, position: u8, row: PlanRail, lane: &Lane, op: Op) -> Spot {
+pub(super) fn spot(rail: &Healthy<'_>, position: u8, row: PlanRail, lane: &Lane, op: Op) -> Spot {
     let room = rail.room(lane.inflight_bytes);
     Spot {
         rail: row.rail,
@@ -269,6 +319,13 @@ impl Board {
         self.way = None;
         self.lead = None;
         self.spots.clear(0, line);
+    }
+
+    /// Wipes it if there is something on it, or the worker stands so in line now.
+    pub(super) fn renew(&mut self, line: Line) {
+        if self.way.is_some() || self.line() != line {
+            self.clear(line);
+        }
     }
 
     /// Who waits for room.
@@ -386,7 +443,14 @@ impl Board {
         let lead = self.lead.as_ref();
         let open = usize::from(self.open);
         self.spots.choose(unbound_bytes, self.rate, open, |roomy| {
-            view.look(way, lead, roomy, length)
+            look(
+                view.rails(way),
+                view.lanes,
+                view.shared,
+                lead,
+                roomy,
+                length,
+            )
         })
     }
 

@@ -49,6 +49,10 @@ impl Orchestrator<'_> {
             lane.flight.posted()
         );
         let give_up_at = self.give_up_at(now, rail);
+        let peer = self.shared.peer(rail);
+        if let Some(row) = peer.and_then(|peer| self.peers.get_mut(peer.index())) {
+            row.note_room(rail);
+        }
         self.clear_lane(rail);
         let writes = self.copy_posted(rail);
         let Some(lane) = self.lanes.get_mut(rail.index()) else {

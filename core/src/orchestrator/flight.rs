@@ -1,11 +1,12 @@
 //! What is on a lane: attempts that were handed out, in that order, and behind them those that were not.
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Timing};
 use crate::queue::{Link, Queue};
 use crate::table::{NIL, Table};
 use crate::units::AttemptId;
+use crate::work::{Completion, Outcome};
 
-type Attempts<'a> = Table<'a, Attempt, AttemptId>;
+pub(super) type Attempts<'a> = Table<'a, Attempt, AttemptId>;
 
 /// One queue with a mark in it, so that handing out moves the mark and nothing else.
 #[derive(Debug)]
@@ -118,9 +119,9 @@ impl Flight {
         count
     }
 
-    /// The first `count` that were not handed out are; `next` is behind them.
-    pub(super) fn hand_out(&mut self, next: Option<u32>, count: u32) {
-        self.mark = next.unwrap_or(NIL);
+    /// The first `count` that were not handed out are; `next` is behind them, [`NIL`]: none.
+    pub(super) fn hand_out(&mut self, next: u32, count: u32) {
+        self.mark = next;
         self.posted += count;
     }
 
@@ -138,33 +139,67 @@ impl Flight {
         self.posted -= 1;
     }
 
-    /// Takes out and frees those that were handed out first, as long as they are usual ones of one request and
-    /// `is_one` agrees. `None`: not even the first.
-    #[inline]
-    pub(super) fn end_in_order(
+    /// Takes out and frees those that were handed out first and that these answers are of, in that order, as long as
+    /// they are usual ones of one request, and the answers like the first one.
+    #[inline(never)] // so that its loop has the registers for itself
+    pub(super) fn end_answered(
         &mut self,
         attempts: &mut Attempts<'_>,
-        mut is_one: impl FnMut(AttemptId, &Attempt) -> bool,
-    ) -> Option<Ended> {
-        let index = self.first_posted()?;
-        let request = attempts.at(index)?.request()?;
-        let mut bytes = 0;
-        let is_usual = |id, row: &Attempt| {
-            let ends = row.is_usual() && row.is_of(request) && is_one(id, row);
-            if ends {
-                bytes += u64::from(row.length);
-            }
-            ends
+        request: u32,
+        answers: &[Completion],
+    ) -> Ended {
+        let Some(like) = answers.first() else {
+            return Ended::NONE;
         };
-        let (first, last, count) = attempts.remove_run(index, is_usual, Attempt::next)?;
-        self.posted -= count;
-        self.queue.cut_front(attempts, last.next(), count);
-        Some(Ended {
-            count,
-            bytes,
-            first,
-            last,
+        let mut rest = answers.iter();
+        self.end_in_order(attempts, request, |id, _| {
+            rest.next().is_some_and(|next| {
+                next.cookie == id.to_bits()
+                    && next.at == like.at
+                    && (next.lane, next.epoch) == (like.lane, like.epoch)
+                    && next.outcome == Outcome::Success
+            })
         })
+    }
+
+    /// The same for those before `id` that asked for no answer, up to this place in the order of the lane, and for `id`.
+    #[inline(never)]
+    pub(super) fn end_covered(
+        &mut self,
+        attempts: &mut Attempts<'_>,
+        request: u32,
+        id: AttemptId,
+        sequence: u32,
+    ) -> Ended {
+        self.end_in_order(attempts, request, |other, row| {
+            other == id || !row.signal() && row.sequence < sequence
+        })
+    }
+
+    /// Takes out and frees those that were handed out first, as long as they are usual ones of one request and
+    /// `is_one` agrees.
+    #[inline]
+    fn end_in_order(
+        &mut self,
+        attempts: &mut Attempts<'_>,
+        request: u32,
+        mut is_one: impl FnMut(AttemptId, &Attempt) -> bool,
+    ) -> Ended {
+        let mut ended = Ended::NONE;
+        let (count, behind) = attempts.remove_run(self.queue.front().unwrap_or(NIL), |id, row| {
+            if !(row.is_of(request) && row.is_usual() && is_one(id, row)) {
+                return None;
+            }
+            ended.last = row.timing();
+            ended.bytes += u64::from(ended.last.length);
+            Some(row.next())
+        });
+        if count > 0 {
+            self.posted -= count;
+            self.queue.cut_front(attempts, behind, count);
+        }
+        ended.count = count;
+        ended
     }
 
     /// Takes one out that was not handed out.
@@ -180,8 +215,16 @@ impl Flight {
 pub(super) struct Ended {
     pub(super) count: u32,
     pub(super) bytes: u64,
-    pub(super) first: Attempt,
-    pub(super) last: Attempt,
+    /// Of the last of them.
+    pub(super) last: Timing,
+}
+
+impl Ended {
+    const NONE: Self = Self {
+        count: 0,
+        bytes: 0,
+        last: Timing::NONE,
+    };
 }
 
 #[cfg(test)]
@@ -213,7 +256,7 @@ mod tests {
                     1 => {
                         if let Some(index) = flight.first_bound() {
                             let next = flight.bound_after(&mut attempts, index);
-                            flight.hand_out(next, 1);
+                            flight.hand_out(next.unwrap_or(NIL), 1);
                             if let Some(row) = attempts.at_mut(index) { row.stage = Stage::Posted }
                         }
                         posted.extend(bound.pop_front());
@@ -251,8 +294,8 @@ mod tests {
                         let (mut asked, request) = (0, posted.front().and_then(|index| attempts.at(*index)?.request()));
                         let is_of_first = |index: &&u32| attempts.at(**index).is_some_and(|row| row.request() == request);
                         let count = posted.iter().take_while(is_of_first).take(usize::from(which % 5)).count();
-                        let ended = flight.end_in_order(&mut attempts, |_, _| { asked += 1; asked <= which % 5 });
-                        if ended.map_or(0, |ended| ended.count as usize) != count { return false }
+                        let ended = flight.end_in_order(&mut attempts, request.unwrap_or(0), |_, _| { asked += 1; asked <= which % 5 });
+                        if ended.count as usize != count { return false }
                         if posted.drain(..count).any(|index| attempts.at(index).is_some()) { return false }
                     }
                 }

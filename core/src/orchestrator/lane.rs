@@ -1,8 +1,8 @@
 //! Lanes: opened when they are wanted, suspected when they stand still, fenced when they fail.
 
-use super::attempt::Load;
+use super::attempt::{Attempt, Load};
 use super::fence::Fence;
-use super::flight::Flight;
+use super::flight::{Attempts, Flight};
 use super::post::PROBE_BYTES;
 use super::{LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};
@@ -64,6 +64,8 @@ pub struct Lane {
     pub(super) inflight_bytes: u64,
     /// See [`Self::is_filled`]; KiB of the shortest slices that it was seen so for.
     filled_kib: u16,
+    /// Of its rail in the plan that it was last chosen for; a guess.
+    pub(super) position: u8,
     pub(super) next_sequence: u32,
     /// The transport said that it has no room.
     pub(super) full: bool,
@@ -105,6 +107,7 @@ impl Lane {
         flight: Flight::EMPTY,
         inflight_bytes: 0,
         filled_kib: NOT_FILLED,
+        position: 0,
         next_sequence: 0,
         full: false,
         progress_at: Instant::ZERO,
@@ -182,6 +185,23 @@ impl Lane {
         }
     }
 
+    /// Binds up to `count` slices in a row, the first of which is given, as far as there are rows; remembers whether its
+    /// rail's window is filled by that. Tells how many.
+    #[inline]
+    pub(super) fn bind_run(
+        &mut self,
+        attempts: &mut Attempts<'_>,
+        slice: Attempt,
+        count: u32,
+        window_bytes: u64,
+    ) -> u32 {
+        let (op, length) = (slice.op(), slice.length);
+        let count = self.flight.bind_run(attempts, slice, count);
+        self.reserved(op, count, u64::from(length) * u64::from(count));
+        self.note_room(length, window_bytes);
+        count
+    }
+
     /// So many attempts that were bound to it are not any more.
     pub(super) fn released(&mut self, op: Op, count: u32, bytes: u64) {
         self.inflight_bytes -= bytes;
@@ -197,7 +217,8 @@ impl Lane {
     }
 
     /// Whether this worker's own bytes were seen to fill the rail's window, so that a slice of so many KiB, rounded
-    /// down, had no room; true until one of them ends. Only an open lane is that.
+    /// down, had no room, or its works the lane, so that none had; true until one of them ends. Only an open lane is
+    /// that.
     ///
     /// Where other workers learn of the rail too, it may have room again before that.
     pub(super) fn is_filled(&self, slice_kib: u16) -> bool {
@@ -206,22 +227,26 @@ impl Lane {
 
     /// Remembers whether it is filled, for slices from this length on, of a rail with this window.
     pub(super) fn note_room(&mut self, slice_bytes: u32, window_bytes: u64) {
-        if self.inflight_bytes > 0 && self.inflight_bytes + u64::from(slice_bytes) > window_bytes {
+        if self.credits_free() == 0 {
+            self.filled_kib = 0;
+        } else if self.inflight_bytes > 0
+            && self.inflight_bytes + u64::from(slice_bytes) > window_bytes
+        {
             self.filled_kib = u16::try_from(slice_bytes.div_ceil(1024)).unwrap_or(NOT_FILLED);
         }
     }
 
-    /// Whether the bound work behind the first `before` asks for a completion when they are handed out, if its
-    /// completions cover others. `room_works`
-    /// more could be bound before the window is full; `at_once`: nobody may wait for a neighbour's completion.
-    pub(super) fn signals(
-        &mut self,
-        op: Op,
-        room_works: usize,
-        before: u32,
-        at_once: bool,
-    ) -> bool {
-        let behind = self.flight.bound() - before as usize - 1;
+    /// The first `count` of the bound works are handed out; `next` is behind them.
+    pub(super) fn handed_out(&mut self, next: u32, count: u32) {
+        self.next_sequence = self.next_sequence.wrapping_add(count);
+        self.flight.hand_out(next, count);
+    }
+
+    /// Whether the first bound work asks for a completion when it is handed out, if its completions cover others.
+    /// `room_works` more could be bound before the window is full; `at_once`: nobody may wait for a neighbour's
+    /// completion.
+    pub(super) fn signals(&mut self, op: Op, room_works: usize, at_once: bool) -> bool {
+        let behind = self.flight.bound() - 1;
         let few = |works: usize| u16::try_from(works).unwrap_or(u16::MAX);
         let reads_free = self.limits.reads_max.saturating_sub(self.reads);
         let free = Amount {

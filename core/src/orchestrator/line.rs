@@ -138,12 +138,21 @@ impl Waiters {
     }
 
     /// Moves the first of each class that was not served since `patience` ago up by one class.
+    #[inline]
     pub(super) fn promote(
         &mut self,
         now: Instant,
         requests: &mut Requests<'_>,
         patience: Duration,
     ) {
+        let mut classes = self.queues.iter().zip(&self.since).skip(1);
+        if classes.any(|(queue, since)| !queue.is_empty() && now.since(*since) >= patience) {
+            self.promote_late(now, requests, patience);
+        }
+    }
+
+    #[inline(never)]
+    fn promote_late(&mut self, now: Instant, requests: &mut Requests<'_>, patience: Duration) {
         for class in 1..CLASSES {
             let Some(index) = self.queues.get(class).and_then(Queue::front) else {
                 continue;
@@ -166,6 +175,7 @@ impl Waiters {
 
     /// So many slices of a request got rails: its class was served. If it had moved up it goes back to where it
     /// belongs once its turn is over, and it has nothing to be sent again.
+    #[inline]
     pub(super) fn served(
         &mut self,
         now: Instant,
@@ -179,14 +189,25 @@ impl Waiters {
         row.turn = row
             .turn
             .saturating_sub(u8::try_from(slices).unwrap_or(u8::MAX));
+        if let Some(since) = self.since.get_mut(row.home.index()) {
+            *since = now;
+        }
+        if row.class != row.home {
+            self.served_above(now, requests, index);
+        }
+    }
+
+    #[inline(never)]
+    fn served_above(&mut self, now: Instant, requests: &mut Requests<'_>, index: u32) {
+        let Some(row) = requests.at_mut(index) else {
+            return;
+        };
         let stays = row.turn > 0 || !row.waiting.is_empty();
         let (class, home) = (row.class, row.home);
-        for served in [class, home] {
-            if let Some(since) = self.since.get_mut(served.index()) {
-                *since = now;
-            }
+        if let Some(since) = self.since.get_mut(class.index()) {
+            *since = now;
         }
-        if class != home && !stays && self.remove(requests, index) {
+        if !stays && self.remove(requests, index) {
             if let Some(row) = requests.at_mut(index) {
                 row.class = home;
             }

@@ -28,7 +28,7 @@ mod timer;
 
 use crate::batch::{Batch, BatchReport};
 use crate::message::{Frame, Message};
-use crate::plan::{PLAN_TRANSPORTS_MAX, Plan};
+use crate::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRails};
 use crate::queue::{Link, Linked, Queue};
 use crate::rail::Shared;
 use crate::rail::documented::{DocumentedConfig, Selector, Shares};
@@ -44,7 +44,7 @@ use crate::units::{
 use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Priority, Scope, Stop};
 
 use attempt::Attempt;
-use board::{Board, Pace, View};
+use board::{Board, Pace, View, Way};
 use lane::Lane;
 use peer::Peer;
 use request::RequestRow;
@@ -293,6 +293,13 @@ impl PlanRow {
         retired: false,
         paces: [Pace::UNKNOWN; PLAN_TRANSPORTS_MAX],
     };
+
+    /// The rails of a way, and how fast they are together.
+    fn rails_and_pace(&mut self, way: Way) -> Option<(&PlanRails, &mut Pace)> {
+        let plan = self.plan.as_ref()?;
+        let pace = self.paces.get_mut(usize::from(way.rank))?;
+        (self.generation == way.plan.generation).then(|| (plan.rails(way.rank), pace))
+    }
 }
 
 /// The memory of an [`Orchestrator`], owned by the caller. Lanes are indexed by rail, so there should be as
@@ -453,7 +460,7 @@ pub struct Orchestrator<'a> {
     bindable: bool,
     /// And it may be a slice of any peer, also of one that waits for room.
     bindable_all: bool,
-    /// A completion made room that another worker may wait for.
+    /// A completion made room that another worker may wait for; with one worker it never does.
     made_room: bool,
     last_woken: u16,
     /// When a lane last moved something, and on which rail.
@@ -700,19 +707,30 @@ impl<'a> Orchestrator<'a> {
         if self.has_nothing_to_say() {
             return self.wake_worker();
         }
-        self.next_event().or_else(|| self.wake_worker())
+        self.some_event()
     }
 
     /// Another worker waits for room that there is now.
+    #[inline]
     fn wake_worker(&mut self) -> Option<Event> {
         if !core::mem::take(&mut self.made_room) {
             return None;
         }
+        self.next_to_wake()
+    }
+
+    #[inline(never)]
+    fn next_to_wake(&mut self) -> Option<Event> {
         let worker = self
             .shared
             .next_waiting(self.last_woken, self.config.worker)?;
         self.last_woken = worker;
         Some(Event::WakeWorker { worker })
+    }
+
+    #[inline(never)]
+    fn some_event(&mut self) -> Option<Event> {
+        self.next_event().or_else(|| self.wake_worker())
     }
 
     fn next_event(&mut self) -> Option<Event> {

@@ -1,6 +1,7 @@
 //! Peers: who is heard, who is silent, and what waits for a silent one.
 
 use super::attempt::End;
+use super::board::Pace;
 use super::lane::{Lane, Phase};
 use super::line::Waiters;
 use super::path::Steering;
@@ -47,6 +48,9 @@ pub struct Peer {
     scratch: Option<(Place, Place, u32)>,
     /// Which classes its slices take; `None`: any.
     pub(super) steering: Option<Steering>,
+    /// How often a lane to it has got room, and which one last.
+    pub(super) rooms: u32,
+    roomy: RailId,
     links: [Link; 2],
 }
 
@@ -70,6 +74,8 @@ impl Peer {
         unbound_bytes: 0,
         scratch: None,
         steering: None,
+        rooms: 0,
+        roomy: RailId(0),
         links: [Link::NONE; 2],
     };
 
@@ -86,6 +92,11 @@ impl Peer {
         self.is_known() && !self.silent
     }
 
+    /// Whether slices may go to it, over whichever rails.
+    pub(super) fn is_free(&self) -> bool {
+        self.is_reachable() && self.steering.is_none()
+    }
+
     /// How its requests end, if nothing can come of them any more.
     pub(super) fn is_lost_as(&self) -> Option<Status> {
         match (self.gone, self.leaving) {
@@ -98,6 +109,18 @@ impl Peer {
     /// Where its probes read from and write to.
     pub(super) fn scratch(&self) -> Option<(Place, Place)> {
         self.scratch.map(|(local, remote, _)| (local, remote))
+    }
+
+    /// A lane to it has got room, or does not take slices any more.
+    pub(super) fn note_room(&mut self, rail: RailId) {
+        self.rooms = self.rooms.wrapping_add(1);
+        self.roomy = rail;
+    }
+
+    /// The only rail that may have room for slices of so many KiB, if that is known of those with this pace.
+    pub(super) fn lone(&self, pace: &Pace, slice_kib: u16) -> Option<RailId> {
+        let is_known = pace.all_but_last_filled(self.rooms, slice_kib);
+        is_known.then_some(self.roomy)
     }
 
     pub(super) fn heard_at(&self) -> Instant {

@@ -1,18 +1,68 @@
 //! Works on their way to a lane: handed out, answered, taken back.
 
 use super::attempt::{Load, Marks, Stage};
+use super::flight::Attempts;
 use super::lane::{Lane, Phase};
 use super::peer::Peer;
 use super::request::RequestRow;
-use super::{Attempt, Orchestrator, Posting};
+use super::{Attempt, Orchestrator, Posting, is_nil};
 use crate::send_queue::credit::Amount;
-use crate::table::NIL;
 use crate::time::Instant;
-use crate::units::RailId;
-use crate::work::{Cause, Op, Place, PostBatch, Stop, Work};
+use crate::units::{AttemptId, RailId};
+use crate::work::{Cause, Op, POST_MAX, Place, PostBatch, Stop, Work};
 
 /// Bytes of a health probe.
 pub(super) const PROBE_BYTES: u32 = 8;
+
+/// What attempts that are handed out in a row share.
+struct Out {
+    now: Instant,
+    /// Of the next one of them.
+    sequence: u32,
+    /// Where the first byte of their request is, on both sides.
+    local: Place,
+    remote: Place,
+}
+
+impl Out {
+    /// Hands out the next one.
+    #[inline(always)] // see `Self::all_signalled`
+    fn work(&mut self, id: AttemptId, row: &mut Attempt, signal: bool) -> Work {
+        row.stage = Stage::Posted;
+        row.posted_at = self.now;
+        row.sequence = self.sequence;
+        self.sequence = self.sequence.wrapping_add(1);
+        Work {
+            cookie: id.to_bits(),
+            op: row.op(),
+            local: self.local.plus(row.offset),
+            remote: self.remote.plus(row.offset),
+            length: row.length,
+            signal,
+        }
+    }
+
+    /// Hands out usual ones that ask for a completion, from `index` on, as long as they are of one request. Gives the one
+    /// behind them.
+    #[inline(never)] // so that its loop has the registers for itself
+    fn all_signalled(
+        mut self,
+        attempts: &mut Attempts<'_>,
+        mut index: u32,
+        request: u32,
+        works: &mut heapless::Vec<Work, POST_MAX>,
+    ) -> u32 {
+        while works.len() < POST_MAX
+            && let Some((id, row)) = attempts.entry_mut(index)
+            && row.is_of(request)
+            && !row.is(Marks::UNUSUAL_OR_QUIET)
+        {
+            let _ = works.push(self.work(id, row, true));
+            index = row.next();
+        }
+        index
+    }
+}
 
 impl Orchestrator<'_> {
     /// Puts a probe on a lane, past all windows. `false`: there is no row for it.
@@ -59,11 +109,15 @@ impl Orchestrator<'_> {
     pub(super) fn fill(&mut self, now: Instant, index: u32, out: &mut PostBatch) {
         let rail = RailId(index as u16);
         out.lane = self.lane_id(rail);
-        let was_idle = self
-            .lanes
-            .get(rail.index())
-            .is_some_and(|lane| lane.flight.posted() == 0);
-        let room_works = self.window_works(rail);
+        let Some(lane) = self.lanes.get(rail.index()) else {
+            return;
+        };
+        let was_idle = lane.flight.posted() == 0;
+        let room_works = if lane.limits.covers {
+            self.window_works(rail)
+        } else {
+            0
+        };
         while let Some(unwanted) = self.hand_out(now, rail, room_works, out) {
             self.unbind(unwanted);
         }
@@ -84,7 +138,6 @@ impl Orchestrator<'_> {
     }
 
     /// Hands out bound attempts, up to one that nobody wants any more.
-    #[inline(never)]
     fn hand_out(
         &mut self,
         now: Instant,
@@ -92,66 +145,89 @@ impl Orchestrator<'_> {
         room_works: usize,
         out: &mut PostBatch,
     ) -> Option<u32> {
-        let lane = self.lanes.get_mut(rail.index())?;
-        out.epoch = lane.epoch;
-        if lane.phase != Phase::Open || lane.full {
-            return None;
-        }
-        // Slices in a row are mostly of one request.
-        let mut last = (NIL, Place::default(), Place::default());
-        let mut at_once = true;
-        let (mut next, mut count) = (lane.flight.first_bound(), 0);
-        let (sequence, covers) = (lane.next_sequence, lane.limits.covers);
-        let unwanted = loop {
-            let (Some(index), false) = (next, out.works.is_full()) else {
-                break None;
-            };
-            let Some((id, row)) = self.attempts.entry_mut(index) else {
-                break None;
-            };
-            if !row.is_of(last.0) || row.is(Marks::UNUSUAL) {
-                let places = match row.load() {
-                    Load::Slice(request) => {
-                        let request = self.requests.at(request);
-                        at_once = request.is_some_and(|request| request.home.is_urgent());
-                        let wanted =
-                            request.filter(|request| request.wants_bytes() && !row.is(Marks::DONE));
-                        wanted.map(RequestRow::places)
-                    }
-                    Load::HealthProbe | Load::RateProbe | Load::Cover => {
-                        at_once = true;
-                        let peer = self.shared.peer(rail);
-                        let row = peer.and_then(|peer| self.peers.get(peer.index()));
-                        row.and_then(Peer::scratch)
-                    }
-                };
-                let Some((local, remote)) = places else {
-                    break Some(index);
-                };
-                last = (row.request().unwrap_or(NIL), local, remote);
+        loop {
+            let lane = self.lanes.get_mut(rail.index())?;
+            out.epoch = lane.epoch;
+            if lane.phase != Phase::Open || lane.full || out.works.is_full() {
+                return None;
             }
-            let (_, local, remote) = last;
-            row.stage = Stage::Posted;
-            row.posted_at = now;
-            row.sequence = sequence.wrapping_add(count);
-            // Else each work asks for a completion.
-            let signal = !covers || lane.signals(row.op(), room_works, count, at_once);
-            row.set_signal(signal);
-            let work = Work {
-                cookie: id.to_bits(),
-                op: row.op(),
-                local: local.plus(row.offset),
-                remote: remote.plus(row.offset),
-                length: row.length,
-                signal,
+            let first = lane.flight.first_bound()?;
+            let row = self.attempts.at(first)?;
+            if lane.limits.covers || row.is(Marks::UNUSUAL_OR_QUIET) {
+                if !self.hand_out_one(now, rail, first, room_works, out) {
+                    return Some(first);
+                }
+                continue;
+            }
+            // Slices in a row are mostly of one request.
+            let request = row.request()?;
+            let wanted = self.requests.at(request).filter(|row| row.wants_bytes());
+            let Some((local, remote)) = wanted.map(RequestRow::places) else {
+                return Some(first);
             };
-            next = row.next();
-            count += 1;
-            let _ = out.works.push(work);
+            let like = Out {
+                now,
+                sequence: lane.next_sequence,
+                local,
+                remote,
+            };
+            let before = out.works.len();
+            let next = like.all_signalled(&mut self.attempts, first, request, &mut out.works);
+            lane.handed_out(next, (out.works.len() - before) as u32);
+            if is_nil(next) {
+                return None;
+            }
+        }
+    }
+
+    /// Hands out one bound attempt, the first one of its lane. `false`: nobody wants it any more.
+    #[inline(never)]
+    fn hand_out_one(
+        &mut self,
+        now: Instant,
+        rail: RailId,
+        first: u32,
+        room_works: usize,
+        out: &mut PostBatch,
+    ) -> bool {
+        let Some((lane, (id, row))) = self
+            .lanes
+            .get_mut(rail.index())
+            .zip(self.attempts.entry_mut(first))
+        else {
+            return false;
         };
-        lane.next_sequence = sequence.wrapping_add(count);
-        lane.flight.hand_out(next, count);
-        unwanted
+        let mut at_once = true;
+        let places = match row.load() {
+            Load::Slice(request) => {
+                let request = self.requests.at(request);
+                at_once = request.is_some_and(|request| request.home.is_urgent());
+                let wanted =
+                    request.filter(|request| request.wants_bytes() && !row.is(Marks::DONE));
+                wanted.map(RequestRow::places)
+            }
+            Load::HealthProbe | Load::RateProbe | Load::Cover => {
+                let peer = self.shared.peer(rail);
+                let row = peer.and_then(|peer| self.peers.get(peer.index()));
+                row.and_then(Peer::scratch)
+            }
+        };
+        let Some((local, remote)) = places else {
+            return false;
+        };
+        let covers = lane.limits.covers;
+        // Else each work asks for a completion.
+        let signal = !covers || lane.signals(row.op(), room_works, at_once);
+        row.set_signal(signal);
+        let mut like = Out {
+            now,
+            sequence: lane.next_sequence,
+            local,
+            remote,
+        };
+        let _ = out.works.push(like.work(id, row, signal));
+        lane.handed_out(row.next(), 1);
+        true
     }
 
     /// The answer to a post.

@@ -179,6 +179,13 @@ impl RequestRow {
         self.acked_bytes == self.length || self.held == self.lost
     }
 
+    /// Whether there is something to bind, and nothing of it to be sent again.
+    pub(super) fn has_only_new(&self) -> bool {
+        // What is not bound has not arrived.
+        let wants_bytes = self.ending.is_none() && self.told.is_none() && self.cursor < self.length;
+        wants_bytes && self.waiting.is_empty()
+    }
+
     /// Whether there is something to bind.
     pub(super) fn has_unbound(&self) -> bool {
         self.wants_bytes() && (self.cursor < self.length || !self.waiting.is_empty())

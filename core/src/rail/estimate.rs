@@ -189,12 +189,14 @@ impl Estimate {
     }
 
     /// Learns from completions.
+    #[inline]
     pub fn handle_observation(&mut self, seen: &Observation) {
         self.learn_rate(seen);
         self.learn_delay(seen);
     }
 
     /// Learns what is asked of a device, which has no window: the rate and the base delay.
+    #[inline(always)]
     pub(crate) fn learn_rate(&mut self, seen: &Observation) {
         let Observation { first, bytes, .. } = *seen;
         let started = (first.posted_at + self.delay_base()).max(self.last_seen);
@@ -307,6 +309,7 @@ impl Estimate {
 
     /// Those seen together were done one after the other: the first one has waited longest to be seen, the last one
     /// least, and the others evenly between.
+    #[inline]
     fn learn_delay(&mut self, seen: &Observation) {
         let longest = self.delay(&seen.first).as_nanos();
         let (mean, spread) = if seen.count == 1 {

@@ -100,6 +100,26 @@ impl Rail {
         }
     }
 
+    /// See [`Shared::reserve`].
+    fn reserve(
+        &self,
+        device: Option<&Device>,
+        now: Instant,
+        bytes: u64,
+        limit: u64,
+    ) -> Option<u64> {
+        let ahead = self.inflight_bytes.fetch_add(bytes, AcqRel);
+        if ahead != 0 && ahead.saturating_add(bytes) > limit {
+            self.inflight_bytes.fetch_sub(bytes, AcqRel);
+            return None;
+        }
+        if let Some(device) = device {
+            device.inflight_bytes.fetch_add(bytes, AcqRel);
+        }
+        self.used_at.store(now.as_nanos(), Relaxed);
+        Some(ahead)
+    }
+
     /// Whom it reaches; `None`: the row is not in use.
     fn peer(&self) -> Option<PeerId> {
         let ends = self.ends.load(Acquire);
@@ -149,6 +169,16 @@ impl Healthy<'_> {
     /// When it last took a slice.
     pub(crate) fn used_at(&self) -> Instant {
         Instant::from_nanos(self.row.used_at.load(Relaxed))
+    }
+
+    /// When something last completed on it.
+    pub(crate) fn done_at(&self) -> Instant {
+        Instant::from_nanos(self.row.done_at.load(Relaxed))
+    }
+
+    /// See [`Shared::reserve`].
+    pub(crate) fn reserve(&self, now: Instant, bytes: u64, limit: u64) -> Option<u64> {
+        self.row.reserve(self.device, now, bytes, limit)
     }
 }
 
@@ -487,15 +517,6 @@ impl<'a> Shared<'a> {
         Some(row.load(self.device(row)))
     }
 
-    /// When something last completed on a rail.
-    pub(crate) fn done_at(&self, rail: RailId) -> Instant {
-        let nanos = self
-            .rails
-            .get(rail.index())
-            .map_or(0, |row| row.done_at.load(Relaxed));
-        Instant::from_nanos(nanos)
-    }
-
     /// Takes room for `bytes` on a rail if no more than `limit` are in flight with them, or nothing else is.
     /// The bytes in flight before, or `None`: no room.
     pub(crate) fn reserve(
@@ -506,16 +527,7 @@ impl<'a> Shared<'a> {
         limit: u64,
     ) -> Option<u64> {
         let row = self.rails.get(rail.index())?;
-        let ahead = row.inflight_bytes.fetch_add(bytes, AcqRel);
-        if ahead != 0 && ahead.saturating_add(bytes) > limit {
-            row.inflight_bytes.fetch_sub(bytes, AcqRel);
-            return None;
-        }
-        if let Some(device) = self.device(row) {
-            device.inflight_bytes.fetch_add(bytes, AcqRel);
-        }
-        row.used_at.store(now.as_nanos(), Relaxed);
-        Some(ahead)
+        row.reserve(self.device(row), now, bytes, limit)
     }
 
     /// Gives room back.

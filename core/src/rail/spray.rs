@@ -134,6 +134,36 @@ impl Spot {
             window_bytes: self.window_bytes,
         }
     }
+
+    /// Whether slices on it are as long as that.
+    fn wants(&self, length: u32) -> bool {
+        self.slice_bytes <= length && length <= self.work_bytes_max
+    }
+
+    /// What [`Lone::run`] says, where a bound tells it that is found quicker: it asks as if all that is on the rail or on
+    /// its device went at the rate of the rail. `None`: ask that.
+    #[inline(always)] // see `Lone::new`
+    pub(crate) fn plenty_run(
+        &self,
+        line: Line,
+        length: u32,
+        unbound_bytes: u64,
+        rate: Rate,
+        slices_max: u32,
+    ) -> Option<Slices> {
+        let bytes = u64::from(length.max(1));
+        let room = self.room().left_bytes(length, line) / bytes;
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        let count = slices_max.min(self.works).min(room);
+        if count == 0 || !self.wants(length) {
+            return None;
+        }
+        let queued = self.load.inflight_bytes.max(self.load.device_bytes);
+        let all = queued.saturating_add(u64::from(count) * bytes);
+        let time = self.load.delay_base + self.load.rate.time_for(all);
+        let rest = unbound_bytes.saturating_sub(u64::from(count - 1) * bytes);
+        is_plenty(time, rate, rest).then_some(Slices { length, count })
+    }
 }
 
 /// Slices in a row, of one length.
@@ -192,11 +222,6 @@ impl Row {
         self.spot.load.delay_base + self.own_wait.max(self.device_wait) + self.service
     }
 
-    /// Whether slices on it are as long as that.
-    fn wants(&self, length: u32) -> bool {
-        self.spot.slice_bytes <= length && length <= self.spot.work_bytes_max
-    }
-
     /// How many slices of `length` bytes [`Spots::choose`] would choose it for, one after the other and at most
     /// `slices_max`, if no other rail has room, as far as one question can tell. `None`: that takes more of them.
     #[inline(always)] // see `Lone::new`
@@ -204,7 +229,7 @@ impl Row {
         let bytes = u64::from(length.max(1));
         let room = u32::try_from(self.left_bytes / bytes).unwrap_or(u32::MAX);
         let count = slices_max.min(self.spot.works).min(room);
-        if count == 0 || !self.wants(length) {
+        if count == 0 || !self.spot.wants(length) {
             return None;
         }
         // The last of them ends no later than this.
@@ -296,7 +321,7 @@ impl Lone {
     pub(crate) fn new(spot: Spot, line: Line, length: u32) -> Option<Self> {
         let row = Row::new(spot, length, line);
         let fits = spot.works > 0 && u64::from(length) <= row.left_bytes;
-        (fits && row.wants(length)).then_some(Self { row, length })
+        (fits && spot.wants(length)).then_some(Self { row, length })
     }
 
     /// How many slices it takes in a row, at most `slices_max`, if all rails are as fast together as `rate`: see
@@ -889,6 +914,37 @@ mod tests {
     }
 
     quickcheck! {
+        // The bound that is found quicker never says anything else than the question it stands for.
+        fn the_quick_bound_says_what_all_that_is_asked_says(
+            loads: (u64, u64, u64, u64), window: u32, unbound: u32, works: u8, length: u32, slices_max: u8
+        ) -> bool {
+            let (rate, device_rate, queued, others) = loads;
+            let gigs = |bytes: u64| Rate::from_bytes_per_sec(bytes % (40 * GB) + 1);
+            let inflight_bytes = queued % (4 << 20);
+            let load = Load {
+                rate: gigs(rate),
+                delay_base: Duration::from_micros(3),
+                inflight_bytes,
+                device_bytes: inflight_bytes + others % (4 << 20) * (others % 2),
+                device_rate: gigs(device_rate),
+            };
+            let (spot, _) = rail(0, 1, 0);
+            let spot = Spot {
+                works: u32::from(works),
+                own_bytes: inflight_bytes,
+                window_bytes: u64::from(window),
+                slice_bytes: 1,
+                load,
+                ..spot
+            };
+            let (length, slices_max) = (length % (2 * SLICE) + 1, u32::from(slices_max));
+            let (unbound, all) = (u64::from(unbound) % (32 << 20), gigs(device_rate ^ rate));
+            match spot.plenty_run(ALONE, length, unbound, all, slices_max) {
+                None => true,
+                quick => Lone::new(spot, ALONE, length).and_then(|lone| lone.run(unbound, all, slices_max)) == quick,
+            }
+        }
+
         /// Slices in a row go where each would have gone that was asked for alone, and leave the same behind.
         fn a_run_is_what_each_alone_would_choose(rails: Vec<(u8, u8, bool)>, rest: u32, rate: u8, known: bool, unbound: u32) -> bool {
             let rails: Vec<Seen> = (0..).zip(rails.iter().take(4)).map(|(i, (rate, queued, crowds))| {
