@@ -694,6 +694,16 @@ typedef struct {
 } polyrail_terms;
 
 /**
+ * Requests that are ready to be posted, as often as one likes.
+ */
+typedef struct {
+  /**
+   * Its name; 0: none. Means nothing to programs.
+   */
+  uint64_t bits;
+} polyrail_prepared;
+
+/**
  * A queue of batches that have ended, in the order in which they did. It can serve several engines.
  */
 typedef struct {
@@ -1103,6 +1113,31 @@ int32_t polyrail_submit(polyrail_engine engine,
                         const polyrail_terms *terms_of_batch,
                         polyrail_batch *batch,
                         polyrail_error *error);
+
+/**
+ * Checks requests like `polyrail_submit` and keeps them: what that does for each request is done once. The array may go
+ * then.
+ */
+int32_t polyrail_prepare(polyrail_engine engine,
+                         const polyrail_request *first,
+                         size_t count,
+                         polyrail_prepared *prepared,
+                         polyrail_error *error);
+
+/**
+ * Submits the requests as one batch, all or nothing. `terms` may be null. Allocates nothing, as long as the batches of
+ * earlier posts have been freed and the terms carry no notification. Posts may overlap; wait for one before the next if
+ * they move the same bytes.
+ */
+int32_t polyrail_prepared_post(polyrail_prepared prepared,
+                               const polyrail_terms *terms_of_batch,
+                               polyrail_batch *batch,
+                               polyrail_error *error);
+
+/**
+ * Frees a prepared transfer. What was posted goes on.
+ */
+int32_t polyrail_prepared_free(polyrail_prepared prepared, polyrail_error *error);
 
 /**
  * Makes an empty queue. Takes one descriptor.

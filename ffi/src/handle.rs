@@ -107,6 +107,7 @@ extern "C" fn in_child() {
     crate::batch::BATCHES.forget();
     crate::queue::QUEUES.forget();
     crate::notification::DELIVERIES.forget();
+    crate::prepared::PREPARED.forget();
 }
 
 /// All things of one kind.

@@ -7,7 +7,7 @@
 //! * A structure begins with its size, so that programs and libraries of different versions go together ([`sized`]).
 //! * A handle names one thing of one kind. One that is null, of another kind, freed, or inherited over a `fork` is an
 //!   error ([`handle`]).
-//! * Nothing unwinds into C: [`failure::guard`] is around each body, and `tests/guarded.rs` looks that it is.
+//! * Nothing unwinds into C: a guard (`failure`) is around each body, and `tests/header.rs` looks that it is.
 //!
 //! # Safety
 //!
@@ -27,6 +27,7 @@ pub mod failure;
 pub mod handle;
 pub mod log;
 pub mod notification;
+pub mod prepared;
 pub mod queue;
 pub mod segment;
 pub mod sized;

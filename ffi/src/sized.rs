@@ -113,6 +113,31 @@ pub(crate) unsafe fn stride<T: Structure>(first: *const T) -> Result<usize, Fail
     Ok(stride)
 }
 
+/// What the `index`-th structure of an array says. Its size has to be the first one's: nothing behind that is looked at.
+///
+/// # Safety
+///
+/// `first` leads to more than `index` structures of `stride` bytes.
+pub(crate) unsafe fn read_row<T: Structure>(
+    first: *const T,
+    index: usize,
+    stride: usize,
+) -> Result<T, Failure> {
+    // SAFETY: inside the caller's array.
+    let row = unsafe { first.byte_add(index * stride) };
+    // SAFETY: the first field.
+    let said = unsafe { size(row) }?;
+    if said != stride {
+        let text = format!(
+            "the size in {} {index} is {said}, and {stride} in the first one",
+            name::<T>()
+        );
+        return Err(argument(text));
+    }
+    // SAFETY: it has as many bytes as it says.
+    unsafe { read(row) }
+}
+
 /// Fills an array of the caller's with what there is, as far as it goes, and says how many there are.
 ///
 /// # Safety

@@ -131,15 +131,8 @@ pub(crate) unsafe fn requests(
     // SAFETY: the caller's promise.
     let stride = unsafe { sized::stride(first) }?;
     let request = |index| {
-        // SAFETY: inside the caller's array.
-        let said = unsafe { sized::read(first.byte_add(index * stride)) }?;
-        if said.size as usize != stride {
-            let text = format!(
-                "the size in request {index} is {}, and {stride} in the first one",
-                said.size
-            );
-            return Err(Failure::new(POLYRAIL_ERROR_ARGUMENT, text));
-        }
+        // SAFETY: the caller's array has `count` of them.
+        let said = unsafe { sized::read_row(first, index, stride) }?;
         let ops = [(POLYRAIL_WRITE, Op::Write), (POLYRAIL_READ, Op::Read)];
         Ok(Request {
             op: choose("op", said.op, &ops)?,
@@ -150,7 +143,7 @@ pub(crate) unsafe fn requests(
             length: said.length,
         })
     };
-    let numbered = |index| request(index).map_err(|failure| failure.at(index));
+    let numbered = |index| request(index).map_err(|failure: Failure| failure.at(index));
     (0..count).map(numbered).collect()
 }
 

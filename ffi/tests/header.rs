@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 /// The sources, in the order in which the header tells of them.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "words",
     "failure",
     "call",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 11] = [
     "notification",
     "batch",
     "transfer",
+    "prepared",
     "queue",
     "stats",
     "log",

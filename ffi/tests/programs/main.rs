@@ -85,6 +85,31 @@ fn an_event_loop_sees_every_batch_end() {
 }
 
 #[test]
+fn what_is_prepared_once_is_posted_many_times() {
+    assert_eq!(run_c("examples/prepared.c"), "ok: 64 blocks, 50 times\n");
+}
+
+#[test]
 fn whatever_a_program_does_wrong_it_is_told() {
     assert_eq!(run_c("tests/programs/misuse.c"), "ok\n");
+}
+
+/// A machine need not have a compiler for C++; that of `.ci/run` has.
+#[test]
+fn owners_in_cpp_free_what_they_own() {
+    let compiler = compiler("CXX", "c++");
+    let there = Command::new(&compiler).arg("--version").output().is_ok();
+    if !there {
+        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!must, "{compiler} is not there, and CI=true");
+        eprintln!("skipped: {compiler} is not there");
+        return;
+    }
+    let source = folder().join("examples/owners.cpp");
+    let said = compile_and_run(&compiler, "-std=c++17", &source);
+    assert!(
+        said.contains("request 0: 1 bytes from offset 1048576 end past"),
+        "{said}"
+    );
+    assert!(said.ends_with("ok\n"), "{said}");
 }

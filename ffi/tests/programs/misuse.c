@@ -165,7 +165,7 @@ static void requests(polyrail_engine engine, polyrail_segment local, polyrail_se
     BAD(code, POLYRAIL_ERROR_ARGUMENT, "op 7: 0, 1 are possible");
     two[1].op = POLYRAIL_READ;
     two[1].size += 8;
-    BAD(polyrail_submit(engine, two, 2, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "the size in request 1");
+    BAD(polyrail_submit(engine, two, 2, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "the size in polyrail_request 1");
     /* The local one has to be local, and the remote one remote. */
     two[0] = request(remote, local, 1);
     BAD(polyrail_submit(engine, two, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "does not exist on that side");
@@ -333,10 +333,16 @@ static void forking(polyrail_engine engine, polyrail_segment local)
         BAD(polyrail_segment_look(local, &info, &error), POLYRAIL_ERROR_FORKED, "forked from");
         polyrail_engine own;
         polyrail_segment memory;
-        GOOD(polyrail_engine_start(NULL, &own, &error));
+        /* Valgrind 3.19 cannot map rings in a child. */
+        polyrail_options options = POLYRAIL_NEW(polyrail_options);
+        options.config = "{ \"transports\": { \"uring\": { \"enable\": false } } }";
+        GOOD(polyrail_engine_start(&options, &own, &error));
         GOOD(polyrail_segment_allocate(own, "here", 4096, POLYRAIL_ACCESS_LOCAL, &memory, &error));
         GOOD(polyrail_engine_free(own, &error));
-        _exit(failures);
+        /* What its parent had is lost in it, and nobody is to look for that when it ends: it becomes another program. */
+        if (failures == 0)
+            execlp("true", "true", (char *)NULL);
+        _exit(1);
     }
     int status = -1;
     TRUE(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
