@@ -405,7 +405,10 @@ mod tests {
             assert_eq!(Cause::from_number(number), Some(cause));
         }
         let none = [0, Cause::ALL.len() as u32 + 1, u32::MAX];
-        assert!(none.iter().all(|number| Cause::from_number(*number).is_none()));
+        assert!(
+            none.iter()
+                .all(|number| Cause::from_number(*number).is_none())
+        );
     }
 
     #[test]

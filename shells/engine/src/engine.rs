@@ -223,7 +223,8 @@ fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> EngineError {
 }
 
 impl Engine {
-    /// Starts an engine.
+    /// Starts an engine. It loads the libraries that the configuration names for transports
+    /// ([`TransportConfig::library`](crate::TransportConfig::library)), whose code runs in this process from then on.
     pub fn new(config: Config) -> Result<Self, EngineError> {
         Self::with_hooks(config, Hooks::default())
     }
@@ -254,7 +255,7 @@ impl Engine {
             &file_table,
             &hooks.transports,
             hooks.faults.clone(),
-        ));
+        )?);
         let posts = worker::posts(config.worker_count(), &config.send_queue)
             .map_err(system("create a worker's post box"))?;
         let cores: Vec<_> = (0..posts.len())
