@@ -7,7 +7,8 @@
  * Everything is under one lock. So a copy is either over when a fence is answered, or has not begun and finds the fence.
  *
  * Built with one of the BREAK_… names, it breaks one promise: `check-transport` has to say which. With UNKNOWN_POSTS it
- * does not know what becomes of some posts, which is allowed. */
+ * does not know what becomes of some posts, which is allowed; with DIES its device fails for good under way; with LIES it
+ * says what cannot be. */
 #include <polyrail_transport.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -391,6 +392,11 @@ static void attach_rail(void *at, uint16_t number, const polyrail_transport_rail
     endpoint->rails = rail;
 }
 
+#ifdef DIES
+/* Works that it carries out before its device fails. */
+static int life = 10;
+#endif
+
 static void open_lane(void *at, uint32_t number, uint32_t epoch, uint64_t now, uint64_t by)
 {
     (void)now, (void)by; /* It is known at once. */
@@ -411,7 +417,11 @@ static void open_lane(void *at, uint32_t number, uint32_t epoch, uint64_t now, u
         struct transport *target = transport_at(rail->address);
         struct session *session = target == NULL ? NULL : session_of(target, rail->session);
         struct record *record = session == NULL ? NULL : record_of(session, number);
-        if (record != NULL && record->fenced < epoch && record->epoch < epoch) {
+        int is_free = record != NULL && record->fenced < epoch && record->epoch < epoch;
+#ifdef DIES
+        is_free &= life > 0;
+#endif
+        if (is_free) {
             record->epoch = epoch;
             record->delivered = 0;
             lane->epoch = epoch;
@@ -450,6 +460,9 @@ static void post(void *at, uint32_t number, uint32_t epoch, const polyrail_trans
     while (posted->accepted < count && lane->count < WORKS_MAX)
         lane->works[(lane->first + lane->count++) % WORKS_MAX] = works[posted->accepted++];
     posted->stop = posted->accepted == count ? POLYRAIL_TRANSPORT_STOP_ALL : POLYRAIL_TRANSPORT_STOP_FULL;
+#ifdef LIES
+    posted->accepted = count + 5;
+#endif
 #ifdef UNKNOWN_POSTS
     /* A device that has taken works, or not: the engine believes nothing of them until the lane is fenced. */
     static unsigned posts;
@@ -521,6 +534,9 @@ static void serve(struct endpoint *endpoint, struct lane *lane)
         struct session *session = target == NULL ? NULL : session_of(target, lane->session);
         struct record *record = session == NULL ? NULL : record_of(session, lane->number);
         int is_over = record == NULL || record->epoch != lane->epoch;
+#ifdef DIES
+        is_over |= life-- <= 0;
+#endif
 #ifndef BREAK_FENCE
         is_over |= record != NULL && record->fenced >= lane->epoch;
 #endif
@@ -537,6 +553,10 @@ static void serve(struct endpoint *endpoint, struct lane *lane)
             else
                 lane->has_failed = 1;
         }
+#ifdef LIES
+        said.cause = 999;
+        say(endpoint, (polyrail_transport_event){ .kind = 99, .lane = 77, .epoch = 5 });
+#endif
         say(endpoint, said);
 #ifdef BREAK_TWICE
         say(endpoint, said);

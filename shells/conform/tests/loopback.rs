@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail::{Access, Config, Engine, Op, RailStatus, Request, Status};
+use polyrail::{Access, Config, Engine, Op, Request, Status};
 use polyrail_conform::{Make, PROMISES, check};
 use polyrail_load::Library;
 
@@ -123,7 +123,9 @@ fn engine(name: &str, library: &Path, listen: bool) -> Engine {
 
 #[test]
 fn engines_move_bytes_over_it() {
-    let (bytes, rails) = exchange(&[]);
+    let (bytes, engine) = exchange(&[]);
+    let rails = engine.rails();
+    assert_eq!(engine.stats().failovers_total(), 0);
     let carried: Vec<_> = rails.into_iter().filter(|rail| rail.bytes > 0).collect();
     assert_eq!(carried.len(), 1, "{carried:?}");
     assert!(carried[0].name.starts_with("loopback:*>"), "{carried:?}");
@@ -132,14 +134,35 @@ fn engines_move_bytes_over_it() {
 
 #[test]
 fn a_transport_may_not_know_what_became_of_a_post() {
-    let (bytes, rails) = exchange(&["UNKNOWN_POSTS"]);
+    let (bytes, engine) = exchange(&["UNKNOWN_POSTS"]);
+    let rails = engine.rails();
     let carried: u64 = rails.iter().map(|rail| rail.bytes).sum();
     assert!(carried >= 2 * bytes, "{rails:?}");
     assert!(rails[0].bytes > 0, "{rails:?}");
 }
 
-/// Moves bytes to a target and back between two engines with the library: how many, and what rails carried.
-fn exchange(defines: &[&str]) -> (u64, Vec<RailStatus>) {
+#[test]
+fn when_it_fails_or_says_what_cannot_be_requests_go_on_with_another() {
+    for define in ["DIES", "LIES"] {
+        let (bytes, engine) = exchange(&[define]);
+        let failovers = engine.stats().failovers;
+        let left = failovers.iter().find(|row| row.from == "loopback");
+        assert!(
+            left.is_some_and(|row| row.count > 0),
+            "{define}: {failovers:?}"
+        );
+        let carried: u64 = engine
+            .rails()
+            .iter()
+            .filter(|rail| !rail.name.starts_with("loopback"))
+            .map(|rail| rail.bytes)
+            .sum();
+        assert!(carried > bytes / 2, "{define}: {:?}", engine.rails());
+    }
+}
+
+/// Moves bytes to a target and back between two engines with the library: how many, and the engine that did.
+fn exchange(defines: &[&str]) -> (u64, Engine) {
     let folder = tempfile::tempdir().unwrap();
     let library = build(folder.path(), &loopback(), defines);
     let target = engine("target", &library, true);
@@ -183,7 +206,7 @@ fn exchange(defines: &[&str]) -> (u64, Vec<RailStatus>) {
         )
     };
     assert!(arrived == pattern);
-    (bytes, initiator.rails())
+    (bytes, initiator)
 }
 
 #[test]
