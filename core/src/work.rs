@@ -280,6 +280,46 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 26] = [
+        Self::Reset,
+        Self::Silent,
+        Self::PeerSilent,
+        Self::PeerGone,
+        Self::RetryExceeded,
+        Self::RnrRetryExceeded,
+        Self::Fatal,
+        Self::DeviceDown,
+        Self::LocalProtection,
+        Self::LocalLength,
+        Self::LocalOperation,
+        Self::RemoteAccess,
+        Self::RemoteInvalidRequest,
+        Self::RemoteOperation,
+        Self::BadResponse,
+        Self::Flushed,
+        Self::Refused,
+        Self::NoRail,
+        Self::FailoverLimit,
+        Self::Cancelled,
+        Self::DeadlineExceeded,
+        Self::ShutDown,
+        Self::StagingLost,
+        Self::EndOfFile,
+        Self::NoSpace,
+        Self::MediaError,
+    ];
+
+    /// Its number in C, where 0 is none. New causes come last, so that numbers stay.
+    pub const fn number(self) -> u32 {
+        self as u32 + 1
+    }
+
+    /// The inverse of [`Self::number`]; `None`: 0, or one that nobody has.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get((number as usize).checked_sub(1)?).copied()
+    }
+
     /// Whether this speaks against the rail. Everything else speaks against the lane or the request.
     ///
     /// Every fatal outcome rebuilds the lane; only these count in the rail's health.
@@ -355,8 +395,21 @@ impl core::fmt::Display for Cause {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::Cause::*;
+    use super::Cause::{self, *};
     use std::collections::BTreeSet;
+
+    #[test]
+    fn each_cause_has_a_number_that_leads_back_to_it() {
+        for (number, cause) in (1..).zip(Cause::ALL) {
+            assert_eq!(cause.number(), number, "{cause:?}");
+            assert_eq!(Cause::from_number(number), Some(cause));
+        }
+        let none = [0, Cause::ALL.len() as u32 + 1, u32::MAX];
+        assert!(
+            none.iter()
+                .all(|number| Cause::from_number(*number).is_none())
+        );
+    }
 
     #[test]
     fn each_cause_speaks_against_one_thing() {

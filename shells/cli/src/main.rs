@@ -1,6 +1,7 @@
 //! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]), a copy to and from targets
 //! ([`cp`]), a demonstration ([`demo`]) and a simulator ([`sim`]) of the engine; what this machine has
-//! ([`topo`]) and what a configuration says ([`check_config`]); an agent that says which class of rails carries how
+//! ([`topo`]) and what a configuration says ([`check_config`]); whether
+//! somebody's transport keeps its promises ([`check_transport`]); an agent that says which class of rails carries how
 //! much ([`agent`]).
 //!
 //! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
@@ -13,6 +14,7 @@ mod bench;
 mod calls;
 mod chart;
 mod check_config;
+mod check_transport;
 mod cp;
 mod demo;
 mod exit;
@@ -60,6 +62,8 @@ enum Command {
     Topo(topo::TopoArgs),
     /// Checks a configuration: what is wrong with it, or what it changes.
     CheckConfig(check_config::CheckConfigArgs),
+    /// Tries out whether a transport from a library keeps its promises.
+    CheckTransport(check_transport::CheckTransportArgs),
     /// Runs an agent: says by hints which class of rails carries how much.
     Agent(agent::AgentArgs),
     /// Simulates fabrics under the shipped core: how good a policy is, and whether it is correct.
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Command::Cp(args) => cp::run(&args),
         Command::Topo(args) => topo::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
+        Command::CheckTransport(args) => check_transport::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Sim(args) => sim::run(&args),
     };

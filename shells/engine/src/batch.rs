@@ -93,21 +93,10 @@ impl Shared {
     }
 
     pub(crate) fn with_reports(row: RowId, reports: Vec<Report>) -> Self {
-        let mut counters = Counters::new(0);
-        for _ in &reports {
-            counters.add();
-        }
-        counters.seal();
-        for report in reports
-            .iter()
-            .filter(|report| report.status != Status::Pending)
-        {
-            counters.end(report);
-        }
         let state = State {
             status: Status::Pending,
             room: Grant::default(),
-            counters,
+            counters: counters(&reports),
             open: reports.iter().filter(|report| is_open(report)).count() as u32,
             reports,
             closed: false,
@@ -125,7 +114,6 @@ impl Shared {
         }
     }
 
-    /// The same, with something to tell the peer when it has ended well.
     /// The room that it still takes: it takes none any more.
     pub(crate) fn take_room(&self) -> Grant {
         std::mem::take(&mut self.state().room)
@@ -140,6 +128,7 @@ impl Shared {
         self
     }
 
+    /// The same, with something to tell the peer when it has ended well.
     pub(crate) fn notifying(mut self, notification: Outgoing) -> Self {
         self.slip = Some(Owned::new(notification.slip().clone()));
         self.state
@@ -147,6 +136,52 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
             .notification = Some(notification);
         self
+    }
+
+    /// One that has ended, to [begin again](Self::begin_again). Its segments are not held.
+    pub(crate) fn spare(holds: Vec<Hold>) -> Self {
+        const DONE: Report = Report {
+            status: Status::Completed,
+            local: Local::Released,
+            remote: Remote::Settled,
+            ..PENDING
+        };
+        let reports = vec![DONE; holds.len()];
+        let spare = Self {
+            holds,
+            ..Self::with_reports(RowId::default(), reports)
+        };
+        // Nobody follows it.
+        let _ = spare.finish();
+        spare
+    }
+
+    /// The same requests once more, in another row. It has ended, nobody else knows it, and its segments are held anew.
+    pub(crate) fn begin_again(&mut self, row: RowId, room: Grant, notification: Option<Outgoing>) {
+        self.row = row;
+        self.submitted = Instant::now();
+        self.slip = notification
+            .as_ref()
+            .map(|notification| Owned::new(notification.slip().clone()));
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.reports.fill(PENDING);
+        state.counters = counters(&state.reports);
+        *state = State {
+            status: Status::Pending,
+            room,
+            counters: state.counters,
+            open: state.reports.len() as u32,
+            reports: std::mem::take(&mut state.reports),
+            closed: false,
+            followers: Followers::default(),
+            notification,
+            sleepers: 0,
+        };
+    }
+
+    /// What its requests use.
+    pub(crate) fn holds(&self) -> &[Hold] {
+        &self.holds
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -269,6 +304,22 @@ impl Shared {
     }
 }
 
+/// Counts requests of which some may have ended.
+fn counters(reports: &[Report]) -> Counters {
+    let mut counters = Counters::new(0);
+    for _ in reports {
+        counters.add();
+    }
+    counters.seal();
+    for report in reports
+        .iter()
+        .filter(|report| report.status != Status::Pending)
+    {
+        counters.end(report);
+    }
+    counters
+}
+
 /// A batch has just ended, and its followers do not know yet.
 #[must_use = "followers wait to be told"]
 pub(crate) struct Ended {
@@ -340,6 +391,11 @@ impl Batch {
             post: Owned::new(post),
             waker: None,
         }
+    }
+
+    /// What it shares with its worker.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// How it stands. O(1), whatever its size.

@@ -19,6 +19,7 @@ use polyrail_control::plane::{
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::health::RailState;
+use polyrail_core::send_queue::credit::Grant;
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Instant;
 use polyrail_core::transport::MemoryKind;
@@ -51,7 +52,7 @@ use crate::peers::{Numbers, Peer, Peers, RailPair};
 use crate::post::{Command, Due, Post, REQUESTS_MAX, Submission};
 use crate::reception::Reception;
 use crate::room::NoRoom;
-use crate::rows::NoRow;
+use crate::rows::{NoRow, RowId};
 use crate::segments::{
     Hold, KnownPair, LocalSegment, NoPlan, RemoteSegment, RemoteSlots, SCRATCH_NAME, Segment,
     SegmentId, Segments, SlotMemory,
@@ -166,7 +167,7 @@ pub(crate) struct Inner {
     pub(crate) scratch: SegmentId,
     pub(crate) plane: Plane,
     listening: Option<SocketAddr>,
-    posts: Vec<Arc<Post>>,
+    pub(crate) posts: Vec<Arc<Post>>,
     /// How long a submission waits for room, if its terms do not say.
     patience: Duration,
     workers: Mutex<Vec<Worker>>,
@@ -222,7 +223,8 @@ fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> EngineError {
 }
 
 impl Engine {
-    /// Starts an engine.
+    /// Starts an engine. It loads the libraries that the configuration names for transports
+    /// ([`TransportConfig::library`](crate::TransportConfig::library)), whose code runs in this process from then on.
     pub fn new(config: Config) -> Result<Self, EngineError> {
         Self::with_hooks(config, Hooks::default())
     }
@@ -253,7 +255,7 @@ impl Engine {
             &file_table,
             &hooks.transports,
             hooks.faults.clone(),
-        ));
+        )?);
         let posts = worker::posts(config.worker_count(), &config.send_queue)
             .map_err(system("create a worker's post box"))?;
         let cores: Vec<_> = (0..posts.len())
@@ -650,8 +652,18 @@ impl Engine {
         requests: &[Request],
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
+        let notification = self.outgoing(requests, terms)?;
+        self.submit_batch(requests, terms, notification)
+    }
+
+    /// The notification that the terms ask for, with its place in the line to the peer of all requests.
+    pub(crate) fn outgoing(
+        &self,
+        requests: &[Request],
+        terms: &Terms<'_>,
+    ) -> Result<Option<Outgoing>, SubmitError> {
         let Some(bytes) = terms.notification else {
-            return self.submit_batch(requests, terms, None);
+            return Ok(None);
         };
         if !self.inner.is_ours() {
             return Err(SubmitError::Forked);
@@ -661,14 +673,13 @@ impl Engine {
             return Err(SubmitError::NotificationSize { bytes: length });
         }
         let Some(peer) = self.one_peer(requests)? else {
-            return self.submit_batch(requests, terms, None);
+            return Ok(None);
         };
         if !self.notifies(peer) {
             return Err(SubmitError::NotificationUnsupported);
         }
         let notification = Outgoing::new(&self.inner.outbox, peer, bytes);
-        let notification = notification.ok_or(SubmitError::Full)?;
-        self.submit_batch(requests, terms, Some(notification))
+        notification.map(Some).ok_or(SubmitError::Full)
     }
 
     /// The peer of all requests; `None`: there are none.
@@ -740,12 +751,7 @@ impl Engine {
         if self.is_closing() {
             return Err(SubmitError::ShutDown);
         }
-        if requests.is_empty() || requests.len() > REQUESTS_MAX {
-            return Err(SubmitError::BatchSize {
-                requests: requests.len(),
-                limit: REQUESTS_MAX,
-            });
-        }
+        check_size(requests)?;
         let Prepared {
             submissions,
             held,
@@ -755,41 +761,50 @@ impl Engine {
             Some(stager) => &stager.post,
             None => &inner.posts[self.choose_worker()],
         };
+        // Taken only if there is a row for the batch; else they are let go.
+        let mut held = Some(held);
+        let make = |row, room, notification| {
+            let batch = BatchShared::new(row, held.take().unwrap_or_default()).taking(room);
+            Arc::new(match notification {
+                Some(notification) => batch.notifying(notification),
+                None => batch,
+            })
+        };
+        let submitted = self.enqueue(post, &submissions, terms, notification, make);
+        submitted.inspect_err(|_| release(&held.unwrap_or_default()))
+    }
+
+    /// Hands submissions to whoever carries them out, as a batch that `make` makes once there is room.
+    pub(crate) fn enqueue(
+        &self,
+        post: &Arc<Post>,
+        submissions: &[Submission],
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+        make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
+    ) -> Result<Batch, SubmitError> {
+        let inner = &self.inner;
         let room = post.room.take(
             &inner.clock,
-            requests.len() as u16,
+            submissions.len() as u16,
             self.patience(terms),
             // What is under way has to go on while this thread sleeps.
             || post.look_after(),
         );
-        let mut room = match room {
-            Ok(room) => Some(room),
-            Err(why) => {
-                release(&held);
-                return Err(match why {
-                    NoRoom::Full => SubmitError::Full,
-                    NoRoom::Closed => SubmitError::ShutDown,
-                });
-            }
-        };
-        // Taken only if there is a row for the batch; else they are let go.
-        let mut held = Some(held);
+        let room = room.map_err(|why| match why {
+            NoRoom::Full => SubmitError::Full,
+            NoRoom::Closed => SubmitError::ShutDown,
+        })?;
+        let mut room = Some(room);
         let tells = notification.is_some();
-        let make = |row| {
-            let batch = BatchShared::new(row, held.take().unwrap_or_default())
-                .taking(room.take().unwrap_or_default());
-            match notification {
-                Some(notification) => batch.notifying(notification),
-                None => batch,
-            }
-        };
         let due = Due {
             priority: terms.priority,
             deadline: terms
                 .deadline
                 .map_or(Instant::MAX, |within| inner.clock.now() + within.into()),
         };
-        match post.submit(&submissions, due, make) {
+        let make = |row| make(row, room.take().unwrap_or_default(), notification);
+        match post.submit(submissions, due, make) {
             Ok(batch) => {
                 if tells {
                     // Somebody on the other side waits for it, if nobody here does.
@@ -799,7 +814,6 @@ impl Engine {
             }
             Err(why) => {
                 post.room.give_back(room.unwrap_or_default());
-                release(&held.unwrap_or_default());
                 Err(match why {
                     NoRow::Full => SubmitError::Full,
                     NoRow::Closed => SubmitError::ShutDown,
@@ -1190,7 +1204,7 @@ impl Engine {
 
     /// The worker that a batch goes to: that of the submitting thread, so that threads which wait for their
     /// batches do not meet; if that one is at work, the next one that is not.
-    fn choose_worker(&self) -> usize {
+    pub(crate) fn choose_worker(&self) -> usize {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static THREAD: usize = THREADS.fetch_add(1, Relaxed);
@@ -1203,7 +1217,7 @@ impl Engine {
     }
 
     /// Checks every request, finds its plan, and marks its local segment as in use.
-    fn prepare(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
+    pub(crate) fn prepare(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
         let inner = &self.inner;
         loop {
             match self.prepare_known(requests) {
@@ -1296,7 +1310,7 @@ impl Engine {
     }
 
     /// The plan of a request's two segments, made if there is none.
-    fn pair(&self, index: usize, request: &Request) -> Result<PlanId, SubmitError> {
+    pub(crate) fn pair(&self, index: usize, request: &Request) -> Result<PlanId, SubmitError> {
         let inner = &self.inner;
         let stale = |segment| inner.segments.missing(index, segment);
         let local = inner
@@ -1363,18 +1377,29 @@ impl Engine {
     }
 }
 
-fn release(holds: &[Hold]) {
+pub(crate) fn release(holds: &[Hold]) {
     holds.iter().for_each(Hold::release);
 }
 
 /// What a submission needs.
-struct Prepared {
+pub(crate) struct Prepared {
     /// Its requests as workers take them; for whoever stages, with the two segments in the plan's place.
-    submissions: Vec<Submission>,
+    pub(crate) submissions: Vec<Submission>,
     /// The segments that they hold.
-    held: Vec<Hold>,
+    pub(crate) held: Vec<Hold>,
     /// Who stages them; `None`: a worker carries them out.
-    stager: Option<Arc<Stager>>,
+    pub(crate) stager: Option<Arc<Stager>>,
+}
+
+/// Whether so many requests can be a batch.
+pub(crate) fn check_size(requests: &[Request]) -> Result<(), SubmitError> {
+    match requests.is_empty() || requests.len() > REQUESTS_MAX {
+        true => Err(SubmitError::BatchSize {
+            requests: requests.len(),
+            limit: REQUESTS_MAX,
+        }),
+        false => Ok(()),
+    }
 }
 
 /// Whether a request may run between its segments.

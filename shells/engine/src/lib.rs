@@ -51,6 +51,7 @@ mod pace;
 mod path;
 mod peers;
 mod post;
+mod prepared;
 mod queue;
 mod reception;
 mod room;
@@ -90,6 +91,7 @@ pub use error::{
 pub use known::{Availability, TransportInfo, transports};
 pub use machine::{Device, DeviceState, NumaNode, devices, numa_nodes};
 pub use notification::{Notification, Notifications};
+pub use prepared::PreparedTransfer;
 pub use segments::SegmentId;
 pub use stats::{DeviceTraffic, FailoverCount, Stats};
 pub use transports::{Plugin, TransportStatus};

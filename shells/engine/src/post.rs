@@ -212,7 +212,7 @@ impl Post {
         &self,
         submissions: &[Submission],
         due: Due,
-        make: impl FnOnce(RowId) -> BatchShared,
+        make: impl FnOnce(RowId) -> Arc<BatchShared>,
     ) -> Result<Arc<BatchShared>, NoRow> {
         let batch = self.batches().add(make)?;
         let last = submissions.len() - 1;

@@ -62,7 +62,10 @@ struct Row {
 
 impl BatchRows {
     /// Adds the batch that `make` makes for its row.
-    pub(crate) fn add(&mut self, make: impl FnOnce(RowId) -> Shared) -> Result<Arc<Shared>, NoRow> {
+    pub(crate) fn add(
+        &mut self,
+        make: impl FnOnce(RowId) -> Arc<Shared>,
+    ) -> Result<Arc<Shared>, NoRow> {
         if self.closed {
             return Err(NoRow::Closed);
         }
@@ -76,7 +79,7 @@ impl BatchRows {
         let row = &mut self.rows[usize::from(index)];
         row.generation = row.generation.wrapping_add(1);
         let generation = row.generation;
-        let batch = Arc::new(make(RowId { index, generation }));
+        let batch = make(RowId { index, generation });
         row.batch = Some(batch.clone());
         Ok(batch)
     }
@@ -149,7 +152,8 @@ mod tests {
     use super::*;
 
     fn add(rows: &mut BatchRows) -> Result<RowId, NoRow> {
-        rows.add(|row| Shared::new(row, vec![])).map(|b| b.row)
+        rows.add(|row| Arc::new(Shared::new(row, vec![])))
+            .map(|b| b.row)
     }
 
     fn full() -> (BatchRows, Vec<RowId>) {
@@ -214,7 +218,7 @@ mod tests {
         };
         for _ in 0..BATCHES_MAX {
             let batch = rows
-                .add(|row| Shared::with_reports(row, vec![held]))
+                .add(|row| Arc::new(Shared::with_reports(row, vec![held])))
                 .unwrap();
             rows.keep(batch.row);
         }

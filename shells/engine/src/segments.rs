@@ -88,14 +88,25 @@ pub(crate) struct SlotMemory {
 /// A file's segment that was taken out, and the plans that named it.
 pub(crate) type Removed = (Arc<RemoteSegment>, Vec<PlanId>);
 
-/// What a request uses, counted there until it is released.
-#[derive(Debug)]
+/// What a request uses, counted there until it is released. A clone counts only once it is [taken](Self::again).
+#[derive(Clone, Debug)]
 pub(crate) struct Hold {
     memory: Option<Arc<LocalSegment>>,
     file: Option<Arc<RemoteSegment>>,
 }
 
 impl Hold {
+    /// Another request uses the same. Only while nobody can take the segments out: see [`Segments::known`].
+    pub(crate) fn again(&self) {
+        if let Some(memory) = &self.memory {
+            memory.requests.fetch_add(1, AcqRel);
+        }
+        let file = self.file.as_ref().and_then(|file| file.requests.as_ref());
+        if let Some(requests) = file {
+            requests.fetch_add(1, AcqRel);
+        }
+    }
+
     /// The request does not use it any more.
     pub(crate) fn release(&self) {
         if let Some(memory) = &self.memory {

@@ -7,15 +7,17 @@ use std::sync::{Arc, Mutex, Weak};
 use polyrail_control::codec::TransportOffer;
 use polyrail_core::transport::{Capabilities, MemoryKind, Offer, rank};
 use polyrail_core::units::{Epoch, LaneId, TransportId};
+use polyrail_load::Library;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::RegionTable;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use polyrail_uring::FileTable;
 
-use crate::config::{Config, IsolationMode};
+use crate::config::{Config, IsolationMode, TransportConfig};
 use crate::endpoints::Joined;
 use crate::engine::lock;
+use crate::error::EngineError;
 use crate::known::{self, PREAD, SHM, TCP, URING};
 
 /// A transport beside those that the engine has, preferred to them.
@@ -65,16 +67,64 @@ struct Installed {
     own: bool,
 }
 
+/// Transports from libraries that one engine can have: with its own, as many as are told apart in its counters.
+const LIBRARIES_MAX: usize = 4;
+
+/// The libraries that a configuration names, in the order of their names. What is wrong with one is wrong with the
+/// configuration.
+fn libraries(config: &Config) -> Result<Vec<Library>, EngineError> {
+    let named = config.transports.iter();
+    let named = named.filter(|(_, said)| said.enable && !said.library.is_empty());
+    let wrong = |name: &str, text: String| EngineError::Config {
+        text: format!("transports/{name}/library: {text}"),
+    };
+    let open = |(name, said): (&String, &TransportConfig)| {
+        let library = Library::open(said.library.as_ref());
+        let library = library.map_err(|error| wrong(name, error.to_string()))?;
+        match library.name() == name {
+            true => Ok(library),
+            false => Err(wrong(
+                name,
+                format!(
+                    "the transport in {} is called {}",
+                    said.library,
+                    library.name()
+                ),
+            )),
+        }
+    };
+    let libraries = named.map(open).collect::<Result<Vec<_>, _>>()?;
+    match libraries.get(LIBRARIES_MAX) {
+        None => Ok(libraries),
+        Some(surplus) => Err(wrong(
+            surplus.name(),
+            format!(
+                "{} libraries: {LIBRARIES_MAX} are possible",
+                libraries.len()
+            ),
+        )),
+    }
+}
+
 impl Transports {
-    /// Installs plugins, in order, and those that the engine has itself. One that cannot be installed is noted, and
-    /// done without.
+    /// Installs plugins, in order, then libraries, then those that the engine has itself. One that cannot be installed
+    /// is noted, and done without.
     pub(crate) fn install(
         config: &Config,
         regions: Arc<dyn RegionTable>,
         files: &Arc<dyn FileTable>,
         plugins: &[Plugin],
         faults: Option<Arc<Faults>>,
-    ) -> Self {
+    ) -> Result<Self, EngineError> {
+        let missing = |name: &str, error: &io::Error| {
+            log::warn!("transport {name} is not there: {error}");
+        };
+        let loaded = libraries(config)?;
+        let loaded = loaded.iter().filter_map(|library| {
+            let made = library.make(regions.clone());
+            let made = made.inspect_err(|error| missing(library.name(), error));
+            Some((made.ok()?, None, false))
+        });
         let plugged = plugins
             .iter()
             .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
@@ -82,19 +132,19 @@ impl Transports {
         let own = own.filter(|(name, _)| is_wanted(name, config));
         let own = own.filter_map(|(name, faults)| {
             let made = known::make(name, regions.clone(), files);
-            let made =
-                made.inspect_err(|error| log::warn!("transport {name} is not there: {error}"));
+            let made = made.inspect_err(|error| missing(name, error));
             Some((made.ok()?, faults, matches!(name, URING | PREAD)))
         });
         let (catalog, rows) = plugged
             .map(|(transport, faults)| (transport, faults, false))
+            .chain(loaded)
             .chain(own)
             .map(|(transport, faults, own)| install(transport, faults, own))
             .unzip();
-        Self {
+        Ok(Self {
             catalog: Arc::new(Catalog { rows: catalog }),
             rows,
-        }
+        })
     }
 
     /// The endpoint of one worker, over all transports.

@@ -2,7 +2,8 @@
 //!
 //! The allocator counts what the submitting thread and the workers' threads ask for. The rule, after
 //! warm-up: a batch costs its submitting thread the same number of allocations however many requests it has
-//! and however many slices they are cut into, at most [`BATCH_MAX`]; and the worker's thread none at all.
+//! and however many slices they are cut into, at most [`BATCH_MAX`]; and the worker's thread none at all. A transfer
+//! that was prepared costs neither of them any.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -127,19 +128,24 @@ impl Pair {
 
     /// Allocations of [`ROUNDS`] batches: (the submitting thread's, the worker's thread's).
     fn count(&self, requests: &[Request], end: impl Fn(&Batch)) -> (u64, u64) {
-        SUBMITS.set(true);
-        ON.fetch_add(1, SeqCst);
-        let before = (SUBMITTER.load(SeqCst), WORKER.load(SeqCst));
-        for _ in 0..ROUNDS {
-            let batch = self.initiator.submit(requests).unwrap();
-            end(&batch);
-            assert_eq!(batch.status().status, Status::Completed);
-        }
-        let after = (SUBMITTER.load(SeqCst), WORKER.load(SeqCst));
-        ON.fetch_sub(1, SeqCst);
-        SUBMITS.set(false);
-        (after.0 - before.0, after.1 - before.1)
+        count(|| self.initiator.submit(requests).unwrap(), end)
     }
+}
+
+/// Allocations of [`ROUNDS`] batches that `begin` makes: (the submitting thread's, the worker's thread's).
+fn count(mut begin: impl FnMut() -> Batch, end: impl Fn(&Batch)) -> (u64, u64) {
+    SUBMITS.set(true);
+    ON.fetch_add(1, SeqCst);
+    let before = (SUBMITTER.load(SeqCst), WORKER.load(SeqCst));
+    for _ in 0..ROUNDS {
+        let batch = begin();
+        end(&batch);
+        assert_eq!(batch.status().status, Status::Completed);
+    }
+    let after = (SUBMITTER.load(SeqCst), WORKER.load(SeqCst));
+    ON.fetch_sub(1, SeqCst);
+    SUBMITS.set(false);
+    (after.0 - before.0, after.1 - before.1)
 }
 
 /// Waits, and so drives the worker itself.
@@ -175,6 +181,25 @@ fn a_batch_costs_the_same_few_allocations_whatever_its_size() {
                 assert!(submitter > 0, "{what}: nothing was counted");
                 assert!(submitter <= ROUNDS * BATCH_MAX, "{what}: {submitter}");
                 assert_eq!(worker, 0, "{what}: on the worker's thread");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prepared_transfer_costs_no_allocation() {
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    let pair = Pair::new();
+    for (name, end) in [("waiting", wait as fn(&Batch)), ("looking", look)] {
+        for op in [Op::Write, Op::Read] {
+            // Tables and buffers grow to what the largest batch needs.
+            pair.count(&pair.requests(op, REQUESTS, 4 * SLICE), end);
+            for (requests, length) in [(1, 4096), (REQUESTS, 4 * SLICE)] {
+                let requests = pair.requests(op, requests, length);
+                let mut transfer = pair.initiator.prepare_transfer(&requests).unwrap();
+                let counted = count(|| transfer.post().unwrap(), end);
+                let what = format!("{name}, {op:?}, {} requests", requests.len());
+                assert_eq!(counted, (0, 0), "{what}");
             }
         }
     }

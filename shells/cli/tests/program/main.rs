@@ -13,4 +13,5 @@ mod record;
 mod serve;
 mod sim;
 mod topo;
+mod transport;
 mod usage;

@@ -464,6 +464,17 @@ pub(super) const TRANSPORT: &[Key<TransportConfig>] = &[
         source: OURS,
     },
     Key {
+        path: "library",
+        field: Field::Word {
+            get: |transport| transport.library.clone(),
+            set: |transport, library| transport.library = library,
+        },
+        meaning: "The shared library of a transport that is not built in, which then has the name that the library says. \
+                  Preferred to those that are. Its code runs in this process: name only what you trust. \
+                  [transports.md](transports.md) is how to write one.",
+        source: OURS,
+    },
+    Key {
         path: "rail_error_threshold",
         field: Field::Whole {
             unit: "failures",

@@ -199,10 +199,12 @@ impl Default for SendQueueConfig {
 }
 
 /// Parameters of one transport, under the names of the TENT documents.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TransportConfig {
     /// Whether it is used, where both ends have it.
     pub enable: bool,
+    /// The shared library that it is loaded from; empty: it is built in. See [`crate::Engine::new`].
+    pub library: String,
     /// Failures within [`Self::rail_error_window`] that pause a rail. Of health mode `reset` only.
     pub rail_error_threshold: u32,
     /// An older failure does not count any more. Of health mode `reset` only.
@@ -264,7 +266,7 @@ impl Config {
 
     /// The parameters of a transport.
     pub fn transport(&self, name: &str) -> TransportConfig {
-        self.transports.get(name).copied().unwrap_or_default()
+        self.transports.get(name).cloned().unwrap_or_default()
     }
 
     /// The policy that its parameters make of [`Self::policy`]: [`Policy::Documented`] without smart
@@ -429,6 +431,7 @@ impl Default for TransportConfig {
     fn default() -> Self {
         Self {
             enable: true,
+            library: String::new(),
             rail_error_threshold: 3,
             rail_error_window: Duration::from_secs(10),
             rail_cooldown: Duration::from_secs(30),

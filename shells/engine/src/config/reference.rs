@@ -43,7 +43,10 @@ pub fn reference() -> String {
     page.push_str("## The engine\n\n");
     table(&mut page, "", ENGINE, &Config::default());
     page.push_str("\n## Each transport\n\n");
-    page.push_str(&format!("`NAME` is one of {}.\n\n", names.join(", ")));
+    page.push_str(&format!(
+        "`NAME` is one of {}, or that of a transport with a `library`.\n\n",
+        names.join(", ")
+    ));
     let below = format!("{TRANSPORTS}/NAME/");
     table(&mut page, &below, TRANSPORT, &TransportConfig::default());
     variables(&mut page);

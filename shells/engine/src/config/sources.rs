@@ -42,6 +42,8 @@ pub struct Sources {
     count: usize,
     problems: Vec<Problem>,
     notes: Vec<String>,
+    /// Transports that come from libraries, by name.
+    loaded: BTreeSet<String>,
 }
 
 /// What came of the sources.
@@ -127,6 +129,14 @@ impl Sources {
         };
         let mut variables: Vec<_> = variables.into_iter().filter_map(ours).collect();
         variables.sort();
+        for (_, path, _) in &variables {
+            let name = path
+                .strip_suffix("/library")
+                .and_then(|path| path.strip_prefix(TRANSPORTS));
+            if let Some(name) = name.and_then(|name| name.strip_prefix('/')) {
+                self.note_library(name);
+            }
+        }
         for (name, path, value) in variables {
             self.variable(name, &path, value);
         }
@@ -151,8 +161,8 @@ impl Sources {
                 problems: self.problems,
             });
         }
-        for name in self.config.transports.keys() {
-            if !known::is_built_in(name) {
+        for (name, transport) in &self.config.transports {
+            if !known::is_built_in(name) && transport.library.is_empty() {
                 self.notes.push(format!(
                     "transport {name} is not built into this program: what is said under {TRANSPORTS}/{name} \
                      steers nothing"
@@ -175,7 +185,40 @@ impl Sources {
         });
     }
 
+    /// A transport of this name comes from a library.
+    fn note_library(&mut self, name: &str) {
+        if can_be_loaded(name) {
+            self.loaded.insert(name.to_owned());
+        }
+    }
+
+    /// The key at a path.
+    fn find<'a>(&self, path: &'a str) -> Option<Known<'a>> {
+        find(path).or_else(|| {
+            let (name, rest) = of_transport(path)?;
+            let key = TRANSPORT.iter().find(|key| key.path == rest)?;
+            self.loaded
+                .contains(name)
+                .then_some(Known::Transport(name, key))
+        })
+    }
+
+    fn is_section(&self, path: &str) -> bool {
+        let name = path
+            .strip_prefix(TRANSPORTS)
+            .and_then(|rest| rest.strip_prefix('/'));
+        is_section(path) || name.is_some_and(|name| self.loaded.contains(name))
+    }
+
     fn members(&mut self, text: &Text<'_>, section: &str, members: &[Member<'_>]) {
+        if section == TRANSPORTS {
+            for member in members {
+                let inner = text.members(member.value).unwrap_or_default();
+                if inner.iter().any(|inner| inner.key == "library") {
+                    self.note_library(&member.key);
+                }
+            }
+        }
         let mut seen = BTreeSet::new();
         for member in members {
             let path = match section {
@@ -187,12 +230,12 @@ impl Sources {
                 self.problem(place, &path, "said twice in the same object");
             } else if member.key.contains('/') {
                 self.problem(place, &path, "a key with '/'; nest objects instead");
-            } else if let Some(known) = find(&path) {
+            } else if let Some(known) = self.find(&path) {
                 match serde_json::from_str(member.value) {
                     Ok(value) => self.set(&known, &path, place, &value),
                     Err(error) => self.problem(place, &path, format!("no value: {error}")),
                 }
-            } else if !is_section(&path) {
+            } else if !self.is_section(&path) {
                 self.problem(place, &path, unknown(&path));
             } else if let Some(inner) = text.members(member.value) {
                 self.members(text, &path, &inner);
@@ -206,7 +249,7 @@ impl Sources {
 
     fn variable(&mut self, name: String, path: &str, value: OsString) {
         let place = Place::Variable(name);
-        let Some(known) = find(path) else {
+        let Some(known) = self.find(path) else {
             // A section is surely meant for us; a single word may be anybody's, such as what Kubernetes
             // sets for a service named polyrail.
             if path.contains('/') {
@@ -332,7 +375,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     }
     for (name, transport) in &config.transports {
         let section = format!("{TRANSPORTS}/{name}");
-        if !is_section(&section) {
+        if !is_section(&section) && transport.library.is_empty() {
             note(section.clone(), unknown(&section));
         }
         for Key { path, field, .. } in TRANSPORT {
@@ -359,6 +402,14 @@ fn relations(config: &Config, wrong: &mut dyn FnMut((String, String), String)) {
         }
     }
     for (name, transport) in &config.transports {
+        if !transport.library.is_empty() && !can_be_loaded(name) {
+            let text = match known::is_built_in(name) {
+                true => "is built in: a library's transport has another name",
+                false => "cannot name a library's transport: 1 to 32 of a-z, 0-9, - and _",
+            };
+            let key = transport_path(name, "library");
+            wrong((key.clone(), key), format!("{name} {text}"));
+        }
         for Relation { paths, holds, text } in TRANSPORT_RELATIONS {
             if !holds(transport) {
                 let [key, other] = paths.map(|path| transport_path(name, path));
@@ -377,14 +428,24 @@ fn find(path: &str) -> Option<Known<'_>> {
     if let Some(key) = ENGINE.iter().find(|key| key.path == path) {
         return Some(Known::Engine(key));
     }
-    let (name, rest) = path
-        .strip_prefix(TRANSPORTS)?
-        .strip_prefix('/')?
-        .split_once('/')?;
+    let (name, rest) = of_transport(path)?;
     let key = TRANSPORT.iter().find(|key| key.path == rest)?;
     known::names()
         .any(|known| known == name)
         .then_some(Known::Transport(name, key))
+}
+
+/// A path below a transport, taken apart.
+fn of_transport(path: &str) -> Option<(&str, &str)> {
+    path.strip_prefix(TRANSPORTS)?
+        .strip_prefix('/')?
+        .split_once('/')
+}
+
+/// Whether a transport of this name can come from a library.
+fn can_be_loaded(name: &str) -> bool {
+    let good = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    (1..=32).contains(&name.len()) && name.bytes().all(good) && !known::is_built_in(name)
 }
 
 /// All paths that stand for a value.

@@ -10,6 +10,7 @@ mod fixture;
 mod large;
 mod notifications;
 mod path;
+mod prepared;
 mod recording;
 mod registration;
 mod restart;

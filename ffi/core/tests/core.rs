@@ -1,0 +1,95 @@
+//! The header, and a runtime in C around core.
+//!
+//! `include/polyrail_core.h` is what cbindgen makes of the sources. To make it anew:
+//!
+//! ```text
+//! POLYRAIL_BLESS=1 cargo test -p polyrail-core-ffi
+//! ```
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The sources, in the order in which the header tells of them.
+const SOURCES: [&str; 7] = [
+    "memory", "fabric", "worker", "plan", "requests", "facts", "polls",
+];
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn made() -> String {
+    let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).unwrap();
+    let builder = SOURCES
+        .iter()
+        .fold(cbindgen::Builder::new(), |builder, source| {
+            builder.with_src(folder().join("src").join(source).with_extension("rs"))
+        });
+    let mut header = Vec::new();
+    builder
+        .with_config(config)
+        .generate()
+        .unwrap()
+        .write(&mut header);
+    String::from_utf8(header).unwrap()
+}
+
+#[test]
+fn the_header_is_what_the_sources_make() {
+    let path = folder().join("include/polyrail_core.h");
+    let made = made();
+    if std::env::var_os("POLYRAIL_BLESS").is_some() {
+        std::fs::write(&path, &made).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == made,
+        "include/polyrail_core.h is not what the sources make: see the top of this file"
+    );
+}
+
+/// The library that cargo has built for this test: the newest one, because older ones are of older sources.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let built = std::fs::read_dir(test.parent().unwrap()).unwrap();
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libpolyrail_core_ffi-") && name.ends_with(".a")
+    };
+    let built = built.map(|entry| entry.unwrap().path()).filter(is_ours);
+    let age = |path: &PathBuf| std::fs::metadata(path).unwrap().modified().unwrap();
+    built
+        .max_by_key(age)
+        .expect("cargo builds it for this test")
+}
+
+#[test]
+fn a_runtime_in_c_moves_every_byte_while_a_link_fails() {
+    let built = tempfile::tempdir().unwrap();
+    let program = built.path().join("embedded");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut build = Command::new(compiler);
+    build
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I"])
+        .arg(folder().join("include"))
+        .arg(folder().join("examples/embedded.c"))
+        .arg(library())
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&program);
+    let compiled = build.output().unwrap();
+    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        compiled.status.success(),
+        "{build:?}: {}",
+        words(&compiled.stderr)
+    );
+    let ran = Command::new(&program).output().unwrap();
+    let said = words(&ran.stdout);
+    assert!(ran.status.success(), "{}: {said}", ran.status);
+    assert_eq!(said.matches("a request is done\n").count(), 3, "{said}");
+    assert!(
+        said.contains("a rail is paused: connection reset\n"),
+        "{said}"
+    );
+    assert!(said.ends_with("ok\n"), "{said}");
+}

@@ -1,0 +1,57 @@
+// The same as transfer.c in C++: handles are freed by their owners, and what goes wrong is thrown.
+#include <polyrail.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <iostream>
+
+using namespace std::chrono_literals;
+
+int main()
+{
+    constexpr std::uint64_t bytes = 1 << 20;
+    polyrail::Engine target(R"({ "name": "target", "listen": "127.0.0.1:0", "workers": 1 })");
+    polyrail::Segment offered = target.allocate("mem", bytes, POLYRAIL_ACCESS_REMOTE_READ_WRITE);
+
+    polyrail::Engine engine(R"({ "name": "initiator", "workers": 1 })");
+    std::vector<unsigned char> mine(bytes, 0x5a);
+    polyrail::Segment local = engine.register_memory("here", mine.data(), bytes, POLYRAIL_ACCESS_LOCAL);
+    polyrail::Segment remote = engine.open(target.listening() + "/mem");
+
+    polyrail::Batch batch = engine.submit({polyrail::request(POLYRAIL_WRITE, local, 0, remote, 0, bytes)});
+    auto ended = batch.wait(10s);
+    if (!ended || ended->status != POLYRAIL_STATUS_COMPLETED)
+        return 1;
+    if (std::memcmp(offered.look().base, mine.data(), bytes) != 0)
+        return 1;
+
+    // The queue keeps what it is told of: this batch has no owner any more when it ends.
+    polyrail::Queue queue;
+    queue.add(engine.submit({polyrail::request(POLYRAIL_READ, local, 0, remote, 0, bytes)}), 7);
+    auto completion = queue.take(10s);
+    if (!completion || completion->tag != 7 || completion->status != POLYRAIL_STATUS_COMPLETED)
+        return 1;
+
+    polyrail::Prepared prepared = engine.prepare({polyrail::request(POLYRAIL_WRITE, local, 0, remote, 0, bytes)});
+    for (unsigned char value = 0; value < 10; value++) {
+        std::fill(mine.begin(), mine.end(), value);
+        auto posted = prepared.post().wait(10s);
+        if (!posted || posted->status != POLYRAIL_STATUS_COMPLETED)
+            return 1;
+        if (std::memcmp(offered.look().base, mine.data(), bytes) != 0)
+            return 1;
+    }
+
+    try {
+        engine.submit({polyrail::request(POLYRAIL_WRITE, local, 0, remote, bytes, 1)});
+        return 1;
+    } catch (const polyrail::Error &error) {
+        if (error.code() != POLYRAIL_ERROR_RANGE || error.index() != 0)
+            return 1;
+        std::cout << "as expected: " << error.what() << "\n";
+    }
+    polyrail::Batch moved = std::move(batch);
+    if (batch || !moved || moved.report(0).status != POLYRAIL_STATUS_COMPLETED)
+        return 1;
+    std::cout << "ok" << std::endl;
+}

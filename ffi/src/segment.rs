@@ -1,0 +1,400 @@
+//! Segments: memory and files, here and at peers.
+
+use std::ffi::{c_char, c_void};
+use std::path::Path;
+use std::ptr::{NonNull, null_mut};
+
+use polyrail::{Access, Engine, FileError, FileTerms, OpenError, RegisterError, SegmentId};
+
+use crate::engine::{self, polyrail_engine};
+use crate::failure::{Failure, guard, polyrail_error};
+use crate::handle::{Kind, Table};
+use crate::sized::{self, Structure};
+use crate::text;
+use crate::words::*;
+
+/// A segment of an engine: memory or a file, here or at a peer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_segment {
+    /// Its name; 0: none. Means nothing to programs.
+    pub bits: u64,
+}
+
+/// Memory of this process: the local one of requests.
+pub const POLYRAIL_SEGMENT_MEMORY: u32 = 0;
+/// A file or block device of this host: the remote one of requests.
+pub const POLYRAIL_SEGMENT_FILE: u32 = 1;
+/// Something of a peer: the remote one of requests.
+pub const POLYRAIL_SEGMENT_REMOTE: u32 = 2;
+
+/// What is known of a segment.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_segment_info {
+    /// `sizeof(polyrail_segment_info)`.
+    pub size: u32,
+    /// `POLYRAIL_SEGMENT_MEMORY`, `_FILE` or `_REMOTE`.
+    pub kind: u32,
+    /// The first byte, if it is memory of this process; else null.
+    pub base: *mut c_void,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+// SAFETY: `repr(C)`, begins with its size, numbers and a pointer.
+unsafe impl Structure for polyrail_segment_info {
+    const DEFAULT: Self = Self {
+        size: 0,
+        kind: POLYRAIL_SEGMENT_MEMORY,
+        base: null_mut(),
+        bytes: 0,
+    };
+}
+
+/// Which bytes of a file are a segment, and how.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_file_terms {
+    /// `sizeof(polyrail_file_terms)`.
+    pub size: u32,
+    /// 1: it is only read; 0: it is written too.
+    pub read_only: u32,
+    /// First byte in the file.
+    pub offset: u64,
+    /// Bytes; 0: from there to the end that the file has now. A range that ends behind it lets a regular file grow.
+    pub bytes: u64,
+    /// 1: all of it goes through the page cache; 0: it goes past it where it can.
+    pub cached: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: `repr(C)`, begins with its size, numbers.
+unsafe impl Structure for polyrail_file_terms {
+    const DEFAULT: Self = Self {
+        size: 0,
+        read_only: 0,
+        offset: 0,
+        bytes: 0,
+        cached: 0,
+        reserved: 0,
+    };
+}
+
+/// A segment, and whose it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    engine: polyrail_engine,
+    id: SegmentId,
+    kind: u32,
+}
+
+pub(crate) static SEGMENTS: Table<Entry> = Table::new(Kind::Segment);
+
+/// The segment that a handle names, with its engine.
+pub(crate) fn get(segment: polyrail_segment) -> Result<(Engine, SegmentId), Failure> {
+    let entry = SEGMENTS.get(segment.bits)?;
+    Ok((engine::get(entry.engine)?, entry.id))
+}
+
+/// The same, for a segment that has to be of this engine.
+pub(crate) fn get_of(
+    engine: polyrail_engine,
+    what: &str,
+    segment: polyrail_segment,
+) -> Result<SegmentId, Failure> {
+    let entry = SEGMENTS.get(segment.bits)?;
+    if entry.engine.bits != engine.bits {
+        let text = format!(
+            "the {what} segment {:#x} is of another engine than this one",
+            segment.bits
+        );
+        return Err(Failure::new(POLYRAIL_ERROR_HANDLE, text));
+    }
+    Ok(entry.id)
+}
+
+/// Frees the handles of an engine that has ended, and takes back its memory.
+pub(crate) fn free_all_of(engine: polyrail_engine, ended: &Engine) {
+    for entry in SEGMENTS.take_all(|entry| entry.engine.bits == engine.bits) {
+        if entry.kind == POLYRAIL_SEGMENT_MEMORY
+            && let Some(region) = ended.region(entry.id)
+        {
+            region.revoke();
+        }
+    }
+}
+
+/// Gives a new segment its handle. Without one it would be lost, so it is taken back then.
+fn add(
+    handle: polyrail_engine,
+    owner: &Engine,
+    id: SegmentId,
+    kind: u32,
+    segment: &mut polyrail_segment,
+) -> Result<(), Failure> {
+    let entry = Entry {
+        engine: handle,
+        id,
+        kind,
+    };
+    let added = SEGMENTS.add(entry).inspect_err(|_| {
+        if kind != POLYRAIL_SEGMENT_REMOTE {
+            let _ = owner.unregister(id);
+        }
+    });
+    segment.bits = added?;
+    Ok(())
+}
+
+fn access(number: u32) -> Result<Access, Failure> {
+    let known = [
+        (POLYRAIL_ACCESS_LOCAL, Access::Local),
+        (POLYRAIL_ACCESS_REMOTE_READ, Access::RemoteRead),
+        (POLYRAIL_ACCESS_REMOTE_READ_WRITE, Access::RemoteReadWrite),
+    ];
+    choose("access", number, &known)
+}
+
+impl From<RegisterError> for Failure {
+    fn from(error: RegisterError) -> Self {
+        let code = match &error {
+            RegisterError::NameTaken { .. } | RegisterError::BadName { .. } => POLYRAIL_ERROR_NAME,
+            RegisterError::BadSize { .. } => POLYRAIL_ERROR_RANGE,
+            RegisterError::Full { .. } => POLYRAIL_ERROR_FULL,
+            RegisterError::Stale { .. } => POLYRAIL_ERROR_HANDLE,
+            RegisterError::InUse { .. } => POLYRAIL_ERROR_IN_USE,
+            RegisterError::Forked => POLYRAIL_ERROR_FORKED,
+            _ => POLYRAIL_ERROR_SYSTEM,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        let code = match error {
+            FileError::Name(error) => return error.into(),
+            FileError::Open { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                POLYRAIL_ERROR_NOT_FOUND
+            }
+            FileError::NoFile => POLYRAIL_ERROR_ARGUMENT,
+            FileError::Access => POLYRAIL_ERROR_FORBIDDEN,
+            FileError::BadSize | FileError::OutOfRange { .. } => POLYRAIL_ERROR_RANGE,
+            FileError::Full { .. } => POLYRAIL_ERROR_FULL,
+            FileError::Stale { .. } => POLYRAIL_ERROR_HANDLE,
+            FileError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
+            FileError::Forked => POLYRAIL_ERROR_FORKED,
+            _ => POLYRAIL_ERROR_SYSTEM,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let code = match &error {
+            OpenError::BadAddress { .. } => POLYRAIL_ERROR_ARGUMENT,
+            OpenError::Unresolved { .. } | OpenError::NoSuchSegment { .. } => {
+                POLYRAIL_ERROR_NOT_FOUND
+            }
+            OpenError::Connect(_) => POLYRAIL_ERROR_CONNECT,
+            OpenError::PeerLost { .. } => POLYRAIL_ERROR_PEER_LOST,
+            OpenError::Full { .. } => POLYRAIL_ERROR_FULL,
+            OpenError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
+            OpenError::Forked => POLYRAIL_ERROR_FORKED,
+            OpenError::Ask(_) => POLYRAIL_ERROR_PEER,
+            _ => POLYRAIL_ERROR_INCOMPATIBLE,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Allocates memory, zeroed, and registers it under a name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_allocate(
+    engine: polyrail_engine,
+    name: *const c_char,
+    bytes: u64,
+    access_of_peers: u32,
+    segment: *mut polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let owner = engine::get(engine)?;
+        // SAFETY: the contract of the crate.
+        let name = unsafe { text::required("name", name) }?;
+        // SAFETY: the contract of the crate.
+        let segment = unsafe { text::out("segment", segment) }?;
+        let id = owner.allocate(name, bytes, access(access_of_peers)?)?;
+        add(engine, &owner, id, POLYRAIL_SEGMENT_MEMORY, segment)
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Registers memory of the program under a name. It stays mapped, readable and writable until the segment or its engine
+/// has been freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_register(
+    engine: polyrail_engine,
+    name: *const c_char,
+    base: *mut c_void,
+    bytes: u64,
+    access_of_peers: u32,
+    segment: *mut polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let owner = engine::get(engine)?;
+        // SAFETY: the contract of the crate.
+        let name = unsafe { text::required("name", name) }?;
+        // SAFETY: the contract of the crate.
+        let segment = unsafe { text::out("segment", segment) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| text::null("the memory"))?;
+        let access = access(access_of_peers)?;
+        // SAFETY: the program's promise about this range, and what the function above says of its end.
+        let id = unsafe { owner.register(name, base, bytes, access) }?;
+        add(engine, &owner, id, POLYRAIL_SEGMENT_MEMORY, segment)
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Opens a segment of a peer, named `HOST:PORT/SEGMENT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_open(
+    engine: polyrail_engine,
+    address: *const c_char,
+    segment: *mut polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let owner = engine::get(engine)?;
+        // SAFETY: the contract of the crate.
+        let address = unsafe { text::required("address", address) }?;
+        // SAFETY: the contract of the crate.
+        let segment = unsafe { text::out("segment", segment) }?;
+        let id = owner.open_segment(address)?;
+        add(engine, &owner, id, POLYRAIL_SEGMENT_REMOTE, segment)
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Makes a file or block device that exists a segment. `terms` may be null: all of it, to be read and written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_open_file(
+    engine: polyrail_engine,
+    path: *const c_char,
+    terms: *const polyrail_file_terms,
+    segment: *mut polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let owner = engine::get(engine)?;
+        // SAFETY: the contract of the crate.
+        let path = unsafe { text::required("path", path) }?;
+        // SAFETY: the contract of the crate.
+        let segment = unsafe { text::out("segment", segment) }?;
+        let terms = match terms.is_null() {
+            true => polyrail_file_terms::DEFAULT,
+            // SAFETY: the contract of the crate.
+            false => unsafe { sized::read(terms) }?,
+        };
+        let flag = |what, number| choose(what, number, &[(0, false), (1, true)]);
+        let terms = FileTerms {
+            offset: terms.offset,
+            bytes: (terms.bytes > 0).then_some(terms.bytes),
+            read_only: flag("read_only", terms.read_only)?,
+            cached: flag("cached", terms.cached)?,
+        };
+        let id = owner.open_file(Path::new(path), &terms)?;
+        add(engine, &owner, id, POLYRAIL_SEGMENT_FILE, segment)
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Lets peers open a file's segment under a name, as far as both this access and its own terms allow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_offer(
+    file: polyrail_segment,
+    name: *const c_char,
+    access_of_peers: u32,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let (owner, id) = get(file)?;
+        // SAFETY: the contract of the crate.
+        let name = unsafe { text::required("name", name) }?;
+        owner.offer_file(id, name, access(access_of_peers)?)?;
+        Ok(())
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Waits until what completed requests wrote to a file is on the disk. Blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_sync(
+    file: polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let (owner, id) = get(file)?;
+        owner.sync_file(id)?;
+        Ok(())
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// What is known of a segment.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_look(
+    segment: polyrail_segment,
+    info: *mut polyrail_segment_info,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let Entry { engine, id, kind } = SEGMENTS.get(segment.bits)?;
+        let owner = engine::get(engine)?;
+        let Some(bytes) = owner.segment_bytes(id) else {
+            let text = "the segment was lost with its peer: open it anew";
+            return Err(Failure::new(POLYRAIL_ERROR_PEER_LOST, text));
+        };
+        let base = owner.region(id).map(|region| region.base());
+        let value = polyrail_segment_info {
+            size: 0,
+            kind,
+            base: base.map_or(null_mut(), |base| base.as_ptr().cast()),
+            bytes,
+        };
+        // SAFETY: the contract of the crate.
+        unsafe { sized::write(info, value) }
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Frees a segment's handle, and takes memory and files back: when it has returned, nothing of the engine touches them
+/// any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_free(
+    segment: polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let entry = SEGMENTS.get(segment.bits)?;
+        let owner = engine::get(entry.engine)?;
+        if entry.kind != POLYRAIL_SEGMENT_REMOTE {
+            owner.unregister(entry.id)?;
+        }
+        SEGMENTS.take(segment.bits)?;
+        Ok(())
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}

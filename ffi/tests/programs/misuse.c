@@ -1,0 +1,410 @@
+/* Everything that a program can do wrong, and what it is told. */
+#include <polyrail.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SECOND UINT64_C(1000000000)
+
+static polyrail_error error;
+static int failures;
+
+/* Whether a call answered this code, and said these words. */
+static void expect(int line, int32_t code, int32_t expected, const char *words)
+{
+    int wrong = code != expected || error.code != expected;
+    wrong = wrong || (words == NULL ? error.message[0] != 0 : strstr(error.message, words) == NULL);
+    if (wrong) {
+        fprintf(stderr, "line %d: code %d (%s), \"%s\"; expected %d and \"%s\"\n", line, code,
+                polyrail_code_name(code), error.message, expected, words == NULL ? "" : words);
+        failures++;
+    }
+    error = POLYRAIL_NEW(polyrail_error);
+}
+
+#define GOOD(call) expect(__LINE__, (call), POLYRAIL_OK, NULL)
+#define BAD(call, code, words) expect(__LINE__, (call), (code), (words))
+#define TRUE(what) \
+    do { if (!(what)) { fprintf(stderr, "line %d: not so: %s\n", __LINE__, #what); failures++; } } while (0)
+
+static int32_t answer(void *context, uint16_t method, const uint8_t *body, size_t length, uint8_t *reply,
+                      size_t *reply_length)
+{
+    ++*(int *)context;
+    if (method == 9) {
+        memcpy(reply, "not today", 9);
+        *reply_length = 9;
+        return 1;
+    }
+    for (size_t i = 0; i < length; i++)
+        reply[i] = body[length - 1 - i];
+    *reply_length = length;
+    return 0;
+}
+
+struct ended {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int count;
+    uint32_t status;
+};
+
+static void done(void *context, const polyrail_status *status)
+{
+    struct ended *ended = context;
+    pthread_mutex_lock(&ended->lock);
+    ended->count++;
+    ended->status = status->status;
+    pthread_cond_signal(&ended->changed);
+    pthread_mutex_unlock(&ended->lock);
+}
+
+static int lines;
+
+static void line(void *context, uint32_t level, const char *module, const char *text)
+{
+    (void)context;
+    TRUE(level >= POLYRAIL_LOG_ERROR && level <= POLYRAIL_LOG_DEBUG);
+    TRUE(strlen(module) > 0 && strlen(text) > 0);
+    __atomic_add_fetch(&lines, 1, __ATOMIC_RELAXED);
+}
+
+static polyrail_request request(polyrail_segment local, polyrail_segment remote, uint64_t length)
+{
+    polyrail_request made = POLYRAIL_NEW(polyrail_request);
+    made.local = local;
+    made.remote = remote;
+    made.length = length;
+    return made;
+}
+
+static void starting(void)
+{
+    polyrail_engine engine = { 0 };
+    polyrail_options options = POLYRAIL_NEW(polyrail_options);
+    BAD(polyrail_engine_start(NULL, NULL, &error), POLYRAIL_ERROR_ARGUMENT, "null pointer to engine");
+    options.config = "{ \"polcy\": \"spray\" }";
+    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_CONFIG, "the nearest known one is policy");
+    options.config = "{ \"listen\": ";
+    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_CONFIG, "no JSON");
+    options.config = "{ \"listen\": \"0.0.0.0:0\" }";
+    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_CONFIG, "beyond loopback");
+    options.config = "\xff";
+    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_ARGUMENT, "config is not UTF-8 from byte 0");
+    options.config = NULL;
+    options.config_file = "/no/such/file.json";
+    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_CONFIG, "/no/such/file.json");
+    options.config_file = NULL;
+    options.environment = 2;
+    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_ARGUMENT, "environment is 2");
+    options.environment = 0;
+    options.size = 0;
+    BAD(polyrail_engine_start(&options, &engine, &error), POLYRAIL_ERROR_ARGUMENT, "sizeof(polyrail_options)");
+    options.size = 3000;
+    BAD(polyrail_engine_stop(engine, &error), POLYRAIL_ERROR_HANDLE, "a null handle");
+    TRUE(engine.bits == 0);
+    /* Without anywhere to say it, the code is still there, and the thread knows the words. */
+    TRUE(polyrail_engine_stop(engine, NULL) == POLYRAIL_ERROR_HANDLE);
+    TRUE(strstr(polyrail_last_message(), "a null handle") != NULL);
+}
+
+static void handles(polyrail_engine target, polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
+{
+    polyrail_batch batch = { 0 };
+    polyrail_status status = POLYRAIL_NEW(polyrail_status);
+    polyrail_request one = request(local, remote, 4096);
+    GOOD(polyrail_submit(engine, &one, 1, NULL, &batch, &error));
+    GOOD(polyrail_batch_wait(batch, POLYRAIL_FOREVER, &status, &error));
+    TRUE(status.status == POLYRAIL_STATUS_COMPLETED && status.delivered_bytes == 4096);
+    /* Foreign: another kind of thing, another engine's, made up. */
+    BAD(polyrail_batch_status((polyrail_batch){ engine.bits }, &status, &error), POLYRAIL_ERROR_HANDLE,
+        "names an engine: a batch is needed");
+    BAD(polyrail_batch_status((polyrail_batch){ 12345 }, &status, &error), POLYRAIL_ERROR_HANDLE, "is no handle");
+    polyrail_batch other = { 0 };
+    BAD(polyrail_submit(target, &one, 1, NULL, &other, &error), POLYRAIL_ERROR_HANDLE, "of another engine");
+    TRUE(other.bits == 0);
+    BAD(polyrail_batch_report(batch, 1, NULL, &error), POLYRAIL_ERROR_RANGE, "request 1 of a batch of 1");
+    BAD(polyrail_batch_report(batch, 0, NULL, &error), POLYRAIL_ERROR_ARGUMENT, "null pointer to polyrail_report");
+    polyrail_delivery delivery;
+    BAD(polyrail_batch_delivery(batch, &delivery, &error), POLYRAIL_ERROR_NOT_FOUND, "no notification");
+    /* Freed once, and once too often. */
+    GOOD(polyrail_batch_free(batch, &error));
+    BAD(polyrail_batch_free(batch, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    BAD(polyrail_batch_wait(batch, SECOND, NULL, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    BAD(polyrail_batch_cancel(batch, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    /* Its place is used again, its name is not. */
+    GOOD(polyrail_submit(engine, &one, 1, NULL, &other, &error));
+    TRUE(other.bits != batch.bits);
+    BAD(polyrail_batch_status(batch, &status, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    GOOD(polyrail_batch_cancel(other, &error));
+    GOOD(polyrail_batch_wait_released(other, POLYRAIL_FOREVER, &status, &error));
+    TRUE(status.status == POLYRAIL_STATUS_COMPLETED || status.status == POLYRAIL_STATUS_CANCELLED);
+    GOOD(polyrail_batch_free(other, &error));
+}
+
+static void requests(polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
+{
+    polyrail_batch batch = { 0 };
+    polyrail_request two[2] = { request(local, remote, 4096), request(local, remote, 4096) };
+    BAD(polyrail_submit(engine, two, 0, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "a batch of 0 requests");
+    BAD(polyrail_submit(engine, NULL, 1, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "null");
+    BAD(polyrail_submit(engine, two, SIZE_MAX, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "1 to 16384");
+    two[1].length = 0;
+    int32_t code = polyrail_submit(engine, two, 2, NULL, &batch, &error);
+    TRUE(error.index == 1);
+    BAD(code, POLYRAIL_ERROR_RANGE, "request 1");
+    two[1].length = 1u << 30;
+    BAD(polyrail_submit(engine, two, 2, NULL, &batch, &error), POLYRAIL_ERROR_RANGE, "end past");
+    two[1].length = 1;
+    two[1].op = 7;
+    code = polyrail_submit(engine, two, 2, NULL, &batch, &error);
+    TRUE(error.index == 1);
+    BAD(code, POLYRAIL_ERROR_ARGUMENT, "op 7: 0, 1 are possible");
+    two[1].op = POLYRAIL_READ;
+    two[1].size += 8;
+    BAD(polyrail_submit(engine, two, 2, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "the size in polyrail_request 1");
+    /* The local one has to be local, and the remote one remote. */
+    two[0] = request(remote, local, 1);
+    BAD(polyrail_submit(engine, two, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "does not exist on that side");
+    polyrail_terms terms = POLYRAIL_NEW(polyrail_terms);
+    two[0] = request(local, remote, 1);
+    terms.priority = 3;
+    BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "priority 3");
+    terms.priority = POLYRAIL_PRIORITY_HIGH;
+    uint8_t long_words[2000] = { 0 };
+    terms.notification = long_words;
+    terms.notification_length = sizeof long_words;
+    BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "2000 bytes");
+    TRUE(batch.bits == 0);
+    /* Longer structures, as a program of a newer header has them: good as long as what is new is not used. */
+    struct { polyrail_request known; uint64_t new_field; } newer[2];
+    memset(newer, 0, sizeof newer);
+    for (int i = 0; i < 2; i++) {
+        newer[i].known = request(local, remote, 4096);
+        newer[i].known.size = sizeof newer[i];
+    }
+    polyrail_status status = POLYRAIL_NEW(polyrail_status);
+    GOOD(polyrail_submit(engine, &newer[0].known, 2, NULL, &batch, &error));
+    GOOD(polyrail_batch_wait(batch, 10 * SECOND, &status, &error));
+    TRUE(status.status == POLYRAIL_STATUS_COMPLETED && status.requests == 2);
+    GOOD(polyrail_batch_free(batch, &error));
+    newer[1].new_field = 1;
+    code = polyrail_submit(engine, &newer[0].known, 2, NULL, &batch, &error);
+    TRUE(error.index == 1);
+    BAD(code, POLYRAIL_ERROR_ARGUMENT, "the program needs a newer one");
+}
+
+static void segments(polyrail_engine engine, polyrail_segment local, const char *where)
+{
+    polyrail_segment segment = { 0 };
+    char address[160];
+    BAD(polyrail_segment_allocate(engine, "here", 1, 0, &segment, &error), POLYRAIL_ERROR_NAME, "exists already");
+    BAD(polyrail_segment_allocate(engine, "a/b", 1, 0, &segment, &error), POLYRAIL_ERROR_NAME, "cannot name");
+    BAD(polyrail_segment_allocate(engine, NULL, 1, 0, &segment, &error), POLYRAIL_ERROR_ARGUMENT, "null pointer to name");
+    BAD(polyrail_segment_allocate(engine, "big", UINT64_MAX, 0, &segment, &error), POLYRAIL_ERROR_RANGE, "not possible");
+    BAD(polyrail_segment_allocate(engine, "odd", 1, 9, &segment, &error), POLYRAIL_ERROR_ARGUMENT, "access 9");
+    BAD(polyrail_segment_register(engine, "null", NULL, 1, 0, &segment, &error), POLYRAIL_ERROR_ARGUMENT, "null");
+    BAD(polyrail_segment_open(engine, "nonsense", &segment, &error), POLYRAIL_ERROR_ARGUMENT, "HOST:PORT/SEGMENT");
+    snprintf(address, sizeof address, "%s/none", where);
+    BAD(polyrail_segment_open(engine, address, &segment, &error), POLYRAIL_ERROR_NOT_FOUND, "no segment named \"none\"");
+    BAD(polyrail_segment_open(engine, "127.0.0.1:1/mem", &segment, &error), POLYRAIL_ERROR_CONNECT, "127.0.0.1:1");
+    BAD(polyrail_segment_open_file(engine, "/no/such/file", NULL, &segment, &error), POLYRAIL_ERROR_NOT_FOUND,
+        "/no/such/file");
+    BAD(polyrail_segment_sync(local, &error), POLYRAIL_ERROR_HANDLE, "no file");
+    BAD(polyrail_segment_offer(local, "x", 1, &error), POLYRAIL_ERROR_HANDLE, "no file");
+    TRUE(segment.bits == 0);
+    GOOD(polyrail_segment_allocate(engine, "short", 4096, 0, &segment, &error));
+    polyrail_segment_info info = POLYRAIL_NEW(polyrail_segment_info);
+    GOOD(polyrail_segment_look(segment, &info, &error));
+    TRUE(info.bytes == 4096 && info.base != NULL && info.kind == POLYRAIL_SEGMENT_MEMORY);
+    GOOD(polyrail_segment_free(segment, &error));
+    BAD(polyrail_segment_free(segment, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+}
+
+static void files(polyrail_engine engine, polyrail_engine target, polyrail_segment local, const char *where)
+{
+    char path[] = "/tmp/polyrail-misuse-XXXXXX", address[160];
+    int descriptor = mkstemp(path);
+    TRUE(descriptor >= 0 && ftruncate(descriptor, 65536) == 0);
+    polyrail_file_terms terms = POLYRAIL_NEW(polyrail_file_terms);
+    terms.bytes = 65536;
+    polyrail_segment file, there;
+    GOOD(polyrail_segment_open_file(target, path, &terms, &file, &error));
+    GOOD(polyrail_segment_offer(file, "file", POLYRAIL_ACCESS_REMOTE_READ_WRITE, &error));
+    snprintf(address, sizeof address, "%s/file", where);
+    GOOD(polyrail_segment_open(engine, address, &there, &error));
+    polyrail_segment_info info = POLYRAIL_NEW(polyrail_segment_info);
+    GOOD(polyrail_segment_look(local, &info, &error));
+    memset(info.base, 0x5a, 4096);
+    polyrail_request write = request(local, there, 4096);
+    write.remote_offset = 8192;
+    polyrail_batch batch;
+    polyrail_status status = POLYRAIL_NEW(polyrail_status);
+    GOOD(polyrail_submit(engine, &write, 1, NULL, &batch, &error));
+    GOOD(polyrail_batch_wait(batch, 10 * SECOND, &status, &error));
+    TRUE(status.status == POLYRAIL_STATUS_COMPLETED);
+    GOOD(polyrail_batch_free(batch, &error));
+    GOOD(polyrail_segment_sync(file, &error));
+    unsigned char bytes[4096];
+    TRUE(pread(descriptor, bytes, sizeof bytes, 8192) == (ssize_t)sizeof bytes && bytes[0] == 0x5a && bytes[4095] == 0x5a);
+    GOOD(polyrail_segment_free(file, &error));
+    close(descriptor);
+    unlink(path);
+}
+
+static void talking(polyrail_engine target, polyrail_segment remote, int *answers)
+{
+    uint8_t reply[16];
+    size_t length = 0;
+    GOOD(polyrail_call(remote, 3, (const uint8_t *)"abc", 3, 10 * SECOND, reply, sizeof reply, &length, &error));
+    TRUE(length == 3 && memcmp(reply, "cba", 3) == 0 && *answers == 1);
+    BAD(polyrail_call(remote, 3, (const uint8_t *)"abc", 3, 10 * SECOND, reply, 2, &length, &error),
+        POLYRAIL_ERROR_BUFFER, "2 bytes is too short for 3");
+    TRUE(length == 3);
+    BAD(polyrail_call(remote, 9, NULL, 0, 10 * SECOND, reply, sizeof reply, &length, &error), POLYRAIL_ERROR_PEER,
+        "not today");
+    BAD(polyrail_call(remote, 9, NULL, 4, SECOND, reply, sizeof reply, &length, &error), POLYRAIL_ERROR_ARGUMENT,
+        "null pointer to body");
+    polyrail_notification told = POLYRAIL_NEW(polyrail_notification);
+    BAD(polyrail_notification_take(target, 0, &told, &error), POLYRAIL_ERROR_EMPTY, "no notification");
+    polyrail_delivery delivery;
+    uint32_t status = 99;
+    GOOD(polyrail_notify(remote, (const uint8_t *)"hello", 5, &delivery, &error));
+    told.size = 16;
+    BAD(polyrail_notification_take(target, 10 * SECOND, &told, &error), POLYRAIL_ERROR_BUFFER, "of 16 bytes");
+    told.size = sizeof told;
+    GOOD(polyrail_notification_take(target, 10 * SECOND, &told, &error));
+    TRUE(told.length == 5 && memcmp(told.bytes, "hello", 5) == 0 && strcmp(told.from, "initiator") == 0);
+    GOOD(polyrail_delivery_wait(delivery, 10 * SECOND, &status, &error));
+    TRUE(status == POLYRAIL_DELIVERY_DELIVERED);
+    GOOD(polyrail_delivery_free(delivery, &error));
+    BAD(polyrail_delivery_wait(delivery, 0, &status, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+}
+
+static void callbacks(polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
+{
+    struct ended ended = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    polyrail_request one = request(local, remote, 65536);
+    polyrail_batch batch;
+    GOOD(polyrail_submit(engine, &one, 1, NULL, &batch, &error));
+    BAD(polyrail_batch_on_done(batch, NULL, NULL, &error), POLYRAIL_ERROR_ARGUMENT, "null pointer to done");
+    GOOD(polyrail_batch_on_done(batch, done, &ended, &error));
+    pthread_mutex_lock(&ended.lock);
+    while (ended.count == 0)
+        pthread_cond_wait(&ended.changed, &ended.lock);
+    TRUE(ended.count == 1 && ended.status == POLYRAIL_STATUS_COMPLETED);
+    pthread_mutex_unlock(&ended.lock);
+    GOOD(polyrail_batch_free(batch, &error));
+}
+
+static void numbers(polyrail_engine engine)
+{
+    size_t count = 99;
+    GOOD(polyrail_engine_rails(engine, NULL, 0, &count, &error));
+    TRUE(count >= 1 && count != 99);
+    BAD(polyrail_engine_rails(engine, NULL, 1, &count, &error), POLYRAIL_ERROR_ARGUMENT, "null");
+    polyrail_device devices[4] = { POLYRAIL_NEW(polyrail_device) };
+    GOOD(polyrail_engine_devices(engine, devices, 4, &count, &error));
+    TRUE(count >= 1 && devices[0].bytes > 0 && devices[0].share > 0 && devices[0].name[0] != 0);
+    polyrail_transport_info transports[8] = { POLYRAIL_NEW(polyrail_transport_info) };
+    GOOD(polyrail_engine_transports(engine, transports, 8, &count, &error));
+    int has_tcp = 0;
+    for (size_t i = 0; i < count && i < 8; i++)
+        has_tcp |= strcmp(transports[i].name, "tcp") == 0 && transports[i].available;
+    TRUE(has_tcp);
+    polyrail_failover failovers[4] = { POLYRAIL_NEW(polyrail_failover) };
+    GOOD(polyrail_engine_failovers(engine, failovers, 4, &count, &error));
+    TRUE(count == 0);
+}
+
+/* A child has none of its parent's, and can make its own. */
+static void forking(polyrail_engine engine, polyrail_segment local)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        failures = 0;
+        polyrail_segment_info info = POLYRAIL_NEW(polyrail_segment_info);
+        BAD(polyrail_engine_stop(engine, &error), POLYRAIL_ERROR_FORKED, "forked from");
+        BAD(polyrail_engine_free(engine, &error), POLYRAIL_ERROR_FORKED, "forked from");
+        BAD(polyrail_segment_look(local, &info, &error), POLYRAIL_ERROR_FORKED, "forked from");
+        polyrail_engine own;
+        polyrail_segment memory;
+        /* Valgrind 3.19 cannot map rings in a child. */
+        polyrail_options options = POLYRAIL_NEW(polyrail_options);
+        options.config = "{ \"transports\": { \"uring\": { \"enable\": false } } }";
+        GOOD(polyrail_engine_start(&options, &own, &error));
+        GOOD(polyrail_segment_allocate(own, "here", 4096, POLYRAIL_ACCESS_LOCAL, &memory, &error));
+        GOOD(polyrail_engine_free(own, &error));
+        /* What its parent had is lost in it, and nobody is to look for that when it ends: it becomes another program. */
+        if (failures == 0)
+            execlp("true", "true", (char *)NULL);
+        _exit(1);
+    }
+    int status = -1;
+    TRUE(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void ending(polyrail_engine target, polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
+{
+    polyrail_request one = request(local, remote, 1);
+    polyrail_batch batch = { 0 };
+    bool known = false;
+    BAD(polyrail_engine_declare_lost(engine, "nowhere", &known, &error), POLYRAIL_ERROR_NOT_FOUND, "nowhere");
+    GOOD(polyrail_engine_stop(engine, &error));
+    GOOD(polyrail_engine_stop(engine, &error));
+    BAD(polyrail_submit(engine, &one, 1, NULL, &batch, &error), POLYRAIL_ERROR_SHUT_DOWN, "shutting down");
+    GOOD(polyrail_engine_free(engine, &error));
+    BAD(polyrail_engine_free(engine, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    BAD(polyrail_segment_free(local, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    BAD(polyrail_segment_free(remote, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    GOOD(polyrail_engine_free(target, &error));
+}
+
+int main(void)
+{
+    error = POLYRAIL_NEW(polyrail_error);
+    TRUE(polyrail_abi() == POLYRAIL_ABI && strlen(polyrail_version()) > 0);
+    BAD(polyrail_log_to(line, NULL, 9, &error), POLYRAIL_ERROR_ARGUMENT, "level 9");
+    GOOD(polyrail_log_to(line, NULL, POLYRAIL_LOG_DEBUG, &error));
+    starting();
+    int answers = 0;
+    polyrail_options options = POLYRAIL_NEW(polyrail_options);
+    options.config = "{ \"name\": \"target\", \"listen\": \"127.0.0.1:0\", \"workers\": 1 }";
+    options.answer = answer;
+    options.context = &answers;
+    polyrail_engine target, engine;
+    polyrail_segment offered, local, remote;
+    GOOD(polyrail_engine_start(&options, &target, &error));
+    options = POLYRAIL_NEW(polyrail_options);
+    options.config = "{ \"name\": \"initiator\", \"workers\": 1 }";
+    GOOD(polyrail_engine_start(&options, &engine, &error));
+    char where[64] = "", address[128];
+    size_t length = 0;
+    BAD(polyrail_engine_listening(engine, where, sizeof where, &length, &error), POLYRAIL_ERROR_NOT_FOUND, "listen");
+    BAD(polyrail_engine_listening(target, where, 3, &length, &error), POLYRAIL_ERROR_BUFFER, "too short");
+    GOOD(polyrail_engine_listening(target, where, sizeof where, &length, &error));
+    TRUE(strlen(where) == length && strncmp(where, "127.0.0.1:", 10) == 0);
+    GOOD(polyrail_segment_allocate(target, "mem", 1 << 20, POLYRAIL_ACCESS_REMOTE_READ_WRITE, &offered, &error));
+    GOOD(polyrail_segment_allocate(engine, "here", 1 << 20, POLYRAIL_ACCESS_LOCAL, &local, &error));
+    snprintf(address, sizeof address, "%s/mem", where);
+    GOOD(polyrail_segment_open(engine, address, &remote, &error));
+
+    handles(target, engine, local, remote);
+    requests(engine, local, remote);
+    segments(engine, local, where);
+    files(engine, target, local, where);
+    talking(target, remote, &answers);
+    callbacks(engine, local, remote);
+    numbers(engine);
+    forking(engine, local);
+    ending(target, engine, local, remote);
+    TRUE(lines > 0);
+    GOOD(polyrail_log_to(NULL, NULL, POLYRAIL_LOG_OFF, &error));
+    if (failures == 0)
+        printf("ok\n");
+    return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,243 @@
+//! Requests that are checked once and posted many times.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use polyrail_core::units::PlanId;
+
+use crate::batch::{Batch, Shared};
+use crate::engine::{Engine, Prepared, Request, Terms, check_size, release};
+use crate::error::SubmitError;
+use crate::post::Submission;
+use crate::segments::{Hold, SegmentId};
+
+/// Batches of one transfer that are kept to be used again.
+const SPARES_MAX: usize = 64;
+/// As many are there from the start as it takes if each post is waited for: that of the program, one that a thread of
+/// each worker has just told of and not let go of yet, and these for threads that wait and look.
+const SPARES_MORE: usize = 3;
+
+/// Requests that are ready to be posted, as often as one likes: what [`Engine::prepare_transfer`] gives.
+///
+/// What a submission does for each request is done once: its segments are looked up and its range checked. A post
+/// then looks whether the segments are still there, once for each pair of them, and hands the requests over. It
+/// allocates nothing, as long as the program drops the batches that it is done with: their memory is used again. What
+/// overlaps more than a few times takes more of them at first. A notification is copied, so a post that carries one allocates.
+///
+/// Posts may overlap, and nothing keeps their order; wait for one before the next if they move the same bytes.
+pub struct PreparedTransfer {
+    engine: Engine,
+    requests: Vec<Request>,
+    way: Way,
+    /// Batches of earlier posts, the oldest first. One that nobody else knows any more is used again.
+    spares: VecDeque<Arc<Shared>>,
+}
+
+/// How its requests go.
+enum Way {
+    /// To a worker, as they are.
+    Direct {
+        submissions: Vec<Submission>,
+        /// The pairs of segments that occur, and the plan that each had last.
+        pairs: Vec<Pair>,
+    },
+    /// Through slots: each post is prepared anew by whoever stages.
+    Staged,
+}
+
+struct Pair {
+    ids: (SegmentId, SegmentId),
+    plan: PlanId,
+    /// The first request with these segments.
+    index: usize,
+}
+
+impl Engine {
+    /// Checks requests like [`Self::submit`] and keeps them, to be posted many times.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use polyrail::{Access, Config, Engine, Op, Request, Status};
+    /// # let target = Engine::new(Config { listen: Some("127.0.0.1:0".parse()?), ..Config::named("target") })?;
+    /// # target.allocate("mem", 1 << 20, Access::RemoteReadWrite)?;
+    /// # let engine = Engine::new(Config::named("initiator"))?;
+    /// # let local = engine.allocate("here", 1 << 20, Access::Local)?;
+    /// # let remote = engine.open_segment(&format!("{}/mem", target.listening().unwrap()))?;
+    /// # let request = Request { op: Op::Write, local, local_offset: 0, remote, remote_offset: 0, length: 65_536 };
+    /// let mut transfer = engine.prepare_transfer(&[request])?;
+    /// for _ in 0..10 {
+    ///     let batch = transfer.post()?;
+    ///     assert_eq!(batch.wait(Duration::from_secs(5))?.status, Status::Completed);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prepare_transfer(&self, requests: &[Request]) -> Result<PreparedTransfer, SubmitError> {
+        if !self.inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
+        if self.is_closing() {
+            return Err(SubmitError::ShutDown);
+        }
+        check_size(requests)?;
+        let Prepared {
+            submissions,
+            held,
+            stager,
+        } = self.prepare(requests)?;
+        release(&held);
+        let mut transfer = PreparedTransfer {
+            engine: self.clone(),
+            requests: requests.to_vec(),
+            way: Way::Staged,
+            spares: VecDeque::new(),
+        };
+        if stager.is_none() {
+            transfer.add_spares(held);
+            transfer.way = Way::Direct {
+                pairs: pairs(requests, &submissions),
+                submissions,
+            };
+        }
+        Ok(transfer)
+    }
+}
+
+/// The pairs of segments that occur in requests.
+fn pairs(requests: &[Request], submissions: &[Submission]) -> Vec<Pair> {
+    let mut pairs: Vec<Pair> = Vec::new();
+    for (index, (request, submission)) in requests.iter().zip(submissions).enumerate() {
+        let ids = (request.local, request.remote);
+        if !pairs.iter().any(|pair| pair.ids == ids) {
+            let plan = submission.plan;
+            pairs.push(Pair { ids, plan, index });
+        }
+    }
+    pairs
+}
+
+impl PreparedTransfer {
+    /// Makes the batches that the first posts use.
+    fn add_spares(&mut self, holds: Vec<Hold>) {
+        let spares = (self.engine.inner.posts.len() + SPARES_MORE).min(SPARES_MAX);
+        self.spares.reserve(SPARES_MAX);
+        for _ in 0..spares {
+            self.spares
+                .push_back(Arc::new(Shared::spare(holds.clone())));
+        }
+    }
+
+    /// Submits the requests as one batch, all or nothing.
+    pub fn post(&mut self) -> Result<Batch, SubmitError> {
+        self.post_with(&Terms::default())
+    }
+
+    /// The same on other terms than usual.
+    pub fn post_with(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
+        let engine = &self.engine;
+        if !engine.inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
+        if engine.is_closing() {
+            return Err(SubmitError::ShutDown);
+        }
+        let Way::Direct { submissions, pairs } = &mut self.way else {
+            return engine.submit_with(&self.requests, terms);
+        };
+        let notification = engine.outgoing(&self.requests, terms)?;
+        let mut spare = unused(&mut self.spares);
+        let held = hold(engine, &self.requests, submissions, pairs, spare.as_deref());
+        let mut held = match held {
+            Ok(held) => held,
+            Err(error) => {
+                self.spares.extend(spare);
+                return Err(error);
+            }
+        };
+        let post = &engine.inner.posts[engine.choose_worker()];
+        let make = |row, room, notification| {
+            let mut batch = spare
+                .take()
+                .unwrap_or_else(|| Arc::new(Shared::new(row, std::mem::take(&mut held))));
+            if let Some(batch) = Arc::get_mut(&mut batch) {
+                batch.begin_again(row, room, notification);
+            }
+            batch
+        };
+        let posted = engine.enqueue(post, submissions, terms, notification, make);
+        match &posted {
+            Ok(batch) if self.spares.len() < SPARES_MAX => {
+                self.spares.push_back(batch.shared().clone());
+            }
+            Ok(_) => {}
+            // Nothing was made: what was held is let go.
+            Err(_) => {
+                release(spare.as_ref().map_or(&held, |spare| spare.holds()));
+                self.spares.extend(spare);
+            }
+        }
+        posted
+    }
+
+    /// What it moves.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+}
+
+/// An ended batch that nobody else knows. One that ended with something open is given up: what it holds stays held.
+fn unused(spares: &mut VecDeque<Arc<Shared>>) -> Option<Arc<Shared>> {
+    let alone = |spare: &mut Arc<Shared>| Arc::get_mut(spare).is_some();
+    let place = spares.iter_mut().position(alone)?;
+    let spare = spares.remove(place)?;
+    spare.is_over().then_some(spare)
+}
+
+/// Looks whether all segments are still there, and marks them as in use: in the batch that there is, or else in the
+/// answer.
+fn hold(
+    engine: &Engine,
+    requests: &[Request],
+    submissions: &mut [Submission],
+    pairs: &mut [Pair],
+    spare: Option<&Shared>,
+) -> Result<Vec<Hold>, SubmitError> {
+    loop {
+        let known = engine.inner.segments.known();
+        let changed = pairs
+            .iter()
+            .position(|pair| known.pair(pair.ids).map(|known| known.plan) != Some(pair.plan));
+        let Some(changed) = changed else {
+            let Some(spare) = spare else {
+                let ids = requests.iter().map(|r| (r.local, r.remote));
+                return Ok(ids.filter_map(|ids| known.hold(ids)).collect());
+            };
+            spare.holds().iter().for_each(Hold::again);
+            return Ok(Vec::new());
+        };
+        drop(known);
+        // Another plan was made for them, or one of them has gone.
+        let pair = &mut pairs[changed];
+        pair.plan = engine.pair(pair.index, &requests[pair.index])?;
+        for (request, submission) in requests.iter().zip(submissions.iter_mut()) {
+            if (request.local, request.remote) == pair.ids {
+                submission.plan = pair.plan;
+            }
+        }
+    }
+}
+
+impl Drop for PreparedTransfer {
+    fn drop(&mut self) {
+        if !self.engine.inner.is_ours() {
+            // A child's copies: see `fork`.
+            std::mem::forget(std::mem::take(&mut self.spares));
+        }
+    }
+}
+
+impl fmt::Debug for PreparedTransfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PreparedTransfer({} requests)", self.requests.len())
+    }
+}
