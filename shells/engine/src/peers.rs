@@ -389,7 +389,11 @@ impl Peers {
         };
         let of = |transport| match own(transport) {
             Some(own) => vec![own],
-            None => pairs.iter().map(|at| pair(transport, *at)).collect(),
+            None => pairs
+                .iter()
+                .map(|at| pair(transport, *at))
+                .filter(|pair| catalog.runs_at(transport, pair.local))
+                .collect(),
         };
         Ok(common.into_iter().flat_map(of).collect())
     }

@@ -1,6 +1,7 @@
 //! The transports of an engine, in its order of preference, and what became of each when it was installed.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -16,7 +17,7 @@ use polyrail_uring::FileTable;
 use crate::config::{Config, IsolationMode};
 use crate::endpoints::Joined;
 use crate::engine::lock;
-use crate::known::{self, PREAD, SHM, TCP, URING};
+use crate::known::{self, PREAD, SHM, TCP, URING, VERBS, is_built_in};
 
 /// A transport beside those that the engine has, preferred to them.
 #[derive(Clone)]
@@ -78,10 +79,11 @@ impl Transports {
         let plugged = plugins
             .iter()
             .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
-        let own = [(SHM, None), (TCP, faults), (URING, None), (PREAD, None)].into_iter();
-        let own = own.filter(|(name, _)| is_wanted(name, config));
+        let all = [SHM, VERBS, TCP, URING, PREAD].into_iter();
+        let own = all.filter(|name| is_built_in(name) && is_wanted(name, config));
+        let own = own.map(|name| (name, faults.clone().filter(|_| name == TCP)));
         let own = own.filter_map(|(name, faults)| {
-            let made = known::make(name, regions.clone(), files);
+            let made = known::make(name, regions.clone(), files, &config.verbs);
             let made =
                 made.inspect_err(|error| log::warn!("transport {name} is not there: {error}"));
             Some((made.ok()?, faults, matches!(name, URING | PREAD)))
@@ -114,11 +116,19 @@ impl Transports {
         Ok(Box::new(Joined::new(rows)?))
     }
 
-    /// Hands an inbound lane to the transport that serves lanes of the control port.
+    /// Hands an inbound lane to the transport that it names; one that names none is of the last one.
     pub(crate) fn admit(&self, lane: InboundLane) {
-        let serves = |row: &&Installed| !row.is_missing && !row.own;
-        if let Some(row) = self.rows.iter().rev().find(serves) {
-            row.transport.admit(lane);
+        let serves = |row: &&Installed| {
+            let names = |name: &String| row.transport.name() == name;
+            !row.is_missing && !row.own && lane.transport.as_ref().is_none_or(names)
+        };
+        match self.rows.iter().rev().find(serves) {
+            Some(row) => row.transport.admit(lane),
+            None => log::warn!(
+                "{:?} of a peer is of transport {:?}, which is not here",
+                lane.lane,
+                lane.transport
+            ),
         }
     }
 
@@ -227,6 +237,13 @@ impl Catalog {
             }
         };
         offers.iter().map(tried).collect()
+    }
+
+    /// Whether a transport has a device at this address of this host; `None`: at any.
+    pub(crate) fn runs_at(&self, transport: TransportId, local: Option<IpAddr>) -> bool {
+        let row = self.rows.get(transport.index());
+        let transport = row.and_then(|row| row.transport.upgrade());
+        transport.is_some_and(|transport| transport.runs_at(local))
     }
 
     /// Whether a transport has rails of its own, not those of the network: one to each peer.

@@ -191,6 +191,8 @@ pub fn timespec(span: Duration) -> Timespec {
 /// An inbound lane as the control plane accepted it: authenticated, not yet answered.
 #[derive(Debug)]
 pub struct InboundLane {
+    /// The transport that it is of; `None`: it does not say, as those of TCP.
+    pub transport: Option<String>,
     /// Whose.
     pub session: SessionId,
     /// The initiator's number for it.
@@ -232,6 +234,12 @@ pub trait Transport: Send + Sync {
     /// Lets lanes of a session in that do not come through [`Self::admit`].
     fn begin_session(&self, session: SessionId) {
         let _ = session;
+    }
+
+    /// Whether it has a device at this address of this host; `None`: at any. Where it has not, it has no rail.
+    fn runs_at(&self, local: Option<IpAddr>) -> bool {
+        let _ = local;
+        true
     }
 
     /// The initiator's half for one worker.
