@@ -33,6 +33,8 @@ mod registry;
 mod server;
 mod service;
 mod settings;
+#[cfg(any(test, feature = "stub"))]
+pub mod stub;
 mod talk;
 mod wire;
 
@@ -49,3 +51,6 @@ pub const LANES_PER_SESSION_MAX: usize = 4096;
 
 /// Queue pairs of one worker that share a completion queue.
 const LANES_PER_QUEUE: u32 = 16;
+
+#[cfg(test)]
+mod tests;
