@@ -269,8 +269,10 @@ fn no_ghost_writes() {
 }
 
 fn nothing_left() {
-    let pair = Pair::start();
+    // TCP has other ways in one kernel, which no wire is part of.
+    let pair = Pair::with(initiator().without("tcp"));
     pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
+    (0..RAILS).for_each(|number| rail("rate", number, "8mbit"));
     let write = pair.request(Op::Write, 0, 0, LOCAL);
     let before: u64 = pair.bytes("verbs").iter().sum();
     let batch = pair.engine.submit(&[write]).expect("a good request");

@@ -51,6 +51,8 @@ pub(crate) struct VerbsEndpoint {
     queues: Vec<Queue>,
     /// Works that are posted and not completed.
     posted: usize,
+    /// Some lane's peer may have been asked something that it has not answered.
+    asking: bool,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
 }
@@ -107,6 +109,7 @@ impl VerbsEndpoint {
             opening: 0,
             queues: Vec::new(),
             posted: 0,
+            asking: false,
             facts: VecDeque::new(),
         })
     }
@@ -352,6 +355,27 @@ impl VerbsEndpoint {
         }
     }
 
+    /// Gives up lanes whose peers do not answer. They would wait for ever, and nothing posted would show it.
+    fn expire_asking(&mut self, now: Instant, out: &mut Polled) {
+        if !std::mem::take(&mut self.asking) {
+            return;
+        }
+        for (lane, slot) in &mut self.lanes {
+            let State::Open(open) = &mut slot.state else {
+                continue;
+            };
+            match open.answer_due() {
+                Some(by) if by <= now => {
+                    open.give_up_asking();
+                    let broken = LaneFact::Broken(Cause::Silent);
+                    out.lanes.push(report(*lane, slot.epoch, broken));
+                }
+                Some(_) => self.asking = true,
+                None => {}
+            }
+        }
+    }
+
     fn expire_openings(&mut self, now: Instant, out: &mut Polled) {
         if self.opening == 0 {
             return;
@@ -469,7 +493,8 @@ impl Endpoint for VerbsEndpoint {
                 Ok(made) => works[count] = made,
                 Err(unready) => {
                     if let Unready::Ask(key) = unready {
-                        open.asks(key);
+                        open.asks(self.clock.now(), key);
+                        self.asking = true;
                         let ask = Order::Ask(batch.lane, batch.epoch, key);
                         self.common.desk(open.device).order(ask);
                     }
@@ -510,6 +535,7 @@ impl Endpoint for VerbsEndpoint {
         // After completions: those of a lane that is said to be broken came before that.
         self.hear(out);
         self.expire_openings(now, out);
+        self.expire_asking(now, out);
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
@@ -554,13 +580,15 @@ impl Endpoint for VerbsEndpoint {
         if !self.facts.is_empty() || self.queues.iter().any(unheard) {
             return Some(Instant::ZERO);
         }
-        let lanes = (self.opening > 0).then(|| self.lanes.values());
+        let waits = self.opening > 0 || self.asking;
+        let lanes = waits.then(|| self.lanes.values());
         let opening = lanes
             .into_iter()
             .flatten()
-            .filter_map(|slot| match slot.state {
-                State::Opening { by, .. } => Some(by),
-                State::Open(_) | State::Ending { .. } | State::Over => None,
+            .filter_map(|slot| match &slot.state {
+                State::Opening { by, .. } => Some(*by),
+                State::Open(open) => open.answer_due(),
+                State::Ending { .. } | State::Over => None,
             });
         opening.min()
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, Posted, Stop};
 use polyrail_transport::RemoteRegion;
@@ -13,6 +14,10 @@ use crate::ffi::raw::Sge;
 use crate::ffi::{Qp, Work};
 use crate::registry::{Key, Registered};
 use crate::wire::Grant;
+
+/// How long a peer may take to answer what opens a region. It registers the region meanwhile, which takes a second for
+/// some gigabytes; if it is late, the next lane finds it done.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// An open lane.
 pub(crate) struct Lane {
@@ -27,7 +32,8 @@ pub(crate) struct Lane {
     first: u32,
     /// What opens regions of the peer, as far as it was asked; `None`: nothing does.
     grants: Numbered<RegionKey, Option<Grant>>,
-    asked: Vec<RegionKey>,
+    /// What it is being asked after, and until when it may answer.
+    asked: Vec<(RegionKey, Instant)>,
     /// The last post stopped for something that is awaited.
     pub(crate) blocked: bool,
 }
@@ -89,7 +95,7 @@ impl Lane {
         let grant = match self.grants.get(&remote.key) {
             Some(Some(grant)) => *grant,
             Some(None) => return Err(Unready::Not(Cause::RemoteAccess)),
-            None if self.asked.contains(&remote.key) => return Err(Unready::Wait),
+            None if self.asks_after(&remote.key) => return Err(Unready::Wait),
             None => return Err(Unready::Ask(remote.key)),
         };
         Ok(Ends {
@@ -101,14 +107,28 @@ impl Lane {
         })
     }
 
-    /// The peer is being asked after a region.
-    pub(crate) fn asks(&mut self, key: RegionKey) {
-        self.asked.push(key);
+    fn asks_after(&self, key: &RegionKey) -> bool {
+        self.asked.iter().any(|(asked, _)| asked == key)
+    }
+
+    /// The peer is being asked after a region, from now on.
+    pub(crate) fn asks(&mut self, now: Instant, key: RegionKey) {
+        self.asked.push((key, now + ANSWER_MAX));
+    }
+
+    /// Until when the peer may take to answer what it was asked first. `None`: nothing.
+    pub(crate) fn answer_due(&self) -> Option<Instant> {
+        self.asked.first().map(|(_, by)| *by)
+    }
+
+    /// It is not waited for any more.
+    pub(crate) fn give_up_asking(&mut self) {
+        self.asked.clear();
     }
 
     /// It has answered.
     pub(crate) fn told(&mut self, key: RegionKey, grant: Option<Grant>) {
-        self.asked.retain(|asked| *asked != key);
+        self.asked.retain(|(asked, _)| *asked != key);
         self.grants.insert(key, grant);
     }
 
