@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use polyrail::{Local, Op, RailState, Remote, Request, Status};
+use polyrail::{IsolationMode, Local, Op, RailState, Remote, Request, Status};
 
 use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, initiator, until};
-use crate::rails::{RAILS, drop_rdma, rail};
+use crate::rails::{RAILS, address, drop_rdma, rail};
 
 /// All cases, in order.
 pub(crate) const ALL: &[(&str, fn())] = &[
@@ -14,6 +14,7 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("short-queues", short_queues),
     ("dropped-region", dropped_region),
     ("shares-follow-rates", shares_follow_rates),
+    ("path-isolation", path_isolation),
     ("cut-and-restored", cut_and_restored),
     ("failover-to-tcp", failover_to_tcp),
     ("no-ghost-writes", no_ghost_writes),
@@ -163,6 +164,46 @@ fn shares_follow_rates() {
     for (number, share) in shares.iter().enumerate() {
         let ideal = 0.1 * (number + 1) as f64;
         assert!((share - ideal).abs() < 0.1, "rail {number}: {shares:?}");
+    }
+}
+
+/// Reliable connected queue pairs of the initiator's devices, rail by rail.
+fn queue_pairs() -> Vec<usize> {
+    let shown = std::process::Command::new("rdma")
+        .args(["resource", "show", "qp"])
+        .output();
+    let shown = String::from_utf8_lossy(&shown.expect("there is an rdma").stdout).into_owned();
+    let of = |number: usize| {
+        let port = format!("link rxa{number}/1 ");
+        let lines = shown.lines().filter(|line| line.contains(&port));
+        lines.filter(|line| line.contains("type RC")).count()
+    };
+    (0..RAILS).map(of).collect()
+}
+
+/// Rails 0 and 1 are of the primary fabric, 2 and 3 of the supplementary one. In an island only these carry bytes;
+/// between islands they have no queue pairs.
+fn path_isolation() {
+    for (prefix, used) in [("inside an island", [2, 3]), ("between islands", [0, 1])] {
+        let mut config = initiator().without("tcp");
+        config.path.mode = IsolationMode::Vanilla;
+        config.path.supplementary = [2, 3].map(|number| address(number, false)).to_vec();
+        if prefix == "between islands" {
+            config.path.island_prefix.v4_bits = 32;
+        }
+        let bits = config.path.island_prefix.v4_bits;
+        let pair = Pair::isolated(config, bits);
+        pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+        let (bytes, pairs) = (pair.bytes("verbs"), queue_pairs());
+        println!("        {prefix}: bytes {bytes:?}, queue pairs {pairs:?}");
+        let name = |number: &usize| format!("verbs:10.77.{number}.1>10.77.{number}.2");
+        for rail in pair.engine.rails() {
+            let is_used = used.iter().any(|number| rail.name == name(number));
+            assert_eq!(rail.bytes > 0, is_used, "{prefix}: {}", rail.name);
+        }
+        for (number, count) in pairs.into_iter().enumerate() {
+            assert_eq!(count > 0, used.contains(&number), "{prefix}: rail {number}");
+        }
     }
 }
 

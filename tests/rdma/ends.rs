@@ -49,6 +49,9 @@ pub(crate) fn initiator() -> Config {
     config
 }
 
+/// Tells a target that rails 2 and 3 are of a supplementary fabric, and how many bits of addresses an island has.
+pub(crate) const ISLAND: &str = "RDMA_TARGET_ISLAND";
+
 /// A target's process.
 pub(crate) struct Target {
     pub(crate) process: Child,
@@ -58,10 +61,14 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn start() -> Self {
+    pub(crate) fn start(isolated: Option<u8>) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let mut process = Command::new(program)
             .arg("target")
+            .env(
+                ISLAND,
+                isolated.map(|bits| bits.to_string()).unwrap_or_default(),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -117,8 +124,16 @@ impl Pair {
         Self::with(initiator())
     }
 
+    /// With a target that knows the same two fabrics.
+    pub(crate) fn isolated(config: Config, island_bits: u8) -> Self {
+        Self::between(config, Target::start(Some(island_bits)))
+    }
+
     pub(crate) fn with(config: Config) -> Self {
-        let target = Target::start();
+        Self::between(config, Target::start(None))
+    }
+
+    fn between(config: Config, target: Target) -> Self {
         let engine = Engine::new(config).expect("an engine starts");
         let verbs = engine
             .transports()

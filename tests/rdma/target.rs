@@ -2,9 +2,9 @@
 
 use std::io::{BufRead, Write};
 
-use polyrail::{Access, Config, Engine};
+use polyrail::{Access, Config, Engine, IsolationMode};
 
-use crate::ends::{MEMORY, common, pattern};
+use crate::ends::{ISLAND, MEMORY, common, pattern};
 use crate::rails::{address, addresses};
 
 /// Bytes that nobody wrote.
@@ -12,13 +12,21 @@ pub(crate) const POISON: u8 = 0xA5;
 
 /// Serves memory until its input ends, and answers one line for each.
 pub(crate) fn serve() {
-    let engine = Engine::new(Config {
+    let mut config = Config {
         listen: Some((address(0, true), 0).into()),
         rails: addresses(true),
         insecure: true,
         ..common("target")
-    });
-    let engine = engine.expect("a target starts");
+    };
+    if let Some(bits) = std::env::var(ISLAND)
+        .ok()
+        .and_then(|bits| bits.parse().ok())
+    {
+        config.path.mode = IsolationMode::Vanilla;
+        config.path.supplementary = [2, 3].map(|number| address(number, true)).to_vec();
+        config.path.island_prefix.v4_bits = bits;
+    }
+    let engine = Engine::new(config).expect("a target starts");
     let memory = engine.allocate("mem", MEMORY, Access::RemoteReadWrite);
     let memory = memory.expect("memory for peers");
     let region = engine.region(memory).expect("it is registered");

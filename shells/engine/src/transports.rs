@@ -11,7 +11,9 @@ use polyrail_core::units::{Epoch, LaneId, TransportId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::RegionTable;
-use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use polyrail_transport::{
+    Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
+};
 use polyrail_uring::FileTable;
 
 use crate::config::{Config, IsolationMode};
@@ -244,6 +246,13 @@ impl Catalog {
         let row = self.rows.get(transport.index());
         let transport = row.and_then(|row| row.transport.upgrade());
         transport.is_some_and(|transport| transport.runs_at(local))
+    }
+
+    /// What is known of a transport's rails from this address of this host.
+    pub(crate) fn prior(&self, transport: TransportId, local: Option<IpAddr>) -> Prior {
+        let row = self.rows.get(transport.index());
+        let transport = row.and_then(|row| row.transport.upgrade());
+        transport.map_or(Prior::default(), |transport| transport.prior(local))
     }
 
     /// Whether a transport has rails of its own, not those of the network: one to each peer.

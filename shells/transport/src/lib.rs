@@ -203,6 +203,15 @@ pub struct InboundLane {
     pub stream: TcpStream,
 }
 
+/// What is known of a rail before anything has moved on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Prior {
+    /// How fast its local device says it is.
+    pub bits_per_sec: Option<u64>,
+    /// No processor carries its bytes, so longer slices would spare none.
+    pub carries_itself: bool,
+}
+
 /// Called when a fence holds, with the number of works of that epoch that were delivered whole.
 pub type FenceAnswer = Box<dyn FnOnce(u32) + Send>;
 
@@ -240,6 +249,12 @@ pub trait Transport: Send + Sync {
     fn runs_at(&self, local: Option<IpAddr>) -> bool {
         let _ = local;
         true
+    }
+
+    /// What is known of rails from this address of this host before anything has moved on them.
+    fn prior(&self, local: Option<IpAddr>) -> Prior {
+        let _ = local;
+        Prior::default()
     }
 
     /// The initiator's half for one worker.

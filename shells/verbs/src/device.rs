@@ -93,6 +93,11 @@ impl Device {
         self.has_failed() || !self.sysfs.is_active(&self.name, self.port)
     }
 
+    /// How fast its port says it is.
+    pub(crate) fn speed_bits_per_sec(&self) -> Option<u64> {
+        self.now().speed_bits_per_sec
+    }
+
     /// It is of no use any more.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Relaxed);

@@ -11,7 +11,9 @@ use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::RegionTable;
-use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use polyrail_transport::{
+    Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
+};
 
 use crate::device::{Device, local_address};
 use crate::discover::Sysfs;
@@ -145,6 +147,14 @@ impl Transport for VerbsTransport {
 
     fn runs_at(&self, local: Option<IpAddr>) -> bool {
         local.is_none_or(|local| self.common.device_at(local).is_some())
+    }
+
+    fn prior(&self, local: Option<IpAddr>) -> Prior {
+        let service = local.and_then(|local| self.common.device_at(local));
+        Prior {
+            bits_per_sec: service.and_then(|service| service.device.speed_bits_per_sec()),
+            carries_itself: true,
+        }
     }
 
     fn endpoint(&self, _worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {

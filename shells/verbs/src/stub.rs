@@ -7,17 +7,27 @@
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
-use std::ptr;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fs, io, ptr};
 
+use polyrail_core::transport::Capabilities;
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::RegionTable;
+use polyrail_transport::{
+    Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
+};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{IntoRawFd, OwnedFd};
 
+use crate::discover::Sysfs;
 use crate::ffi::raw::{
     self, AsyncEvent, Calls, CompChannel, Context, ContextOps, Device, DeviceAttr, Mr, Pd,
     PortAttr, QpAttr, QpInitAttr, SendWr, Wc,
 };
+use crate::{Settings, VerbsTransport};
 
 /// What was called so far.
 #[derive(Debug)]
@@ -50,6 +60,7 @@ pub static COUNTERS: Counters = Counters {
 pub(crate) const NAMES: [&std::ffi::CStr; 2] = [c"stub0", c"stub1"];
 
 static CUT: AtomicBool = AtomicBool::new(false);
+static FAST: AtomicBool = AtomicBool::new(false);
 static NUMBER: AtomicU32 = AtomicU32::new(100);
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
@@ -87,6 +98,81 @@ fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
 /// Cuts the wire between the devices, or joins it again: what is posted meanwhile is lost.
 pub fn cut(cut: bool) {
     CUT.store(cut, SeqCst);
+}
+
+/// Makes the wire faster than any processor, or what it was: everything is checked, and no byte is moved.
+pub fn skip_bytes(skip: bool) {
+    FAST.store(skip, SeqCst);
+}
+
+/// A folder in which the kernel would say that device `stubN` has the address 127.0.0.N+1.
+pub(crate) fn machine() -> io::Result<(tempfile::TempDir, Sysfs)> {
+    let root = tempfile::tempdir()?;
+    for (number, name) in NAMES.iter().enumerate() {
+        let at = format!("class/infiniband/{}/ports/1", name.to_string_lossy());
+        let at = root.path().join(at);
+        let gid = format!("0000:0000:0000:0000:0000:ffff:7f00:000{}\n", number + 1);
+        for folder in ["gids", "gid_attrs/types"] {
+            fs::create_dir_all(at.join(folder))?;
+        }
+        fs::write(at.join("state"), "4: ACTIVE\n")?;
+        fs::write(at.join("gids/0"), gid)?;
+        fs::write(at.join("gid_attrs/types/0"), "RoCE v2\n")?;
+    }
+    let sysfs = Sysfs::new(root.path());
+    Ok((root, sysfs))
+}
+
+/// A transport over the devices of this module.
+pub struct StubTransport {
+    transport: VerbsTransport,
+    _root: tempfile::TempDir,
+}
+
+impl StubTransport {
+    /// One that gives peers what `regions` names.
+    pub fn new(regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+        let (root, sysfs) = machine()?;
+        let settings = Settings::default();
+        Ok(Self {
+            transport: VerbsTransport::over(&calls(), &sysfs, regions, settings)?,
+            _root: root,
+        })
+    }
+}
+
+impl Transport for StubTransport {
+    fn name(&self) -> &'static str {
+        self.transport.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.transport.capabilities()
+    }
+
+    fn runs_at(&self, local: Option<IpAddr>) -> bool {
+        self.transport.runs_at(local)
+    }
+
+    fn prior(&self, local: Option<IpAddr>) -> Prior {
+        self.transport.prior(local)
+    }
+
+    fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+        self.transport.endpoint(worker, clock)
+    }
+
+    fn admit(&self, lane: InboundLane) {
+        self.transport.admit(lane);
+    }
+
+    fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
+        self.transport.fence_inbound(session, lane, epoch, answer);
+    }
+
+    fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
+        self.transport.retire_session(session, answer);
+    }
 }
 
 /// The table of calls.
@@ -507,6 +593,9 @@ unsafe fn carry_out(state: &mut State, number: u32, work: &SendWr) -> c_int {
             own.state = FAILED;
         }
         return status;
+    }
+    if FAST.load(SeqCst) {
+        return 0;
     }
     let (local, remote) = (range.addr as *mut u8, work.remote_addr as *mut u8);
     let length = range.length as usize;

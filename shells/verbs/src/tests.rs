@@ -37,29 +37,6 @@ fn turn() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// A machine whose device `stubN` has the address 127.0.0.N+1.
-fn machine() -> (tempfile::TempDir, Sysfs) {
-    let root = tempfile::tempdir().unwrap();
-    for (number, name) in stub::NAMES.iter().enumerate() {
-        let at = root.path().join(format!(
-            "class/infiniband/{}/ports/1",
-            name.to_str().unwrap()
-        ));
-        let gid = format!("0000:0000:0000:0000:0000:ffff:7f00:000{}\n", number + 1);
-        for (file, text) in [
-            ("state", "4: ACTIVE\n"),
-            ("gids/0", &gid),
-            ("gid_attrs/types/0", "RoCE v2\n"),
-        ] {
-            let path = at.join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-    }
-    let sysfs = Sysfs::new(root.path());
-    (root, sysfs)
-}
-
 /// What one target offers.
 #[derive(Default)]
 struct Regions(Mutex<Vec<Arc<Region>>>);
@@ -97,7 +74,7 @@ impl Pair {
     }
 
     fn with(settings: Settings, access: Access) -> Self {
-        let (root, sysfs) = machine();
+        let (root, sysfs) = stub::machine().unwrap();
         let regions = Arc::new(Regions::default());
         let over = |regions: Arc<Regions>| {
             VerbsTransport::over(&stub::calls(), &sysfs, regions, settings).unwrap()
