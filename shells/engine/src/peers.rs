@@ -393,7 +393,7 @@ impl Peers {
             None => pairs
                 .iter()
                 .map(|at| pair(transport, *at))
-                .filter(|pair| catalog.runs_at(transport, pair.local))
+                .filter(|pair| catalog.runs_at(pair))
                 .collect(),
         };
         Ok(common.into_iter().flat_map(of).collect())
@@ -508,7 +508,7 @@ impl Peers {
     /// The same for a rail, whose transport may know more of it.
     fn rail_estimate(&self, pair: &RailPair, catalog: &Catalog) -> EstimateConfig {
         let mut estimate = self.estimate(pair.local);
-        let prior = catalog.prior(pair.transport, pair.local);
+        let prior = catalog.prior(pair);
         if let Some(speed) = prior.bits_per_sec.filter(|_| self.asks_devices) {
             estimate.rate_nominal = Rate::from_bits_per_sec(speed);
         }

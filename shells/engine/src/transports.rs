@@ -1,7 +1,6 @@
 //! The transports of an engine, in its order of preference, and what became of each when it was installed.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -20,6 +19,7 @@ use crate::config::{Config, IsolationMode};
 use crate::endpoints::Joined;
 use crate::engine::lock;
 use crate::known::{self, PREAD, SHM, TCP, URING, VERBS, is_built_in};
+use crate::peers::RailPair;
 
 /// A transport beside those that the engine has, preferred to them.
 #[derive(Clone)]
@@ -241,18 +241,22 @@ impl Catalog {
         offers.iter().map(tried).collect()
     }
 
-    /// Whether a transport has a device at this address of this host; `None`: at any.
-    pub(crate) fn runs_at(&self, transport: TransportId, local: Option<IpAddr>) -> bool {
-        let row = self.rows.get(transport.index());
-        let transport = row.and_then(|row| row.transport.upgrade());
-        transport.is_some_and(|transport| transport.runs_at(local))
+    /// Whether a rail's transport has a device where it starts.
+    pub(crate) fn runs_at(&self, rail: &RailPair) -> bool {
+        let transport = self.transport(rail.transport);
+        transport.is_some_and(|transport| transport.runs_at(rail.local, rail.remote))
     }
 
-    /// What is known of a transport's rails from this address of this host.
-    pub(crate) fn prior(&self, transport: TransportId, local: Option<IpAddr>) -> Prior {
-        let row = self.rows.get(transport.index());
-        let transport = row.and_then(|row| row.transport.upgrade());
-        transport.map_or(Prior::default(), |transport| transport.prior(local))
+    /// What is known of a rail before anything has moved on it.
+    pub(crate) fn prior(&self, rail: &RailPair) -> Prior {
+        let transport = self.transport(rail.transport);
+        transport.map_or(Prior::default(), |transport| {
+            transport.prior(rail.local, rail.remote)
+        })
+    }
+
+    fn transport(&self, transport: TransportId) -> Option<Arc<dyn Transport>> {
+        self.rows.get(transport.index())?.transport.upgrade()
     }
 
     /// Whether a transport has rails of its own, not those of the network: one to each peer.

@@ -245,15 +245,16 @@ pub trait Transport: Send + Sync {
         let _ = session;
     }
 
-    /// Whether it has a device at this address of this host; `None`: at any. Where it has not, it has no rail.
-    fn runs_at(&self, local: Option<IpAddr>) -> bool {
-        let _ = local;
+    /// Whether it has a device of this host where a rail to a peer starts: at this address, or where the kernel
+    /// chooses. If not, it has no such rail.
+    fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
+        let _ = (local, remote);
         true
     }
 
-    /// What is known of rails from this address of this host before anything has moved on them.
-    fn prior(&self, local: Option<IpAddr>) -> Prior {
-        let _ = local;
+    /// What is known of such a rail before anything has moved on it.
+    fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
+        let _ = (local, remote);
         Prior::default()
     }
 

@@ -24,7 +24,7 @@ use crate::lane::{Ends, Lane, Unready};
 use crate::mailbox::{Mailbox, Said};
 use crate::outbound::Opening;
 use crate::registry::Registered;
-use crate::server::{Common, service_of};
+use crate::server::Common;
 use crate::service::Order;
 
 /// Completions that are taken at once.
@@ -396,7 +396,7 @@ impl VerbsEndpoint {
         let address = self.rails.get(&lane.rail());
         let address =
             address.ok_or_else(|| io::Error::other("nobody has said where its rail runs"))?;
-        let service = service_of(&self.common, address)?;
+        let service = self.common.service_between(address.local, address.remote)?;
         service.desk.order(Order::Open(Box::new(Opening {
             lane,
             epoch,
@@ -608,7 +608,7 @@ const NO_WORK: Work = Work {
 };
 
 impl Drop for VerbsEndpoint {
-    /// Queue pairs go before this returns to whoever frees the memory that they use.
+    /// Queue pairs go in their own time; memory is deregistered with `locals`, and so out of their reach.
     fn drop(&mut self) {
         let lanes: Vec<_> = self.lanes.keys().copied().collect();
         for lane in lanes {

@@ -21,6 +21,9 @@ use crate::wire::{Message, Refusal, Side};
 /// Nothing ever completes at this end.
 const QUEUE_DEPTH: u32 = 16;
 
+/// Messages of one lane that are taken before others have their turn.
+const TURN_MAX: usize = 64;
+
 /// What one lane may ask and have no answer to.
 const ASKED_MAX: usize = 4096;
 
@@ -140,7 +143,7 @@ impl Inbound {
 
     /// Takes what came on a connection.
     pub(crate) fn hear(&mut self, connections: &mut Connections, token: u64) {
-        loop {
+        for _ in 0..TURN_MAX {
             let Some(served) = self.lanes.get_mut(&token) else {
                 return;
             };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -51,6 +51,17 @@ impl Common {
             }
         };
         self.services.get(place)
+    }
+
+    /// The device that a rail starts from.
+    pub(crate) fn service_between(
+        &self,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+    ) -> io::Result<&Service> {
+        let local = local_address(local, remote)?;
+        let missing = || io::Error::other(format!("no usable RDMA device has the address {local}"));
+        self.device_at(local.to_canonical()).ok_or_else(missing)
     }
 
     pub(crate) fn desk(&self, device: usize) -> &Desk {
@@ -145,12 +156,12 @@ impl Transport for VerbsTransport {
         Capabilities::HOST
     }
 
-    fn runs_at(&self, local: Option<IpAddr>) -> bool {
-        local.is_none_or(|local| self.common.device_at(local).is_some())
+    fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
+        self.common.service_between(local, remote).is_ok()
     }
 
-    fn prior(&self, local: Option<IpAddr>) -> Prior {
-        let service = local.and_then(|local| self.common.device_at(local));
+    fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
+        let service = self.common.service_between(local, remote).ok();
         Prior {
             bits_per_sec: service.and_then(|service| service.device.speed_bits_per_sec()),
             carries_itself: true,
@@ -189,14 +200,4 @@ impl Transport for VerbsTransport {
     fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
         self.ask_all(|done| Order::Retire(session, done), answer);
     }
-}
-
-/// The service of the device that a rail starts from.
-pub(crate) fn service_of<'a>(
-    common: &'a Common,
-    address: &polyrail_transport::RailAddress,
-) -> io::Result<&'a Service> {
-    let local = local_address(address.local, address.remote)?;
-    let missing = || io::Error::other(format!("no usable RDMA device has the address {local}"));
-    common.device_at(local.to_canonical()).ok_or_else(missing)
 }

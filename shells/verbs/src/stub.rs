@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, io, ptr};
@@ -150,12 +150,12 @@ impl Transport for StubTransport {
         self.transport.capabilities()
     }
 
-    fn runs_at(&self, local: Option<IpAddr>) -> bool {
-        self.transport.runs_at(local)
+    fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
+        self.transport.runs_at(local, remote)
     }
 
-    fn prior(&self, local: Option<IpAddr>) -> Prior {
-        self.transport.prior(local)
+    fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
+        self.transport.prior(local, remote)
     }
 
     fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
