@@ -1,6 +1,6 @@
 //! What has to hold.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail::{IsolationMode, Local, Op, RailState, Remote, Request, Status};
 
@@ -261,13 +261,18 @@ fn failover_to_tcp() {
     pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
     pair.fill(2, 0, 0, 8 * MIB);
     (0..RAILS).for_each(drop_rdma);
+    let start = Instant::now();
     pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+    let over_tcp = start.elapsed();
     assert_eq!(pair.target.ask(&format!("check 2 0 {}", 8 * MIB)), "good");
     assert!(pair.bytes("tcp").iter().sum::<u64>() > 0);
     crate::rails::clear();
+    let start = Instant::now();
     until("RDMA", || {
         (0..RAILS).all(|number| is_healthy(&pair, number))
     });
+    let back = start.elapsed();
+    println!("        over TCP after {over_tcp:.1?}, all rails back after {back:.1?}");
     let before = pair.bytes("tcp");
     pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
     assert_eq!(pair.bytes("tcp"), before, "it went on over TCP");
