@@ -17,7 +17,7 @@ use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::cause::cause;
-use crate::completion::{Seat, SharedQueue};
+use crate::completion::{Queue, Seat};
 use crate::ffi::raw::{Sge, Wc};
 use crate::ffi::{Qp, Work};
 use crate::lane::{Ends, Lane, Unready};
@@ -29,8 +29,6 @@ use crate::service::Order;
 
 /// Completions that are taken at once.
 const TAKE: usize = 32;
-/// Polls in a row that find nothing, before a queue is asked to wake whoever sleeps.
-const UNARMED_MAX: u32 = 32;
 
 /// The lanes of one worker.
 pub(crate) struct VerbsEndpoint {
@@ -75,19 +73,6 @@ enum State {
     },
     /// Failed, fenced or closed.
     Over,
-}
-
-/// A completion queue that lanes of this worker use.
-struct Queue {
-    shared: Arc<SharedQueue>,
-    /// The next completion makes its descriptor readable.
-    armed: bool,
-    /// Polls in a row that found nothing.
-    empty: u32,
-    /// Works on it that are posted and not completed.
-    posted: usize,
-    /// Room of lanes that are over, kept until all of their completions have been taken.
-    leaving: Vec<Seat>,
 }
 
 impl VerbsEndpoint {
@@ -153,14 +138,13 @@ impl VerbsEndpoint {
     }
 
     fn queue_of(&mut self, seat: &Seat) -> Option<&mut Queue> {
-        let is_it = |queue: &&mut Queue| Arc::ptr_eq(&queue.shared, seat.queue());
-        self.queues.iter_mut().find(is_it)
+        self.queues.iter_mut().find(|queue| queue.is_of(seat))
     }
 
     /// Keeps a lane's room in its queue until what it left there has been taken.
     fn leave(&mut self, seat: Seat) {
         if let Some(queue) = self.queue_of(&seat) {
-            queue.leaving.push(seat);
+            queue.leave(seat);
         }
     }
 
@@ -238,71 +222,32 @@ impl VerbsEndpoint {
         };
         self.serial_last = self.serial_last.wrapping_add(1);
         let serial = self.serial_last;
-        let shared = seat.queue().clone();
-        *state = State::Open(Box::new(Lane::new(qp, seat, device, serial)));
-        self.serials.insert(serial, lane);
-        self.opening -= 1;
-        if !self
-            .queues
-            .iter()
-            .any(|queue| Arc::ptr_eq(&queue.shared, &shared))
-        {
+        if !self.queues.iter().any(|queue| queue.is_of(&seat)) {
+            let shared = seat.queue().clone();
             let data = EventData::new_u64(0);
             if let Err(error) = epoll::add(&self.epoll, shared.cq.fd(), data, EventFlags::IN) {
                 log::error!("verbs: nobody is woken by a completion queue: epoll_ctl: {error}");
             }
-            self.queues.push(Queue {
-                shared,
-                armed: false,
-                empty: 0,
-                posted: 0,
-                leaving: Vec::new(),
-            });
+            self.queues.push(Queue::new(shared));
         }
+        *state = State::Open(Box::new(Lane::new(qp, seat, device, serial)));
+        self.serials.insert(serial, lane);
+        self.opening -= 1;
         let limits = self.common.devices[device].limits;
         out.lanes
             .push(report(lane, epoch, LaneFact::Opened { limits }));
     }
 
-    /// Takes completions of one queue; asks to be woken if there are none again and again.
+    /// Takes completions of one queue.
     fn take(&mut self, index: usize, out: &mut Polled) {
         let mut taken = [Wc::default(); TAKE];
-        loop {
-            let Some(queue) = self.queues.get_mut(index) else {
-                return;
-            };
-            let count = match queue.shared.cq.poll(&mut taken) {
-                Ok(count) => count,
-                Err(error) => {
-                    log::error!("verbs: {error}");
-                    0
-                }
-            };
-            if count < TAKE {
-                queue.leaving.clear();
+        let queue = self.queues.get_mut(index);
+        let count = queue.map_or(0, |queue| queue.take(&mut taken));
+        if count > 0 {
+            let now = self.clock.now();
+            for wc in &taken[..count] {
+                self.completed(wc, now, out);
             }
-            if count > 0 {
-                queue.empty = 0;
-                let now = self.clock.now();
-                for wc in &taken[..count] {
-                    self.completed(wc, now, out);
-                }
-                return;
-            }
-            queue.empty += 1;
-            if queue.armed {
-                queue.armed = !queue.shared.cq.hear();
-            } else if queue.empty > UNARMED_MAX && queue.posted > 0 {
-                match queue.shared.cq.arm() {
-                    Ok(()) => queue.armed = true,
-                    Err(error) => log::error!("verbs: {error}"),
-                }
-                // What came before that wakes nobody.
-                if queue.armed {
-                    continue;
-                }
-            }
-            return;
         }
     }
 
@@ -347,10 +292,8 @@ impl VerbsEndpoint {
         }
         let outcome = cause.map_or(Outcome::Success, Outcome::Error);
         out.completions.push(say(cookie, outcome));
-        let queue = open.seat.queue().clone();
         self.posted -= ended;
-        let is_it = |other: &&mut Queue| Arc::ptr_eq(&other.shared, &queue);
-        if let Some(queue) = self.queues.iter_mut().find(is_it) {
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
             queue.posted -= ended;
         }
     }
@@ -515,9 +458,7 @@ impl Endpoint for VerbsEndpoint {
         }
         let cookies = batch.works.iter().map(|work| work.cookie);
         let posted = open.post(&works[..count], cookies, stop);
-        let shared = open.seat.queue();
-        let is_it = |queue: &&mut Queue| Arc::ptr_eq(&queue.shared, shared);
-        if let Some(queue) = self.queues.iter_mut().find(is_it) {
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
             queue.posted += posted.accepted;
         }
         self.posted += posted.accepted;
@@ -527,8 +468,7 @@ impl Endpoint for VerbsEndpoint {
     fn poll(&mut self, now: Instant, out: &mut Polled) {
         out.lanes.extend(self.facts.drain(..));
         for index in 0..self.queues.len() {
-            let queue = &self.queues[index];
-            if queue.posted > 0 || queue.armed || !queue.leaving.is_empty() {
+            if self.queues[index].wants_a_look() {
                 self.take(index, out);
             }
         }
@@ -575,9 +515,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        // A queue that wakes nobody has to be looked at again at once.
-        let unheard = |queue: &Queue| queue.posted > 0 && !queue.armed;
-        if !self.facts.is_empty() || self.queues.iter().any(unheard) {
+        if !self.facts.is_empty() || self.queues.iter().any(Queue::wakes_nobody) {
             return Some(Instant::ZERO);
         }
         let waits = self.opening > 0 || self.asking;

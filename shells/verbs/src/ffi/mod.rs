@@ -10,9 +10,11 @@
 //! threads at once. What a device does by itself to memory is bounded by [`Mr`]: it holds the memory pinned.
 
 mod handle;
+mod pair;
 pub(crate) mod raw;
 
-pub(crate) use handle::{Context, Cq, Event, Mr, Path, Pd, Qp, Reach, Work};
+pub(crate) use handle::{Context, Cq, Event, Mr, Pd, Reach};
+pub(crate) use pair::{Path, Qp, Work};
 
 use std::io;
 use std::sync::OnceLock;

@@ -2,32 +2,28 @@
 //!
 //! It does what tests and benches need: domains and keys are checked, works are carried out in order while they are
 //! posted, an error ends a queue pair and flushes what follows, and doorbells, completions and objects are counted. A
-//! cut wire holds works back until the queue pair is destroyed.
+//! cut wire loses works without a word.
+
+mod transport;
+
+pub use transport::StubTransport;
+#[cfg(test)]
+pub(crate) use transport::machine;
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
-use std::net::{IpAddr, SocketAddr};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{fs, io, ptr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use polyrail_core::transport::Capabilities;
-use polyrail_core::units::{Epoch, LaneId};
-use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::RegionTable;
-use polyrail_transport::{
-    Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
-};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{IntoRawFd, OwnedFd};
 
-use crate::discover::Sysfs;
 use crate::ffi::raw::{
     self, AsyncEvent, Calls, CompChannel, Context, ContextOps, Device, DeviceAttr, Mr, Pd,
     PortAttr, QpAttr, QpInitAttr, SendWr, Wc,
 };
-use crate::{Settings, VerbsTransport};
 
 /// What was called so far.
 #[derive(Debug)]
@@ -61,6 +57,7 @@ pub(crate) const NAMES: [&std::ffi::CStr; 2] = [c"stub0", c"stub1"];
 
 static CUT: AtomicBool = AtomicBool::new(false);
 static FAST: AtomicBool = AtomicBool::new(false);
+static BELIEVING: AtomicBool = AtomicBool::new(false);
 static NUMBER: AtomicU32 = AtomicU32::new(100);
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
@@ -95,7 +92,7 @@ fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
     look(state().get_or_insert_default())
 }
 
-/// Cuts the wire between the devices, or joins it again: what is posted meanwhile is lost.
+/// Cuts the wire between the devices, or joins it again: what is posted meanwhile is lost, and nobody is told.
 pub fn cut(cut: bool) {
     CUT.store(cut, SeqCst);
 }
@@ -105,74 +102,9 @@ pub fn skip_bytes(skip: bool) {
     FAST.store(skip, SeqCst);
 }
 
-/// A folder in which the kernel would say that device `stubN` has the address 127.0.0.N+1.
-pub(crate) fn machine() -> io::Result<(tempfile::TempDir, Sysfs)> {
-    let root = tempfile::tempdir()?;
-    for (number, name) in NAMES.iter().enumerate() {
-        let at = format!("class/infiniband/{}/ports/1", name.to_string_lossy());
-        let at = root.path().join(at);
-        let gid = format!("0000:0000:0000:0000:0000:ffff:7f00:000{}\n", number + 1);
-        for folder in ["gids", "gid_attrs/types"] {
-            fs::create_dir_all(at.join(folder))?;
-        }
-        fs::write(at.join("state"), "4: ACTIVE\n")?;
-        fs::write(at.join("gids/0"), gid)?;
-        fs::write(at.join("gid_attrs/types/0"), "RoCE v2\n")?;
-    }
-    let sysfs = Sysfs::new(root.path());
-    Ok((root, sysfs))
-}
-
-/// A transport over the devices of this module.
-pub struct StubTransport {
-    transport: VerbsTransport,
-    _root: tempfile::TempDir,
-}
-
-impl StubTransport {
-    /// One that gives peers what `regions` names.
-    pub fn new(regions: Arc<dyn RegionTable>) -> io::Result<Self> {
-        let (root, sysfs) = machine()?;
-        let settings = Settings::default();
-        Ok(Self {
-            transport: VerbsTransport::over(&calls(), &sysfs, regions, settings)?,
-            _root: root,
-        })
-    }
-}
-
-impl Transport for StubTransport {
-    fn name(&self) -> &'static str {
-        self.transport.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.transport.capabilities()
-    }
-
-    fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
-        self.transport.runs_at(local, remote)
-    }
-
-    fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
-        self.transport.prior(local, remote)
-    }
-
-    fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
-        self.transport.endpoint(worker, clock)
-    }
-
-    fn admit(&self, lane: InboundLane) {
-        self.transport.admit(lane);
-    }
-
-    fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
-        self.transport.fence_inbound(session, lane, epoch, answer);
-    }
-
-    fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
-        self.transport.retire_session(session, answer);
-    }
+/// Makes devices believe that all works are good, or not: nothing is looked up and no byte is moved.
+pub fn believe(believe: bool) {
+    BELIEVING.store(believe, SeqCst);
 }
 
 /// The table of calls.
@@ -521,6 +453,7 @@ unsafe extern "C" fn post_send(
     // SAFETY: made by `create_qp`, and used by one thread at a time; its queue lives.
     let (own, queue) = unsafe { (&*qp.cast::<OwnPair>(), &*(*qp.cast::<OwnPair>()).queue) };
     let mut next = first;
+    let believing = BELIEVING.load(SeqCst);
     // SAFETY: the caller gives a list of works.
     while let Some(work) = unsafe { next.as_ref() } {
         let mut done = queue.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -531,8 +464,11 @@ unsafe extern "C" fn post_send(
         }
         COUNTERS.works.fetch_add(1, SeqCst);
         if !CUT.load(SeqCst) {
-            // SAFETY: memory that is registered is mapped; the engine's contract allows copies of it.
-            let status = with(|state| unsafe { carry_out(state, own.public.qp_num, work) });
+            let status = match believing {
+                true => 0,
+                // SAFETY: memory that is registered is mapped; the engine's contract allows copies of it.
+                false => with(|state| unsafe { carry_out(state, own.public.qp_num, work) }),
+            };
             let says = status != 0 || work.send_flags & raw::SEND_SIGNALED != 0;
             own.uncovered
                 .set(if says { 0 } else { own.uncovered.get() + 1 });
