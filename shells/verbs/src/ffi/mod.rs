@@ -29,14 +29,21 @@ pub(crate) fn load() -> io::Result<Calls> {
     static LOADED: OnceLock<Result<Calls, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
         // SAFETY: the library's start-up code is made to run in any program.
-        let library =
-            unsafe { libloading::Library::new(NAME) }.map_err(|error| error.to_string())?;
-        let calls = resolve(&library).map_err(|error| format!("{NAME}: {error}"))?;
+        let library = unsafe { libloading::Library::new(NAME) }.map_err(|error| text(&error))?;
+        let calls = resolve(&library).map_err(|error| text(&error))?;
         // Handles may live as long as the process.
         std::mem::forget(library);
         Ok(calls)
     });
     loaded.clone().map_err(io::Error::other)
+}
+
+/// What the loader says, which is the error behind the one that it is told with.
+fn text(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(why) => why.to_string(),
+        None => format!("{NAME}: {error}"),
+    }
 }
 
 fn resolve(library: &libloading::Library) -> Result<Calls, libloading::Error> {
