@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode, exit};
 use std::time::Instant;
 
 /// Set in the virtual machine.
-const INSIDE: &str = "POLYRAIL_IN_VM";
+const INSIDE: &str = "RDMA_IN_VM";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args()
@@ -53,7 +53,6 @@ fn in_vm(names: &[String]) -> i32 {
         .arg("--")
         .arg(&program)
         .args(names)
-        // It is no key of the engine's.
         .status();
     match status {
         Ok(status) => status.code().unwrap_or(125),
