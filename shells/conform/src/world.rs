@@ -528,16 +528,23 @@ fn accept(mut stream: TcpStream) -> Option<InboundLane> {
         if !greeted {
             greeted = decoder.next_greeting().ok()?.is_some();
         } else if let Some(frame) = decoder.next_frame().ok()? {
-            let Frame::JoinLane {
-                session,
-                lane,
-                epoch,
-            } = frame
-            else {
-                return None;
+            let (transport, session, lane, epoch) = match frame {
+                Frame::JoinLane {
+                    session,
+                    lane,
+                    epoch,
+                } => (None, session, lane, epoch),
+                Frame::JoinLaneOf {
+                    transport,
+                    session,
+                    lane,
+                    epoch,
+                } => (Some(transport), session, lane, epoch),
+                _ => return None,
             };
             stream.set_nonblocking(true).ok()?;
             return Some(InboundLane {
+                transport,
                 session: SessionId(session),
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),

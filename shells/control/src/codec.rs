@@ -59,7 +59,8 @@ const MAGIC: [u8; 8] = *b"polyrail";
 pub enum Purpose {
     /// Control frames.
     Control,
-    /// A lane of a transport: one [`Frame::JoinLane`], its answer, then the transport's own language.
+    /// A lane of a transport: one [`Frame::JoinLane`] or [`Frame::JoinLaneOf`], its answer, then the transport's own
+    /// language.
     Lane,
 }
 
@@ -303,6 +304,18 @@ pub enum Frame {
     /// Initiator: a question about a staging slot of the target's. Target: an answer. May be lost, doubled and overtaken:
     /// whoever asks repeats itself. Needs the feature [`STAGING`].
     Stage(StageMessage),
+    /// Initiator, the one frame of a [`Purpose::Lane`] connection: this is that lane, of a transport that the target
+    /// has offered and that answers in its own language.
+    JoinLaneOf {
+        /// What the transport is called, at most [`NAME_BYTES_MAX`] bytes.
+        transport: String,
+        /// The session.
+        session: [u8; 16],
+        /// The initiator's number for the lane.
+        lane: u32,
+        /// Its epoch.
+        epoch: u32,
+    },
 }
 
 impl Frame {
@@ -329,6 +342,7 @@ impl Frame {
             Self::SeePath { .. } => "SeePath",
             Self::PathSeen { .. } => "PathSeen",
             Self::Stage(_) => "Stage",
+            Self::JoinLaneOf { .. } => "JoinLaneOf",
         }
     }
 }
@@ -565,7 +579,7 @@ pub(crate) mod tests {
 
     impl Arbitrary for Frame {
         fn arbitrary(g: &mut Gen) -> Self {
-            match u8::arbitrary(g) % 18 {
+            match u8::arbitrary(g) % 19 {
                 0 => Self::Hello {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
@@ -649,6 +663,12 @@ pub(crate) mod tests {
                     incarnation: u64::arbitrary(g),
                 },
                 16 => Self::Stage(stage_message(g)),
+                17 => Self::JoinLaneOf {
+                    transport: String::arbitrary(g),
+                    session: key(g),
+                    lane: u32::arbitrary(g),
+                    epoch: u32::arbitrary(g),
+                },
                 _ => Self::Process(Process {
                     boot: u128::arbitrary(g),
                     pid_namespace: u64::arbitrary(g),

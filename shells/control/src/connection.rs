@@ -75,6 +75,19 @@ pub struct Welcome {
     pub scratch: SegmentDescriptor,
 }
 
+/// What an inbound lane says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Join {
+    /// The transport that it is of; `None`: it does not say.
+    pub transport: Option<String>,
+    /// The session that it wants to join; not checked.
+    pub session: SessionId,
+    /// The initiator's number for it.
+    pub lane: LaneId,
+    /// Its epoch.
+    pub epoch: Epoch,
+}
+
 /// What a connection tells the shell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -83,14 +96,7 @@ pub enum Event {
     Hello(Hello),
     /// Inbound: the connection is a lane and belongs to a transport from now on, unless it is refused.
     /// Its greeting has not been answered.
-    Join {
-        /// The session that it wants to join; not checked.
-        session: SessionId,
-        /// The initiator's number for it.
-        lane: LaneId,
-        /// Its epoch.
-        epoch: Epoch,
-    },
+    Join(Join),
     /// Outbound: the connection is open.
     Welcome(Welcome),
     /// A frame that the peer may send in its role on an open connection.
@@ -503,24 +509,34 @@ impl Connection {
     }
 
     fn handle_join(&mut self, by: Instant, frame: Frame) -> Result<Event, Ended> {
-        let Frame::JoinLane {
-            session,
-            lane,
-            epoch,
-        } = frame
-        else {
-            return Err(unexpected(&frame, "JoinLane"));
+        let (transport, session, lane, epoch) = match frame {
+            Frame::JoinLane {
+                session,
+                lane,
+                epoch,
+            } => (None, session, lane, epoch),
+            Frame::JoinLaneOf {
+                transport,
+                session,
+                lane,
+                epoch,
+            } => {
+                check_name(&transport)?;
+                (Some(transport), session, lane, epoch)
+            }
+            _ => return Err(unexpected(&frame, "JoinLane")),
         };
         let bytes = self.decoder.pending_bytes();
         if bytes > 0 {
             return Err(Ended::LaneBytes { bytes });
         }
         self.set_state(State::Deciding { by });
-        Ok(Event::Join {
+        Ok(Event::Join(Join {
+            transport,
             session: SessionId(session),
             lane: LaneId(lane),
             epoch: Epoch(epoch),
-        })
+        }))
     }
 
     /// What a target says to our Hello.
@@ -1157,19 +1173,29 @@ mod tests {
 
     #[test]
     fn a_lane_is_told_and_not_answered() {
-        let mut target = Connection::inbound(ms(0), CONFIG);
-        let bytes = greeted(Purpose::Lane, &[join()]);
-        let mut told = vec![];
-        for piece in bytes.chunks(3) {
-            target.handle_bytes(ms(0), piece);
-            told.extend(events(&mut target, ms(0)));
-        }
-        let expected = Event::Join {
-            session: SESSION,
-            lane: LaneId(5),
-            epoch: Epoch(6),
+        let of = |transport: &str| Frame::JoinLaneOf {
+            transport: transport.into(),
+            session: SESSION.0,
+            lane: 5,
+            epoch: 6,
         };
-        assert_eq!(told, [expected]);
+        let mut target = Connection::inbound(ms(0), CONFIG);
+        for (frame, transport) in [(of("verbs"), Some("verbs")), (join(), None)] {
+            target = Connection::inbound(ms(0), CONFIG);
+            let bytes = greeted(Purpose::Lane, &[frame]);
+            let mut told = vec![];
+            for piece in bytes.chunks(3) {
+                target.handle_bytes(ms(0), piece);
+                told.extend(events(&mut target, ms(0)));
+            }
+            let expected = Event::Join(Join {
+                transport: transport.map(str::to_owned),
+                session: SESSION,
+                lane: LaneId(5),
+                epoch: Epoch(6),
+            });
+            assert_eq!(told, [expected]);
+        }
         assert!(target.poll_transmit().is_empty());
         target.refuse(ms(0), Refusal::SessionUnknown, "no".into());
         let (greeting, frames) = said(&mut target);

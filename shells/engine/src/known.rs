@@ -9,6 +9,7 @@ use polyrail_transport::Transport;
 use polyrail_transport::memory::{Region, RegionKey, RegionTable};
 use polyrail_uring::{FileTable, FileTransport, Way};
 
+use crate::config::VerbsConfig;
 use crate::files::Files;
 use crate::transports::try_out;
 
@@ -16,6 +17,8 @@ use crate::transports::try_out;
 pub(crate) const TCP: &str = "tcp";
 /// The name of the transport between processes of one host.
 pub(crate) const SHM: &str = "shm";
+/// The name of the transport over RDMA.
+pub(crate) const VERBS: &str = "verbs";
 /// The names of those that move bytes of files.
 pub(crate) const URING: &str = "uring";
 pub(crate) const PREAD: &str = "pread";
@@ -50,9 +53,9 @@ const KNOWN: [Known; 7] = [
         built_in: true,
     },
     Known {
-        name: "verbs",
+        name: VERBS,
         moves: "memory of hosts with RDMA devices",
-        built_in: false,
+        built_in: cfg!(feature = "verbs"),
     },
     Known {
         name: "cuda",
@@ -120,7 +123,7 @@ pub(crate) fn is_built_in(name: &str) -> bool {
 /// Does what an engine does with a transport when it starts, for one worker.
 fn install(name: &str) -> Availability {
     let files: Arc<dyn FileTable> = Arc::new(Files::default());
-    let transport = make(name, Arc::new(NoRegions), &files);
+    let transport = make(name, Arc::new(NoRegions), &files, &VerbsConfig::default());
     let why = match transport {
         Ok(transport) => try_out(&*transport, None),
         Err(error) => Some(error.to_string()),
@@ -136,14 +139,40 @@ pub(crate) fn make(
     name: &str,
     regions: Arc<dyn RegionTable>,
     files: &Arc<dyn FileTable>,
+    verbs: &VerbsConfig,
 ) -> io::Result<Arc<dyn Transport>> {
     let of_files = |way| Arc::new(FileTransport::new(way, files.clone()));
     match name {
         SHM => Ok(Arc::new(ShmTransport::new(regions)?)),
         URING => Ok(of_files(Way::Uring)),
         PREAD => Ok(of_files(Way::Pread)),
+        VERBS => over_rdma(regions, verbs),
         _ => Ok(Arc::new(TcpTransport::new(regions))),
     }
+}
+
+#[cfg(feature = "verbs")]
+fn over_rdma(
+    regions: Arc<dyn RegionTable>,
+    config: &VerbsConfig,
+) -> io::Result<Arc<dyn Transport>> {
+    let settings = polyrail_verbs::Settings {
+        queue_depth: config.queue_depth,
+        ack_timeout: config.ack_timeout,
+        retry_count: config.retry_count,
+        gid_index: config.gid_index(),
+        traffic_class: config.traffic_class,
+        service_level: config.service_level,
+        relaxed_ordering: config.relaxed_ordering,
+        ..Default::default()
+    };
+    let transport = polyrail_verbs::VerbsTransport::new(regions, settings)?;
+    Ok(Arc::new(transport))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn over_rdma(_: Arc<dyn RegionTable>, _: &VerbsConfig) -> io::Result<Arc<dyn Transport>> {
+    Err(io::Error::other("this build does not have it"))
 }
 
 /// Memory that nobody offers.
@@ -177,7 +206,8 @@ mod tests {
     fn their_names_are_the_transports_own() {
         for name in [TCP, SHM, URING, PREAD] {
             let files: Arc<dyn FileTable> = Arc::new(Files::default());
-            let transport = make(name, Arc::new(NoRegions), &files).unwrap();
+            let config = VerbsConfig::default();
+            let transport = make(name, Arc::new(NoRegions), &files, &config).unwrap();
             assert_eq!(transport.name(), name);
         }
     }

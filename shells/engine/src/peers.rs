@@ -12,9 +12,10 @@ use polyrail_core::path::hint::Connection;
 use polyrail_core::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
+use polyrail_core::time::Duration;
 use polyrail_core::topology::{DeviceFacts, tier};
 use polyrail_core::transport::MemoryKind;
-use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
+use polyrail_core::units::{DeviceId, PeerId, RailId, Rate, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
 
 use crate::config::{Config, PathConfig};
@@ -389,7 +390,11 @@ impl Peers {
         };
         let of = |transport| match own(transport) {
             Some(own) => vec![own],
-            None => pairs.iter().map(|at| pair(transport, *at)).collect(),
+            None => pairs
+                .iter()
+                .map(|at| pair(transport, *at))
+                .filter(|pair| catalog.runs_at(pair))
+                .collect(),
         };
         Ok(common.into_iter().flat_map(of).collect())
     }
@@ -421,7 +426,7 @@ impl Peers {
             let config = RailConfig {
                 peer: numbers.peer,
                 device,
-                estimate: self.estimate(pair.local),
+                estimate: self.rail_estimate(&pair, catalog),
             };
             let name = pair.name(catalog.name(pair.transport));
             self.install_rail(fabric, rail, config, name);
@@ -498,6 +503,19 @@ impl Peers {
             rate_nominal: said.unwrap_or(self.estimate.rate_nominal),
             ..self.estimate
         }
+    }
+
+    /// The same for a rail, whose transport may know more of it.
+    fn rail_estimate(&self, pair: &RailPair, catalog: &Catalog) -> EstimateConfig {
+        let mut estimate = self.estimate(pair.local);
+        let prior = catalog.prior(pair);
+        if let Some(speed) = prior.bits_per_sec.filter(|_| self.asks_devices) {
+            estimate.rate_nominal = Rate::from_bits_per_sec(speed);
+        }
+        if prior.carries_itself {
+            estimate.slice_span = Duration::ZERO;
+        }
+        estimate
     }
 
     /// The number of a local device that rails to peers run over.

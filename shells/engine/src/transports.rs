@@ -11,14 +11,17 @@ use polyrail_load::Library;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::RegionTable;
-use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use polyrail_transport::{
+    Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
+};
 use polyrail_uring::FileTable;
 
 use crate::config::{Config, IsolationMode, TransportConfig};
 use crate::endpoints::Joined;
 use crate::engine::lock;
 use crate::error::EngineError;
-use crate::known::{self, PREAD, SHM, TCP, URING};
+use crate::known::{self, PREAD, SHM, TCP, URING, VERBS, is_built_in};
+use crate::peers::RailPair;
 
 /// A transport beside those that the engine has, preferred to them.
 #[derive(Clone)]
@@ -128,10 +131,11 @@ impl Transports {
         let plugged = plugins
             .iter()
             .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
-        let own = [(SHM, None), (TCP, faults), (URING, None), (PREAD, None)].into_iter();
-        let own = own.filter(|(name, _)| is_wanted(name, config));
+        let all = [SHM, VERBS, TCP, URING, PREAD].into_iter();
+        let own = all.filter(|name| is_built_in(name) && is_wanted(name, config));
+        let own = own.map(|name| (name, faults.clone().filter(|_| name == TCP)));
         let own = own.filter_map(|(name, faults)| {
-            let made = known::make(name, regions.clone(), files);
+            let made = known::make(name, regions.clone(), files, &config.verbs);
             let made = made.inspect_err(|error| missing(name, error));
             Some((made.ok()?, faults, matches!(name, URING | PREAD)))
         });
@@ -164,11 +168,19 @@ impl Transports {
         Ok(Box::new(Joined::new(rows)?))
     }
 
-    /// Hands an inbound lane to the transport that serves lanes of the control port.
+    /// Hands an inbound lane to the transport that it names; one that names none is of the last one.
     pub(crate) fn admit(&self, lane: InboundLane) {
-        let serves = |row: &&Installed| !row.is_missing && !row.own;
-        if let Some(row) = self.rows.iter().rev().find(serves) {
-            row.transport.admit(lane);
+        let serves = |row: &&Installed| {
+            let names = |name: &String| row.transport.name() == name;
+            !row.is_missing && !row.own && lane.transport.as_ref().is_none_or(names)
+        };
+        match self.rows.iter().rev().find(serves) {
+            Some(row) => row.transport.admit(lane),
+            None => log::warn!(
+                "{:?} of a peer is of transport {:?}, which is not here",
+                lane.lane,
+                lane.transport
+            ),
         }
     }
 
@@ -277,6 +289,24 @@ impl Catalog {
             }
         };
         offers.iter().map(tried).collect()
+    }
+
+    /// Whether a rail's transport has a device where it starts.
+    pub(crate) fn runs_at(&self, rail: &RailPair) -> bool {
+        let transport = self.transport(rail.transport);
+        transport.is_some_and(|transport| transport.runs_at(rail.local, rail.remote))
+    }
+
+    /// What is known of a rail before anything has moved on it.
+    pub(crate) fn prior(&self, rail: &RailPair) -> Prior {
+        let transport = self.transport(rail.transport);
+        transport.map_or(Prior::default(), |transport| {
+            transport.prior(rail.local, rail.remote)
+        })
+    }
+
+    fn transport(&self, transport: TransportId) -> Option<Arc<dyn Transport>> {
+        self.rows.get(transport.index())?.transport.upgrade()
     }
 
     /// Whether a transport has rails of its own, not those of the network: one to each peer.

@@ -140,6 +140,7 @@ fn accept(mut stream: TcpStream) -> Option<InboundLane> {
             };
             stream.set_nonblocking(true).unwrap();
             return Some(InboundLane {
+                transport: None,
                 session: SessionId(session),
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),

@@ -191,6 +191,8 @@ pub fn timespec(span: Duration) -> Timespec {
 /// An inbound lane as the control plane accepted it: authenticated, not yet answered.
 #[derive(Debug)]
 pub struct InboundLane {
+    /// The transport that it is of; `None`: it does not say, as those of TCP.
+    pub transport: Option<String>,
     /// Whose.
     pub session: SessionId,
     /// The initiator's number for it.
@@ -199,6 +201,15 @@ pub struct InboundLane {
     pub epoch: Epoch,
     /// The connection, non-blocking, with its greeting read and nothing else.
     pub stream: TcpStream,
+}
+
+/// What is known of a rail before anything has moved on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Prior {
+    /// How fast its local device says it is.
+    pub bits_per_sec: Option<u64>,
+    /// No processor carries its bytes, so longer slices would spare none.
+    pub carries_itself: bool,
 }
 
 /// Called when a fence holds, with the number of works of that epoch that were delivered whole.
@@ -232,6 +243,19 @@ pub trait Transport: Send + Sync {
     /// Lets lanes of a session in that do not come through [`Self::admit`].
     fn begin_session(&self, session: SessionId) {
         let _ = session;
+    }
+
+    /// Whether it has a device of this host where a rail to a peer starts: at this address, or where the kernel
+    /// chooses. If not, it has no such rail.
+    fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
+        let _ = (local, remote);
+        true
+    }
+
+    /// What is known of such a rail before anything has moved on it.
+    fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
+        let _ = (local, remote);
+        Prior::default()
     }
 
     /// The initiator's half for one worker.

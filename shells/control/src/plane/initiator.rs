@@ -234,7 +234,7 @@ impl Initiator {
             WireEvent::Said(Event::Ended(why)) => self.handle_ended(ctx, wires, id, key, why),
             WireEvent::DialFailed(error) => self.handle_dial_failed(ctx, wires, id, key, error),
             // Only said to targets.
-            WireEvent::Said(Event::Hello(_) | Event::Join { .. }) => {}
+            WireEvent::Said(Event::Hello(_) | Event::Join(_)) => {}
         }
     }
 

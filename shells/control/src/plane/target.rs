@@ -15,7 +15,7 @@ use super::timers::Timer;
 use super::wires::{Key, Watched, Wires};
 use super::{Notifier, Party};
 use crate::codec::{Frame, NAME_BYTES_MAX, PATH_RAILS_MAX, Refusal};
-use crate::connection::{Ended, Event, Hello, Welcome};
+use crate::connection::{Ended, Event, Hello, Join, Welcome};
 
 /// Sessions, those that are ending included.
 const SESSIONS_MAX: usize = 1024;
@@ -92,11 +92,7 @@ impl Target {
     ) {
         match event {
             Event::Hello(hello) => self.handle_hello(ctx, wires, key, hello),
-            Event::Join {
-                session,
-                lane,
-                epoch,
-            } => self.handle_join(ctx, wires, key, session, lane, epoch),
+            Event::Join(join) => self.handle_join(ctx, wires, key, join),
             Event::Frame(frame) => self.handle_frame(ctx, wires, key, frame),
             Event::Ended(why) => self.handle_ended(ctx, wires, key, &why),
             // Only said to initiators.
@@ -202,15 +198,8 @@ impl Target {
         ctx.say_process(wires, key);
     }
 
-    fn handle_join(
-        &mut self,
-        ctx: &Context,
-        wires: &mut Wires,
-        key: Key,
-        session: SessionId,
-        lane: LaneId,
-        epoch: Epoch,
-    ) {
+    fn handle_join(&mut self, ctx: &Context, wires: &mut Wires, key: Key, join: Join) {
+        let session = join.session;
         if self.ending.contains(&session) {
             let text = format!("\"{}\" is ending the session", ctx.name);
             return wires.refuse(key, Refusal::ShuttingDown, text);
@@ -221,9 +210,10 @@ impl Target {
         }
         if let Some(stream) = wires.take_stream(key) {
             ctx.handler.lane(InboundLane {
+                transport: join.transport,
                 session,
-                lane,
-                epoch,
+                lane: join.lane,
+                epoch: join.epoch,
                 stream,
             });
         }

@@ -446,6 +446,87 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         meaning: "An agent that has been silent for longer counts for nothing. Of mode `advanced` only.",
         source: OURS,
     },
+    Key {
+        path: "verbs/queue_depth",
+        field: Field::Whole {
+            unit: "works",
+            least: 1,
+            most: 4096,
+            get: |config| config.verbs.queue_depth.into(),
+            set: |config, value| config.verbs.queue_depth = value as u16,
+        },
+        meaning: "Works that one queue pair may hold. Devices that can hold fewer have fewer.",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/ack_timeout",
+        field: Field::Whole {
+            unit: "exponent",
+            least: 1,
+            most: 31,
+            get: |config| config.verbs.ack_timeout.into(),
+            set: |config, value| config.verbs.ack_timeout = value as u8,
+        },
+        meaning: "A packet is waited for so long before it is sent again: 4.096 µs × 2^this.",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/retry_count",
+        field: Field::Whole {
+            unit: "times",
+            least: 0,
+            most: 7,
+            get: |config| config.verbs.retry_count.into(),
+            set: |config, value| config.verbs.retry_count = value as u8,
+        },
+        meaning: "So often it is sent again before the queue pair gives up. Some devices take 7 for \"for ever\".",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/gid_row",
+        field: Field::Whole {
+            unit: "row",
+            least: 0,
+            most: 256,
+            get: |config| config.verbs.gid_row.into(),
+            set: |config, value| config.verbs.gid_row = value as u16,
+        },
+        meaning: "The row of a port's table of GIDs. 256: the one whose GID is the rail's address, RoCE v2 before v1.",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/traffic_class",
+        field: Field::Whole {
+            unit: "class",
+            least: 0,
+            most: 255,
+            get: |config| config.verbs.traffic_class.into(),
+            set: |config, value| config.verbs.traffic_class = value as u8,
+        },
+        meaning: "The traffic class of packets, which switches choose their queue by.",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/service_level",
+        field: Field::Whole {
+            unit: "level",
+            least: 0,
+            most: 15,
+            get: |config| config.verbs.service_level.into(),
+            set: |config, value| config.verbs.service_level = value as u8,
+        },
+        meaning: "The service level of packets.",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/relaxed_ordering",
+        field: Field::Flag {
+            get: |config| config.verbs.relaxed_ordering,
+            set: |config, relaxed| config.verbs.relaxed_ordering = relaxed,
+        },
+        meaning: "Lets devices write memory in another order than packets came in, where they can.",
+        source: OURS,
+    },
 ];
 
 /// Where the keys of [`TRANSPORT`] are, below the name of a transport.

@@ -77,8 +77,53 @@ pub struct Config {
     pub send_queue: SendQueueConfig,
     /// Which classes of rails bytes take.
     pub path: PathConfig,
+    /// How queue pairs are made and connected.
+    pub verbs: VerbsConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
     pub transports: BTreeMap<String, TransportConfig>,
+}
+
+/// How queue pairs of transport verbs are made and connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsConfig {
+    /// Works that one queue pair may hold; devices that can hold fewer have fewer.
+    pub queue_depth: u16,
+    /// How long a packet is waited for before it is sent again: 4.096 µs × 2^this.
+    pub ack_timeout: u8,
+    /// How often it is sent again before the queue pair gives up. Some devices take 7 for "for ever".
+    pub retry_count: u8,
+    /// The row of a port's table of GIDs; 256: the one whose GID is the rail's address.
+    pub gid_row: u16,
+    /// The traffic class of packets, which switches choose their queue by.
+    pub traffic_class: u8,
+    /// The service level of packets.
+    pub service_level: u8,
+    /// Lets devices write memory in another order than packets came in, where they can.
+    pub relaxed_ordering: bool,
+}
+
+impl VerbsConfig {
+    /// [`Self::gid_row`] of the rail's address.
+    pub const GID_OF_RAIL: u16 = 256;
+
+    #[cfg(feature = "verbs")]
+    pub(crate) fn gid_index(&self) -> Option<u8> {
+        u8::try_from(self.gid_row).ok()
+    }
+}
+
+impl Default for VerbsConfig {
+    fn default() -> Self {
+        Self {
+            queue_depth: 128,
+            ack_timeout: 14,
+            retry_count: 6,
+            gid_row: Self::GID_OF_RAIL,
+            traffic_class: 0,
+            service_level: 0,
+            relaxed_ordering: true,
+        }
+    }
 }
 
 /// How an engine notices what does not work, and how long it waits for proof.
@@ -380,6 +425,7 @@ impl Default for Config {
             spray: SprayConfig::default(),
             send_queue: SendQueueConfig::default(),
             path: PathConfig::default(),
+            verbs: VerbsConfig::default(),
             transports: BTreeMap::new(),
         }
     }

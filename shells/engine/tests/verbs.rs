@@ -1,0 +1,84 @@
+//! RDMA lanes under a real engine, over devices that are in this process: what bulk costs them, counted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use polyrail::{Access, Config, Engine, Hooks, Op, Plugin, Request, Status};
+use polyrail_verbs::stub::{COUNTERS, StubTransport, skip_bytes};
+
+const BYTES: u64 = 64 << 20;
+
+/// Longer than anything here takes; only a failing test waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn engine(name: &str, listen: bool) -> Engine {
+    let config = Config {
+        listen: listen.then(|| ([127, 0, 0, 1], 0).into()),
+        rails: vec![[127, 0, 0, 1].into(), [127, 0, 0, 2].into()],
+        workers: 1,
+        ..Config::named(name).without("shm").without("tcp")
+    };
+    let plugin = Plugin {
+        make: |regions| Arc::new(StubTransport::new(regions).unwrap()),
+        faults: None,
+    };
+    let hooks = Hooks {
+        transports: vec![plugin],
+        ..Hooks::default()
+    };
+    Engine::with_hooks(config, hooks).unwrap()
+}
+
+/// How many depends on the window that core opens, which depends on speed; docs/rdma.md has figures.
+#[test]
+fn works_in_bulk_share_doorbells_and_completions() {
+    let target = engine("target", true);
+    target
+        .allocate("mem", BYTES, Access::RemoteReadWrite)
+        .unwrap();
+    let initiator = engine("initiator", false);
+    let local = initiator.allocate("local", BYTES, Access::Local).unwrap();
+    let at = target.listening().unwrap();
+    let remote = initiator.open_segment(&format!("{at}/mem")).unwrap();
+    skip_bytes(true);
+    let run = |op| {
+        let request = Request {
+            op,
+            local,
+            local_offset: 0,
+            remote,
+            remote_offset: 0,
+            length: BYTES,
+        };
+        let batch = initiator.submit(&[request]).unwrap();
+        assert_eq!(batch.wait(PATIENCE).unwrap().status, Status::Completed);
+    };
+    let counts = || {
+        [&COUNTERS.works, &COUNTERS.doorbells, &COUNTERS.completions]
+            .map(|count| count.load(SeqCst))
+    };
+    for op in [Op::Write, Op::Read] {
+        // Lanes open, and rates are learnt.
+        run(op);
+        let before = counts();
+        (0..8).for_each(|_| run(op));
+        let after = counts();
+        let [works, doorbells, completions]: [u64; 3] =
+            std::array::from_fn(|index| after[index] - before[index]);
+        println!("{op:?}: {works} works, {doorbells} doorbells, {completions} completions");
+        assert!(
+            doorbells * 3 <= works,
+            "{op:?}: {doorbells} doorbells for {works} works"
+        );
+        assert!(
+            completions < works,
+            "{op:?}: {completions} completions for {works} works"
+        );
+    }
+    let verbs = initiator
+        .rails()
+        .into_iter()
+        .filter(|rail| rail.name.starts_with("verbs:"));
+    assert!(verbs.map(|rail| rail.bytes).all(|bytes| bytes > 0));
+}

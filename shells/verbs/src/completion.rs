@@ -1,0 +1,133 @@
+//! Completion queues that several lanes of one worker share.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+use crate::device::Device;
+use crate::ffi::Cq;
+use crate::ffi::raw::Wc;
+
+/// Polls in a row that find nothing, before a queue is asked to wake whoever sleeps.
+const UNARMED_MAX: u32 = 32;
+
+/// A completion queue with room for all that so many lanes can flush.
+pub(crate) struct SharedQueue {
+    pub(crate) cq: Arc<Cq>,
+    taken: AtomicU32,
+    seats: u32,
+}
+
+/// A lane's room in a queue. Given back when it is dropped: not before all of the lane's completions were taken.
+pub(crate) struct Seat(Arc<SharedQueue>);
+
+impl SharedQueue {
+    pub(crate) fn new(device: &Device) -> io::Result<Arc<Self>> {
+        let seats = device.lanes_per_queue.max(1);
+        let depth = seats * u32::from(device.limits.works_max);
+        Ok(Arc::new(Self {
+            cq: Arc::new(Cq::new(&device.context, depth)?),
+            taken: AtomicU32::new(0),
+            seats,
+        }))
+    }
+
+    /// Room for one more lane. Called by one thread only.
+    pub(crate) fn seat(self: &Arc<Self>) -> Option<Seat> {
+        if self.taken.load(Acquire) >= self.seats {
+            return None;
+        }
+        self.taken.fetch_add(1, AcqRel);
+        Some(Seat(self.clone()))
+    }
+}
+
+impl Seat {
+    pub(crate) fn queue(&self) -> &Arc<SharedQueue> {
+        &self.0
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, AcqRel);
+    }
+}
+
+/// A completion queue as the worker that takes from it knows it.
+pub(crate) struct Queue {
+    shared: Arc<SharedQueue>,
+    /// The next completion makes its descriptor readable.
+    armed: bool,
+    /// Polls in a row that found nothing.
+    empty: u32,
+    /// Works on it that are posted and not completed.
+    pub(crate) posted: usize,
+    /// Room of lanes that are over, kept until all of their completions have been taken.
+    leaving: Vec<Seat>,
+}
+
+impl Queue {
+    pub(crate) fn new(shared: Arc<SharedQueue>) -> Self {
+        Self {
+            shared,
+            armed: false,
+            empty: 0,
+            posted: 0,
+            leaving: Vec::new(),
+        }
+    }
+
+    /// Whether it is the one that a seat is in.
+    pub(crate) fn is_of(&self, seat: &Seat) -> bool {
+        Arc::ptr_eq(&self.shared, seat.queue())
+    }
+
+    /// Keeps a lane's room until what it left there has been taken.
+    pub(crate) fn leave(&mut self, seat: Seat) {
+        self.leaving.push(seat);
+    }
+
+    /// Whether there may be something to take, or to hear.
+    pub(crate) fn wants_a_look(&self) -> bool {
+        self.posted > 0 || self.armed || !self.leaving.is_empty()
+    }
+
+    /// Whether works complete on it and nobody would be woken: it has to be looked at again at once.
+    pub(crate) fn wakes_nobody(&self) -> bool {
+        self.posted > 0 && !self.armed
+    }
+
+    /// Takes completions and tells how many. If there are none again and again, asks to be woken by the next.
+    pub(crate) fn take(&mut self, out: &mut [Wc]) -> usize {
+        loop {
+            let count = self.shared.cq.poll(out).unwrap_or_else(|error| {
+                log::error!("verbs: {error}");
+                0
+            });
+            if count < out.len() {
+                self.leaving.clear();
+            }
+            if count > 0 {
+                self.empty = 0;
+                return count;
+            }
+            self.empty = self.empty.saturating_add(1);
+            if self.armed {
+                self.armed = !self.shared.cq.hear();
+                return 0;
+            }
+            if self.empty <= UNARMED_MAX || self.posted == 0 {
+                return 0;
+            }
+            match self.shared.cq.arm() {
+                // What came before that wakes nobody, so it is looked for once more.
+                Ok(()) => self.armed = true,
+                Err(error) => {
+                    log::error!("verbs: {error}");
+                    return 0;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! An open port of a device.
+
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+use polyrail_core::work::LaneLimits;
+
+use crate::discover::{LinkLayer, Port, Sysfs};
+use crate::ffi::{Context, Path, Pd};
+use crate::gid::Gid;
+use crate::wire::{DeviceName, Side, first_packet};
+use crate::{LANES_PER_QUEUE, Settings};
+
+/// Bytes of the largest work, where a port does not say less.
+const WORK_BYTES_MAX: u32 = 1 << 30;
+
+/// One port of one device, with its protection domains.
+pub(crate) struct Device {
+    pub(crate) name: String,
+    port: u8,
+    /// Its place among those of the transport.
+    pub(crate) number: usize,
+    sysfs: Sysfs,
+    pub(crate) context: Arc<Context>,
+    /// For this engine's own works.
+    pub(crate) ours: Arc<Pd>,
+    /// For those of peers.
+    pub(crate) theirs: Arc<Pd>,
+    pub(crate) limits: LaneLimits,
+    /// Lanes that one completion queue has room for.
+    pub(crate) lanes_per_queue: u32,
+    pub(crate) settings: Settings,
+    failed: AtomicBool,
+}
+
+impl Device {
+    pub(crate) fn open(
+        calls: &crate::ffi::raw::Calls,
+        sysfs: &Sysfs,
+        found: &Port,
+        number: usize,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        let context = Arc::new(Context::open(calls, &found.device)?);
+        let can = context.attributes()?;
+        let port = context.port(found.port)?;
+        let at_most = |limit: i32, wanted: u32| match u32::try_from(limit) {
+            Ok(limit @ 1..) => limit.min(wanted),
+            _ => wanted,
+        };
+        let works = at_most(
+            can.max_cqe,
+            at_most(can.max_qp_wr, settings.queue_depth.into()),
+        )
+        .max(1);
+        let reads = at_most(
+            can.max_qp_rd_atom,
+            at_most(can.max_qp_init_rd_atom, settings.reads_max.into()),
+        );
+        let bytes = match port.max_msg_sz {
+            0 => WORK_BYTES_MAX,
+            bytes => bytes.min(WORK_BYTES_MAX),
+        };
+        let works_max = u16::try_from(works).unwrap_or(u16::MAX);
+        Ok(Self {
+            name: found.device.clone(),
+            port: found.port,
+            number,
+            sysfs: sysfs.clone(),
+            ours: Arc::new(Pd::new(&context)?),
+            theirs: Arc::new(Pd::new(&context)?),
+            context,
+            limits: LaneLimits {
+                reads_max: (reads.max(1) as u16).min(works_max),
+                covers: true,
+                ..LaneLimits::new(works_max, bytes)
+            },
+            lanes_per_queue: at_most(can.max_cqe, LANES_PER_QUEUE * works) / works,
+            settings,
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Its port, as it is now.
+    fn now(&self) -> Port {
+        self.sysfs.port(&self.name, self.port)
+    }
+
+    /// Whether its port carries no packets now, or it is of no use any more.
+    pub(crate) fn is_down(&self) -> bool {
+        self.has_failed() || !self.sysfs.is_active(&self.name, self.port)
+    }
+
+    /// How fast its port says it is.
+    pub(crate) fn speed_bits_per_sec(&self) -> Option<u64> {
+        self.now().speed_bits_per_sec
+    }
+
+    /// It is of no use any more.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Relaxed);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
+    /// Whether an address of this host is its.
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        let port = self.now();
+        match port.link {
+            LinkLayer::Ethernet => port.gid_of(address).is_some(),
+            LinkLayer::InfiniBand => self
+                .sysfs
+                .interface_of(address)
+                .is_some_and(|interface| self.sysfs.is_of(&interface, &self.name, self.port)),
+        }
+    }
+
+    /// How a queue pair at this address is connected, and what the peer is told of it but its number. Everything is
+    /// read anew: names change when a link comes back.
+    pub(crate) fn way(&self, address: IpAddr) -> io::Result<(Path, Side)> {
+        if self.has_failed() {
+            return Err(io::Error::other(format!(
+                "{}: the device has failed",
+                self.name
+            )));
+        }
+        let port = self.now();
+        let row = match (self.settings.gid_index, port.link) {
+            (Some(index), _) => port.gids.iter().find(|row| row.index == index),
+            (None, LinkLayer::InfiniBand) => port.gids.first(),
+            (None, LinkLayer::Ethernet) => port.gid_of(address),
+        };
+        let row = row.ok_or_else(|| {
+            let why = port
+                .unusable
+                .as_deref()
+                .unwrap_or("no row of its table of GIDs is it");
+            let wanted = match self.settings.gid_index {
+                Some(index) => format!("GID {index}"),
+                None => format!("a GID for {address}"),
+            };
+            io::Error::other(format!(
+                "{} port {}: {wanted} is missing: {why}",
+                self.name, self.port
+            ))
+        })?;
+        let attributes = self.context.port(self.port)?;
+        let path = Path {
+            port: self.port,
+            gid_index: row.index,
+            is_global: port.link == LinkLayer::Ethernet,
+            reads_max: self.limits.reads_max as u8,
+            settings: self.settings,
+        };
+        let side = Side {
+            device: DeviceName::new(&self.name),
+            queue_pair: 0,
+            gid: row.gid,
+            lid: attributes.lid,
+            mtu: u8::try_from(attributes.active_mtu).unwrap_or(1).clamp(1, 5),
+            reads_max: self.limits.reads_max as u8,
+            first_packet: first_packet()?,
+        };
+        Ok((path, side))
+    }
+
+    /// `rxe0 port 1 (::ffff:10.0.0.1)`, for errors.
+    pub(crate) fn describe(&self, gid: Gid) -> String {
+        format!("{} port {} ({gid})", self.name, self.port)
+    }
+}
+
+/// The address of this host from which packets to a peer go out.
+pub(crate) fn local_address(
+    local: Option<IpAddr>,
+    remote: std::net::SocketAddr,
+) -> io::Result<IpAddr> {
+    if let Some(local) = local {
+        return Ok(local);
+    }
+    let any: std::net::SocketAddr = match remote.is_ipv4() {
+        true => ([0, 0, 0, 0], 0).into(),
+        false => ([0; 8], 0).into(),
+    };
+    // Nothing is sent.
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(remote)?;
+    Ok(socket.local_addr()?.ip())
+}

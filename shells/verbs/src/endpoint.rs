@@ -1,0 +1,577 @@
+//! The initiator's half: lanes of one worker.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use polyrail_core::time::Instant;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::work::{
+    Cause, Completion, LaneFact, Outcome, POST_MAX, PostBatch, Posted, Scope, Stop,
+};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::Region;
+use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::cause::cause;
+use crate::completion::{Queue, Seat};
+use crate::ffi::raw::{Sge, Wc};
+use crate::ffi::{Qp, Work};
+use crate::lane::{Ends, Lane, Unready};
+use crate::mailbox::{Mailbox, Said};
+use crate::outbound::Opening;
+use crate::registry::Registered;
+use crate::server::Common;
+use crate::service::Order;
+
+/// Completions that are taken at once.
+const TAKE: usize = 32;
+
+/// The lanes of one worker.
+pub(crate) struct VerbsEndpoint {
+    clock: Clock,
+    common: Arc<Common>,
+    mailbox: Arc<Mailbox>,
+    epoll: OwnedFd,
+    locals: Numbered<SegmentRef, Arc<Registered>>,
+    remotes: Numbered<SegmentRef, RemoteRegion>,
+    rails: Numbered<RailId, RailAddress>,
+    /// Every lane that was ever opened, with its latest epoch.
+    lanes: Numbered<LaneId, Slot>,
+    /// Open lanes by their serial.
+    serials: Numbered<u32, LaneId>,
+    serial_last: u32,
+    /// How many lanes are [`State::Opening`].
+    opening: usize,
+    queues: Vec<Queue>,
+    /// Works that are posted and not completed.
+    posted: usize,
+    /// Some lane's peer may have been asked something that it has not answered.
+    asking: bool,
+    /// What the next poll says first.
+    facts: VecDeque<LaneReport>,
+}
+
+/// A lane's latest epoch.
+struct Slot {
+    epoch: Epoch,
+    state: State,
+}
+
+enum State {
+    Opening {
+        device: usize,
+        by: Instant,
+    },
+    Open(Box<Lane>),
+    /// Its queue pair is being destroyed; `awaited`: somebody waits for that.
+    Ending {
+        awaited: bool,
+    },
+    /// Failed, fenced or closed.
+    Over,
+}
+
+impl VerbsEndpoint {
+    pub(crate) fn new(clock: Clock, common: Arc<Common>) -> io::Result<Self> {
+        let mailbox = Arc::new(Mailbox::new()?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, mailbox.fd(), EventData::new_u64(0), EventFlags::IN)?;
+        Ok(Self {
+            clock,
+            common,
+            mailbox,
+            epoll,
+            locals: Numbered::default(),
+            remotes: Numbered::default(),
+            rails: Numbered::default(),
+            lanes: Numbered::default(),
+            serials: Numbered::default(),
+            serial_last: 0,
+            opening: 0,
+            queues: Vec::new(),
+            posted: 0,
+            asking: false,
+            facts: VecDeque::new(),
+        })
+    }
+
+    /// Ends a lane on this side, unless it has ended.
+    fn end(&mut self, lane: LaneId) {
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        let epoch = slot.epoch;
+        let (device, qp) = match std::mem::replace(&mut slot.state, State::Over) {
+            before @ (State::Over | State::Ending { .. }) => {
+                slot.state = before;
+                return;
+            }
+            // Nothing was posted, so nobody waits.
+            State::Opening { device, .. } => {
+                self.opening -= 1;
+                (device, None)
+            }
+            State::Open(open) => {
+                slot.state = State::Ending { awaited: false };
+                let open = self.uncount(*open);
+                self.serials.remove(&open.serial);
+                self.leave(open.seat);
+                (open.device, Some(Box::new(open.qp)))
+            }
+        };
+        let tell = qp.is_some().then(|| self.mailbox.clone());
+        let order = Order::End(lane, epoch, qp, tell);
+        self.common.desk(device).order(order);
+    }
+
+    /// Its works are not waited for any more.
+    fn uncount(&mut self, lane: Lane) -> Lane {
+        self.posted -= lane.posted();
+        if let Some(queue) = self.queue_of(&lane.seat) {
+            queue.posted -= lane.posted();
+        }
+        lane
+    }
+
+    fn queue_of(&mut self, seat: &Seat) -> Option<&mut Queue> {
+        self.queues.iter_mut().find(|queue| queue.is_of(seat))
+    }
+
+    /// Keeps a lane's room in its queue until what it left there has been taken.
+    fn leave(&mut self, seat: Seat) {
+        if let Some(queue) = self.queue_of(&seat) {
+            queue.leave(seat);
+        }
+    }
+
+    /// What devices' threads have said.
+    fn hear(&mut self, out: &mut Polled) {
+        for said in self.mailbox.take() {
+            match said {
+                Said::Opened(lane, epoch, made) => self.opened(lane, epoch, *made, out),
+                Said::OpenFailed(lane, epoch) => {
+                    if let Some(slot) = self.lanes.get_mut(&lane)
+                        && slot.epoch == epoch
+                        && matches!(slot.state, State::Opening { .. })
+                    {
+                        slot.state = State::Over;
+                        self.opening -= 1;
+                        let failed = LaneFact::OpenFailed(Cause::Refused);
+                        out.lanes.push(report(lane, epoch, failed));
+                    }
+                }
+                Said::Told(lane, epoch, key, grant) => {
+                    if let Some(open) = open_lane(&mut self.lanes, lane, epoch) {
+                        open.told(key, grant);
+                    }
+                    self.unblock(lane, out);
+                }
+                Said::Broken(lane, epoch, cause) => {
+                    if open_lane(&mut self.lanes, lane, epoch).is_some() {
+                        out.lanes.push(report(lane, epoch, LaneFact::Broken(cause)));
+                    }
+                }
+                Said::Ended(lane, epoch) => {
+                    let slot = self.lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch);
+                    if let Some(slot) = slot
+                        && let State::Ending { awaited } = slot.state
+                    {
+                        slot.state = State::Over;
+                        out.lanes.extend(awaited.then(|| fenced(lane, epoch)));
+                    }
+                }
+                Said::Registered => {
+                    let lanes: Vec<_> = self.serials.values().copied().collect();
+                    for lane in lanes {
+                        self.unblock(lane, out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a lane waited for may be there.
+    fn unblock(&mut self, lane: LaneId, out: &mut Polled) {
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        if let State::Open(open) = &mut slot.state
+            && std::mem::take(&mut open.blocked)
+        {
+            out.lanes.push(report(lane, slot.epoch, LaneFact::Writable));
+        }
+    }
+
+    fn opened(&mut self, lane: LaneId, epoch: Epoch, (qp, seat): (Qp, Seat), out: &mut Polled) {
+        let slot = self.lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch);
+        let Some(Slot {
+            state: state @ State::Opening { .. },
+            ..
+        }) = slot
+        else {
+            // Given up meanwhile, which its device's thread has been told: this is the only handle.
+            drop(qp);
+            return;
+        };
+        let State::Opening { device, .. } = *state else {
+            return;
+        };
+        self.serial_last = self.serial_last.wrapping_add(1);
+        let serial = self.serial_last;
+        if !self.queues.iter().any(|queue| queue.is_of(&seat)) {
+            let shared = seat.queue().clone();
+            let data = EventData::new_u64(0);
+            if let Err(error) = epoll::add(&self.epoll, shared.cq.fd(), data, EventFlags::IN) {
+                log::error!("verbs: nobody is woken by a completion queue: epoll_ctl: {error}");
+            }
+            self.queues.push(Queue::new(shared));
+        }
+        *state = State::Open(Box::new(Lane::new(qp, seat, device, serial)));
+        self.serials.insert(serial, lane);
+        self.opening -= 1;
+        let limits = self.common.devices[device].limits;
+        out.lanes
+            .push(report(lane, epoch, LaneFact::Opened { limits }));
+    }
+
+    /// Takes completions of one queue.
+    fn take(&mut self, index: usize, out: &mut Polled) {
+        let mut taken = [Wc::default(); TAKE];
+        let queue = self.queues.get_mut(index);
+        let count = queue.map_or(0, |queue| queue.take(&mut taken));
+        if count > 0 {
+            let now = self.clock.now();
+            for wc in &taken[..count] {
+                self.completed(wc, now, out);
+            }
+        }
+    }
+
+    fn completed(&mut self, wc: &Wc, now: Instant, out: &mut Polled) {
+        // Of a queue pair that is no more, if it is not known.
+        let Some(&lane) = self.serials.get(&((wc.wr_id >> 32) as u32)) else {
+            return;
+        };
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        let State::Open(open) = &mut slot.state else {
+            return;
+        };
+        let before = open.posted();
+        let Some((cookie, covered)) = open.complete(wc.wr_id) else {
+            return;
+        };
+        let ended = before - open.posted();
+        let device = &self.common.devices[open.device];
+        let cause = cause(wc.status, wc.status != 0 && device.is_down());
+        let say = |cookie, outcome| Completion {
+            lane,
+            epoch: slot.epoch,
+            cookie,
+            at: now,
+            outcome,
+        };
+        if let Some(cause) = cause
+            && cause != Cause::Flushed
+        {
+            log::debug!(
+                "verbs: {lane:?} {:?} on {}: {cause} (status {}, vendor's {:#x})",
+                slot.epoch,
+                device.name,
+                wc.status,
+                wc.vendor_err,
+            );
+            // Works are carried out in order: those before the one that failed have been.
+            out.completions
+                .extend(covered.map(|cookie| say(cookie, Outcome::Success)));
+        }
+        let outcome = cause.map_or(Outcome::Success, Outcome::Error);
+        out.completions.push(say(cookie, outcome));
+        self.posted -= ended;
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
+            queue.posted -= ended;
+        }
+    }
+
+    /// Gives up lanes whose peers do not answer. They would wait for ever, and nothing posted would show it.
+    fn expire_asking(&mut self, now: Instant, out: &mut Polled) {
+        if !std::mem::take(&mut self.asking) {
+            return;
+        }
+        for (lane, slot) in &mut self.lanes {
+            let State::Open(open) = &mut slot.state else {
+                continue;
+            };
+            match open.answer_due() {
+                Some(by) if by <= now => {
+                    open.give_up_asking();
+                    let broken = LaneFact::Broken(Cause::Silent);
+                    out.lanes.push(report(*lane, slot.epoch, broken));
+                }
+                Some(_) => self.asking = true,
+                None => {}
+            }
+        }
+    }
+
+    fn expire_openings(&mut self, now: Instant, out: &mut Polled) {
+        if self.opening == 0 {
+            return;
+        }
+        let late = |(lane, slot): (&LaneId, &Slot)| match slot.state {
+            State::Opening { by, .. } if by <= now => Some((*lane, slot.epoch)),
+            _ => None,
+        };
+        let late: Vec<_> = self.lanes.iter().filter_map(late).collect();
+        for (lane, epoch) in late {
+            self.end(lane);
+            let failed = LaneFact::OpenFailed(Cause::Refused);
+            out.lanes.push(report(lane, epoch, failed));
+        }
+    }
+
+    fn start(&mut self, lane: LaneId, epoch: Epoch) -> io::Result<usize> {
+        let address = self.rails.get(&lane.rail());
+        let address =
+            address.ok_or_else(|| io::Error::other("nobody has said where its rail runs"))?;
+        let service = self.common.service_between(address.local, address.remote)?;
+        service.desk.order(Order::Open(Box::new(Opening {
+            lane,
+            epoch,
+            address: address.clone(),
+            mailbox: self.mailbox.clone(),
+        })));
+        Ok(service.device.number)
+    }
+}
+
+impl Endpoint for VerbsEndpoint {
+    fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
+        let Common {
+            registry, devices, ..
+        } = &*self.common;
+        let registered = registry.register(&region, devices, &self.mailbox);
+        self.locals.insert(segment, registered);
+    }
+
+    fn detach_local(&mut self, segment: SegmentRef) {
+        self.locals.remove(&segment);
+    }
+
+    fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
+        self.remotes.insert(segment, region);
+    }
+
+    fn detach_remote(&mut self, segment: SegmentRef) {
+        let Some(region) = self.remotes.remove(&segment) else {
+            return;
+        };
+        for slot in self.lanes.values_mut() {
+            if let State::Open(open) = &mut slot.state {
+                open.forget(region.key);
+            }
+        }
+    }
+
+    fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
+        self.rails.insert(rail, address);
+    }
+
+    fn forget_rail(&mut self, rail: RailId) {
+        let lanes: Vec<_> = self.lanes.keys().copied().collect();
+        for lane in lanes.into_iter().filter(|lane| lane.rail() == rail) {
+            self.end(lane);
+            self.lanes.remove(&lane);
+        }
+        self.rails.remove(&rail);
+    }
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        self.end(lane);
+        let state = match self.start(lane, epoch) {
+            Ok(device) => {
+                self.opening += 1;
+                State::Opening { device, by }
+            }
+            Err(error) => {
+                log::debug!("verbs: {lane:?} {epoch:?} not opened: {error}");
+                let failed = LaneFact::OpenFailed(Cause::Refused);
+                self.facts.push_back(report(lane, epoch, failed));
+                State::Over
+            }
+        };
+        self.lanes.insert(lane, Slot { epoch, state });
+    }
+
+    fn post(&mut self, batch: &PostBatch) -> Posted {
+        let Some(open) = open_lane(&mut self.lanes, batch.lane, batch.epoch) else {
+            return Posted {
+                accepted: 0,
+                stop: Stop::Rejected(Cause::Flushed),
+            };
+        };
+        let mut works = [NO_WORK; POST_MAX];
+        let mut count = 0;
+        let mut stop = Stop::All;
+        let mut last: Option<Ends> = None;
+        for work in &batch.works {
+            let pair = (work.local.segment, work.remote.segment);
+            let ends = match last.filter(|ends| ends.are(pair)) {
+                Some(ends) => Ok(ends),
+                None => {
+                    let local = self.locals.get(&pair.0).map(|local| &**local);
+                    open.ends(pair, local, self.remotes.get(&pair.1))
+                }
+            };
+            let made = ends.and_then(|ends| {
+                last = Some(ends);
+                ends.work(open.id(count), work).map_err(Unready::Not)
+            });
+            match made {
+                Ok(made) => works[count] = made,
+                Err(unready) => {
+                    if let Unready::Ask(key) = unready {
+                        open.asks(self.clock.now(), key);
+                        self.asking = true;
+                        let ask = Order::Ask(batch.lane, batch.epoch, key);
+                        self.common.desk(open.device).order(ask);
+                    }
+                    stop = match unready {
+                        Unready::Not(cause) => Stop::Rejected(cause),
+                        Unready::Ask(_) | Unready::Wait => {
+                            open.blocked = true;
+                            Stop::Full
+                        }
+                    };
+                    break;
+                }
+            }
+            count += 1;
+        }
+        if count == 0 {
+            return Posted { accepted: 0, stop };
+        }
+        let cookies = batch.works.iter().map(|work| work.cookie);
+        let posted = open.post(&works[..count], cookies, stop);
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
+            queue.posted += posted.accepted;
+        }
+        self.posted += posted.accepted;
+        posted
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut Polled) {
+        out.lanes.extend(self.facts.drain(..));
+        for index in 0..self.queues.len() {
+            if self.queues[index].wants_a_look() {
+                self.take(index, out);
+            }
+        }
+        // After completions: those of a lane that is said to be broken came before that.
+        self.hear(out);
+        self.expire_openings(now, out);
+        self.expire_asking(now, out);
+    }
+
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
+        if scope == Scope::Remote {
+            let fact = LaneFact::Unfenceable { scope };
+            return self.facts.push_back(report(lane, epoch, fact));
+        }
+        let is_latest = |slot: &&mut Slot| slot.epoch == epoch;
+        if self.lanes.get_mut(&lane).filter(is_latest).is_some() {
+            self.end(lane);
+        }
+        match self.lanes.get_mut(&lane).filter(is_latest) {
+            Some(Slot {
+                state: State::Ending { awaited },
+                ..
+            }) => *awaited = true,
+            // It is over; an older epoch ended when this one began, and a newer one never began.
+            _ => self.facts.push_back(fenced(lane, epoch)),
+        }
+    }
+
+    fn close(&mut self, lane: LaneId, epoch: Epoch) {
+        if self.lanes.get(&lane).is_some_and(|s| s.epoch == epoch) {
+            self.end(lane);
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn waits(&self) -> Waits {
+        match self.posted {
+            0 => Waits::Nothing,
+            _ => Waits::Short,
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if !self.facts.is_empty() || self.queues.iter().any(Queue::wakes_nobody) {
+            return Some(Instant::ZERO);
+        }
+        let waits = self.opening > 0 || self.asking;
+        let lanes = waits.then(|| self.lanes.values());
+        let opening = lanes
+            .into_iter()
+            .flatten()
+            .filter_map(|slot| match &slot.state {
+                State::Opening { by, .. } => Some(*by),
+                State::Open(open) => open.answer_due(),
+                State::Ending { .. } | State::Over => None,
+            });
+        opening.min()
+    }
+}
+
+const NO_WORK: Work = Work {
+    id: 0,
+    op: polyrail_core::work::Op::Write,
+    local: Sge {
+        addr: 0,
+        length: 0,
+        lkey: 0,
+    },
+    remote_address: 0,
+    remote_key: 0,
+    signal: false,
+};
+
+impl Drop for VerbsEndpoint {
+    /// Queue pairs go in their own time; memory is deregistered with `locals`, and so out of their reach.
+    fn drop(&mut self) {
+        let lanes: Vec<_> = self.lanes.keys().copied().collect();
+        for lane in lanes {
+            self.end(lane);
+        }
+    }
+}
+
+fn open_lane(lanes: &mut Numbered<LaneId, Slot>, lane: LaneId, epoch: Epoch) -> Option<&mut Lane> {
+    let slot = lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch)?;
+    match &mut slot.state {
+        State::Open(open) => Some(open),
+        State::Opening { .. } | State::Ending { .. } | State::Over => None,
+    }
+}
+
+fn report(lane: LaneId, epoch: Epoch, fact: LaneFact) -> LaneReport {
+    LaneReport { lane, epoch, fact }
+}
+
+/// Its queue pair has been destroyed.
+fn fenced(lane: LaneId, epoch: Epoch) -> LaneReport {
+    let fact = LaneFact::Fenced {
+        scope: Scope::Local,
+        delivered: None,
+    };
+    report(lane, epoch, fact)
+}

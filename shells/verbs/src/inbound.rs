@@ -1,0 +1,287 @@
+//! Lanes of peers: their queue pairs at this end, and what opens regions to them.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use polyrail_control::codec::{Greeting, Purpose};
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::memory::{Access, RegionKey, RegionTable};
+use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{InboundLane, SessionId};
+
+use crate::LANES_PER_SESSION_MAX;
+use crate::device::Device;
+use crate::ffi::{Cq, Qp};
+use crate::registry::{Registered, register_for_peers};
+use crate::service::{Connections, Desk, Order};
+use crate::talk::{Talk, nonsense};
+use crate::wire::{Message, Refusal, Side};
+
+/// Nothing ever completes at this end.
+const QUEUE_DEPTH: u32 = 16;
+
+/// Messages of one lane that are taken before others have their turn.
+const TURN_MAX: usize = 64;
+
+/// What one lane may ask and have no answer to.
+const ASKED_MAX: usize = 4096;
+
+/// The target's half of a device's thread.
+pub(crate) struct Inbound {
+    device: Arc<Device>,
+    regions: Arc<dyn RegionTable>,
+    desk: Desk,
+    /// Of all queue pairs at this end; made with the first.
+    queue: Option<Arc<Cq>>,
+    records: HashMap<SessionId, HashMap<LaneId, Record>>,
+    lanes: Numbered<u64, Served>,
+    registered: Numbered<RegionKey, Arc<Registered>>,
+}
+
+/// What is remembered of a lane.
+#[derive(Debug, Default)]
+struct Record {
+    /// The newest epoch that was admitted, and the newest that was fenced.
+    admitted: Epoch,
+    fenced: Epoch,
+    /// The connection that is served, of epoch `admitted`.
+    token: Option<u64>,
+}
+
+/// A lane that is served.
+struct Served {
+    session: SessionId,
+    lane: LaneId,
+    talk: Talk,
+    writes: bool,
+    /// `None` until the peer has said what its queue pair is.
+    qp: Option<Qp>,
+    /// Regions that it has asked after and that are being registered.
+    asked: Vec<RegionKey>,
+}
+
+impl Inbound {
+    pub(crate) fn new(device: Arc<Device>, regions: Arc<dyn RegionTable>, desk: Desk) -> Self {
+        Self {
+            device,
+            regions,
+            desk,
+            queue: None,
+            records: HashMap::new(),
+            lanes: Numbered::default(),
+            registered: Numbered::default(),
+        }
+    }
+
+    pub(crate) fn admit(&mut self, connections: &mut Connections, lane: InboundLane) {
+        let (session, number, epoch) = (lane.session, lane.lane, lane.epoch);
+        if let Err(error) = self.try_admit(connections, lane) {
+            let name = &self.device.name;
+            log::debug!("verbs: {name}: {number:?} {epoch:?} of {session:?} not admitted: {error}");
+        }
+    }
+
+    fn try_admit(&mut self, connections: &mut Connections, lane: InboundLane) -> io::Result<()> {
+        let InboundLane {
+            session,
+            lane,
+            epoch,
+            stream,
+            ..
+        } = lane;
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let refusal = self.begin(session, lane, epoch);
+        let mut talk = Talk::new(stream);
+        talk.send(&Greeting::ours(Purpose::Lane).encode())?;
+        if let Some(refusal) = refusal {
+            talk.say(&Message::Refused(refusal))?;
+            return Err(io::Error::other(refusal.text()));
+        }
+        let writes = talk.is_unsent();
+        let token = connections.add(&talk.stream, writes)?;
+        if let Some(record) = self.record(session, lane) {
+            record.token = Some(token);
+        }
+        let served = Served {
+            session,
+            lane,
+            talk,
+            writes,
+            qp: None,
+            asked: Vec::new(),
+        };
+        self.lanes.insert(token, served);
+        Ok(())
+    }
+
+    /// What is remembered of a lane. `None`: there is no room, so it was never and will never be admitted.
+    fn record(&mut self, session: SessionId, lane: LaneId) -> Option<&mut Record> {
+        let lanes = self.records.entry(session).or_default();
+        if lanes.len() >= LANES_PER_SESSION_MAX && !lanes.contains_key(&lane) {
+            return None;
+        }
+        Some(lanes.entry(lane).or_default())
+    }
+
+    /// Whether a lane may not begin. If it may, its epoch counts as admitted and older ones are over.
+    fn begin(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> Option<Refusal> {
+        let Some(record) = self.record(session, lane) else {
+            return Some(Refusal::Full);
+        };
+        // The same epoch twice: its initiator gave up waiting and tries anew. What it posted before, it never had.
+        if epoch <= record.fenced || epoch < record.admitted {
+            return Some(Refusal::Over);
+        }
+        record.admitted = epoch;
+        if let Some(token) = record.token.take() {
+            self.lanes.remove(&token);
+        }
+        None
+    }
+
+    /// Takes what came on a connection.
+    pub(crate) fn hear(&mut self, connections: &mut Connections, token: u64) {
+        for _ in 0..TURN_MAX {
+            let Some(served) = self.lanes.get_mut(&token) else {
+                return;
+            };
+            let heard = served.talk.flush().and_then(|()| served.talk.hear());
+            let done = match heard {
+                Ok(None) => return served.listen(connections, token),
+                Ok(Some(message)) => self.handle(token, message),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = done {
+                return self.hang_up(token, &error);
+            }
+        }
+    }
+
+    fn hang_up(&mut self, token: u64, error: &io::Error) {
+        if let Some(served) = self.lanes.remove(&token) {
+            let (name, lane, session) = (&self.device.name, served.lane, served.session);
+            log::debug!("verbs: {name}: {lane:?} of {session:?} ends: {error}");
+            if let Some(record) = self.record(session, lane) {
+                record.token = record.token.filter(|other| *other != token);
+            }
+        }
+    }
+
+    fn handle(&mut self, token: u64, message: Message) -> io::Result<()> {
+        let Some(served) = self.lanes.get_mut(&token) else {
+            return Ok(());
+        };
+        match (message, &served.qp) {
+            (Message::Side(peer), None) => {
+                let address = served.talk.stream.local_addr()?.ip();
+                let joined = join(&self.device, &mut self.queue, address.to_canonical(), &peer);
+                let (qp, own) = joined.inspect_err(|error| {
+                    let (device, gid) = (peer.device, peer.gid);
+                    log::warn!("verbs: no lane at {address} for {device} ({gid}): {error}");
+                    let _ = served.talk.say(&Message::Refused(Refusal::Failed));
+                })?;
+                served.qp = Some(qp);
+                served.talk.say(&Message::Side(own))
+            }
+            (Message::Ask(key), Some(_)) => self.grant(token, key),
+            _ => Err(nonsense("it says what does not belong there")),
+        }
+    }
+
+    /// Answers what opens a region: at once if it is registered or there is none, else when it is.
+    fn grant(&mut self, token: u64, key: RegionKey) -> io::Result<()> {
+        self.registered
+            .retain(|_, registered| !registered.is_gone());
+        let region = self.regions.find(&key);
+        let region = region.filter(|region| region.access() != Access::Local);
+        let Some(served) = self.lanes.get_mut(&token) else {
+            return Ok(());
+        };
+        let Some(region) = region else {
+            return served.talk.say(&Message::Told(key, None));
+        };
+        if let Some(grant) = self.registered.get(&key).and_then(|known| known.grant()) {
+            return served.talk.say(&Message::Told(key, Some(grant)));
+        }
+        if served.asked.len() >= ASKED_MAX {
+            return Err(io::Error::other("it asks after too many regions at once"));
+        }
+        served.asked.push(key);
+        if !self.registered.contains_key(&key) {
+            let desk = self.desk.clone();
+            let then = move |_: &Registered| desk.order(Order::Registered(key));
+            let registered = register_for_peers(&region, &self.device, then);
+            self.registered.insert(key, registered);
+        }
+        Ok(())
+    }
+
+    /// A region has been registered, or could not be: answers all who asked after it.
+    pub(crate) fn registered(&mut self, connections: &mut Connections, key: RegionKey) {
+        let grant = self.registered.get(&key).and_then(|known| known.grant());
+        let mut broken = Vec::new();
+        for (token, served) in &mut self.lanes {
+            let before = served.asked.len();
+            served.asked.retain(|asked| *asked != key);
+            if served.asked.len() == before {
+                continue;
+            }
+            match served.talk.say(&Message::Told(key, grant)) {
+                Ok(()) => served.listen(connections, *token),
+                Err(error) => broken.push((*token, error)),
+            }
+        }
+        for (token, error) in broken {
+            self.hang_up(token, &error);
+        }
+    }
+
+    /// Ends a lane up to an epoch, for good. When this returns its queue pair has been destroyed.
+    pub(crate) fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) {
+        let Some(record) = self.record(session, lane) else {
+            return;
+        };
+        record.fenced = record.fenced.max(epoch);
+        if record.admitted <= epoch
+            && let Some(token) = record.token.take()
+        {
+            self.lanes.remove(&token);
+        }
+    }
+
+    pub(crate) fn retire(&mut self, session: SessionId) {
+        self.records.remove(&session);
+        self.lanes.retain(|_, served| served.session != session);
+    }
+}
+
+impl Served {
+    fn listen(&mut self, connections: &Connections, token: u64) {
+        let writes = self.talk.is_unsent();
+        if writes != self.writes {
+            self.writes = writes;
+            connections.change(&self.talk.stream, token, writes);
+        }
+    }
+}
+
+/// A queue pair for a peer's, and what the peer is told of it.
+fn join(
+    device: &Device,
+    queue: &mut Option<Arc<Cq>>,
+    address: std::net::IpAddr,
+    peer: &Side,
+) -> io::Result<(Qp, Side)> {
+    let (path, mut own) = device.way(address)?;
+    let queue = match queue {
+        Some(queue) => queue,
+        None => queue.insert(Arc::new(Cq::new(&device.context, QUEUE_DEPTH)?)),
+    };
+    let qp = Qp::new(&device.theirs, queue, 1)?;
+    qp.init(path.port, true)?;
+    own.queue_pair = qp.number();
+    qp.connect(&own, peer, &path)?;
+    Ok((qp, own))
+}

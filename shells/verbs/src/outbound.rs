@@ -1,0 +1,310 @@
+//! Lanes of this engine, beside their queue pairs: how they are opened, and what they ask.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use polyrail_control::codec::{self, Decoder, Frame, GREETING_BYTES, Greeting, Purpose};
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_core::work::Cause;
+use polyrail_transport::RailAddress;
+use polyrail_transport::memory::RegionKey;
+use polyrail_transport::numbered::Numbered;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::NAME;
+use crate::completion::{Seat, SharedQueue};
+use crate::device::{Device, local_address};
+use crate::ffi::{Path, Qp};
+use crate::mailbox::{Mailbox, Said};
+use crate::service::Connections;
+use crate::talk::{Talk, nonsense};
+use crate::wire::{Message, Side};
+
+/// A lane that is to be opened.
+pub(crate) struct Opening {
+    pub(crate) lane: LaneId,
+    pub(crate) epoch: Epoch,
+    pub(crate) address: RailAddress,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+/// The initiator's half of a device's thread.
+pub(crate) struct Outbound {
+    device: Arc<Device>,
+    lanes: Numbered<u64, Talking>,
+    tokens: HashMap<(LaneId, Epoch), u64>,
+    /// Completion queues, by worker.
+    queues: HashMap<u16, Vec<Arc<SharedQueue>>>,
+}
+
+/// A lane's connection.
+struct Talking {
+    lane: LaneId,
+    epoch: Epoch,
+    peer: SocketAddr,
+    local: IpAddr,
+    talk: Talk,
+    mailbox: Arc<Mailbox>,
+    own: Side,
+    writes: bool,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The peer has not greeted yet.
+    Greeting(Path, Qp, Seat),
+    /// It has, and its queue pair is awaited.
+    Joining(Path, Qp, Seat),
+    /// The worker has the queue pair.
+    Open,
+}
+
+impl Outbound {
+    pub(crate) fn new(device: Arc<Device>) -> Self {
+        Self {
+            device,
+            lanes: Numbered::default(),
+            tokens: HashMap::new(),
+            queues: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn open(&mut self, connections: &mut Connections, opening: Opening) {
+        let Opening {
+            lane,
+            epoch,
+            address,
+            mailbox,
+        } = opening;
+        match self.try_open(connections, lane, epoch, &address, mailbox.clone()) {
+            Ok(()) => {}
+            Err(error) => {
+                let (name, peer) = (&self.device.name, address.remote.ip());
+                log::debug!("verbs: {lane:?} {epoch:?} from {name} to {peer} not opened: {error}");
+                mailbox.say(Said::OpenFailed(lane, epoch));
+            }
+        }
+    }
+
+    fn try_open(
+        &mut self,
+        connections: &mut Connections,
+        lane: LaneId,
+        epoch: Epoch,
+        address: &RailAddress,
+        mailbox: Arc<Mailbox>,
+    ) -> io::Result<()> {
+        let local = local_address(address.local, address.remote)?;
+        let (path, mut own) = self.device.way(local)?;
+        let seat = self.seat(lane.worker())?;
+        let works = self.device.limits.works_max.into();
+        let qp = Qp::new(&self.device.ours, &seat.queue().cq, works)?;
+        qp.init(path.port, false)?;
+        own.queue_pair = qp.number();
+        let mut talk = Talk::new(connect(local, address.remote)?);
+        let mut hello = Greeting::ours(Purpose::Lane).encode().to_vec();
+        let join = Frame::JoinLaneOf {
+            transport: NAME.into(),
+            session: address.session.0,
+            lane: lane.0,
+            epoch: epoch.0,
+        };
+        codec::encode(&join, &mut hello).map_err(io::Error::other)?;
+        talk.send(&hello)?;
+        let token = connections.add(&talk.stream, true)?;
+        self.tokens.insert((lane, epoch), token);
+        let talking = Talking {
+            lane,
+            epoch,
+            peer: address.remote,
+            local,
+            talk,
+            mailbox,
+            own,
+            writes: true,
+            stage: Stage::Greeting(path, qp, seat),
+        };
+        self.lanes.insert(token, talking);
+        Ok(())
+    }
+
+    /// Room in a completion queue of a worker, which is made if there is none.
+    fn seat(&mut self, worker: u16) -> io::Result<Seat> {
+        let queues = self.queues.entry(worker).or_default();
+        if let Some(seat) = queues.iter().find_map(SharedQueue::seat) {
+            return Ok(seat);
+        }
+        let queue = SharedQueue::new(&self.device)?;
+        queues.push(queue.clone());
+        queue
+            .seat()
+            .ok_or_else(|| io::Error::other("a completion queue without room"))
+    }
+
+    /// Goes on with what came on a connection. `false`: it is none of these.
+    pub(crate) fn hear(&mut self, connections: &mut Connections, token: u64) -> bool {
+        let Some(talking) = self.lanes.get_mut(&token) else {
+            return false;
+        };
+        match talking.advance(&self.device) {
+            Ok(()) => talking.listen(connections, token),
+            Err(error) => self.fail(token, &error),
+        }
+        true
+    }
+
+    fn fail(&mut self, token: u64, error: &io::Error) {
+        let Some(talking) = self.lanes.remove(&token) else {
+            return;
+        };
+        let (lane, epoch) = (talking.lane, talking.epoch);
+        self.tokens.remove(&(lane, epoch));
+        let own = self.device.describe(talking.own.gid);
+        log::debug!(
+            "verbs: {lane:?} {epoch:?} from {own} to {}: {error}",
+            talking.peer
+        );
+        talking.mailbox.say(match talking.stage {
+            Stage::Open => Said::Broken(lane, epoch, Cause::Reset),
+            Stage::Greeting(..) | Stage::Joining(..) => Said::OpenFailed(lane, epoch),
+        });
+    }
+
+    pub(crate) fn ask(
+        &mut self,
+        connections: &mut Connections,
+        lane: LaneId,
+        epoch: Epoch,
+        key: RegionKey,
+    ) {
+        let Some(&token) = self.tokens.get(&(lane, epoch)) else {
+            return;
+        };
+        let Some(talking) = self.lanes.get_mut(&token) else {
+            return;
+        };
+        match talking.talk.say(&Message::Ask(key)) {
+            Ok(()) => talking.listen(connections, token),
+            Err(error) => self.fail(token, &error),
+        }
+    }
+
+    /// Ends a lane: its queue pair is destroyed when this returns, and the peer is hung up on.
+    pub(crate) fn end(
+        &mut self,
+        lane: LaneId,
+        epoch: Epoch,
+        qp: Option<Box<Qp>>,
+        tell: Option<Arc<Mailbox>>,
+    ) {
+        if let Some(token) = self.tokens.remove(&(lane, epoch)) {
+            self.lanes.remove(&token);
+        }
+        drop(qp);
+        if let Some(mailbox) = tell {
+            mailbox.say(Said::Ended(lane, epoch));
+        }
+    }
+
+    /// The device, or its port, carries nothing any more.
+    pub(crate) fn break_all(&mut self, cause: Cause) {
+        for talking in self.lanes.values() {
+            if let Stage::Open = talking.stage {
+                let said = Said::Broken(talking.lane, talking.epoch, cause);
+                talking.mailbox.say(said);
+            }
+        }
+    }
+
+    /// One queue pair is in error, without a work that could say so.
+    pub(crate) fn break_one(&mut self, number: u32) {
+        let mut lanes = self.lanes.values();
+        let is_it = |talking: &&Talking| {
+            matches!(talking.stage, Stage::Open) && talking.own.queue_pair == number
+        };
+        if let Some(talking) = lanes.find(is_it) {
+            let said = Said::Broken(talking.lane, talking.epoch, Cause::Fatal);
+            talking.mailbox.say(said);
+        }
+    }
+}
+
+impl Talking {
+    /// Asks to be told of room in the socket only while something waits for it.
+    fn listen(&mut self, connections: &Connections, token: u64) {
+        let writes = self.talk.is_unsent();
+        if writes != self.writes {
+            self.writes = writes;
+            connections.change(&self.talk.stream, token, writes);
+        }
+    }
+
+    fn advance(&mut self, device: &Device) -> io::Result<()> {
+        if let Some(error) = self.talk.stream.take_error()? {
+            return Err(error);
+        }
+        self.talk.flush()?;
+        if let Stage::Greeting(..) = self.stage {
+            let Some(bytes) = self.talk.hear_bytes::<GREETING_BYTES>()? else {
+                return Ok(());
+            };
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            let greeting = decoder.next_greeting().map_err(nonsense)?;
+            let greeting = greeting.ok_or_else(|| nonsense("half a greeting"))?;
+            greeting.check_version().map_err(nonsense)?;
+            self.talk.say(&Message::Side(self.own))?;
+            self.stage = match std::mem::replace(&mut self.stage, Stage::Open) {
+                Stage::Greeting(path, qp, seat) => Stage::Joining(path, qp, seat),
+                other => other,
+            };
+        }
+        while let Some(message) = self.talk.hear()? {
+            match (message, std::mem::replace(&mut self.stage, Stage::Open)) {
+                (Message::Side(peer), Stage::Joining(path, qp, seat)) => {
+                    self.join(device, &peer, &path, &qp)?;
+                    let opened = Said::Opened(self.lane, self.epoch, Box::new((qp, seat)));
+                    self.mailbox.say(opened);
+                }
+                (Message::Told(key, grant), Stage::Open) => {
+                    self.mailbox
+                        .say(Said::Told(self.lane, self.epoch, key, grant));
+                }
+                (Message::Refused(refusal), stage) => {
+                    self.stage = stage;
+                    return Err(io::Error::other(refusal.text()));
+                }
+                (_, stage) => {
+                    self.stage = stage;
+                    return Err(nonsense("the peer says something that nobody asked for"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn join(&self, device: &Device, peer: &Side, path: &Path, qp: &Qp) -> io::Result<()> {
+        qp.connect(&self.own, peer, path).map_err(|error| {
+            let (own, gid) = (device.describe(self.own.gid), peer.gid);
+            let text = format!(
+                "{own} at {} to {} ({gid}): {error}",
+                self.local, peer.device
+            );
+            io::Error::new(error.kind(), text)
+        })
+    }
+}
+
+/// Starts to connect, from the rail's own address.
+fn connect(local: IpAddr, remote: SocketAddr) -> io::Result<TcpStream> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let socket = Socket::new(Domain::for_address(remote), kind, Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&SocketAddr::new(local, 0).into())?;
+    match socket.connect(&remote.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket.into()),
+    }
+}

@@ -1,0 +1,203 @@
+//! The transport: all devices of this machine that can be used.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use polyrail_core::transport::Capabilities;
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::RegionTable;
+use polyrail_transport::{
+    Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
+};
+
+use crate::device::{Device, local_address};
+use crate::discover::Sysfs;
+use crate::endpoint::VerbsEndpoint;
+use crate::ffi::raw::Calls;
+use crate::registry::Registry;
+use crate::service::{Desk, Order, Service};
+use crate::{NAME, Settings};
+
+/// RDMA as a transport. Dropping it ends all inbound lanes and waits for the devices' threads.
+pub struct VerbsTransport {
+    common: Arc<Common>,
+}
+
+/// What endpoints share with the transport.
+pub(crate) struct Common {
+    services: Vec<Service>,
+    pub(crate) devices: Vec<Arc<Device>>,
+    pub(crate) registry: Registry,
+    /// Where addresses of this host were found to be.
+    places: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Common {
+    /// The device that an address of this host is of.
+    pub(crate) fn device_at(&self, address: IpAddr) -> Option<&Service> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = match places.get(&address) {
+            Some(place) => *place,
+            None => {
+                let has = |service: &Service| service.device.has(address);
+                let place = self.services.iter().position(has)?;
+                places.insert(address, place);
+                place
+            }
+        };
+        self.services.get(place)
+    }
+
+    /// The device that a rail starts from.
+    pub(crate) fn service_between(
+        &self,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+    ) -> io::Result<&Service> {
+        let local = local_address(local, remote)?;
+        let missing = || io::Error::other(format!("no usable RDMA device has the address {local}"));
+        self.device_at(local.to_canonical()).ok_or_else(missing)
+    }
+
+    pub(crate) fn desk(&self, device: usize) -> &Desk {
+        &self.services[device].desk
+    }
+}
+
+impl VerbsTransport {
+    /// A transport over all devices of this machine that can be opened, which gives peers what `regions` names.
+    ///
+    /// # Errors
+    ///
+    /// If libibverbs is not there, or no device is, or none can be opened: with the reason of each.
+    pub fn new(regions: Arc<dyn RegionTable>, settings: Settings) -> io::Result<Self> {
+        Self::over(&crate::ffi::load()?, &Sysfs::new("/sys"), regions, settings)
+    }
+
+    pub(crate) fn over(
+        calls: &Calls,
+        sysfs: &Sysfs,
+        regions: Arc<dyn RegionTable>,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        let mut services = Vec::new();
+        let mut reasons = Vec::new();
+        for port in sysfs.ports() {
+            let opened = Device::open(calls, sysfs, &port, services.len(), settings)
+                .and_then(|device| Service::start(Arc::new(device), regions.clone()));
+            match opened {
+                Ok(service) => services.push(service),
+                Err(error) => {
+                    let reason = format!("{} port {}: {error}", port.device, port.port);
+                    log::warn!("verbs: {reason}; it is not used");
+                    reasons.push(reason);
+                }
+            }
+        }
+        if services.is_empty() {
+            let why = match reasons.is_empty() {
+                true => "this machine has no RDMA device".to_owned(),
+                false => reasons.join("; "),
+            };
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        let common = Common {
+            devices: services
+                .iter()
+                .map(|service| service.device.clone())
+                .collect(),
+            services,
+            registry: Registry::default(),
+            places: Mutex::default(),
+        };
+        Ok(Self {
+            common: Arc::new(common),
+        })
+    }
+
+    /// Asks all devices' threads the same, and does something when the last has answered.
+    fn ask_all(
+        &self,
+        order: impl Fn(Box<dyn FnOnce() + Send>) -> Order,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        let left = Arc::new(AtomicUsize::new(self.common.services.len()));
+        let then = Arc::new(Mutex::new(Some(then)));
+        for service in &self.common.services {
+            let (left, then) = (left.clone(), then.clone());
+            let done = move || {
+                if left.fetch_sub(1, AcqRel) == 1 {
+                    let then = then.lock().ok().and_then(|mut then| then.take());
+                    then.into_iter().for_each(|then| then());
+                }
+            };
+            service.desk.order(order(Box::new(done)));
+        }
+    }
+}
+
+impl fmt::Debug for VerbsTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("VerbsTransport")
+    }
+}
+
+impl Transport for VerbsTransport {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::HOST
+    }
+
+    fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
+        self.common.service_between(local, remote).is_ok()
+    }
+
+    fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
+        let service = self.common.service_between(local, remote).ok();
+        Prior {
+            bits_per_sec: service.and_then(|service| service.device.speed_bits_per_sec()),
+            carries_itself: true,
+        }
+    }
+
+    fn endpoint(&self, _worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+        Ok(Box::new(VerbsEndpoint::new(clock, self.common.clone())?))
+    }
+
+    /// To the thread of the device at the address that was dialled.
+    fn admit(&self, lane: InboundLane) {
+        let (number, session) = (lane.lane, lane.session);
+        let local = lane.stream.local_addr();
+        let address = local.map(|local| local.ip().to_canonical());
+        let service = address
+            .as_ref()
+            .ok()
+            .and_then(|address| self.common.device_at(*address));
+        match service {
+            Some(service) => service.desk.order(Order::Admit(Box::new(lane))),
+            None => log::debug!(
+                "verbs: {number:?} of {session:?} came to {address:?}, where no device is"
+            ),
+        }
+    }
+
+    /// Whichever device it was admitted on.
+    fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
+        let fence = |done: Box<dyn FnOnce() + Send>| {
+            Order::Fence(session, lane, epoch, Box::new(move |_| done()))
+        };
+        self.ask_all(fence, move || answer(0));
+    }
+
+    fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
+        self.ask_all(|done| Order::Retire(session, done), answer);
+    }
+}

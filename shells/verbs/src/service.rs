@@ -1,0 +1,238 @@
+//! A device's thread: makes, joins and destroys its queue pairs, and hears what happens to it.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_core::work::Cause;
+use polyrail_transport::memory::{RegionKey, RegionTable};
+use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::device::Device;
+use crate::ffi::{Event, Qp};
+use crate::inbound::Inbound;
+use crate::mailbox::{Mailbox, Said};
+use crate::outbound::{Opening, Outbound};
+
+const EVENTS_MAX: usize = 64;
+
+const WAKE: u64 = 0;
+const ASYNC: u64 = 1;
+/// Connections count from here.
+const FIRST: u64 = 2;
+
+/// What a device's thread is asked for.
+pub(crate) enum Order {
+    /// Worker: open a lane.
+    Open(Box<Opening>),
+    /// Worker: what opens this region at the far end?
+    Ask(LaneId, Epoch, RegionKey),
+    /// Worker: end a lane, opened or not, and say so if somebody is to know.
+    End(LaneId, Epoch, Option<Box<Qp>>, Option<Arc<Mailbox>>),
+    Admit(Box<InboundLane>),
+    Fence(SessionId, LaneId, Epoch, FenceAnswer),
+    Retire(SessionId, RetireAnswer),
+    /// A region that a peer asked after has been registered, or could not be.
+    Registered(RegionKey),
+    Stop,
+}
+
+/// How orders reach a device's thread.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    orders: Sender<Order>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Desk {
+    pub(crate) fn order(&self, order: Order) {
+        if let Err(mpsc::SendError(order)) = self.orders.send(order) {
+            // The thread has ended, and every queue pair that it had with it.
+            match order {
+                Order::End(lane, epoch, qp, mailbox) => {
+                    drop(qp);
+                    if let Some(mailbox) = mailbox {
+                        mailbox.say(Said::Ended(lane, epoch));
+                    }
+                }
+                Order::Fence(.., answer) => answer(0),
+                Order::Retire(_, answer) => answer(),
+                _ => {}
+            }
+            return;
+        }
+        // It fails only if the counter is full, and then the thread is awake anyway.
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// A device and its thread. Dropping it ends all lanes over the device and waits for the thread.
+pub(crate) struct Service {
+    pub(crate) device: Arc<Device>,
+    pub(crate) desk: Desk,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Service {
+    pub(crate) fn start(device: Arc<Device>, regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let fd = device.context.async_fd();
+        epoll::add(&epoll, fd, EventData::new_u64(ASYNC), EventFlags::IN)?;
+        let (sender, orders) = mpsc::channel();
+        let desk = Desk {
+            orders: sender,
+            wake: wake.clone(),
+        };
+        let room = Loop {
+            inbound: Inbound::new(device.clone(), regions, desk.clone()),
+            outbound: Outbound::new(device.clone()),
+            device: device.clone(),
+            connections: Connections { epoll, last: FIRST },
+            wake,
+            orders,
+        };
+        let thread = thread::Builder::new()
+            .name(format!("polyrail-verbs-{}", device.name))
+            .spawn(move || room.serve())?;
+        Ok(Self {
+            device,
+            desk,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.desk.order(Order::Stop);
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(thread) = thread.take() else { return };
+        // An answer may hold the last reference to the transport, and then this is that thread.
+        if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+            log::error!("verbs: the thread of {} panicked", self.device.name);
+        }
+    }
+}
+
+/// Connections that the thread listens to.
+pub(crate) struct Connections {
+    epoll: OwnedFd,
+    last: u64,
+}
+
+impl Connections {
+    /// Listens to one more; `writes`: also for room to write. The answer is its number.
+    pub(crate) fn add(&mut self, stream: &std::net::TcpStream, writes: bool) -> io::Result<u64> {
+        self.last += 1;
+        let data = EventData::new_u64(self.last);
+        epoll::add(&self.epoll, stream, data, interest(writes))?;
+        Ok(self.last)
+    }
+
+    pub(crate) fn change(&self, stream: &std::net::TcpStream, token: u64, writes: bool) {
+        let data = EventData::new_u64(token);
+        if let Err(error) = epoll::modify(&self.epoll, stream, data, interest(writes)) {
+            log::error!("verbs: epoll_ctl: {error}");
+        }
+    }
+}
+
+fn interest(writes: bool) -> EventFlags {
+    match writes {
+        true => EventFlags::IN | EventFlags::OUT,
+        false => EventFlags::IN,
+    }
+}
+
+struct Loop {
+    device: Arc<Device>,
+    connections: Connections,
+    wake: Arc<OwnedFd>,
+    orders: Receiver<Order>,
+    inbound: Inbound,
+    outbound: Outbound,
+}
+
+impl Loop {
+    fn serve(mut self) {
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        while self.take_orders() {
+            let ready = match epoll::wait(&self.connections.epoll, &mut events, None) {
+                Ok((events, _)) => events,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => {
+                    let name = &self.device.name;
+                    log::error!("verbs: {name}: epoll_wait: {error}; no lane is served any more");
+                    return;
+                }
+            };
+            for event in ready {
+                match event.data.u64() {
+                    WAKE => drop(rustix::io::read(&*self.wake, &mut [0; 8])),
+                    ASYNC => self.happened(),
+                    token => {
+                        if !self.outbound.hear(&mut self.connections, token) {
+                            self.inbound.hear(&mut self.connections, token);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what was asked for. `false`: it is to end.
+    fn take_orders(&mut self) -> bool {
+        while let Ok(order) = self.orders.try_recv() {
+            let connections = &mut self.connections;
+            match order {
+                Order::Open(opening) => self.outbound.open(connections, *opening),
+                Order::Ask(lane, epoch, key) => self.outbound.ask(connections, lane, epoch, key),
+                Order::End(lane, epoch, qp, tell) => self.outbound.end(lane, epoch, qp, tell),
+                Order::Admit(lane) => self.inbound.admit(connections, *lane),
+                Order::Fence(session, lane, epoch, answer) => {
+                    self.inbound.fence(session, lane, epoch);
+                    // Writes are not counted on this side: nothing is known to have arrived.
+                    answer(0);
+                }
+                Order::Retire(session, answer) => {
+                    self.inbound.retire(session);
+                    answer();
+                }
+                Order::Registered(key) => self.inbound.registered(connections, key),
+                Order::Stop => return false,
+            }
+        }
+        true
+    }
+
+    /// Acts on what no work asked for.
+    fn happened(&mut self) {
+        let name = &self.device.name;
+        while let Some(event) = self.device.context.event() {
+            match event {
+                Event::PortDown => {
+                    log::warn!("verbs: {name}: the port is down");
+                    self.outbound.break_all(Cause::DeviceDown);
+                }
+                // Probes of its paused rails find that out by themselves.
+                Event::PortActive => log::info!("verbs: {name}: the port is active"),
+                Event::DeviceFatal => {
+                    log::error!("verbs: {name}: the device has failed");
+                    self.device.fail();
+                    self.outbound.break_all(Cause::Fatal);
+                }
+                Event::QueuePair(None) => self.outbound.break_all(Cause::Fatal),
+                Event::QueuePair(Some(number)) => self.outbound.break_one(number),
+                Event::Other => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What an operator may set.
+
+/// How queue pairs are made and connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Works that one queue pair may hold. Devices that can hold fewer have fewer.
+    pub queue_depth: u16,
+    /// Reads of one queue pair that may be on their way. Devices that can do fewer do fewer.
+    pub reads_max: u8,
+    /// How long a packet is waited for before it is sent again: 4.096 µs × 2^this, 1 to 31.
+    pub ack_timeout: u8,
+    /// How often it is sent again before the queue pair gives up, 0 to 7. Some devices take 7 for "for ever".
+    pub retry_count: u8,
+    /// The row of the table of GIDs; `None`: the one whose GID is the rail's address, RoCE v2 before v1.
+    pub gid_index: Option<u8>,
+    /// The traffic class of packets; switches choose their queue by it.
+    pub traffic_class: u8,
+    /// The service level of packets, 0 to 15.
+    pub service_level: u8,
+    /// Lets devices write memory in another order than packets came in, where they can.
+    pub relaxed_ordering: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            queue_depth: 128,
+            reads_max: 16,
+            // 0.5 s in all.
+            ack_timeout: 14,
+            retry_count: 6,
+            gid_index: None,
+            traffic_class: 0,
+            service_level: 0,
+            relaxed_ordering: true,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A transport over the devices of the stub.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::{fs, io};
+
+use polyrail_core::transport::Capabilities;
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::RegionTable;
+use polyrail_transport::{
+    Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
+};
+
+use super::{NAMES, calls};
+use crate::discover::Sysfs;
+use crate::{Settings, VerbsTransport};
+
+/// A folder in which the kernel would say that device `stubN` has the address 127.0.0.N+1.
+pub(crate) fn machine() -> io::Result<(tempfile::TempDir, Sysfs)> {
+    let root = tempfile::tempdir()?;
+    for (number, name) in NAMES.iter().enumerate() {
+        let at = format!("class/infiniband/{}/ports/1", name.to_string_lossy());
+        let at = root.path().join(at);
+        let gid = format!("0000:0000:0000:0000:0000:ffff:7f00:000{}\n", number + 1);
+        for folder in ["gids", "gid_attrs/types"] {
+            fs::create_dir_all(at.join(folder))?;
+        }
+        fs::write(at.join("state"), "4: ACTIVE\n")?;
+        fs::write(at.join("gids/0"), gid)?;
+        fs::write(at.join("gid_attrs/types/0"), "RoCE v2\n")?;
+    }
+    let sysfs = Sysfs::new(root.path());
+    Ok((root, sysfs))
+}
+
+/// A transport over the devices of this module.
+pub struct StubTransport {
+    transport: VerbsTransport,
+    _root: tempfile::TempDir,
+}
+
+impl StubTransport {
+    /// One that gives peers what `regions` names.
+    pub fn new(regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+        let (root, sysfs) = machine()?;
+        let settings = Settings::default();
+        Ok(Self {
+            transport: VerbsTransport::over(&calls(), &sysfs, regions, settings)?,
+            _root: root,
+        })
+    }
+}
+
+impl Transport for StubTransport {
+    fn name(&self) -> &'static str {
+        self.transport.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.transport.capabilities()
+    }
+
+    fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
+        self.transport.runs_at(local, remote)
+    }
+
+    fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
+        self.transport.prior(local, remote)
+    }
+
+    fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+        self.transport.endpoint(worker, clock)
+    }
+
+    fn admit(&self, lane: InboundLane) {
+        self.transport.admit(lane);
+    }
+
+    fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
+        self.transport.fence_inbound(session, lane, epoch, answer);
+    }
+
+    fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
+        self.transport.retire_session(session, answer);
+    }
+}

@@ -1,0 +1,595 @@
+//! Both halves over a libibverbs in this process.
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+
+use polyrail_control::codec::{Decoder, Frame};
+use polyrail_core::time::Duration;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
+use polyrail_core::work::{
+    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, PostBatch, Posted, Scope, Stop,
+    Work,
+};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::{
+    Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
+};
+
+use crate::discover::Sysfs;
+use crate::stub::{self, COUNTERS};
+use crate::{Settings, VerbsTransport};
+
+const SESSION: SessionId = SessionId([3; 16]);
+const LANE: LaneId = LaneId::new(0, RailId(0));
+const LOCAL: SegmentRef = SegmentRef(1);
+const REMOTE: SegmentRef = SegmentRef(2);
+const BYTES: u64 = 1 << 20;
+
+/// The devices are the process's, so tests take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    stub::cut(false);
+    turn
+}
+
+/// What one target offers.
+#[derive(Default)]
+struct Regions(Mutex<Vec<Arc<Region>>>);
+
+impl RegionTable for Regions {
+    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .find(|region| region.key() == *key)
+            .cloned()
+    }
+}
+
+/// Two transports on one machine, a target's port, and an endpoint.
+struct Pair {
+    regions: Arc<Regions>,
+    target: Arc<VerbsTransport>,
+    _initiator: VerbsTransport,
+    endpoint: Box<dyn Endpoint>,
+    clock: Clock,
+    local: Arc<Region>,
+    remote: Arc<Region>,
+    completions: Vec<Completion>,
+    facts: Vec<LaneReport>,
+    acceptor: Option<thread::JoinHandle<()>>,
+    port: SocketAddr,
+    _root: tempfile::TempDir,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self::with(Settings::default(), Access::RemoteReadWrite)
+    }
+
+    fn with(settings: Settings, access: Access) -> Self {
+        let (root, sysfs) = stub::machine().unwrap();
+        let regions = Arc::new(Regions::default());
+        let over = |regions: Arc<Regions>| {
+            VerbsTransport::over(&stub::calls(), &sysfs, regions, settings).unwrap()
+        };
+        let target = Arc::new(over(regions.clone()));
+        let initiator = over(Arc::default());
+        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+        let port = listener.local_addr().unwrap();
+        let acceptor = thread::spawn({
+            let target = target.clone();
+            move || {
+                for stream in listener.incoming() {
+                    match accept(stream.unwrap()) {
+                        Some(lane) => target.admit(lane),
+                        None => return,
+                    }
+                }
+            }
+        });
+        let clock = Clock::start();
+        let mut endpoint = initiator.endpoint(0, clock).unwrap();
+        let local = Arc::new(Region::allocate(BYTES, Access::Local).unwrap());
+        let remote = Arc::new(Region::allocate(BYTES, access).unwrap());
+        regions.0.lock().unwrap().push(remote.clone());
+        endpoint.attach_local(LOCAL, local.clone());
+        let described = RemoteRegion {
+            key: remote.key(),
+            bytes: BYTES,
+        };
+        endpoint.attach_remote(REMOTE, described);
+        let address = RailAddress {
+            transport: TransportId(0),
+            local: Some(IpAddr::from([127, 0, 0, 1])),
+            remote: port,
+            session: SESSION,
+            own: Arc::default(),
+        };
+        endpoint.attach_rail(RailId(0), address);
+        Self {
+            regions,
+            target,
+            _initiator: initiator,
+            endpoint,
+            clock,
+            local,
+            remote,
+            completions: Vec::new(),
+            facts: Vec::new(),
+            acceptor: Some(acceptor),
+            port,
+            _root: root,
+        }
+    }
+
+    fn poll(&mut self) {
+        let mut out = Polled::default();
+        self.endpoint.poll(self.clock.now(), &mut out);
+        self.completions.append(&mut out.completions);
+        self.facts.append(&mut out.lanes);
+    }
+
+    /// Polls, asleep while there is nothing, until something is so.
+    fn until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let (wakes, _keep) = std::os::unix::net::UnixStream::pair().unwrap();
+        let patience = self.clock.now() + Duration::from_secs(30);
+        loop {
+            self.poll();
+            if is_so(self) {
+                return;
+            }
+            assert!(
+                self.clock.now() < patience,
+                "{:?} {:?}",
+                self.facts,
+                self.completions
+            );
+            let due = self
+                .endpoint
+                .poll_timeout()
+                .unwrap_or(patience)
+                .min(patience);
+            let longest = due.since(self.clock.now());
+            let call = std::os::fd::AsFd::as_fd(&wakes);
+            self.endpoint.sleep(call, Some(longest)).unwrap();
+        }
+    }
+
+    fn fact(&mut self) -> LaneReport {
+        self.until(|pair| !pair.facts.is_empty());
+        self.facts.remove(0)
+    }
+
+    fn open(&mut self, epoch: u32) -> LaneFact {
+        let by = self.clock.now() + Duration::from_secs(20);
+        self.endpoint.open(LANE, Epoch(epoch), by);
+        let report = self.fact();
+        assert_eq!((report.lane, report.epoch), (LANE, Epoch(epoch)));
+        report.fact
+    }
+
+    fn opened(&mut self, epoch: u32) -> LaneLimits {
+        match self.open(epoch) {
+            LaneFact::Opened { limits } => limits,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Posts, and again what was not taken because something was awaited.
+    fn post(&mut self, epoch: u32, works: &[Work]) -> Posted {
+        let mut batch = PostBatch {
+            lane: LANE,
+            epoch: Epoch(epoch),
+            works: works.iter().copied().collect(),
+        };
+        loop {
+            let posted = self.endpoint.post(&batch);
+            if posted.stop != Stop::Full {
+                return posted;
+            }
+            assert_eq!(posted.accepted, 0);
+            let fact = self.fact().fact;
+            assert_eq!(fact, LaneFact::Writable);
+            batch.epoch = Epoch(epoch);
+        }
+    }
+
+    fn completed(&mut self, count: usize) -> Vec<(u64, Outcome)> {
+        self.until(|pair| pair.completions.len() >= count);
+        self.completions
+            .drain(..)
+            .map(|c| (c.cookie, c.outcome))
+            .collect()
+    }
+
+    fn fence(&mut self, epoch: u32) {
+        self.endpoint.fence(LANE, Epoch(epoch), Scope::Local);
+        let fact = self.fact();
+        let fenced = LaneFact::Fenced {
+            scope: Scope::Local,
+            delivered: None,
+        };
+        assert_eq!((fact.epoch, fact.fact), (Epoch(epoch), fenced));
+    }
+
+    /// Asks the target to fence an epoch, and waits until it has.
+    fn fence_inbound(&self, epoch: u32) {
+        let (answer, answered) = mpsc::channel();
+        let tell = move |delivered| answer.send(delivered).unwrap();
+        self.target
+            .fence_inbound(SESSION, LANE, Epoch(epoch), Box::new(tell));
+        assert_eq!(answered.recv().unwrap(), 0);
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // A connection that says nothing.
+        drop(TcpStream::connect(self.port));
+        let acceptor = self.acceptor.take().map(thread::JoinHandle::join);
+        if !thread::panicking() {
+            acceptor.unwrap().unwrap();
+        }
+    }
+}
+
+/// Reads greeting and join, as the control plane does.
+fn accept(mut stream: TcpStream) -> Option<InboundLane> {
+    let mut decoder = Decoder::default();
+    let mut byte = [0];
+    let mut greeted = false;
+    loop {
+        if !greeted {
+            greeted = decoder.next_greeting().ok()?.is_some();
+        } else if let Some(frame) = decoder.next_frame().ok()? {
+            let Frame::JoinLaneOf {
+                transport,
+                session,
+                lane,
+                epoch,
+            } = frame
+            else {
+                return None;
+            };
+            return Some(InboundLane {
+                transport: Some(transport),
+                session: SessionId(session),
+                lane: LaneId(lane),
+                epoch: Epoch(epoch),
+                stream,
+            });
+        }
+        // One at a time, so that nothing behind the join is lost.
+        stream.read_exact(&mut byte).ok()?;
+        decoder.push(&byte);
+    }
+}
+
+fn work(cookie: u64, op: Op, offset: u64, length: u32, signal: bool) -> Work {
+    let place = |segment| Place { segment, offset };
+    Work {
+        cookie,
+        op,
+        local: place(LOCAL),
+        remote: place(REMOTE),
+        length,
+        signal,
+    }
+}
+
+fn fill(region: &Region, byte: u8) {
+    // SAFETY: the region is mapped, and nothing is posted on it now.
+    unsafe {
+        region
+            .base()
+            .as_ptr()
+            .write_bytes(byte, region.bytes() as usize)
+    };
+}
+
+fn byte(region: &Region, offset: u64) -> u8 {
+    // SAFETY: inside the region, which is mapped.
+    unsafe { region.base().as_ptr().add(offset as usize).read_volatile() }
+}
+
+const SUCCESS: Outcome = Outcome::Success;
+
+#[test]
+fn bytes_go_both_ways_and_nowhere_else() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    let limits = pair.opened(1);
+    assert_eq!(
+        (limits.works_max, limits.reads_max, limits.covers),
+        (128, 16, true)
+    );
+    fill(&pair.local, 7);
+    let posted = pair.post(1, &[work(1, Op::Write, 100, 33, true)]);
+    assert_eq!(
+        posted,
+        Posted {
+            accepted: 1,
+            stop: Stop::All
+        }
+    );
+    assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+    let around = [99, 100, 132, 133].map(|at| byte(&pair.remote, at));
+    assert_eq!(around, [0, 7, 7, 0]);
+    fill(&pair.remote, 9);
+    pair.post(1, &[work(2, Op::Read, 200, 5, true)]);
+    assert_eq!(pair.completed(1), [(2, SUCCESS)]);
+    let around = [199, 200, 204, 205].map(|at| byte(&pair.local, at));
+    assert_eq!(around, [7, 9, 9, 7]);
+}
+
+#[test]
+fn a_batch_rings_once_and_one_completion_covers_it() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(0, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    let before = [&COUNTERS.doorbells, &COUNTERS.completions].map(|count| count.load(SeqCst));
+    let works: Vec<_> = (0..32)
+        .map(|i| work(i, Op::Write, 64 * i, 64, i == 31))
+        .collect();
+    pair.post(1, &works);
+    assert_eq!(pair.completed(1), [(31, SUCCESS)]);
+    let after = [&COUNTERS.doorbells, &COUNTERS.completions].map(|count| count.load(SeqCst));
+    assert_eq!([after[0] - before[0], after[1] - before[1]], [1, 1]);
+}
+
+#[test]
+fn what_is_not_allowed_is_refused_before_or_by_the_device() {
+    let _turn = turn();
+    let mut pair = Pair::with(Settings::default(), Access::RemoteRead);
+    pair.opened(1);
+    let other = SegmentRef(77);
+    let forged = SegmentRef(78);
+    let key = RegionKey([0xAB; 16]);
+    pair.endpoint
+        .attach_remote(forged, RemoteRegion { key, bytes: BYTES });
+    let good = work(1, Op::Read, 0, 8, true);
+    let with = |change: fn(&mut Work)| {
+        let mut work = good;
+        change(&mut work);
+        work
+    };
+    // (name, work, why)
+    let cases = [
+        (
+            "an unknown local segment",
+            with(|w| w.local.segment = SegmentRef(77)),
+            Cause::LocalProtection,
+        ),
+        (
+            "an unknown remote segment",
+            with(|w| w.remote.segment = SegmentRef(77)),
+            Cause::RemoteAccess,
+        ),
+        (
+            "past the local end",
+            with(|w| w.local.offset = BYTES - 7),
+            Cause::LocalProtection,
+        ),
+        (
+            "past the remote end",
+            with(|w| w.remote.offset = BYTES - 7),
+            Cause::RemoteAccess,
+        ),
+        (
+            "an offset that overflows",
+            with(|w| w.remote.offset = u64::MAX),
+            Cause::RemoteAccess,
+        ),
+        (
+            "a forged key",
+            with(|w| w.remote.segment = SegmentRef(78)),
+            Cause::RemoteAccess,
+        ),
+    ];
+    assert_ne!(other, forged);
+    for (name, work, why) in cases {
+        let posted = pair.post(1, &[work]);
+        let refused = Posted {
+            accepted: 0,
+            stop: Stop::Rejected(why),
+        };
+        assert_eq!(posted, refused, "{name}");
+    }
+    pair.post(1, &[good]);
+    assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+    // Memory that peers may only read.
+    let works = [
+        work(2, Op::Read, 0, 8, false),
+        work(3, Op::Write, 0, 8, false),
+        work(4, Op::Read, 0, 8, true),
+    ];
+    pair.post(1, &works);
+    let ended = [
+        (2, SUCCESS),
+        (3, Outcome::Error(Cause::RemoteAccess)),
+        (4, Outcome::Error(Cause::Flushed)),
+    ];
+    assert_eq!(pair.completed(3), ended);
+}
+
+#[test]
+fn a_region_that_was_taken_away_is_not_touched() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+    // Deregistered when this returns, although the peer still has its key.
+    pair.remote.revoke();
+    fill(&pair.local, 5);
+    pair.post(1, &[work(2, Op::Write, 0, 8, true)]);
+    assert_eq!(
+        pair.completed(1),
+        [(2, Outcome::Error(Cause::RemoteAccess))]
+    );
+    assert_eq!(byte(&pair.remote, 0), 0);
+    pair.fence(1);
+    pair.opened(2);
+    let posted = pair.post(2, &[work(3, Op::Write, 0, 8, true)]);
+    assert_eq!(posted.stop, Stop::Rejected(Cause::RemoteAccess));
+    pair.local.revoke();
+    let posted = pair.post(2, &[work(4, Op::Write, 0, 8, true)]);
+    assert_eq!(posted.stop, Stop::Rejected(Cause::LocalProtection));
+}
+
+#[test]
+fn a_fence_holds_when_the_queue_pair_is_gone() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    stub::cut(true);
+    pair.post(1, &[work(2, Op::Write, 0, 8, true)]);
+    // Twice: both are answered, and none before the queue pair is destroyed.
+    pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
+    pair.fence(1);
+    pair.fence(1);
+    assert!(pair.completions.is_empty());
+    let refused = pair.post(1, &[work(3, Op::Write, 0, 8, true)]);
+    assert_eq!(refused.stop, Stop::Rejected(Cause::Flushed));
+    stub::cut(false);
+    pair.opened(2);
+    pair.post(2, &[work(4, Op::Write, 0, 8, true)]);
+    assert_eq!(pair.completed(1), [(4, SUCCESS)]);
+}
+
+#[test]
+fn a_fenced_epoch_writes_no_more_and_is_not_let_in_again() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    pair.fence_inbound(1);
+    let epoch = Epoch(1);
+    let broken = LaneFact::Broken(Cause::Reset);
+    assert_eq!(
+        pair.fact(),
+        LaneReport {
+            lane: LANE,
+            epoch,
+            fact: broken
+        }
+    );
+    fill(&pair.local, 5);
+    pair.post(1, &[work(2, Op::Write, 0, 8, true)]);
+    assert_eq!(
+        pair.completed(1),
+        [(2, Outcome::Error(Cause::RetryExceeded))]
+    );
+    assert_eq!(byte(&pair.remote, 0), 0);
+    pair.fence(1);
+    pair.fence_inbound(3);
+    let refused = LaneFact::OpenFailed(Cause::Refused);
+    assert_eq!([pair.open(2), pair.open(3)], [refused, refused]);
+    pair.opened(4);
+}
+
+#[test]
+fn a_lane_over_a_way_that_nobody_has_is_not_opened() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    let address = |local: [u8; 4], remote: SocketAddr| RailAddress {
+        transport: TransportId(0),
+        local: Some(local.into()),
+        remote,
+        session: SESSION,
+        own: Arc::default(),
+    };
+    let nobody = TcpListener::bind("127.0.0.2:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let cases = [
+        ("no device here", address([127, 0, 0, 9], pair.port)),
+        ("nobody listens", address([127, 0, 0, 1], nobody)),
+    ];
+    for (epoch, (name, address)) in (1..).zip(cases) {
+        pair.endpoint.attach_rail(RailId(0), address);
+        let refused = LaneFact::OpenFailed(Cause::Refused);
+        assert_eq!(pair.open(epoch), refused, "{name}");
+    }
+}
+
+#[test]
+fn queues_shorter_than_wished_for_are_said_to_be_so() {
+    let _turn = turn();
+    let settings = Settings {
+        queue_depth: 4,
+        reads_max: 200,
+        ..Settings::default()
+    };
+    let mut pair = Pair::with(settings, Access::RemoteReadWrite);
+    let limits = pair.opened(1);
+    assert_eq!((limits.works_max, limits.reads_max), (4, 4));
+    let works: Vec<_> = (0..4).map(|i| work(i, Op::Write, 0, 8, i == 3)).collect();
+    for _ in 0..10 {
+        assert_eq!(pair.post(1, &works).stop, Stop::All);
+        assert_eq!(pair.completed(1), [(3, SUCCESS)]);
+    }
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let _turn = turn();
+    let before = COUNTERS.live.load(SeqCst);
+    let mut pair = Pair::new();
+    for epoch in 1..6 {
+        pair.opened(epoch);
+        pair.post(epoch, &[work(1, Op::Write, 0, 8, true)]);
+        assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+        pair.fence(epoch);
+    }
+    let (answer, answered) = mpsc::channel();
+    pair.target
+        .retire_session(SESSION, Box::new(move || answer.send(()).unwrap()));
+    answered.recv().unwrap();
+    pair.remote.revoke();
+    pair.regions.0.lock().unwrap().clear();
+    drop(pair);
+    assert_eq!(COUNTERS.live.load(SeqCst), before);
+}
+
+#[test]
+fn a_machine_without_devices_says_so() {
+    let _turn = turn();
+    let root = tempfile::tempdir().unwrap();
+    let none = VerbsTransport::over(
+        &stub::calls(),
+        &Sysfs::new(root.path()),
+        Arc::new(Regions::default()),
+        Settings::default(),
+    );
+    assert_eq!(
+        none.unwrap_err().to_string(),
+        "this machine has no RDMA device"
+    );
+    let unknown = root.path().join("class/infiniband/mlx5_9/ports/1");
+    std::fs::create_dir_all(&unknown).unwrap();
+    std::fs::write(unknown.join("state"), "4: ACTIVE\n").unwrap();
+    let none = VerbsTransport::over(
+        &stub::calls(),
+        &Sysfs::new(root.path()),
+        Arc::new(Regions::default()),
+        Settings::default(),
+    );
+    assert_eq!(
+        none.unwrap_err().to_string(),
+        "mlx5_9 port 1: no such device"
+    );
+}

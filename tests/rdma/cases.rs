@@ -1,0 +1,376 @@
+//! What has to hold.
+
+use std::time::{Duration, Instant};
+
+use polyrail::{IsolationMode, Local, Op, RailState, Remote, Request, Status};
+
+use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, initiator, until};
+use crate::rails::{RAILS, address, drop_rdma, rail};
+
+/// All cases, in order.
+pub(crate) const ALL: &[(&str, fn())] = &[
+    ("every-size-and-alignment", every_size_and_alignment),
+    ("four-workers", four_workers),
+    ("short-queues", short_queues),
+    ("dropped-region", dropped_region),
+    ("shares-follow-rates", shares_follow_rates),
+    ("path-isolation", path_isolation),
+    ("cut-and-restored", cut_and_restored),
+    ("failover-to-tcp", failover_to_tcp),
+    ("no-ghost-writes", no_ghost_writes),
+    ("nothing-left", nothing_left),
+    ("target-stopped", target_stopped),
+    ("target-killed", target_killed),
+];
+
+const MIB: u64 = 1 << 20;
+
+/// Sizes around powers of two, and all small ones.
+fn sizes() -> Vec<u64> {
+    let around = [256, 1024, 4096, 65536, 1 << 18];
+    let around = around
+        .into_iter()
+        .flat_map(|size| [size - 1, size, size + 1]);
+    (1..=65)
+        .chain(around)
+        .chain([(64 << 10) * 5 / 4 + 1, 700_001])
+        .collect()
+}
+
+fn every_size_and_alignment() {
+    let mut pair = Pair::start();
+    assert_eq!(pair.target.ask("poison"), "done");
+    for (seed, (here, there)) in [(0, 0), (1, 0), (0, 1), (3, 7), (63, 65)]
+        .into_iter()
+        .enumerate()
+    {
+        let seed = seed as u64;
+        assert_eq!(pair.target.ask("poison"), "done");
+        let (mut local, mut remote, mut gap) = (here, 64 + there, 0);
+        let mut requests = Vec::new();
+        for size in sizes() {
+            pair.fill(seed, local, remote, size);
+            requests.push((pair.request(Op::Write, local, remote, size), gap));
+            gap = remote + size;
+            // The next one begins as far from a multiple of 64 as this one.
+            let step = (size + 127) / 64 * 64;
+            (local, remote) = (local + step, remote + step);
+        }
+        let writes: Vec<Request> = requests.iter().map(|(request, _)| *request).collect();
+        pair.complete(&writes);
+        for (write, gap) in &requests {
+            let (from, length) = (write.remote_offset, write.length);
+            let untouched = format!("untouched {gap} {}", from - gap);
+            assert_eq!(pair.target.ask(&untouched), "good", "before {write:?}");
+            let check = format!("check {seed} {from} {length}");
+            assert_eq!(pair.target.ask(&check), "good", "{write:?}");
+        }
+        pair.set(0);
+        let reads = writes.iter().map(|write| Request {
+            op: Op::Read,
+            ..*write
+        });
+        let reads: Vec<_> = reads.collect();
+        pair.complete(&reads);
+        for read in &reads {
+            pair.check(seed, read.local_offset, read.remote_offset, read.length);
+        }
+    }
+    let bytes = pair.bytes("verbs");
+    assert_eq!(bytes.len(), RAILS);
+    assert!(
+        bytes.iter().all(|bytes| *bytes > 0),
+        "a rail was not used: {bytes:?}"
+    );
+    assert_eq!(pair.bytes("tcp").iter().sum::<u64>(), 0);
+}
+
+fn four_workers() {
+    let mut config = initiator();
+    config.workers = 4;
+    let mut pair = Pair::with(config);
+    let share = 2 * MIB;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let pair = &pair;
+            scope.spawn(move || {
+                let from = thread * share;
+                pair.fill(thread, from, from, share);
+                let slices = 8;
+                let requests: Vec<_> = (0..slices)
+                    .map(|index| {
+                        let at = from + index * (share / slices);
+                        pair.request(Op::Write, at, at, share / slices)
+                    })
+                    .collect();
+                pair.complete(&requests);
+            });
+        }
+    });
+    for thread in 0..4 {
+        let check = format!("check {thread} {} {share}", thread * share);
+        assert_eq!(pair.target.ask(&check), "good");
+    }
+}
+
+fn short_queues() {
+    let mut config = initiator();
+    config.verbs.queue_depth = 4;
+    config.spray.merge_requests = false;
+    let mut pair = Pair::with(config);
+    let (count, size) = (1000, 4096);
+    pair.fill(9, 0, 0, count * size);
+    let requests: Vec<_> = (0..count)
+        .map(|index| pair.request(Op::Write, index * size, index * size, size))
+        .collect();
+    pair.complete(&requests);
+    assert_eq!(
+        pair.target.ask(&format!("check 9 0 {}", count * size)),
+        "good"
+    );
+}
+
+fn dropped_region() {
+    let mut pair = Pair::start();
+    pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
+    assert_eq!(pair.target.ask("drop"), "dropped");
+    for op in [Op::Write, Op::Read] {
+        let report = pair.run(&[pair.request(op, 0, 0, MIB)]);
+        assert_eq!(report.status, Status::Failed, "{report:?}");
+    }
+}
+
+fn shares_follow_rates() {
+    let pair = Pair::start();
+    for number in 0..RAILS {
+        rail("rate", number, &format!("{}mbit", 20 * (number + 1)));
+    }
+    // It learns, and then is measured.
+    pair.complete(&[pair.request(Op::Write, 0, 0, LOCAL)]);
+    let before = pair.bytes("verbs");
+    pair.complete(&[pair.request(Op::Write, 0, 0, LOCAL)]);
+    let after = pair.bytes("verbs");
+    let moved: Vec<_> = after
+        .iter()
+        .zip(&before)
+        .map(|(after, before)| after - before)
+        .collect();
+    let total: u64 = moved.iter().sum();
+    let shares: Vec<_> = moved
+        .iter()
+        .map(|bytes| *bytes as f64 / total as f64)
+        .collect();
+    println!("        shares {shares:.2?} for 0.1, 0.2, 0.3, 0.4");
+    for (number, share) in shares.iter().enumerate() {
+        let ideal = 0.1 * (number + 1) as f64;
+        assert!((share - ideal).abs() < 0.1, "rail {number}: {shares:?}");
+    }
+}
+
+/// Reliable connected queue pairs of the initiator's devices, rail by rail.
+fn queue_pairs() -> Vec<usize> {
+    let shown = std::process::Command::new("rdma")
+        .args(["resource", "show", "qp"])
+        .output();
+    let shown = String::from_utf8_lossy(&shown.expect("there is an rdma").stdout).into_owned();
+    let of = |number: usize| {
+        let port = format!("link rxa{number}/1 ");
+        let lines = shown.lines().filter(|line| line.contains(&port));
+        lines.filter(|line| line.contains("type RC")).count()
+    };
+    (0..RAILS).map(of).collect()
+}
+
+/// Rails 0 and 1 are of the primary fabric, 2 and 3 of the supplementary one. In an island only these carry bytes;
+/// between islands they have no queue pairs.
+fn path_isolation() {
+    for (prefix, used) in [("inside an island", [2, 3]), ("between islands", [0, 1])] {
+        let mut config = initiator().without("tcp");
+        config.path.mode = IsolationMode::Vanilla;
+        config.path.supplementary = [2, 3].map(|number| address(number, false)).to_vec();
+        if prefix == "between islands" {
+            config.path.island_prefix.v4_bits = 32;
+        }
+        let bits = config.path.island_prefix.v4_bits;
+        let pair = Pair::isolated(config, bits);
+        pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+        let (bytes, pairs) = (pair.bytes("verbs"), queue_pairs());
+        println!("        {prefix}: bytes {bytes:?}, queue pairs {pairs:?}");
+        let name = |number: &usize| format!("verbs:10.77.{number}.1>10.77.{number}.2");
+        for rail in pair.engine.rails() {
+            let is_used = used.iter().any(|number| rail.name == name(number));
+            assert_eq!(rail.bytes > 0, is_used, "{prefix}: {}", rail.name);
+        }
+        for (number, count) in pairs.into_iter().enumerate() {
+            assert_eq!(count > 0, used.contains(&number), "{prefix}: rail {number}");
+        }
+    }
+}
+
+/// Whether the verbs rail of this number can be used.
+fn is_healthy(pair: &Pair, number: usize) -> bool {
+    let name = format!("verbs:10.77.{number}.1>10.77.{number}.2");
+    let rails = pair.engine.rails();
+    let rail = rails
+        .iter()
+        .find(|rail| rail.name == name)
+        .expect("it has this rail");
+    matches!(rail.state, RailState::Healthy)
+}
+
+/// Writes and checks all of the memory, again and again, while something happens to the rails.
+fn cut_and_restored() {
+    let mut pair = Pair::start();
+    pair.complete(&[pair.request(Op::Write, 0, 0, 4 * MIB)]);
+    for end in ["far", "near"] {
+        pair.fill(1, 0, 0, MEMORY);
+        let all = pair.request(Op::Write, 0, 0, MEMORY);
+        let before: u64 = pair.bytes("verbs").iter().sum();
+        let batch = pair.engine.submit(&[all]).expect("a good request");
+        until("the first bytes", || {
+            pair.bytes("verbs").iter().sum::<u64>() > before
+        });
+        match end {
+            "far" => rail("down", 1, ""),
+            _ => {
+                let down = std::process::Command::new("rail")
+                    .args(["down", "a1"])
+                    .status();
+                assert!(down.expect("there is a rail").success());
+            }
+        }
+        let report = batch.wait(PATIENCE).expect("it ends in time");
+        assert_eq!(report.status, Status::Completed, "{end} end: {report:?}");
+        assert_eq!(pair.target.ask(&format!("check 1 0 {MEMORY}")), "good");
+        until("the pause", || {
+            pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
+            !is_healthy(&pair, 1)
+        });
+        rail("up", 1, "");
+        until("the rail's return", || is_healthy(&pair, 1));
+        let before = pair.bytes("verbs")[1];
+        until("bytes on it", || {
+            pair.complete(&[pair.request(Op::Write, 0, 0, 4 * MIB)]);
+            pair.bytes("verbs")[1] > before
+        });
+    }
+}
+
+fn failover_to_tcp() {
+    let mut pair = Pair::start();
+    pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
+    pair.fill(2, 0, 0, 8 * MIB);
+    (0..RAILS).for_each(drop_rdma);
+    let start = Instant::now();
+    pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+    let over_tcp = start.elapsed();
+    assert_eq!(pair.target.ask(&format!("check 2 0 {}", 8 * MIB)), "good");
+    assert!(pair.bytes("tcp").iter().sum::<u64>() > 0);
+    crate::rails::clear();
+    let start = Instant::now();
+    until("RDMA", || {
+        (0..RAILS).all(|number| is_healthy(&pair, number))
+    });
+    let back = start.elapsed();
+    println!("        over TCP after {over_tcp:.1?}, all rails back after {back:.1?}");
+    let before = pair.bytes("tcp");
+    pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+    assert_eq!(pair.bytes("tcp"), before, "it went on over TCP");
+}
+
+/// The link is cut in the midst of a write that would be retried for long, the write is cancelled, its memory used for
+/// something else, and the link restored.
+fn no_ghost_writes() {
+    const REUSED: u8 = 0xEE;
+    let mut config = initiator();
+    // Half a minute of retries.
+    (config.verbs.ack_timeout, config.verbs.retry_count) = (20, 6);
+    config.health.progress_floor = Duration::from_secs(100);
+    let mut pair = Pair::with(config);
+    assert_eq!(pair.target.ask("poison"), "done");
+    pair.set(0x11);
+    let write = pair.request(Op::Write, 0, 0, LOCAL);
+    (0..RAILS).for_each(|number| rail("rate", number, "20mbit"));
+    let batch = pair.engine.submit(&[write]).expect("a good request");
+    until("the first bytes", || {
+        pair.bytes("verbs").iter().sum::<u64>() > 0
+    });
+    (0..RAILS).for_each(drop_rdma);
+    batch.cancel();
+    let ended = batch.wait(PATIENCE).expect("it ends in time");
+    assert_eq!(ended.status, Status::Cancelled, "{ended:?}");
+    let report = batch.report(0).expect("it has one");
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Released, Remote::Settled)
+    );
+    pair.set(REUSED);
+    crate::rails::clear();
+    // What could still come has time to: longer than a packet waits to be sent again.
+    until("RDMA", || {
+        (0..RAILS).all(|number| is_healthy(&pair, number))
+    });
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(pair.target.ask(&format!("count {REUSED}")), "0");
+}
+
+fn nothing_left() {
+    // TCP has other ways in one kernel, which no wire is part of.
+    let pair = Pair::with(initiator().without("tcp"));
+    pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
+    (0..RAILS).for_each(|number| rail("rate", number, "8mbit"));
+    let write = pair.request(Op::Write, 0, 0, LOCAL);
+    let before: u64 = pair.bytes("verbs").iter().sum();
+    let batch = pair.engine.submit(&[write]).expect("a good request");
+    until("the first bytes", || {
+        pair.bytes("verbs").iter().sum::<u64>() > before
+    });
+    (0..RAILS).for_each(|number| rail("down", number, ""));
+    let report = batch.wait(PATIENCE).expect("it ends in time");
+    println!("        all rails down: {:?}", report.status);
+    assert!(
+        matches!(report.status, Status::Failed | Status::Indeterminate),
+        "{report:?}"
+    );
+}
+
+fn target_stopped() {
+    let mut pair = Pair::start();
+    pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
+    pair.target.signal("-STOP");
+    // The device goes on without the process, until the peer counts as silent.
+    let report = pair.run(&[pair.request(Op::Write, 0, 0, LOCAL)]);
+    println!("        target stopped: {:?}", report.status);
+    assert!(
+        matches!(
+            report.status,
+            Status::Completed | Status::Indeterminate | Status::Failed
+        ),
+        "{report:?}"
+    );
+    pair.target.signal("-CONT");
+    pair.fill(3, 0, 0, 4 * MIB);
+    until("the target", || {
+        pair.run(&[pair.request(Op::Write, 0, 0, 4 * MIB)]).status == Status::Completed
+    });
+    assert_eq!(pair.target.ask(&format!("check 3 0 {}", 4 * MIB)), "good");
+}
+
+fn target_killed() {
+    let mut pair = Pair::start();
+    pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
+    let before: u64 = pair.bytes("verbs").iter().sum();
+    let batch = pair.engine.submit(&[pair.request(Op::Write, 0, 0, LOCAL)]);
+    let batch = batch.expect("a good request");
+    until("the first bytes", || {
+        pair.bytes("verbs").iter().sum::<u64>() > before
+    });
+    pair.target.process.kill().expect("it lives");
+    let ended = batch.wait(PATIENCE).expect("it ends in time");
+    assert_eq!(ended.status, Status::PeerLost, "{ended:?}");
+    let report = batch.report(0).expect("it has one");
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Released, Remote::Settled)
+    );
+}

@@ -1,0 +1,60 @@
+//! The wires, and what breaks them.
+
+use std::net::IpAddr;
+use std::process::Command;
+
+/// Rails between the two ends.
+pub(crate) const RAILS: usize = 4;
+
+/// The initiator's or the target's end of a wire.
+pub(crate) fn address(rail: usize, target: bool) -> IpAddr {
+    [10, 77, rail as u8, if target { 2 } else { 1 }].into()
+}
+
+pub(crate) fn addresses(target: bool) -> Vec<IpAddr> {
+    (0..RAILS).map(|rail| address(rail, target)).collect()
+}
+
+fn call(program: &str, arguments: &[&str]) -> bool {
+    let status = Command::new(program).args(arguments).status();
+    status.expect("the virtual machine has it").success()
+}
+
+/// `rail VERB RAIL [ARGUMENT]`, as `tests/vm/vm` explains.
+pub(crate) fn rail(verb: &str, rail: usize, argument: &str) {
+    let number = rail.to_string();
+    let arguments = [verb, &number, argument];
+    let used = if argument.is_empty() { 2 } else { 3 };
+    assert!(call("rail", &arguments[..used]), "{arguments:?}");
+}
+
+/// Drops what RDMA sends, and nothing else, on a rail.
+pub(crate) fn drop_rdma(rail: usize) {
+    for end in ["a", "b"] {
+        let device = format!("{end}{rail}");
+        let tc = |words: &str| {
+            let words: Vec<_> = words
+                .split(' ')
+                .map(|word| if word == "DEV" { &device } else { word })
+                .collect();
+            assert!(call("tc", &words), "tc {words:?}");
+        };
+        tc("qdisc replace dev DEV root handle 1: prio");
+        tc("qdisc replace dev DEV parent 1:3 netem loss 100%");
+        // Everything else goes to the first band.
+        tc(
+            "filter add dev DEV parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff flowid 1:3",
+        );
+        tc(
+            "filter add dev DEV parent 1: protocol ip prio 2 u32 match ip protocol 6 0xff flowid 1:1",
+        );
+    }
+}
+
+/// Makes all rails whole again.
+pub(crate) fn clear() {
+    for number in 0..RAILS {
+        rail("clear", number, "");
+        rail("up", number, "");
+    }
+}
