@@ -278,3 +278,67 @@ impl World<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn a_hint_is_what_a_living_agent_said_last() {
+        let text = r#"
+            name = "hints"
+            duration_ms = 10
+            path = { mode = "advanced", hint_age_max_ms = 5 }
+            hint = [
+                { at_ms = 1, host = "a", shares = [1024] },
+                { at_ms = 2, host = "a", to = "b", shares = [512, 512] },
+                { at_ms = 3, host = "a", shares = [0, 1024] },
+            ]
+            [[host]]
+            name = "a"
+            [[host]]
+            name = "b"
+            [[device]]
+            host = "*"
+            name = "n"
+            rate_gbits_per_sec = 1
+            address = "10.0.0.1"
+            [[rail]]
+            from = "a/n"
+            to = "b/n"
+            [[workload]]
+            from = "a"
+            to = "b"
+            op = "write"
+            block = 1
+        "#;
+        let setup = Setup::new(text, &Scenario::parse(text).unwrap(), None).unwrap();
+        let mut agents = Agents::new(&setup);
+        let [none, half, all] = [0, 512, 1_024].map(Shares::pair);
+        let ms = 1_000_000;
+        // (name, when it spoke, now, to host, which hints are good)
+        let cases = [
+            ("it has not spoken", None, 0, 1, [false, false, false]),
+            ("of all", Some(ms), ms, 1, [true, false, false]),
+            ("of one", Some(2 * ms), 2 * ms, 1, [true, true, false]),
+            ("another", Some(2 * ms), 2 * ms, 0, [true, false, false]),
+            (
+                "of all again",
+                Some(3 * ms),
+                8 * ms,
+                1,
+                [false, false, true],
+            ),
+            ("silent", Some(3 * ms), 8 * ms + 1, 1, [false, false, false]),
+        ];
+        for (name, spoke_at, now, to, good) in cases {
+            let row = agents.rows[0].as_mut().unwrap();
+            row.spoke_at = spoke_at;
+            row.beat_at = spoke_at.unwrap_or(0);
+            let seen = [none, half, all].map(|hint| agents.check_hint(now, 0, to, hint).is_ok());
+            assert_eq!(seen, good, "{name}");
+        }
+        assert!(agents.check_hint(0, 1, 0, all).is_err(), "no agent");
+    }
+}
