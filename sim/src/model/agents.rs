@@ -145,8 +145,8 @@ impl Agents {
         let is_due = |said: &&Said| said.host == host && Some(said.at) <= row.spoke_at;
         let due: Vec<_> = self.said.iter().filter(is_due).collect();
         let of_all = due.iter().rposition(|said| said.to.is_none());
-        let since = due.iter().skip(of_all.map_or(0, |index| index + 1));
-        let of_this = since.filter(|said| said.to == Some(to)).next_back();
+        let mut since = due.iter().skip(of_all.map_or(0, |index| index + 1));
+        let of_this = since.rfind(|said| said.to == Some(to));
         let mut in_force = of_all.map(|index| &due[index]).into_iter().chain(of_this);
         match in_force.any(|said| said.shares == Some(hint)) {
             true => Ok(()),
