@@ -14,7 +14,7 @@ use super::agenda::What;
 use crate::setup::{Isolation, Said, Setup};
 
 /// How often a worker reads what is said, as the engine's does.
-const READ_INTERVAL_NS: u64 = 10_000_000;
+pub(super) const READ_INTERVAL_NS: u64 = 10_000_000;
 /// How often an agent that is not there is looked for.
 const ATTACH_INTERVAL_NS: u64 = 100_000_000;
 /// An agent beats so many times in what readers let pass.
@@ -33,6 +33,12 @@ struct Agent {
     killed: Vec<HintWriter<Words>>,
     /// How many were started: what was entered for an earlier one means nothing.
     lives: u32,
+    /// Its last sign of life.
+    beat_at: u64,
+    /// When it said last what it has to say; `None`: nothing in this life.
+    spoke_at: Option<u64>,
+    /// What it said last of all connections, of what there is to say on its host.
+    said_of_all: Option<usize>,
 }
 
 impl Agent {
@@ -43,6 +49,9 @@ impl Agent {
             writer: None,
             killed: Vec::new(),
             lives: 0,
+            beat_at: 0,
+            spoke_at: None,
+            said_of_all: None,
         }
     }
 }
@@ -91,15 +100,19 @@ impl Agents {
 
     /// The agent says what it has to say now. What it has said already it says once more, which changes nothing.
     fn speak(&mut self, setup: &Setup, now: u64, host: usize) {
-        let Some(writer) = self.rows[host].as_mut().and_then(|row| row.writer.as_mut()) else {
+        let Some(row) = self.rows[host].as_mut() else {
             return;
         };
+        let Some(writer) = row.writer.as_mut() else {
+            return;
+        };
+        row.spoke_at = Some(now);
         let is_due = |said: &&Said| said.host == host && said.at <= now;
         let due: Vec<_> = self.said.iter().filter(is_due).collect();
         let of_all = due.iter().rposition(|said| said.to.is_none());
-        let all = of_all.and_then(|index| due[index].shares);
-        if writer.all() != all {
-            writer.set_all(all);
+        if of_all != row.said_of_all {
+            row.said_of_all = of_all;
+            writer.set_all(of_all.and_then(|index| due[index].shares));
         }
         for said in due.into_iter().skip(of_all.map_or(0, |index| index + 1)) {
             let leases: Vec<_> = writer.leases().collect();
@@ -116,6 +129,28 @@ impl Agents {
                     let _ = writer.set(lease.id, said.shares);
                 }
             }
+        }
+    }
+
+    /// Whether a host's agent lives and says this of connections to another host, or of all; if not, in words what it
+    /// does.
+    fn check_hint(&self, now: u64, host: usize, to: usize, hint: Shares) -> Result<(), String> {
+        let Some(row) = &self.rows[host] else {
+            return Err("does not exist".to_owned());
+        };
+        let silent_ns = now - row.beat_at;
+        if silent_ns > self.age_max_ns {
+            return Err(format!("has been silent for {silent_ns} ns"));
+        }
+        let is_due = |said: &&Said| said.host == host && Some(said.at) <= row.spoke_at;
+        let due: Vec<_> = self.said.iter().filter(is_due).collect();
+        let of_all = due.iter().rposition(|said| said.to.is_none());
+        let mut since = due.iter().skip(of_all.map_or(0, |index| index + 1));
+        let of_this = since.rfind(|said| said.to == Some(to));
+        let mut in_force = of_all.map(|index| &due[index]).into_iter().chain(of_this);
+        match in_force.any(|said| said.shares == Some(hint)) {
+            true => Ok(()),
+            false => Err("does not say so".to_owned()),
         }
     }
 
@@ -171,6 +206,7 @@ impl World<'_> {
         // There is room for a slot at least.
         row.writer = HintWriter::start(row.words.clone(), Instant::from_nanos(self.now)).ok();
         row.lives += 1;
+        (row.beat_at, row.spoke_at, row.said_of_all) = (self.now, None, None);
         let (host, life) = (host as u32, row.lives);
         self.agenda.enter(self.now, What::Beats { host, life });
     }
@@ -203,6 +239,7 @@ impl World<'_> {
             return self.agenda.enter(at, What::AgentStarts { host });
         }
         writer.beat(Instant::from_nanos(self.now));
+        row.beat_at = self.now;
         self.says(host);
         let at = self.now + (age_ns / BEATS).max(1);
         self.agenda.enter(at, What::Beats { host, life });
@@ -226,10 +263,82 @@ impl World<'_> {
                 continue;
             };
             let hint = self.agents.read(self.now, host, (engine, peer), connection);
+            let to = self.setup.engines[engine].peers[peer];
+            if let Some(shares) = hint
+                && let Err(wrong) = self.agents.check_hint(self.now, host, to, shares)
+            {
+                let text = format!("worker {index} hears {shares} of its agent, which {wrong}");
+                self.ledger.violation(self.now, text);
+            }
             let (now, peer) = (Instant::from_nanos(self.now), PeerId(peer as u16));
+            self.split_hinted(index, peer, hint);
             self.workers[index as usize]
                 .core
                 .handle_hint(now, peer, hint);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn a_hint_is_what_a_living_agent_said_last() {
+        let text = r#"
+            name = "hints"
+            duration_ms = 10
+            path = { mode = "advanced", hint_age_max_ms = 5 }
+            hint = [
+                { at_ms = 1, host = "a", shares = [1024] },
+                { at_ms = 2, host = "a", to = "b", shares = [512, 512] },
+                { at_ms = 3, host = "a", shares = [0, 1024] },
+            ]
+            [[host]]
+            name = "a"
+            [[host]]
+            name = "b"
+            [[device]]
+            host = "*"
+            name = "n"
+            rate_gbits_per_sec = 1
+            address = "10.0.0.1"
+            [[rail]]
+            from = "a/n"
+            to = "b/n"
+            [[workload]]
+            from = "a"
+            to = "b"
+            op = "write"
+            block = 1
+        "#;
+        let setup = Setup::new(text, &Scenario::parse(text).unwrap(), None).unwrap();
+        let mut agents = Agents::new(&setup);
+        let [none, half, all] = [0, 512, 1_024].map(Shares::pair);
+        let ms = 1_000_000;
+        // (name, when it spoke, now, to host, which hints are good)
+        let cases = [
+            ("it has not spoken", None, 0, 1, [false, false, false]),
+            ("of all", Some(ms), ms, 1, [true, false, false]),
+            ("of one", Some(2 * ms), 2 * ms, 1, [true, true, false]),
+            ("another", Some(2 * ms), 2 * ms, 0, [true, false, false]),
+            (
+                "of all again",
+                Some(3 * ms),
+                8 * ms,
+                1,
+                [false, false, true],
+            ),
+            ("silent", Some(3 * ms), 8 * ms + 1, 1, [false, false, false]),
+        ];
+        for (name, spoke_at, now, to, good) in cases {
+            let row = agents.rows[0].as_mut().unwrap();
+            row.spoke_at = spoke_at;
+            row.beat_at = spoke_at.unwrap_or(0);
+            let seen = [none, half, all].map(|hint| agents.check_hint(now, 0, to, hint).is_ok());
+            assert_eq!(seen, good, "{name}");
+        }
+        assert!(agents.check_hint(0, 1, 0, all).is_err(), "no agent");
     }
 }

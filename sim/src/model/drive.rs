@@ -108,6 +108,7 @@ impl World<'_> {
         }
         for peer in std::mem::take(&mut inbox.replans) {
             self.install_plans(index, Some(peer), at);
+            self.split_replanned(index, peer);
         }
         let worker = &mut self.workers[index as usize];
         let inbox = &mut worker.inbox;
@@ -123,6 +124,7 @@ impl World<'_> {
             self.submit(index, *submitter);
         }
         self.workers[index as usize].core.handle_timeout(at);
+        self.split_bound(index);
         self.now + cost_ns
     }
 
@@ -134,7 +136,8 @@ impl World<'_> {
         let epoch = worker.postings.epoch;
         let mut at = now;
         let works = worker.postings.works.len();
-        self.count_works(lane, &self.workers[index as usize].postings.works.clone());
+        let batch = self.workers[index as usize].postings.works.clone();
+        self.count_works(lane, &batch);
         let worker = &mut self.workers[index as usize];
         let take = self.luck.take(now, rail, works);
         let (accepted, launched, stop) = match take {
@@ -160,6 +163,11 @@ impl World<'_> {
         if stop != Stop::Unknown {
             self.uncount_works(lane, works - accepted);
         }
+        self.split_posted(lane, &batch[..launched]);
+        if matches!(stop, Stop::Rejected(_) | Stop::Unknown) {
+            self.split_disturbed(index);
+        }
+        self.split_bound(index);
         let says = match take {
             Take::Full(_, after) => after.map(|after| (after, LaneFact::Writable)),
             _ => {
@@ -214,6 +222,7 @@ impl World<'_> {
                 break;
             }
         }
+        self.check_split(index);
         let worker = &mut self.workers[index as usize];
         worker.draining = false;
         worker.busy_until = now;
@@ -239,6 +248,9 @@ impl World<'_> {
     fn act(&mut self, index: u32, action: LaneAction) {
         let at = self.now;
         let first = self.first_lane[index as usize];
+        if !matches!(action, LaneAction::Open { .. }) {
+            self.split_disturbed(index);
+        }
         match action {
             LaneAction::Open { lane, epoch, .. } => {
                 let lane = first + u32::from(lane.rail().0);

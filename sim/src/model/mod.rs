@@ -20,6 +20,7 @@ pub(crate) mod ledger;
 mod luck;
 mod paths;
 mod rest;
+mod split;
 mod submit;
 mod traced;
 mod travel;
@@ -48,6 +49,7 @@ use ledger::Ledger;
 use luck::Luck;
 use paths::Paths;
 pub(crate) use rest::Failure;
+use split::Split;
 pub(crate) use traced::{Span, Traced};
 use worker::Worker;
 pub(crate) use worker::{SharedMemory, WorkerMemory};
@@ -219,6 +221,8 @@ struct World<'a> {
     muted: Vec<bool>,
     paths: Paths,
     agents: Agents,
+    /// By worker and peer: which classes bytes took.
+    splits: Vec<Vec<Split>>,
     /// By engine and peer.
     sessions: Vec<Vec<Session>>,
     /// By rail: how it is cut, and what is stuck on it.
@@ -316,6 +320,7 @@ impl<'a> World<'a> {
             muted: vec![false; setup.hosts],
             paths: Paths::new(setup),
             agents: Agents::new(setup),
+            splits: setup.splits(options.policy),
             sessions: setup
                 .engines
                 .iter()

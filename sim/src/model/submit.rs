@@ -127,6 +127,7 @@ impl World<'_> {
         }
         self.loops[index as usize].begun(submitter.batch, taken);
         core.seal_batch(batch);
+        self.split_submitted(index, taken);
     }
 
     /// A request of a submitter's batch has ended.
@@ -144,6 +145,9 @@ impl World<'_> {
                 status: report.status,
                 cause: report.cause,
             });
+            // It may have bytes that are never posted.
+            let worker = self.setup.submitters[index as usize].worker;
+            self.split_disturbed(worker as u32);
         }
     }
 
