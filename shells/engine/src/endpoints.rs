@@ -44,11 +44,12 @@ impl Joined {
         }
         Ok(Self {
             poller,
-            rows,
             rails: vec![None; RAILS_MAX],
             refused: Vec::new(),
             posted_last: 0,
-            asides: Vec::new(),
+            // Nothing is allocated by whoever sleeps first.
+            asides: rows.iter().map(|_| None).collect(),
+            rows,
         })
     }
 
@@ -60,7 +61,6 @@ impl Joined {
     /// Makes what wakes a sleep on the endpoint that works were last posted to, besides itself. Whether it is for `call`.
     fn set_aside(&mut self, call: BorrowedFd<'_>) -> io::Result<bool> {
         let of = self.posted_last;
-        self.asides.resize_with(self.rows.len(), || None);
         if let Some(Some((number, _))) = self.asides.get(of) {
             return Ok(*number == call.as_raw_fd());
         }
