@@ -33,6 +33,8 @@ struct Layout {
     offers: [OfferRow; OFFERS_MAX],
     /// Whether the target looks at offers by itself. Else it has to be called.
     looks: AtomicU32,
+    /// Whether the initiator spins while it waits, and the target is to do the same.
+    spins: AtomicU32,
     grants: [AtomicU32; GRANTS_MAX],
 }
 
@@ -160,6 +162,16 @@ impl Board {
     /// more: what was offered before calls nobody.
     pub(crate) fn set_looks(&self, looks: bool) {
         self.layout().looks.store(looks.into(), SeqCst);
+    }
+
+    /// Initiator: says whether it spins while it waits.
+    pub(crate) fn set_spins(&self, spins: bool) {
+        self.layout().spins.store(spins.into(), Relaxed);
+    }
+
+    /// Target: whether the initiator says so.
+    pub(crate) fn spins(&self) -> bool {
+        self.layout().spins.load(Relaxed) != 0
     }
 
     /// Target: takes the offer in a row, if there is one.

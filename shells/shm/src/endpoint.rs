@@ -64,6 +64,8 @@ pub(crate) struct ShmEndpoint {
     ending: Vec<Ending>,
     /// Polls in a row that did not ask epoll.
     unasked: u32,
+    /// Whoever drives this spins while it waits.
+    spinning: bool,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
 }
@@ -122,6 +124,7 @@ impl ShmEndpoint {
             posting: VecDeque::new(),
             ending: Vec::new(),
             unasked: 0,
+            spinning: false,
             facts: VecDeque::new(),
         })
     }
@@ -198,7 +201,9 @@ impl ShmEndpoint {
         if let State::Opening { socket, board, .. } =
             std::mem::replace(&mut slot.state, State::Over)
         {
-            slot.state = State::Open(Box::new(Lane::new(socket, board, process)));
+            let open = Lane::new(socket, board, process);
+            open.announce(self.spinning);
+            slot.state = State::Open(Box::new(open));
             self.opening -= 1;
             let opened = LaneFact::Opened { limits: LIMITS };
             out.lanes.push(report(lane, slot.epoch, opened));
@@ -473,6 +478,15 @@ impl Endpoint for ShmEndpoint {
         match self.posting.is_empty() {
             true => Waits::Nothing,
             false => Waits::Short,
+        }
+    }
+
+    fn announce(&mut self, spinning: bool) {
+        self.spinning = spinning;
+        for slot in self.lanes.values() {
+            if let State::Open(open) = &slot.state {
+                open.announce(spinning);
+            }
         }
     }
 

@@ -133,6 +133,11 @@ impl Lane {
         self.unsent
     }
 
+    /// Tells the target whether this side spins while it waits for it.
+    pub(crate) fn announce(&self, spinning: bool) {
+        self.board.set_spins(spinning);
+    }
+
     /// Takes a work that was checked.
     pub(crate) fn push(&mut self, work: Work, key: RegionKey) {
         self.queue.push_back(Posted {

@@ -25,6 +25,9 @@ const MESSAGES_MAX: usize = 64;
 /// copy.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long it looks for the next offer of an initiator that spins.
+const SPIN: Duration = Duration::from_micros(50);
+
 /// Characters of the longest reason that is told. It is English, and fits into a message.
 const TEXT_CHARS_MAX: usize = 128;
 
@@ -123,6 +126,8 @@ pub(crate) struct Served {
     grants: HashMap<u16, Arc<Grant>>,
     /// The row of the next offer.
     row: usize,
+    /// Until when it looks for that without being called.
+    spins_until: Option<Instant>,
 }
 
 impl Served {
@@ -133,6 +138,7 @@ impl Served {
             process,
             grants: HashMap::new(),
             row: 0,
+            spins_until: None,
         }
     }
 
@@ -211,14 +217,15 @@ impl Served {
     /// Carries out offers, in order, until so much was pulled. Whether there may be more.
     pub(crate) fn pull(&mut self, common: &Common) -> bool {
         self.board.set_looks(true);
-        let is_there = self.is_there();
         let mut budget = TURN_BYTES;
+        let mut is_there = false;
         let mut pulled: heapless::Vec<Pulled, OFFERS_MAX> = heapless::Vec::new();
         while budget > 0
             && !pulled.is_full()
             && let Some(offer) = self.take(self.row + pulled.len())
         {
             budget = budget.saturating_sub(offer.length.into());
+            is_there = is_there || self.is_there();
             let outcome = match is_there {
                 true => self.carry_out(common, &offer),
                 false => Pulled::Failed,
@@ -227,17 +234,26 @@ impl Served {
             let _ = pulled.push(outcome);
         }
         self.tell(&pulled);
-        budget == 0 || pulled.is_full()
+        budget == 0 || pulled.is_full() || self.spins_until.is_some()
     }
 
     /// Takes the offer in a row. If there is none, the next one has to call.
-    fn take(&self, row: usize) -> Option<Offer> {
-        self.board.take(row).or_else(|| {
-            self.board.set_looks(false);
-            let late = self.board.take(row)?;
-            self.board.set_looks(true);
-            Some(late)
-        })
+    fn take(&mut self, row: usize) -> Option<Offer> {
+        if let Some(offer) = self.board.take(row) {
+            self.spins_until = None;
+            return Some(offer);
+        }
+        if self.board.spins() {
+            let now = Instant::now();
+            if now < *self.spins_until.get_or_insert(now + SPIN) {
+                return None;
+            }
+        }
+        self.spins_until = None;
+        self.board.set_looks(false);
+        let late = self.board.take(row)?;
+        self.board.set_looks(true);
+        Some(late)
     }
 
     /// Says what became of offers. What was pulled counts if the initiator was there until now.
