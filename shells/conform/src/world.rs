@@ -201,7 +201,8 @@ impl World {
     }
 
     /// Waits for the descriptor, so long at most. Whether it is readable.
-    pub(crate) fn wait(&self, longest: Duration) -> Said<bool> {
+    pub(crate) fn wait(&mut self, longest: Duration) -> Said<bool> {
+        self.endpoint.arm();
         let mut waits = [PollFd::from_borrowed_fd(self.endpoint.fd(), PollFlags::IN)];
         let longest = polyrail_transport::timespec(longest.into());
         match rustix::event::poll(&mut waits, Some(&longest)) {

@@ -111,6 +111,12 @@ impl Endpoint for Joined {
         }
     }
 
+    fn arm(&mut self) {
+        for endpoint in self.all() {
+            endpoint.arm();
+        }
+    }
+
     fn announce(&mut self, spinning: bool) {
         for endpoint in self.all() {
             endpoint.announce(spinning);

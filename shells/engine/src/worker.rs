@@ -411,6 +411,7 @@ impl Loop<'_> {
                 return Turn::Lease;
             }
             if !self.spins(now, busy, &mut idle_since) && self.may_sleep(THREAD) {
+                self.endpoint.arm();
                 let until = self.due();
                 let looks_at = until.unwrap_or(Instant::MAX);
                 post.looks_at.store(looks_at.as_nanos(), Relaxed);
@@ -490,6 +491,7 @@ impl Loop<'_> {
 
     /// Sleeps without leaving the seat.
     fn sleep_here(&mut self, longest: Duration) {
+        self.endpoint.arm();
         let call = &self.post.wake_waiter;
         match self.endpoint.sleep(call.as_fd(), Some(longest)) {
             Ok(false) => {}

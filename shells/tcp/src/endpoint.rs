@@ -30,6 +30,13 @@ const EVENTS_MAX: usize = 64;
 /// Polls in a row that look at one lane only.
 const UNASKED_MAX: u32 = 16;
 
+/// So many polls in a row have to find something on one lane before it is taken out of epoll.
+const ALONE_MIN: u32 = 16;
+
+/// How long a lane stays out of epoll although nothing is found on it. Longer than a worker's thread leaves the work to
+/// those who wait, so that it need not be called for that.
+const ALONE_MAX: CoreDuration = CoreDuration::from_millis(8);
+
 /// What epoll says for the descriptor of [`Endpoint::sleep`]. Epochs count from 1, so no lane's is so large.
 const CALL: u64 = u64::MAX;
 
@@ -55,6 +62,13 @@ pub(crate) struct TcpEndpoint {
     posted_last: LaneId,
     /// Polls in a row that did not ask epoll.
     unasked: u32,
+    /// Polls in a row that found something on that lane, and on no other.
+    steady: u32,
+    /// A lane that epoll does not know now, and when something was last found on it.
+    ///
+    /// Whatever comes for a socket that epoll knows is told to it, whether anybody sleeps there or not, on the
+    /// processor of the sender and under a lock. While one lane is looked at all the time that is for nothing.
+    alone: Option<(LaneId, Instant)>,
     /// What epoll said when it ended a sleep; the next poll starts with it.
     ready: heapless::Vec<u64, EVENTS_MAX>,
     /// The descriptor of whoever may end a sleep, as epoll knows it.
@@ -122,6 +136,8 @@ impl TcpEndpoint {
             posting: 0,
             posted_last: LaneId(0),
             unasked: 0,
+            steady: 0,
+            alone: None,
             ready: heapless::Vec::new(),
             call: None,
             spinning: false,
@@ -194,6 +210,43 @@ impl TcpEndpoint {
         }
     }
 
+    /// Takes a lane out of epoll, if it is looked at often enough.
+    fn leave_alone(&mut self, lane: LaneId, now: Instant) {
+        match &mut self.alone {
+            Some((_, since)) => *since = now,
+            None => {
+                let slot = self.lanes.get(&lane);
+                let Some(stream) = slot.and_then(|slot| slot.state.stream()) else {
+                    return;
+                };
+                match epoll::delete(&self.epoll, stream) {
+                    Ok(()) => self.alone = Some((lane, now)),
+                    Err(error) => log::error!("tcp: epoll_ctl for {lane:?}: {error}"),
+                }
+            }
+        }
+    }
+
+    /// Puts the lane that was taken out of epoll back.
+    fn put_back(&mut self) {
+        self.steady = 0;
+        let Some((lane, _)) = self.alone.take() else {
+            return;
+        };
+        let Some(slot) = self.lanes.get(&lane) else {
+            return;
+        };
+        if let Some(stream) = slot.state.stream()
+            && let Err(error) =
+                epoll::add(&self.epoll, stream, token(lane, slot.epoch), slot.interest)
+        {
+            log::error!("tcp: epoll_ctl for {lane:?}: {error}");
+            let broken = report(lane, slot.epoch, LaneFact::Broken(Cause::Reset));
+            self.end(lane);
+            self.facts.push_back(broken);
+        }
+    }
+
     /// Tells epoll what a lane now waits for, if that changed.
     fn rearm(&mut self, lane: LaneId) {
         let Some(slot) = self.lanes.get_mut(&lane) else {
@@ -204,6 +257,10 @@ impl TcpEndpoint {
         let Some(stream) = slot.state.stream().filter(|_| interest != slot.interest) else {
             return;
         };
+        if self.alone.is_some_and(|(alone, _)| alone == lane) {
+            slot.interest = interest;
+            return;
+        }
         let token = token(lane, slot.epoch);
         match epoll::modify(&self.epoll, stream, token, interest) {
             Ok(()) => slot.interest = interest,
@@ -214,6 +271,7 @@ impl TcpEndpoint {
 
     /// Takes a lane's socket away, with all it had not sent, and forgets its works.
     fn end(&mut self, lane: LaneId) {
+        self.alone.take_if(|(alone, _)| *alone == lane);
         let Some(slot) = self.lanes.get_mut(&lane) else {
             return;
         };
@@ -232,7 +290,7 @@ impl TcpEndpoint {
     ///
     /// While works wait on one lane only, its socket is asked itself, which saves asking epoll first. The
     /// other lanes' turn comes every few polls, and before every sleep.
-    fn poll_last(&mut self, out: &mut Polled) -> bool {
+    fn poll_last(&mut self, now: Instant, out: &mut Polled) -> bool {
         let will_do = self.posting <= 1 && self.opening == 0 && self.unasked < UNASKED_MAX;
         if !will_do {
             self.unasked = 0;
@@ -242,7 +300,14 @@ impl TcpEndpoint {
         let lane = self.posted_last;
         let slot = self.lanes.get(&lane).filter(|slot| slot.posting);
         if let Some(epoch) = slot.map(|slot| slot.epoch) {
+            let before = out.completions.len();
             self.turn(lane, epoch, out);
+            if out.completions.len() > before {
+                self.steady = self.steady.saturating_add(1);
+                if self.spinning && self.steady >= ALONE_MIN {
+                    self.leave_alone(lane, now);
+                }
+            }
         }
         true
     }
@@ -360,20 +425,35 @@ impl Endpoint for TcpEndpoint {
         }
         // What stands in the way shows again in the next poll, which can report it.
         let _ = open.send(&self.locals, self.spinning);
-        self.posted_last = batch.lane;
+        if self.posted_last != batch.lane {
+            self.posted_last = batch.lane;
+            self.put_back();
+        }
         self.rearm(batch.lane);
         posted
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {
         out.lanes.extend(self.facts.drain(..));
-        if self.ready.is_empty() && !self.poll_last(out) {
+        if self.ready.is_empty() && !self.poll_last(now, out) {
             self.ask(Some(&AT_ONCE));
+            let alone = self
+                .alone
+                .and_then(|(lane, _)| self.lanes.get(&lane).map(|slot| (lane, slot.epoch)));
+            if let Some((lane, epoch)) = alone {
+                self.turn(lane, epoch, out);
+            }
         }
         while let Some(token) = self.ready.pop() {
             self.turn(LaneId(token as u32), Epoch((token >> 32) as u32), out);
         }
         self.expire_openings(now, out);
+        if self
+            .alone
+            .is_some_and(|(_, since)| now >= since + ALONE_MAX)
+        {
+            self.put_back();
+        }
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
@@ -414,7 +494,12 @@ impl Endpoint for TcpEndpoint {
         self.spinning = spinning;
     }
 
+    fn arm(&mut self) {
+        self.put_back();
+    }
+
     fn sleep(&mut self, call: BorrowedFd<'_>, longest: Option<CoreDuration>) -> io::Result<bool> {
+        self.put_back();
         let number = call.as_raw_fd();
         if self.call != Some(number) {
             epoll::add(&self.epoll, call, EventData::new_u64(CALL), EventFlags::IN)?;
@@ -430,14 +515,15 @@ impl Endpoint for TcpEndpoint {
         if !self.facts.is_empty() {
             return Some(Instant::ZERO);
         }
+        let alone = self.alone.map(|(_, since)| since + ALONE_MAX);
         if self.opening == 0 {
-            return None;
+            return alone;
         }
         let opening = self.lanes.values().filter_map(|slot| match &slot.state {
             State::Opening(opening) => Some(opening.by),
             State::Open(_) | State::Over => None,
         });
-        opening.min()
+        opening.chain(alone).min()
     }
 }
 

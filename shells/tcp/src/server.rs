@@ -33,6 +33,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Looks in a row at one lane only.
 const UNASKED_MAX: u32 = 16;
 
+/// So often in a row something has to move on one lane before it is taken out of epoll.
+const ALONE_MIN: u32 = 16;
+
 const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
@@ -199,8 +202,8 @@ struct Inbound {
 struct Spin {
     /// The lane of that initiator that something moved on last, and when; none, if it does not spin.
     last: Option<(u64, Instant)>,
-    /// Something moved on that lane twice in a row.
-    is_steady: bool,
+    /// How often in a row something moved on that lane, after the first time.
+    steady: u32,
     /// Looks in a row at that lane only.
     unasked: u32,
 }
@@ -208,7 +211,12 @@ struct Spin {
 impl Spin {
     /// Something moved on a lane.
     fn moved(&mut self, token: u64, spinning: bool) {
-        self.is_steady = self.last.is_some_and(|(last, _)| last == token);
+        let again = self.last.is_some_and(|(last, _)| last == token);
+        self.steady = if again {
+            self.steady.saturating_add(1)
+        } else {
+            0
+        };
         self.last = spinning.then(|| (token, Instant::now()));
     }
 
@@ -223,9 +231,15 @@ impl Spin {
     /// The lane to look at without asking who is ready, if that will be the same one again. The others' turn comes
     /// every few looks.
     fn unasked(&mut self) -> Option<u64> {
-        let (token, _) = self.last.filter(|_| self.is_steady)?;
+        let (token, _) = self.last.filter(|_| self.steady > 0)?;
         self.unasked = (self.unasked + 1) % UNASKED_MAX;
         (self.unasked > 0).then_some(token)
+    }
+
+    /// The lane that is looked at so often that epoll need not be told what comes on it.
+    fn alone(&self) -> Option<u64> {
+        let (token, _) = self.last.filter(|_| self.steady >= ALONE_MIN)?;
+        Some(token)
     }
 }
 
@@ -238,6 +252,11 @@ struct Service {
     records: HashMap<SessionId, HashMap<LaneId, Record>>,
     inbound: Numbered<u64, Inbound>,
     token_last: u64,
+    /// A lane that epoll does not know now.
+    ///
+    /// Whatever comes for a socket that epoll knows is told to it, whether anybody sleeps there or not, on the
+    /// processor of the sender and under a lock. While one lane is looked at all the time that is for nothing.
+    alone: Option<u64>,
 }
 
 impl Service {
@@ -254,6 +273,7 @@ impl Service {
             records: HashMap::new(),
             inbound: Numbered::default(),
             token_last: WAKE,
+            alone: None,
         };
         let thread = thread::Builder::new()
             .name("polyrail-tcp".into())
@@ -270,6 +290,7 @@ impl Service {
         let mut spin = Spin::default();
         loop {
             let spinning = spin.goes_on();
+            self.leave_alone(spin.alone());
             if let Some(token) = spin.unasked() {
                 self.look(token, &mut spin);
                 if !self.handle_commands() {
@@ -297,6 +318,33 @@ impl Service {
                 if !self.handle_commands() {
                     return;
                 }
+            }
+        }
+    }
+
+    /// Takes this lane out of epoll, and puts back the one that is out of it.
+    fn leave_alone(&mut self, token: Option<u64>) {
+        if self.alone == token {
+            return;
+        }
+        if let Some(back) = self.alone.take()
+            && let Some(inbound) = self.inbound.get(&back)
+        {
+            let stream = &inbound.served.stream;
+            let data = EventData::new_u64(back);
+            if let Err(error) = epoll::add(&self.epoll, stream, data, inbound.interest) {
+                log::warn!(
+                    "tcp: {}: {error}; {:?} closed",
+                    inbound.served.peer,
+                    inbound.lane
+                );
+                self.end(back);
+            }
+        }
+        if let Some(inbound) = token.and_then(|token| self.inbound.get(&token)) {
+            match epoll::delete(&self.epoll, &inbound.served.stream) {
+                Ok(()) => self.alone = token,
+                Err(error) => log::error!("tcp: epoll_ctl for {:?}: {error}", inbound.lane),
             }
         }
     }
@@ -342,6 +390,9 @@ impl Service {
                     return moved;
                 }
                 inbound.interest = interest;
+                if self.alone == Some(token) {
+                    return moved;
+                }
                 let stream = &inbound.served.stream;
                 epoll::modify(&self.epoll, stream, EventData::new_u64(token), interest)
                     .map(|()| moved)
@@ -369,6 +420,7 @@ impl Service {
         let Some(inbound) = self.inbound.remove(&token) else {
             return;
         };
+        self.alone.take_if(|alone| *alone == token);
         abort(&inbound.served.stream);
         let lanes = self.records.get_mut(&inbound.session);
         if let Some(record) = lanes.and_then(|lanes| lanes.get_mut(&inbound.lane)) {

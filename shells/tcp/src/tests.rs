@@ -159,6 +159,8 @@ struct Initiator {
     clock: Clock,
     local: Arc<Region>,
     seen: Polled,
+    /// It looks instead of sleeping.
+    spinning: bool,
 }
 
 impl Initiator {
@@ -188,7 +190,13 @@ impl Initiator {
             clock,
             local,
             seen: Polled::default(),
+            spinning: false,
         }
+    }
+
+    fn announce(&mut self, spinning: bool) {
+        self.spinning = spinning;
+        self.endpoint.announce(spinning);
     }
 
     fn name(&mut self, remote: &Region) {
@@ -198,6 +206,15 @@ impl Initiator {
     }
 
     fn poll(&mut self) {
+        if !self.spinning {
+            self.sleep();
+        }
+        self.endpoint.poll(self.clock.now(), &mut self.seen);
+    }
+
+    /// Until there is something, or for a while.
+    fn sleep(&mut self) {
+        self.endpoint.arm();
         let due = self.endpoint.poll_timeout();
         if due.is_none_or(|due| due > self.clock.now()) {
             let fd = self.endpoint.fd();
@@ -207,7 +224,6 @@ impl Initiator {
             };
             poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&wait)).unwrap();
         }
-        self.endpoint.poll(self.clock.now(), &mut self.seen);
     }
 
     fn until(&mut self, what: &str, reached: impl Fn(&Polled) -> bool) {
@@ -359,7 +375,7 @@ fn bytes_arrive_where_they_should_and_nowhere_else() {
         (Op::Write, true, 3),
         (Op::Read, true, 4),
     ] {
-        initiator.endpoint.announce(spinning);
+        initiator.announce(spinning);
         for (local, far, length) in cases {
             fill(&initiator.local, seed);
             fill(&remote, seed + 10);
@@ -395,7 +411,7 @@ fn many_works_on_many_lanes_match_a_model() {
     let mut in_flight = [0u64; 4];
     let (mut posted, mut ended) = (0u64, 0u64);
     while ended < 4_000 {
-        initiator.endpoint.announce(ended & 512 > 0);
+        initiator.announce(ended & 512 > 0);
         for rail in 0..4u64 {
             if posted == 4_000 || in_flight[rail as usize] == u64::from(WORKS_MAX) {
                 continue;
@@ -677,7 +693,7 @@ fn after_the_answer_to_a_fence_no_byte_changes() {
             initiator.open(lane(0), epoch);
         }
         poison(&remote, 0);
-        initiator.endpoint.announce(round % 2 == 1);
+        initiator.announce(round % 2 == 1);
         // The first call sends a part; polling sends more, up to somewhere in the middle.
         let item = work(Op::Write, 1, 0, 0, BYTES as u32);
         initiator.post_all(lane(0), epoch, &[item]);
@@ -703,7 +719,7 @@ fn an_initiator_that_spins_holds_up_nobody_else() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let spinner = scope.spawn(|| {
-            busy.endpoint.announce(true);
+            busy.announce(true);
             let mut rounds = 0;
             while !over.load(Ordering::Relaxed) {
                 let outcome = busy.carry_out(lane(0), ONE, work(Op::Write, 1, 0, 0, 4096));
@@ -723,6 +739,45 @@ fn an_initiator_that_spins_holds_up_nobody_else() {
         over.store(true, Ordering::Relaxed);
         assert!(spinner.join().unwrap() > 0);
     });
+}
+
+#[test]
+fn what_comes_on_a_lane_that_was_looked_at_all_the_time_is_heard_by_whoever_sleeps() {
+    let (target, _remote, mut initiator) = pair(1 << 20);
+    let item = || work(Op::Write, 1, 0, 0, 4096);
+    let look_often = |initiator: &mut Initiator| {
+        initiator.announce(true);
+        for _ in 0..100 {
+            let outcome = initiator.carry_out(lane(0), ONE, item());
+            assert_eq!(outcome, Outcome::Success);
+        }
+    };
+    let is_told = |initiator: &Initiator, what: &str| {
+        let fd = initiator.endpoint.fd();
+        let wait = Timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&wait)).unwrap();
+        assert_eq!(ready, 1, "{what}");
+    };
+    for _ in 0..10 {
+        look_often(&mut initiator);
+        initiator.post_all(lane(0), ONE, &[item()]);
+        initiator.endpoint.arm();
+        is_told(&initiator, "the end of a work");
+        assert_eq!(initiator.completions(1).len(), 1);
+    }
+    // Nobody sleeps, but nobody looks for long either.
+    look_often(&mut initiator);
+    let due = initiator.endpoint.poll_timeout();
+    initiator
+        .endpoint
+        .poll(due.expect("it wants to be looked at"), &mut initiator.seen);
+    assert_eq!(initiator.endpoint.poll_timeout(), None);
+    assert_eq!(target.fence(lane(0), ONE), 10 * 101 + 100);
+    is_told(&initiator, "the end of its lane");
+    assert_eq!(initiator.fact(lane(0), ONE), LaneFact::Broken(Cause::Reset));
 }
 
 #[test]

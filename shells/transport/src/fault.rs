@@ -454,6 +454,10 @@ impl Endpoint for FaultProxy {
         lanes.chain(self.inner.poll_timeout()).min()
     }
 
+    fn arm(&mut self) {
+        self.inner.arm();
+    }
+
     fn announce(&mut self, spinning: bool) {
         self.inner.announce(spinning);
     }

@@ -137,13 +137,19 @@ pub trait Endpoint: Send {
     /// Closes a lane that has nothing posted, or gives up opening it. Answers nothing.
     fn close(&mut self, lane: LaneId, epoch: Epoch);
 
-    /// A descriptor that polls readable when [`Self::poll`] has something to do.
+    /// A descriptor that polls readable when [`Self::poll`] has something to do, from [`Self::arm`] to the next call
+    /// of something else.
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// When [`Self::poll`] has something to do although the descriptor says nothing.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
+
+    /// Whoever drives this endpoint is going to sleep on [`Self::fd`].
+    ///
+    /// One that finds what comes by looking need not have the kernel tell the descriptor each time.
+    fn arm(&mut self) {}
 
     /// Says whether whoever drives this endpoint spins now while it waits. A transport may tell the peer,
     /// so that both do the same.
