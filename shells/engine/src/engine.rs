@@ -509,8 +509,12 @@ impl Engine {
         let mut peer = self.peer_at(remote)?;
         let mut described = inner.plane.describe(peer.id, name, DESCRIBE_TIMEOUT);
         match &described {
-            // It has forgotten us.
-            Err(AskError::SessionLost(SessionLoss::Forgotten { .. }) | AskError::NoPeer { .. }) => {
+            // It has forgotten us, or was given up meanwhile.
+            Err(
+                AskError::SessionLost(SessionLoss::Forgotten { .. })
+                | AskError::NoPeer { .. }
+                | AskError::Disconnected { .. },
+            ) => {
                 self.reconnect(peer.id, peer.incarnation)
                     .map_err(OpenError::Connect)?;
                 peer = self.peer_at(remote)?;
@@ -970,6 +974,8 @@ impl Engine {
                 }
                 // Somebody else has made the session.
                 Err(ConnectError::Busy { .. }) => return Ok(()),
+                // It was given up while it was dialed.
+                Err(_) if find().is_none() => return Ok(()),
                 Err(error) => {
                     log::debug!("{error}");
                     failed = failed.or(Some(error));
@@ -1801,5 +1807,43 @@ mod tests {
         // A peer that this engine does not have any more needs no session.
         engine.lose_peer(peer.id, peer.incarnation);
         engine.reconnect(peer.id, peer.incarnation).unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_is_given_up_while_it_is_dialed_needs_no_session() {
+        // Who opened a segment of a target that was being started anew was told that its own engine was shut down.
+        let target = Engine::new(Config {
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            workers: 1,
+            ..Config::named("target")
+        });
+        let target = target.unwrap();
+        let access = Access::RemoteReadWrite;
+        target.allocate("mem", 4096, access).unwrap();
+        let at = target.listening().unwrap();
+        let engine = Engine::new(Config {
+            workers: 1,
+            ..Config::named("initiator").without("shm")
+        });
+        let engine = engine.unwrap();
+        engine.open_segment(&format!("{at}/mem")).unwrap();
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = {
+            let mut peers = lock(&engine.inner.peers);
+            let id = peers.at(at).unwrap().id;
+            let peer = peers.get_mut(id).unwrap();
+            peer.dialed = silent.local_addr().unwrap();
+            for rail in &mut peer.rails {
+                rail.pair.remote = peer.dialed;
+            }
+            peer.clone()
+        };
+        engine.inner.plane.disconnect(peer.id);
+        std::thread::scope(|scope| {
+            let dialing = scope.spawn(|| engine.reconnect(peer.id, peer.incarnation));
+            let _dialed = silent.accept().unwrap();
+            engine.lose_peer(peer.id, peer.incarnation);
+            dialing.join().unwrap().unwrap();
+        });
     }
 }

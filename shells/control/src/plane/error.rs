@@ -99,6 +99,11 @@ pub enum ConnectError {
         /// The peer's id.
         peer: PeerId,
     },
+    /// The peer was disconnected before it had said who it is.
+    Disconnected {
+        /// Between whom.
+        ends: Box<Ends>,
+    },
     /// The plane is shut down.
     ShutDown {
         /// Between whom.
@@ -165,6 +170,7 @@ impl fmt::Display for ConnectError {
                 "connecting {ends}: peer {} is in use; disconnect it first",
                 peer.0
             ),
+            Self::Disconnected { ends } => write!(f, "connecting {ends}: disconnected meanwhile"),
             Self::ShutDown { ends } => write!(f, "connecting {ends}: this engine is shut down"),
         }
     }

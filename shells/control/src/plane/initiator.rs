@@ -84,8 +84,12 @@ impl Initiator {
 
     /// Leaves a peer in good order.
     pub(super) fn disconnect(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId) {
-        if let Some(peer) = self.remove(wires, id) {
+        if let Some(mut peer) = self.remove(wires, id) {
             let ends = peer.ends(ctx);
+            if let Some(first) = peer.first.take() {
+                let ends = ends.clone();
+                let _ = first.reply.send(Err(ConnectError::Disconnected { ends }));
+            }
             peer.fail_questions(&AskError::Disconnected { ends });
         }
     }

@@ -4,7 +4,7 @@ mod notifications;
 mod staging;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
@@ -746,6 +746,23 @@ fn shutdown_frees_who_waits() {
         initiator.plane.shutdown();
         let error = asker.join().unwrap();
         assert!(matches!(error, Err(AskError::ShutDown { .. })), "{error:?}");
+    });
+}
+
+#[test]
+fn who_connects_a_peer_that_is_disconnected_is_told_so() {
+    let initiator = Engine::initiator();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = silent.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| initiator.plane.connect(PEER, None, at, PATIENCE));
+        let _connected = silent.accept().unwrap();
+        initiator.plane.disconnect(PEER);
+        let error = connecting.join().unwrap().unwrap_err();
+        assert!(
+            matches!(error, ConnectError::Disconnected { .. }),
+            "{error}"
+        );
     });
 }
 
