@@ -140,7 +140,8 @@ pub trait Endpoint: Send {
     /// A descriptor that polls readable when [`Self::poll`] has something to do.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// When [`Self::poll`] has something to do although the descriptor says nothing.
+    /// When [`Self::poll`] has something to do although the descriptor says nothing. Whoever is going to sleep on the
+    /// descriptor asks this first: from then on it tells of everything, until the next [`Self::poll`].
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
