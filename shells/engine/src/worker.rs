@@ -419,13 +419,14 @@ impl Loop<'_> {
         }
     }
 
-    /// Drives from `start`, which is now, on the thread of somebody who waits for a batch. Whether the worker's thread
-    /// is needed then.
+    /// Drives from `start`, which is now, on the thread of somebody who waits for a batch, and probably `comes_back` soon
+    /// to wait for the next one. Whether the worker's thread is needed then.
     pub(crate) fn drive(
         &mut self,
         batch: &BatchShared,
         start: std::time::Instant,
         timeout: std::time::Duration,
+        comes_back: bool,
     ) -> bool {
         let post = self.post;
         post.asleep.store(NOBODY, Relaxed);
@@ -475,7 +476,7 @@ impl Loop<'_> {
         let due = self.due().unwrap_or(Instant::MAX).as_nanos();
         !may_sleep
             || self.ending_at.is_some()
-            || !post.is_idle()
+            || post.needs_thread(comes_back)
             || due < post.looks_at.load(Relaxed)
     }
 

@@ -65,7 +65,7 @@ pub(crate) struct ShmEndpoint {
     ending: Vec<Ending>,
     /// Polls in a row that did not ask epoll.
     unasked: u32,
-    /// Whoever drives this may have slept since the last poll, and been called.
+    /// Whoever drives this may have slept since the last poll, and been called to an answer.
     slept: Cell<bool>,
     /// Whoever drives this spins while it waits.
     spinning: bool,
@@ -127,7 +127,7 @@ impl ShmEndpoint {
             posting: VecDeque::new(),
             ending: Vec::new(),
             unasked: 0,
-            slept: Cell::new(true),
+            slept: Cell::new(false),
             spinning: false,
             facts: VecDeque::new(),
         })
@@ -502,9 +502,9 @@ impl Endpoint for ShmEndpoint {
         if !self.facts.is_empty() || self.open_lanes().any(Lane::is_runnable) {
             return Some(Instant::ZERO);
         }
-        self.slept.set(true);
         let mut answered = false;
-        for lane in self.open_lanes() {
+        for lane in self.open_lanes().filter(|lane| lane.is_offering()) {
+            self.slept.set(true);
             answered |= lane.look_no_more();
         }
         if answered {

@@ -166,9 +166,14 @@ impl Lane {
         self.question.is_some()
     }
 
+    /// Whether the target has offers that it has not answered.
+    pub(crate) fn is_offering(&self) -> bool {
+        !self.offered.is_empty()
+    }
+
     /// From here on this side looks for answers by itself.
     pub(crate) fn look(&self) {
-        if !self.offered.is_empty() && !self.awaits.replace(true) {
+        if self.is_offering() && !self.awaits.replace(true) {
             self.board.set_awaits(true);
         }
     }
@@ -178,7 +183,7 @@ impl Lane {
         if self.awaits.replace(false) {
             self.board.set_awaits(false);
         }
-        !self.offered.is_empty() && self.board.is_answered(self.first_row)
+        self.is_offering() && self.board.is_answered(self.first_row)
     }
 
     /// Tells the target whether this side spins while it waits for it.
