@@ -24,7 +24,6 @@ use crate::leaving::Leaving;
 use crate::room::Room;
 use crate::rows::{BatchRows, NoRow, RowId};
 use crate::seat::{NoSeat, Seat};
-use crate::worker::Loop;
 
 /// Requests that one worker can hold, from submission to report.
 pub(crate) const REQUESTS_MAX: usize = 16_384;
@@ -34,8 +33,6 @@ pub(crate) const BATCHES_MAX: usize = REQUESTS_MAX;
 const ASK: std::time::Duration = std::time::Duration::from_micros(50);
 /// Who waits for a batch so soon after a submission had nothing else to do.
 const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
-/// Who waits again so soon after a wait is expected to go on so: what is under way meanwhile need not be looked after.
-const SOON: std::time::Duration = std::time::Duration::from_micros(50);
 
 /// What a worker is told besides submissions.
 pub(crate) enum Command {
@@ -78,9 +75,8 @@ pub(crate) struct Post {
     pub(crate) looks_at: AtomicU64,
     /// Who submitted last waited at once.
     trusted: AtomicBool,
-    /// When somebody last submitted, and when a waiter last left the seat, in nanoseconds since `start`.
+    /// When somebody last submitted, in nanoseconds since `start`.
     submitted_at: AtomicU64,
-    left_at: AtomicU64,
     start: std::time::Instant,
     /// Somebody looks at batches, or sleeps for one, who does not drive. Until all have ended.
     watched: AtomicBool,
@@ -210,7 +206,6 @@ impl Post {
             looks_at: AtomicU64::new(u64::MAX),
             trusted: AtomicBool::new(false),
             submitted_at: AtomicU64::new(0),
-            left_at: AtomicU64::new(0),
             start: std::time::Instant::now(),
             watched: AtomicBool::new(false),
             asking: AtomicU32::new(0),
@@ -328,22 +323,19 @@ impl Post {
         start: std::time::Instant,
         timeout: std::time::Duration,
     ) {
-        let since = |at: &AtomicU64| {
-            let nanos = self.nanos(start).saturating_sub(at.load(Relaxed));
-            std::time::Duration::from_nanos(nanos)
-        };
-        let at_once = since(&self.submitted_at) <= AT_ONCE;
-        let again = since(&self.left_at) <= SOON;
+        let submitted = self.submitted_at.load(Relaxed);
+        let since = self.nanos(start).saturating_sub(submitted);
+        let at_once = std::time::Duration::from_nanos(since) <= AT_ONCE;
         let mut asking = None;
         let (mut now, mut left) = (start, timeout);
         while batch.is_pending() {
             let mut rising = Rising::begin(self);
-            let terms = |driven: &mut Loop<'_>| driven.drive(batch, now, left, again && at_once);
-            match self.seat.drive(terms) {
+            match self
+                .seat
+                .drive(|driven| driven.drive(batch, now, left, at_once))
+            {
                 Ok(rouse) => {
                     self.trusted.store(at_once, Relaxed);
-                    let left_at = self.nanos(std::time::Instant::now());
-                    self.left_at.store(left_at, Relaxed);
                     rising.rouse = rouse;
                     return;
                 }

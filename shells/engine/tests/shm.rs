@@ -21,8 +21,8 @@ const MEANT: u8 = 0x11;
 const REUSED: u8 = 0x55;
 
 /// What a process that these tests start is to be: `shared BYTES` or `private BYTES`, a target with such memory,
-/// `forbidden BYTES`, one with private memory that may not read other processes', or `network BYTES`, one that has no
-/// shared memory.
+/// `forbidden BYTES`, one with private memory that may not read other processes', `stranger BYTES`, one of another user,
+/// or `network BYTES`, one that has no shared memory.
 const ROLE: &str = "POLYRAIL_TEST_SHM";
 
 /// Counts bytes of the target's private memory, for whoever has nothing to do with what moved them.
@@ -42,8 +42,11 @@ fn target_process() {
     };
     let (kind, bytes) = role.split_once(' ').unwrap();
     let bytes = bytes.parse().unwrap();
-    if kind == "forbidden" {
-        forbid_pulls();
+    match kind {
+        "forbidden" => forbid_pulls(),
+        // SAFETY: numbers only.
+        "stranger" => assert_eq!(unsafe { libc::setuid(NOBODY) }, 0),
+        _ => {}
     }
     let access = Access::RemoteReadWrite;
     let memory = Arc::new(Region::allocate(bytes, Access::Local).unwrap());
@@ -561,36 +564,69 @@ fn forbid_pulls() {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What was logged as a warning.
-static WARNED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// A user that no process of this test is of, unless it becomes one.
+const NOBODY: u32 = 65_534;
+
+/// What was logged.
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Ears;
 
 impl log::Log for Ears {
-    fn enabled(&self, about: &log::Metadata<'_>) -> bool {
-        about.level() <= log::Level::Warn
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        if self.enabled(record.metadata()) {
-            WARNED.lock().unwrap().push(record.args().to_string());
-        }
+        LOGGED.lock().unwrap().push(record.args().to_string());
     }
 
     fn flush(&self) {}
 }
 
+/// From now on everything that is logged is kept.
+fn listen_to_logs() {
+    // Whoever calls this first has set it.
+    let _ = log::set_logger(&Ears);
+    log::set_max_level(log::LevelFilter::Debug);
+}
+
+fn was_logged(text: &str) {
+    let logged = LOGGED.lock().unwrap();
+    assert!(
+        logged.iter().any(|line| line.contains(text)),
+        "{text}: {logged:#?}"
+    );
+}
+
+#[test]
+fn a_process_of_another_user_is_reached_over_the_network_alone() {
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!must, "only root can become another user");
+        return eprintln!("not run, because only root can become another user");
+    }
+    listen_to_logs();
+    let target = Target::start("stranger", MIB);
+    let initiator = Initiator::new(&target, MIB);
+    completed(&initiator.all(Op::Write));
+    assert_eq!(
+        (initiator.carried("shm"), initiator.carried("tcp")),
+        (0, MIB)
+    );
+    was_logged(&format!(
+        "shm does not reach the peer: it is a process of user {NOBODY}, not 0"
+    ));
+}
+
 #[test]
 fn where_the_kernel_forbids_to_read_processes_the_reason_is_said_and_the_network_does_it() {
-    // Whoever calls this first has set it.
-    let _ = log::set_logger(&Ears).map(|()| log::set_max_level(log::LevelFilter::Warn));
-    let warned = |who: &str| {
-        let why = format!("{who}: the kernel forbids it: Operation not permitted");
-        let warned = WARNED.lock().unwrap();
-        assert!(
-            warned.iter().any(|line| line.contains(&why)),
-            "{who}: {warned:?}"
-        );
+    listen_to_logs();
+    let said = |who: &str| {
+        was_logged(&format!(
+            "{who}: the kernel forbids it: Operation not permitted"
+        ));
     };
     let moves = |target: &Target, carrier: &str| {
         let initiator = Initiator::new(target, MIB);
@@ -603,12 +639,12 @@ fn where_the_kernel_forbids_to_read_processes_the_reason_is_said_and_the_network
         assert_eq!(initiator.carried(carrier), 2 * MIB);
     };
     moves(&Target::start("forbidden", MIB), "tcp");
-    warned("the peer cannot read this process's");
+    said("the peer cannot read this process's");
     // The other way about; processes that share memory need not read each other's.
     let (private, shared) = (Target::start("private", MIB), Target::start("shared", MIB));
     forbid_pulls();
     moves(&private, "tcp");
-    warned("this process cannot read the peer's");
+    said("this process cannot read the peer's");
     moves(&shared, "shm");
 }
 
