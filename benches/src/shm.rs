@@ -17,6 +17,9 @@ use crate::child::{self, Child};
 /// Memory at either end. Blocks rotate through it, so that caches do for both what they do for rotating blocks.
 const BYTES: u64 = 64 << 20;
 
+/// Blocks of the largest batch.
+const BATCH_MAX: usize = 64;
+
 const BLOCKS: [u64; 5] = [64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20];
 
 /// Longer than any batch takes.
@@ -31,12 +34,18 @@ pub(crate) struct Args {
     /// Milliseconds that each measures a cell in a round.
     #[arg(long, default_value_t = 100)]
     millis: u64,
+    /// Blocks that are submitted together, side by side.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=BATCH_MAX as u64))]
+    batch: u64,
     /// Threads that move blocks, with as many workers.
     #[arg(long, default_value_t = 1)]
     threads: usize,
     /// Measure only what has this in its name.
     #[arg(long, default_value = "")]
     only: String,
+    /// Measure only blocks of so many KiB.
+    #[arg(long)]
+    kib: Option<u64>,
     /// Count the processor time of both processes instead of the time that passes: for a machine that has other things
     /// to do.
     #[arg(long)]
@@ -76,7 +85,7 @@ pub(crate) fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// Somebody who moves a block of so many bytes at an offset, on one of several threads.
+/// Somebody who moves a batch of blocks of so many bytes from an offset on, on one of several threads.
 type Mover<'a> = Box<dyn Fn(u64, u64) + Sync + 'a>;
 
 /// Both ends, and what is at them.
@@ -116,28 +125,33 @@ impl Ends {
         })
     }
 
-    fn polyrail(&self, op: Op, segment: &str) -> io::Result<Mover<'_>> {
+    fn polyrail(&self, op: Op, segment: &str, batch: u64) -> io::Result<Mover<'_>> {
         let remote = self
             .engine
             .open_segment(&format!("{}/{segment}", self.address))
             .map_err(other)?;
         Ok(Box::new(move |offset, length| {
-            let request = Request {
+            let request = |block: u64| Request {
                 op,
                 local: self.local,
-                local_offset: offset,
+                local_offset: offset + block * length,
                 remote,
-                remote_offset: offset,
+                remote_offset: offset + block * length,
                 length,
             };
-            let batch = self.engine.submit(&[request]).expect("there is room");
+            let mut requests = [request(0); BATCH_MAX];
+            for (block, row) in (0..batch).zip(&mut requests) {
+                *row = request(block);
+            }
+            let requests = &requests[..batch as usize];
+            let batch = self.engine.submit(requests).expect("there is room");
             let ended = batch.wait(PATIENCE).expect("it ends");
             assert_eq!(ended.status, Status::Completed);
         }))
     }
 
-    fn memcpy(&self) -> Mover<'_> {
-        Box::new(|offset, length| {
+    fn memcpy(&self, batch: u64) -> Mover<'_> {
+        one_by_one(batch, |offset, length| {
             let [from, to] = [self.here.base(), self.beside.base()].map(NonNull::as_ptr);
             // SAFETY: both are as large as blocks reach, and only copied.
             unsafe {
@@ -147,9 +161,9 @@ impl Ends {
         })
     }
 
-    fn readv(&self) -> Mover<'_> {
+    fn readv(&self, batch: u64) -> Mover<'_> {
         let pid = self.target.pid() as libc::pid_t;
-        Box::new(move |offset, length| {
+        one_by_one(batch, move |offset, length| {
             let iovec = |base: usize| libc::iovec {
                 iov_base: std::ptr::with_exposed_provenance_mut(base + offset as usize),
                 iov_len: length as usize,
@@ -161,6 +175,15 @@ impl Ends {
             assert_eq!(moved, length as isize);
         })
     }
+}
+
+/// Moves each block of a batch by itself.
+fn one_by_one<'a>(batch: u64, one: impl Fn(u64, u64) + Sync + 'a) -> Mover<'a> {
+    Box::new(move |offset, length| {
+        for block in 0..batch {
+            one(offset + block * length, length);
+        }
+    })
 }
 
 /// What counts as time.
@@ -205,15 +228,16 @@ fn rate(mover: &Mover<'_>, block: u64, args: &Args, watch: &Watch) -> f64 {
     let before = watch.now(start);
     let moved: u64 = thread::scope(|scope| {
         let work = |thread: u64| {
-            let blocks = BYTES / block;
+            let bytes = block * args.batch;
+            let batches = BYTES / bytes;
             let mut moved = 0;
             while start.elapsed() < time {
                 // Threads begin apart from each other.
-                let index = (moved + thread * blocks / threads as u64) % blocks;
-                mover(index * block, block);
+                let index = (moved + thread * batches / threads as u64) % batches;
+                mover(index * bytes, block);
                 moved += 1;
             }
-            moved * block
+            moved * bytes
         };
         let all: Vec<_> = (0..threads as u64)
             .map(|thread| scope.spawn(move || work(thread)))
@@ -238,34 +262,38 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     let cases = [
         (
             "write, shared",
-            ends.polyrail(Op::Write, "shared")?,
+            ends.polyrail(Op::Write, "shared", args.batch)?,
             "memcpy",
-            ends.memcpy(),
+            ends.memcpy(args.batch),
         ),
         (
             "read, shared",
-            ends.polyrail(Op::Read, "shared")?,
+            ends.polyrail(Op::Read, "shared", args.batch)?,
             "memcpy",
-            ends.memcpy(),
+            ends.memcpy(args.batch),
         ),
         (
             "write, private",
-            ends.polyrail(Op::Write, "private")?,
+            ends.polyrail(Op::Write, "private", args.batch)?,
             "process_vm_readv",
-            ends.readv(),
+            ends.readv(args.batch),
         ),
         (
             "read, private",
-            ends.polyrail(Op::Read, "private")?,
+            ends.polyrail(Op::Read, "private", args.batch)?,
             "process_vm_readv",
-            ends.readv(),
+            ends.readv(args.batch),
         ),
     ];
     println!("| what | block | polyrail GB/s | beside | GB/s | ratio, least to greatest |");
     println!("|---|---|---|---|---|---|");
     let only = cases.iter().filter(|case| case.0.contains(&args.only));
     for (what, ours, name, bare) in only {
-        for block in BLOCKS {
+        let asked = |block: &u64| {
+            let fits = block * args.batch * args.threads as u64 <= BYTES;
+            fits && args.kib.is_none_or(|kib| *block == kib << 10)
+        };
+        for block in BLOCKS.into_iter().filter(asked) {
             let measure = |mover| rate(mover, block, args, &watch);
             // Lanes open, pages are mapped, rates are learned.
             measure(ours);

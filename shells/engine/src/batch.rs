@@ -457,6 +457,11 @@ impl Batch {
             self.post.drive(&self.shared, start, timeout);
         }
         let mut state = self.shared.state();
+        if !is_so(&state) {
+            drop(state);
+            self.post.sleeps();
+            state = self.shared.state();
+        }
         while !is_so(&state) {
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {

@@ -622,8 +622,9 @@ impl Engine {
 
     /// Submits requests as one batch, all or nothing. O(1) in their lengths.
     ///
-    /// A program that has waited for each batch right after it submitted it is expected to do so again, because
-    /// then it drives the batch itself. Should it not, nor look at the batch, that begins up to 4 ms later.
+    /// A program that has waited for a batch right after it submitted this or another one is expected to do so again,
+    /// because then it drives the batch itself. Should it not, nor look at the batch, that begins, or goes on, up to
+    /// 4 ms later.
     pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
         self.submit_with(requests, &Terms::default())
     }

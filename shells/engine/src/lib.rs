@@ -80,7 +80,8 @@ pub use batch::Batch;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
     Config, ConfigError, Effective, HealthConfig, HealthMode, IsolationMode, Loaded, PathConfig,
-    Place, Problem, SendQueueConfig, Sources, SprayConfig, TransportConfig, VerbsConfig, reference,
+    Place, Problem, SendQueueConfig, Sources, SprayConfig, StagingConfig, TransportConfig,
+    VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request, Terms};

@@ -31,7 +31,7 @@ pub(crate) const REQUESTS_MAX: usize = 16_384;
 pub(crate) const BATCHES_MAX: usize = REQUESTS_MAX;
 /// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
 const ASK: std::time::Duration = std::time::Duration::from_micros(50);
-/// Who waits for a batch so soon after its submission had nothing else to do.
+/// Who waits for a batch so soon after a submission had nothing else to do.
 const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
 
 /// What a worker is told besides submissions.
@@ -75,6 +75,11 @@ pub(crate) struct Post {
     pub(crate) looks_at: AtomicU64,
     /// Who submitted last waited at once.
     trusted: AtomicBool,
+    /// When somebody last submitted, in nanoseconds since `start`.
+    submitted_at: AtomicU64,
+    start: std::time::Instant,
+    /// Somebody looks at batches, or sleeps for one, who does not drive. Until all have ended.
+    watched: AtomicBool,
     /// Waiters that ask the thread for the seat.
     pub(crate) asking: AtomicU32,
     /// How often waiters have driven.
@@ -200,6 +205,9 @@ impl Post {
             leased: AtomicBool::new(false),
             looks_at: AtomicU64::new(u64::MAX),
             trusted: AtomicBool::new(false),
+            submitted_at: AtomicU64::new(0),
+            start: std::time::Instant::now(),
+            watched: AtomicBool::new(false),
             asking: AtomicU32::new(0),
             drives: AtomicU64::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into(),
@@ -225,6 +233,8 @@ impl Post {
                 "the submission ring is smaller than the room"
             );
         }
+        self.submitted_at
+            .store(self.nanos(batch.submitted), Relaxed);
         fence(SeqCst);
         // Who submitted last waited at once, and then drives itself. Should it not, the thread notices soon.
         let trusted = self.leased.load(Relaxed) && self.trusted.load(Relaxed);
@@ -313,12 +323,17 @@ impl Post {
         start: std::time::Instant,
         timeout: std::time::Duration,
     ) {
-        let at_once = start.saturating_duration_since(batch.submitted) <= AT_ONCE;
+        let submitted = self.submitted_at.load(Relaxed);
+        let since = self.nanos(start).saturating_sub(submitted);
+        let at_once = std::time::Duration::from_nanos(since) <= AT_ONCE;
         let mut asking = None;
         let (mut now, mut left) = (start, timeout);
         while batch.is_pending() {
             let mut rising = Rising::begin(self);
-            match self.seat.drive(|driven| driven.drive(batch, now, left)) {
+            match self
+                .seat
+                .drive(|driven| driven.drive(batch, now, left, at_once))
+            {
                 Ok(rouse) => {
                     self.trusted.store(at_once, Relaxed);
                     rising.rouse = rouse;
@@ -347,9 +362,36 @@ impl Post {
 
     /// Somebody looks at a batch that has not ended, and does not wait for it.
     pub(crate) fn look_after(&self) {
+        self.watched.store(true, Relaxed);
         if self.leased.load(Relaxed) {
             self.rouse();
         }
+    }
+
+    /// Somebody is going to sleep until others have ended a batch.
+    pub(crate) fn sleeps(&self) {
+        self.watched.store(true, Relaxed);
+        // Who leaves the seat either sees that, or is seen to have left.
+        fence(SeqCst);
+        if self.is_left_alone() {
+            self.rouse();
+        }
+    }
+
+    /// Whether whoever leaves the seat has to tell the thread of what is under way. Not if they come back soon, nobody
+    /// else cares, and the thread looks again before long.
+    pub(crate) fn needs_thread(&self, comes_back: bool) -> bool {
+        fence(SeqCst);
+        if self.is_idle() {
+            self.watched.store(false, Relaxed);
+            return false;
+        }
+        !comes_back || !self.leased.load(Relaxed) || self.watched.load(Relaxed)
+    }
+
+    fn nanos(&self, at: std::time::Instant) -> u64 {
+        let since = at.saturating_duration_since(self.start);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn has_news(&self) -> bool {

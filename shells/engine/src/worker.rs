@@ -52,6 +52,8 @@ const ATTEMPTS_MAX: usize = 16_384;
 const TAKE_MAX: usize = 256;
 /// Rounds without anything to do before the worker sleeps are bounded by this time, if it spins at all.
 const SPIN: Duration = Duration::from_micros(50);
+/// Who waits again so soon after a wait is expected to go on so: what is under way meanwhile need not be looked after.
+const SOON: Duration = Duration::from_micros(50);
 /// How often a worker looks whether it can let go of a lost peer.
 const FORGET_INTERVAL: Duration = Duration::from_millis(5);
 /// Plans of lost peers that are remembered for submissions that come late.
@@ -206,6 +208,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         moved: false,
         disks: AttachedDisks::new(peer_silence),
         looked: clock.now(),
+        left_at: Instant::ZERO,
         peek: Peek::default(),
         ending_at: None,
     };
@@ -383,6 +386,8 @@ pub(crate) struct Loop<'a> {
     disks: AttachedDisks,
     /// When the last round looked.
     looked: Instant,
+    /// When a waiter last left the seat.
+    left_at: Instant,
     /// Whether looking once more before sleeping pays.
     peek: Peek,
     /// When a shutdown stops waiting.
@@ -420,13 +425,14 @@ impl Loop<'_> {
         }
     }
 
-    /// Drives from `start`, which is now, on the thread of somebody who waits for a batch. Whether the worker's thread
-    /// is needed then.
+    /// Drives from `start`, which is now, on the thread of somebody who waits for a batch, `at_once` after something was
+    /// submitted. Whether the worker's thread is needed then.
     pub(crate) fn drive(
         &mut self,
         batch: &BatchShared,
         start: std::time::Instant,
         timeout: std::time::Duration,
+        at_once: bool,
     ) -> bool {
         let post = self.post;
         post.asleep.store(NOBODY, Relaxed);
@@ -435,6 +441,7 @@ impl Loop<'_> {
         // Whoever had the seat before may have read the clock later.
         let mut now = self.clock.at(start).max(self.looked);
         let until = now + Duration::from(timeout);
+        let comes_back = at_once && now.since(self.left_at) <= SOON;
         self.pacer.begin(now, self.done);
         self.endpoint.announce(self.pacer.pace() == Pace::Spin);
         let mut idle_since = None;
@@ -469,6 +476,7 @@ impl Loop<'_> {
             }
             now = self.clock.now();
         }
+        self.left_at = self.looked;
         self.pacer.end(self.looked, self.done);
         post.waiter_drives.store(false, Relaxed);
         let may_sleep = self.may_sleep(THREAD);
@@ -476,7 +484,7 @@ impl Loop<'_> {
         let due = self.due().unwrap_or(Instant::MAX).as_nanos();
         !may_sleep
             || self.ending_at.is_some()
-            || !post.is_idle()
+            || post.needs_thread(comes_back)
             || due < post.looks_at.load(Relaxed)
     }
 

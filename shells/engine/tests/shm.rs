@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polyrail::{
@@ -20,8 +20,9 @@ const MIB: u64 = 1 << 20;
 const MEANT: u8 = 0x11;
 const REUSED: u8 = 0x55;
 
-/// What a process that these tests start is to be: `shared BYTES` or `private BYTES`, a target with such memory, or
-/// `network BYTES`, one that has it and no shared memory.
+/// What a process that these tests start is to be: `shared BYTES` or `private BYTES`, a target with such memory,
+/// `forbidden BYTES`, one with private memory that may not read other processes', `stranger BYTES`, one of another user,
+/// or `network BYTES`, one that has no shared memory.
 const ROLE: &str = "POLYRAIL_TEST_SHM";
 
 /// Counts bytes of the target's private memory, for whoever has nothing to do with what moved them.
@@ -41,6 +42,12 @@ fn target_process() {
     };
     let (kind, bytes) = role.split_once(' ').unwrap();
     let bytes = bytes.parse().unwrap();
+    match kind {
+        "forbidden" => forbid_pulls(),
+        // SAFETY: numbers only.
+        "stranger" => assert_eq!(unsafe { libc::setuid(NOBODY) }, 0),
+        _ => {}
+    }
     let access = Access::RemoteReadWrite;
     let memory = Arc::new(Region::allocate(bytes, Access::Local).unwrap());
     let mut config = Config {
@@ -57,7 +64,7 @@ fn target_process() {
     let engine = Engine::with_hooks(config, hooks).unwrap();
     match kind {
         // SAFETY: the memory stays mapped until the process ends.
-        "private" => unsafe { engine.register("mem", memory.base(), bytes, access) },
+        "private" | "forbidden" => unsafe { engine.register("mem", memory.base(), bytes, access) },
         _ => engine.allocate("mem", bytes, access),
     }
     .unwrap();
@@ -530,6 +537,115 @@ fn peers_without_shared_memory_use_the_network() {
         (initiator.carried("shm"), initiator.carried("tcp")),
         (0, MIB)
     );
+}
+
+/// Forbids this thread, and those that it starts, to read other processes' memory, as Yama or a container would.
+fn forbid_pulls() {
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        // The number of the system call.
+        step(load, 0, 0, 0),
+        step(equal, 0, 1, libc::SYS_process_vm_readv as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: numbers only.
+    let asked = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the program and its steps live until the kernel has copied them.
+    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A user that no process of this test is of, unless it becomes one.
+const NOBODY: u32 = 65_534;
+
+/// What was logged.
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Ears;
+
+impl log::Log for Ears {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        LOGGED.lock().unwrap().push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// From now on everything that is logged is kept.
+fn listen_to_logs() {
+    // Whoever calls this first has set it.
+    let _ = log::set_logger(&Ears);
+    log::set_max_level(log::LevelFilter::Debug);
+}
+
+fn was_logged(text: &str) {
+    let logged = LOGGED.lock().unwrap();
+    assert!(
+        logged.iter().any(|line| line.contains(text)),
+        "{text}: {logged:#?}"
+    );
+}
+
+#[test]
+fn a_process_of_another_user_is_reached_over_the_network_alone() {
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!must, "only root can become another user");
+        return eprintln!("not run, because only root can become another user");
+    }
+    listen_to_logs();
+    let target = Target::start("stranger", MIB);
+    let initiator = Initiator::new(&target, MIB);
+    completed(&initiator.all(Op::Write));
+    assert_eq!(
+        (initiator.carried("shm"), initiator.carried("tcp")),
+        (0, MIB)
+    );
+    was_logged(&format!(
+        "shm does not reach the peer: it is a process of user {NOBODY}, not 0"
+    ));
+}
+
+#[test]
+fn where_the_kernel_forbids_to_read_processes_the_reason_is_said_and_the_network_does_it() {
+    listen_to_logs();
+    let said = |who: &str| {
+        was_logged(&format!(
+            "{who}: the kernel forbids it: Operation not permitted"
+        ));
+    };
+    let moves = |target: &Target, carrier: &str| {
+        let initiator = Initiator::new(target, MIB);
+        let sent = pattern(7, MIB);
+        put(&initiator.region, 0, &sent);
+        completed(&initiator.all(Op::Write));
+        fill(&initiator.region, 0);
+        completed(&initiator.all(Op::Read));
+        assert!(get(&initiator.region, 0, MIB) == sent);
+        assert_eq!(initiator.carried(carrier), 2 * MIB);
+    };
+    moves(&Target::start("forbidden", MIB), "tcp");
+    said("the peer cannot read this process's");
+    // The other way about; processes that share memory need not read each other's.
+    let (private, shared) = (Target::start("private", MIB), Target::start("shared", MIB));
+    forbid_pulls();
+    moves(&private, "tcp");
+    said("this process cannot read the peer's");
+    moves(&shared, "shm");
 }
 
 #[test]

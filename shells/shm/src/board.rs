@@ -8,7 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::RegionKey;
@@ -35,6 +35,8 @@ struct Layout {
     looks: AtomicU32,
     /// Whether the initiator spins while it waits, and the target is to do the same.
     spins: AtomicU32,
+    /// Whether the initiator looks for answers by itself. Else it has to be called.
+    awaits: AtomicU32,
     grants: [AtomicU32; GRANTS_MAX],
 }
 
@@ -174,6 +176,24 @@ impl Board {
         self.layout().spins.load(Relaxed) != 0
     }
 
+    /// Initiator: says whether it looks for answers by itself from now on. One that has said that it does not looks
+    /// once more: what was answered before calls nobody.
+    pub(crate) fn set_awaits(&self, awaits: bool) {
+        self.layout().awaits.store(awaits.into(), SeqCst);
+        fence(SeqCst);
+    }
+
+    /// Target: whether the initiator has to be called to what was answered until now.
+    pub(crate) fn calls(&self) -> bool {
+        fence(SeqCst);
+        self.layout().awaits.load(SeqCst) == 0
+    }
+
+    /// Initiator: whether the offer in a row has been answered.
+    pub(crate) fn is_answered(&self, index: usize) -> bool {
+        matches!(self.row(index).state.load(Acquire), DONE | REFUSED | FAILED)
+    }
+
     /// Target: takes the offer in a row, if there is one.
     pub(crate) fn take(&self, index: usize) -> Option<Offer> {
         let row = self.row(index);
@@ -260,6 +280,22 @@ mod tests {
         assert_eq!(initiator.withdraw(), Withdrawn::All);
         assert_eq!(initiator.answer(0), Some(Pulled::Done));
         assert_eq!(initiator.answer(0), None, "told once");
+    }
+
+    #[test]
+    fn who_looks_is_not_called_and_who_does_not_looks_once_more() {
+        let (initiator, target) = sides();
+        assert!(target.calls(), "nobody has said that they look");
+        initiator.set_awaits(true);
+        initiator.offer(0, &OFFER);
+        target.take(0).unwrap();
+        assert!(!initiator.is_answered(0));
+        target.tell(0, Pulled::Refused);
+        assert!(!target.calls());
+        initiator.set_awaits(false);
+        assert!(initiator.is_answered(0) && target.calls());
+        assert_eq!(initiator.answer(0), Some(Pulled::Refused));
+        assert!(!initiator.is_answered(0));
     }
 
     #[test]

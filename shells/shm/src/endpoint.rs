@@ -1,5 +1,6 @@
 //! The initiator's half: lanes of one worker.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
@@ -64,6 +65,8 @@ pub(crate) struct ShmEndpoint {
     ending: Vec<Ending>,
     /// Polls in a row that did not ask epoll.
     unasked: u32,
+    /// Whoever drives this may have slept since the last poll, and been called to an answer.
+    slept: Cell<bool>,
     /// Whoever drives this spins while it waits.
     spinning: bool,
     /// What the next poll says first.
@@ -124,6 +127,7 @@ impl ShmEndpoint {
             posting: VecDeque::new(),
             ending: Vec::new(),
             unasked: 0,
+            slept: Cell::new(false),
             spinning: false,
             facts: VecDeque::new(),
         })
@@ -437,7 +441,11 @@ impl Endpoint for ShmEndpoint {
     fn poll(&mut self, now: Instant, out: &mut Polled) {
         self.check_ending();
         out.lanes.extend(self.facts.drain(..));
-        let waits = self.opening > 0 || self.open_lanes().any(|lane| !lane.is_runnable());
+        let mut waits = self.slept.take() || self.opening > 0;
+        for lane in self.open_lanes() {
+            lane.look();
+            waits |= lane.awaits_message();
+        }
         self.unasked += 1;
         if waits || self.unasked >= UNASKED_MAX {
             self.ask(out);
@@ -492,6 +500,14 @@ impl Endpoint for ShmEndpoint {
 
     fn poll_timeout(&self) -> Option<Instant> {
         if !self.facts.is_empty() || self.open_lanes().any(Lane::is_runnable) {
+            return Some(Instant::ZERO);
+        }
+        let mut answered = false;
+        for lane in self.open_lanes().filter(|lane| lane.is_offering()) {
+            self.slept.set(true);
+            answered |= lane.look_no_more();
+        }
+        if answered {
             return Some(Instant::ZERO);
         }
         let lanes = (self.opening > 0).then(|| self.lanes.values());

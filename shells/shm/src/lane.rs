@@ -1,5 +1,6 @@
 //! An open lane, seen from the initiator.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -40,6 +41,28 @@ struct Posted {
     moved: u32,
 }
 
+impl Posted {
+    /// Bytes that have not been moved.
+    fn left(&self) -> u64 {
+        u64::from(self.work.length - self.moved)
+    }
+
+    /// Where it ends in the target's segment.
+    fn end(&self) -> Option<u64> {
+        let length = self.work.length.into();
+        self.work.remote.offset.checked_add(length)
+    }
+
+    /// Whether another work goes on where this one ends, at both ends.
+    fn is_continued_by(&self, next: &Self) -> bool {
+        let (work, other) = (&self.work, &next.work);
+        let same =
+            (work.op, work.local.segment, self.key) == (other.op, other.local.segment, next.key);
+        same && self.end() == Some(other.remote.offset)
+            && work.local.offset + u64::from(work.length) == other.local.offset
+    }
+}
+
 /// What the target was asked: what is behind a key, to be used under a grant.
 #[derive(Clone, Copy, Debug)]
 struct Question {
@@ -49,10 +72,12 @@ struct Question {
 
 /// What became of the first work.
 enum Step {
-    /// It has ended so.
-    Ended(Outcome),
-    /// The target carries it out, or some of it is left.
-    GoesOn,
+    /// It failed.
+    Failed(Cause),
+    /// So many bytes were moved, of it and of works that go on where it ends.
+    Moved(u64),
+    /// The target carries it out.
+    Offered,
     /// It is not known yet what is behind its key.
     Unknown,
     /// It waits until the target has pulled something.
@@ -85,6 +110,8 @@ pub(crate) struct Lane {
     pulled: bool,
     /// The target has to be called to offers.
     calls: bool,
+    /// The target was told that this side looks for answers by itself.
+    awaits: Cell<bool>,
 }
 
 impl Lane {
@@ -104,6 +131,7 @@ impl Lane {
             unsent: false,
             pulled: false,
             calls: false,
+            awaits: Cell::new(false),
         }
     }
 
@@ -131,6 +159,31 @@ impl Lane {
     /// Whether a message is to be sent again in a while.
     pub(crate) fn is_unsent(&self) -> bool {
         self.unsent
+    }
+
+    /// Whether it waits for a message of the target's: an offer's answer is none, while this side looks.
+    pub(crate) fn awaits_message(&self) -> bool {
+        self.question.is_some()
+    }
+
+    /// Whether the target has offers that it has not answered.
+    pub(crate) fn is_offering(&self) -> bool {
+        !self.offered.is_empty()
+    }
+
+    /// From here on this side looks for answers by itself.
+    pub(crate) fn look(&self) {
+        if self.is_offering() && !self.awaits.replace(true) {
+            self.board.set_awaits(true);
+        }
+    }
+
+    /// From here on it has to be called to them. Whether there is one that nobody calls to.
+    pub(crate) fn look_no_more(&self) -> bool {
+        if self.awaits.replace(false) {
+            self.board.set_awaits(false);
+        }
+        self.is_offering() && self.board.is_answered(self.first_row)
     }
 
     /// Tells the target whether this side spins while it waits for it.
@@ -226,30 +279,68 @@ impl Lane {
         while let Some(posted) = self.queue.front().copied()
             && *budget > 0
         {
-            match self.step(&posted, locals, budget)? {
+            match self.step(&posted, locals, *budget)? {
                 Step::Waits => return Ok(()),
-                Step::GoesOn => {}
+                Step::Offered => {}
                 Step::Unknown => {
                     self.queue.pop_front();
                     self.unknown.push_back(posted);
                 }
-                Step::Ended(outcome) => {
+                Step::Moved(bytes) => {
+                    *budget -= bytes;
+                    self.complete(bytes, done);
+                }
+                Step::Failed(cause) => {
                     self.queue.pop_front();
-                    done(posted.work.cookie, outcome);
-                    if outcome != Outcome::Success {
-                        return Err(End::Failed);
-                    }
+                    done(posted.work.cookie, Outcome::Error(cause));
+                    return Err(End::Failed);
                 }
             }
         }
         Ok(())
     }
 
+    /// So many bytes were moved, of the first works.
+    fn complete(&mut self, mut bytes: u64, done: &mut impl FnMut(u64, Outcome)) {
+        while bytes > 0
+            && let Some(first) = self.queue.front_mut()
+        {
+            let left = first.left();
+            if bytes < left {
+                first.moved += bytes as u32;
+                return;
+            }
+            bytes -= left;
+            let cookie = first.work.cookie;
+            self.queue.pop_front();
+            done(cookie, Outcome::Success);
+        }
+    }
+
+    /// Bytes that can be moved at once, `budget` at most: of the first work, and of those that go on where it ends at
+    /// both ends. They end before `end` of the target's segment.
+    fn run(&self, budget: u64, end: u64) -> u64 {
+        let mut works = self.queue.iter();
+        let Some(mut before) = works.next() else {
+            return 0;
+        };
+        let mut bytes = before.left();
+        for next in works {
+            let goes_on = before.is_continued_by(next) && next.end().is_some_and(|at| at <= end);
+            if bytes >= budget || !goes_on {
+                break;
+            }
+            bytes += next.left();
+            before = next;
+        }
+        bytes.min(budget)
+    }
+
     /// Carries on with the first work.
-    fn step(&mut self, posted: &Posted, locals: &Locals, budget: &mut u64) -> Result<Step, End> {
-        let refused = Step::Ended(Outcome::Error(Cause::RemoteAccess));
-        let Posted { work, key, moved } = posted;
-        let (grant, shared, private) = match self.far.get(key) {
+    fn step(&mut self, posted: &Posted, locals: &Locals, budget: u64) -> Result<Step, End> {
+        let refused = Step::Failed(Cause::RemoteAccess);
+        let Posted { work, key, .. } = posted;
+        let (grant, end, shared, private) = match self.far.get(key) {
             None => return self.ask(*key),
             Some(Far::Nothing) => return Ok(refused),
             Some(Far::There {
@@ -258,18 +349,17 @@ impl Lane {
                 writable,
                 memory,
             }) => {
-                let end = work.remote.offset.checked_add(u64::from(work.length));
                 let allowed = *writable || work.op == Op::Read;
-                if !allowed || end.is_none_or(|end| end > *bytes) {
+                if !allowed || posted.end().is_none_or(|end| end > *bytes) {
                     return Ok(refused);
                 }
                 match memory {
-                    Memory::Shared(mapping) => (*grant, Some(mapping.clone()), 0),
-                    Memory::Private(address) => (*grant, None, *address),
+                    Memory::Shared(mapping) => (*grant, *bytes, Some(mapping.clone()), 0),
+                    Memory::Private(address) => (*grant, *bytes, None, *address),
                 }
             }
         };
-        let length = u64::from(work.length - moved).min(*budget);
+        let length = self.run(budget, end);
         let region = locals.get(&work.local.segment);
         let region = region.ok_or(End::Broken(Cause::LocalProtection))?;
         match (shared, work.op) {
@@ -285,15 +375,7 @@ impl Lane {
                 }
             }
         }
-        *budget -= length;
-        let moved = moved + length as u32;
-        if moved == work.length {
-            return Ok(Step::Ended(Outcome::Success));
-        }
-        if let Some(first) = self.queue.front_mut() {
-            first.moved = moved;
-        }
-        Ok(Step::GoesOn)
+        Ok(Step::Moved(length))
     }
 
     /// Asks the target what is behind a key.
@@ -343,7 +425,7 @@ impl Lane {
             return Ok(false);
         }
         let offset = work.remote.offset + u64::from(*moved);
-        // SAFETY: the work ends inside the mapping, as `step` has checked.
+        // SAFETY: all works of the run end inside the mapping, as `step` and `run` have checked.
         let remote = unsafe { mapping.base().as_ptr().add(offset as usize) };
         let (from, to) = match work.op {
             Op::Write => (local.cast_const(), remote),
@@ -408,7 +490,7 @@ impl Lane {
         self.calls |= self.board.offer(row, &offer);
         self.offered.push_back(work.cookie);
         self.queue.pop_front();
-        Ok(Step::GoesOn)
+        Ok(Step::Offered)
     }
 
     /// Completes offers that were carried out.

@@ -10,7 +10,8 @@
 //! So whoever copies owns the destination or has been given it; nobody writes into another process by its number,
 //! which could have become a stranger's. Works are copied while the endpoint is polled, and complete in that poll;
 //! writes to private memory are offered on a board that both sides map, which the target's thread
-//! `polyrail-shm` works off.
+//! `polyrail-shm` works off. Works that go on where others end are copied together. Either side looks for what the
+//! other one writes on the board while it is awake, and asks to be called by a message before it sleeps.
 //!
 //! A peer is on this host if its socket can be connected to: the socket has an abstract name, drawn at random and
 //! told over the control plane, which means something in one network namespace only and leaves nothing behind. Each
@@ -46,8 +47,12 @@ pub const WORK_BYTES_MAX: u32 = 4 << 20;
 /// Lanes that one session may have at a target, over its whole life.
 pub const LANES_PER_SESSION_MAX: usize = 4096;
 
-/// Bytes that one poll copies before it reports.
-const TURN_BYTES: u64 = 512 << 10;
+/// Bytes that are copied in a row, before others have their turn and reports their effect: the caches are full of what
+/// was copied then, and whoever is next has to fetch all that it needs.
+const TURN_BYTES: u64 = 2 << 20;
+
+/// Bytes that a target pulls before it tells the initiator: who spins there does so for 50 µs, and sleeps then.
+const TELL_BYTES: u64 = 512 << 10;
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use crate::process::{OwnCookie, Process, is_hung_up};
 use crate::server::Common;
 use crate::socket::{self, nonsense};
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
-use crate::{TURN_BYTES, WORK_BYTES_MAX};
+use crate::{TELL_BYTES, TURN_BYTES, WORK_BYTES_MAX};
 
 /// Messages of one lane that are taken in a row.
 const MESSAGES_MAX: usize = 64;
@@ -28,8 +28,54 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it looks for the next offer of an initiator that spins.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// A process that was seen so shortly ago is not looked for before something is pulled from it, only afterwards:
+/// numbers of processes do not come around so fast.
+const RECENT: Duration = Duration::from_micros(100);
+
 /// Characters of the longest reason that is told. It is English, and fits into a message.
 const TEXT_CHARS_MAX: usize = 128;
+
+/// What is to be done next for a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum More {
+    /// It calls when there is something.
+    Nothing,
+    /// There was nothing; it is looked for again.
+    Awaited,
+    /// There was something, and may be more.
+    Perhaps,
+}
+
+/// Offers that are carried out at once: each goes on where the one before ends, at both ends.
+struct Run {
+    /// All of them as one.
+    offer: Offer,
+    lengths: heapless::Vec<u32, OFFERS_MAX>,
+}
+
+/// Bytes of the longest run, if it has more than one offer.
+const RUN_BYTES_MAX: u64 = TELL_BYTES * 3 / 2;
+
+impl Run {
+    fn new(offer: Offer) -> Self {
+        let lengths = [offer.length].into_iter().collect();
+        Self { offer, lengths }
+    }
+
+    /// Takes another one, if it goes on.
+    fn takes(&mut self, next: &Offer) -> bool {
+        let length = u64::from(self.offer.length);
+        let goes_on = next.key == self.offer.key
+            && self.offer.offset.checked_add(length) == Some(next.offset)
+            && self.offer.source.checked_add(length) == Some(next.source)
+            && length + u64::from(next.length) <= RUN_BYTES_MAX
+            && self.lengths.push(next.length).is_ok();
+        if goes_on {
+            self.offer.length += next.length;
+        }
+        goes_on
+    }
+}
 
 /// What an initiator says first.
 pub(crate) struct Greeting {
@@ -124,8 +170,12 @@ pub(crate) struct Served {
     /// The initiator's, if it can be read.
     process: Option<Process>,
     grants: HashMap<u16, Arc<Grant>>,
+    /// When the process was last seen, after something was pulled from it.
+    seen: Option<Instant>,
     /// The row of the next offer.
     row: usize,
+    /// The initiator was told that this side looks for offers by itself.
+    looks: bool,
     /// Until when it looks for that without being called.
     spins_until: Option<Instant>,
 }
@@ -137,7 +187,9 @@ impl Served {
             board,
             process,
             grants: HashMap::new(),
+            seen: None,
             row: 0,
+            looks: false,
             spins_until: None,
         }
     }
@@ -214,27 +266,63 @@ impl Served {
         lent
     }
 
-    /// Carries out offers, in order, until so much was pulled. Whether there may be more.
-    pub(crate) fn pull(&mut self, common: &Common) -> bool {
-        self.board.set_looks(true);
-        let mut budget = TURN_BYTES;
-        let mut is_there = false;
+    /// Carries out offers, in order, until so much was pulled.
+    pub(crate) fn pull(&mut self, common: &Common) -> More {
+        self.set_looks(true);
+        let (mut bytes, mut told) = (0, 0);
+        let mut is_there = self.seen.is_some_and(|seen| seen.elapsed() < RECENT);
         let mut pulled: heapless::Vec<Pulled, OFFERS_MAX> = heapless::Vec::new();
-        while budget > 0
-            && !pulled.is_full()
-            && let Some(offer) = self.take(self.row + pulled.len())
-        {
-            budget = budget.saturating_sub(offer.length.into());
-            is_there = is_there || self.is_there();
-            let outcome = match is_there {
-                true => self.carry_out(common, &offer),
-                false => Pulled::Failed,
+        let mut held = None;
+        while (bytes < TURN_BYTES && !pulled.is_full()) || held.is_some() {
+            let Some(run) = self.take_run(pulled.len(), &mut held) else {
+                break;
             };
-            // There is room: it is not full.
-            let _ = pulled.push(outcome);
+            bytes += u64::from(run.offer.length);
+            is_there = is_there || self.is_there();
+            match is_there {
+                true => self.carry_out_run(common, &run, &mut pulled),
+                // There is room: so many were taken.
+                false => pulled.extend(run.lengths.iter().map(|_| Pulled::Failed)),
+            }
+            if bytes - told >= TELL_BYTES {
+                is_there = self.tell(&pulled);
+                pulled.clear();
+                told = bytes;
+            }
         }
+        let full = bytes >= TURN_BYTES || pulled.is_full();
         self.tell(&pulled);
-        budget == 0 || pulled.is_full() || self.spins_until.is_some()
+        match (full, self.spins_until.is_some()) {
+            (true, _) => More::Perhaps,
+            (false, true) if bytes > 0 => More::Perhaps,
+            (false, true) => More::Awaited,
+            (false, false) => More::Nothing,
+        }
+    }
+
+    fn set_looks(&mut self, looks: bool) {
+        if self.looks != looks {
+            self.looks = looks;
+            self.board.set_looks(looks);
+        }
+    }
+
+    /// Takes offers that go on where the one before ends, the first of them `after` so many. `held` is one that was taken
+    /// and does not.
+    fn take_run(&mut self, after: usize, held: &mut Option<Offer>) -> Option<Run> {
+        let first = held.take();
+        let first = first.or_else(|| self.take(self.row + after))?;
+        let mut run = Run::new(first);
+        while u64::from(run.offer.length) < TELL_BYTES
+            && after + run.lengths.len() < OFFERS_MAX
+            && let Some(next) = self.board.take(self.row + after + run.lengths.len())
+        {
+            if !run.takes(&next) {
+                *held = Some(next);
+                break;
+            }
+        }
+        Some(run)
     }
 
     /// Takes the offer in a row. If there is none, the next one has to call.
@@ -250,16 +338,16 @@ impl Served {
             }
         }
         self.spins_until = None;
-        self.board.set_looks(false);
+        self.set_looks(false);
         let late = self.board.take(row)?;
-        self.board.set_looks(true);
+        self.set_looks(true);
         Some(late)
     }
 
-    /// Says what became of offers. What was pulled counts if the initiator was there until now.
-    fn tell(&mut self, pulled: &[Pulled]) {
+    /// Says what became of offers. What was pulled counts if the initiator was there until now; whether it was.
+    fn tell(&mut self, pulled: &[Pulled]) -> bool {
         if pulled.is_empty() {
-            return;
+            return true;
         }
         let is_there = self.is_there();
         for outcome in pulled {
@@ -268,13 +356,40 @@ impl Served {
             self.board.tell(self.row, outcome);
             self.row += 1;
         }
-        // If it does not fit, there are messages that wake the initiator.
-        let _ = socket::send(&self.socket, &Answer::Pulled, None);
+        self.seen = is_there.then(Instant::now);
+        if self.board.calls() {
+            // If it does not fit, there are messages that wake the initiator.
+            let _ = socket::send(&self.socket, &Answer::Pulled, None);
+        }
+        is_there
     }
 
     fn is_there(&self) -> bool {
         let process = self.process.as_ref();
         process.is_some_and(|process| process.is_there(&self.socket))
+    }
+
+    /// Carries out a run at once, or one by one what cannot be.
+    fn carry_out_run(
+        &self,
+        common: &Common,
+        run: &Run,
+        pulled: &mut heapless::Vec<Pulled, OFFERS_MAX>,
+    ) {
+        let mut offer = run.offer;
+        let together = self.carry_out(common, &offer);
+        let alone = together != Pulled::Done && run.lengths.len() > 1;
+        for length in &run.lengths {
+            offer.length = *length;
+            let outcome = match alone {
+                true => self.carry_out(common, &offer),
+                false => together,
+            };
+            // There is room: so many were taken.
+            let _ = pulled.push(outcome);
+            offer.source = offer.source.wrapping_add(u64::from(*length));
+            offer.offset = offer.offset.wrapping_add(u64::from(*length));
+        }
     }
 
     fn carry_out(&self, common: &Common, offer: &Offer) -> Pulled {

@@ -22,11 +22,14 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use crate::endpoint::ShmEndpoint;
 use crate::far::Mappings;
 use crate::process::{OwnCookie, check_user};
-use crate::serve::{Grant, Greeting, Served};
+use crate::serve::{Grant, Greeting, More, Served};
 use crate::wire::{Answer, LaneName};
 use crate::{LANES_PER_SESSION_MAX, reach, socket};
 
 const EVENTS_MAX: usize = 64;
+
+/// Looks for offers in a row that find none, before epoll is asked again.
+const UNASKED_MAX: u32 = 16;
 
 /// Connections, of all peers.
 const CONNECTIONS_MAX: usize = 4096;
@@ -225,8 +228,10 @@ struct Service {
     commands: Receiver<Command>,
     records: HashMap<SessionId, HashMap<LaneId, Record>>,
     connections: Numbered<u64, Connection>,
-    /// Connections that have more to be pulled.
+    /// Connections that have more to be pulled, or are looked at for it.
     pulling: VecDeque<u64>,
+    /// Looks in a row that found nothing, since epoll was asked.
+    unasked: u32,
     /// What initiators may not touch any more and have not left yet.
     leaving: Vec<(SessionId, Arc<Grant>)>,
     /// Sessions that wait for that.
@@ -251,6 +256,7 @@ impl Service {
             records: HashMap::new(),
             connections: Numbered::default(),
             pulling: VecDeque::new(),
+            unasked: 0,
             leaving: Vec::new(),
             retiring: Vec::new(),
             token_last: FIRST,
@@ -280,24 +286,28 @@ impl Service {
     fn run(&mut self) {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         loop {
-            let timeout = self.timeout().and_then(|at| Timespec::try_from(at).ok());
-            let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-                Ok((events, _)) => events,
-                Err(rustix::io::Errno::INTR) => &mut [],
-                Err(error) => {
-                    log::error!("shm: epoll_wait: {error}; no inbound lane is served any more");
-                    return;
-                }
-            };
-            for event in ready {
-                match event.data.u64() {
-                    WAKE => {
-                        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+            if self.pulling.is_empty() || self.unasked == 0 || self.unasked > UNASKED_MAX {
+                let timeout = self.timeout().and_then(|at| Timespec::try_from(at).ok());
+                let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+                    Ok((events, _)) => events,
+                    Err(rustix::io::Errno::INTR) => &mut [],
+                    Err(error) => {
+                        log::error!("shm: epoll_wait: {error}; no inbound lane is served any more");
+                        return;
                     }
-                    LISTEN => self.accept(),
-                    token => self.hear(token),
+                };
+                self.unasked = 0;
+                for event in ready {
+                    match event.data.u64() {
+                        WAKE => {
+                            let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+                        }
+                        LISTEN => self.accept(),
+                        token => self.hear(token),
+                    }
                 }
             }
+            self.unasked += 1;
             for _ in 0..self.pulling.len() {
                 if let Some(token) = self.pulling.pop_front() {
                     self.pull(token);
@@ -454,9 +464,15 @@ impl Service {
 
     /// Carries out offers of one lane.
     fn pull(&mut self, token: u64) {
-        if let Some(Connection::Lane { served, .. }) = self.connections.get_mut(&token)
-            && served.pull(&self.common)
-        {
+        let Some(Connection::Lane { served, .. }) = self.connections.get_mut(&token) else {
+            return;
+        };
+        let more = served.pull(&self.common);
+        if more == More::Perhaps {
+            // It has taken its time, and so epoll's turn is next.
+            self.unasked = 0;
+        }
+        if more != More::Nothing {
             self.pulling.push_back(token);
         }
     }

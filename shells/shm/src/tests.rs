@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Instant as StdInstant;
 
-use polyrail_core::time::Duration;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{
     Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
@@ -17,7 +17,7 @@ use polyrail_transport::{
     Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport, Waits,
 };
 
-use crate::board::{Board, Pulled};
+use crate::board::{Board, Offer, Pulled};
 use crate::process::OwnCookie;
 use crate::wire::{Answer, LaneName, Request, VERSION};
 use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, reach, socket};
@@ -297,21 +297,32 @@ fn many_works_complete_once_each_and_a_full_lane_says_so() {
 
 #[test]
 fn one_poll_moves_no_more_than_a_turn() {
-    const BYTES: u64 = 4 * TURN_BYTES;
+    const BYTES: u64 = 2 * TURN_BYTES;
+    const PART: u64 = BYTES / 5;
     let target = Target::start();
     let there = target.register(BYTES, Access::RemoteReadWrite, true);
     let mut initiator = Initiator::of(&target, &there);
     // It knows the memory from now on.
     assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
     put(&initiator.local, &vec![1; BYTES as usize]);
-    initiator.post(ONE, &[write(BYTES as u32)]);
-    assert!(initiator.endpoint.poll_timeout().is_some());
-    assert_eq!(initiator.endpoint.waits(), Waits::Short);
-    for polls in 1..=4 {
-        initiator.poll();
-        let moved = bytes(&there).iter().filter(|byte| **byte == 1).count() as u64;
-        assert_eq!(moved, polls * TURN_BYTES);
-        assert_eq!(initiator.seen.completions.len(), usize::from(polls == 4));
+    let parts = (0..5).map(|part| {
+        let length = if part == 4 { BYTES - 4 * PART } else { PART };
+        work(Op::Write, part * PART, part * PART, length as u32)
+    });
+    // The whole, and the same in parts that go on where others end: two and a half of them are a turn.
+    let cases = [(vec![write(BYTES as u32)], 0), (parts.collect(), 2)];
+    for (works, done_first) in cases {
+        put(&there, &vec![0; BYTES as usize]);
+        initiator.seen.completions.clear();
+        initiator.post(ONE, &works);
+        assert!(initiator.endpoint.poll_timeout().is_some());
+        assert_eq!(initiator.endpoint.waits(), Waits::Short);
+        for (turns, done) in [(1, done_first), (2, works.len())] {
+            initiator.poll();
+            let moved = bytes(&there).iter().filter(|byte| **byte == 1).count() as u64;
+            assert_eq!(moved, turns * TURN_BYTES);
+            assert_eq!(initiator.seen.completions.len(), done);
+        }
     }
     assert_eq!(initiator.endpoint.poll_timeout(), None);
     assert_eq!(
@@ -536,6 +547,56 @@ fn offers_that_a_target_has_not_taken_are_withdrawn_by_a_fence() {
     // However late it wakes.
     assert_eq!((board.take(0), board.take(1)), (None, None));
     assert!(initiator.seen.completions.is_empty());
+}
+
+#[test]
+fn who_polls_is_not_called_and_who_sleeps_is() {
+    let (mut initiator, _socket, board, _there) = with_fake();
+    initiator.poll();
+    assert!(!board.calls(), "it looks");
+    let due = initiator.endpoint.poll_timeout();
+    assert!(board.calls(), "it is about to sleep: {due:?}");
+    initiator.poll();
+    assert!(!board.calls(), "it looks again");
+    board.take(0).unwrap();
+    board.tell(0, Pulled::Done);
+    // Nobody has called, and so it does not sleep.
+    assert_eq!(initiator.endpoint.poll_timeout(), Some(Instant::ZERO));
+    initiator.poll();
+    assert_eq!(initiator.seen.completions.len(), 1);
+}
+
+#[test]
+fn offers_that_go_on_where_others_end_are_told_of_one_by_one() {
+    let target = Target::start();
+    let there = target.register(4096, Access::RemoteReadWrite, true);
+    let (socket, board) = raw(&target);
+    let source = pattern(3, 4200);
+    // Three in a row, of which the last one is too long, and one that does not go on.
+    let offers = [(0, 4000), (4000, 96), (4096, 104), (50, 10)];
+    for (row, (offset, length)) in offers.into_iter().enumerate() {
+        let offer = Offer {
+            source: source[offset as usize..].as_ptr().addr() as u64,
+            length,
+            key: there.key(),
+            offset,
+        };
+        board.offer(row, &offer);
+    }
+    socket::send(&socket, &Request::Offered, None).unwrap();
+    let expected = [Pulled::Done, Pulled::Done, Pulled::Refused, Pulled::Done];
+    let until = StdInstant::now() + PATIENCE;
+    for (row, expected) in expected.into_iter().enumerate() {
+        let answer = loop {
+            if let Some(answer) = board.answer(row) {
+                break answer;
+            }
+            assert!(StdInstant::now() < until, "row {row}");
+            thread::yield_now();
+        };
+        assert_eq!(answer, expected, "row {row}");
+    }
+    assert!(bytes(&there) == source[..4096]);
 }
 
 #[test]

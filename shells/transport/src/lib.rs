@@ -141,7 +141,8 @@ pub trait Endpoint: Send {
     /// of something else.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// When [`Self::poll`] has something to do although the descriptor says nothing.
+    /// When [`Self::poll`] has something to do although the descriptor says nothing. Whoever is going to sleep on the
+    /// descriptor asks this first: from then on it tells of everything, until the next [`Self::poll`].
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }

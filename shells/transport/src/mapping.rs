@@ -186,6 +186,20 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_shared_although_there_are_not_so_many_huge_pages() {
+        // As many are set aside nowhere; of the others none is there before it is touched.
+        const BYTES: u64 = 1 << 40;
+        assert!(Mapping::on_huge_pages(BYTES).is_err());
+        let (mapping, file) = Mapping::shared(BYTES).unwrap();
+        let theirs = Mapping::of_peer(file.as_fd(), BYTES, true).unwrap();
+        // SAFETY: both are mapped and nobody else's.
+        unsafe {
+            mapping.base().add(BYTES as usize - 1).write(7);
+            assert_eq!(theirs.base().add(BYTES as usize - 1).read(), 7);
+        }
+    }
+
+    #[test]
     fn memory_that_is_only_readable_there_cannot_be_mapped_for_writing() {
         use std::os::fd::AsRawFd;
         let (_mapping, file) = Mapping::shared(4096).unwrap();

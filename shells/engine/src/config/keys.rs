@@ -353,6 +353,33 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: MORI,
     },
     Key {
+        path: "staging/slots",
+        field: Field::Whole {
+            unit: "slots",
+            least: 1,
+            most: 1_024,
+            get: |config| config.staging.slots.into(),
+            set: |config, slots| config.staging.slots = slots as u32,
+        },
+        meaning: "Slots for what comes in, and as many for what goes out, that chunks of staged requests pass \
+                  through: those between a file and another host. All peers share them; 32 chunks of one peer at \
+                  most are on their way.",
+        source: OURS,
+    },
+    Key {
+        path: "staging/slot_bytes",
+        field: Field::Whole {
+            unit: "bytes",
+            least: 4_096,
+            most: 64 << 20,
+            get: |config| config.staging.slot_bytes.into(),
+            set: |config, bytes| config.staging.slot_bytes = bytes as u32,
+        },
+        meaning: "Bytes of a slot. Chunks are as long as the smaller slots of the two ends. Only of multiples of 4096 do \
+                  whole chunks of a file pass the page cache by.",
+        source: OURS,
+    },
+    Key {
         path: "path/mode",
         field: Field::Choice {
             words: &["off", "vanilla", "advanced"],
@@ -778,7 +805,7 @@ mod tests {
                 "`ADDRESS:PORT`" => vec!["127.0.0.1:7".into()],
                 "list of addresses" => vec![vec!["127.0.0.9"].into()],
                 "list of numbers" => vec![vec![7.0, 8.0, 9.0].into()],
-                _ => vec![1.into(), 0.5.into(), 20.into()],
+                _ => vec![1.into(), 0.5.into(), 20.into(), 8_192.into()],
             }
         };
         for key in ENGINE {

@@ -77,10 +77,33 @@ pub struct Config {
     pub send_queue: SendQueueConfig,
     /// Which classes of rails bytes take.
     pub path: PathConfig,
+    /// The memory that what no transport carries in one piece passes through.
+    pub staging: StagingConfig,
     /// How queue pairs are made and connected.
     pub verbs: VerbsConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
     pub transports: BTreeMap<String, TransportConfig>,
+}
+
+/// The memory that what no transport carries in one piece passes through: slots, of which each holds a chunk. There
+/// is as much for what comes in as for what goes out, and none before it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagingConfig {
+    /// Slots for each direction, which chunks to and from all peers share; 32 of one peer at most are on their way.
+    pub slots: u32,
+    /// Bytes of a slot. Chunks are as long as the smaller slots of the two ends. Only of multiples of 4096 do whole
+    /// chunks of a file pass the page cache by.
+    pub slot_bytes: u32,
+}
+
+impl Default for StagingConfig {
+    fn default() -> Self {
+        // Large enough for a disk and a network, small enough that the first hop of a long transfer is over soon.
+        Self {
+            slots: 16,
+            slot_bytes: 1 << 20,
+        }
+    }
 }
 
 /// How queue pairs of transport verbs are made and connected.
@@ -425,6 +448,7 @@ impl Default for Config {
             spray: SprayConfig::default(),
             send_queue: SendQueueConfig::default(),
             path: PathConfig::default(),
+            staging: StagingConfig::default(),
             verbs: VerbsConfig::default(),
             transports: BTreeMap::new(),
         }

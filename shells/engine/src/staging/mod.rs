@@ -26,15 +26,12 @@ use polyrail_transport::memory::{Access, Region};
 
 pub(crate) use self::route::Route;
 use self::work::Work;
+use crate::batch::Batch;
+use crate::config::StagingConfig;
 use crate::engine::{Engine, Inner, lock};
 use crate::post::{Command, Post, THREAD};
 use crate::segments::SegmentId;
 
-/// Bytes of a slot. Large enough for a disk and a network, small enough that the first hop of a long transfer is over
-/// soon.
-pub(crate) const SLOT_BYTES: u32 = 1 << 20;
-/// Slots for each direction. Chunks of all peers share them.
-const SLOTS: u32 = 16;
 /// The slots for what comes in, and for what goes out.
 pub(crate) const IN: PoolId = PoolId(0);
 pub(crate) const OUT: PoolId = PoolId(1);
@@ -52,8 +49,8 @@ pub(crate) fn pool_name(pool: PoolId) -> &'static str {
 pub(crate) enum Word {
     /// A peer says something about a slot.
     Said(Party, StageMessage),
-    /// A hop has ended so.
-    HopEnded(StageId, Report),
+    /// A hop has ended so; its batch tells what becomes of memory that is held.
+    HopEnded(StageId, Report, Batch),
     /// A request of a staged batch that needs no staging has ended so.
     Ended { tag: u64, report: Report },
     /// A session with a peer is over, and whether all that it did is.
@@ -158,17 +155,18 @@ impl Engine {
 
     /// Memory for the slots of one direction, which peers may use.
     fn add_pool(&self, pool: PoolId, direction: Direction) -> io::Result<PoolConfig> {
-        let bytes = u64::from(SLOTS) * u64::from(SLOT_BYTES);
+        let StagingConfig { slots, slot_bytes } = self.inner.config.staging;
+        let bytes = u64::from(slots) * u64::from(slot_bytes);
         let region = Region::allocate(bytes, Access::RemoteReadWrite)?;
-        let kind = SegmentKind::Slots { bytes: SLOT_BYTES };
+        let kind = SegmentKind::Slots { bytes: slot_bytes };
         let segment = self
             .add_memory(pool_name(pool), region, kind)
             .map_err(io::Error::other)?;
         Ok(PoolConfig {
             direction,
             first: place(segment, 0),
-            slot_bytes: SLOT_BYTES,
-            slots: SLOTS,
+            slot_bytes,
+            slots,
         })
     }
 }

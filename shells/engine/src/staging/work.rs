@@ -20,10 +20,10 @@ use polyrail_transport::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::parties::{PARTIES_MAX, Parties};
-use super::{SHUTDOWN_MAX, Word, Words, alive};
+use super::{IN, OUT, SHUTDOWN_MAX, Word, Words, alive};
 use crate::batch::Batch;
 use crate::engine::{Engine, Inner, Request, Terms};
-use crate::error::SubmitError;
+use crate::error::{ReleaseError, SubmitError};
 use crate::post::{Command, Due, Flags, Post};
 use crate::rows::RowId;
 use crate::segments::{Segment, SegmentId};
@@ -34,6 +34,8 @@ const CHUNKS: usize = 32;
 const REQUESTS: usize = 1024;
 /// How long a hop waits that a worker had no room for.
 const RETRY: Duration = Duration::from_millis(1);
+/// How often it is looked whether memory that was held has been let go of.
+const HELD_LOOK: Duration = Duration::from_millis(50);
 
 /// The thread's own.
 pub(super) struct Work {
@@ -51,6 +53,8 @@ pub(super) struct Work {
     held_back: Option<Entry>,
     /// A hop that a worker has no room for now.
     hop: Option<Stage>,
+    /// Hops that ended although something may still touch memory here: their slots are not used until that is over.
+    held: Vec<(StageId, Batch)>,
     ending_at: Option<Instant>,
 }
 
@@ -88,6 +92,7 @@ impl Work {
             tags: HashMap::new(),
             held_back: None,
             hop: None,
+            held: Vec::new(),
             ending_at: None,
         }
     }
@@ -133,7 +138,9 @@ impl Work {
     fn sleep(&self, until: Option<Instant>) {
         // A hop that found no room is tried again before long.
         let soon = self.hop.map(|_| self.clock.now() + RETRY);
-        let until = [until, soon, self.ending_at].into_iter().flatten().min();
+        let look = (!self.held.is_empty()).then(|| self.clock.now() + HELD_LOOK);
+        let until = [until, soon, look, self.ending_at];
+        let until = until.into_iter().flatten().min();
         let longest = until.map(|at| timespec(at.since(self.clock.now())));
         let mut waits = [PollFd::new(&*self.post.wake, PollFlags::IN)];
         match poll(&mut waits, longest.as_ref()) {
@@ -167,6 +174,7 @@ impl Work {
                 _ => {}
             }
         }
+        let_go(&mut self.held, core, now);
         core.handle_timeout(now);
         while let Some(stage) = self.hop.take().or_else(|| core.poll_stage()) {
             if !self.begin(core, engine, now, &stage) {
@@ -189,7 +197,10 @@ impl Work {
     fn hear(&mut self, core: &mut Staged<'_>, engine: &Engine, now: Instant, word: Word) {
         match word {
             Word::Said(party, message) => self.said(core, engine, now, party, &message),
-            Word::HopEnded(id, report) => {
+            Word::HopEnded(id, report, batch) => {
+                if report.local == Local::Held {
+                    self.held.push((id, batch));
+                }
                 if let Err(refusal) = core.handle_stage(now, id, &report) {
                     log::debug!("the end of a hop changes nothing: {refusal:?}");
                 }
@@ -338,9 +349,12 @@ impl Work {
         let terms = terms(now, stage.deadline, stage.priority);
         let id = stage.id;
         let words = self.words.clone();
-        let tell = move |report| words.put(Word::HopEnded(id, report));
         match engine.submit_with(&[request], &terms) {
-            Ok(batch) => follow(batch, tell),
+            Ok(batch) => {
+                let ended = batch.clone();
+                let tell = move |report| words.put(Word::HopEnded(id, report, ended));
+                follow(batch, tell);
+            }
             Err(SubmitError::Full) => return false,
             Err(error) => {
                 let (status, cause) = not_begun(&error);
@@ -420,6 +434,29 @@ fn direct(
     }
 }
 
+/// Puts slots back into use that nothing touches any more.
+fn let_go(held: &mut Vec<(StageId, Batch)>, core: &mut Staged<'_>, now: Instant) {
+    held.retain(|(id, batch)| {
+        match batch.wait_released(std::time::Duration::ZERO) {
+            Err(ReleaseError::TimedOut { held, .. }) if held > 0 => return true,
+            // What may be open yet is the far end, which is not this side's to use again.
+            Ok(_) | Err(ReleaseError::TimedOut { .. }) => {}
+            Err(ReleaseError::Unprovable { .. } | ReleaseError::Forked) => return false,
+        }
+        for pool in [IN, OUT] {
+            let mut quarantined = core.quarantined(pool);
+            let of_hop = quarantined.find(|(_, suspect)| suspect.stage == Some(*id));
+            drop(quarantined);
+            if let Some((slot, _)) = of_hop
+                && core.restore(now, pool, slot)
+            {
+                log::info!("a staging slot is used again: what held it has ended");
+            }
+        }
+        false
+    });
+}
+
 /// Tells how the one request of a batch has ended.
 fn follow(batch: Batch, tell: impl FnOnce(Report) + Send + 'static) {
     let ended = batch.clone();
@@ -481,5 +518,85 @@ fn refused(status: Status, cause: Cause) -> Report {
         cause: Some(cause),
         local: Local::Released,
         remote: Remote::Settled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_core::stage::PoolView;
+    use polyrail_core::units::{PeerId, SegmentRef};
+
+    use super::*;
+    use crate::batch::Shared;
+    use crate::config::SendQueueConfig;
+
+    /// A hop that ended although the kernel holds its memory.
+    fn held(shared: &Arc<Shared>) -> (Batch, Report) {
+        let report = Report {
+            status: Status::Indeterminate,
+            delivered_bytes: 0,
+            cause: Some(Cause::Cancelled),
+            local: Local::Held,
+            remote: Remote::Unknown,
+        };
+        let _ = shared.record(0, report);
+        assert!(!shared.finish().is_over());
+        let post = Post::new(&SendQueueConfig::default()).unwrap();
+        (Batch::new(shared.clone(), Arc::new(post)), report)
+    }
+
+    #[test]
+    fn a_slot_that_was_held_is_used_again_once_it_is_let_go_of() {
+        let at = |segment| Place {
+            segment: SegmentRef(segment),
+            offset: 0,
+        };
+        let pools =
+            [(Direction::In, 8), (Direction::Out, 9)].map(|(direction, segment)| PoolConfig {
+                direction,
+                first: at(segment),
+                slot_bytes: 4096,
+                slots: 1,
+            });
+        let (mut peers, mut slots) = ([PeerStaging::EMPTY], [Slot::EMPTY, Slot::EMPTY]);
+        let (mut claims, mut requests) = ([const { Claim::EMPTY }; 4], [const { Row::EMPTY }; 2]);
+        let mut lines = [const { Line::EMPTY }; 4];
+        let tables = StagedTables {
+            peers: &mut peers,
+            claims: &mut claims,
+            requests: &mut requests,
+            slots: &mut slots,
+            lines: &mut lines,
+        };
+        let mut core = Staged::new(tables, &pools, StagedConfig::DEFAULT).unwrap();
+        let request = StagedRequest {
+            peer: PeerId(0),
+            op: Op::Write,
+            local: at(1),
+            remote: at(2),
+            length: 100,
+            local_pool: Some(OUT),
+            remote_pool: None,
+            deadline: None,
+            priority: Priority::Normal,
+        };
+        core.submit(Instant::ZERO, &request).unwrap();
+        let stage = core.poll_stage().unwrap();
+        let pending = Report {
+            local: Local::Held,
+            remote: Remote::Unknown,
+            ..refused(Status::Pending, Cause::Cancelled)
+        };
+        let shared = Arc::new(Shared::with_reports(RowId::default(), vec![pending]));
+        let (batch, report) = held(&shared);
+        core.handle_stage(Instant::ZERO, stage.id, &report).unwrap();
+        let mut batches = vec![(stage.id, batch)];
+        let view = |core: &Staged<'_>| core.pool(OUT).unwrap();
+        let_go(&mut batches, &mut core, Instant::ZERO);
+        assert_eq!((view(&core).quarantined, batches.len()), (1, 1));
+        shared.settle(0);
+        let_go(&mut batches, &mut core, Instant::ZERO);
+        let PoolView { quarantined, .. } = view(&core);
+        assert_eq!((quarantined, batches.len()), (0, 0));
     }
 }

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use polyrail::{
@@ -101,6 +102,12 @@ fn open(path: &Path) -> File {
 
 /// Moves ranges of all kinds to a file and back.
 fn there_and_back(desk: &Desk) {
+    let file = desk.file(&pattern(0, 7 * MIB));
+    moves(desk, &file);
+}
+
+/// The same, with a file of 7 MiB.
+fn moves(desk: &Desk, file: &File) {
     // (in memory, in the segment, length)
     let ranges = [
         (0, 0, 1),
@@ -110,12 +117,12 @@ fn there_and_back(desk: &Desk) {
         (6 * MIB, 5 * MIB, 64 * 1024),
     ];
     let before = pattern(1, 7 * MIB);
-    let file = desk.file(&before);
+    file.write_all_at(&before, 0).unwrap();
     let terms = FileTerms {
         offset: 3,
         ..FileTerms::default()
     };
-    let segment = desk.register(&file, terms);
+    let segment = desk.register(file, terms);
     assert_eq!(desk.engine.segment_bytes(segment), Some(7 * MIB - 3));
     let source = desk.fill(2);
     let requests = |op| {
@@ -378,6 +385,91 @@ fn a_full_disk_is_a_failed_request_and_what_fits_is_there() {
         .unwrap();
     desk.run(&[desk.request(Op::Write, segment, (0, 0), MIB / 2)]);
     assert!(std::fs::read(&path).unwrap() == source[..MIB as usize / 2]);
+    desk.engine.shutdown();
+}
+
+/// A block device of 7 MiB, over a file. It goes with its last user.
+struct Device {
+    path: PathBuf,
+    file: File,
+}
+
+impl Device {
+    fn make(folder: &Path) -> io::Result<Self> {
+        const GET_FREE: libc::Ioctl = 0x4c82;
+        const SET_FD: libc::Ioctl = 0x4c00;
+        const SET_STATUS: libc::Ioctl = 0x4c04;
+        /// `struct loop_info64`: its flags, of which 4 is that it goes with its last user, and its size.
+        const FLAGS: usize = 52;
+        const STATUS_BYTES: usize = 232;
+        let path = folder.join("device");
+        let file = File::options();
+        let file = file
+            .clone()
+            .read(true)
+            .write(true)
+            .create(true)
+            .open(path)?;
+        file.set_len(7 * MIB)?;
+        let control = File::options().read(true).open("/dev/loop-control")?;
+        // Others may take the one that is free.
+        for _ in 0..100 {
+            // SAFETY: takes nothing.
+            let number = unsafe { libc::ioctl(control.as_raw_fd(), GET_FREE) };
+            if number < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let device = File::options().read(true).write(true).open(&path)?;
+            // SAFETY: takes a descriptor, which is open.
+            let set = unsafe { libc::ioctl(device.as_raw_fd(), SET_FD, file.as_raw_fd()) };
+            if set != 0 {
+                continue;
+            }
+            let mut status = [0_u8; STATUS_BYTES];
+            status[FLAGS] = 4;
+            // SAFETY: as many bytes as the structure has.
+            unsafe { libc::ioctl(device.as_raw_fd(), SET_STATUS, status.as_ptr()) };
+            return Ok(Self { path, file: device });
+        }
+        Err(io::Error::other("every free loop device is taken at once"))
+    }
+}
+
+#[test]
+fn a_block_device_is_a_file_that_does_not_grow() {
+    let desk = Desk::new();
+    let device = match Device::make(desk.folder.path()) {
+        Ok(device) => device,
+        Err(error) => {
+            let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+            assert!(!must, "no block device can be made: {error}");
+            return eprintln!("not run, because no block device can be made: {error}");
+        }
+    };
+    moves(&desk, &device.file);
+    let terms = FileTerms {
+        bytes: Some(7 * MIB + 1),
+        ..FileTerms::default()
+    };
+    let error = desk.engine.open_file(&device.path, &terms).unwrap_err();
+    assert!(
+        matches!(error, FileError::OutOfRange { file_bytes } if file_bytes == 7 * MIB),
+        "{error}"
+    );
+    let segment = desk.register(&device.file, FileTerms::default());
+    let behind = desk.request(Op::Write, segment, (0, 7 * MIB), 1);
+    let refused = desk.engine.submit(&[behind]).unwrap_err();
+    assert!(
+        matches!(refused, SubmitError::OutOfRange { .. }),
+        "{refused}"
+    );
+    let name = device.path.file_name().unwrap().to_str().unwrap();
+    let rails = desk.engine.rails();
+    assert!(
+        rails.iter().any(|rail| rail.name.ends_with(name)),
+        "{rails:?}"
+    );
     desk.engine.shutdown();
 }
 

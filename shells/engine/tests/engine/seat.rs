@@ -1,5 +1,7 @@
 //! Who waits drives the worker: whoever does, and whoever stops, batches go on and end.
 
+use std::collections::VecDeque;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use polyrail::{Status, WaitError};
@@ -21,6 +23,41 @@ fn a_batch_that_nobody_waits_for_ends_after_many_that_were() {
             bytes(&pair.destination()) == expected
         });
         completed(&batch);
+    }
+}
+
+#[test]
+fn what_is_under_way_ends_when_a_program_that_always_came_back_stays_away() {
+    let pair = Pair::new(MIB);
+    for round in 0..30 {
+        // Nothing is touched that is on its way.
+        fill(&pair.source(), round);
+        // Many on their way, and whoever has waited for one submits the next and waits again: nobody else is needed.
+        let mut line = VecDeque::new();
+        for _ in 0..100 {
+            if line.len() == 8 {
+                completed(&line.pop_front().unwrap());
+            }
+            line.push_back(pair.submit(pair.write(0, 4096)));
+        }
+        let batch = pair.submit(pair.write_all());
+        match round % 3 {
+            0 => until("it goes on although nobody asks for it", || {
+                bytes(&pair.destination()) == pattern(round, MIB)
+            }),
+            1 => {
+                let (sender, ended) = mpsc::channel();
+                batch.on_done(move |status| sender.send(status.status).unwrap());
+                let status = ended.recv_timeout(PATIENCE).unwrap();
+                assert_eq!(status, Status::Completed);
+            }
+            _ => std::thread::scope(|scope| {
+                scope.spawn(|| completed(&batch));
+                completed(&line[7]);
+            }),
+        }
+        completed(&batch);
+        line.iter().for_each(completed);
     }
 }
 

@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use polyrail::{
-    Access, Batch, Cause, Engine, FileError, FileTerms, Op, RailId, RegisterError, Request,
-    SegmentId, Status, SubmitError,
+    Access, Batch, Cause, Config, Engine, FileError, FileTerms, Op, RailId, RegisterError, Request,
+    SegmentId, StagingConfig, Status, SubmitError,
 };
 
 use crate::fixture::*;
@@ -63,6 +63,25 @@ impl Stage {
             target: target("target"),
             initiator: initiator(&faults),
             faults,
+        }
+    }
+
+    /// With other slots than usual, here and there.
+    fn with(here: StagingConfig, there: StagingConfig) -> Self {
+        let target = Config {
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            staging: there,
+            ..Config::named("target")
+        };
+        let initiator = Config {
+            staging: here,
+            ..Config::named("initiator").without("shm")
+        };
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            target: Engine::new(target).unwrap(),
+            initiator: Engine::new(initiator).unwrap(),
+            faults: Arc::default(),
         }
     }
 
@@ -164,6 +183,48 @@ fn bytes_move_between_files_and_memory_of_two_hosts() {
             completed(&stage.submit(request(Op::Read, near, far)));
             assert!(near.bytes() == sent, "read {seed}");
         }
+    }
+}
+
+#[test]
+fn slots_may_be_of_any_number_and_size_at_either_end() {
+    let config = |slots, slot_bytes| StagingConfig { slots, slot_bytes };
+    let cases = [
+        (config(1, 4096), config(64, 1 << 20)),
+        (config(40, 64 << 10), config(3, 10_001)),
+    ];
+    for (seed, (here, there)) in (1..).zip(cases) {
+        let stage = Stage::with(here, there);
+        let near = stage.near_file();
+        let (_, far) = stage.far_file(Access::RemoteReadWrite);
+        let sent = near.fill(seed);
+        completed(&stage.submit(request(Op::Write, &near, &far)));
+        assert!(far.bytes() == sent, "{here:?} to {there:?}");
+        let sent = far.fill(seed + 100);
+        completed(&stage.submit(request(Op::Read, &near, &far)));
+        assert!(near.bytes() == sent, "{there:?} to {here:?}");
+    }
+}
+
+#[test]
+fn slots_that_make_no_sense_are_refused() {
+    let good = StagingConfig::default();
+    for (bad, key) in [
+        (StagingConfig { slots: 0, ..good }, "staging/slots"),
+        (
+            StagingConfig {
+                slot_bytes: 4095,
+                ..good
+            },
+            "staging/slot_bytes",
+        ),
+    ] {
+        let config = Config {
+            staging: bad,
+            ..Config::named("bad")
+        };
+        let error = Engine::new(config).err().unwrap().to_string();
+        assert!(error.contains(key), "{error}");
     }
 }
 
