@@ -515,6 +515,7 @@ impl Peers {
         if prior.carries_itself {
             estimate.slice_span = Duration::ZERO;
         }
+        estimate.batch_span = prior.batch_span;
         estimate
     }
 

@@ -5,6 +5,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use polyrail::{Access, Config, Engine, Hooks, Op, Plugin, Request, Status};
+use polyrail_core::time::Duration as CoreDuration;
+use polyrail_verbs::Settings;
 use polyrail_verbs::stub::{COUNTERS, StubTransport, skip_bytes};
 
 const BYTES: u64 = 64 << 20;
@@ -20,7 +22,15 @@ fn engine(name: &str, listen: bool) -> Engine {
         ..Config::named(name).without("shm").without("tcp")
     };
     let plugin = Plugin {
-        make: |regions| Arc::new(StubTransport::new(regions).unwrap()),
+        make: |regions| {
+            // As long as it takes, however slow this machine is.
+            let batch_span = CoreDuration::from_secs(1);
+            let settings = Settings {
+                batch_span,
+                ..Settings::default()
+            };
+            Arc::new(StubTransport::with(regions, settings).unwrap())
+        },
         faults: None,
     };
     let hooks = Hooks {
@@ -30,7 +40,10 @@ fn engine(name: &str, listen: bool) -> Engine {
     Engine::with_hooks(config, hooks).unwrap()
 }
 
-/// How many depends on the window that core opens, which depends on speed; docs/rdma.md has figures.
+/// What RDMA is to cost in bulk: at most one doorbell and one completion for so many works.
+const SHARED: u64 = 16;
+
+/// Windows are as wide as that needs, here whatever the speed.
 #[test]
 fn works_in_bulk_share_doorbells_and_completions() {
     let target = engine("target", true);
@@ -68,11 +81,11 @@ fn works_in_bulk_share_doorbells_and_completions() {
             std::array::from_fn(|index| after[index] - before[index]);
         println!("{op:?}: {works} works, {doorbells} doorbells, {completions} completions");
         assert!(
-            doorbells * 3 <= works,
+            doorbells * SHARED <= works,
             "{op:?}: {doorbells} doorbells for {works} works"
         );
         assert!(
-            completions < works,
+            completions * SHARED <= works,
             "{op:?}: {completions} completions for {works} works"
         );
     }

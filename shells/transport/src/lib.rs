@@ -210,6 +210,8 @@ pub struct Prior {
     pub bits_per_sec: Option<u64>,
     /// No processor carries its bytes, so longer slices would spare none.
     pub carries_itself: bool,
+    /// Where works can share a doorbell and a completion: for how long they may queue so that they do.
+    pub batch_span: Duration,
 }
 
 /// Called when a fence holds, with the number of works of that epoch that were delivered whole.

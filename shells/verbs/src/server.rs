@@ -33,6 +33,7 @@ pub(crate) struct Common {
     services: Vec<Service>,
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) registry: Registry,
+    pub(crate) settings: Settings,
     /// Where addresses of this host were found to be.
     places: Mutex<HashMap<IpAddr, usize>>,
 }
@@ -113,6 +114,7 @@ impl VerbsTransport {
                 .collect(),
             services,
             registry: Registry::default(),
+            settings,
             places: Mutex::default(),
         };
         Ok(Self {
@@ -165,6 +167,7 @@ impl Transport for VerbsTransport {
         Prior {
             bits_per_sec: service.and_then(|service| service.device.speed_bits_per_sec()),
             carries_itself: true,
+            batch_span: self.common.settings.batch_span,
         }
     }
 

@@ -1,10 +1,14 @@
 //! What an operator may set.
 
+use polyrail_core::time::Duration;
+
 /// How queue pairs are made and connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Works that one queue pair may hold. Devices that can hold fewer have fewer.
     pub queue_depth: u16,
+    /// For how long works may queue on a rail so that several share a doorbell and a completion.
+    pub batch_span: Duration,
     /// Reads of one queue pair that may be on their way. Devices that can do fewer do fewer.
     pub reads_max: u8,
     /// How long a packet is waited for before it is sent again: 4.096 µs × 2^this, 1 to 31.
@@ -25,7 +29,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             queue_depth: 128,
-            reads_max: 16,
+            batch_span: Duration::from_micros(500),
+            reads_max: 48,
             // 0.5 s in all.
             ack_timeout: 14,
             retry_count: 6,

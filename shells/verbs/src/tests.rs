@@ -308,7 +308,7 @@ fn bytes_go_both_ways_and_nowhere_else() {
     let limits = pair.opened(1);
     assert_eq!(
         (limits.works_max, limits.reads_max, limits.covers),
-        (128, 16, true)
+        (128, 48, true)
     );
     fill(&pair.local, 7);
     let posted = pair.post(1, &[work(1, Op::Write, 100, 33, true)]);

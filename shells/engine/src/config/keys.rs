@@ -459,6 +459,19 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "verbs/batch_us",
+        field: Field::Whole {
+            unit: "µs",
+            least: 0,
+            most: 1_000_000,
+            get: |config| u64::try_from(config.verbs.batch.as_micros()).unwrap_or(u64::MAX),
+            set: |config, us| config.verbs.batch = Duration::from_micros(us),
+        },
+        meaning: "In bulk, works queue on a rail for up to so long, so that 20 share a doorbell and a completion, where \
+                  40 pass in that time; others wait behind them. 0: no more than keeps the rail busy.",
+        source: OURS,
+    },
+    Key {
         path: "verbs/ack_timeout",
         field: Field::Whole {
             unit: "exponent",

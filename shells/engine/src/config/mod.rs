@@ -88,6 +88,8 @@ pub struct Config {
 pub struct VerbsConfig {
     /// Works that one queue pair may hold; devices that can hold fewer have fewer.
     pub queue_depth: u16,
+    /// For how long works may queue on a rail so that several share a doorbell and a completion.
+    pub batch: Duration,
     /// How long a packet is waited for before it is sent again: 4.096 µs × 2^this.
     pub ack_timeout: u8,
     /// How often it is sent again before the queue pair gives up. Some devices take 7 for "for ever".
@@ -116,6 +118,7 @@ impl Default for VerbsConfig {
     fn default() -> Self {
         Self {
             queue_depth: 128,
+            batch: Duration::from_micros(500),
             ack_timeout: 14,
             retry_count: 6,
             gid_row: Self::GID_OF_RAIL,
@@ -382,6 +385,7 @@ impl Config {
             delay_base: core_duration(self.spray.base_delay),
             tier: 0,
             slice_span: TCP_SLICE_SPAN,
+            batch_span: CoreDuration::ZERO,
         }
     }
 

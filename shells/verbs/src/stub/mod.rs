@@ -218,7 +218,7 @@ unsafe extern "C" fn query_device(_: *mut Context, attributes: *mut DeviceAttr) 
     // SAFETY: the caller gives room for them, of zeroes.
     let attributes = unsafe { &mut *attributes };
     (attributes.max_qp_wr, attributes.max_cqe) = (1024, 1 << 16);
-    (attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom) = (16, 16);
+    (attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom) = (64, 64);
     0
 }
 

@@ -43,8 +43,12 @@ pub struct StubTransport {
 impl StubTransport {
     /// One that gives peers what `regions` names.
     pub fn new(regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+        Self::with(regions, Settings::default())
+    }
+
+    /// The same with other settings.
+    pub fn with(regions: Arc<dyn RegionTable>, settings: Settings) -> io::Result<Self> {
         let (root, sysfs) = machine()?;
-        let settings = Settings::default();
         Ok(Self {
             transport: VerbsTransport::over(&calls(), &sysfs, regions, settings)?,
             _root: root,
