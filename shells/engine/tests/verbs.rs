@@ -1,10 +1,10 @@
 //! RDMA lanes under a real engine, over devices that are in this process: what bulk costs them, counted.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use polyrail::{Access, Config, Engine, Hooks, Op, Plugin, Request, Status};
+use polyrail::{Access, Config, DeliveryStatus, Engine, Hooks, Op, Plugin, Request, Status};
 use polyrail_core::time::Duration as CoreDuration;
 use polyrail_verbs::Settings;
 use polyrail_verbs::stub::{COUNTERS, StubTransport, skip_bytes};
@@ -13,6 +13,12 @@ const BYTES: u64 = 64 << 20;
 
 /// Longer than anything here takes; only a failing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Counters are of all devices of this process.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn engine(name: &str, listen: bool) -> Engine {
     let config = Config {
@@ -46,6 +52,7 @@ const SHARED: u64 = 16;
 /// Windows are as wide as that needs, here whatever the speed.
 #[test]
 fn works_in_bulk_share_doorbells_and_completions() {
+    let _turn = turn();
     let target = engine("target", true);
     target
         .allocate("mem", BYTES, Access::RemoteReadWrite)
@@ -94,4 +101,44 @@ fn works_in_bulk_share_doorbells_and_completions() {
         .into_iter()
         .filter(|rail| rail.name.starts_with("verbs:"));
     assert!(verbs.map(|rail| rail.bytes).all(|bytes| bytes > 0));
+}
+
+/// A completion says that the peer's device has the bytes; whether its program can see them, an immediate behind them does.
+#[test]
+fn a_notification_follows_an_immediate_on_each_lane_that_carried_its_bytes() {
+    let _turn = turn();
+    skip_bytes(false);
+    let target = engine("target", true);
+    target
+        .allocate("mem", BYTES, Access::RemoteReadWrite)
+        .unwrap();
+    let initiator = engine("initiator", false);
+    let local = initiator.allocate("local", BYTES, Access::Local).unwrap();
+    let at = target.listening().unwrap();
+    let remote = initiator.open_segment(&format!("{at}/mem")).unwrap();
+    let write = |length| Request {
+        op: Op::Write,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length,
+    };
+    let immediates = || COUNTERS.immediates.load(SeqCst);
+    let notifications = target.notifications();
+    // Lanes open.
+    let batch = initiator.submit(&[write(BYTES)]).unwrap();
+    assert_eq!(batch.wait(PATIENCE).unwrap().status, Status::Completed);
+    for round in 0..10_u8 {
+        let before = immediates();
+        let batch = initiator.submit_notifying(&[write(BYTES)], &[round, 1]);
+        let batch = batch.unwrap();
+        assert_eq!(batch.wait(PATIENCE).unwrap().status, Status::Completed);
+        let later = initiator.notify(remote, &[round, 2]).unwrap();
+        let first = notifications.wait(PATIENCE).unwrap();
+        assert_eq!(first.bytes, [round, 1], "in order, although it had to wait");
+        assert_eq!(immediates() - before, 2, "both lanes carried bytes");
+        assert_eq!(notifications.wait(PATIENCE).unwrap().bytes, [round, 2]);
+        assert_eq!(later.wait(PATIENCE), Ok(DeliveryStatus::Delivered));
+    }
 }

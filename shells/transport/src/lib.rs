@@ -83,6 +83,8 @@ pub struct Polled {
     /// Facts about lanes. Those that stem from one lane are in order with each other; hand completions
     /// in first.
     pub lanes: Vec<LaneReport>,
+    /// What [`Endpoint::make_visible`] was given: it holds now.
+    pub visible: Vec<u64>,
 }
 
 /// What an endpoint waits for.
@@ -149,6 +151,13 @@ pub trait Endpoint: Send {
     /// so that both do the same.
     fn announce(&mut self, spinning: bool) {
         let _ = spinning;
+    }
+
+    /// Sees to it that everything that has completed in a session can be seen by the peer's program, and says `ticket`
+    /// in a later [`Self::poll`], within seconds. `false`: it can already, and nothing is said.
+    fn make_visible(&mut self, session: SessionId, ticket: u64) -> bool {
+        let _ = (session, ticket);
+        false
     }
 
     /// What it waits for now.

@@ -31,6 +31,7 @@ pub(crate) struct Device {
     pub(crate) limits: LaneLimits,
     /// Lanes that one completion queue has room for.
     pub(crate) lanes_per_queue: u32,
+    completions_max: i32,
     pub(crate) settings: Settings,
     failed: AtomicBool,
 }
@@ -46,15 +47,14 @@ impl Device {
         let context = Arc::new(Context::open(calls, &found.device)?);
         let can = context.attributes()?;
         let port = context.port(found.port)?;
-        let at_most = |limit: i32, wanted: u32| match u32::try_from(limit) {
-            Ok(limit @ 1..) => limit.min(wanted),
-            _ => wanted,
-        };
+        // One more goes behind those of core.
         let works = at_most(
             can.max_cqe,
-            at_most(can.max_qp_wr, settings.queue_depth.into()),
+            at_most(can.max_qp_wr, u32::from(settings.queue_depth) + 1),
         )
-        .max(1);
+        .max(2);
+        let rooms = works;
+        let works = rooms - 1;
         let reads = at_most(
             can.max_qp_rd_atom,
             at_most(can.max_qp_init_rd_atom, settings.reads_max.into()),
@@ -77,10 +77,16 @@ impl Device {
                 covers: true,
                 ..LaneLimits::new(works_max, bytes)
             },
-            lanes_per_queue: at_most(can.max_cqe, LANES_PER_QUEUE * works) / works,
+            lanes_per_queue: at_most(can.max_cqe, LANES_PER_QUEUE * rooms) / rooms,
+            completions_max: can.max_cqe,
             settings,
             failed: AtomicBool::new(false),
         })
+    }
+
+    /// So many places in a completion queue, or as many as there can be.
+    pub(crate) fn queue_depth(&self, wanted: u32) -> u32 {
+        at_most(self.completions_max, wanted)
     }
 
     /// Its port, as it is now.
@@ -171,6 +177,14 @@ impl Device {
     /// `rxe0 port 1 (::ffff:10.0.0.1)`, for errors.
     pub(crate) fn describe(&self, gid: Gid) -> String {
         format!("{} port {} ({gid})", self.name, self.port)
+    }
+}
+
+/// A limit of a device holds where it says one.
+fn at_most(limit: i32, wanted: u32) -> u32 {
+    match u32::try_from(limit) {
+        Ok(limit @ 1..) => limit.min(wanted),
+        _ => wanted,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The initiator's half: lanes of one worker.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use polyrail_core::work::{
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
+use polyrail_transport::{
+    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Waits,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::cause::cause;
@@ -26,6 +28,7 @@ use crate::outbound::Opening;
 use crate::registry::Registered;
 use crate::server::Common;
 use crate::service::Order;
+use crate::sight::{IMMEDIATE, Wanted};
 
 /// Completions that are taken at once.
 const TAKE: usize = 32;
@@ -53,6 +56,11 @@ pub(crate) struct VerbsEndpoint {
     asking: bool,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
+    /// Who waits for what was written to be seen, and on how many lanes.
+    tickets: HashMap<u64, usize>,
+    /// Of those, what the next poll says.
+    visible: Vec<u64>,
+    immediate_last: u32,
 }
 
 /// A lane's latest epoch.
@@ -96,6 +104,9 @@ impl VerbsEndpoint {
             posted: 0,
             asking: false,
             facts: VecDeque::new(),
+            tickets: HashMap::new(),
+            visible: Vec::new(),
+            immediate_last: 0,
         })
     }
 
@@ -117,7 +128,9 @@ impl VerbsEndpoint {
             }
             State::Open(open) => {
                 slot.state = State::Ending { awaited: false };
-                let open = self.uncount(*open);
+                let mut open = self.uncount(*open);
+                // It was written by a lane that is no more: the way it is without immediates.
+                self.answered(open.give_up_asking());
                 self.serials.remove(&open.serial);
                 self.leave(open.seat);
                 (open.device, Some(Box::new(open.qp)))
@@ -126,6 +139,41 @@ impl VerbsEndpoint {
         let tell = qp.is_some().then(|| self.mailbox.clone());
         let order = Order::End(lane, epoch, qp, tell);
         self.common.desk(device).order(order);
+    }
+
+    /// On one lane less these have to wait.
+    fn answered(&mut self, tickets: Vec<u64>) {
+        for ticket in tickets {
+            if let Some(lanes) = self.tickets.get_mut(&ticket) {
+                *lanes -= 1;
+                if *lanes == 0 {
+                    self.tickets.remove(&ticket);
+                    self.visible.push(ticket);
+                }
+            }
+        }
+    }
+
+    /// Posts an immediate on an open lane, for those that want it. If it cannot be posted, they do not wait for it.
+    fn post_immediate(&mut self, lane: LaneId) {
+        self.immediate_last = self.immediate_last.wrapping_add(1);
+        let now = self.clock.now();
+        let Some(Slot {
+            state: State::Open(open),
+            ..
+        }) = self.lanes.get_mut(&lane)
+        else {
+            return;
+        };
+        if !open.post_immediate(now, self.immediate_last) {
+            let tickets = open.sight.give_up();
+            return self.answered(tickets);
+        }
+        self.asking = true;
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
+            queue.posted += 1;
+        }
+        self.posted += 1;
     }
 
     /// Its works are not waited for any more.
@@ -169,6 +217,16 @@ impl VerbsEndpoint {
                         open.told(key, grant);
                     }
                     self.unblock(lane, out);
+                }
+                Said::Seen(lane, epoch, number) => {
+                    let Some(open) = open_lane(&mut self.lanes, lane, epoch) else {
+                        continue;
+                    };
+                    let (tickets, again) = (open.sight.seen(number), open.sight.wants_another());
+                    self.answered(tickets);
+                    if again {
+                        self.post_immediate(lane);
+                    }
                 }
                 Said::Broken(lane, epoch, cause) => {
                     if open_lane(&mut self.lanes, lane, epoch).is_some() {
@@ -287,11 +345,17 @@ impl VerbsEndpoint {
                 wc.vendor_err,
             );
             // Works are carried out in order: those before the one that failed have been.
+            let covered = covered.filter(|cookie| *cookie != IMMEDIATE);
             out.completions
                 .extend(covered.map(|cookie| say(cookie, Outcome::Success)));
         }
         let outcome = cause.map_or(Outcome::Success, Outcome::Error);
-        out.completions.push(say(cookie, outcome));
+        if cookie != IMMEDIATE {
+            out.completions.push(say(cookie, outcome));
+        } else if let Some(cause) = cause {
+            out.lanes
+                .push(report(lane, slot.epoch, LaneFact::Broken(cause)));
+        }
         self.posted -= ended;
         if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
             queue.posted -= ended;
@@ -303,13 +367,14 @@ impl VerbsEndpoint {
         if !std::mem::take(&mut self.asking) {
             return;
         }
+        let mut given_up = Vec::new();
         for (lane, slot) in &mut self.lanes {
             let State::Open(open) = &mut slot.state else {
                 continue;
             };
             match open.answer_due() {
                 Some(by) if by <= now => {
-                    open.give_up_asking();
+                    given_up.append(&mut open.give_up_asking());
                     let broken = LaneFact::Broken(Cause::Silent);
                     out.lanes.push(report(*lane, slot.epoch, broken));
                 }
@@ -317,6 +382,7 @@ impl VerbsEndpoint {
                 None => {}
             }
         }
+        self.answered(given_up);
     }
 
     fn expire_openings(&mut self, now: Instant, out: &mut Polled) {
@@ -476,6 +542,33 @@ impl Endpoint for VerbsEndpoint {
         self.hear(out);
         self.expire_openings(now, out);
         self.expire_asking(now, out);
+        out.visible.append(&mut self.visible);
+    }
+
+    fn make_visible(&mut self, session: SessionId, ticket: u64) -> bool {
+        let mut wanted = Vec::new();
+        for (lane, slot) in &mut self.lanes {
+            let rail = self.rails.get(&lane.rail());
+            let is_there = rail.is_some_and(|rail| rail.session == session);
+            if let State::Open(open) = &mut slot.state
+                && is_there
+            {
+                match open.sight.want(ticket) {
+                    Wanted::Nothing => {}
+                    other => wanted.push((*lane, other)),
+                }
+            }
+        }
+        if wanted.is_empty() {
+            return false;
+        }
+        self.tickets.insert(ticket, wanted.len());
+        for (lane, wanted) in wanted {
+            if wanted == Wanted::Post {
+                self.post_immediate(lane);
+            }
+        }
+        true
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
@@ -515,7 +608,8 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if !self.facts.is_empty() || self.queues.iter().any(Queue::wakes_nobody) {
+        let says = !self.facts.is_empty() || !self.visible.is_empty();
+        if says || self.queues.iter().any(Queue::wakes_nobody) {
             return Some(Instant::ZERO);
         }
         let waits = self.opening > 0 || self.asking;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::SegmentRef;
-use polyrail_core::work::{Cause, Posted, Stop};
+use polyrail_core::work::{Cause, Op, Posted, Stop};
 use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
@@ -13,6 +13,7 @@ use crate::completion::Seat;
 use crate::ffi::raw::Sge;
 use crate::ffi::{Qp, Work};
 use crate::registry::{Key, Registered};
+use crate::sight::{IMMEDIATE, Sight};
 use crate::wire::Grant;
 
 /// How long a peer may take to answer what opens a region. It registers the region meanwhile, which takes a second for
@@ -34,6 +35,8 @@ pub(crate) struct Lane {
     grants: Numbered<RegionKey, Option<Grant>>,
     /// What it is being asked after, and until when it may answer.
     asked: Vec<(RegionKey, Instant)>,
+    /// What the peer's program may not see yet.
+    pub(crate) sight: Sight,
     /// The last post stopped for something that is awaited.
     pub(crate) blocked: bool,
 }
@@ -70,6 +73,7 @@ impl Lane {
             first: 0,
             grants: Numbered::default(),
             asked: Vec::new(),
+            sight: Sight::default(),
             blocked: false,
         }
     }
@@ -118,12 +122,25 @@ impl Lane {
 
     /// Until when the peer may take to answer what it was asked first. `None`: nothing.
     pub(crate) fn answer_due(&self) -> Option<Instant> {
-        self.asked.first().map(|(_, by)| *by)
+        let asked = self.asked.first().map(|(_, by)| *by);
+        asked.into_iter().chain(self.sight.due()).min()
     }
 
-    /// It is not waited for any more.
-    pub(crate) fn give_up_asking(&mut self) {
+    /// It is not waited for any more. Who waited for what was written to be seen.
+    pub(crate) fn give_up_asking(&mut self) -> Vec<u64> {
         self.asked.clear();
+        self.sight.give_up()
+    }
+
+    /// Posts an immediate behind everything, for those that want it. `false`: it cannot be posted.
+    pub(crate) fn post_immediate(&mut self, now: Instant, number: u32) -> bool {
+        if let Err(error) = self.qp.post_immediate(self.id(0), number) {
+            log::debug!("verbs: {error}");
+            return false;
+        }
+        self.posted.push_back(IMMEDIATE);
+        self.sight.posted(number, now + ANSWER_MAX);
+        true
     }
 
     /// It has answered.
@@ -152,6 +169,8 @@ impl Lane {
     ) -> Posted {
         let (accepted, result) = self.qp.post(works);
         self.posted.extend(cookies.take(accepted));
+        let mut taken = works[..accepted].iter();
+        self.sight.wrote |= taken.any(|work| work.op == Op::Write);
         let stop = match result {
             Ok(()) => stop,
             // The device has less room than it said.

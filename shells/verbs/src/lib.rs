@@ -33,6 +33,7 @@ mod registry;
 mod server;
 mod service;
 mod settings;
+mod sight;
 #[cfg(any(test, feature = "stub"))]
 pub mod stub;
 mod talk;

@@ -22,6 +22,8 @@ pub(crate) enum Said {
     OpenFailed(LaneId, Epoch),
     /// What opens a region at the far end of a lane; `None`: nothing does.
     Told(LaneId, Epoch, RegionKey, Option<Grant>),
+    /// This immediate has come, and all that was posted on the lane before it.
+    Seen(LaneId, Epoch, u32),
     /// It is of no use any more.
     Broken(LaneId, Epoch, Cause),
     /// Its queue pair has been destroyed.

@@ -99,8 +99,9 @@ impl Outbound {
         let local = local_address(address.local, address.remote)?;
         let (path, mut own) = self.device.way(local)?;
         let seat = self.seat(lane.worker())?;
-        let works = self.device.limits.works_max.into();
-        let qp = Qp::new(&self.device.ours, &seat.queue().cq, works)?;
+        // With room for an immediate behind all that core posts.
+        let works = u32::from(self.device.limits.works_max) + 1;
+        let qp = Qp::new(&self.device.ours, &seat.queue().cq, works, 0)?;
         qp.init(path.port, false)?;
         own.queue_pair = qp.number();
         let mut talk = Talk::new(connect(local, address.remote)?);
@@ -271,6 +272,9 @@ impl Talking {
                 (Message::Told(key, grant), Stage::Open) => {
                     self.mailbox
                         .say(Said::Told(self.lane, self.epoch, key, grant));
+                }
+                (Message::Seen(number), Stage::Open) => {
+                    self.mailbox.say(Said::Seen(self.lane, self.epoch, number));
                 }
                 (Message::Refused(refusal), stage) => {
                     self.stage = stage;

@@ -15,7 +15,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::device::Device;
-use crate::ffi::{Event, Qp};
+use crate::ffi::{Cq, Event, Qp};
 use crate::inbound::Inbound;
 use crate::mailbox::{Mailbox, Said};
 use crate::outbound::{Opening, Outbound};
@@ -134,6 +134,14 @@ impl Connections {
         self.last += 1;
         let data = EventData::new_u64(self.last);
         epoll::add(&self.epoll, stream, data, interest(writes))?;
+        Ok(self.last)
+    }
+
+    /// Listens to a completion queue. The answer is its number.
+    pub(crate) fn add_queue(&mut self, queue: &Cq) -> io::Result<u64> {
+        self.last += 1;
+        let data = EventData::new_u64(self.last);
+        epoll::add(&self.epoll, queue.fd(), data, EventFlags::IN)?;
         Ok(self.last)
     }
 

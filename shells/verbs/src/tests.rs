@@ -62,6 +62,7 @@ struct Pair {
     local: Arc<Region>,
     remote: Arc<Region>,
     completions: Vec<Completion>,
+    visible: Vec<u64>,
     facts: Vec<LaneReport>,
     acceptor: Option<thread::JoinHandle<()>>,
     port: SocketAddr,
@@ -122,6 +123,7 @@ impl Pair {
             local,
             remote,
             completions: Vec::new(),
+            visible: Vec::new(),
             facts: Vec::new(),
             acceptor: Some(acceptor),
             port,
@@ -133,6 +135,7 @@ impl Pair {
         let mut out = Polled::default();
         self.endpoint.poll(self.clock.now(), &mut out);
         self.completions.append(&mut out.completions);
+        self.visible.append(&mut out.visible);
         self.facts.append(&mut out.lanes);
     }
 
@@ -344,6 +347,48 @@ fn a_batch_rings_once_and_one_completion_covers_it() {
     assert_eq!(pair.completed(1), [(31, SUCCESS)]);
     let after = [&COUNTERS.doorbells, &COUNTERS.completions].map(|count| count.load(SeqCst));
     assert_eq!([after[0] - before[0], after[1] - before[1]], [1, 1]);
+}
+
+#[test]
+fn what_was_written_is_seen_before_it_is_said_to_be() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    let immediates = || COUNTERS.immediates.load(SeqCst);
+    let before = immediates();
+    assert!(!pair.endpoint.make_visible(SESSION, 1), "nothing was written");
+    pair.post(1, &[work(1, Op::Read, 0, 8, true)]);
+    pair.completed(1);
+    assert!(!pair.endpoint.make_visible(SESSION, 2), "but read");
+    let works: Vec<_> = (0..128)
+        .map(|i| work(i, Op::Write, 0, 8, i == 127))
+        .collect();
+    for round in 1..=3 {
+        for works in works.chunks(32) {
+            assert_eq!(pair.post(1, works).stop, Stop::All);
+        }
+        pair.completed(1);
+        assert!(!pair.endpoint.make_visible(SessionId([2; 16]), 3));
+        // Of three that ask together, each is told, by one immediate or two.
+        let asked = [10, 11, 12].map(|ticket| pair.endpoint.make_visible(SESSION, ticket));
+        assert_eq!(asked, [true; 3]);
+        pair.until(|pair| pair.visible.len() == 3);
+        pair.visible.sort_unstable();
+        assert_eq!(std::mem::take(&mut pair.visible), [10, 11, 12]);
+        assert_eq!(immediates() - before, round);
+    }
+    // The immediate is lost with the wire; the lane ends, and with it what it could say.
+    pair.post(1, &[work(5, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    stub::cut(true);
+    assert!(pair.endpoint.make_visible(SESSION, 20));
+    pair.poll();
+    assert!(pair.visible.is_empty());
+    pair.fence(1);
+    stub::cut(false);
+    pair.until(|pair| !pair.visible.is_empty());
+    assert_eq!((pair.visible.pop(), immediates() - before), (Some(20), 3));
+    assert!(pair.completions.is_empty(), "{:?}", pair.completions);
 }
 
 #[test]

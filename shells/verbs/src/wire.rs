@@ -9,6 +9,7 @@
 //! | ask: what opens a region? | initiator | 2 | 0 | 0 | its key | 0 | 0 | 0 |
 //! | told: this, or nothing | target | 3 | 1 or 0, 0, 0 | remote key | the region's key | address | bytes | 0 |
 //! | refused: no queue pair | target, once | 4 | reason, 0, 0 | 0 | | | | |
+//! | seen: this immediate has come | target | 5 | 0 | its number | 0 | 0 | 0 | 0 |
 
 use std::fmt;
 
@@ -98,12 +99,14 @@ pub(crate) enum Message {
     Ask(RegionKey),
     Told(RegionKey, Option<Grant>),
     Refused(Refusal),
+    Seen(u32),
 }
 
 const SIDE: u8 = 1;
 const ASK: u8 = 2;
 const TOLD: u8 = 3;
 const REFUSED: u8 = 4;
+const SEEN: u8 = 5;
 
 /// Sequence numbers of packets have so many bits.
 const PACKET_MASK: u32 = 0xff_ffff;
@@ -137,6 +140,10 @@ impl Message {
             Self::Refused(refusal) => {
                 let reason = Refusal::ALL.iter().position(|other| other == refusal);
                 bytes[..2].copy_from_slice(&[REFUSED, reason.unwrap_or(0) as u8]);
+            }
+            Self::Seen(number) => {
+                bytes[0] = SEEN;
+                bytes[4..8].copy_from_slice(&number.to_le_bytes());
             }
         }
         bytes
@@ -184,7 +191,8 @@ impl Message {
                 Some(refusal) => Self::Refused(*refusal),
                 None => return Err(("reason", reason.into())),
             },
-            (ASK | TOLD, flag) => return Err(("flag", flag.into())),
+            (SEEN, 0) => Self::Seen(word(4)),
+            (ASK | TOLD | SEEN, flag) => return Err(("flag", flag.into())),
             (kind, _) => return Err(("kind", kind.into())),
         };
         // What is reserved must be 0, so that it can come to mean something.
@@ -238,6 +246,7 @@ mod tests {
             Message::Ask(key),
             Message::Told(key, None),
             Message::Told(key, Some(grant)),
+            Message::Seen(u32::MAX),
         ];
         messages.extend(Refusal::ALL.map(Message::Refused));
         for message in messages {
@@ -263,6 +272,7 @@ mod tests {
             (Message::Side(side()), 63, 1, "rest"),
             (Message::Ask(RegionKey([1; 16])), 1, 1, "flag"),
             (Message::Ask(RegionKey([1; 16])), 40, 1, "rest"),
+            (Message::Seen(7), 9, 1, "rest"),
             (Message::Refused(Refusal::Over), 1, 4, "reason"),
             (told, 31, 0xff, "bytes"),
         ];

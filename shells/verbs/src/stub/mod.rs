@@ -34,6 +34,8 @@ pub struct Counters {
     pub works: AtomicU64,
     /// Completions that were made.
     pub completions: AtomicU64,
+    /// Immediates that arrived.
+    pub immediates: AtomicU64,
     /// Queue pairs that were made.
     pub queue_pairs: AtomicU64,
     /// Objects that live.
@@ -47,6 +49,7 @@ pub static COUNTERS: Counters = Counters {
     doorbells: AtomicU64::new(0),
     works: AtomicU64::new(0),
     completions: AtomicU64::new(0),
+    immediates: AtomicU64::new(0),
     queue_pairs: AtomicU64::new(0),
     live: AtomicI64::new(0),
     arms: AtomicU64::new(0),
@@ -82,6 +85,9 @@ struct Pair {
     peer: u32,
     access: u32,
     state: c_int,
+    /// Where what comes completes, and how much there is room for.
+    queue: usize,
+    receives: u32,
 }
 
 fn state() -> MutexGuard<'static, Option<State>> {
@@ -197,7 +203,8 @@ unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
             req_notify_cq,
             _between: [null; 12],
             post_send,
-            _behind: [null; 6],
+            post_recv,
+            _behind: [null; 5],
         },
         _cmd_fd: -1,
         async_fd: descriptor(),
@@ -311,6 +318,63 @@ struct Queue {
     fd: c_int,
 }
 
+impl Queue {
+    fn push(&self, done: &mut VecDeque<Wc>, wc: Wc) {
+        done.push_back(wc);
+        if self.armed.swap(false, SeqCst) {
+            // SAFETY: the descriptor is open as long as the queue.
+            unsafe { libc::write(self.fd, (&raw const ONE).cast(), 8) };
+        }
+    }
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut raw::Qp,
+    _: *mut raw::RecvWr,
+    _: *mut *mut raw::RecvWr,
+) -> c_int {
+    // SAFETY: made by `create_qp`.
+    let number = unsafe { (*qp).qp_num };
+    with(|state| match state.pairs.get_mut(&number) {
+        Some(pair) => {
+            pair.receives += 1;
+            0
+        }
+        None => libc::EINVAL,
+    })
+}
+
+/// An immediate arrives.
+///
+/// # Safety
+///
+/// The completion queues of queue pairs live.
+unsafe fn arrive(state: &mut State, number: u32, immediate: u32) -> c_int {
+    let Some(own) = state.pairs.get(&number).filter(|own| own.state == raw::QPS_RTS) else {
+        return FLUSHED;
+    };
+    let peer_number = own.peer;
+    let Some(peer) = state.pairs.get_mut(&peer_number) else {
+        return RETRY_EXCEEDED;
+    };
+    if peer.receives == 0 {
+        return NOT_READY;
+    }
+    peer.receives -= 1;
+    COUNTERS.immediates.fetch_add(1, SeqCst);
+    // SAFETY: the caller's promise; what comes to a queue does not send.
+    let queue = unsafe { &*(peer.queue as *const Queue) };
+    let mut done = queue.done.lock().unwrap_or_else(PoisonError::into_inner);
+    let wc = Wc {
+        opcode: raw::WC_RECV_RDMA_WITH_IMM,
+        imm_data: immediate,
+        qp_num: peer_number,
+        ..Wc::default()
+    };
+    queue.push(&mut done, wc);
+    0
+}
+
 unsafe extern "C" fn create_cq(
     context: *mut Context,
     depth: c_int,
@@ -388,6 +452,9 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
         peer: 0,
         access: 0,
         state: 0,
+        // SAFETY: the caller gives attributes.
+        queue: unsafe { (*attributes).recv_cq } as usize,
+        receives: 0,
     };
     with(|state| state.pairs.insert(number, pair));
     // SAFETY: the caller gives attributes whose queue lives.
@@ -441,6 +508,7 @@ const LOCAL_PROTECTION: c_int = 4;
 const FLUSHED: c_int = 5;
 const REMOTE_ACCESS: c_int = 10;
 const RETRY_EXCEEDED: c_int = 12;
+const NOT_READY: c_int = 13;
 /// A queue pair that has met an error.
 const FAILED: c_int = 6;
 
@@ -465,6 +533,10 @@ unsafe extern "C" fn post_send(
         COUNTERS.works.fetch_add(1, SeqCst);
         if !CUT.load(SeqCst) {
             let status = match believing {
+                // SAFETY: queue pairs hold their queues.
+                _ if work.opcode == raw::WR_RDMA_WRITE_WITH_IMM => {
+                    with(|state| unsafe { arrive(state, own.public.qp_num, work.imm_data) })
+                }
                 true => 0,
                 // SAFETY: memory that is registered is mapped; the engine's contract allows copies of it.
                 false => with(|state| unsafe { carry_out(state, own.public.qp_num, work) }),
@@ -474,16 +546,13 @@ unsafe extern "C" fn post_send(
                 .set(if says { 0 } else { own.uncovered.get() + 1 });
             if says {
                 COUNTERS.completions.fetch_add(1, SeqCst);
-                done.push_back(Wc {
+                let wc = Wc {
                     wr_id: work.wr_id,
                     status,
                     qp_num: own.public.qp_num,
                     ..Wc::default()
-                });
-                if queue.armed.swap(false, SeqCst) {
-                    // SAFETY: the descriptor is open as long as the queue.
-                    unsafe { libc::write(queue.fd, (&raw const ONE).cast(), 8) };
-                }
+                };
+                queue.push(&mut done, wc);
             }
         } else {
             own.uncovered.set(own.uncovered.get() + 1);
