@@ -9,9 +9,11 @@ use crate::rails::{RAILS, address, drop_rdma, rail};
 
 /// All cases, in order.
 pub(crate) const ALL: &[(&str, fn())] = &[
+    ("ports-are-listed", ports_are_listed),
     ("every-size-and-alignment", every_size_and_alignment),
     ("four-workers", four_workers),
     ("short-queues", short_queues),
+    ("notifications", notifications),
     ("dropped-region", dropped_region),
     ("shares-follow-rates", shares_follow_rates),
     ("path-isolation", path_isolation),
@@ -24,6 +26,38 @@ pub(crate) const ALL: &[(&str, fn())] = &[
 ];
 
 const MIB: u64 = 1 << 20;
+
+/// So long the transport waits for what peers are asked.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// What `polyrail topo` shows: all ports, their names, and why one is not used.
+fn ports_are_listed() {
+    let ports = || polyrail::rdma_ports();
+    let all = ports();
+    assert_eq!(all.len(), 2 * RAILS, "{all:?}");
+    for (number, end) in (0..RAILS).flat_map(|number| [(number, "a"), (number, "b")]) {
+        let name = format!("rx{end}{number}");
+        let port = all.iter().find(|port| port.device == name);
+        let port = port.expect("it is listed");
+        assert_eq!((port.unusable.as_deref(), port.active), (None, true));
+        let gid = format!("::ffff:{}", address(number, end == "b"));
+        assert!(
+            port.gids.iter().any(|row| row.gid == gid && row.v2),
+            "{port:?}"
+        );
+        assert!(port.speed_bits_per_sec.is_some(), "{port:?}");
+    }
+    rail("down", 3, "");
+    until("the reason", || {
+        let down = ports();
+        let down = down.iter().find(|port| port.device == "rxb3");
+        down.is_some_and(|port| port.unusable.as_deref() == Some("port 1 is DOWN"))
+    });
+    rail("up", 3, "");
+    until("it is back", || {
+        ports().iter().all(|port| port.unusable.is_none())
+    });
+}
 
 /// Sizes around powers of two, and all small ones.
 fn sizes() -> Vec<u64> {
@@ -128,6 +162,31 @@ fn short_queues() {
         pair.target.ask(&format!("check 9 0 {}", count * size)),
         "good"
     );
+}
+
+/// A write is seen when its notification is; immediates on all queue pairs see to it.
+fn notifications() {
+    let mut pair = Pair::start();
+    let length = 2 * MIB;
+    pair.complete(&[pair.request(Op::Write, 0, 0, length)]);
+    for seed in 1..=5_u8 {
+        pair.fill(seed.into(), 0, 0, length);
+        let write = pair.request(Op::Write, 0, 0, length);
+        let start = Instant::now();
+        let batch = pair.engine.submit_notifying(&[write], &[seed]);
+        let batch = batch.expect("a good request");
+        assert_eq!(
+            pair.target.ask(&format!("told {length}")),
+            format!("good {seed}")
+        );
+        let took = start.elapsed();
+        let report = batch.wait(PATIENCE).expect("it ends in time");
+        assert_eq!(report.status, Status::Completed, "{report:?}");
+        // As long as one of them is not answered, the lane is given up.
+        assert!(took < ANSWER_MAX, "an immediate was not answered: {took:?}");
+    }
+    let bytes = pair.bytes("verbs");
+    assert!(bytes.iter().all(|bytes| *bytes > 0), "{bytes:?}");
 }
 
 fn dropped_region() {

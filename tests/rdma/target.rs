@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 
 use polyrail::{Access, Config, Engine, IsolationMode};
 
-use crate::ends::{ISLAND, MEMORY, common, pattern};
+use crate::ends::{ISLAND, MEMORY, PATIENCE, common, pattern};
 use crate::rails::{address, addresses};
 
 /// Bytes that nobody wrote.
@@ -78,6 +78,15 @@ pub(crate) fn serve() {
                     .filter(|at| read(*at) == wanted)
                     .count()
                     .to_string()
+            }
+            // What it is told of has to be there when it is told.
+            "told" => {
+                let told = engine.notifications().wait(PATIENCE).expect("it comes");
+                let (seed, length) = (u64::from(told.bytes[0]), number(1));
+                match (0..length).find(|at| read(*at) != pattern(seed, *at)) {
+                    None => format!("good {seed}"),
+                    Some(at) => format!("byte {at} is {:#x}", read(at)),
+                }
             }
             "drop" => {
                 engine.unregister(memory).expect("nobody uses it");

@@ -124,7 +124,11 @@ impl Orchestrator<'_> {
     /// Binds more, if the lane that is to post next has few works of those that could share a doorbell.
     #[inline(never)]
     pub(super) fn gather(&mut self, now: Instant) {
-        let next = |core: &Self| core.lanes.get(core.posts.front()? as usize).map(Lane::gathers);
+        let next = |core: &Self| {
+            core.lanes
+                .get(core.posts.front()? as usize)
+                .map(Lane::gathers)
+        };
         while self.bindable && next(self) == Some(true) {
             let before = self.attempts.len();
             self.bind(now);

@@ -301,10 +301,7 @@ impl Estimate {
             .min(delay_max)
             .max(self.delay_base());
         let slice = u64::from(self.slice_bytes(slice_bytes));
-        let queue = self
-            .rate
-            .bytes_in(WINDOW_QUEUE)
-            .max(WINDOW_SLICES * slice);
+        let queue = self.rate.bytes_in(WINDOW_QUEUE).max(WINDOW_SLICES * slice);
         let window = self.rate.bytes_in(delay).saturating_add(queue);
         if self.batch_span == Delay::ZERO {
             return window;

@@ -175,7 +175,9 @@ impl Endpoint for Joined {
     }
 
     fn make_visible(&mut self, session: SessionId, ticket: u64) -> bool {
-        let asked = self.all().map(|endpoint| endpoint.make_visible(session, ticket));
+        let asked = self
+            .all()
+            .map(|endpoint| endpoint.make_visible(session, ticket));
         let asked = asked.filter(|asked| *asked).count();
         if asked > 1 {
             self.awaited.push((ticket, asked));

@@ -1,7 +1,7 @@
 //! RDMA lanes under a real engine, over devices that are in this process: what bulk costs them, counted.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use polyrail::{Access, Config, DeliveryStatus, Engine, Hooks, Op, Plugin, Request, Status};

@@ -216,7 +216,9 @@ impl Inbound {
             return Ok(queue.clone());
         }
         // As many again, of queue pairs that are gone and were not heard of yet.
-        let depth = self.device.queue_depth(2 * IMMEDIATES * PAIRS_PER_QUEUE as u32);
+        let depth = self
+            .device
+            .queue_depth(2 * IMMEDIATES * PAIRS_PER_QUEUE as u32);
         let queue = Arc::new(Cq::new(&self.device.context, depth)?);
         queue.arm()?;
         let number = connections.add_queue(&queue)?;
@@ -250,9 +252,8 @@ impl Inbound {
                 let lanes = &self.lanes;
                 self.pairs.retain(|_, token| lanes.contains_key(token));
                 let queue = self.queue(connections);
-                let joined = queue.and_then(|queue| {
-                    join(&self.device, &queue, address.to_canonical(), &peer)
-                });
+                let joined = queue
+                    .and_then(|queue| join(&self.device, &queue, address.to_canonical(), &peer));
                 let Some(served) = self.lanes.get_mut(&token) else {
                     return Ok(());
                 };

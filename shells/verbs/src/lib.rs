@@ -23,6 +23,7 @@ mod completion;
 mod device;
 mod discover;
 mod endpoint;
+mod examine;
 mod ffi;
 mod gid;
 mod inbound;
@@ -40,6 +41,7 @@ mod talk;
 mod wire;
 
 pub use discover::{GidRow, LinkLayer, Port, ports};
+pub use examine::{Examined, examine};
 pub use gid::Gid;
 pub use server::VerbsTransport;
 pub use settings::Settings;

@@ -356,7 +356,10 @@ fn what_was_written_is_seen_before_it_is_said_to_be() {
     pair.opened(1);
     let immediates = || COUNTERS.immediates.load(SeqCst);
     let before = immediates();
-    assert!(!pair.endpoint.make_visible(SESSION, 1), "nothing was written");
+    assert!(
+        !pair.endpoint.make_visible(SESSION, 1),
+        "nothing was written"
+    );
     pair.post(1, &[work(1, Op::Read, 0, 8, true)]);
     pair.completed(1);
     assert!(!pair.endpoint.make_visible(SESSION, 2), "but read");

@@ -124,7 +124,10 @@ fn works_in_bulk_go_in_lots_with_one_completion_each() {
             signals,
         } = world.posted;
         assert!(works >= 1024, "{op:?}: {works}");
-        assert!(posts * 16 <= works, "{op:?}: {works} works in {posts} posts");
+        assert!(
+            posts * 16 <= works,
+            "{op:?}: {works} works in {posts} posts"
+        );
         assert!(
             signals * 16 <= works,
             "{op:?}: {signals} signals for {works} works"

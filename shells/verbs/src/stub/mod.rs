@@ -350,7 +350,11 @@ unsafe extern "C" fn post_recv(
 ///
 /// The completion queues of queue pairs live.
 unsafe fn arrive(state: &mut State, number: u32, immediate: u32) -> c_int {
-    let Some(own) = state.pairs.get(&number).filter(|own| own.state == raw::QPS_RTS) else {
+    let Some(own) = state
+        .pairs
+        .get(&number)
+        .filter(|own| own.state == raw::QPS_RTS)
+    else {
         return FLUSHED;
     };
     let peer_number = own.peer;
