@@ -212,9 +212,9 @@ impl VerbsEndpoint {
                         out.lanes.push(report(lane, epoch, failed));
                     }
                 }
-                Said::Told(lane, epoch, key, grant) => {
+                Said::Told(lane, epoch, key, answer) => {
                     if let Some(open) = open_lane(&mut self.lanes, lane, epoch) {
-                        open.told(key, grant);
+                        open.told(key, answer);
                     }
                     self.unblock(lane, out);
                 }
@@ -486,20 +486,19 @@ impl Endpoint for VerbsEndpoint {
         let mut stop = Stop::All;
         let mut last: Option<Ends> = None;
         for work in &batch.works {
-            let pair = (work.local.segment, work.remote.segment);
-            let ends = match last.filter(|ends| ends.are(pair)) {
+            let ends = match last.filter(|ends| ends.hold(work)) {
                 Some(ends) => Ok(ends),
                 None => {
-                    let local = self.locals.get(&pair.0).map(|local| &**local);
-                    open.ends(pair, local, self.remotes.get(&pair.1))
+                    let local = self.locals.get(&work.local.segment);
+                    let remote = self.remotes.get(&work.remote.segment);
+                    open.ends(work, local.map(|local| &**local), remote)
                 }
             };
-            let made = ends.and_then(|ends| {
-                last = Some(ends);
-                ends.work(open.id(count), work).map_err(Unready::Not)
-            });
-            match made {
-                Ok(made) => works[count] = made,
+            match ends {
+                Ok(ends) => {
+                    last = Some(ends);
+                    works[count] = ends.work(open.id(count), work);
+                }
                 Err(unready) => {
                     if let Unready::Ask(key) = unready {
                         open.asks(self.clock.now(), key);

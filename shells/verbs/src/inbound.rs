@@ -17,7 +17,7 @@ use crate::ffi::{Cq, Qp};
 use crate::registry::{Registered, register_for_peers};
 use crate::service::{Connections, Desk, Order};
 use crate::talk::{Talk, nonsense};
-use crate::wire::{Message, Refusal, Side};
+use crate::wire::{Answer, Granted, Message, Refusal, Side};
 
 /// Immediates that there is room for at each queue pair: its peer sends one, and the next after the answer.
 const IMMEDIATES: u32 = 2;
@@ -281,10 +281,10 @@ impl Inbound {
             return Ok(());
         };
         let Some(region) = region else {
-            return served.talk.say(&Message::Told(key, None));
+            return served.talk.say(&Message::Told(key, Answer::Nothing));
         };
-        if let Some(grant) = self.registered.get(&key).and_then(|known| known.grant()) {
-            return served.talk.say(&Message::Told(key, Some(grant)));
+        if let Some(granted) = self.registered.get(&key).and_then(|known| known.grant()) {
+            return served.tell(key, &granted);
         }
         if served.asked.len() >= ASKED_MAX {
             return Err(io::Error::other("it asks after too many regions at once"));
@@ -301,7 +301,8 @@ impl Inbound {
 
     /// A region has been registered, or could not be: answers all who asked after it.
     pub(crate) fn registered(&mut self, connections: &mut Connections, key: RegionKey) {
-        let grant = self.registered.get(&key).and_then(|known| known.grant());
+        let granted = self.registered.get(&key).and_then(|known| known.grant());
+        let granted = granted.unwrap_or(Granted::Nothing);
         let mut broken = Vec::new();
         for (token, served) in &mut self.lanes {
             let before = served.asked.len();
@@ -309,7 +310,7 @@ impl Inbound {
             if served.asked.len() == before {
                 continue;
             }
-            match served.talk.say(&Message::Told(key, grant)) {
+            match served.tell(key, &granted) {
                 Ok(()) => served.listen(connections, *token),
                 Err(error) => broken.push((*token, error)),
             }
@@ -339,6 +340,12 @@ impl Inbound {
 }
 
 impl Served {
+    /// Says what opens a region.
+    fn tell(&mut self, key: RegionKey, granted: &Granted) -> io::Result<()> {
+        let mut answers = granted.answers();
+        answers.try_for_each(|answer| self.talk.say(&Message::Told(key, answer)))
+    }
+
     fn listen(&mut self, connections: &Connections, token: u64) {
         let writes = self.talk.is_unsent();
         if writes != self.writes {

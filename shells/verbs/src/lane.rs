@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::SegmentRef;
-use polyrail_core::work::{Cause, Op, Posted, Stop};
+use polyrail_core::work::{Cause, Op, Posted, Stop, Work as CoreWork};
 use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
@@ -14,11 +14,14 @@ use crate::ffi::raw::Sge;
 use crate::ffi::{Qp, Work};
 use crate::registry::{Key, Registered};
 use crate::sight::{IMMEDIATE, Sight};
-use crate::wire::Grant;
+use crate::wire::{Answer, Grant, Granted};
 
 /// How long a peer may take to answer what opens a region. It registers the region meanwhile, which takes a second for
 /// some gigabytes; if it is late, the next lane finds it done.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Pieces of one region that are listened to.
+const PIECES_MAX: usize = 1024;
 
 /// An open lane.
 pub(crate) struct Lane {
@@ -31,8 +34,8 @@ pub(crate) struct Lane {
     posted: VecDeque<u64>,
     /// The number of the first of them.
     first: u32,
-    /// What opens regions of the peer, as far as it was asked; `None`: nothing does.
-    grants: Numbered<RegionKey, Option<Grant>>,
+    /// What opens regions of the peer, as far as it was asked.
+    grants: Grants,
     /// What it is being asked after, and until when it may answer.
     asked: Vec<(RegionKey, Instant)>,
     /// What the peer's program may not see yet.
@@ -52,13 +55,15 @@ pub(crate) enum Unready {
     Not(Cause),
 }
 
-/// Both ends of works of one pair of segments, on one lane.
+/// Both ends of works of one pair of segments, on one lane: a piece of each, as the devices know them.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     pair: (SegmentRef, SegmentRef),
     local_key: u32,
     local_address: u64,
-    local_bytes: u64,
+    /// Of the local piece.
+    local_begin: u64,
+    local_end: u64,
     grant: Grant,
 }
 
@@ -71,7 +76,7 @@ impl Lane {
             serial,
             posted: VecDeque::new(),
             first: 0,
-            grants: Numbered::default(),
+            grants: Grants::default(),
             asked: Vec::new(),
             sight: Sight::default(),
             blocked: false,
@@ -82,33 +87,46 @@ impl Lane {
         self.posted.len()
     }
 
-    /// What the works between two segments have in common.
+    /// What opens both ends of a work.
     pub(crate) fn ends(
         &self,
-        pair: (SegmentRef, SegmentRef),
+        work: &CoreWork,
         local: Option<&Registered>,
         remote: Option<&RemoteRegion>,
     ) -> Result<Ends, Unready> {
         let local = local.ok_or(Unready::Not(Cause::LocalProtection))?;
         let remote = remote.ok_or(Unready::Not(Cause::RemoteAccess))?;
-        let local_key = match local.key(self.device) {
-            Key::Ready(key) => key,
+        let (local_key, local_begin, local_end) = match local.key(self.device, work.local.offset) {
+            Key::Ready(key, begin, end) => (key, begin, end),
             Key::Pending => return Err(Unready::Wait),
+            // Another device may be able to.
+            Key::Failed => return Err(Unready::Not(Cause::Fatal)),
             Key::Gone => return Err(Unready::Not(Cause::LocalProtection)),
         };
-        let grant = match self.grants.get(&remote.key) {
-            Some(Some(grant)) => *grant,
-            Some(None) => return Err(Unready::Not(Cause::RemoteAccess)),
+        let pieces = match self.grants.get(&remote.key) {
+            Some(Granted::Pieces(pieces)) => pieces,
+            Some(Granted::Failed) => return Err(Unready::Not(Cause::Fatal)),
+            Some(Granted::Nothing) => return Err(Unready::Not(Cause::RemoteAccess)),
             None if self.asks_after(&remote.key) => return Err(Unready::Wait),
             None => return Err(Unready::Ask(remote.key)),
         };
-        Ok(Ends {
-            pair,
+        let behind = pieces.partition_point(|piece| piece.offset <= work.remote.offset);
+        let piece = behind.checked_sub(1).and_then(|place| pieces.get(place));
+        let ends = Ends {
+            pair: (work.local.segment, work.remote.segment),
             local_key,
             local_address: local.address(0),
-            local_bytes: local.bytes,
-            grant,
-        })
+            local_begin,
+            local_end,
+            grant: *piece.ok_or(Unready::Not(Cause::RemoteAccess))?,
+        };
+        if !ends.holds_local(work) {
+            return Err(Unready::Not(Cause::LocalProtection));
+        }
+        if !ends.holds_remote(work) {
+            return Err(Unready::Not(Cause::RemoteAccess));
+        }
+        Ok(ends)
     }
 
     fn asks_after(&self, key: &RegionKey) -> bool {
@@ -143,10 +161,11 @@ impl Lane {
         true
     }
 
-    /// It has answered.
-    pub(crate) fn told(&mut self, key: RegionKey, grant: Option<Grant>) {
-        self.asked.retain(|(asked, _)| *asked != key);
-        self.grants.insert(key, grant);
+    /// It has answered, or begun to.
+    pub(crate) fn told(&mut self, key: RegionKey, answer: Answer) {
+        if self.grants.told(key, answer) {
+            self.asked.retain(|(asked, _)| *asked != key);
+        }
     }
 
     /// Forgets what opens a region: the next time it is asked after.
@@ -197,24 +216,77 @@ impl Lane {
     }
 }
 
-impl Ends {
-    pub(crate) fn are(&self, pair: (SegmentRef, SegmentRef)) -> bool {
-        self.pair == pair
+/// What opens regions of a peer.
+#[derive(Debug, Default)]
+struct Grants {
+    known: Numbered<RegionKey, Granted>,
+    /// Those of which not all has been told.
+    incomplete: Numbered<RegionKey, Vec<Grant>>,
+}
+
+impl Grants {
+    fn get(&self, key: &RegionKey) -> Option<&Granted> {
+        self.known.get(key)
     }
 
-    /// A work of core's, as the device takes it.
-    pub(crate) fn work(&self, id: u64, work: &polyrail_core::work::Work) -> Result<Work, Cause> {
-        let fits = |offset: u64, bytes: u64| {
-            let end = offset.checked_add(work.length.into());
-            end.is_some_and(|end| end <= bytes)
+    fn remove(&mut self, key: &RegionKey) {
+        self.known.remove(key);
+        self.incomplete.remove(key);
+    }
+
+    /// Whether that was all.
+    fn told(&mut self, key: RegionKey, answer: Answer) -> bool {
+        let granted = match answer {
+            Answer::Nothing => Granted::Nothing,
+            Answer::Failed => Granted::Failed,
+            Answer::More(grant) | Answer::Last(grant) => {
+                let mut pieces = self.incomplete.remove(&key).unwrap_or_default();
+                // They leave no gap, and go on.
+                let fits = match pieces.last() {
+                    None => grant.offset == 0,
+                    Some(last) => {
+                        (last.offset + 1..=last.offset + last.bytes).contains(&grant.offset)
+                    }
+                };
+                pieces.push(grant);
+                match answer {
+                    _ if !fits || pieces.len() > PIECES_MAX => Granted::Nothing,
+                    Answer::Last(_) => Granted::Pieces(pieces),
+                    _ => {
+                        self.incomplete.insert(key, pieces);
+                        return false;
+                    }
+                }
+            }
         };
-        if !fits(work.local.offset, self.local_bytes) {
-            return Err(Cause::LocalProtection);
-        }
-        if !fits(work.remote.offset, self.grant.bytes) {
-            return Err(Cause::RemoteAccess);
-        }
-        Ok(Work {
+        self.known.insert(key, granted);
+        true
+    }
+}
+
+impl Ends {
+    /// Whether they are those of a work.
+    pub(crate) fn hold(&self, work: &CoreWork) -> bool {
+        self.pair == (work.local.segment, work.remote.segment)
+            && self.holds_local(work)
+            && self.holds_remote(work)
+    }
+
+    fn holds_local(&self, work: &CoreWork) -> bool {
+        let from = work.local.offset;
+        let end = from.checked_add(work.length.into());
+        from >= self.local_begin && end.is_some_and(|end| end <= self.local_end)
+    }
+
+    fn holds_remote(&self, work: &CoreWork) -> bool {
+        let from = work.remote.offset.checked_sub(self.grant.offset);
+        let end = from.and_then(|from| from.checked_add(work.length.into()));
+        end.is_some_and(|end| end <= self.grant.bytes)
+    }
+
+    /// A work that they hold, as the device takes it.
+    pub(crate) fn work(&self, id: u64, work: &CoreWork) -> Work {
+        Work {
             id,
             op: work.op,
             local: Sge {
@@ -222,9 +294,48 @@ impl Ends {
                 length: work.length,
                 lkey: self.local_key,
             },
-            remote_address: self.grant.address + work.remote.offset,
+            remote_address: self.grant.address + (work.remote.offset - self.grant.offset),
             remote_key: self.grant.remote_key,
             signal: work.signal,
-        })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_do_not_fit_together_open_nothing() {
+        let piece = |offset, bytes| Grant {
+            remote_key: 1,
+            address: 1 << 40,
+            bytes,
+            offset,
+        };
+        // (name, pieces, whether they open anything)
+        let cases = [
+            ("one", vec![piece(0, 10)], true),
+            ("two that overlap", vec![piece(0, 10), piece(5, 10)], true),
+            ("not the front", vec![piece(1, 10)], false),
+            ("a gap", vec![piece(0, 10), piece(11, 10)], false),
+            ("back again", vec![piece(0, 10), piece(0, 20)], false),
+        ];
+        for (name, pieces, opens) in cases {
+            let mut grants = Grants::default();
+            let key = RegionKey([1; 16]);
+            let count = pieces.len();
+            for (number, piece) in pieces.into_iter().enumerate() {
+                grants.told(
+                    key,
+                    match number + 1 == count {
+                        true => Answer::Last(piece),
+                        false => Answer::More(piece),
+                    },
+                );
+            }
+            let granted = grants.get(&key).expect("it was told");
+            assert_eq!(matches!(granted, Granted::Pieces(_)), opens, "{name}");
+        }
     }
 }

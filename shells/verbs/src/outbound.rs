@@ -269,9 +269,9 @@ impl Talking {
                     let opened = Said::Opened(self.lane, self.epoch, Box::new((qp, seat)));
                     self.mailbox.say(opened);
                 }
-                (Message::Told(key, grant), Stage::Open) => {
+                (Message::Told(key, answer), Stage::Open) => {
                     self.mailbox
-                        .say(Said::Told(self.lane, self.epoch, key, grant));
+                        .say(Said::Told(self.lane, self.epoch, key, answer));
                 }
                 (Message::Seen(number), Stage::Open) => {
                     self.mailbox.say(Said::Seen(self.lane, self.epoch, number));

@@ -34,6 +34,8 @@ fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     stub::cut(false);
+    stub::set_registration_max(0);
+    stub::refuse_registrations(None);
     turn
 }
 
@@ -75,6 +77,11 @@ impl Pair {
     }
 
     fn with(settings: Settings, access: Access) -> Self {
+        Self::of(BYTES, settings, access)
+    }
+
+    /// With segments of so many bytes.
+    fn of(bytes: u64, settings: Settings, access: Access) -> Self {
         let (root, sysfs) = stub::machine().unwrap();
         let regions = Arc::new(Regions::default());
         let over = |regions: Arc<Regions>| {
@@ -97,13 +104,13 @@ impl Pair {
         });
         let clock = Clock::start();
         let mut endpoint = initiator.endpoint(0, clock).unwrap();
-        let local = Arc::new(Region::allocate(BYTES, Access::Local).unwrap());
-        let remote = Arc::new(Region::allocate(BYTES, access).unwrap());
+        let local = Arc::new(Region::allocate(bytes, Access::Local).unwrap());
+        let remote = Arc::new(Region::allocate(bytes, access).unwrap());
         regions.0.lock().unwrap().push(remote.clone());
         endpoint.attach_local(LOCAL, local.clone());
         let described = RemoteRegion {
             key: remote.key(),
-            bytes: BYTES,
+            bytes,
         };
         endpoint.attach_remote(REMOTE, described);
         let address = RailAddress {
@@ -492,6 +499,62 @@ fn a_region_that_was_taken_away_is_not_touched() {
     pair.local.revoke();
     let posted = pair.post(2, &[work(4, Op::Write, 0, 8, true)]);
     assert_eq!(posted.stop, Stop::Rejected(Cause::LocalProtection));
+}
+
+#[test]
+fn a_region_larger_than_a_device_registers_at_once_is_registered_in_pieces() {
+    let _turn = turn();
+    const MIB: u64 = 1 << 20;
+    stub::set_registration_max(40 * MIB);
+    let bytes = 100 * MIB + 5;
+    let mut pair = Pair::of(bytes, Settings::default(), Access::RemoteReadWrite);
+    pair.opened(1);
+    // Pieces of 40 MiB that overlap by 16 begin 24 MiB after one another.
+    let length = 16 * MIB as u32;
+    let edges = [0, 24, 40, 48, 64, 72, 84].map(|at| at * MIB);
+    let near = edges
+        .iter()
+        .flat_map(|at| [at.saturating_sub(3), *at, at + 5]);
+    for (cookie, offset) in (1..).zip(near) {
+        for at in [offset, offset + u64::from(length) - 1] {
+            // SAFETY: inside the region, which is mapped, and nothing is posted on it now.
+            unsafe {
+                pair.local
+                    .base()
+                    .as_ptr()
+                    .add(at as usize)
+                    .write(cookie as u8)
+            };
+        }
+        pair.post(1, &[work(cookie, Op::Write, offset, length, true)]);
+        assert_eq!(pair.completed(1), [(cookie, SUCCESS)], "at {offset}");
+        for at in [offset, offset + u64::from(length) - 1] {
+            assert_eq!(byte(&pair.remote, at), cookie as u8, "at {at}");
+        }
+    }
+    let past = work(99, Op::Write, bytes - 7, 8, true);
+    let refused = Stop::Rejected(Cause::LocalProtection);
+    assert_eq!(pair.post(1, &[past]).stop, refused);
+    // One batch may lie in several pieces at both ends.
+    let works: Vec<_> = (0..20)
+        .map(|i| work(i, Op::Read, i * 5 * MIB, 4096, i == 19))
+        .collect();
+    assert_eq!(pair.post(1, &works).stop, Stop::All);
+    assert_eq!(pair.completed(1), [(19, SUCCESS)]);
+}
+
+#[test]
+fn a_device_that_cannot_register_memory_counts_against_its_rail() {
+    let _turn = turn();
+    for (device, whose) in [(0, "ours"), (1, "the peer's")] {
+        stub::refuse_registrations(Some(device));
+        let mut pair = Pair::new();
+        pair.opened(1);
+        let posted = pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+        assert_eq!(posted.stop, Stop::Rejected(Cause::Fatal), "{whose}");
+        // Another region, or this one once there is room for it again.
+        stub::refuse_registrations(None);
+    }
 }
 
 #[test]

@@ -215,16 +215,17 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers all of a region.
+    /// Registers so many bytes of a region.
     pub(crate) fn new(
         pd: &Arc<Pd>,
         region: &Arc<Region>,
+        (offset, bytes): (u64, u64),
         reach: Reach,
         relaxed: bool,
     ) -> io::Result<Self> {
         let gone = || io::Error::other("the segment has been taken away");
-        let pinned = region.pin(0, region.bytes()).ok_or_else(gone)?;
-        let length = usize::try_from(region.bytes()).map_err(io::Error::other)?;
+        let pinned = region.pin(offset, bytes).ok_or_else(gone)?;
+        let length = usize::try_from(bytes).map_err(io::Error::other)?;
         let address = pinned.address().as_ptr();
         let access = match reach {
             Reach::Own => raw::ACCESS_LOCAL_WRITE,

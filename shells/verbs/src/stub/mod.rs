@@ -58,6 +58,8 @@ pub static COUNTERS: Counters = Counters {
 /// Names of the devices.
 pub(crate) const NAMES: [&std::ffi::CStr; 2] = [c"stub0", c"stub1"];
 
+static REGISTRATION_MAX: AtomicU64 = AtomicU64::new(0);
+static REFUSING: AtomicU32 = AtomicU32::new(u32::MAX);
 static CUT: AtomicBool = AtomicBool::new(false);
 static FAST: AtomicBool = AtomicBool::new(false);
 static BELIEVING: AtomicBool = AtomicBool::new(false);
@@ -101,6 +103,16 @@ fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
 /// Cuts the wire between the devices, or joins it again: what is posted meanwhile is lost, and nobody is told.
 pub fn cut(cut: bool) {
     CUT.store(cut, SeqCst);
+}
+
+/// Lets devices that are opened from now on register so many bytes at once; 0: any number.
+pub fn set_registration_max(bytes: u64) {
+    REGISTRATION_MAX.store(bytes, SeqCst);
+}
+
+/// Makes a device refuse to register memory; `None`: all do it.
+pub fn refuse_registrations(device: Option<u32>) {
+    REFUSING.store(device.unwrap_or(u32::MAX), SeqCst);
 }
 
 /// Makes the wire faster than any processor, or what it was: everything is checked, and no byte is moved.
@@ -224,6 +236,7 @@ unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
 unsafe extern "C" fn query_device(_: *mut Context, attributes: *mut DeviceAttr) -> c_int {
     // SAFETY: the caller gives room for them, of zeroes.
     let attributes = unsafe { &mut *attributes };
+    attributes.max_mr_size = REGISTRATION_MAX.load(SeqCst);
     (attributes.max_qp_wr, attributes.max_cqe) = (1024, 1 << 16);
     (attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom) = (64, 64);
     0
@@ -246,8 +259,10 @@ unsafe extern "C" fn get_async_event(_: *mut Context, _: *mut AsyncEvent) -> c_i
 
 unsafe extern "C" fn ack_async_event(_: *mut AsyncEvent) {}
 
-unsafe extern "C" fn alloc_pd(_: *mut Context) -> *mut Pd {
-    give(0_u64).cast()
+unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
+    // SAFETY: made by `open_device`.
+    let device = unsafe { (*context)._device };
+    give(u64::from(ptr::eq(device, self::device(1)))).cast()
 }
 
 unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
@@ -263,6 +278,15 @@ unsafe extern "C" fn reg_mr_iova2(
     _: u64,
     access: u32,
 ) -> *mut Mr {
+    let most = REGISTRATION_MAX.load(SeqCst);
+    // SAFETY: made by `alloc_pd`.
+    let number = unsafe { *pd.cast::<u64>() };
+    let refuses = u64::from(REFUSING.load(SeqCst)) == number;
+    if refuses || most > 0 && length as u64 > most {
+        // SAFETY: of this thread.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+        return ptr::null_mut();
+    }
     let key = NUMBER.fetch_add(1, SeqCst);
     let memory = Memory {
         domain: pd as usize,
