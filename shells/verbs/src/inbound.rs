@@ -333,6 +333,22 @@ impl Inbound {
         }
     }
 
+    /// One queue pair is in error. Its peer is hung up on, and asks for another.
+    pub(crate) fn break_one(&mut self, number: u32) {
+        if let Some(&token) = self.pairs.get(&number) {
+            self.hang_up(token, &io::Error::other("the queue pair is in error"));
+        }
+    }
+
+    /// The device is of no use any more, or nothing is heard of its queue pairs.
+    pub(crate) fn break_all(&mut self) {
+        let tokens: Vec<u64> = self.lanes.keys().copied().collect();
+        for token in tokens {
+            self.hang_up(token, &io::Error::other("the device has failed"));
+        }
+        self.queues.clear();
+    }
+
     pub(crate) fn retire(&mut self, session: SessionId) {
         self.records.remove(&session);
         self.lanes.retain(|_, served| served.session != session);

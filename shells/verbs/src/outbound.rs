@@ -219,6 +219,11 @@ impl Outbound {
         }
     }
 
+    /// One of the completion queues has failed: lanes that are opened from now on get others.
+    pub(crate) fn forget_queues(&mut self) {
+        self.queues.clear();
+    }
+
     /// One queue pair is in error, without a work that could say so.
     pub(crate) fn break_one(&mut self, number: u32) {
         let mut lanes = self.lanes.values();

@@ -236,9 +236,19 @@ impl Loop {
                     log::error!("verbs: {name}: the device has failed");
                     self.device.fail();
                     self.outbound.break_all(Cause::Fatal);
+                    self.inbound.break_all();
                 }
-                Event::QueuePair(None) => self.outbound.break_all(Cause::Fatal),
-                Event::QueuePair(Some(number)) => self.outbound.break_one(number),
+                Event::QueuePair(None) => {
+                    log::warn!("verbs: {name}: a completion queue has failed");
+                    self.outbound.break_all(Cause::Fatal);
+                    self.outbound.forget_queues();
+                    self.inbound.break_all();
+                }
+                Event::QueuePair(Some(number)) => {
+                    log::warn!("verbs: {name}: queue pair {number} has failed");
+                    self.outbound.break_one(number);
+                    self.inbound.break_one(number);
+                }
                 Event::Other => {}
             }
         }

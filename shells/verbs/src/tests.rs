@@ -638,6 +638,44 @@ fn a_lane_over_a_way_that_nobody_has_is_not_opened() {
 }
 
 #[test]
+fn what_devices_say_unasked_is_acted_on() {
+    use crate::stub::Happening::*;
+    let _turn = turn();
+    // (name, whose device, what happens, what becomes of the lane, whether another can be opened)
+    let cases = [
+        ("our port", 0, PortDown, Cause::DeviceDown, true),
+        ("our queue pair", 0, PairFatal, Cause::Fatal, true),
+        ("our completion queue", 0, QueueFatal, Cause::Fatal, true),
+        ("our device", 0, DeviceFatal, Cause::Fatal, false),
+        ("the peer's queue pair", 1, PairFatal, Cause::Reset, true),
+        ("the peer's queue", 1, QueueFatal, Cause::Reset, true),
+        ("the peer's device", 1, DeviceFatal, Cause::Reset, false),
+    ];
+    for (name, device, what, cause, opens) in cases {
+        let mut pair = Pair::new();
+        pair.opened(1);
+        pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+        assert_eq!(pair.completed(1), [(1, SUCCESS)], "{name}");
+        stub::happen(device, what);
+        let fact = pair.fact();
+        let broken = (Epoch(1), LaneFact::Broken(cause));
+        assert_eq!((fact.epoch, fact.fact), broken, "{name}");
+        pair.fence(1);
+        stub::happen(device, PortActive);
+        if !opens {
+            let refused = LaneFact::OpenFailed(Cause::Refused);
+            assert_eq!(pair.open(2), refused, "{name}");
+            continue;
+        }
+        pair.opened(2);
+        pair.post(2, &[work(2, Op::Write, 0, 8, true)]);
+        assert_eq!(pair.completed(1), [(2, SUCCESS)], "{name}");
+        assert!(pair.endpoint.make_visible(SESSION, 1), "{name}");
+        pair.until(|pair| pair.visible.pop() == Some(1));
+    }
+}
+
+#[test]
 fn queues_shorter_than_wished_for_are_said_to_be_so() {
     let _turn = turn();
     let settings = Settings {

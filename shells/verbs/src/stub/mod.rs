@@ -66,8 +66,25 @@ static BELIEVING: AtomicBool = AtomicBool::new(false);
 static NUMBER: AtomicU32 = AtomicU32::new(100);
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
+/// What a device says unasked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// Its port carries no packets any more.
+    PortDown,
+    /// Its port does again.
+    PortActive,
+    /// It is of no use any more.
+    DeviceFatal,
+    /// A completion queue of it is.
+    QueueFatal,
+    /// The queue pair that was made last on it is.
+    PairFatal,
+}
+
 #[derive(Default)]
 struct State {
+    /// Open devices, by the addresses of their contexts: what has happened to them.
+    contexts: HashMap<usize, VecDeque<(c_int, usize)>>,
     /// By remote key.
     memory: HashMap<u32, Memory>,
     /// By number.
@@ -84,6 +101,8 @@ struct Memory {
 
 struct Pair {
     domain: usize,
+    /// Its object.
+    raw: usize,
     peer: u32,
     access: u32,
     state: c_int,
@@ -205,9 +224,64 @@ unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
     NAMES[usize::from(ptr::eq(device, self::device(1)))].as_ptr()
 }
 
+/// Something happens to a device, and everybody who has opened it is told.
+pub fn happen(number: usize, what: Happening) {
+    let kind = match what {
+        Happening::PortDown => raw::EVENT_PORT_ERR,
+        Happening::PortActive => raw::EVENT_PORT_ACTIVE,
+        Happening::DeviceFatal => raw::EVENT_DEVICE_FATAL,
+        Happening::QueueFatal => raw::EVENT_CQ_ERR,
+        Happening::PairFatal => raw::EVENT_QP_FATAL,
+    };
+    with(|state| {
+        let last = state
+            .pairs
+            .iter()
+            // SAFETY: queue pairs in the table live, and their contexts with them.
+            .map(|(number, pair)| (number, pair.raw, unsafe { context_of(pair.raw) }))
+            // SAFETY: as above.
+            .filter(|(.., context)| unsafe { device_of(*context) } == number)
+            .max_by_key(|(number, ..)| **number)
+            .map(|(_, raw, context)| (raw, context));
+        for (context, events) in &mut state.contexts {
+            // SAFETY: contexts in the table are open.
+            let is_its = unsafe { device_of(*context) } == number;
+            let element = match what {
+                Happening::PairFatal => last.filter(|last| last.1 == *context).map(|last| last.0),
+                _ => is_its.then_some(0),
+            };
+            if let Some(element) = element {
+                events.push_back((kind, element));
+                // SAFETY: the descriptor is open as long as the context.
+                unsafe {
+                    let fd = (*(*context as *const Context)).async_fd;
+                    libc::write(fd, (&raw const ONE).cast(), 8);
+                }
+            }
+        }
+    });
+}
+
+/// # Safety
+///
+/// The queue pair lives.
+unsafe fn context_of(pair: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { (*(pair as *const OwnPair)).public.context as usize }
+}
+
+/// # Safety
+///
+/// The context is open.
+unsafe fn device_of(context: usize) -> usize {
+    // SAFETY: the caller's promise.
+    let device = unsafe { (*(context as *const Context))._device };
+    usize::from(ptr::eq(device, self::device(1)))
+}
+
 unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     let null = ptr::null_mut();
-    give(Context {
+    let context = give(Context {
         _device: device,
         ops: ContextOps {
             _before: [null; 11],
@@ -221,12 +295,15 @@ unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
         _cmd_fd: -1,
         async_fd: descriptor(),
         num_comp_vectors: 1,
-    })
+    });
+    with(|state| state.contexts.insert(context as usize, VecDeque::new()));
+    context
 }
 
 unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     // SAFETY: made by `open_device`.
     unsafe {
+        with(|state| state.contexts.remove(&(context as usize)));
         close((*context).async_fd);
         take(context);
     }
@@ -253,8 +330,22 @@ unsafe extern "C" fn query_port(_: *mut Context, _: u8, attributes: *mut PortAtt
     0
 }
 
-unsafe extern "C" fn get_async_event(_: *mut Context, _: *mut AsyncEvent) -> c_int {
-    -1
+unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+    with(|state| {
+        let events = state.contexts.get_mut(&(context as usize));
+        let Some((kind, element)) = events.and_then(VecDeque::pop_front) else {
+            let mut number = 0_u64;
+            // SAFETY: the descriptor is open as long as the context, and the number has eight bytes.
+            unsafe { libc::read((*context).async_fd, (&raw mut number).cast(), 8) };
+            return -1;
+        };
+        // SAFETY: the caller gives room for it.
+        unsafe {
+            (*event).event_type = kind;
+            (*event).element = element as *mut c_void;
+        }
+        0
+    })
 }
 
 unsafe extern "C" fn ack_async_event(_: *mut AsyncEvent) {}
@@ -477,6 +568,7 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
     COUNTERS.queue_pairs.fetch_add(1, SeqCst);
     let pair = Pair {
         domain: pd as usize,
+        raw: 0,
         peer: 0,
         access: 0,
         state: 0,
@@ -488,7 +580,7 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
     // SAFETY: the caller gives attributes whose queue lives.
     unsafe {
         let queue = (*attributes).send_cq.cast::<Queue>();
-        give(OwnPair {
+        let raw = give(OwnPair {
             public: raw::Qp {
                 context: (*queue).public.context,
                 _before: [ptr::null_mut(); 5],
@@ -498,8 +590,13 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
             queue,
             works_max: (*attributes).cap.max_send_wr,
             uncovered: Cell::new(0),
-        })
-        .cast()
+        });
+        with(|state| {
+            if let Some(pair) = state.pairs.get_mut(&number) {
+                pair.raw = raw as usize;
+            }
+        });
+        raw.cast()
     }
 }
 
