@@ -18,13 +18,14 @@ pub(crate) fn serve() {
         insecure: true,
         ..common("target")
     };
-    if let Some(bits) = std::env::var(ISLAND)
-        .ok()
-        .and_then(|bits| bits.parse().ok())
-    {
-        config.path.mode = IsolationMode::Vanilla;
+    let isolated = std::env::var(ISLAND).unwrap_or_default();
+    if let Some((mode, bits)) = isolated.split_once(' ') {
+        config.path.mode = match mode {
+            "advanced" => IsolationMode::Advanced,
+            _ => IsolationMode::Vanilla,
+        };
         config.path.supplementary = [2, 3].map(|number| address(number, true)).to_vec();
-        config.path.island_prefix.v4_bits = bits;
+        config.path.island_prefix.v4_bits = bits.parse().expect("a number of bits");
     }
     let engine = Engine::new(config).expect("a target starts");
     let memory = engine.allocate("mem", MEMORY, Access::RemoteReadWrite);

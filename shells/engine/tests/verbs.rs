@@ -21,9 +21,15 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 fn engine(name: &str, listen: bool) -> Engine {
+    engine_with(name, listen, [1, 2])
+}
+
+/// With rails at these addresses of the network 127.0.0.0. Devices are at 1 and 2.
+fn engine_with(name: &str, listen: bool, rails: [u8; 2]) -> Engine {
+    let rails = rails.map(|last| [127, 0, 0, last].into()).to_vec();
     let config = Config {
         listen: listen.then(|| ([127, 0, 0, 1], 0).into()),
-        rails: vec![[127, 0, 0, 1].into(), [127, 0, 0, 2].into()],
+        rails,
         workers: 1,
         ..Config::named(name).without("shm").without("tcp")
     };
@@ -141,4 +147,25 @@ fn a_notification_follows_an_immediate_on_each_lane_that_carried_its_bytes() {
         assert_eq!(notifications.wait(PATIENCE).unwrap().bytes, [round, 2]);
         assert_eq!(later.wait(PATIENCE), Ok(DeliveryStatus::Delivered));
     }
+}
+
+/// A peer used to be asked for ever, by probes, for queue pairs at addresses where it has no device.
+#[test]
+fn there_is_no_rail_to_an_address_where_the_peer_has_no_device() {
+    let _turn = turn();
+    let rails = |at: [u8; 2]| {
+        let target = engine_with("target", true, at);
+        target
+            .allocate("mem", 4096, Access::RemoteReadWrite)
+            .unwrap();
+        let initiator = engine("initiator", false);
+        let address = format!("{}/mem", target.listening().unwrap());
+        initiator.open_segment(&address).unwrap();
+        let rails = initiator.rails().into_iter().map(|rail| rail.name);
+        rails.collect::<Vec<_>>()
+    };
+    assert_eq!(rails([2, 9]), ["verbs:127.0.0.1>127.0.0.2"]);
+    // Another process there answers otherwise.
+    let both = ["verbs:127.0.0.1>127.0.0.2", "verbs:127.0.0.2>127.0.0.1"];
+    assert_eq!(rails([2, 1]), both);
 }

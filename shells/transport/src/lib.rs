@@ -263,6 +263,20 @@ pub trait Transport: Send + Sync {
         true
     }
 
+    /// At which of an engine's addresses it can be reached, in its own words for [`Self::serves`] of peers, at most 255
+    /// bytes; empty: at all of them. Not for transports that have an [`Self::address`].
+    fn places(&self, rails: &[IpAddr]) -> Vec<u8> {
+        let _ = rails;
+        Vec::new()
+    }
+
+    /// Whether a peer whose transport says `places` can be reached at its rail in this position. Where it cannot, there
+    /// is no rail, and nothing to probe.
+    fn serves(&self, places: &[u8], rail: usize) -> bool {
+        let _ = (places, rail);
+        true
+    }
+
     /// What is known of such a rail before anything has moved on it.
     fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
         let _ = (local, remote);

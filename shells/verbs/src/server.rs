@@ -162,6 +162,21 @@ impl Transport for VerbsTransport {
         self.common.service_between(local, remote).is_ok()
     }
 
+    /// A bit for each, the lowest of the first byte for the first.
+    fn places(&self, rails: &[IpAddr]) -> Vec<u8> {
+        let mut places = vec![0; rails.len().div_ceil(8)];
+        for (position, rail) in rails.iter().enumerate() {
+            let has = self.common.device_at(rail.to_canonical()).is_some();
+            places[position / 8] |= u8::from(has) << (position % 8);
+        }
+        places
+    }
+
+    fn serves(&self, places: &[u8], rail: usize) -> bool {
+        let byte = places.get(rail / 8);
+        byte.is_none_or(|byte| byte & 1 << (rail % 8) != 0)
+    }
+
     fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
         let service = self.common.service_between(local, remote).ok();
         Prior {

@@ -69,6 +69,14 @@ impl Transport for StubTransport {
         self.transport.runs_at(local, remote)
     }
 
+    fn places(&self, rails: &[IpAddr]) -> Vec<u8> {
+        self.transport.places(rails)
+    }
+
+    fn serves(&self, places: &[u8], rail: usize) -> bool {
+        self.transport.serves(places, rail)
+    }
+
     fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
         self.transport.prior(local, remote)
     }
