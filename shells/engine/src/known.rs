@@ -163,12 +163,14 @@ fn over_rdma(
 ) -> io::Result<Arc<dyn Transport>> {
     let settings = polyrail_verbs::Settings {
         queue_depth: config.queue_depth,
+        lanes_max: config.queue_pairs,
         batch_span: config.batch.into(),
         ack_timeout: config.ack_timeout,
         retry_count: config.retry_count,
         gid_index: config.gid_index(),
         traffic_class: config.traffic_class,
         service_level: config.service_level,
+        gpu_memory: config.gpu_memory,
         relaxed_ordering: config.relaxed_ordering,
         ..Default::default()
     };

@@ -4,12 +4,17 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use polyrail::{Access, Config, DeliveryStatus, Engine, Hooks, Op, Plugin, Request, Status};
+use polyrail::{
+    Access, Config, DeliveryStatus, Engine, Hooks, Op, Plugin, RailState, Request, Status,
+};
 use polyrail_core::time::Duration as CoreDuration;
 use polyrail_verbs::Settings;
 use polyrail_verbs::stub::{COUNTERS, StubTransport, skip_bytes};
 
 const BYTES: u64 = 64 << 20;
+
+/// Queue pairs of an engine on one device: fewer than there are peers below.
+const LANES_MAX: u16 = 2;
 
 /// Longer than anything here takes; only a failing test waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,6 +44,7 @@ fn engine_with(name: &str, listen: bool, rails: [u8; 2]) -> Engine {
             let batch_span = CoreDuration::from_secs(1);
             let settings = Settings {
                 batch_span,
+                lanes_max: LANES_MAX,
                 ..Settings::default()
             };
             Arc::new(StubTransport::with(regions, settings).unwrap())
@@ -168,4 +174,43 @@ fn there_is_no_rail_to_an_address_where_the_peer_has_no_device() {
     // Another process there answers otherwise.
     let both = ["verbs:127.0.0.1>127.0.0.2", "verbs:127.0.0.2>127.0.0.1"];
     assert_eq!(rails([2, 1]), both);
+}
+
+/// With more peers than it may have queue pairs, an engine goes on, and no rail counts as bad for it.
+#[test]
+fn lanes_to_many_peers_take_turns() {
+    let _turn = turn();
+    skip_bytes(true);
+    let targets: [Engine; 4] = std::array::from_fn(|_| {
+        let target = engine("target", true);
+        target
+            .allocate("mem", BYTES, Access::RemoteReadWrite)
+            .unwrap();
+        target
+    });
+    let initiator = engine("initiator", false);
+    let local = initiator.allocate("local", BYTES, Access::Local).unwrap();
+    let remotes = targets.each_ref().map(|target| {
+        let at = target.listening().unwrap();
+        initiator.open_segment(&format!("{at}/mem")).unwrap()
+    });
+    let before = COUNTERS.queue_pairs.load(SeqCst);
+    for round in 0..24 {
+        let request = Request {
+            op: Op::Write,
+            local,
+            local_offset: 0,
+            remote: remotes[round % remotes.len()],
+            remote_offset: 0,
+            length: 4 << 20,
+        };
+        let batch = initiator.submit(&[request]).unwrap();
+        assert_eq!(batch.wait(PATIENCE).unwrap().status, Status::Completed);
+    }
+    let made = COUNTERS.queue_pairs.load(SeqCst) - before;
+    // Two ends of two rails to each of four peers, and more: none could stay.
+    assert!(made > 2 * 2 * 4, "{made}");
+    for rail in initiator.rails() {
+        assert!(matches!(rail.state, RailState::Healthy), "{rail:?}");
+    }
 }

@@ -61,6 +61,8 @@ pub(crate) struct VerbsEndpoint {
     /// Of those, what the next poll says.
     visible: Vec<u64>,
     immediate_last: u32,
+    /// Posts so far.
+    posts: u64,
 }
 
 /// A lane's latest epoch.
@@ -107,6 +109,7 @@ impl VerbsEndpoint {
             tickets: HashMap::new(),
             visible: Vec::new(),
             immediate_last: 0,
+            posts: 0,
         })
     }
 
@@ -288,7 +291,9 @@ impl VerbsEndpoint {
             }
             self.queues.push(Queue::new(shared));
         }
-        *state = State::Open(Box::new(Lane::new(qp, seat, device, serial)));
+        let mut open = Lane::new(qp, seat, device, serial);
+        open.used = self.posts;
+        *state = State::Open(Box::new(open));
         self.serials.insert(serial, lane);
         self.opening -= 1;
         let limits = self.common.devices[device].limits;
@@ -401,6 +406,37 @@ impl VerbsEndpoint {
         }
     }
 
+    /// If there are as many lanes on a device as there may be, the one that has been idle for longest has to go. Core
+    /// fences it, and opens it anew when there is something for it.
+    fn make_room(&mut self, device: usize) {
+        let mut count = 0;
+        let mut idle: Option<(u64, LaneId, Epoch)> = None;
+        for (lane, slot) in &self.lanes {
+            let State::Open(open) = &slot.state else {
+                continue;
+            };
+            if open.device != device || open.leaves {
+                continue;
+            }
+            count += 1;
+            let longer = idle.is_none_or(|(used, ..)| open.used < used);
+            if open.is_idle() && longer {
+                idle = Some((open.used, *lane, slot.epoch));
+            }
+        }
+        if count < usize::from(self.common.settings.lanes_max) {
+            return;
+        }
+        let Some((_, lane, epoch)) = idle else {
+            return;
+        };
+        if let Some(open) = open_lane(&mut self.lanes, lane, epoch) {
+            open.leaves = true;
+            let fact = LaneFact::Broken(Cause::Flushed);
+            self.facts.push_back(report(lane, epoch, fact));
+        }
+    }
+
     fn start(&mut self, lane: LaneId, epoch: Epoch) -> io::Result<usize> {
         let address = self.rails.get(&lane.rail());
         let address =
@@ -461,6 +497,7 @@ impl Endpoint for VerbsEndpoint {
         self.end(lane);
         let state = match self.start(lane, epoch) {
             Ok(device) => {
+                self.make_room(device);
                 self.opening += 1;
                 State::Opening { device, by }
             }
@@ -481,6 +518,8 @@ impl Endpoint for VerbsEndpoint {
                 stop: Stop::Rejected(Cause::Flushed),
             };
         };
+        self.posts += 1;
+        open.used = self.posts;
         let mut works = [NO_WORK; POST_MAX];
         let mut count = 0;
         let mut stop = Stop::All;

@@ -40,6 +40,10 @@ pub(crate) struct Lane {
     asked: Vec<(RegionKey, Instant)>,
     /// What the peer's program may not see yet.
     pub(crate) sight: Sight,
+    /// It has been told to go, to make room.
+    pub(crate) leaves: bool,
+    /// The post that it was last used by, of all of its endpoint's.
+    pub(crate) used: u64,
     /// The last post stopped for something that is awaited.
     pub(crate) blocked: bool,
 }
@@ -79,8 +83,15 @@ impl Lane {
             grants: Grants::default(),
             asked: Vec::new(),
             sight: Sight::default(),
+            leaves: false,
+            used: 0,
             blocked: false,
         }
+    }
+
+    /// Whether nothing of it is on its way, and nothing is awaited.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.posted.is_empty() && !self.blocked && self.answer_due().is_none()
     }
 
     pub(crate) fn posted(&self) -> usize {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use polyrail_core::transport::Capabilities;
+use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::RegionTable;
@@ -155,7 +155,14 @@ impl Transport for VerbsTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::HOST
+        let mut devices = self.common.devices.iter();
+        let registers = devices.all(|device| device.context.registers_dma_bufs());
+        match self.common.settings.gpu_memory && registers {
+            true => Capabilities::HOST
+                .with_local(MemoryKind::Device)
+                .with_remote(MemoryKind::Device),
+            false => Capabilities::HOST,
+        }
     }
 
     fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {

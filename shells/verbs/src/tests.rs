@@ -2,19 +2,21 @@
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
 use polyrail_control::codec::{Decoder, Frame};
 use polyrail_core::time::Duration;
+use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{
     Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, PostBatch, Posted, Scope, Stop,
     Work,
 };
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Region, RegionKey, RegionTable};
 use polyrail_transport::{
     Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
@@ -68,6 +70,7 @@ struct Pair {
     facts: Vec<LaneReport>,
     acceptor: Option<thread::JoinHandle<()>>,
     port: SocketAddr,
+    address: RailAddress,
     _root: tempfile::TempDir,
 }
 
@@ -120,7 +123,7 @@ impl Pair {
             session: SESSION,
             own: Arc::default(),
         };
-        endpoint.attach_rail(RailId(0), address);
+        endpoint.attach_rail(RailId(0), address.clone());
         Self {
             regions,
             target,
@@ -134,6 +137,7 @@ impl Pair {
             facts: Vec::new(),
             acceptor: Some(acceptor),
             port,
+            address,
             _root: root,
         }
     }
@@ -543,6 +547,80 @@ fn a_region_larger_than_a_device_registers_at_once_is_registered_in_pieces() {
     assert_eq!(pair.completed(1), [(19, SUCCESS)]);
 }
 
+/// Memory that only its device may touch, as far as this process says.
+struct Gpu {
+    shared: Option<std::fs::File>,
+}
+
+impl DeviceMemory for Gpu {
+    fn ordinal(&self) -> u32 {
+        0
+    }
+
+    fn numa_node(&self) -> Option<u16> {
+        None
+    }
+
+    fn load(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+        Err(std::io::Error::other("nobody asks for it"))
+    }
+
+    fn store(&self, _: &[u8], _: u64) -> std::io::Result<()> {
+        Err(std::io::Error::other("nobody asks for it"))
+    }
+
+    fn dma_buf(&self) -> Option<DmaBuf<'_>> {
+        self.shared.as_ref().map(|file| DmaBuf {
+            fd: file.as_fd(),
+            offset: 4096,
+            len: BYTES,
+        })
+    }
+}
+
+#[test]
+fn memory_of_a_gpu_is_registered_through_its_dma_buf_or_not_at_all() {
+    let _turn = turn();
+    let settings = Settings {
+        gpu_memory: true,
+        ..Settings::default()
+    };
+    stub::take_dma_bufs();
+    let mut pair = Pair::with(settings, Access::RemoteReadWrite);
+    let capabilities = pair.target.capabilities();
+    assert!(capabilities.allows_local(MemoryKind::Device));
+    assert!(capabilities.allows_remote(MemoryKind::Device));
+    pair.opened(1);
+    let file = tempfile::tempfile().unwrap();
+    let fd = file.as_raw_fd();
+    for (segment, shared) in [(SegmentRef(7), Some(file)), (SegmentRef(8), None)] {
+        let behind = Region::allocate(BYTES, Access::Local).unwrap();
+        let (base, is_shared) = (behind.base(), shared.is_some());
+        let owner: Arc<dyn std::any::Any + Send + Sync> = Arc::new(behind);
+        let gpu = Arc::new(Gpu { shared });
+        // SAFETY: the owner keeps the range mapped.
+        let region = unsafe { Region::of_device(base, BYTES, Access::Local, gpu, Some(owner)) };
+        pair.endpoint
+            .attach_local(segment, Arc::new(region.unwrap()));
+        let mut write = work(1, Op::Write, 16, 8, true);
+        write.local.segment = segment;
+        let posted = pair.post(1, &[write]);
+        match is_shared {
+            true => {
+                assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+                // With both devices.
+                let mut seen = Vec::new();
+                pair.until(|_| {
+                    seen.append(&mut stub::take_dma_bufs());
+                    seen.len() == 2
+                });
+                assert_eq!(seen, [(4096, BYTES, fd); 2]);
+            }
+            false => assert_eq!(posted.stop, Stop::Rejected(Cause::Fatal)),
+        }
+    }
+}
+
 #[test]
 fn a_device_that_cannot_register_memory_counts_against_its_rail() {
     let _turn = turn();
@@ -673,6 +751,62 @@ fn what_devices_say_unasked_is_acted_on() {
         assert!(pair.endpoint.make_visible(SESSION, 1), "{name}");
         pair.until(|pair| pair.visible.pop() == Some(1));
     }
+}
+
+#[test]
+fn the_lane_that_has_been_idle_for_longest_makes_room_for_another() {
+    let _turn = turn();
+    let settings = Settings {
+        lanes_max: 2,
+        ..Settings::default()
+    };
+    let mut pair = Pair::with(settings, Access::RemoteReadWrite);
+    let lanes = [0, 1, 2].map(|rail| LaneId::new(0, RailId(rail)));
+    let by = pair.clock.now() + Duration::from_secs(20);
+    for rail in 1..3 {
+        pair.endpoint
+            .attach_rail(RailId(rail), pair.address.clone());
+    }
+    let expect = |pair: &mut Pair, lane, fact| {
+        let seen = pair.fact();
+        assert_eq!((seen.lane, seen.epoch, seen.fact), (lane, Epoch(1), fact));
+    };
+    let limits = pair.opened(1);
+    let opened = LaneFact::Opened { limits };
+    pair.endpoint.open(lanes[1], Epoch(1), by);
+    expect(&mut pair, lanes[1], opened);
+    // The first one was used last.
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    pair.endpoint.open(lanes[2], Epoch(1), by);
+    let idle = LaneFact::Broken(Cause::Flushed);
+    expect(&mut pair, lanes[1], idle);
+    expect(&mut pair, lanes[2], opened);
+    // Lanes that have works on their way stay, even if there are more of them then.
+    stub::cut(true);
+    for lane in [lanes[0], lanes[2]] {
+        let batch = PostBatch {
+            lane,
+            epoch: Epoch(1),
+            works: std::iter::once(work(2, Op::Write, 0, 8, true)).collect(),
+        };
+        while pair.endpoint.post(&batch).stop == Stop::Full {
+            expect(&mut pair, lane, LaneFact::Writable);
+        }
+    }
+    pair.endpoint.fence(lanes[1], Epoch(1), Scope::Local);
+    let fenced = LaneFact::Fenced {
+        scope: Scope::Local,
+        delivered: None,
+    };
+    expect(&mut pair, lanes[1], fenced);
+    pair.endpoint.open(lanes[1], Epoch(2), by);
+    let seen = pair.fact();
+    assert_eq!(
+        (seen.lane, seen.epoch, seen.fact),
+        (lanes[1], Epoch(2), opened)
+    );
+    stub::cut(false);
 }
 
 #[test]

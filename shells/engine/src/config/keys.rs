@@ -459,6 +459,19 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "verbs/queue_pairs",
+        field: Field::Whole {
+            unit: "queue pairs",
+            least: 1,
+            most: 4096,
+            get: |config| config.verbs.queue_pairs.into(),
+            set: |config, value| config.verbs.queue_pairs = value as u16,
+        },
+        meaning: "Queue pairs that one worker may have on one device before the one that has been idle for longest \
+                  makes room for another. Those with works on their way stay.",
+        source: OURS,
+    },
+    Key {
         path: "verbs/batch_us",
         field: Field::Whole {
             unit: "µs",
@@ -529,6 +542,16 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, value| config.verbs.service_level = value as u8,
         },
         meaning: "The service level of packets.",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/gpu_memory",
+        field: Field::Flag {
+            get: |config| config.verbs.gpu_memory,
+            set: |config, moves| config.verbs.gpu_memory = moves,
+        },
+        meaning: "Moves bytes of GPUs' memory too, registered through its DMA-BUF. Off until it has been tried on \
+                  hardware.",
         source: OURS,
     },
     Key {

@@ -88,6 +88,8 @@ pub struct Config {
 pub struct VerbsConfig {
     /// Works that one queue pair may hold; devices that can hold fewer have fewer.
     pub queue_depth: u16,
+    /// Queue pairs that one worker may have on one device, before idle ones make room for others.
+    pub queue_pairs: u16,
     /// For how long works may queue on a rail so that several share a doorbell and a completion.
     pub batch: Duration,
     /// How long a packet is waited for before it is sent again: 4.096 µs × 2^this.
@@ -100,6 +102,8 @@ pub struct VerbsConfig {
     pub traffic_class: u8,
     /// The service level of packets.
     pub service_level: u8,
+    /// Moves bytes of GPUs' memory too, through its DMA-BUF.
+    pub gpu_memory: bool,
     /// Lets devices write memory in another order than packets came in, where they can.
     pub relaxed_ordering: bool,
 }
@@ -118,12 +122,14 @@ impl Default for VerbsConfig {
     fn default() -> Self {
         Self {
             queue_depth: 128,
+            queue_pairs: 1024,
             batch: Duration::from_micros(500),
             ack_timeout: 14,
             retry_count: 6,
             gid_row: Self::GID_OF_RAIL,
             traffic_class: 0,
             service_level: 0,
+            gpu_memory: false,
             relaxed_ordering: true,
         }
     }

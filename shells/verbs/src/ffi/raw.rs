@@ -307,6 +307,9 @@ pub(crate) struct Calls {
     pub(crate) alloc_pd: unsafe extern "C" fn(*mut Context) -> *mut Pd,
     pub(crate) dealloc_pd: unsafe extern "C" fn(*mut Pd) -> c_int,
     pub reg_mr_iova2: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, u32) -> *mut Mr,
+    /// Since rdma-core 34.
+    pub(crate) reg_dmabuf_mr:
+        Option<unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr>,
     pub(crate) dereg_mr: unsafe extern "C" fn(*mut Mr) -> c_int,
     pub(crate) create_comp_channel: unsafe extern "C" fn(*mut Context) -> *mut CompChannel,
     pub(crate) destroy_comp_channel: unsafe extern "C" fn(*mut CompChannel) -> c_int,

@@ -85,6 +85,8 @@ pub enum Happening {
 struct State {
     /// Open devices, by the addresses of their contexts: what has happened to them.
     contexts: HashMap<usize, VecDeque<(c_int, usize)>>,
+    /// DMA-BUFs that were registered: see [`take_dma_bufs`].
+    dma_bufs: Vec<(u64, u64, c_int)>,
     /// By remote key.
     memory: HashMap<u32, Memory>,
     /// By number.
@@ -159,6 +161,7 @@ pub(crate) fn calls() -> Calls {
         alloc_pd,
         dealloc_pd,
         reg_mr_iova2,
+        reg_dmabuf_mr: Some(reg_dmabuf_mr),
         dereg_mr,
         create_comp_channel,
         destroy_comp_channel,
@@ -395,6 +398,26 @@ unsafe extern "C" fn reg_mr_iova2(
         lkey: key,
         rkey: key,
     })
+}
+
+/// Memory of a device that is in truth this process's: what matters is what was asked for.
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut Pd,
+    offset: u64,
+    length: usize,
+    address: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut Mr {
+    let known = (offset, length as u64, fd);
+    with(|state| state.dma_bufs.push(known));
+    // SAFETY: the caller's domain.
+    unsafe { reg_mr_iova2(pd, address as *mut c_void, length, address, access as u32) }
+}
+
+/// What of DMA-BUFs was registered since the last time: from where on, how many bytes, of which descriptor.
+pub fn take_dma_bufs() -> Vec<(u64, u64, c_int)> {
+    with(|state| std::mem::take(&mut state.dma_bufs))
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
