@@ -681,8 +681,8 @@ unsafe extern "C" fn post_send(
         COUNTERS.works.fetch_add(1, SeqCst);
         if !CUT.load(SeqCst) {
             let status = match believing {
-                // SAFETY: queue pairs hold their queues.
                 _ if work.opcode == raw::WR_RDMA_WRITE_WITH_IMM => {
+                    // SAFETY: queue pairs hold their queues.
                     with(|state| unsafe { arrive(state, own.public.qp_num, work.imm_data) })
                 }
                 true => 0,
