@@ -525,37 +525,33 @@ impl Endpoint for VerbsEndpoint {
         let mut stop = Stop::All;
         let mut last: Option<Ends> = None;
         for work in &batch.works {
-            let ends = match last.filter(|ends| ends.hold(work)) {
-                Some(ends) => Ok(ends),
-                None => {
-                    let local = self.locals.get(&work.local.segment);
-                    let remote = self.remotes.get(&work.remote.segment);
-                    open.ends(work, local.map(|local| &**local), remote)
-                }
-            };
-            match ends {
-                Ok(ends) => {
-                    last = Some(ends);
-                    works[count] = ends.work(open.id(count), work);
-                }
-                Err(unready) => {
-                    if let Unready::Ask(key) = unready {
-                        open.asks(self.clock.now(), key);
-                        self.asking = true;
-                        let ask = Order::Ask(batch.lane, batch.epoch, key);
-                        self.common.desk(open.device).order(ask);
-                    }
-                    stop = match unready {
-                        Unready::Not(cause) => Stop::Rejected(cause),
-                        Unready::Ask(_) | Unready::Wait => {
-                            open.blocked = true;
-                            Stop::Full
+            if !last.as_ref().is_some_and(|ends| ends.hold(work)) {
+                let local = self.locals.get(&work.local.segment);
+                let remote = self.remotes.get(&work.remote.segment);
+                match open.ends(work, local.map(|local| &**local), remote) {
+                    Ok(ends) => last = Some(ends),
+                    Err(unready) => {
+                        if let Unready::Ask(key) = unready {
+                            open.asks(self.clock.now(), key);
+                            self.asking = true;
+                            let ask = Order::Ask(batch.lane, batch.epoch, key);
+                            self.common.desk(open.device).order(ask);
                         }
-                    };
-                    break;
+                        stop = match unready {
+                            Unready::Not(cause) => Stop::Rejected(cause),
+                            Unready::Ask(_) | Unready::Wait => {
+                                open.blocked = true;
+                                Stop::Full
+                            }
+                        };
+                        break;
+                    }
                 }
             }
-            count += 1;
+            if let Some(ends) = &last {
+                works[count] = ends.work(open.id(count), work);
+                count += 1;
+            }
         }
         if count == 0 {
             return Posted { accepted: 0, stop };

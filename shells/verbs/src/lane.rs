@@ -284,15 +284,13 @@ impl Ends {
     }
 
     fn holds_local(&self, work: &CoreWork) -> bool {
-        let from = work.local.offset;
-        let end = from.checked_add(work.length.into());
-        from >= self.local_begin && end.is_some_and(|end| end <= self.local_end)
+        let bytes = self.local_end - self.local_begin;
+        lies_in(work.local.offset, work.length, self.local_begin, bytes)
     }
 
     fn holds_remote(&self, work: &CoreWork) -> bool {
-        let from = work.remote.offset.checked_sub(self.grant.offset);
-        let end = from.and_then(|from| from.checked_add(work.length.into()));
-        end.is_some_and(|end| end <= self.grant.bytes)
+        let Grant { offset, bytes, .. } = self.grant;
+        lies_in(work.remote.offset, work.length, offset, bytes)
     }
 
     /// A work that they hold, as the device takes it.
@@ -312,9 +310,33 @@ impl Ends {
     }
 }
 
+/// Whether `length` bytes from `from` on are among `bytes` bytes from `begin` on.
+fn lies_in(from: u64, length: u32, begin: u64, bytes: u64) -> bool {
+    // What is before the beginning is far behind it, in this arithmetic.
+    let room = bytes.checked_sub(length.into());
+    room.is_some_and(|room| from.wrapping_sub(begin) <= room)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lies_in_a_piece() {
+        // (from, length, begin, bytes, whether)
+        let cases = [
+            (10, 5, 10, 5, true),
+            (9, 5, 10, 6, false),
+            (11, 5, 10, 5, false),
+            (0, 6, 0, 5, false),
+            (0, 0, 0, 0, true),
+            (u64::MAX, 1, 0, 5, false),
+            (5, u32::MAX, 5, u64::from(u32::MAX), true),
+        ];
+        for (from, length, begin, bytes, lies) in cases {
+            assert_eq!(lies_in(from, length, begin, bytes), lies, "{from} {length}");
+        }
+    }
 
     #[test]
     fn pieces_that_do_not_fit_together_open_nothing() {
