@@ -136,6 +136,7 @@ impl Fleet {
             Box::leak(Box::new(Shared::new(rails, devices, waiting, SLICE_BYTES)));
         let estimate = EstimateConfig {
             slice_span: Duration::ZERO,
+            batch_span: Duration::ZERO,
             rate_nominal: Rate::from_bytes_per_sec(shape.bytes_per_nano * 1_000_000_000),
             delay_base: Duration::from_micros(20),
             tier: 0,

@@ -3,27 +3,67 @@
 use std::time::{Duration, Instant};
 
 use polyrail::{IsolationMode, Local, Op, RailState, Remote, Request, Status};
+use polyrail_core::path::hint::HintWriter;
+use polyrail_core::path::share::Shares;
+use polyrail_shared::hint::AgentFile;
+use polyrail_shared::host_now;
 
 use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, initiator, until};
 use crate::rails::{RAILS, address, drop_rdma, rail};
 
 /// All cases, in order.
 pub(crate) const ALL: &[(&str, fn())] = &[
+    ("ports-are-listed", ports_are_listed),
     ("every-size-and-alignment", every_size_and_alignment),
     ("four-workers", four_workers),
     ("short-queues", short_queues),
+    ("notifications", notifications),
     ("dropped-region", dropped_region),
     ("shares-follow-rates", shares_follow_rates),
     ("path-isolation", path_isolation),
+    ("hints-shift-traffic", hints_shift_traffic),
     ("cut-and-restored", cut_and_restored),
     ("failover-to-tcp", failover_to_tcp),
     ("no-ghost-writes", no_ghost_writes),
     ("nothing-left", nothing_left),
     ("target-stopped", target_stopped),
     ("target-killed", target_killed),
+    ("beside-ib-write-bw", beside_ib_write_bw),
 ];
 
 const MIB: u64 = 1 << 20;
+
+/// So long the transport waits for what peers are asked.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// What `polyrail topo` shows: all ports, their names, and why one is not used.
+fn ports_are_listed() {
+    let ports = || polyrail::rdma_ports();
+    let all = ports();
+    assert_eq!(all.len(), 2 * RAILS, "{all:?}");
+    for (number, end) in (0..RAILS).flat_map(|number| [(number, "a"), (number, "b")]) {
+        let name = format!("rx{end}{number}");
+        let port = all.iter().find(|port| port.device == name);
+        let port = port.expect("it is listed");
+        assert_eq!((port.unusable.as_deref(), port.active), (None, true));
+        let gid = format!("::ffff:{}", address(number, end == "b"));
+        assert!(
+            port.gids.iter().any(|row| row.gid == gid && row.v2),
+            "{port:?}"
+        );
+        assert!(port.speed_bits_per_sec.is_some(), "{port:?}");
+    }
+    rail("down", 3, "");
+    until("the reason", || {
+        let down = ports();
+        let down = down.iter().find(|port| port.device == "rxb3");
+        down.is_some_and(|port| port.unusable.as_deref() == Some("port 1 is DOWN"))
+    });
+    rail("up", 3, "");
+    until("it is back", || {
+        ports().iter().all(|port| port.unusable.is_none())
+    });
+}
 
 /// Sizes around powers of two, and all small ones.
 fn sizes() -> Vec<u64> {
@@ -130,6 +170,31 @@ fn short_queues() {
     );
 }
 
+/// A write is seen when its notification is; immediates on all queue pairs see to it.
+fn notifications() {
+    let mut pair = Pair::start();
+    let length = 2 * MIB;
+    pair.complete(&[pair.request(Op::Write, 0, 0, length)]);
+    for seed in 1..=5_u8 {
+        pair.fill(seed.into(), 0, 0, length);
+        let write = pair.request(Op::Write, 0, 0, length);
+        let start = Instant::now();
+        let batch = pair.engine.submit_notifying(&[write], &[seed]);
+        let batch = batch.expect("a good request");
+        assert_eq!(
+            pair.target.ask(&format!("told {length}")),
+            format!("good {seed}")
+        );
+        let took = start.elapsed();
+        let report = batch.wait(PATIENCE).expect("it ends in time");
+        assert_eq!(report.status, Status::Completed, "{report:?}");
+        // As long as one of them is not answered, the lane is given up.
+        assert!(took < ANSWER_MAX, "an immediate was not answered: {took:?}");
+    }
+    let bytes = pair.bytes("verbs");
+    assert!(bytes.iter().all(|bytes| *bytes > 0), "{bytes:?}");
+}
+
 fn dropped_region() {
     let mut pair = Pair::start();
     pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
@@ -187,12 +252,10 @@ fn path_isolation() {
     for (prefix, used) in [("inside an island", [2, 3]), ("between islands", [0, 1])] {
         let mut config = initiator().without("tcp");
         config.path.mode = IsolationMode::Vanilla;
-        config.path.supplementary = [2, 3].map(|number| address(number, false)).to_vec();
         if prefix == "between islands" {
             config.path.island_prefix.v4_bits = 32;
         }
-        let bits = config.path.island_prefix.v4_bits;
-        let pair = Pair::isolated(config, bits);
+        let pair = Pair::isolated(config);
         pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
         let (bytes, pairs) = (pair.bytes("verbs"), queue_pairs());
         println!("        {prefix}: bytes {bytes:?}, queue pairs {pairs:?}");
@@ -205,6 +268,102 @@ fn path_isolation() {
             assert_eq!(count > 0, used.contains(&number), "{prefix}: rail {number}");
         }
     }
+}
+
+/// An agent says how much the supplementary rails carry, also while bytes are on their way; but not over those that are
+/// down.
+fn hints_shift_traffic() {
+    let file = std::env::temp_dir().join("hints");
+    let mut config = initiator().without("tcp");
+    config.path.mode = IsolationMode::Advanced;
+    config.path.hint_file = file.display().to_string();
+    config.path.hint_strict = true;
+    config.path.hint_age_max = Duration::from_secs(600);
+    let mut pair = Pair::isolated(config);
+    let agent = AgentFile::create(&file, 4).expect("a file for hints");
+    let mut agent = HintWriter::start(agent, host_now()).expect("a fresh file");
+    // What has moved since, over primary and over supplementary rails.
+    let since = |pair: &Pair, before: &[u64]| {
+        let after = pair.bytes("verbs");
+        let moved = |rails: [usize; 2]| rails.map(|rail| after[rail] - before[rail]);
+        [moved([0, 1]), moved([2, 3])].map(|rails| rails.iter().sum::<u64>())
+    };
+    let share = |[primary, other]: [u64; 2]| other * 1024 / (primary + other).max(1);
+    let all = || pair.request(Op::Write, 0, 0, 8 * MIB);
+    for wanted in [256, 768, 0] {
+        agent.set_all(Some(Shares::pair(wanted)));
+        until("the share", || {
+            let before = pair.bytes("verbs");
+            pair.complete(&[all()]);
+            share(since(&pair, &before)).abs_diff(u64::from(wanted)) < 48
+        });
+    }
+    // In the midst of one write.
+    pair.fill(4, 0, 0, LOCAL);
+    let before = pair.bytes("verbs");
+    let write = pair.request(Op::Write, 0, 0, LOCAL);
+    let batch = pair.engine.submit(&[write]).expect("a good request");
+    until("the first bytes", || since(&pair, &before)[0] > 2 * MIB);
+    agent.set_all(Some(Shares::pair(1024)));
+    let report = batch.wait(PATIENCE).expect("it ends in time");
+    assert_eq!(report.status, Status::Completed, "{report:?}");
+    let [primary, other] = since(&pair, &before);
+    println!("        {primary} bytes before the hint shifted, {other} after");
+    assert!(primary > 0 && other > LOCAL / 4, "{primary} and {other}");
+    assert_eq!(pair.target.ask(&format!("check 4 0 {LOCAL}")), "good");
+    // Health overrides: nothing goes where nothing arrives.
+    (2..RAILS).for_each(drop_rdma);
+    pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+    let before = pair.bytes("verbs");
+    pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+    assert_eq!(since(&pair, &before), [8 * MIB, 0]);
+    crate::rails::clear();
+    until("the supplementary rails", || {
+        let before = pair.bytes("verbs");
+        pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+        share(since(&pair, &before)) == 1024
+    });
+    drop(agent);
+}
+
+/// What perftest moves over one rail and what this moves over four. Emulation is noise, so nothing is asked of either but
+/// that it moves bytes.
+fn beside_ib_write_bw() {
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("ib_write_bw");
+        command.args(["-x", "1", "-F", "-s", "65536", "-n", "256", "-p", "18515"]);
+        command.args(arguments).stdout(std::process::Stdio::piped());
+        command.spawn().expect("the virtual machine has it")
+    };
+    let mut server = run(&["-d", "rxb0"]);
+    until("its server", || {
+        // In /proc/net/tcp: port 18515, listening.
+        let ports = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        let six = std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
+        let listens = |line: &str| line.contains(":4853 ") && line.contains(" 0A ");
+        ports.lines().chain(six.lines()).any(listens)
+    });
+    let client = run(&["-d", "rxa0", "10.77.0.2"]).wait_with_output();
+    let client = client.expect("it ends");
+    assert!(server.wait().expect("it ends").success() && client.status.success());
+    let text = String::from_utf8_lossy(&client.stdout).into_owned();
+    let row = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mean = row
+        .filter(|row| row.first() == Some(&"65536"))
+        .find_map(|row| row.get(3)?.parse::<f64>().ok());
+    let mean = mean.expect("it says how fast it was");
+    let pair = Pair::start();
+    pair.complete(&[pair.request(Op::Write, 0, 0, 4 * MIB)]);
+    let start = Instant::now();
+    pair.complete(&[pair.request(Op::Write, 0, 0, 16 * MIB)]);
+    let ours = 16.0 * 1.048_576 / start.elapsed().as_secs_f64();
+    println!(
+        "        ib_write_bw over one rail {:.1} MB/s, polyrail over four {ours:.1} MB/s",
+        mean * 1.048_576
+    );
+    assert!(mean > 0.0);
 }
 
 /// Whether the verbs rail of this number can be used.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, BatchStatus, Config, Engine, HealthConfig, Op, Region, Request, SegmentId, Status,
+    Access, BatchStatus, Config, Engine, HealthConfig, IsolationMode, Op, Region, Request,
+    SegmentId, Status,
 };
 
-use crate::rails::addresses;
+use crate::rails::{address, addresses};
 
 /// The target's memory.
 pub(crate) const MEMORY: u64 = 32 << 20;
@@ -49,7 +50,8 @@ pub(crate) fn initiator() -> Config {
     config
 }
 
-/// Tells a target that rails 2 and 3 are of a supplementary fabric, and how many bits of addresses an island has.
+/// Tells a target that rails 2 and 3 are of a supplementary fabric, in which mode, and how many bits of addresses an
+/// island has.
 pub(crate) const ISLAND: &str = "RDMA_TARGET_ISLAND";
 
 /// A target's process.
@@ -61,14 +63,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn start(isolated: Option<u8>) -> Self {
+    pub(crate) fn start(isolated: Option<&str>) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let mut process = Command::new(program)
             .arg("target")
-            .env(
-                ISLAND,
-                isolated.map(|bits| bits.to_string()).unwrap_or_default(),
-            )
+            .env(ISLAND, isolated.unwrap_or_default())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -124,9 +123,15 @@ impl Pair {
         Self::with(initiator())
     }
 
-    /// With a target that knows the same two fabrics.
-    pub(crate) fn isolated(config: Config, island_bits: u8) -> Self {
-        Self::between(config, Target::start(Some(island_bits)))
+    /// With two fabrics that both ends know: rails 0 and 1 are of the primary one, 2 and 3 of the supplementary one.
+    pub(crate) fn isolated(mut config: Config) -> Self {
+        let mode = match config.path.mode {
+            IsolationMode::Advanced => "advanced",
+            _ => "vanilla",
+        };
+        config.path.supplementary = [2, 3].map(|number| address(number, false)).to_vec();
+        let isolated = format!("{mode} {}", config.path.island_prefix.v4_bits);
+        Self::between(config, Target::start(Some(&isolated)))
     }
 
     pub(crate) fn with(config: Config) -> Self {

@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 
 use polyrail::{Access, Config, Engine, IsolationMode};
 
-use crate::ends::{ISLAND, MEMORY, common, pattern};
+use crate::ends::{ISLAND, MEMORY, PATIENCE, common, pattern};
 use crate::rails::{address, addresses};
 
 /// Bytes that nobody wrote.
@@ -18,13 +18,14 @@ pub(crate) fn serve() {
         insecure: true,
         ..common("target")
     };
-    if let Some(bits) = std::env::var(ISLAND)
-        .ok()
-        .and_then(|bits| bits.parse().ok())
-    {
-        config.path.mode = IsolationMode::Vanilla;
+    let isolated = std::env::var(ISLAND).unwrap_or_default();
+    if let Some((mode, bits)) = isolated.split_once(' ') {
+        config.path.mode = match mode {
+            "advanced" => IsolationMode::Advanced,
+            _ => IsolationMode::Vanilla,
+        };
         config.path.supplementary = [2, 3].map(|number| address(number, true)).to_vec();
-        config.path.island_prefix.v4_bits = bits;
+        config.path.island_prefix.v4_bits = bits.parse().expect("a number of bits");
     }
     let engine = Engine::new(config).expect("a target starts");
     let memory = engine.allocate("mem", MEMORY, Access::RemoteReadWrite);
@@ -78,6 +79,15 @@ pub(crate) fn serve() {
                     .filter(|at| read(*at) == wanted)
                     .count()
                     .to_string()
+            }
+            // What it is told of has to be there when it is told.
+            "told" => {
+                let told = engine.notifications().wait(PATIENCE).expect("it comes");
+                let (seed, length) = (u64::from(told.bytes[0]), number(1));
+                match (0..length).find(|at| read(*at) != pattern(seed, *at)) {
+                    None => format!("good {seed}"),
+                    Some(at) => format!("byte {at} is {:#x}", read(at)),
+                }
             }
             "drop" => {
                 engine.unregister(memory).expect("nobody uses it");

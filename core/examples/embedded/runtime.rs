@@ -79,6 +79,7 @@ fn install(shared: &Shared<'_>, core: &mut Orchestrator<'_>) -> Option<()> {
             delay_base: Duration::from_micros(1),
             tier: 0,
             slice_span: Duration::ZERO,
+            batch_span: Duration::ZERO,
         };
         let (rail, device) = (RailId(number), DeviceId(number));
         let config = RailConfig {

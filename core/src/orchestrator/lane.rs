@@ -6,12 +6,13 @@ use super::flight::{Attempts, Flight};
 use super::post::PROBE_BYTES;
 use super::{LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};
+use crate::rail::estimate::BATCH_WORKS;
 use crate::rail::health::{HealthMode, RailState};
 use crate::send_queue::credit::Amount;
 use crate::send_queue::signal::Cadence;
 use crate::time::{Duration, Instant};
 use crate::units::{Epoch, PeerId, RailId};
-use crate::work::{Cause, LaneFact, LaneLimits, Op, Scope};
+use crate::work::{Cause, LaneFact, LaneLimits, Op, POST_MAX, Scope};
 
 pub(super) const POST: usize = 0;
 pub(super) const ACTION: usize = 1;
@@ -242,19 +243,34 @@ impl Lane {
         self.flight.hand_out(next, count);
     }
 
-    /// Whether the first bound work asks for a completion when it is handed out, if its completions cover others.
-    /// `room_works` more could be bound before the window is full; `at_once`: nobody may wait for a neighbour's
-    /// completion.
-    pub(super) fn signals(&mut self, op: Op, room_works: usize, at_once: bool) -> bool {
+    /// Whether the first bound work asks for a completion when it is handed out, if its completions cover others: so that
+    /// half of what the lane may hold completes while the other half is on its way. `window_works` fit the rail's window;
+    /// `at_once`: nobody may wait for a neighbour's completion.
+    pub(super) fn signals(&mut self, op: Op, window_works: usize, at_once: bool) -> bool {
         let behind = self.flight.bound() - 1;
-        let few = |works: usize| u16::try_from(works).unwrap_or(u16::MAX);
-        let reads_free = self.limits.reads_max.saturating_sub(self.reads);
+        let half = |works: usize| works.div_ceil(2).saturating_sub(1);
+        let works = window_works.min(usize::from(self.limits.works_max));
         let free = Amount {
-            works: few(self.credits_free().min(room_works) + behind),
-            reads: u8::try_from(reads_free).unwrap_or(u8::MAX),
+            works: u16::try_from(half(works)).unwrap_or(u16::MAX),
+            reads: u8::try_from(half(self.limits.reads_max.into())).unwrap_or(u8::MAX),
         };
         self.cadence
             .next(op == Op::Read, free, behind == 0 || at_once)
+    }
+
+    /// Whether it waits for more works before it hands any out: its works are to share doorbells and completions.
+    pub(super) fn gathers(&self) -> bool {
+        self.limits.covers && (1..BATCH_WORKS as usize).contains(&self.flight.bound())
+    }
+
+    /// Of bound works so many are handed out together where they share doorbells and completions: whole lots, if `more`
+    /// can be bound to join what is left of them.
+    pub(super) fn works_at_once(&self, more: bool) -> usize {
+        let lot = BATCH_WORKS as usize;
+        match (self.flight.bound() / lot).min(POST_MAX / lot) {
+            lots @ 1.. if more => lots * lot,
+            _ => POST_MAX,
+        }
     }
 
     pub(super) fn work_bytes_max(&self) -> u32 {

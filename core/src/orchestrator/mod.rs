@@ -865,6 +865,9 @@ impl Orchestrator<'_> {
             if self.posts.is_empty() {
                 self.bind(now);
             }
+            if self.bindable {
+                self.gather(now);
+            }
             let index = self.posts.pop_front(self.lanes)?;
             self.fill(now, index, out);
             if !out.works.is_empty() {

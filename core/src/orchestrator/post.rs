@@ -64,6 +64,22 @@ impl Out {
     }
 }
 
+/// Works that are handed out together.
+#[derive(Clone, Copy)]
+struct Lot {
+    /// So many fit the rail's window; of no meaning where each completes by itself.
+    window_works: usize,
+    /// So many at most.
+    works_max: usize,
+}
+
+impl Lot {
+    const ANY: Self = Self {
+        window_works: 0,
+        works_max: POST_MAX,
+    };
+}
+
 impl Orchestrator<'_> {
     /// Puts a probe on a lane, past all windows. `false`: there is no row for it.
     pub(super) fn post_probe(
@@ -105,6 +121,23 @@ impl Orchestrator<'_> {
         self.posts.push_back(self.lanes, u32::from(rail.0));
     }
 
+    /// Binds more, if the lane that is to post next has few works of those that could share a doorbell.
+    #[inline(never)]
+    pub(super) fn gather(&mut self, now: Instant) {
+        let next = |core: &Self| {
+            core.lanes
+                .get(core.posts.front()? as usize)
+                .map(Lane::gathers)
+        };
+        while self.bindable && next(self) == Some(true) {
+            let before = self.attempts.len();
+            self.bind(now);
+            if self.attempts.len() == before {
+                return;
+            }
+        }
+    }
+
     /// Moves bound attempts of a lane into `out`, as works.
     pub(super) fn fill(&mut self, now: Instant, index: u32, out: &mut PostBatch) {
         let rail = RailId(index as u16);
@@ -113,16 +146,18 @@ impl Orchestrator<'_> {
             return;
         };
         let was_idle = lane.flight.posted() == 0;
-        let room_works = if lane.limits.covers {
-            self.window_works(rail)
-        } else {
-            0
-        };
-        while let Some(unwanted) = self.hand_out(now, rail, room_works, out) {
+        let mut lot = Lot::ANY;
+        if lane.limits.covers {
+            lot = Lot {
+                window_works: self.window_works(rail),
+                works_max: lane.works_at_once(self.bindable),
+            };
+        }
+        while let Some(unwanted) = self.hand_out(now, rail, lot, out) {
             self.unbind(unwanted);
         }
         if out.works.is_empty() && self.cover(now, rail) {
-            self.hand_out(now, rail, room_works, out);
+            self.hand_out(now, rail, lot, out);
         }
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
@@ -142,19 +177,19 @@ impl Orchestrator<'_> {
         &mut self,
         now: Instant,
         rail: RailId,
-        room_works: usize,
+        lot: Lot,
         out: &mut PostBatch,
     ) -> Option<u32> {
         loop {
             let lane = self.lanes.get_mut(rail.index())?;
             out.epoch = lane.epoch;
-            if lane.phase != Phase::Open || lane.full || out.works.is_full() {
+            if lane.phase != Phase::Open || lane.full || out.works.len() >= lot.works_max {
                 return None;
             }
             let first = lane.flight.first_bound()?;
             let row = self.attempts.at(first)?;
             if lane.limits.covers || row.is(Marks::UNUSUAL_OR_QUIET) {
-                if !self.hand_out_one(now, rail, first, room_works, out) {
+                if !self.hand_out_one(now, rail, first, lot, out) {
                     return Some(first);
                 }
                 continue;
@@ -187,7 +222,7 @@ impl Orchestrator<'_> {
         now: Instant,
         rail: RailId,
         first: u32,
-        room_works: usize,
+        lot: Lot,
         out: &mut PostBatch,
     ) -> bool {
         let Some((lane, (id, row))) = self
@@ -217,7 +252,7 @@ impl Orchestrator<'_> {
         };
         let covers = lane.limits.covers;
         // Else each work asks for a completion.
-        let signal = !covers || lane.signals(row.op(), room_works, at_once);
+        let signal = !covers || lane.signals(row.op(), lot.window_works, at_once);
         row.set_signal(signal);
         let mut like = Out {
             now,
@@ -256,16 +291,9 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// Works that could still be bound to a rail's lane before its window is full.
+    /// Works of the usual length that fit a rail's window.
     fn window_works(&self, rail: RailId) -> usize {
-        let lane = self
-            .lanes
-            .get(rail.index())
-            .filter(|lane| lane.limits.covers);
-        let room = lane.and_then(|lane| self.shared.room(rail, lane.inflight_bytes));
-        let bytes = room.map_or(0, |room| {
-            room.window_bytes.saturating_sub(room.inflight_bytes)
-        });
+        let bytes = self.shared.window_bytes(rail);
         usize::try_from(bytes / u64::from(self.shared.slice_bytes().max(1))).unwrap_or(usize::MAX)
     }
 

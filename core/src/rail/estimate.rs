@@ -19,7 +19,16 @@ pub struct EstimateConfig {
     pub tier: u8,
     /// Where moving bytes costs processor time, a slice is as long as takes this; zero: the usual slice does.
     pub slice_span: Duration,
+    /// Where several works share a doorbell and a completion: for how long they may queue on the rail so that
+    /// [`BATCH_WORKS`] do; zero: not for that.
+    pub batch_span: Duration,
 }
+
+/// Works that are to share a doorbell and a completion: more than the 16 that are aimed at, because the last ones of a
+/// request, and those after a change of the window, are fewer.
+pub const BATCH_WORKS: u64 = 20;
+/// One lot is on its way while the one before completes.
+const BATCHES: u64 = 2;
 
 /// The sums keep 9/10 of themselves at each observation.
 const DECAY_KEEP: u64 = 92;
@@ -159,6 +168,7 @@ pub struct Estimate {
     /// The base delay to start from.
     delay_first: Delay,
     slice_span: Delay,
+    batch_span: Delay,
     tier: u8,
 }
 
@@ -182,6 +192,7 @@ impl Estimate {
             base_candidate: Delay::MAX,
             delay_first: Delay::of(config.delay_base),
             slice_span: Delay::of(config.slice_span),
+            batch_span: Delay::of(config.batch_span),
             tier: config.tier,
             base_since: Instant::ZERO,
             last_seen: Instant::ZERO,
@@ -238,6 +249,7 @@ impl Estimate {
             delay_base: self.delay_first.span(),
             tier: self.tier,
             slice_span: self.slice_span.span(),
+            batch_span: self.batch_span.span(),
         };
         *self = Self {
             delay_base: base,
@@ -280,18 +292,31 @@ impl Estimate {
 
     /// Bytes that keep the rail busy without queueing more than needed: the rate times the delay (as
     /// seen, not as hoped, or late sight of completions would shrink the window and the rate with it)
-    /// plus a little.
+    /// plus a little; more where works share completions, and then in whole lots of them, so that each that completes
+    /// makes room for another.
     pub fn window_bytes(&self, slice_bytes: u32) -> u64 {
         let delay_max = DELAY_EXTRA_MAX + self.delay_base().times(8);
         let spread = self.delay_deviation.span().times(DELAY_DEVIATIONS);
         let delay = (self.delay_mean.span() + spread)
             .min(delay_max)
             .max(self.delay_base());
-        let queue = self
-            .rate
-            .bytes_in(WINDOW_QUEUE)
-            .max(WINDOW_SLICES * u64::from(self.slice_bytes(slice_bytes)));
-        self.rate.bytes_in(delay).saturating_add(queue)
+        let slice = u64::from(self.slice_bytes(slice_bytes));
+        let queue = self.rate.bytes_in(WINDOW_QUEUE).max(WINDOW_SLICES * slice);
+        let window = self.rate.bytes_in(delay).saturating_add(queue);
+        if self.batch_span == Delay::ZERO {
+            return window;
+        }
+        self.shared_window(window, slice)
+    }
+
+    /// A window in which so many works share a completion as `batch_span` allows.
+    fn shared_window(&self, window: u64, slice: u64) -> u64 {
+        let lot = (BATCH_WORKS * slice).max(1);
+        let shared = self.rate.bytes_in(self.batch_span.span());
+        if shared < BATCHES * lot {
+            return window.max(shared);
+        }
+        (window / lot).max(BATCHES) * lot
     }
 
     fn set_rate(&mut self, rate: Rate) {
@@ -380,6 +405,7 @@ mod tests {
         delay_base: Duration::from_micros(3),
         tier: 0,
         slice_span: Duration::ZERO,
+        batch_span: Duration::ZERO,
     };
 
     /// Feeds `count` slices that queue behind each other on a rail of this rate, seen every `poll`.
@@ -562,6 +588,37 @@ mod tests {
             assert_eq!(u64::from(bytes), slices * SLICE, "{name}");
             let window = estimate.window_bytes(SLICE as u32);
             assert!(window >= WINDOW_SLICES * slices * SLICE, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_window_holds_whole_lots_of_works_that_share_completions() {
+        // (name, GB/s, µs, slices)
+        let cases = [
+            ("not for that", 25, 0, None),
+            ("two lots", 25, 500, Some(40)),
+            ("more by itself, in whole lots", 200, 500, Some(80)),
+            ("as long as may be waited for", 1, 500, Some(7)),
+        ];
+        for (name, rate, span, slices) in cases {
+            let rate = Rate::from_bytes_per_sec(rate * 1_000_000_000);
+            let window = |batch_span, delay_base| {
+                let estimate = Estimate::new(EstimateConfig {
+                    rate_nominal: rate,
+                    batch_span,
+                    delay_base,
+                    ..CONFIG
+                });
+                estimate.window_bytes(SLICE as u32)
+            };
+            let delay = Duration::from_micros(10);
+            let seen = window(Duration::from_micros(span), delay);
+            let alone = window(Duration::ZERO, delay);
+            match slices {
+                Some(slices) => assert_eq!(seen / SLICE, slices, "{name}"),
+                None => assert_eq!(seen, alone, "{name}"),
+            }
+            assert!(seen + BATCH_WORKS * SLICE > alone, "{name}");
         }
     }
 

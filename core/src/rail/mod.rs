@@ -705,6 +705,7 @@ mod tests {
                 delay_base: Duration::ZERO,
                 tier: 0,
                 slice_span: Duration::ZERO,
+                batch_span: Duration::ZERO,
             };
             let config = RailConfig {
                 peer: PeerId(0),
@@ -813,6 +814,7 @@ mod loom_tests {
                 delay_base: Duration::ZERO,
                 tier: 0,
                 slice_span: Duration::ZERO,
+                batch_span: Duration::ZERO,
             };
             let config = RailConfig {
                 peer: PeerId(0),

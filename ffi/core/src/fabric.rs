@@ -72,6 +72,7 @@ impl polyrail_core_estimate {
             delay_base: Duration::from_nanos(self.delay_ns),
             tier: self.tier,
             slice_span: Duration::ZERO,
+            batch_span: Duration::ZERO,
         }
     }
 }

@@ -7,13 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use polyrail_control::plane::Plane;
 use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::send_queue::credit::Grant;
 use polyrail_core::work::Cause;
 
-use crate::delivery::{Delivery, Outgoing, Slip};
+use crate::delivery::{Delivery, Outgoing, Slip, Ticket};
 use crate::error::{ReleaseError, WaitError};
 use crate::followers::Followers;
 use crate::fork::Owned;
@@ -289,11 +288,19 @@ impl Shared {
 
     fn end(&self, mut state: MutexGuard<'_, State>) -> Ended {
         state.status = state.counters.report().status;
+        // In line before anybody can know: what the program tells the peer after that comes behind it.
+        let ticket = match (state.notification.take(), state.status) {
+            (Some(notification), Status::Completed) => Some(notification.send_after()),
+            (notification, _) => {
+                notification.into_iter().for_each(Outgoing::withhold);
+                None
+            }
+        };
         let ended = Ended {
             is_over: state.is_over(),
             report: state.report(),
             followers: std::mem::take(&mut state.followers),
-            notification: state.notification.take(),
+            ticket,
         };
         let sleepers = state.sleepers;
         drop(state);
@@ -326,7 +333,7 @@ pub(crate) struct Ended {
     is_over: bool,
     report: BatchReport,
     followers: Followers,
-    notification: Option<Outgoing>,
+    ticket: Option<Ticket>,
 }
 
 impl Ended {
@@ -335,10 +342,11 @@ impl Ended {
         self.is_over
     }
 
-    /// Tells the peer, then them. No lock may be held: they are the program's, and may do anything.
-    pub(crate) fn tell(self, plane: &Plane) {
-        if let Some(notification) = self.notification {
-            notification.follow(self.report.status, plane);
+    /// Tells the peer by `send`, if all of it has arrived, then them. No lock may be held: they are the program's, and may
+    /// do anything.
+    pub(crate) fn tell(self, send: impl FnOnce(Ticket)) {
+        if let Some(ticket) = self.ticket {
+            send(ticket);
         }
         self.followers.tell(self.report);
     }

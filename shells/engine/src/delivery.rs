@@ -1,12 +1,12 @@
 //! Notifications that this program sends, until it is known what became of them.
 
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_control::plane::{Delivery as Outcome, Plane};
-use polyrail_core::report::Status;
 use polyrail_core::units::PeerId;
 
 use crate::engine::lock;
@@ -94,16 +94,48 @@ impl Slip {
     }
 }
 
-/// How many notifications to each peer are not confirmed.
+/// How many notifications to each peer are not confirmed, and those that wait for what they tell of to be seen.
 pub(crate) struct Outbox {
     counts: [AtomicUsize; PEERS_MAX],
+    line: Mutex<Line>,
+}
+
+/// Notifications in the order in which they are to go out.
+#[derive(Default)]
+struct Line {
+    ticket_last: u64,
+    peers: HashMap<PeerId, VecDeque<Held>>,
+}
+
+/// One that may not go out yet.
+struct Held {
+    /// What has to be seen before; `None`: only those before it hold it up.
+    ticket: Option<u64>,
+    outgoing: Outgoing,
 }
 
 impl Outbox {
     pub(crate) fn new() -> Self {
         Self {
             counts: [const { AtomicUsize::new(0) }; PEERS_MAX],
+            line: Mutex::default(),
         }
+    }
+
+    /// What a ticket was drawn for can be seen: what waited for it goes out, in its turn.
+    fn seen(&self, ticket: u64, plane: &Plane) {
+        let mut line = lock(&self.line);
+        line.peers.retain(|_, held| {
+            for held in held.iter_mut() {
+                held.ticket = held.ticket.filter(|other| *other != ticket);
+            }
+            while held.front().is_some_and(|held| held.ticket.is_none()) {
+                if let Some(first) = held.pop_front() {
+                    first.outgoing.go(plane);
+                }
+            }
+            !held.is_empty()
+        });
     }
 
     /// Takes a place for a notification; `None`: there is none now.
@@ -129,6 +161,30 @@ impl Drop for Place {
         if let Some(count) = self.outbox.counts.get(usize::from(self.peer.0)) {
             count.fetch_sub(1, AcqRel);
         }
+    }
+}
+
+/// A notification that is in line, and waits for what it tells of to be seen.
+pub(crate) struct Ticket {
+    outbox: Arc<Outbox>,
+    peer: PeerId,
+    number: u64,
+}
+
+impl Ticket {
+    /// Whose program it is for.
+    pub(crate) fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// Tells it from all others of its engine.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// It can be seen.
+    pub(crate) fn go(self, plane: &Plane) {
+        self.outbox.seen(self.number, plane);
     }
 }
 
@@ -160,16 +216,45 @@ impl Outgoing {
         &self.slip
     }
 
-    /// Its batch has ended so: it goes out if all of it has arrived.
-    pub(crate) fn follow(self, batch: Status, plane: &Plane) {
-        match batch {
-            Status::Completed => self.send(plane),
-            _ => self.slip.set(DeliveryStatus::Withheld),
+    /// Its batch did not complete.
+    pub(crate) fn withhold(self) {
+        self.slip.set(DeliveryStatus::Withheld);
+    }
+
+    /// Sends it, behind those to the same peer that wait.
+    pub(crate) fn send(self, plane: &Plane) {
+        let outbox = self.place.outbox.clone();
+        let mut line = lock(&outbox.line);
+        match line.peers.get_mut(&self.peer) {
+            Some(held) => held.push_back(Held {
+                ticket: None,
+                outgoing: self,
+            }),
+            None => self.go(plane),
+        }
+    }
+
+    /// Puts it in line. It goes out in its turn, and not before [`Ticket::go`].
+    pub(crate) fn send_after(self) -> Ticket {
+        let (outbox, peer) = (self.place.outbox.clone(), self.peer);
+        let mut line = lock(&outbox.line);
+        line.ticket_last += 1;
+        let number = line.ticket_last;
+        let held = line.peers.entry(peer).or_default();
+        held.push_back(Held {
+            ticket: Some(number),
+            outgoing: self,
+        });
+        drop(line);
+        Ticket {
+            outbox,
+            peer,
+            number,
         }
     }
 
     /// Hands it to the control plane, which answers.
-    pub(crate) fn send(self, plane: &Plane) {
+    fn go(self, plane: &Plane) {
         let Self {
             peer,
             bytes,

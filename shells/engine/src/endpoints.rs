@@ -8,7 +8,9 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{Cause, LaneFact, PostBatch, Posted, Scope, Stop};
 use polyrail_transport::memory::Region;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
+use polyrail_transport::{
+    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Waits,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::fabric::RAILS_MAX;
@@ -22,6 +24,8 @@ pub(crate) struct Joined {
     poller: OwnedFd,
     /// Openings that no transport could be asked for.
     refused: Vec<LaneReport>,
+    /// What several endpoints were asked to make visible, and how many have not said that it is.
+    awaited: Vec<(u64, usize)>,
     /// The endpoint that works were last posted to.
     posted_last: usize,
     /// For a sleep on each of them: what is readable when somebody calls, with this descriptor, or another endpoint has
@@ -46,6 +50,7 @@ impl Joined {
             poller,
             rails: vec![None; RAILS_MAX],
             refused: Vec::new(),
+            awaited: Vec::new(),
             posted_last: 0,
             // Nothing is allocated by whoever sleeps first.
             asides: rows.iter().map(|_| None).collect(),
@@ -161,6 +166,29 @@ impl Endpoint for Joined {
         for endpoint in self.all() {
             endpoint.poll(now, out);
         }
+        if !self.awaited.is_empty() {
+            out.visible.retain(|ticket| {
+                let place = self.awaited.iter().position(|(other, _)| other == ticket);
+                let Some(place) = place else { return true };
+                self.awaited[place].1 -= 1;
+                let is_last = self.awaited[place].1 == 0;
+                if is_last {
+                    self.awaited.swap_remove(place);
+                }
+                is_last
+            });
+        }
+    }
+
+    fn make_visible(&mut self, session: SessionId, ticket: u64) -> bool {
+        let asked = self
+            .all()
+            .map(|endpoint| endpoint.make_visible(session, ticket));
+        let asked = asked.filter(|asked| *asked).count();
+        if asked > 1 {
+            self.awaited.push((ticket, asked));
+        }
+        asked > 0
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {

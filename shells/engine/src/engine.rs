@@ -286,7 +286,7 @@ impl Engine {
             listeners,
             rail_facts: rails.iter().map(rail_fact).collect(),
             rails,
-            transports: transports.catalog.offers(),
+            transports: transports.catalog.offers(&config.rails),
             heartbeat: config.health.heartbeat,
             silence_max: config.connection_silence(),
             ..PlaneConfig::new(config.name.clone(), random_u64()?, described, clock)

@@ -35,6 +35,7 @@ const DISK: EstimateConfig = EstimateConfig {
     tier: 0,
     // A disk does more for a long read or write than for as many bytes in short ones.
     slice_span: Duration::from_millis(4),
+    batch_span: Duration::ZERO,
 };
 
 /// The files of an engine, and the disks that they are on.

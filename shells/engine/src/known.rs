@@ -120,6 +120,11 @@ pub(crate) fn is_built_in(name: &str) -> bool {
         .any(|known| known.built_in && known.name == name)
 }
 
+/// The feature that a build needs for a transport, if not all builds have it or none.
+pub(crate) fn feature(name: &str) -> Option<&'static str> {
+    (name == VERBS).then_some(VERBS)
+}
+
 /// Does what an engine does with a transport when it starts, for one worker.
 fn install(name: &str) -> Availability {
     let files: Arc<dyn FileTable> = Arc::new(Files::default());
@@ -158,11 +163,14 @@ fn over_rdma(
 ) -> io::Result<Arc<dyn Transport>> {
     let settings = polyrail_verbs::Settings {
         queue_depth: config.queue_depth,
+        lanes_max: config.queue_pairs,
+        batch_span: config.batch.into(),
         ack_timeout: config.ack_timeout,
         retry_count: config.retry_count,
         gid_index: config.gid_index(),
         traffic_class: config.traffic_class,
         service_level: config.service_level,
+        gpu_memory: config.gpu_memory,
         relaxed_ordering: config.relaxed_ordering,
         ..Default::default()
     };

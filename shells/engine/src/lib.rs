@@ -90,7 +90,9 @@ pub use error::{
     RegisterError, ReleaseError, SubmitError, WaitError,
 };
 pub use known::{Availability, TransportInfo, transports};
-pub use machine::{Device, DeviceState, NumaNode, devices, numa_nodes};
+pub use machine::{
+    Device, DeviceState, NearGpu, NumaNode, PortGid, RdmaPort, devices, numa_nodes, rdma_ports,
+};
 pub use notification::{Notification, Notifications};
 pub use prepared::PreparedTransfer;
 pub use segments::SegmentId;

@@ -392,6 +392,7 @@ impl Peers {
             Some(own) => vec![own],
             None => pairs
                 .iter()
+                .filter(|(_, remote)| catalog.serves(transport, &introduction.transports, *remote))
                 .map(|at| pair(transport, *at))
                 .filter(|pair| catalog.runs_at(pair))
                 .collect(),
@@ -515,6 +516,7 @@ impl Peers {
         if prior.carries_itself {
             estimate.slice_span = Duration::ZERO;
         }
+        estimate.batch_span = prior.batch_span;
         estimate
     }
 

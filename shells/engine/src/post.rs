@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use polyrail_control::plane::Plane;
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
@@ -20,6 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::batch::Shared as BatchShared;
 use crate::config::SendQueueConfig;
+use crate::delivery::Ticket;
 use crate::leaving::Leaving;
 use crate::room::Room;
 use crate::rows::{BatchRows, NoRow, RowId};
@@ -260,8 +260,8 @@ impl Post {
         }
     }
 
-    /// All requests of a batch have been reported: tells whoever wants to know.
-    pub(crate) fn finish(&self, row: RowId, plane: &Plane) {
+    /// All requests of a batch have been reported: tells whoever wants to know, the peer by `send`.
+    pub(crate) fn finish(&self, row: RowId, send: impl FnOnce(Ticket)) {
         // Under the lock: whoever has waited for the batch finds its row free.
         let mut batches = self.batches();
         let Some(batch) = batches.get(row) else {
@@ -275,7 +275,7 @@ impl Post {
         }
         drop(batches);
         self.room.give_back(batch.take_room());
-        ended.tell(plane);
+        ended.tell(send);
     }
 
     /// Whether every request that room was taken for has been reported.

@@ -1,10 +1,11 @@
 //! The transports of an engine, in its order of preference, and what became of each when it was installed.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, Weak};
 
-use polyrail_control::codec::TransportOffer;
+use polyrail_control::codec::{TRANSPORT_ADDRESS_BYTES_MAX, TransportOffer};
 use polyrail_core::transport::{Capabilities, MemoryKind, Offer, rank};
 use polyrail_core::units::{Epoch, LaneId, TransportId};
 use polyrail_load::Library;
@@ -245,12 +246,21 @@ impl Catalog {
         self.rows.iter().map(status).collect()
     }
 
-    /// What peers are told.
-    pub(crate) fn offers(&self) -> Vec<TransportOffer> {
+    /// What peers are told, by an engine with these rails.
+    pub(crate) fn offers(&self, rails: &[IpAddr]) -> Vec<TransportOffer> {
+        let places = |row: &Row| {
+            let transport = row.transport.upgrade();
+            let places = transport.map(|transport| transport.places(rails));
+            let places = places.filter(|places| places.len() <= TRANSPORT_ADDRESS_BYTES_MAX);
+            places.unwrap_or_default()
+        };
         let offer = |row: &Row| TransportOffer {
             name: row.name.into(),
             capabilities: row.offered().to_bits(),
-            address: row.address.clone(),
+            address: match row.address.is_empty() {
+                true => places(row),
+                false => row.address.clone(),
+            },
         };
         let others = self.rows.iter().filter(|row| !row.own);
         others.map(offer).collect()
@@ -295,6 +305,22 @@ impl Catalog {
     pub(crate) fn runs_at(&self, rail: &RailPair) -> bool {
         let transport = self.transport(rail.transport);
         transport.is_some_and(|transport| transport.runs_at(rail.local, rail.remote))
+    }
+
+    /// Whether a peer's transport can be reached at its rail in this position, by what the peer offers.
+    pub(crate) fn serves(
+        &self,
+        transport: TransportId,
+        theirs: &[TransportOffer],
+        rail: usize,
+    ) -> bool {
+        let offer = theirs
+            .iter()
+            .find(|offer| offer.name == self.name(transport));
+        let transport = self.transport(transport);
+        transport
+            .zip(offer)
+            .is_none_or(|(transport, offer)| transport.serves(&offer.address, rail))
     }
 
     /// What is known of a rail before anything has moved on it.

@@ -30,6 +30,7 @@ use rustix::event::epoll;
 
 use crate::batch::Shared as BatchShared;
 use crate::config::SendQueueConfig;
+use crate::delivery::Ticket;
 use crate::engine::lock;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::files::AttachedDisks;
@@ -193,6 +194,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         polled: Polled {
             completions: Vec::with_capacity(4 * usize::from(polyrail_tcp::WORKS_MAX)),
             lanes: Vec::new(),
+            visible: Vec::new(),
         },
         postings: PostBatch::default(),
         open: Vec::new(),
@@ -211,6 +213,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         left_at: Instant::ZERO,
         peek: Peek::default(),
         ending_at: None,
+        unseen: Vec::new(),
     };
     let published = post.seat.publish(&mut driven);
     serve(post, bed, clock);
@@ -392,6 +395,8 @@ pub(crate) struct Loop<'a> {
     peek: Peek,
     /// When a shutdown stops waiting.
     ending_at: Option<Instant>,
+    /// Notifications that wait for what they tell of to be seen.
+    unseen: Vec<Ticket>,
 }
 
 impl Loop<'_> {
@@ -571,6 +576,12 @@ impl Loop<'_> {
         }
         self.polled.completions.clear();
         self.polled.lanes.clear();
+        for ticket in self.polled.visible.drain(..) {
+            let place = self.unseen.iter().position(|held| held.number() == ticket);
+            if let Some(place) = place {
+                self.unseen.swap_remove(place).go(&self.plane);
+            }
+        }
         for disk in self.disks.heard(now) {
             self.core.handle_frame(now, *disk, &Frame::Alive);
         }
@@ -683,6 +694,28 @@ impl Loop<'_> {
         busy
     }
 
+    /// A batch has ended. Its notification goes out once what it tells of can be seen, not merely has arrived.
+    fn finish(&mut self, row: RowId) {
+        let Self {
+            post,
+            endpoint,
+            known_peers,
+            plane,
+            unseen,
+            ..
+        } = self;
+        post.finish(row, |ticket| {
+            let session = lock(known_peers)
+                .get(ticket.peer())
+                .map(|peer| peer.session);
+            let number = ticket.number();
+            match session.is_some_and(|session| endpoint.make_visible(session, number)) {
+                true => unseen.push(ticket),
+                false => ticket.go(plane),
+            }
+        });
+    }
+
     /// See [`Faults::ignore_fences`]: only in tests.
     fn fences_ignored(&self) -> bool {
         let faults = self.faults.as_ref();
@@ -700,7 +733,7 @@ impl Loop<'_> {
             }
             Event::BatchDone { batch, tag } => {
                 if self.core.take_batch(batch).is_some() {
-                    self.post.finish(RowId::from_tag(tag).0, &self.plane);
+                    self.finish(RowId::from_tag(tag).0);
                 }
             }
             // Of a batch that has been reported; its handle is told through what it was given then.
@@ -989,12 +1022,15 @@ impl Loop<'_> {
 impl Drop for Loop<'_> {
     /// However the thread ends: whoever still waits is told the truth about what is left.
     fn drop(&mut self) {
+        for ticket in self.unseen.drain(..) {
+            ticket.go(&self.plane);
+        }
         let rows = self.post.batches().close();
         for (row, batch) in rows {
             let open = self.open.get(usize::from(row.index));
             let open = open.filter(|open| open.row == row);
             let ended = batch.abandon(open.map_or(0, |open| open.requests.len()));
-            ended.tell(&self.plane);
+            ended.tell(|ticket| ticket.go(&self.plane));
         }
     }
 }

@@ -155,6 +155,7 @@ impl Arbitrary for Anything {
 fn estimate(g: &mut Gen) -> EstimateConfig {
     EstimateConfig {
         slice_span: Duration::from_nanos(u64::arbitrary(g)),
+        batch_span: Duration::from_nanos(u64::arbitrary(g)),
         rate_nominal: Rate::from_bits(u64::arbitrary(g)),
         delay_base: Duration::from_nanos(u64::arbitrary(g)),
         tier: u8::arbitrary(g),

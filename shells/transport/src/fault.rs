@@ -24,7 +24,7 @@ use spoil::{Admission, Spoiler};
 pub use spoil::{Counts, Predicate, Spoils};
 
 use crate::memory::Region;
-use crate::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
+use crate::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Waits};
 
 /// Rails that can have faults.
 pub const RAILS_MAX: usize = 1024;
@@ -301,6 +301,7 @@ impl FaultProxy {
             }
             lane.withhold(due, Report::Completion(completion));
         }
+        out.visible.append(&mut self.polled.visible);
         for report in self.polled.lanes.drain(..) {
             let lane = self.lanes.get_mut(&report.lane);
             match (report.fact, lane) {
@@ -340,6 +341,10 @@ impl Endpoint for FaultProxy {
     fn forget_rail(&mut self, rail: RailId) {
         self.lanes.retain(|lane, _| lane.rail() != rail);
         self.inner.forget_rail(rail);
+    }
+
+    fn make_visible(&mut self, session: SessionId, ticket: u64) -> bool {
+        self.inner.make_visible(session, ticket)
     }
 
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {

@@ -83,6 +83,8 @@ pub struct Polled {
     /// Facts about lanes. Those that stem from one lane are in order with each other; hand completions
     /// in first.
     pub lanes: Vec<LaneReport>,
+    /// What [`Endpoint::make_visible`] was given: it holds now.
+    pub visible: Vec<u64>,
 }
 
 /// What an endpoint waits for.
@@ -158,6 +160,13 @@ pub trait Endpoint: Send {
         let _ = spinning;
     }
 
+    /// Sees to it that everything that has completed in a session can be seen by the peer's program, and says `ticket`
+    /// in a later [`Self::poll`], within seconds. `false`: it can already, and nothing is said.
+    fn make_visible(&mut self, session: SessionId, ticket: u64) -> bool {
+        let _ = (session, ticket);
+        false
+    }
+
     /// What it waits for now.
     fn waits(&self) -> Waits {
         Waits::Short
@@ -217,6 +226,8 @@ pub struct Prior {
     pub bits_per_sec: Option<u64>,
     /// No processor carries its bytes, so longer slices would spare none.
     pub carries_itself: bool,
+    /// Where works can share a doorbell and a completion: for how long they may queue so that they do.
+    pub batch_span: Duration,
 }
 
 /// Called when a fence holds, with the number of works of that epoch that were delivered whole.
@@ -256,6 +267,20 @@ pub trait Transport: Send + Sync {
     /// chooses. If not, it has no such rail.
     fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
         let _ = (local, remote);
+        true
+    }
+
+    /// At which of an engine's addresses it can be reached, in its own words for [`Self::serves`] of peers, at most 255
+    /// bytes; empty: at all of them. Not for transports that have an [`Self::address`].
+    fn places(&self, rails: &[IpAddr]) -> Vec<u8> {
+        let _ = rails;
+        Vec::new()
+    }
+
+    /// Whether a peer whose transport says `places` can be reached at its rail in this position. Where it cannot, there
+    /// is no rail, and nothing to probe.
+    fn serves(&self, places: &[u8], rail: usize) -> bool {
+        let _ = (places, rail);
         true
     }
 

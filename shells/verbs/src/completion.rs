@@ -24,7 +24,7 @@ pub(crate) struct Seat(Arc<SharedQueue>);
 impl SharedQueue {
     pub(crate) fn new(device: &Device) -> io::Result<Arc<Self>> {
         let seats = device.lanes_per_queue.max(1);
-        let depth = seats * u32::from(device.limits.works_max);
+        let depth = seats * (u32::from(device.limits.works_max) + 1);
         Ok(Arc::new(Self {
             cq: Arc::new(Cq::new(&device.context, depth)?),
             taken: AtomicU32::new(0),

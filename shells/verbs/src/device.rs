@@ -14,7 +14,9 @@ use crate::wire::{DeviceName, Side, first_packet};
 use crate::{LANES_PER_QUEUE, Settings};
 
 /// Bytes of the largest work, where a port does not say less.
-const WORK_BYTES_MAX: u32 = 1 << 30;
+const WORK_BYTES_MAX: u32 = 16 << 20;
+/// Pieces that a region is registered in overlap by as much, so that each work lies in one.
+pub(crate) const OVERLAP: u64 = WORK_BYTES_MAX as u64;
 
 /// One port of one device, with its protection domains.
 pub(crate) struct Device {
@@ -31,6 +33,9 @@ pub(crate) struct Device {
     pub(crate) limits: LaneLimits,
     /// Lanes that one completion queue has room for.
     pub(crate) lanes_per_queue: u32,
+    completions_max: i32,
+    /// Bytes of the largest registration; 0: any.
+    registration_max: u64,
     pub(crate) settings: Settings,
     failed: AtomicBool,
 }
@@ -46,15 +51,14 @@ impl Device {
         let context = Arc::new(Context::open(calls, &found.device)?);
         let can = context.attributes()?;
         let port = context.port(found.port)?;
-        let at_most = |limit: i32, wanted: u32| match u32::try_from(limit) {
-            Ok(limit @ 1..) => limit.min(wanted),
-            _ => wanted,
-        };
+        // One more goes behind those of core.
         let works = at_most(
             can.max_cqe,
-            at_most(can.max_qp_wr, settings.queue_depth.into()),
+            at_most(can.max_qp_wr, u32::from(settings.queue_depth) + 1),
         )
-        .max(1);
+        .max(2);
+        let rooms = works;
+        let works = rooms - 1;
         let reads = at_most(
             can.max_qp_rd_atom,
             at_most(can.max_qp_init_rd_atom, settings.reads_max.into()),
@@ -63,6 +67,13 @@ impl Device {
             0 => WORK_BYTES_MAX,
             bytes => bytes.min(WORK_BYTES_MAX),
         };
+        if (1..2 * OVERLAP).contains(&can.max_mr_size) {
+            return Err(io::Error::other(format!(
+                "it registers {} bytes at once; {} are needed",
+                can.max_mr_size,
+                2 * OVERLAP
+            )));
+        }
         let works_max = u16::try_from(works).unwrap_or(u16::MAX);
         Ok(Self {
             name: found.device.clone(),
@@ -77,10 +88,35 @@ impl Device {
                 covers: true,
                 ..LaneLimits::new(works_max, bytes)
             },
-            lanes_per_queue: at_most(can.max_cqe, LANES_PER_QUEUE * works) / works,
+            lanes_per_queue: at_most(can.max_cqe, LANES_PER_QUEUE * rooms) / rooms,
+            completions_max: can.max_cqe,
+            registration_max: can.max_mr_size,
             settings,
             failed: AtomicBool::new(false),
         })
+    }
+
+    /// The pieces that it registers so many bytes in: how far each begins after the one before, and how many. They overlap
+    /// by [`OVERLAP`].
+    pub(crate) fn pieces(&self, bytes: u64) -> (u64, u64) {
+        if self.registration_max == 0 || bytes <= self.registration_max {
+            return (u64::MAX, 1);
+        }
+        let step = self.registration_max - OVERLAP;
+        (step, (bytes - OVERLAP).div_ceil(step))
+    }
+
+    /// Bytes of the piece that begins there.
+    pub(crate) fn piece_bytes(&self, offset: u64, bytes: u64) -> u64 {
+        match self.registration_max {
+            0 => bytes - offset,
+            most => most.min(bytes - offset),
+        }
+    }
+
+    /// So many places in a completion queue, or as many as there can be.
+    pub(crate) fn queue_depth(&self, wanted: u32) -> u32 {
+        at_most(self.completions_max, wanted)
     }
 
     /// Its port, as it is now.
@@ -171,6 +207,14 @@ impl Device {
     /// `rxe0 port 1 (::ffff:10.0.0.1)`, for errors.
     pub(crate) fn describe(&self, gid: Gid) -> String {
         format!("{} port {} ({gid})", self.name, self.port)
+    }
+}
+
+/// A limit of a device holds where it says one.
+fn at_most(limit: i32, wanted: u32) -> u32 {
+    match u32::try_from(limit) {
+        Ok(limit @ 1..) => limit.min(wanted),
+        _ => wanted,
     }
 }
 

@@ -212,6 +212,21 @@ impl Sysfs {
         links.find_map(|link| fs::canonicalize(self.root.join(link)).ok())
     }
 
+    /// The GPUs on PCI buses, by address, and where each is, from the root on.
+    pub(crate) fn gpus(&self) -> Vec<(String, Vec<String>)> {
+        let at = "bus/pci/devices";
+        let is_display = |name: &String| {
+            let class = self.text(&format!("{at}/{name}/class"));
+            class.is_some_and(|class| class.starts_with("0x03"))
+        };
+        let path = |name: String| {
+            let folder = fs::canonicalize(self.root.join(format!("{at}/{name}"))).ok()?;
+            Some((name, self.pci_path(&folder)))
+        };
+        let names = self.names(at).into_iter().filter(is_display);
+        names.filter_map(path).collect()
+    }
+
     /// The NUMA node of a card; a device on a bus of its own says nothing, and its parent does.
     fn node(&self, card: &std::path::Path) -> Option<u16> {
         let folders = card
@@ -258,6 +273,7 @@ pub fn ports() -> Vec<Port> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::examine::examine_with;
 
     /// A machine that says this of itself.
     fn machine(files: &[(&str, &str)], links: &[(&str, &str)]) -> (tempfile::TempDir, Sysfs) {
@@ -386,5 +402,53 @@ mod tests {
         }
         let (_root, sysfs) = machine(&[], &[]);
         assert_eq!(sysfs.ports(), []);
+    }
+
+    #[test]
+    fn a_port_that_is_examined_says_why_it_cannot_be_opened_and_what_is_near() {
+        let near = "devices/pci0000:00/0000:00:01.0/0000:02:00.0";
+        let far = "devices/pci0000:00/0000:00:03.0/0000:04:00.0";
+        let other = "devices/pci0000:80/0000:80:01.0";
+        let class = |card: &str, class: &'static str| (format!("{card}/class"), class);
+        let mut files = vec![
+            class(near, "0x030200\n"),
+            class(far, "0x030000\n"),
+            class(other, "0x030000\n"),
+            class("devices/pci0000:00/0000:00:01.0/0000:01:00.0", "0x020000\n"),
+        ];
+        for name in ["stub0", "mlx5_9"] {
+            let at = |file: &str| format!("class/infiniband/{name}/ports/1/{file}");
+            files.extend([
+                (at("state"), "4: ACTIVE\n"),
+                (at("gids/0"), V4),
+                (at("gid_attrs/types/0"), "RoCE v2\n"),
+            ]);
+        }
+        let files: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (&path[..], *text))
+            .collect();
+        let card = "devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+        let links = [
+            ("class/infiniband/stub0/device", card),
+            ("bus/pci/devices/0000:01:00.0", card),
+            ("bus/pci/devices/0000:02:00.0", near),
+            ("bus/pci/devices/0000:04:00.0", far),
+            ("bus/pci/devices/0000:80:01.0", other),
+        ];
+        let (_root, sysfs) = machine(&files, &links);
+        let seen = examine_with(&Ok(crate::stub::calls()), &sysfs);
+        let why: Vec<_> = seen
+            .iter()
+            .map(|seen| (&seen.port.device[..], seen.port.unusable.as_deref()))
+            .collect();
+        assert_eq!(why, [("mlx5_9", Some("no such device")), ("stub0", None)]);
+        let gpus = [("0000:02:00.0".to_owned(), 1), ("0000:04:00.0".into(), 2)];
+        assert_eq!((&seen[0].gpus[..], &seen[1].gpus[..]), (&[][..], &gpus[..]));
+        let missing = || Err(std::io::Error::other("libibverbs.so.1: not there"));
+        for seen in examine_with(&missing(), &sysfs) {
+            let why = seen.port.unusable.unwrap();
+            assert_eq!(why, "libibverbs.so.1: not there");
+        }
     }
 }

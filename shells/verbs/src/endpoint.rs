@@ -1,6 +1,6 @@
 //! The initiator's half: lanes of one worker.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use polyrail_core::work::{
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
+use polyrail_transport::{
+    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Waits,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::cause::cause;
@@ -26,6 +28,7 @@ use crate::outbound::Opening;
 use crate::registry::Registered;
 use crate::server::Common;
 use crate::service::Order;
+use crate::sight::{IMMEDIATE, Wanted};
 
 /// Completions that are taken at once.
 const TAKE: usize = 32;
@@ -53,6 +56,13 @@ pub(crate) struct VerbsEndpoint {
     asking: bool,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
+    /// Who waits for what was written to be seen, and on how many lanes.
+    tickets: HashMap<u64, usize>,
+    /// Of those, what the next poll says.
+    visible: Vec<u64>,
+    immediate_last: u32,
+    /// Posts so far.
+    posts: u64,
 }
 
 /// A lane's latest epoch.
@@ -96,6 +106,10 @@ impl VerbsEndpoint {
             posted: 0,
             asking: false,
             facts: VecDeque::new(),
+            tickets: HashMap::new(),
+            visible: Vec::new(),
+            immediate_last: 0,
+            posts: 0,
         })
     }
 
@@ -117,7 +131,9 @@ impl VerbsEndpoint {
             }
             State::Open(open) => {
                 slot.state = State::Ending { awaited: false };
-                let open = self.uncount(*open);
+                let mut open = self.uncount(*open);
+                // It was written by a lane that is no more: the way it is without immediates.
+                self.answered(open.give_up_asking());
                 self.serials.remove(&open.serial);
                 self.leave(open.seat);
                 (open.device, Some(Box::new(open.qp)))
@@ -126,6 +142,41 @@ impl VerbsEndpoint {
         let tell = qp.is_some().then(|| self.mailbox.clone());
         let order = Order::End(lane, epoch, qp, tell);
         self.common.desk(device).order(order);
+    }
+
+    /// On one lane less these have to wait.
+    fn answered(&mut self, tickets: Vec<u64>) {
+        for ticket in tickets {
+            if let Some(lanes) = self.tickets.get_mut(&ticket) {
+                *lanes -= 1;
+                if *lanes == 0 {
+                    self.tickets.remove(&ticket);
+                    self.visible.push(ticket);
+                }
+            }
+        }
+    }
+
+    /// Posts an immediate on an open lane, for those that want it. If it cannot be posted, they do not wait for it.
+    fn post_immediate(&mut self, lane: LaneId) {
+        self.immediate_last = self.immediate_last.wrapping_add(1);
+        let now = self.clock.now();
+        let Some(Slot {
+            state: State::Open(open),
+            ..
+        }) = self.lanes.get_mut(&lane)
+        else {
+            return;
+        };
+        if !open.post_immediate(now, self.immediate_last) {
+            let tickets = open.sight.give_up();
+            return self.answered(tickets);
+        }
+        self.asking = true;
+        if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
+            queue.posted += 1;
+        }
+        self.posted += 1;
     }
 
     /// Its works are not waited for any more.
@@ -164,11 +215,21 @@ impl VerbsEndpoint {
                         out.lanes.push(report(lane, epoch, failed));
                     }
                 }
-                Said::Told(lane, epoch, key, grant) => {
+                Said::Told(lane, epoch, key, answer) => {
                     if let Some(open) = open_lane(&mut self.lanes, lane, epoch) {
-                        open.told(key, grant);
+                        open.told(key, answer);
                     }
                     self.unblock(lane, out);
+                }
+                Said::Seen(lane, epoch, number) => {
+                    let Some(open) = open_lane(&mut self.lanes, lane, epoch) else {
+                        continue;
+                    };
+                    let (tickets, again) = (open.sight.seen(number), open.sight.wants_another());
+                    self.answered(tickets);
+                    if again {
+                        self.post_immediate(lane);
+                    }
                 }
                 Said::Broken(lane, epoch, cause) => {
                     if open_lane(&mut self.lanes, lane, epoch).is_some() {
@@ -230,7 +291,9 @@ impl VerbsEndpoint {
             }
             self.queues.push(Queue::new(shared));
         }
-        *state = State::Open(Box::new(Lane::new(qp, seat, device, serial)));
+        let mut open = Lane::new(qp, seat, device, serial);
+        open.used = self.posts;
+        *state = State::Open(Box::new(open));
         self.serials.insert(serial, lane);
         self.opening -= 1;
         let limits = self.common.devices[device].limits;
@@ -287,11 +350,17 @@ impl VerbsEndpoint {
                 wc.vendor_err,
             );
             // Works are carried out in order: those before the one that failed have been.
+            let covered = covered.filter(|cookie| *cookie != IMMEDIATE);
             out.completions
                 .extend(covered.map(|cookie| say(cookie, Outcome::Success)));
         }
         let outcome = cause.map_or(Outcome::Success, Outcome::Error);
-        out.completions.push(say(cookie, outcome));
+        if cookie != IMMEDIATE {
+            out.completions.push(say(cookie, outcome));
+        } else if let Some(cause) = cause {
+            out.lanes
+                .push(report(lane, slot.epoch, LaneFact::Broken(cause)));
+        }
         self.posted -= ended;
         if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
             queue.posted -= ended;
@@ -303,13 +372,14 @@ impl VerbsEndpoint {
         if !std::mem::take(&mut self.asking) {
             return;
         }
+        let mut given_up = Vec::new();
         for (lane, slot) in &mut self.lanes {
             let State::Open(open) = &mut slot.state else {
                 continue;
             };
             match open.answer_due() {
                 Some(by) if by <= now => {
-                    open.give_up_asking();
+                    given_up.append(&mut open.give_up_asking());
                     let broken = LaneFact::Broken(Cause::Silent);
                     out.lanes.push(report(*lane, slot.epoch, broken));
                 }
@@ -317,6 +387,7 @@ impl VerbsEndpoint {
                 None => {}
             }
         }
+        self.answered(given_up);
     }
 
     fn expire_openings(&mut self, now: Instant, out: &mut Polled) {
@@ -332,6 +403,37 @@ impl VerbsEndpoint {
             self.end(lane);
             let failed = LaneFact::OpenFailed(Cause::Refused);
             out.lanes.push(report(lane, epoch, failed));
+        }
+    }
+
+    /// If there are as many lanes on a device as there may be, the one that has been idle for longest has to go. Core
+    /// fences it, and opens it anew when there is something for it.
+    fn make_room(&mut self, device: usize) {
+        let mut count = 0;
+        let mut idle: Option<(u64, LaneId, Epoch)> = None;
+        for (lane, slot) in &self.lanes {
+            let State::Open(open) = &slot.state else {
+                continue;
+            };
+            if open.device != device || open.leaves {
+                continue;
+            }
+            count += 1;
+            let longer = idle.is_none_or(|(used, ..)| open.used < used);
+            if open.is_idle() && longer {
+                idle = Some((open.used, *lane, slot.epoch));
+            }
+        }
+        if count < usize::from(self.common.settings.lanes_max) {
+            return;
+        }
+        let Some((_, lane, epoch)) = idle else {
+            return;
+        };
+        if let Some(open) = open_lane(&mut self.lanes, lane, epoch) {
+            open.leaves = true;
+            let fact = LaneFact::Broken(Cause::Flushed);
+            self.facts.push_back(report(lane, epoch, fact));
         }
     }
 
@@ -395,6 +497,7 @@ impl Endpoint for VerbsEndpoint {
         self.end(lane);
         let state = match self.start(lane, epoch) {
             Ok(device) => {
+                self.make_room(device);
                 self.opening += 1;
                 State::Opening { device, by }
             }
@@ -415,43 +518,40 @@ impl Endpoint for VerbsEndpoint {
                 stop: Stop::Rejected(Cause::Flushed),
             };
         };
+        self.posts += 1;
+        open.used = self.posts;
         let mut works = [NO_WORK; POST_MAX];
         let mut count = 0;
         let mut stop = Stop::All;
         let mut last: Option<Ends> = None;
         for work in &batch.works {
-            let pair = (work.local.segment, work.remote.segment);
-            let ends = match last.filter(|ends| ends.are(pair)) {
-                Some(ends) => Ok(ends),
-                None => {
-                    let local = self.locals.get(&pair.0).map(|local| &**local);
-                    open.ends(pair, local, self.remotes.get(&pair.1))
-                }
-            };
-            let made = ends.and_then(|ends| {
-                last = Some(ends);
-                ends.work(open.id(count), work).map_err(Unready::Not)
-            });
-            match made {
-                Ok(made) => works[count] = made,
-                Err(unready) => {
-                    if let Unready::Ask(key) = unready {
-                        open.asks(self.clock.now(), key);
-                        self.asking = true;
-                        let ask = Order::Ask(batch.lane, batch.epoch, key);
-                        self.common.desk(open.device).order(ask);
-                    }
-                    stop = match unready {
-                        Unready::Not(cause) => Stop::Rejected(cause),
-                        Unready::Ask(_) | Unready::Wait => {
-                            open.blocked = true;
-                            Stop::Full
+            if !last.as_ref().is_some_and(|ends| ends.hold(work)) {
+                let local = self.locals.get(&work.local.segment);
+                let remote = self.remotes.get(&work.remote.segment);
+                match open.ends(work, local.map(|local| &**local), remote) {
+                    Ok(ends) => last = Some(ends),
+                    Err(unready) => {
+                        if let Unready::Ask(key) = unready {
+                            open.asks(self.clock.now(), key);
+                            self.asking = true;
+                            let ask = Order::Ask(batch.lane, batch.epoch, key);
+                            self.common.desk(open.device).order(ask);
                         }
-                    };
-                    break;
+                        stop = match unready {
+                            Unready::Not(cause) => Stop::Rejected(cause),
+                            Unready::Ask(_) | Unready::Wait => {
+                                open.blocked = true;
+                                Stop::Full
+                            }
+                        };
+                        break;
+                    }
                 }
             }
-            count += 1;
+            if let Some(ends) = &last {
+                works[count] = ends.work(open.id(count), work);
+                count += 1;
+            }
         }
         if count == 0 {
             return Posted { accepted: 0, stop };
@@ -476,6 +576,33 @@ impl Endpoint for VerbsEndpoint {
         self.hear(out);
         self.expire_openings(now, out);
         self.expire_asking(now, out);
+        out.visible.append(&mut self.visible);
+    }
+
+    fn make_visible(&mut self, session: SessionId, ticket: u64) -> bool {
+        let mut wanted = Vec::new();
+        for (lane, slot) in &mut self.lanes {
+            let rail = self.rails.get(&lane.rail());
+            let is_there = rail.is_some_and(|rail| rail.session == session);
+            if let State::Open(open) = &mut slot.state
+                && is_there
+            {
+                match open.sight.want(ticket) {
+                    Wanted::Nothing => {}
+                    other => wanted.push((*lane, other)),
+                }
+            }
+        }
+        if wanted.is_empty() {
+            return false;
+        }
+        self.tickets.insert(ticket, wanted.len());
+        for (lane, wanted) in wanted {
+            if wanted == Wanted::Post {
+                self.post_immediate(lane);
+            }
+        }
+        true
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
@@ -515,7 +642,8 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if !self.facts.is_empty() || self.queues.iter().any(Queue::wakes_nobody) {
+        let says = !self.facts.is_empty() || !self.visible.is_empty();
+        if says || self.queues.iter().any(Queue::wakes_nobody) {
             return Some(Instant::ZERO);
         }
         let waits = self.opening > 0 || self.asking;

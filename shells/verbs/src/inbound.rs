@@ -12,14 +12,19 @@ use polyrail_transport::{InboundLane, SessionId};
 
 use crate::LANES_PER_SESSION_MAX;
 use crate::device::Device;
+use crate::ffi::raw::{self, Wc};
 use crate::ffi::{Cq, Qp};
 use crate::registry::{Registered, register_for_peers};
 use crate::service::{Connections, Desk, Order};
 use crate::talk::{Talk, nonsense};
-use crate::wire::{Message, Refusal, Side};
+use crate::wire::{Answer, Granted, Message, Refusal, Side};
 
-/// Nothing ever completes at this end.
-const QUEUE_DEPTH: u32 = 16;
+/// Immediates that there is room for at each queue pair: its peer sends one, and the next after the answer.
+const IMMEDIATES: u32 = 2;
+/// Queue pairs whose immediates come to one completion queue.
+const PAIRS_PER_QUEUE: usize = 1024;
+/// Completions that are taken at once.
+const TAKE: usize = 16;
 
 /// Messages of one lane that are taken before others have their turn.
 const TURN_MAX: usize = 64;
@@ -32,8 +37,10 @@ pub(crate) struct Inbound {
     device: Arc<Device>,
     regions: Arc<dyn RegionTable>,
     desk: Desk,
-    /// Of all queue pairs at this end; made with the first.
-    queue: Option<Arc<Cq>>,
+    /// Where immediates come, with the numbers that they are listened to under.
+    queues: Vec<(u64, Arc<Cq>)>,
+    /// The lanes' connections, by the numbers of their queue pairs.
+    pairs: HashMap<u32, u64>,
     records: HashMap<SessionId, HashMap<LaneId, Record>>,
     lanes: Numbered<u64, Served>,
     registered: Numbered<RegionKey, Arc<Registered>>,
@@ -67,7 +74,8 @@ impl Inbound {
             device,
             regions,
             desk,
-            queue: None,
+            queues: Vec::new(),
+            pairs: HashMap::new(),
             records: HashMap::new(),
             lanes: Numbered::default(),
             registered: Numbered::default(),
@@ -143,6 +151,9 @@ impl Inbound {
 
     /// Takes what came on a connection.
     pub(crate) fn hear(&mut self, connections: &mut Connections, token: u64) {
+        if let Some((_, queue)) = self.queues.iter().find(|(number, _)| *number == token) {
+            return self.take(connections, &queue.clone());
+        }
         for _ in 0..TURN_MAX {
             let Some(served) = self.lanes.get_mut(&token) else {
                 return;
@@ -150,13 +161,69 @@ impl Inbound {
             let heard = served.talk.flush().and_then(|()| served.talk.hear());
             let done = match heard {
                 Ok(None) => return served.listen(connections, token),
-                Ok(Some(message)) => self.handle(token, message),
+                Ok(Some(message)) => self.handle(connections, token, message),
                 Err(error) => Err(error),
             };
             if let Err(error) = done {
                 return self.hang_up(token, &error);
             }
         }
+    }
+
+    /// Takes immediates that have come, and says so to those that sent them.
+    fn take(&mut self, connections: &mut Connections, queue: &Cq) {
+        queue.hear();
+        if let Err(error) = queue.arm() {
+            log::error!("verbs: {}: {error}", self.device.name);
+        }
+        let mut taken = [Wc::default(); TAKE];
+        loop {
+            let count = queue.poll(&mut taken).unwrap_or_else(|error| {
+                log::error!("verbs: {}: {error}", self.device.name);
+                0
+            });
+            for wc in &taken[..count] {
+                let is_one = wc.status == 0 && wc.opcode == raw::WC_RECV_RDMA_WITH_IMM;
+                // Flushed, or of a queue pair that is no more, otherwise.
+                if let Some(&token) = self.pairs.get(&wc.qp_num).filter(|_| is_one)
+                    && let Err(error) = self.seen(connections, token, u32::from_be(wc.imm_data))
+                {
+                    self.hang_up(token, &error);
+                }
+            }
+            if count < TAKE {
+                return;
+            }
+        }
+    }
+
+    fn seen(&mut self, connections: &Connections, token: u64, number: u32) -> io::Result<()> {
+        let Some(served) = self.lanes.get_mut(&token) else {
+            return Ok(());
+        };
+        if let Some(qp) = &served.qp {
+            qp.expect_immediate()?;
+        }
+        served.talk.say(&Message::Seen(number))?;
+        served.listen(connections, token);
+        Ok(())
+    }
+
+    /// A completion queue with room for one more queue pair's immediates.
+    fn queue(&mut self, connections: &mut Connections) -> io::Result<Arc<Cq>> {
+        let has_room = |(_, queue): &&(u64, Arc<Cq>)| Arc::strong_count(queue) <= PAIRS_PER_QUEUE;
+        if let Some((_, queue)) = self.queues.iter().find(has_room) {
+            return Ok(queue.clone());
+        }
+        // As many again, of queue pairs that are gone and were not heard of yet.
+        let depth = self
+            .device
+            .queue_depth(2 * IMMEDIATES * PAIRS_PER_QUEUE as u32);
+        let queue = Arc::new(Cq::new(&self.device.context, depth)?);
+        queue.arm()?;
+        let number = connections.add_queue(&queue)?;
+        self.queues.push((number, queue.clone()));
+        Ok(queue)
     }
 
     fn hang_up(&mut self, token: u64, error: &io::Error) {
@@ -169,23 +236,37 @@ impl Inbound {
         }
     }
 
-    fn handle(&mut self, token: u64, message: Message) -> io::Result<()> {
-        let Some(served) = self.lanes.get_mut(&token) else {
+    fn handle(
+        &mut self,
+        connections: &mut Connections,
+        token: u64,
+        message: Message,
+    ) -> io::Result<()> {
+        let Some(served) = self.lanes.get(&token) else {
             return Ok(());
         };
-        match (message, &served.qp) {
-            (Message::Side(peer), None) => {
+        let has_pair = served.qp.is_some();
+        match (message, has_pair) {
+            (Message::Side(peer), false) => {
                 let address = served.talk.stream.local_addr()?.ip();
-                let joined = join(&self.device, &mut self.queue, address.to_canonical(), &peer);
+                let lanes = &self.lanes;
+                self.pairs.retain(|_, token| lanes.contains_key(token));
+                let queue = self.queue(connections);
+                let joined = queue
+                    .and_then(|queue| join(&self.device, &queue, address.to_canonical(), &peer));
+                let Some(served) = self.lanes.get_mut(&token) else {
+                    return Ok(());
+                };
                 let (qp, own) = joined.inspect_err(|error| {
                     let (device, gid) = (peer.device, peer.gid);
                     log::warn!("verbs: no lane at {address} for {device} ({gid}): {error}");
                     let _ = served.talk.say(&Message::Refused(Refusal::Failed));
                 })?;
+                self.pairs.insert(qp.number(), token);
                 served.qp = Some(qp);
                 served.talk.say(&Message::Side(own))
             }
-            (Message::Ask(key), Some(_)) => self.grant(token, key),
+            (Message::Ask(key), true) => self.grant(token, key),
             _ => Err(nonsense("it says what does not belong there")),
         }
     }
@@ -200,10 +281,10 @@ impl Inbound {
             return Ok(());
         };
         let Some(region) = region else {
-            return served.talk.say(&Message::Told(key, None));
+            return served.talk.say(&Message::Told(key, Answer::Nothing));
         };
-        if let Some(grant) = self.registered.get(&key).and_then(|known| known.grant()) {
-            return served.talk.say(&Message::Told(key, Some(grant)));
+        if let Some(granted) = self.registered.get(&key).and_then(|known| known.grant()) {
+            return served.tell(key, &granted);
         }
         if served.asked.len() >= ASKED_MAX {
             return Err(io::Error::other("it asks after too many regions at once"));
@@ -220,7 +301,8 @@ impl Inbound {
 
     /// A region has been registered, or could not be: answers all who asked after it.
     pub(crate) fn registered(&mut self, connections: &mut Connections, key: RegionKey) {
-        let grant = self.registered.get(&key).and_then(|known| known.grant());
+        let granted = self.registered.get(&key).and_then(|known| known.grant());
+        let granted = granted.unwrap_or(Granted::Nothing);
         let mut broken = Vec::new();
         for (token, served) in &mut self.lanes {
             let before = served.asked.len();
@@ -228,7 +310,7 @@ impl Inbound {
             if served.asked.len() == before {
                 continue;
             }
-            match served.talk.say(&Message::Told(key, grant)) {
+            match served.tell(key, &granted) {
                 Ok(()) => served.listen(connections, *token),
                 Err(error) => broken.push((*token, error)),
             }
@@ -251,6 +333,22 @@ impl Inbound {
         }
     }
 
+    /// One queue pair is in error. Its peer is hung up on, and asks for another.
+    pub(crate) fn break_one(&mut self, number: u32) {
+        if let Some(&token) = self.pairs.get(&number) {
+            self.hang_up(token, &io::Error::other("the queue pair is in error"));
+        }
+    }
+
+    /// The device is of no use any more, or nothing is heard of its queue pairs.
+    pub(crate) fn break_all(&mut self) {
+        let tokens: Vec<u64> = self.lanes.keys().copied().collect();
+        for token in tokens {
+            self.hang_up(token, &io::Error::other("the device has failed"));
+        }
+        self.queues.clear();
+    }
+
     pub(crate) fn retire(&mut self, session: SessionId) {
         self.records.remove(&session);
         self.lanes.retain(|_, served| served.session != session);
@@ -258,6 +356,12 @@ impl Inbound {
 }
 
 impl Served {
+    /// Says what opens a region.
+    fn tell(&mut self, key: RegionKey, granted: &Granted) -> io::Result<()> {
+        let mut answers = granted.answers();
+        answers.try_for_each(|answer| self.talk.say(&Message::Told(key, answer)))
+    }
+
     fn listen(&mut self, connections: &Connections, token: u64) {
         let writes = self.talk.is_unsent();
         if writes != self.writes {
@@ -270,17 +374,16 @@ impl Served {
 /// A queue pair for a peer's, and what the peer is told of it.
 fn join(
     device: &Device,
-    queue: &mut Option<Arc<Cq>>,
+    queue: &Arc<Cq>,
     address: std::net::IpAddr,
     peer: &Side,
 ) -> io::Result<(Qp, Side)> {
     let (path, mut own) = device.way(address)?;
-    let queue = match queue {
-        Some(queue) => queue,
-        None => queue.insert(Arc::new(Cq::new(&device.context, QUEUE_DEPTH)?)),
-    };
-    let qp = Qp::new(&device.theirs, queue, 1)?;
+    let qp = Qp::new(&device.theirs, queue, 1, IMMEDIATES)?;
     qp.init(path.port, true)?;
+    for _ in 0..IMMEDIATES {
+        qp.expect_immediate()?;
+    }
     own.queue_pair = qp.number();
     qp.connect(&own, peer, &path)?;
     Ok((qp, own))

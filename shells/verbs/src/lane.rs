@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::SegmentRef;
-use polyrail_core::work::{Cause, Posted, Stop};
+use polyrail_core::work::{Cause, Op, Posted, Stop, Work as CoreWork};
 use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
@@ -13,11 +13,15 @@ use crate::completion::Seat;
 use crate::ffi::raw::Sge;
 use crate::ffi::{Qp, Work};
 use crate::registry::{Key, Registered};
-use crate::wire::Grant;
+use crate::sight::{IMMEDIATE, Sight};
+use crate::wire::{Answer, Grant, Granted};
 
 /// How long a peer may take to answer what opens a region. It registers the region meanwhile, which takes a second for
 /// some gigabytes; if it is late, the next lane finds it done.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Pieces of one region that are listened to.
+const PIECES_MAX: usize = 1024;
 
 /// An open lane.
 pub(crate) struct Lane {
@@ -30,10 +34,16 @@ pub(crate) struct Lane {
     posted: VecDeque<u64>,
     /// The number of the first of them.
     first: u32,
-    /// What opens regions of the peer, as far as it was asked; `None`: nothing does.
-    grants: Numbered<RegionKey, Option<Grant>>,
+    /// What opens regions of the peer, as far as it was asked.
+    grants: Grants,
     /// What it is being asked after, and until when it may answer.
     asked: Vec<(RegionKey, Instant)>,
+    /// What the peer's program may not see yet.
+    pub(crate) sight: Sight,
+    /// It has been told to go, to make room.
+    pub(crate) leaves: bool,
+    /// The post that it was last used by, of all of its endpoint's.
+    pub(crate) used: u64,
     /// The last post stopped for something that is awaited.
     pub(crate) blocked: bool,
 }
@@ -49,13 +59,15 @@ pub(crate) enum Unready {
     Not(Cause),
 }
 
-/// Both ends of works of one pair of segments, on one lane.
+/// Both ends of works of one pair of segments, on one lane: a piece of each, as the devices know them.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
     pair: (SegmentRef, SegmentRef),
     local_key: u32,
     local_address: u64,
-    local_bytes: u64,
+    /// Of the local piece.
+    local_begin: u64,
+    local_end: u64,
     grant: Grant,
 }
 
@@ -68,43 +80,64 @@ impl Lane {
             serial,
             posted: VecDeque::new(),
             first: 0,
-            grants: Numbered::default(),
+            grants: Grants::default(),
             asked: Vec::new(),
+            sight: Sight::default(),
+            leaves: false,
+            used: 0,
             blocked: false,
         }
+    }
+
+    /// Whether nothing of it is on its way, and nothing is awaited.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.posted.is_empty() && !self.blocked && self.answer_due().is_none()
     }
 
     pub(crate) fn posted(&self) -> usize {
         self.posted.len()
     }
 
-    /// What the works between two segments have in common.
+    /// What opens both ends of a work.
     pub(crate) fn ends(
         &self,
-        pair: (SegmentRef, SegmentRef),
+        work: &CoreWork,
         local: Option<&Registered>,
         remote: Option<&RemoteRegion>,
     ) -> Result<Ends, Unready> {
         let local = local.ok_or(Unready::Not(Cause::LocalProtection))?;
         let remote = remote.ok_or(Unready::Not(Cause::RemoteAccess))?;
-        let local_key = match local.key(self.device) {
-            Key::Ready(key) => key,
+        let (local_key, local_begin, local_end) = match local.key(self.device, work.local.offset) {
+            Key::Ready(key, begin, end) => (key, begin, end),
             Key::Pending => return Err(Unready::Wait),
+            // Another device may be able to.
+            Key::Failed => return Err(Unready::Not(Cause::Fatal)),
             Key::Gone => return Err(Unready::Not(Cause::LocalProtection)),
         };
-        let grant = match self.grants.get(&remote.key) {
-            Some(Some(grant)) => *grant,
-            Some(None) => return Err(Unready::Not(Cause::RemoteAccess)),
+        let pieces = match self.grants.get(&remote.key) {
+            Some(Granted::Pieces(pieces)) => pieces,
+            Some(Granted::Failed) => return Err(Unready::Not(Cause::Fatal)),
+            Some(Granted::Nothing) => return Err(Unready::Not(Cause::RemoteAccess)),
             None if self.asks_after(&remote.key) => return Err(Unready::Wait),
             None => return Err(Unready::Ask(remote.key)),
         };
-        Ok(Ends {
-            pair,
+        let behind = pieces.partition_point(|piece| piece.offset <= work.remote.offset);
+        let piece = behind.checked_sub(1).and_then(|place| pieces.get(place));
+        let ends = Ends {
+            pair: (work.local.segment, work.remote.segment),
             local_key,
             local_address: local.address(0),
-            local_bytes: local.bytes,
-            grant,
-        })
+            local_begin,
+            local_end,
+            grant: *piece.ok_or(Unready::Not(Cause::RemoteAccess))?,
+        };
+        if !ends.holds_local(work) {
+            return Err(Unready::Not(Cause::LocalProtection));
+        }
+        if !ends.holds_remote(work) {
+            return Err(Unready::Not(Cause::RemoteAccess));
+        }
+        Ok(ends)
     }
 
     fn asks_after(&self, key: &RegionKey) -> bool {
@@ -118,18 +151,32 @@ impl Lane {
 
     /// Until when the peer may take to answer what it was asked first. `None`: nothing.
     pub(crate) fn answer_due(&self) -> Option<Instant> {
-        self.asked.first().map(|(_, by)| *by)
+        let asked = self.asked.first().map(|(_, by)| *by);
+        asked.into_iter().chain(self.sight.due()).min()
     }
 
-    /// It is not waited for any more.
-    pub(crate) fn give_up_asking(&mut self) {
+    /// It is not waited for any more. Who waited for what was written to be seen.
+    pub(crate) fn give_up_asking(&mut self) -> Vec<u64> {
         self.asked.clear();
+        self.sight.give_up()
     }
 
-    /// It has answered.
-    pub(crate) fn told(&mut self, key: RegionKey, grant: Option<Grant>) {
-        self.asked.retain(|(asked, _)| *asked != key);
-        self.grants.insert(key, grant);
+    /// Posts an immediate behind everything, for those that want it. `false`: it cannot be posted.
+    pub(crate) fn post_immediate(&mut self, now: Instant, number: u32) -> bool {
+        if let Err(error) = self.qp.post_immediate(self.id(0), number) {
+            log::debug!("verbs: {error}");
+            return false;
+        }
+        self.posted.push_back(IMMEDIATE);
+        self.sight.posted(number, now + ANSWER_MAX);
+        true
+    }
+
+    /// It has answered, or begun to.
+    pub(crate) fn told(&mut self, key: RegionKey, answer: Answer) {
+        if self.grants.told(key, answer) {
+            self.asked.retain(|(asked, _)| *asked != key);
+        }
     }
 
     /// Forgets what opens a region: the next time it is asked after.
@@ -152,6 +199,8 @@ impl Lane {
     ) -> Posted {
         let (accepted, result) = self.qp.post(works);
         self.posted.extend(cookies.take(accepted));
+        let mut taken = works[..accepted].iter();
+        self.sight.wrote |= taken.any(|work| work.op == Op::Write);
         let stop = match result {
             Ok(()) => stop,
             // The device has less room than it said.
@@ -178,24 +227,75 @@ impl Lane {
     }
 }
 
-impl Ends {
-    pub(crate) fn are(&self, pair: (SegmentRef, SegmentRef)) -> bool {
-        self.pair == pair
+/// What opens regions of a peer.
+#[derive(Debug, Default)]
+struct Grants {
+    known: Numbered<RegionKey, Granted>,
+    /// Those of which not all has been told.
+    incomplete: Numbered<RegionKey, Vec<Grant>>,
+}
+
+impl Grants {
+    fn get(&self, key: &RegionKey) -> Option<&Granted> {
+        self.known.get(key)
     }
 
-    /// A work of core's, as the device takes it.
-    pub(crate) fn work(&self, id: u64, work: &polyrail_core::work::Work) -> Result<Work, Cause> {
-        let fits = |offset: u64, bytes: u64| {
-            let end = offset.checked_add(work.length.into());
-            end.is_some_and(|end| end <= bytes)
+    fn remove(&mut self, key: &RegionKey) {
+        self.known.remove(key);
+        self.incomplete.remove(key);
+    }
+
+    /// Whether that was all.
+    fn told(&mut self, key: RegionKey, answer: Answer) -> bool {
+        let granted = match answer {
+            Answer::Nothing => Granted::Nothing,
+            Answer::Failed => Granted::Failed,
+            Answer::More(grant) | Answer::Last(grant) => {
+                let mut pieces = self.incomplete.remove(&key).unwrap_or_default();
+                // They leave no gap, and go on.
+                let fits = match pieces.last() {
+                    None => grant.offset == 0,
+                    Some(last) => {
+                        (last.offset + 1..=last.offset + last.bytes).contains(&grant.offset)
+                    }
+                };
+                pieces.push(grant);
+                match answer {
+                    _ if !fits || pieces.len() > PIECES_MAX => Granted::Nothing,
+                    Answer::Last(_) => Granted::Pieces(pieces),
+                    _ => {
+                        self.incomplete.insert(key, pieces);
+                        return false;
+                    }
+                }
+            }
         };
-        if !fits(work.local.offset, self.local_bytes) {
-            return Err(Cause::LocalProtection);
-        }
-        if !fits(work.remote.offset, self.grant.bytes) {
-            return Err(Cause::RemoteAccess);
-        }
-        Ok(Work {
+        self.known.insert(key, granted);
+        true
+    }
+}
+
+impl Ends {
+    /// Whether they are those of a work.
+    pub(crate) fn hold(&self, work: &CoreWork) -> bool {
+        self.pair == (work.local.segment, work.remote.segment)
+            && self.holds_local(work)
+            && self.holds_remote(work)
+    }
+
+    fn holds_local(&self, work: &CoreWork) -> bool {
+        let bytes = self.local_end - self.local_begin;
+        lies_in(work.local.offset, work.length, self.local_begin, bytes)
+    }
+
+    fn holds_remote(&self, work: &CoreWork) -> bool {
+        let Grant { offset, bytes, .. } = self.grant;
+        lies_in(work.remote.offset, work.length, offset, bytes)
+    }
+
+    /// A work that they hold, as the device takes it.
+    pub(crate) fn work(&self, id: u64, work: &CoreWork) -> Work {
+        Work {
             id,
             op: work.op,
             local: Sge {
@@ -203,9 +303,72 @@ impl Ends {
                 length: work.length,
                 lkey: self.local_key,
             },
-            remote_address: self.grant.address + work.remote.offset,
+            remote_address: self.grant.address + (work.remote.offset - self.grant.offset),
             remote_key: self.grant.remote_key,
             signal: work.signal,
-        })
+        }
+    }
+}
+
+/// Whether `length` bytes from `from` on are among `bytes` bytes from `begin` on.
+fn lies_in(from: u64, length: u32, begin: u64, bytes: u64) -> bool {
+    // What is before the beginning is far behind it, in this arithmetic.
+    let room = bytes.checked_sub(length.into());
+    room.is_some_and(|room| from.wrapping_sub(begin) <= room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_a_piece() {
+        // (from, length, begin, bytes, whether)
+        let cases = [
+            (10, 5, 10, 5, true),
+            (9, 5, 10, 6, false),
+            (11, 5, 10, 5, false),
+            (0, 6, 0, 5, false),
+            (0, 0, 0, 0, true),
+            (u64::MAX, 1, 0, 5, false),
+            (5, u32::MAX, 5, u64::from(u32::MAX), true),
+        ];
+        for (from, length, begin, bytes, lies) in cases {
+            assert_eq!(lies_in(from, length, begin, bytes), lies, "{from} {length}");
+        }
+    }
+
+    #[test]
+    fn pieces_that_do_not_fit_together_open_nothing() {
+        let piece = |offset, bytes| Grant {
+            remote_key: 1,
+            address: 1 << 40,
+            bytes,
+            offset,
+        };
+        // (name, pieces, whether they open anything)
+        let cases = [
+            ("one", vec![piece(0, 10)], true),
+            ("two that overlap", vec![piece(0, 10), piece(5, 10)], true),
+            ("not the front", vec![piece(1, 10)], false),
+            ("a gap", vec![piece(0, 10), piece(11, 10)], false),
+            ("back again", vec![piece(0, 10), piece(0, 20)], false),
+        ];
+        for (name, pieces, opens) in cases {
+            let mut grants = Grants::default();
+            let key = RegionKey([1; 16]);
+            let count = pieces.len();
+            for (number, piece) in pieces.into_iter().enumerate() {
+                grants.told(
+                    key,
+                    match number + 1 == count {
+                        true => Answer::Last(piece),
+                        false => Answer::More(piece),
+                    },
+                );
+            }
+            let granted = grants.get(&key).expect("it was told");
+            assert_eq!(matches!(granted, Granted::Pieces(_)), opens, "{name}");
+        }
     }
 }

@@ -23,6 +23,7 @@ mod completion;
 mod device;
 mod discover;
 mod endpoint;
+mod examine;
 mod ffi;
 mod gid;
 mod inbound;
@@ -33,12 +34,14 @@ mod registry;
 mod server;
 mod service;
 mod settings;
+mod sight;
 #[cfg(any(test, feature = "stub"))]
 pub mod stub;
 mod talk;
 mod wire;
 
 pub use discover::{GidRow, LinkLayer, Port, ports};
+pub use examine::{Examined, examine};
 pub use gid::Gid;
 pub use server::VerbsTransport;
 pub use settings::Settings;

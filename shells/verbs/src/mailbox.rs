@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::completion::Seat;
 use crate::ffi::Qp;
-use crate::wire::Grant;
+use crate::wire::Answer;
 
 /// One thing that a worker is told.
 pub(crate) enum Said {
@@ -20,8 +20,10 @@ pub(crate) enum Said {
     Opened(LaneId, Epoch, Box<(Qp, Seat)>),
     /// It could not be.
     OpenFailed(LaneId, Epoch),
-    /// What opens a region at the far end of a lane; `None`: nothing does.
-    Told(LaneId, Epoch, RegionKey, Option<Grant>),
+    /// What opens a region at the far end of a lane, or a piece of it.
+    Told(LaneId, Epoch, RegionKey, Answer),
+    /// This immediate has come, and all that was posted on the lane before it.
+    Seen(LaneId, Epoch, u32),
     /// It is of no use any more.
     Broken(LaneId, Epoch, Cause),
     /// Its queue pair has been destroyed.

@@ -99,8 +99,9 @@ impl Outbound {
         let local = local_address(address.local, address.remote)?;
         let (path, mut own) = self.device.way(local)?;
         let seat = self.seat(lane.worker())?;
-        let works = self.device.limits.works_max.into();
-        let qp = Qp::new(&self.device.ours, &seat.queue().cq, works)?;
+        // With room for an immediate behind all that core posts.
+        let works = u32::from(self.device.limits.works_max) + 1;
+        let qp = Qp::new(&self.device.ours, &seat.queue().cq, works, 0)?;
         qp.init(path.port, false)?;
         own.queue_pair = qp.number();
         let mut talk = Talk::new(connect(local, address.remote)?);
@@ -218,6 +219,11 @@ impl Outbound {
         }
     }
 
+    /// One of the completion queues has failed: lanes that are opened from now on get others.
+    pub(crate) fn forget_queues(&mut self) {
+        self.queues.clear();
+    }
+
     /// One queue pair is in error, without a work that could say so.
     pub(crate) fn break_one(&mut self, number: u32) {
         let mut lanes = self.lanes.values();
@@ -268,9 +274,12 @@ impl Talking {
                     let opened = Said::Opened(self.lane, self.epoch, Box::new((qp, seat)));
                     self.mailbox.say(opened);
                 }
-                (Message::Told(key, grant), Stage::Open) => {
+                (Message::Told(key, answer), Stage::Open) => {
                     self.mailbox
-                        .say(Said::Told(self.lane, self.epoch, key, grant));
+                        .say(Said::Told(self.lane, self.epoch, key, answer));
+                }
+                (Message::Seen(number), Stage::Open) => {
+                    self.mailbox.say(Said::Seen(self.lane, self.epoch, number));
                 }
                 (Message::Refused(refusal), stage) => {
                     self.stage = stage;

@@ -1,37 +1,62 @@
 //! Memory that is registered with devices, each in its own time and all at once.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU8, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::{io, thread};
 
 use polyrail_transport::memory::{Loan, Region, RegionKey};
 use polyrail_transport::numbered::Numbered;
 
-use crate::device::Device;
+use crate::device::{Device, OVERLAP};
 use crate::ffi::{Mr, Reach};
 use crate::mailbox::{Mailbox, Said};
-use crate::wire::Grant;
+use crate::wire::{Grant, Granted};
 
 /// A region as devices know it. Devices let go of it when it is revoked or this is dropped.
 pub(crate) struct Registered {
     base: u64,
     pub(crate) bytes: u64,
-    /// By device: its local key in the upper half, one of [`PENDING`], [`READY`], [`GONE`] in the lower.
-    keys: Vec<AtomicU64>,
-    held: Vec<Mutex<Held>>,
+    slots: Vec<Slot>,
     /// Workers that wait for it.
     waiting: Mutex<Vec<Weak<Mailbox>>>,
 }
 
-const PENDING: u64 = 0;
-const READY: u64 = 1;
-const GONE: u64 = 2;
+/// A region as one device knows it.
+struct Slot {
+    /// One of [`PENDING`], [`READY`], [`FAILED`], [`GONE`].
+    state: AtomicU8,
+    /// Once it is ready: how far pieces begin after one another, and the local key of each.
+    keys: OnceLock<(u64, Box<[u32]>)>,
+    held: Mutex<Held>,
+}
+
+const PENDING: u8 = 0;
+const READY: u8 = 1;
+const FAILED: u8 = 2;
+const GONE: u8 = 3;
 
 enum Held {
     Pending,
-    Ready(Mr),
+    /// In pieces: where each begins.
+    Ready(Vec<(u64, Mr)>),
     /// It could not be, or it is no more.
     Gone,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            state: AtomicU8::new(PENDING),
+            keys: OnceLock::new(),
+            held: Mutex::new(Held::Pending),
+        }
+    }
+
+    /// It has been taken away, if it ever was there.
+    fn give_up(&self) {
+        self.state.store(GONE, Release);
+        *lock(&self.held) = Held::Gone;
+    }
 }
 
 /// What a worker may do with a region on a device.
@@ -39,8 +64,10 @@ enum Held {
 pub(crate) enum Key {
     /// Wait.
     Pending,
-    /// Name it by this.
-    Ready(u32),
+    /// Name it by this, from so many of its bytes on, up to so many.
+    Ready(u32, u64, u64),
+    /// Use another device: this one could not register it.
+    Failed,
     /// Nothing.
     Gone,
 }
@@ -54,8 +81,7 @@ impl Registered {
         Arc::new(Self {
             base: region.base().as_ptr() as u64,
             bytes: region.bytes(),
-            keys: (0..devices).map(|_| AtomicU64::new(PENDING)).collect(),
-            held: (0..devices).map(|_| Mutex::new(Held::Pending)).collect(),
+            slots: (0..devices).map(|_| Slot::new()).collect(),
             waiting: Mutex::default(),
         })
     }
@@ -65,11 +91,24 @@ impl Registered {
         self.base.wrapping_add(offset)
     }
 
-    pub(crate) fn key(&self, device: usize) -> Key {
-        let key = self.keys.get(device).map_or(GONE, |key| key.load(Acquire));
-        match key & 0xffff_ffff {
-            PENDING => Key::Pending,
-            READY => Key::Ready((key >> 32) as u32),
+    /// What a device may do with the piece that a work which begins there lies in.
+    pub(crate) fn key(&self, device: usize, offset: u64) -> Key {
+        let Some(slot) = self.slots.get(device) else {
+            return Key::Gone;
+        };
+        match (slot.state.load(Acquire), slot.keys.get()) {
+            (PENDING, _) => Key::Pending,
+            (READY, Some((step, keys))) => {
+                let last = keys.len() - 1;
+                let index = usize::try_from(offset / step).unwrap_or(last).min(last);
+                let begin = *step * u64::from(index > 0) * index as u64;
+                let end = match index == last {
+                    true => self.bytes,
+                    false => begin + step + OVERLAP,
+                };
+                Key::Ready(keys[index], begin, end)
+            }
+            (FAILED, _) => Key::Failed,
             _ => Key::Gone,
         }
     }
@@ -79,16 +118,24 @@ impl Registered {
             Reach::Own => &device.ours,
             Reach::Read | Reach::ReadWrite => &device.theirs,
         };
-        let mut held = lock(&self.held[slot]);
+        let slot = &self.slots[slot];
+        let mut held = lock(&slot.held);
         if matches!(*held, Held::Gone) {
             return;
         }
         let relaxed = device.settings.relaxed_ordering;
-        let key = match Mr::new(domain, region, reach, relaxed) {
-            Ok(mr) => {
-                let key = u64::from(mr.local_key()) << 32 | READY;
-                *held = Held::Ready(mr);
-                key
+        let (step, count) = device.pieces(self.bytes);
+        let piece = |number: u64| {
+            let offset = if number == 0 { 0 } else { step * number };
+            let range = (offset, device.piece_bytes(offset, self.bytes));
+            Ok((offset, Mr::new(domain, region, range, reach, relaxed)?))
+        };
+        let state = match (0..count).map(piece).collect::<io::Result<Vec<_>>>() {
+            Ok(pieces) => {
+                let keys = pieces.iter().map(|(_, mr)| mr.local_key()).collect();
+                let _ = slot.keys.set((step, keys));
+                *held = Held::Ready(pieces);
+                READY
             }
             Err(error) => {
                 let advice = match error.kind() {
@@ -100,17 +147,14 @@ impl Registered {
                 let (name, bytes) = (&device.name, self.bytes);
                 log::error!("verbs: {name} cannot register {bytes} bytes: {error}{advice}");
                 *held = Held::Gone;
-                GONE
+                FAILED
             }
         };
-        self.keys[slot].store(key, Release);
+        slot.state.store(state, Release);
     }
 
     fn give_up(&self) {
-        for (held, key) in self.held.iter().zip(&self.keys) {
-            key.store(GONE, Release);
-            *lock(held) = Held::Gone;
-        }
+        self.slots.iter().for_each(Slot::give_up);
     }
 
     /// Lets a worker know when more of it is registered.
@@ -125,21 +169,33 @@ impl Registered {
         }
     }
 
-    /// What a peer needs to reach it through the only device that it is registered with.
-    pub(crate) fn grant(&self) -> Option<Grant> {
-        match &*lock(&self.held[0]) {
-            Held::Ready(mr) => Some(Grant {
-                remote_key: mr.remote_key(),
-                address: self.base,
-                bytes: self.bytes,
-            }),
-            Held::Pending | Held::Gone => None,
+    /// What a peer needs to reach it through the only device that it is registered with. `None`: it is being registered.
+    pub(crate) fn grant(&self) -> Option<Granted> {
+        let slot = &self.slots[0];
+        match (&*lock(&slot.held), slot.state.load(Acquire)) {
+            (Held::Pending, _) => None,
+            (Held::Ready(pieces), _) => {
+                let grant = |(number, (offset, mr)): (usize, &(u64, Mr))| {
+                    let next = pieces.get(number + 1).map(|(next, _)| next + OVERLAP);
+                    Grant {
+                        remote_key: mr.remote_key(),
+                        address: self.base + offset,
+                        offset: *offset,
+                        bytes: next.unwrap_or(self.bytes) - offset,
+                    }
+                };
+                Some(Granted::Pieces(
+                    pieces.iter().enumerate().map(grant).collect(),
+                ))
+            }
+            (Held::Gone, FAILED) => Some(Granted::Failed),
+            (Held::Gone, _) => Some(Granted::Nothing),
         }
     }
 
     /// It cannot be used any more, or never could.
     pub(crate) fn is_gone(&self) -> bool {
-        self.key(0) == Key::Gone
+        matches!(self.key(0, 0), Key::Gone | Key::Failed)
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use polyrail_core::transport::Capabilities;
+use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::RegionTable;
@@ -33,6 +33,7 @@ pub(crate) struct Common {
     services: Vec<Service>,
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) registry: Registry,
+    pub(crate) settings: Settings,
     /// Where addresses of this host were found to be.
     places: Mutex<HashMap<IpAddr, usize>>,
 }
@@ -113,6 +114,7 @@ impl VerbsTransport {
                 .collect(),
             services,
             registry: Registry::default(),
+            settings,
             places: Mutex::default(),
         };
         Ok(Self {
@@ -153,11 +155,33 @@ impl Transport for VerbsTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::HOST
+        let mut devices = self.common.devices.iter();
+        let registers = devices.all(|device| device.context.registers_dma_bufs());
+        match self.common.settings.gpu_memory && registers {
+            true => Capabilities::HOST
+                .with_local(MemoryKind::Device)
+                .with_remote(MemoryKind::Device),
+            false => Capabilities::HOST,
+        }
     }
 
     fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
         self.common.service_between(local, remote).is_ok()
+    }
+
+    /// A bit for each, the lowest of the first byte for the first.
+    fn places(&self, rails: &[IpAddr]) -> Vec<u8> {
+        let mut places = vec![0; rails.len().div_ceil(8)];
+        for (position, rail) in rails.iter().enumerate() {
+            let has = self.common.device_at(rail.to_canonical()).is_some();
+            places[position / 8] |= u8::from(has) << (position % 8);
+        }
+        places
+    }
+
+    fn serves(&self, places: &[u8], rail: usize) -> bool {
+        let byte = places.get(rail / 8);
+        byte.is_none_or(|byte| byte & 1 << (rail % 8) != 0)
     }
 
     fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
@@ -165,6 +189,7 @@ impl Transport for VerbsTransport {
         Prior {
             bits_per_sec: service.and_then(|service| service.device.speed_bits_per_sec()),
             carries_itself: true,
+            batch_span: self.common.settings.batch_span,
         }
     }
 

@@ -15,7 +15,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::device::Device;
-use crate::ffi::{Event, Qp};
+use crate::ffi::{Cq, Event, Qp};
 use crate::inbound::Inbound;
 use crate::mailbox::{Mailbox, Said};
 use crate::outbound::{Opening, Outbound};
@@ -137,6 +137,14 @@ impl Connections {
         Ok(self.last)
     }
 
+    /// Listens to a completion queue. The answer is its number.
+    pub(crate) fn add_queue(&mut self, queue: &Cq) -> io::Result<u64> {
+        self.last += 1;
+        let data = EventData::new_u64(self.last);
+        epoll::add(&self.epoll, queue.fd(), data, EventFlags::IN)?;
+        Ok(self.last)
+    }
+
     pub(crate) fn change(&self, stream: &std::net::TcpStream, token: u64, writes: bool) {
         let data = EventData::new_u64(token);
         if let Err(error) = epoll::modify(&self.epoll, stream, data, interest(writes)) {
@@ -228,9 +236,19 @@ impl Loop {
                     log::error!("verbs: {name}: the device has failed");
                     self.device.fail();
                     self.outbound.break_all(Cause::Fatal);
+                    self.inbound.break_all();
                 }
-                Event::QueuePair(None) => self.outbound.break_all(Cause::Fatal),
-                Event::QueuePair(Some(number)) => self.outbound.break_one(number),
+                Event::QueuePair(None) => {
+                    log::warn!("verbs: {name}: a completion queue has failed");
+                    self.outbound.break_all(Cause::Fatal);
+                    self.outbound.forget_queues();
+                    self.inbound.break_all();
+                }
+                Event::QueuePair(Some(number)) => {
+                    log::warn!("verbs: {name}: queue pair {number} has failed");
+                    self.outbound.break_one(number);
+                    self.inbound.break_one(number);
+                }
                 Event::Other => {}
             }
         }

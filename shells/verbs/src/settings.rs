@@ -1,10 +1,17 @@
 //! What an operator may set.
 
+use polyrail_core::time::Duration;
+
 /// How queue pairs are made and connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Works that one queue pair may hold. Devices that can hold fewer have fewer.
     pub queue_depth: u16,
+    /// Queue pairs that one worker may have on one device, before the one that has been idle for longest makes room for
+    /// another.
+    pub lanes_max: u16,
+    /// For how long works may queue on a rail so that several share a doorbell and a completion.
+    pub batch_span: Duration,
     /// Reads of one queue pair that may be on their way. Devices that can do fewer do fewer.
     pub reads_max: u8,
     /// How long a packet is waited for before it is sent again: 4.096 µs × 2^this, 1 to 31.
@@ -17,6 +24,8 @@ pub struct Settings {
     pub traffic_class: u8,
     /// The service level of packets, 0 to 15.
     pub service_level: u8,
+    /// Moves bytes of GPUs' memory too, registered through its DMA-BUF. Not tried on hardware yet.
+    pub gpu_memory: bool,
     /// Lets devices write memory in another order than packets came in, where they can.
     pub relaxed_ordering: bool,
 }
@@ -25,13 +34,16 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             queue_depth: 128,
-            reads_max: 16,
+            lanes_max: 1024,
+            batch_span: Duration::from_micros(500),
+            reads_max: 48,
             // 0.5 s in all.
             ack_timeout: 14,
             retry_count: 6,
             gid_index: None,
             traffic_class: 0,
             service_level: 0,
+            gpu_memory: false,
             relaxed_ordering: true,
         }
     }

@@ -2,19 +2,21 @@
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
 use polyrail_control::codec::{Decoder, Frame};
 use polyrail_core::time::Duration;
+use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{
     Cause, Completion, LaneFact, LaneLimits, Op, Outcome, Place, PostBatch, Posted, Scope, Stop,
     Work,
 };
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Region, RegionKey, RegionTable};
 use polyrail_transport::{
     Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
@@ -34,6 +36,8 @@ fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     stub::cut(false);
+    stub::set_registration_max(0);
+    stub::refuse_registrations(None);
     turn
 }
 
@@ -62,9 +66,11 @@ struct Pair {
     local: Arc<Region>,
     remote: Arc<Region>,
     completions: Vec<Completion>,
+    visible: Vec<u64>,
     facts: Vec<LaneReport>,
     acceptor: Option<thread::JoinHandle<()>>,
     port: SocketAddr,
+    address: RailAddress,
     _root: tempfile::TempDir,
 }
 
@@ -74,6 +80,11 @@ impl Pair {
     }
 
     fn with(settings: Settings, access: Access) -> Self {
+        Self::of(BYTES, settings, access)
+    }
+
+    /// With segments of so many bytes.
+    fn of(bytes: u64, settings: Settings, access: Access) -> Self {
         let (root, sysfs) = stub::machine().unwrap();
         let regions = Arc::new(Regions::default());
         let over = |regions: Arc<Regions>| {
@@ -96,13 +107,13 @@ impl Pair {
         });
         let clock = Clock::start();
         let mut endpoint = initiator.endpoint(0, clock).unwrap();
-        let local = Arc::new(Region::allocate(BYTES, Access::Local).unwrap());
-        let remote = Arc::new(Region::allocate(BYTES, access).unwrap());
+        let local = Arc::new(Region::allocate(bytes, Access::Local).unwrap());
+        let remote = Arc::new(Region::allocate(bytes, access).unwrap());
         regions.0.lock().unwrap().push(remote.clone());
         endpoint.attach_local(LOCAL, local.clone());
         let described = RemoteRegion {
             key: remote.key(),
-            bytes: BYTES,
+            bytes,
         };
         endpoint.attach_remote(REMOTE, described);
         let address = RailAddress {
@@ -112,7 +123,7 @@ impl Pair {
             session: SESSION,
             own: Arc::default(),
         };
-        endpoint.attach_rail(RailId(0), address);
+        endpoint.attach_rail(RailId(0), address.clone());
         Self {
             regions,
             target,
@@ -122,9 +133,11 @@ impl Pair {
             local,
             remote,
             completions: Vec::new(),
+            visible: Vec::new(),
             facts: Vec::new(),
             acceptor: Some(acceptor),
             port,
+            address,
             _root: root,
         }
     }
@@ -133,6 +146,7 @@ impl Pair {
         let mut out = Polled::default();
         self.endpoint.poll(self.clock.now(), &mut out);
         self.completions.append(&mut out.completions);
+        self.visible.append(&mut out.visible);
         self.facts.append(&mut out.lanes);
     }
 
@@ -308,7 +322,7 @@ fn bytes_go_both_ways_and_nowhere_else() {
     let limits = pair.opened(1);
     assert_eq!(
         (limits.works_max, limits.reads_max, limits.covers),
-        (128, 16, true)
+        (128, 48, true)
     );
     fill(&pair.local, 7);
     let posted = pair.post(1, &[work(1, Op::Write, 100, 33, true)]);
@@ -344,6 +358,51 @@ fn a_batch_rings_once_and_one_completion_covers_it() {
     assert_eq!(pair.completed(1), [(31, SUCCESS)]);
     let after = [&COUNTERS.doorbells, &COUNTERS.completions].map(|count| count.load(SeqCst));
     assert_eq!([after[0] - before[0], after[1] - before[1]], [1, 1]);
+}
+
+#[test]
+fn what_was_written_is_seen_before_it_is_said_to_be() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    let immediates = || COUNTERS.immediates.load(SeqCst);
+    let before = immediates();
+    assert!(
+        !pair.endpoint.make_visible(SESSION, 1),
+        "nothing was written"
+    );
+    pair.post(1, &[work(1, Op::Read, 0, 8, true)]);
+    pair.completed(1);
+    assert!(!pair.endpoint.make_visible(SESSION, 2), "but read");
+    let works: Vec<_> = (0..128)
+        .map(|i| work(i, Op::Write, 0, 8, i == 127))
+        .collect();
+    for round in 1..=3 {
+        for works in works.chunks(32) {
+            assert_eq!(pair.post(1, works).stop, Stop::All);
+        }
+        pair.completed(1);
+        assert!(!pair.endpoint.make_visible(SessionId([2; 16]), 3));
+        // Of three that ask together, each is told, by one immediate or two.
+        let asked = [10, 11, 12].map(|ticket| pair.endpoint.make_visible(SESSION, ticket));
+        assert_eq!(asked, [true; 3]);
+        pair.until(|pair| pair.visible.len() == 3);
+        pair.visible.sort_unstable();
+        assert_eq!(std::mem::take(&mut pair.visible), [10, 11, 12]);
+        assert_eq!(immediates() - before, round);
+    }
+    // The immediate is lost with the wire; the lane ends, and with it what it could say.
+    pair.post(1, &[work(5, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    stub::cut(true);
+    assert!(pair.endpoint.make_visible(SESSION, 20));
+    pair.poll();
+    assert!(pair.visible.is_empty());
+    pair.fence(1);
+    stub::cut(false);
+    pair.until(|pair| !pair.visible.is_empty());
+    assert_eq!((pair.visible.pop(), immediates() - before), (Some(20), 3));
+    assert!(pair.completions.is_empty(), "{:?}", pair.completions);
 }
 
 #[test]
@@ -447,6 +506,136 @@ fn a_region_that_was_taken_away_is_not_touched() {
 }
 
 #[test]
+fn a_region_larger_than_a_device_registers_at_once_is_registered_in_pieces() {
+    let _turn = turn();
+    const MIB: u64 = 1 << 20;
+    stub::set_registration_max(40 * MIB);
+    let bytes = 100 * MIB + 5;
+    let mut pair = Pair::of(bytes, Settings::default(), Access::RemoteReadWrite);
+    pair.opened(1);
+    // Pieces of 40 MiB that overlap by 16 begin 24 MiB after one another.
+    let length = 16 * MIB as u32;
+    let edges = [0, 24, 40, 48, 64, 72, 84].map(|at| at * MIB);
+    let near = edges
+        .iter()
+        .flat_map(|at| [at.saturating_sub(3), *at, at + 5]);
+    for (cookie, offset) in (1..).zip(near) {
+        for at in [offset, offset + u64::from(length) - 1] {
+            // SAFETY: inside the region, which is mapped, and nothing is posted on it now.
+            unsafe {
+                pair.local
+                    .base()
+                    .as_ptr()
+                    .add(at as usize)
+                    .write(cookie as u8)
+            };
+        }
+        pair.post(1, &[work(cookie, Op::Write, offset, length, true)]);
+        assert_eq!(pair.completed(1), [(cookie, SUCCESS)], "at {offset}");
+        for at in [offset, offset + u64::from(length) - 1] {
+            assert_eq!(byte(&pair.remote, at), cookie as u8, "at {at}");
+        }
+    }
+    let past = work(99, Op::Write, bytes - 7, 8, true);
+    let refused = Stop::Rejected(Cause::LocalProtection);
+    assert_eq!(pair.post(1, &[past]).stop, refused);
+    // One batch may lie in several pieces at both ends.
+    let works: Vec<_> = (0..20)
+        .map(|i| work(i, Op::Read, i * 5 * MIB, 4096, i == 19))
+        .collect();
+    assert_eq!(pair.post(1, &works).stop, Stop::All);
+    assert_eq!(pair.completed(1), [(19, SUCCESS)]);
+}
+
+/// Memory that only its device may touch, as far as this process says.
+struct Gpu {
+    shared: Option<std::fs::File>,
+}
+
+impl DeviceMemory for Gpu {
+    fn ordinal(&self) -> u32 {
+        0
+    }
+
+    fn numa_node(&self) -> Option<u16> {
+        None
+    }
+
+    fn load(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+        Err(std::io::Error::other("nobody asks for it"))
+    }
+
+    fn store(&self, _: &[u8], _: u64) -> std::io::Result<()> {
+        Err(std::io::Error::other("nobody asks for it"))
+    }
+
+    fn dma_buf(&self) -> Option<DmaBuf<'_>> {
+        self.shared.as_ref().map(|file| DmaBuf {
+            fd: file.as_fd(),
+            offset: 4096,
+            len: BYTES,
+        })
+    }
+}
+
+#[test]
+fn memory_of_a_gpu_is_registered_through_its_dma_buf_or_not_at_all() {
+    let _turn = turn();
+    let settings = Settings {
+        gpu_memory: true,
+        ..Settings::default()
+    };
+    stub::take_dma_bufs();
+    let mut pair = Pair::with(settings, Access::RemoteReadWrite);
+    let capabilities = pair.target.capabilities();
+    assert!(capabilities.allows_local(MemoryKind::Device));
+    assert!(capabilities.allows_remote(MemoryKind::Device));
+    pair.opened(1);
+    let file = tempfile::tempfile().unwrap();
+    let fd = file.as_raw_fd();
+    for (segment, shared) in [(SegmentRef(7), Some(file)), (SegmentRef(8), None)] {
+        let behind = Region::allocate(BYTES, Access::Local).unwrap();
+        let (base, is_shared) = (behind.base(), shared.is_some());
+        let owner: Arc<dyn std::any::Any + Send + Sync> = Arc::new(behind);
+        let gpu = Arc::new(Gpu { shared });
+        // SAFETY: the owner keeps the range mapped.
+        let region = unsafe { Region::of_device(base, BYTES, Access::Local, gpu, Some(owner)) };
+        pair.endpoint
+            .attach_local(segment, Arc::new(region.unwrap()));
+        let mut write = work(1, Op::Write, 16, 8, true);
+        write.local.segment = segment;
+        let posted = pair.post(1, &[write]);
+        match is_shared {
+            true => {
+                assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+                // With both devices.
+                let mut seen = Vec::new();
+                pair.until(|_| {
+                    seen.append(&mut stub::take_dma_bufs());
+                    seen.len() == 2
+                });
+                assert_eq!(seen, [(4096, BYTES, fd); 2]);
+            }
+            false => assert_eq!(posted.stop, Stop::Rejected(Cause::Fatal)),
+        }
+    }
+}
+
+#[test]
+fn a_device_that_cannot_register_memory_counts_against_its_rail() {
+    let _turn = turn();
+    for (device, whose) in [(0, "ours"), (1, "the peer's")] {
+        stub::refuse_registrations(Some(device));
+        let mut pair = Pair::new();
+        pair.opened(1);
+        let posted = pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+        assert_eq!(posted.stop, Stop::Rejected(Cause::Fatal), "{whose}");
+        // Another region, or this one once there is room for it again.
+        stub::refuse_registrations(None);
+    }
+}
+
+#[test]
 fn a_fence_holds_when_the_queue_pair_is_gone() {
     let _turn = turn();
     let mut pair = Pair::new();
@@ -524,6 +713,100 @@ fn a_lane_over_a_way_that_nobody_has_is_not_opened() {
         let refused = LaneFact::OpenFailed(Cause::Refused);
         assert_eq!(pair.open(epoch), refused, "{name}");
     }
+}
+
+#[test]
+fn what_devices_say_unasked_is_acted_on() {
+    use crate::stub::Happening::*;
+    let _turn = turn();
+    // (name, whose device, what happens, what becomes of the lane, whether another can be opened)
+    let cases = [
+        ("our port", 0, PortDown, Cause::DeviceDown, true),
+        ("our queue pair", 0, PairFatal, Cause::Fatal, true),
+        ("our completion queue", 0, QueueFatal, Cause::Fatal, true),
+        ("our device", 0, DeviceFatal, Cause::Fatal, false),
+        ("the peer's queue pair", 1, PairFatal, Cause::Reset, true),
+        ("the peer's queue", 1, QueueFatal, Cause::Reset, true),
+        ("the peer's device", 1, DeviceFatal, Cause::Reset, false),
+    ];
+    for (name, device, what, cause, opens) in cases {
+        let mut pair = Pair::new();
+        pair.opened(1);
+        pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+        assert_eq!(pair.completed(1), [(1, SUCCESS)], "{name}");
+        stub::happen(device, what);
+        let fact = pair.fact();
+        let broken = (Epoch(1), LaneFact::Broken(cause));
+        assert_eq!((fact.epoch, fact.fact), broken, "{name}");
+        pair.fence(1);
+        stub::happen(device, PortActive);
+        if !opens {
+            let refused = LaneFact::OpenFailed(Cause::Refused);
+            assert_eq!(pair.open(2), refused, "{name}");
+            continue;
+        }
+        pair.opened(2);
+        pair.post(2, &[work(2, Op::Write, 0, 8, true)]);
+        assert_eq!(pair.completed(1), [(2, SUCCESS)], "{name}");
+        assert!(pair.endpoint.make_visible(SESSION, 1), "{name}");
+        pair.until(|pair| pair.visible.pop() == Some(1));
+    }
+}
+
+#[test]
+fn the_lane_that_has_been_idle_for_longest_makes_room_for_another() {
+    let _turn = turn();
+    let settings = Settings {
+        lanes_max: 2,
+        ..Settings::default()
+    };
+    let mut pair = Pair::with(settings, Access::RemoteReadWrite);
+    let lanes = [0, 1, 2].map(|rail| LaneId::new(0, RailId(rail)));
+    let by = pair.clock.now() + Duration::from_secs(20);
+    for rail in 1..3 {
+        pair.endpoint
+            .attach_rail(RailId(rail), pair.address.clone());
+    }
+    let expect = |pair: &mut Pair, lane, fact| {
+        let seen = pair.fact();
+        assert_eq!((seen.lane, seen.epoch, seen.fact), (lane, Epoch(1), fact));
+    };
+    let limits = pair.opened(1);
+    let opened = LaneFact::Opened { limits };
+    pair.endpoint.open(lanes[1], Epoch(1), by);
+    expect(&mut pair, lanes[1], opened);
+    // The first one was used last.
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    pair.endpoint.open(lanes[2], Epoch(1), by);
+    let idle = LaneFact::Broken(Cause::Flushed);
+    expect(&mut pair, lanes[1], idle);
+    expect(&mut pair, lanes[2], opened);
+    // Lanes that have works on their way stay, even if there are more of them then.
+    stub::cut(true);
+    for lane in [lanes[0], lanes[2]] {
+        let batch = PostBatch {
+            lane,
+            epoch: Epoch(1),
+            works: std::iter::once(work(2, Op::Write, 0, 8, true)).collect(),
+        };
+        while pair.endpoint.post(&batch).stop == Stop::Full {
+            expect(&mut pair, lane, LaneFact::Writable);
+        }
+    }
+    pair.endpoint.fence(lanes[1], Epoch(1), Scope::Local);
+    let fenced = LaneFact::Fenced {
+        scope: Scope::Local,
+        delivered: None,
+    };
+    expect(&mut pair, lanes[1], fenced);
+    pair.endpoint.open(lanes[1], Epoch(2), by);
+    let seen = pair.fact();
+    assert_eq!(
+        (seen.lane, seen.epoch, seen.fact),
+        (lanes[1], Epoch(2), opened)
+    );
+    stub::cut(false);
 }
 
 #[test]

@@ -7,8 +7,9 @@
 //! |---|---|---|---|---|---|---|---|---|
 //! | side: a queue pair | both, once | 1 | MTU, reads, 0 | number | GID | first packet, LID | device's name | 40..56 too |
 //! | ask: what opens a region? | initiator | 2 | 0 | 0 | its key | 0 | 0 | 0 |
-//! | told: this, or nothing | target | 3 | 1 or 0, 0, 0 | remote key | the region's key | address | bytes | 0 |
+//! | told: a piece of it, or nothing | target | 3 | answer, 0, 0 | remote key | the region's key | address | bytes | 40..48: where it begins |
 //! | refused: no queue pair | target, once | 4 | reason, 0, 0 | 0 | | | | |
+//! | seen: this immediate has come | target | 5 | 0 | its number | 0 | 0 | 0 | 0 |
 
 use std::fmt;
 
@@ -56,13 +57,59 @@ pub(crate) struct Side {
     pub(crate) first_packet: u32,
 }
 
-/// What opens a region to the device at one end.
+/// What opens a piece of a region to the device at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     pub(crate) remote_key: u32,
     /// Of its first byte.
     pub(crate) address: u64,
     pub(crate) bytes: u64,
+    /// Where in the region it begins.
+    pub(crate) offset: u64,
+}
+
+/// What opens a region to the device at one end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Granted {
+    /// These, in order. They overlap so that each work lies in one.
+    Pieces(Vec<Grant>),
+    /// Nothing: the device there could not register it. Another may have.
+    Failed,
+    /// Nothing.
+    Nothing,
+}
+
+/// One message about what opens a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// Nothing does.
+    Nothing,
+    /// This does, and that is all of it.
+    Last(Grant),
+    /// This opens a piece of it, and another message follows.
+    More(Grant),
+    /// Nothing does at this device.
+    Failed,
+}
+
+impl Granted {
+    /// As messages.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = Answer> + '_ {
+        let (pieces, other) = match self {
+            Self::Pieces(pieces) => (&pieces[..], None),
+            Self::Failed => (&[][..], Some(Answer::Failed)),
+            Self::Nothing => (&[][..], Some(Answer::Nothing)),
+        };
+        let pieces =
+            pieces
+                .iter()
+                .enumerate()
+                .map(|(number, grant)| match number + 1 == pieces.len() {
+                    true => Answer::Last(*grant),
+                    false => Answer::More(*grant),
+                });
+        pieces.chain(other)
+    }
 }
 
 /// Why there is no queue pair.
@@ -96,14 +143,16 @@ impl Refusal {
 pub(crate) enum Message {
     Side(Side),
     Ask(RegionKey),
-    Told(RegionKey, Option<Grant>),
+    Told(RegionKey, Answer),
     Refused(Refusal),
+    Seen(u32),
 }
 
 const SIDE: u8 = 1;
 const ASK: u8 = 2;
 const TOLD: u8 = 3;
 const REFUSED: u8 = 4;
+const SEEN: u8 = 5;
 
 /// Sequence numbers of packets have so many bits.
 const PACKET_MASK: u32 = 0xff_ffff;
@@ -125,18 +174,29 @@ impl Message {
                 bytes[0] = ASK;
                 bytes[8..24].copy_from_slice(&key.0);
             }
-            Self::Told(key, grant) => {
-                bytes[..2].copy_from_slice(&[TOLD, grant.is_some().into()]);
+            Self::Told(key, answer) => {
+                let (code, grant) = match answer {
+                    Answer::Nothing => (0, None),
+                    Answer::Last(grant) => (1, Some(grant)),
+                    Answer::More(grant) => (2, Some(grant)),
+                    Answer::Failed => (3, None),
+                };
+                bytes[..2].copy_from_slice(&[TOLD, code]);
                 bytes[8..24].copy_from_slice(&key.0);
                 if let Some(grant) = grant {
                     bytes[4..8].copy_from_slice(&grant.remote_key.to_le_bytes());
                     bytes[24..32].copy_from_slice(&grant.address.to_le_bytes());
                     bytes[32..40].copy_from_slice(&grant.bytes.to_le_bytes());
+                    bytes[40..48].copy_from_slice(&grant.offset.to_le_bytes());
                 }
             }
             Self::Refused(refusal) => {
                 let reason = Refusal::ALL.iter().position(|other| other == refusal);
                 bytes[..2].copy_from_slice(&[REFUSED, reason.unwrap_or(0) as u8]);
+            }
+            Self::Seen(number) => {
+                bytes[0] = SEEN;
+                bytes[4..8].copy_from_slice(&number.to_le_bytes());
             }
         }
         bytes
@@ -168,23 +228,33 @@ impl Message {
             }
             (SIDE, mtu) => return Err(("MTU", mtu.into())),
             (ASK, 0) => Self::Ask(RegionKey(sixteen)),
-            (TOLD, 0) => Self::Told(RegionKey(sixteen), None),
-            (TOLD, 1) => {
+            (TOLD, 0) => Self::Told(RegionKey(sixteen), Answer::Nothing),
+            (TOLD, 3) => Self::Told(RegionKey(sixteen), Answer::Failed),
+            (TOLD, code @ 1..=2) => {
                 let grant = Grant {
                     remote_key: word(4),
                     address: long(24),
                     bytes: long(32),
+                    offset: long(40),
                 };
                 if grant.address.checked_add(grant.bytes).is_none() {
                     return Err(("bytes", grant.bytes));
                 }
-                Self::Told(RegionKey(sixteen), Some(grant))
+                if grant.offset.checked_add(grant.bytes).is_none() {
+                    return Err(("offset", grant.offset));
+                }
+                let answer = match code {
+                    1 => Answer::Last(grant),
+                    _ => Answer::More(grant),
+                };
+                Self::Told(RegionKey(sixteen), answer)
             }
             (REFUSED, reason) => match Refusal::ALL.get(usize::from(reason)) {
                 Some(refusal) => Self::Refused(*refusal),
                 None => return Err(("reason", reason.into())),
             },
-            (ASK | TOLD, flag) => return Err(("flag", flag.into())),
+            (SEEN, 0) => Self::Seen(word(4)),
+            (ASK | TOLD | SEEN, flag) => return Err(("flag", flag.into())),
             (kind, _) => return Err(("kind", kind.into())),
         };
         // What is reserved must be 0, so that it can come to mean something.
@@ -231,13 +301,17 @@ mod tests {
             remote_key: 0x1234_5678,
             address: 1 << 47,
             bytes: 1 << 40,
+            offset: 1 << 41,
         };
         let key = RegionKey([9; 16]);
         let mut messages = vec![
             Message::Side(side()),
             Message::Ask(key),
-            Message::Told(key, None),
-            Message::Told(key, Some(grant)),
+            Message::Told(key, Answer::Nothing),
+            Message::Told(key, Answer::Last(grant)),
+            Message::Told(key, Answer::More(grant)),
+            Message::Told(key, Answer::Failed),
+            Message::Seen(u32::MAX),
         ];
         messages.extend(Refusal::ALL.map(Message::Refused));
         for message in messages {
@@ -250,10 +324,11 @@ mod tests {
         // (message, byte, its value, the field)
         let told = Message::Told(
             RegionKey([1; 16]),
-            Some(Grant {
+            Answer::Last(Grant {
                 remote_key: 1,
                 address: 2,
                 bytes: u64::MAX / 2,
+                offset: 0,
             }),
         );
         let cases = [
@@ -263,8 +338,10 @@ mod tests {
             (Message::Side(side()), 63, 1, "rest"),
             (Message::Ask(RegionKey([1; 16])), 1, 1, "flag"),
             (Message::Ask(RegionKey([1; 16])), 40, 1, "rest"),
+            (Message::Seen(7), 9, 1, "rest"),
             (Message::Refused(Refusal::Over), 1, 4, "reason"),
             (told, 31, 0xff, "bytes"),
+            (told, 47, 0xff, "offset"),
         ];
         for (message, at, value, field) in cases {
             let mut bytes = message.encode();

@@ -116,6 +116,7 @@ pub(super) fn with_bench<T>(
         delay_base: Duration::from_micros(1),
         tier: 0,
         slice_span: Duration::ZERO,
+        batch_span: Duration::ZERO,
     };
     shared.install_device(DeviceId(0), estimate);
     for rail in 0..u16::from(RAILS) {

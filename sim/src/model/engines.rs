@@ -78,6 +78,7 @@ pub(super) fn install(setup: &Setup, engine: &crate::setup::Engine, shared: &Sha
         ),
         tier: 0,
         slice_span: Duration::ZERO,
+        batch_span: Duration::ZERO,
     };
     for (number, rail) in engine.rails.iter().copied().enumerate() {
         let device = setup.rails[rail].from;

@@ -94,6 +94,15 @@ struct World<'a> {
     /// Whether a rail's lane refuses what is posted, and why.
     refuses: fn(RailId) -> Option<Cause>,
     log: Vec<std::string::String>,
+    /// What was posted.
+    posted: Counts,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    posts: usize,
+    works: usize,
+    signals: usize,
 }
 
 fn shared(tiers: &[u8]) -> &'static Shared<'static> {
@@ -107,6 +116,7 @@ fn shared(tiers: &[u8]) -> &'static Shared<'static> {
             delay_base: Duration::from_micros(50),
             tier: *tier,
             slice_span: Duration::ZERO,
+            batch_span: Duration::ZERO,
         };
         assert!(shared.install_device(DeviceId(i), estimate));
         assert!(shared.install_rail(
@@ -193,6 +203,7 @@ impl World<'_> {
             corrupts: |_, _| None,
             refuses: |_| None,
             log: Vec::new(),
+            posted: Counts::default(),
         }
     }
 
@@ -489,6 +500,9 @@ impl World<'_> {
             .get_mut(&(lane, batch.epoch))
             .expect("posted on a lane that is not open");
         assert!(!far.aborted && !far.fenced, "posted on a fenced lane");
+        self.posted.posts += 1;
+        self.posted.works += batch.works.len();
+        self.posted.signals += batch.works.iter().filter(|work| work.signal).count();
         for work in &batch.works {
             let most = self.limits[lane.rail().index()].work_bytes_max;
             assert!(work.length > 0 && work.length <= most);
@@ -1598,6 +1612,7 @@ fn slices_are_longer_on_rails_that_want_it_while_enough_is_left_for_the_others()
                 delay_base: Duration::from_micros(50),
                 tier: 0,
                 slice_span: Duration::from_millis(1),
+                batch_span: Duration::ZERO,
             };
             let config = RailConfig {
                 peer: PEER,

@@ -88,6 +88,54 @@ fn a_window_full_of_works_completes_in_parts() {
 }
 
 #[test]
+fn works_in_bulk_go_in_lots_with_one_completion_each() {
+    let mut world = World::new(Policy::Spray, 2);
+    let limits = LaneLimits {
+        works_max: 128,
+        reads_max: 48,
+        ..SELECTIVE
+    };
+    world.limits = [limits; RAILS];
+    for rail in 0..2 {
+        let estimate = EstimateConfig {
+            rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
+            delay_base: Duration::from_micros(50),
+            tier: 0,
+            slice_span: Duration::ZERO,
+            batch_span: Duration::from_millis(10),
+        };
+        let config = RailConfig {
+            peer: PEER,
+            device: DeviceId(rail),
+            estimate,
+        };
+        assert!(world.core.shared.install_rail(RailId(rail), config));
+    }
+    // Both lanes open.
+    world.submit(99, Op::Write, 16 << 20);
+    world.run_until_reported(1, Duration::from_secs(1));
+    for (tag, op) in [(0, Op::Write), (1, Op::Read)] {
+        world.submit(tag, op, 64 << 20);
+        world.posted = Counts::default();
+        world.run_until_reported(2 + tag as usize, Duration::from_secs(1));
+        let Counts {
+            posts,
+            works,
+            signals,
+        } = world.posted;
+        assert!(works >= 1024, "{op:?}: {works}");
+        assert!(
+            posts * 16 <= works,
+            "{op:?}: {works} works in {posts} posts"
+        );
+        assert!(
+            signals * 16 <= works,
+            "{op:?}: {signals} signals for {works} works"
+        );
+    }
+}
+
+#[test]
 fn a_partial_post_is_covered_by_the_next_work_or_by_a_scratch_word() {
     for cancelled in [false, true] {
         let mut world = idle();

@@ -7,7 +7,7 @@ mod text;
 
 use std::io::{self, Write};
 
-use polyrail::{Availability, Device, NumaNode, TransportInfo};
+use polyrail::{Availability, Device, NumaNode, RdmaPort, TransportInfo};
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -29,6 +29,8 @@ pub(crate) struct TopoArgs {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Topology {
     devices: Vec<Device>,
+    /// None in a build without RDMA.
+    rdma: Vec<RdmaPort>,
     numa_nodes: Vec<NumaNode>,
     tiers: Vec<Tier>,
     transports: Vec<Transport>,
@@ -78,6 +80,7 @@ impl Topology {
         Self {
             tiers: tiers(&numa_nodes, &devices),
             devices,
+            rdma: polyrail::rdma_ports(),
             numa_nodes,
             transports: polyrail::transports().into_iter().map(transport).collect(),
             notes,
@@ -119,7 +122,7 @@ fn transport(info: TransportInfo) -> Transport {
 
 #[cfg(test)]
 mod tests {
-    use polyrail::DeviceState;
+    use polyrail::{DeviceState, NearGpu, PortGid};
 
     use super::*;
 
@@ -157,6 +160,61 @@ mod tests {
         assert_eq!(far, [("cpu:0", "eth1", 1), ("cpu:1", "eth0", 1)]);
         assert_eq!(topology.tiers.len(), 2 * 4);
         assert_eq!(topology.notes, Vec::<String>::new());
+    }
+
+    #[test]
+    fn rdma_ports_are_shown_with_what_they_are_and_why_not() {
+        let port = |device: &str, unusable: Option<&str>| RdmaPort {
+            device: device.into(),
+            port: 1,
+            link: "ethernet",
+            active: unusable.is_none(),
+            speed_bits_per_sec: Some(100_000_000_000),
+            numa_node: Some(1),
+            pci_path: vec!["pci0000:40".into(), "0000:41:00.0".into()],
+            gpus: vec![NearGpu {
+                address: "0000:42:00.0".into(),
+                steps: 1,
+            }],
+            gids: vec![PortGid {
+                row: 3,
+                gid: "::ffff:10.0.0.1".into(),
+                v2: true,
+                interface: Some("eth0".into()),
+            }],
+            unusable: unusable.map(str::to_owned),
+        };
+        let mut topology = Topology::new(Vec::new(), Vec::new(), Vec::new());
+        topology.rdma = vec![port("mlx5_0", None), port("mlx5_1", Some("port 1 is DOWN"))];
+        let page = text::page(&topology);
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .filter(|line| line.contains("mlx5_"))
+            .map(|line| {
+                line.split("  ")
+                    .filter(|cell| !cell.is_empty())
+                    .map(str::trim)
+                    .collect()
+            })
+            .collect();
+        let shown = [
+            "100 Gbit/s",
+            "1",
+            "0000:41:00.0",
+            "0000:42:00.0 at 1",
+            "3 ::ffff:10.0.0.1 v2",
+        ];
+        assert_eq!(
+            rows[0][..3],
+            ["mlx5_0 port 1", "ethernet", "usable"],
+            "{page}"
+        );
+        assert_eq!(rows[1][2], "not used: port 1 is DOWN", "{page}");
+        assert_eq!(rows[0][3..], shown, "{page}");
+        let json = serde_json::to_value(&topology).unwrap();
+        assert_eq!(json["rdma"][0]["gids"][0]["gid"], "::ffff:10.0.0.1");
+        assert_eq!(json["rdma"][0]["gpus"][0]["steps"], 1);
+        assert_eq!(json["rdma"][1]["unusable"], "port 1 is DOWN");
     }
 
     #[test]

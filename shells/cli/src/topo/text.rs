@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use polyrail::{Device, NumaNode};
+use polyrail::{Device, NumaNode, RdmaPort};
 
 use super::{Tier, Topology};
 
@@ -10,6 +10,10 @@ use super::{Tier, Topology};
 pub(super) fn page(topology: &Topology) -> String {
     let mut page = String::from("devices\n");
     page += &table(devices(&topology.devices));
+    if !topology.rdma.is_empty() {
+        page += "\nRDMA ports\n";
+        page += &table(ports(&topology.rdma));
+    }
     if !topology.numa_nodes.is_empty() {
         page += "\nNUMA nodes\n";
         page += &table(nodes(&topology.numa_nodes));
@@ -36,6 +40,37 @@ fn devices(devices: &[Device]) -> Vec<Vec<String>> {
                 .numa_node
                 .map_or_else(unknown, |node| node.to_string()),
             addresses.join(", "),
+        ]
+    }));
+    rows
+}
+
+fn ports(ports: &[RdmaPort]) -> Vec<Vec<String>> {
+    let mut rows = vec![header("port|link|state|speed|node|PCI|GPUs, steps|GIDs")];
+    rows.extend(ports.iter().map(|port| {
+        let gpus = port.gpus.iter();
+        let gpus: Vec<_> = gpus
+            .map(|gpu| format!("{} at {}", gpu.address, gpu.steps))
+            .collect();
+        let gids = port.gids.iter();
+        let gids: Vec<_> = gids
+            .map(|gid| format!("{} {}{}", gid.row, gid.gid, if gid.v2 { " v2" } else { "" }))
+            .collect();
+        vec![
+            format!("{} port {}", port.device, port.port),
+            port.link.to_owned(),
+            match &port.unusable {
+                None => "usable".to_owned(),
+                Some(why) => format!("not used: {why}"),
+            },
+            port.speed_bits_per_sec.map_or_else(unknown, speed),
+            port.numa_node.map_or_else(unknown, |node| node.to_string()),
+            port.pci_path.last().cloned().unwrap_or_else(unknown),
+            match gpus.is_empty() {
+                true => "-".to_owned(),
+                false => gpus.join(", "),
+            },
+            gids.join(", "),
         ]
     }));
     rows

@@ -19,6 +19,13 @@ fn it_is_one_json_object_that_knows_loopback_and_tcp() {
         .into_iter()
         .find(|tier| tier["device"] == name);
     assert_eq!(near.expect("it has a tier")["tier"], 0);
+    // As many as there are; none in a build without RDMA.
+    for port in list("rdma") {
+        assert!(
+            port["device"].is_string() && port["gids"].is_array(),
+            "{port}"
+        );
+    }
     let transports = list("transports");
     assert_eq!(
         (

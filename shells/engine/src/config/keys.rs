@@ -486,6 +486,32 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "verbs/queue_pairs",
+        field: Field::Whole {
+            unit: "queue pairs",
+            least: 1,
+            most: 4096,
+            get: |config| config.verbs.queue_pairs.into(),
+            set: |config, value| config.verbs.queue_pairs = value as u16,
+        },
+        meaning: "Queue pairs that one worker may have on one device before the one that has been idle for longest \
+                  makes room for another. Those with works on their way stay.",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/batch_us",
+        field: Field::Whole {
+            unit: "µs",
+            least: 0,
+            most: 1_000_000,
+            get: |config| u64::try_from(config.verbs.batch.as_micros()).unwrap_or(u64::MAX),
+            set: |config, us| config.verbs.batch = Duration::from_micros(us),
+        },
+        meaning: "In bulk, works queue on a rail for up to so long, so that 20 share a doorbell and a completion, where \
+                  40 pass in that time; others wait behind them. 0: no more than keeps the rail busy.",
+        source: OURS,
+    },
+    Key {
         path: "verbs/ack_timeout",
         field: Field::Whole {
             unit: "exponent",
@@ -543,6 +569,16 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, value| config.verbs.service_level = value as u8,
         },
         meaning: "The service level of packets.",
+        source: OURS,
+    },
+    Key {
+        path: "verbs/gpu_memory",
+        field: Field::Flag {
+            get: |config| config.verbs.gpu_memory,
+            set: |config, moves| config.verbs.gpu_memory = moves,
+        },
+        meaning: "Moves bytes of GPUs' memory too, registered through its DMA-BUF. Off until it has been tried on \
+                  hardware.",
         source: OURS,
     },
     Key {

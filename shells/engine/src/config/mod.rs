@@ -111,6 +111,10 @@ impl Default for StagingConfig {
 pub struct VerbsConfig {
     /// Works that one queue pair may hold; devices that can hold fewer have fewer.
     pub queue_depth: u16,
+    /// Queue pairs that one worker may have on one device, before idle ones make room for others.
+    pub queue_pairs: u16,
+    /// For how long works may queue on a rail so that several share a doorbell and a completion.
+    pub batch: Duration,
     /// How long a packet is waited for before it is sent again: 4.096 µs × 2^this.
     pub ack_timeout: u8,
     /// How often it is sent again before the queue pair gives up. Some devices take 7 for "for ever".
@@ -121,6 +125,8 @@ pub struct VerbsConfig {
     pub traffic_class: u8,
     /// The service level of packets.
     pub service_level: u8,
+    /// Moves bytes of GPUs' memory too, through its DMA-BUF.
+    pub gpu_memory: bool,
     /// Lets devices write memory in another order than packets came in, where they can.
     pub relaxed_ordering: bool,
 }
@@ -139,11 +145,14 @@ impl Default for VerbsConfig {
     fn default() -> Self {
         Self {
             queue_depth: 128,
+            queue_pairs: 1024,
+            batch: Duration::from_micros(500),
             ack_timeout: 14,
             retry_count: 6,
             gid_row: Self::GID_OF_RAIL,
             traffic_class: 0,
             service_level: 0,
+            gpu_memory: false,
             relaxed_ordering: true,
         }
     }
@@ -405,6 +414,7 @@ impl Config {
             delay_base: core_duration(self.spray.base_delay),
             tier: 0,
             slice_span: TCP_SLICE_SPAN,
+            batch_span: CoreDuration::ZERO,
         }
     }
 

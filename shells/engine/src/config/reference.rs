@@ -35,9 +35,11 @@ and the nearest known key, or which values differ from their defaults. Rust prog
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
     let names: Vec<_> = known::names()
-        .map(|name| match known::is_built_in(name) {
-            true => format!("`{name}`"),
-            false => format!("`{name}` (not built in)"),
+        // The page is the same whatever this build has.
+        .map(|name| match known::feature(name) {
+            Some(feature) => format!("`{name}` (feature `{feature}`)"),
+            None if known::is_built_in(name) => format!("`{name}`"),
+            None => format!("`{name}` (not built in)"),
         })
         .collect();
     page.push_str("## The engine\n\n");

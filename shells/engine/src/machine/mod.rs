@@ -5,6 +5,7 @@
 
 mod device;
 mod numa;
+mod rdma;
 mod sysfs;
 
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ use crate::config::Config;
 
 pub use device::{Device, DeviceState};
 pub use numa::NumaNode;
+pub use rdma::{NearGpu, PortGid, RdmaPort, rdma_ports};
 use sysfs::Sysfs;
 
 /// All network interfaces of this machine, by name.

@@ -379,7 +379,7 @@ impl Work {
         open.ended += 1;
         if open.count == Some(open.ended) {
             self.open.remove(&row.index);
-            self.post.finish(row, &self.plane);
+            self.post.finish(row, |ticket| ticket.go(&self.plane));
         }
     }
 }
@@ -391,7 +391,7 @@ impl Drop for Work {
         for (row, batch) in rows {
             let open = self.open.get(&row.index).filter(|open| open.row == row);
             let ended = batch.abandon(open.map_or(0, |open| open.running.len()));
-            ended.tell(&self.plane);
+            ended.tell(|ticket| ticket.go(&self.plane));
         }
     }
 }

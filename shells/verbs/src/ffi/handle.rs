@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -64,6 +64,11 @@ pub(crate) enum Event {
 }
 
 impl Context {
+    /// Whether the library can register memory of other devices.
+    pub(crate) fn registers_dma_bufs(&self) -> bool {
+        self.calls.reg_dmabuf_mr.is_some()
+    }
+
     /// Opens the device of this name.
     pub(crate) fn open(calls: &Calls, name: &str) -> io::Result<Self> {
         let mut opened = None;
@@ -215,16 +220,17 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers all of a region.
+    /// Registers so many bytes of a region; of memory on a GPU, through its DMA-BUF.
     pub(crate) fn new(
         pd: &Arc<Pd>,
         region: &Arc<Region>,
+        (offset, bytes): (u64, u64),
         reach: Reach,
         relaxed: bool,
     ) -> io::Result<Self> {
         let gone = || io::Error::other("the segment has been taken away");
-        let pinned = region.pin(0, region.bytes()).ok_or_else(gone)?;
-        let length = usize::try_from(region.bytes()).map_err(io::Error::other)?;
+        let pinned = region.pin_any(offset, bytes).ok_or_else(gone)?;
+        let length = usize::try_from(bytes).map_err(io::Error::other)?;
         let address = pinned.address().as_ptr();
         let access = match reach {
             Reach::Own => raw::ACCESS_LOCAL_WRITE,
@@ -238,18 +244,40 @@ impl Mr {
         } else {
             0
         };
-        // SAFETY: the range is mapped, and pinned until after it is deregistered.
-        let raw = unsafe {
-            (pd.context.calls.reg_mr_iova2)(
-                pd.raw.as_ptr(),
-                address.cast(),
-                length,
-                address as u64,
-                access | relaxed,
-            )
+        let access = access | relaxed;
+        let (call, raw) = if region.device().is_some() {
+            let missing = |what| io::Error::new(io::ErrorKind::Unsupported, what);
+            let buffer = region.dma_buf();
+            let buffer = buffer.ok_or_else(|| missing("the memory's device shares no DMA-BUF"))?;
+            let register = pd.context.calls.reg_dmabuf_mr;
+            let register = register.ok_or_else(|| missing("libibverbs registers no DMA-BUF"))?;
+            // SAFETY: the descriptor is open, and the range behind it pinned until after it is deregistered.
+            let raw = unsafe {
+                register(
+                    pd.raw.as_ptr(),
+                    buffer.offset + offset,
+                    length,
+                    address as u64,
+                    buffer.fd.as_raw_fd(),
+                    access as c_int,
+                )
+            };
+            ("ibv_reg_dmabuf_mr", raw)
+        } else {
+            // SAFETY: the range is mapped, and pinned until after it is deregistered.
+            let raw = unsafe {
+                (pd.context.calls.reg_mr_iova2)(
+                    pd.raw.as_ptr(),
+                    address.cast(),
+                    length,
+                    address as u64,
+                    access,
+                )
+            };
+            ("ibv_reg_mr", raw)
         };
         Ok(Self {
-            raw: made("ibv_reg_mr", raw)?,
+            raw: made(call, raw)?,
             pd: pd.clone(),
             _pinned: pinned,
         })

@@ -49,8 +49,8 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// One that can hold so many works.
-    pub(crate) fn new(pd: &Arc<Pd>, cq: &Arc<Cq>, works: u32) -> io::Result<Self> {
+    /// One that can hold so many works, and room for so many immediates.
+    pub(crate) fn new(pd: &Arc<Pd>, cq: &Arc<Cq>, works: u32, receives: u32) -> io::Result<Self> {
         let mut attributes = raw::QpInitAttr {
             qp_context: ptr::null_mut(),
             send_cq: cq.raw.as_ptr(),
@@ -58,7 +58,7 @@ impl Qp {
             srq: ptr::null_mut(),
             cap: raw::QpCap {
                 max_send_wr: works,
-                max_recv_wr: 1,
+                max_recv_wr: receives.max(1),
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline_data: 0,
@@ -172,19 +172,65 @@ impl Qp {
         if count == 0 {
             return (0, Ok(()));
         }
-        let mut bad = ptr::null_mut();
-        // SAFETY: the list has `count` works, the last without a next, each with one range; the library copies
-        // them. Memory that
-        // they name is registered, and so pinned, or the device refuses it.
-        let answer = unsafe {
-            let context = (*self.raw.as_ptr()).context;
-            ((*context).ops.post_send)(self.raw.as_ptr(), first, &mut bad)
-        };
+        // SAFETY: the list has `count` works, the last without a next, each with one range.
+        let (answer, bad) = unsafe { self.send(first) };
         if answer == 0 {
             return (count, Ok(()));
         }
         let taken = (0..count).find(|index| bad == first.wrapping_add(*index));
         (taken.unwrap_or(0), checked("ibv_post_send", answer))
+    }
+
+    /// Posts an immediate behind all that was posted, without bytes. It completes, under this number.
+    pub(crate) fn post_immediate(&self, id: u64, immediate: u32) -> io::Result<()> {
+        let mut work = raw::SendWr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 0,
+            opcode: raw::WR_RDMA_WRITE_WITH_IMM,
+            send_flags: raw::SEND_SIGNALED,
+            imm_data: immediate.to_be(),
+            remote_addr: 0,
+            rkey: 0,
+            _rest: [0; 19],
+        };
+        // SAFETY: one work, of no bytes.
+        let (answer, _) = unsafe { self.send(&mut work) };
+        checked("ibv_post_send", answer)
+    }
+
+    /// Makes room for one more immediate.
+    pub(crate) fn expect_immediate(&self) -> io::Result<()> {
+        let mut room = raw::RecvWr {
+            wr_id: 0,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 0,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: it lives; the library copies the one row, which names no memory.
+        let answer = unsafe {
+            let context = (*self.raw.as_ptr()).context;
+            ((*context).ops.post_recv)(self.raw.as_ptr(), &mut room, &mut bad)
+        };
+        checked("ibv_post_recv", answer)
+    }
+
+    /// Posts a list. The answer, and the first that was not taken.
+    ///
+    /// # Safety
+    ///
+    /// It is a list, each with as many ranges as it says.
+    unsafe fn send(&self, first: *mut raw::SendWr) -> (c_int, *mut raw::SendWr) {
+        let mut bad = ptr::null_mut();
+        // SAFETY: it lives; the library copies the list. Memory that works name is registered, and so pinned, or the
+        // device refuses it.
+        let answer = unsafe {
+            let context = (*self.raw.as_ptr()).context;
+            ((*context).ops.post_send)(self.raw.as_ptr(), first, &mut bad)
+        };
+        (answer, bad)
     }
 }
 

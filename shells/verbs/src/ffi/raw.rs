@@ -26,7 +26,8 @@ pub(crate) struct ContextOps {
     pub(crate) req_notify_cq: unsafe extern "C" fn(*mut Cq, c_int) -> c_int,
     pub(crate) _between: [*mut c_void; 12],
     pub(crate) post_send: unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int,
-    pub(crate) _behind: [*mut c_void; 6],
+    pub(crate) post_recv: unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int,
+    pub(crate) _behind: [*mut c_void; 5],
 }
 
 /// An open device.
@@ -98,6 +99,16 @@ pub(crate) struct SendWr {
     pub(crate) remote_addr: u64,
     pub(crate) rkey: u32,
     pub(crate) _rest: [u32; 19],
+}
+
+/// Room for one arrival.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct RecvWr {
+    pub(crate) wr_id: u64,
+    pub(crate) next: *mut RecvWr,
+    pub(crate) sg_list: *mut Sge,
+    pub(crate) num_sge: c_int,
 }
 
 /// One completion.
@@ -261,8 +272,11 @@ pub(crate) const QP_TO_RTR: c_int = 0x12_9181;
 pub(crate) const QP_TO_RTS: c_int = 0x1_2e01;
 
 pub(crate) const WR_RDMA_WRITE: c_int = 0;
+pub(crate) const WR_RDMA_WRITE_WITH_IMM: c_int = 1;
 pub(crate) const WR_RDMA_READ: c_int = 4;
 pub(crate) const SEND_SIGNALED: u32 = 2;
+/// What a completion is of: an immediate that has come behind a write.
+pub(crate) const WC_RECV_RDMA_WITH_IMM: c_int = 129;
 
 pub(crate) const ACCESS_LOCAL_WRITE: u32 = 1;
 pub(crate) const ACCESS_REMOTE_WRITE: u32 = 2;
@@ -293,6 +307,9 @@ pub(crate) struct Calls {
     pub(crate) alloc_pd: unsafe extern "C" fn(*mut Context) -> *mut Pd,
     pub(crate) dealloc_pd: unsafe extern "C" fn(*mut Pd) -> c_int,
     pub reg_mr_iova2: unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, u32) -> *mut Mr,
+    /// Since rdma-core 34.
+    pub(crate) reg_dmabuf_mr:
+        Option<unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr>,
     pub(crate) dereg_mr: unsafe extern "C" fn(*mut Mr) -> c_int,
     pub(crate) create_comp_channel: unsafe extern "C" fn(*mut Context) -> *mut CompChannel,
     pub(crate) destroy_comp_channel: unsafe extern "C" fn(*mut CompChannel) -> c_int,
@@ -318,6 +335,9 @@ mod layout {
         assert!(offset_of!(ContextOps, poll_cq) == 88);
         assert!(offset_of!(ContextOps, req_notify_cq) == 96);
         assert!(offset_of!(ContextOps, post_send) == 200);
+        assert!(offset_of!(ContextOps, post_recv) == 208);
+        assert!(size_of::<RecvWr>() == 32);
+        assert!(offset_of!(Wc, imm_data) == 24);
         assert!(offset_of!(Context, ops) == 8);
         assert!(offset_of!(Context, async_fd) == 268);
         assert!(offset_of!(Context, num_comp_vectors) == 272);

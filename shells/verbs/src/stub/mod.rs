@@ -34,6 +34,8 @@ pub struct Counters {
     pub works: AtomicU64,
     /// Completions that were made.
     pub completions: AtomicU64,
+    /// Immediates that arrived.
+    pub immediates: AtomicU64,
     /// Queue pairs that were made.
     pub queue_pairs: AtomicU64,
     /// Objects that live.
@@ -47,6 +49,7 @@ pub static COUNTERS: Counters = Counters {
     doorbells: AtomicU64::new(0),
     works: AtomicU64::new(0),
     completions: AtomicU64::new(0),
+    immediates: AtomicU64::new(0),
     queue_pairs: AtomicU64::new(0),
     live: AtomicI64::new(0),
     arms: AtomicU64::new(0),
@@ -55,14 +58,35 @@ pub static COUNTERS: Counters = Counters {
 /// Names of the devices.
 pub(crate) const NAMES: [&std::ffi::CStr; 2] = [c"stub0", c"stub1"];
 
+static REGISTRATION_MAX: AtomicU64 = AtomicU64::new(0);
+static REFUSING: AtomicU32 = AtomicU32::new(u32::MAX);
 static CUT: AtomicBool = AtomicBool::new(false);
 static FAST: AtomicBool = AtomicBool::new(false);
 static BELIEVING: AtomicBool = AtomicBool::new(false);
 static NUMBER: AtomicU32 = AtomicU32::new(100);
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
+/// What a device says unasked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// Its port carries no packets any more.
+    PortDown,
+    /// Its port does again.
+    PortActive,
+    /// It is of no use any more.
+    DeviceFatal,
+    /// A completion queue of it is.
+    QueueFatal,
+    /// The queue pair that was made last on it is.
+    PairFatal,
+}
+
 #[derive(Default)]
 struct State {
+    /// Open devices, by the addresses of their contexts: what has happened to them.
+    contexts: HashMap<usize, VecDeque<(c_int, usize)>>,
+    /// DMA-BUFs that were registered: see [`take_dma_bufs`].
+    dma_bufs: Vec<(u64, u64, c_int)>,
     /// By remote key.
     memory: HashMap<u32, Memory>,
     /// By number.
@@ -79,9 +103,14 @@ struct Memory {
 
 struct Pair {
     domain: usize,
+    /// Its object.
+    raw: usize,
     peer: u32,
     access: u32,
     state: c_int,
+    /// Where what comes completes, and how much there is room for.
+    queue: usize,
+    receives: u32,
 }
 
 fn state() -> MutexGuard<'static, Option<State>> {
@@ -95,6 +124,16 @@ fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
 /// Cuts the wire between the devices, or joins it again: what is posted meanwhile is lost, and nobody is told.
 pub fn cut(cut: bool) {
     CUT.store(cut, SeqCst);
+}
+
+/// Lets devices that are opened from now on register so many bytes at once; 0: any number.
+pub fn set_registration_max(bytes: u64) {
+    REGISTRATION_MAX.store(bytes, SeqCst);
+}
+
+/// Makes a device refuse to register memory; `None`: all do it.
+pub fn refuse_registrations(device: Option<u32>) {
+    REFUSING.store(device.unwrap_or(u32::MAX), SeqCst);
 }
 
 /// Makes the wire faster than any processor, or what it was: everything is checked, and no byte is moved.
@@ -122,6 +161,7 @@ pub(crate) fn calls() -> Calls {
         alloc_pd,
         dealloc_pd,
         reg_mr_iova2,
+        reg_dmabuf_mr: Some(reg_dmabuf_mr),
         dereg_mr,
         create_comp_channel,
         destroy_comp_channel,
@@ -187,9 +227,64 @@ unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
     NAMES[usize::from(ptr::eq(device, self::device(1)))].as_ptr()
 }
 
+/// Something happens to a device, and everybody who has opened it is told.
+pub fn happen(number: usize, what: Happening) {
+    let kind = match what {
+        Happening::PortDown => raw::EVENT_PORT_ERR,
+        Happening::PortActive => raw::EVENT_PORT_ACTIVE,
+        Happening::DeviceFatal => raw::EVENT_DEVICE_FATAL,
+        Happening::QueueFatal => raw::EVENT_CQ_ERR,
+        Happening::PairFatal => raw::EVENT_QP_FATAL,
+    };
+    with(|state| {
+        let last = state
+            .pairs
+            .iter()
+            // SAFETY: queue pairs in the table live, and their contexts with them.
+            .map(|(number, pair)| (number, pair.raw, unsafe { context_of(pair.raw) }))
+            // SAFETY: as above.
+            .filter(|(.., context)| unsafe { device_of(*context) } == number)
+            .max_by_key(|(number, ..)| **number)
+            .map(|(_, raw, context)| (raw, context));
+        for (context, events) in &mut state.contexts {
+            // SAFETY: contexts in the table are open.
+            let is_its = unsafe { device_of(*context) } == number;
+            let element = match what {
+                Happening::PairFatal => last.filter(|last| last.1 == *context).map(|last| last.0),
+                _ => is_its.then_some(0),
+            };
+            if let Some(element) = element {
+                events.push_back((kind, element));
+                // SAFETY: the descriptor is open as long as the context.
+                unsafe {
+                    let fd = (*(*context as *const Context)).async_fd;
+                    libc::write(fd, (&raw const ONE).cast(), 8);
+                }
+            }
+        }
+    });
+}
+
+/// # Safety
+///
+/// The queue pair lives.
+unsafe fn context_of(pair: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { (*(pair as *const OwnPair)).public.context as usize }
+}
+
+/// # Safety
+///
+/// The context is open.
+unsafe fn device_of(context: usize) -> usize {
+    // SAFETY: the caller's promise.
+    let device = unsafe { (*(context as *const Context))._device };
+    usize::from(ptr::eq(device, self::device(1)))
+}
+
 unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     let null = ptr::null_mut();
-    give(Context {
+    let context = give(Context {
         _device: device,
         ops: ContextOps {
             _before: [null; 11],
@@ -197,17 +292,21 @@ unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
             req_notify_cq,
             _between: [null; 12],
             post_send,
-            _behind: [null; 6],
+            post_recv,
+            _behind: [null; 5],
         },
         _cmd_fd: -1,
         async_fd: descriptor(),
         num_comp_vectors: 1,
-    })
+    });
+    with(|state| state.contexts.insert(context as usize, VecDeque::new()));
+    context
 }
 
 unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     // SAFETY: made by `open_device`.
     unsafe {
+        with(|state| state.contexts.remove(&(context as usize)));
         close((*context).async_fd);
         take(context);
     }
@@ -217,8 +316,9 @@ unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
 unsafe extern "C" fn query_device(_: *mut Context, attributes: *mut DeviceAttr) -> c_int {
     // SAFETY: the caller gives room for them, of zeroes.
     let attributes = unsafe { &mut *attributes };
+    attributes.max_mr_size = REGISTRATION_MAX.load(SeqCst);
     (attributes.max_qp_wr, attributes.max_cqe) = (1024, 1 << 16);
-    (attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom) = (16, 16);
+    (attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom) = (64, 64);
     0
 }
 
@@ -233,14 +333,30 @@ unsafe extern "C" fn query_port(_: *mut Context, _: u8, attributes: *mut PortAtt
     0
 }
 
-unsafe extern "C" fn get_async_event(_: *mut Context, _: *mut AsyncEvent) -> c_int {
-    -1
+unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
+    with(|state| {
+        let events = state.contexts.get_mut(&(context as usize));
+        let Some((kind, element)) = events.and_then(VecDeque::pop_front) else {
+            let mut number = 0_u64;
+            // SAFETY: the descriptor is open as long as the context, and the number has eight bytes.
+            unsafe { libc::read((*context).async_fd, (&raw mut number).cast(), 8) };
+            return -1;
+        };
+        // SAFETY: the caller gives room for it.
+        unsafe {
+            (*event).event_type = kind;
+            (*event).element = element as *mut c_void;
+        }
+        0
+    })
 }
 
 unsafe extern "C" fn ack_async_event(_: *mut AsyncEvent) {}
 
-unsafe extern "C" fn alloc_pd(_: *mut Context) -> *mut Pd {
-    give(0_u64).cast()
+unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
+    // SAFETY: made by `open_device`.
+    let device = unsafe { (*context)._device };
+    give(u64::from(ptr::eq(device, self::device(1)))).cast()
 }
 
 unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
@@ -256,6 +372,15 @@ unsafe extern "C" fn reg_mr_iova2(
     _: u64,
     access: u32,
 ) -> *mut Mr {
+    let most = REGISTRATION_MAX.load(SeqCst);
+    // SAFETY: made by `alloc_pd`.
+    let number = unsafe { *pd.cast::<u64>() };
+    let refuses = u64::from(REFUSING.load(SeqCst)) == number;
+    if refuses || most > 0 && length as u64 > most {
+        // SAFETY: of this thread.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+        return ptr::null_mut();
+    }
     let key = NUMBER.fetch_add(1, SeqCst);
     let memory = Memory {
         domain: pd as usize,
@@ -273,6 +398,26 @@ unsafe extern "C" fn reg_mr_iova2(
         lkey: key,
         rkey: key,
     })
+}
+
+/// Memory of a device that is in truth this process's: what matters is what was asked for.
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut Pd,
+    offset: u64,
+    length: usize,
+    address: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut Mr {
+    let known = (offset, length as u64, fd);
+    with(|state| state.dma_bufs.push(known));
+    // SAFETY: the caller's domain.
+    unsafe { reg_mr_iova2(pd, address as *mut c_void, length, address, access as u32) }
+}
+
+/// What of DMA-BUFs was registered since the last time: from where on, how many bytes, of which descriptor.
+pub fn take_dma_bufs() -> Vec<(u64, u64, c_int)> {
+    with(|state| std::mem::take(&mut state.dma_bufs))
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
@@ -309,6 +454,67 @@ struct Queue {
     depth: usize,
     armed: AtomicBool,
     fd: c_int,
+}
+
+impl Queue {
+    fn push(&self, done: &mut VecDeque<Wc>, wc: Wc) {
+        done.push_back(wc);
+        if self.armed.swap(false, SeqCst) {
+            // SAFETY: the descriptor is open as long as the queue.
+            unsafe { libc::write(self.fd, (&raw const ONE).cast(), 8) };
+        }
+    }
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut raw::Qp,
+    _: *mut raw::RecvWr,
+    _: *mut *mut raw::RecvWr,
+) -> c_int {
+    // SAFETY: made by `create_qp`.
+    let number = unsafe { (*qp).qp_num };
+    with(|state| match state.pairs.get_mut(&number) {
+        Some(pair) => {
+            pair.receives += 1;
+            0
+        }
+        None => libc::EINVAL,
+    })
+}
+
+/// An immediate arrives.
+///
+/// # Safety
+///
+/// The completion queues of queue pairs live.
+unsafe fn arrive(state: &mut State, number: u32, immediate: u32) -> c_int {
+    let Some(own) = state
+        .pairs
+        .get(&number)
+        .filter(|own| own.state == raw::QPS_RTS)
+    else {
+        return FLUSHED;
+    };
+    let peer_number = own.peer;
+    let Some(peer) = state.pairs.get_mut(&peer_number) else {
+        return RETRY_EXCEEDED;
+    };
+    if peer.receives == 0 {
+        return NOT_READY;
+    }
+    peer.receives -= 1;
+    COUNTERS.immediates.fetch_add(1, SeqCst);
+    // SAFETY: the caller's promise; what comes to a queue does not send.
+    let queue = unsafe { &*(peer.queue as *const Queue) };
+    let mut done = queue.done.lock().unwrap_or_else(PoisonError::into_inner);
+    let wc = Wc {
+        opcode: raw::WC_RECV_RDMA_WITH_IMM,
+        imm_data: immediate,
+        qp_num: peer_number,
+        ..Wc::default()
+    };
+    queue.push(&mut done, wc);
+    0
 }
 
 unsafe extern "C" fn create_cq(
@@ -385,15 +591,19 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
     COUNTERS.queue_pairs.fetch_add(1, SeqCst);
     let pair = Pair {
         domain: pd as usize,
+        raw: 0,
         peer: 0,
         access: 0,
         state: 0,
+        // SAFETY: the caller gives attributes.
+        queue: unsafe { (*attributes).recv_cq } as usize,
+        receives: 0,
     };
     with(|state| state.pairs.insert(number, pair));
     // SAFETY: the caller gives attributes whose queue lives.
     unsafe {
         let queue = (*attributes).send_cq.cast::<Queue>();
-        give(OwnPair {
+        let raw = give(OwnPair {
             public: raw::Qp {
                 context: (*queue).public.context,
                 _before: [ptr::null_mut(); 5],
@@ -403,8 +613,13 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
             queue,
             works_max: (*attributes).cap.max_send_wr,
             uncovered: Cell::new(0),
-        })
-        .cast()
+        });
+        with(|state| {
+            if let Some(pair) = state.pairs.get_mut(&number) {
+                pair.raw = raw as usize;
+            }
+        });
+        raw.cast()
     }
 }
 
@@ -441,6 +656,7 @@ const LOCAL_PROTECTION: c_int = 4;
 const FLUSHED: c_int = 5;
 const REMOTE_ACCESS: c_int = 10;
 const RETRY_EXCEEDED: c_int = 12;
+const NOT_READY: c_int = 13;
 /// A queue pair that has met an error.
 const FAILED: c_int = 6;
 
@@ -465,6 +681,10 @@ unsafe extern "C" fn post_send(
         COUNTERS.works.fetch_add(1, SeqCst);
         if !CUT.load(SeqCst) {
             let status = match believing {
+                _ if work.opcode == raw::WR_RDMA_WRITE_WITH_IMM => {
+                    // SAFETY: queue pairs hold their queues.
+                    with(|state| unsafe { arrive(state, own.public.qp_num, work.imm_data) })
+                }
                 true => 0,
                 // SAFETY: memory that is registered is mapped; the engine's contract allows copies of it.
                 false => with(|state| unsafe { carry_out(state, own.public.qp_num, work) }),
@@ -474,16 +694,13 @@ unsafe extern "C" fn post_send(
                 .set(if says { 0 } else { own.uncovered.get() + 1 });
             if says {
                 COUNTERS.completions.fetch_add(1, SeqCst);
-                done.push_back(Wc {
+                let wc = Wc {
                     wr_id: work.wr_id,
                     status,
                     qp_num: own.public.qp_num,
                     ..Wc::default()
-                });
-                if queue.armed.swap(false, SeqCst) {
-                    // SAFETY: the descriptor is open as long as the queue.
-                    unsafe { libc::write(queue.fd, (&raw const ONE).cast(), 8) };
-                }
+                };
+                queue.push(&mut done, wc);
             }
         } else {
             own.uncovered.set(own.uncovered.get() + 1);

@@ -43,8 +43,12 @@ pub struct StubTransport {
 impl StubTransport {
     /// One that gives peers what `regions` names.
     pub fn new(regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+        Self::with(regions, Settings::default())
+    }
+
+    /// The same with other settings.
+    pub fn with(regions: Arc<dyn RegionTable>, settings: Settings) -> io::Result<Self> {
         let (root, sysfs) = machine()?;
-        let settings = Settings::default();
         Ok(Self {
             transport: VerbsTransport::over(&calls(), &sysfs, regions, settings)?,
             _root: root,
@@ -63,6 +67,14 @@ impl Transport for StubTransport {
 
     fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
         self.transport.runs_at(local, remote)
+    }
+
+    fn places(&self, rails: &[IpAddr]) -> Vec<u8> {
+        self.transport.places(rails)
+    }
+
+    fn serves(&self, places: &[u8], rail: usize) -> bool {
+        self.transport.serves(places, rail)
     }
 
     fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {

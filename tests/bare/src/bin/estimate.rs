@@ -50,6 +50,7 @@ fn estimate() {
         delay_base: Duration::from_micros(3),
         tier: 0,
         slice_span: Duration::ZERO,
+        batch_span: Duration::ZERO,
     };
     let sample = Sample {
         posted_at: Instant::ZERO,

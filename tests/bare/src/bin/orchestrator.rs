@@ -127,6 +127,7 @@ fn orchestrator() {
             delay_base: Duration::ZERO,
             tier: 0,
             slice_span: Duration::ZERO,
+            batch_span: Duration::ZERO,
         },
     };
     black_box(install(&shared, black_box(RailId(0)), black_box(config)));
