@@ -115,3 +115,45 @@ fn what_holds_rows_goes_before_what_waits_for_one() {
         assert_eq!(done.count(), 2, "{policy:?}");
     }
 }
+
+#[test]
+fn what_is_not_urgent_stays_in_the_windows_behind_what_is() {
+    // Both are bound in one go, the urgent one first, and above the window.
+    let posted = |priority: Priority| {
+        let mut world = busy(Priority::Normal);
+        world.submit_as(PLAN, 1, Op::Write, u64::from(SLICE), priority);
+        world.drain();
+        world.core.shared.inflight_bytes(RailId(0))
+    };
+    let slice = u64::from(SLICE);
+    assert_eq!(posted(Priority::High), posted(Priority::Low) + slice);
+    let mut world = busy(Priority::Normal);
+    let room = world.core.shared.room(RailId(0), 0).expect("it is healthy");
+    for tag in 1..10 {
+        world.submit_as(PLAN, tag, Op::Write, slice, Priority::High);
+        world.drain();
+    }
+    let inflight = world.core.shared.inflight_bytes(RailId(0));
+    assert!(
+        inflight > room.window_bytes,
+        "urgent ones are above the window"
+    );
+    // One of them at a time ends now, and the long one is behind them: it must wait until the window has room.
+    let mut above = 0;
+    for _ in 0..40 {
+        let next = world.next_time();
+        world.now = next;
+        world.happen();
+        let before = world.core.shared.inflight_bytes(RailId(0));
+        let window = world.core.shared.window_bytes(RailId(0));
+        let urgent = world.core.urgent;
+        world.drain();
+        let after = world.core.shared.inflight_bytes(RailId(0));
+        above += usize::from(before > window);
+        assert!(
+            urgent > 0 || after == before || after <= window,
+            "{before} {after} {window}"
+        );
+    }
+    assert!(above > 0, "it came to that");
+}
