@@ -418,8 +418,8 @@ impl Orchestrator<'_> {
             let Some(index) = next.filter(|_| turn > 0) else {
                 break;
             };
-            // A refill would forget that something is stuck.
-            refilled = match some_stuck {
+            // A refill would forget that something is stuck, and what it binds would not be on the board.
+            refilled = match some_stuck || self.board.is_used() {
                 true => None,
                 false => self.refill(now, peer, index, &mut turn, out),
             };
@@ -641,7 +641,8 @@ impl Orchestrator<'_> {
     }
 
     /// By far the most usual: one lane has got room again, and the others have none. Binds what goes there of a request,
-    /// without a board. If the rest waits, so does the peer from then on. `None`: what is left takes a look at all rails.
+    /// without a board, on which nothing may be. If the rest waits, so does the peer from then on. `None`: what is left takes
+    /// a look at all rails.
     #[inline(never)]
     fn refill(
         &mut self,
@@ -658,20 +659,6 @@ impl Orchestrator<'_> {
             return None;
         }
         let rank = row.failover.rank();
-        if self.board.is_used() {
-            let (plan, op) = (row.plan, row.op);
-            let way = Way {
-                peer,
-                plan,
-                rank,
-                op,
-            };
-            if self.board.is_of(way) && self.board.line() == self.line {
-                return None;
-            }
-            // What is bound without it would not be on it.
-            self.board.clear(self.line);
-        }
         let rest = row.length - row.cursor;
         let length = slice::next_length(rest, shared.slice_bytes());
         let slice_kib = kib_of(length);

@@ -891,6 +891,14 @@ impl Orchestrator<'_> {
 
     /// What to do with lanes.
     pub fn poll_lane(&mut self) -> Option<LaneAction> {
+        if self.actions.is_empty() {
+            return None;
+        }
+        self.next_action()
+    }
+
+    #[inline(never)]
+    fn next_action(&mut self) -> Option<LaneAction> {
         loop {
             let index = self.actions.front()?;
             match self.lane_action(index) {
