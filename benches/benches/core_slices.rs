@@ -2,7 +2,7 @@
 //!
 //! The measured function moves [`SLICES`] slices through a real `Orchestrator`. Rails are rotated, and works
 //! of different lanes complete out of order. What drives it is part of the count, 42
-//! instructions of a slice with [`MANY`]. Divide by [`SLICES`]. The limits fail the run 5 % above what was committed.
+//! instructions of a slice with [`MANY`]. Divide by [`SLICES`]. The limits fail the run 3 % above what was committed.
 
 // The macros make public items without documentation.
 #![allow(missing_docs)]
@@ -33,27 +33,27 @@ use polyrail_core::work::{
 /// Slices that are measured.
 const SLICES: u64 = 20_000;
 /// Instructions of one slice when this was committed, of requests of 64 slices; one lane completes at a time.
-const MANY: u64 = 548;
+const MANY: u64 = 477;
 /// The same, when all lanes complete before core is asked again.
-const MANY_IN_BURSTS: u64 = 1_263;
+const MANY_IN_BURSTS: u64 = 1_265;
 /// Of requests of 4 KiB, which are one slice each.
-const SMALL: u64 = 3_113;
+const SMALL: u64 = 3_089;
 /// The same, in bursts.
-const SMALL_IN_BURSTS: u64 = 2_867;
+const SMALL_IN_BURSTS: u64 = 2_843;
 /// As [`MANY`], over sixteen rails: 0.7 more for each further rail. The aim is 8.
-const SIXTEEN_RAILS: u64 = 554;
+const SIXTEEN_RAILS: u64 = 483;
 /// As [`MANY`], to 64 peers over the same eight devices: 512 lanes are open. The aim is 5 % around
 /// [`MANY`].
-const MANY_PEERS: u64 = 1_360;
+const MANY_PEERS: u64 = 1_268;
 /// As [`MANY`], on lanes that take 3 works: what a post and what is seen of it costs is shared by fewer slices, as it
 /// is with [`MANY_PEERS`].
-const SHORT_POSTS: u64 = 900;
+const SHORT_POSTS: u64 = 766;
 /// As [`MANY`], on devices of 25 GB/s: their windows are so long that 84 slices complete together.
-const FAST_RAILS: u64 = 273;
+const FAST_RAILS: u64 = 249;
 /// As [`MANY`], with so few requests in line.
-const TEN_QUEUED: u64 = 548;
+const TEN_QUEUED: u64 = 477;
 /// As [`MANY`], with so many.
-const MANY_QUEUED: u64 = 548;
+const MANY_QUEUED: u64 = 477;
 
 /// What is measured.
 struct Shape {
@@ -316,7 +316,7 @@ impl Fleet {
 }
 
 fn limit(instructions: u64) -> LibraryBenchmarkConfig {
-    let limit = instructions * SLICES * 105 / 100;
+    let limit = instructions * SLICES * 103 / 100;
     let mut config = LibraryBenchmarkConfig::default();
     config.tool(Callgrind::default().hard_limits([(EventKind::Ir, limit)]));
     config

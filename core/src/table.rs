@@ -128,13 +128,13 @@ impl<'a, T, I: Id> Table<'a, T, I> {
         Ok(I::new(index, row.generation))
     }
 
-    /// Puts up to `count` values into free rows, each made from its row and the one that the next value goes to. Gives the
+    /// Puts up to `count` values into free rows, each made from its id and the row that the next value goes to. Gives the
     /// first and the last row, and how many there were. Leaves the last free row free.
     #[inline]
     pub(crate) fn insert_run(
         &mut self,
         count: u32,
-        mut make: impl FnMut(u32, u32) -> T,
+        mut make: impl FnMut(I, u32) -> T,
     ) -> Option<(u32, u32, u32)> {
         let first = self.free;
         let (mut last, mut free, mut inserted) = (first, first, 0);
@@ -144,7 +144,7 @@ impl<'a, T, I: Id> Table<'a, T, I> {
             && next != NIL
         {
             row.generation = row.generation.wrapping_add(1);
-            row.content = Content::Value(make(free, next));
+            row.content = Content::Value(make(I::new(free, row.generation), next));
             (last, free) = (free, next);
             inserted += 1;
         }

@@ -87,7 +87,8 @@ impl Orchestrator<'_> {
 
     /// Binds slices of one peer's requests, a bounded number, each request to its own rails.
     pub(super) fn bind_assigned(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
-        self.board.clear(self.shared.line(self.config.worker));
+        self.line = self.shared.line(self.config.worker);
+        self.board.clear(self.line);
         self.promote(now, peer);
         let given = TURN_MAX.min(*budget);
         let mut turn = given;
@@ -127,7 +128,7 @@ impl Orchestrator<'_> {
             && !some_stuck
             && let Some(row) = self.peers.get_mut(peer.index())
         {
-            row.stuck_since = None;
+            row.stuck_since = Instant::MAX;
         }
     }
 

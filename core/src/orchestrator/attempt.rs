@@ -7,8 +7,8 @@ use crate::rail::estimate::{Observation, Sample};
 use crate::rail::select::Policy;
 use crate::table::{NIL, Row};
 use crate::time::Instant;
-use crate::units::{AttemptId, Epoch, LaneId, RailId, RequestId};
-use crate::work::{Cause, Completion, Op, Outcome};
+use crate::units::{AttemptId, Epoch, LaneId, PeerId, RailId, RequestId};
+use crate::work::{Cause, Completion, Op, Outcome, Place, Work};
 
 /// Where an attempt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +151,19 @@ impl Attempt {
         self.sibling = index;
         self.link = link;
         self
+    }
+
+    /// It as a work, of a request whose first byte is there on both sides.
+    #[inline(always)] // what most works share stays in registers
+    pub(super) fn work(&self, id: AttemptId, local: Place, remote: Place, signal: bool) -> Work {
+        Work {
+            cookie: id.to_bits(),
+            op: self.op(),
+            local: local.plus(self.offset),
+            remote: remote.plus(self.offset),
+            length: self.length,
+            signal,
+        }
     }
 
     /// Makes it the slice behind itself, on the same rail.
@@ -444,15 +457,23 @@ impl Orchestrator<'_> {
     /// Gives room on a rail back, for others.
     fn release(&mut self, rail: RailId, bytes: u64) {
         self.shared.release(rail, bytes);
+        let peer = self.shared.peer(rail);
+        self.got_room(rail, peer);
+    }
+
+    /// There is room on a rail to a peer again.
+    #[inline]
+    fn got_room(&mut self, rail: RailId, peer: Option<PeerId>) {
         self.made_room |= !self.shared.has_one_worker();
-        match self.shared.peer(rail) {
-            Some(peer) => {
-                if let Some(row) = self.peers.get_mut(peer.index()) {
-                    row.note_room(rail);
-                }
-                self.bind_again(peer);
-            }
-            None => self.bindable = true,
+        self.bindable = true;
+        let Some((peer, row)) =
+            peer.and_then(|peer| Some((peer, self.peers.get_mut(peer.index())?)))
+        else {
+            return;
+        };
+        row.note_room(rail);
+        if row.waits_for_room {
+            self.stop_waiting(peer);
         }
     }
 
@@ -703,15 +724,17 @@ impl Orchestrator<'_> {
     #[inline]
     fn end_run(&mut self, now: Instant, run: &Run) {
         let rail = run.lane.0.rail();
+        let peer = self.shared.peer(rail);
         if run.released_bytes > 0 {
-            self.release(rail, run.released_bytes);
+            self.shared.release(rail, run.released_bytes);
+            self.got_room(rail, peer);
         }
         if let Some(seen) = &run.seen {
             self.shared.handle_observation(rail, seen);
             self.rail_succeeded(rail);
         }
         self.lane_progressed(now, rail);
-        if let Some(peer) = self.shared.peer(rail) {
+        if let Some(peer) = peer {
             self.heard(now, peer);
         }
     }

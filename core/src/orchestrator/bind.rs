@@ -5,17 +5,18 @@ use super::board::{self, Pace, Seen, Unfilled, View, Way, position_of, unfilled}
 use super::lane::{Lane, Phase, kib_of};
 use super::path::Lead;
 use super::peer::Peer;
+use super::post::Run;
 use super::{Orchestrator, Policy, Reason, is_nil};
 use crate::path::Preference;
 use crate::path::class::ClassSet;
-use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
-use crate::rail::Shared;
+use crate::plan::{NO_RAILS, PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
 use crate::rail::select::{self, Candidate, Usable};
 use crate::rail::spray::{Line, Lone, Room, Slices, Spot};
+use crate::rail::{Healthy, Shared};
 use crate::slice;
 use crate::time::{Duration, Instant};
-use crate::units::{PeerId, RailId, RequestId};
-use crate::work::Op;
+use crate::units::{LaneId, PeerId, RailId, RequestId};
+use crate::work::{Op, POST_MAX, PostBatch};
 
 /// Slices bound in one go, before they are handed out.
 const BIND_MAX: u32 = 64;
@@ -99,11 +100,7 @@ impl Cut {
 
     /// Slices that are of the length of the next one, no more than there is a turn for.
     fn slices_max(&self, length: u32) -> u32 {
-        let (rest, length) = (self.rest(), u64::from(length.max(1)));
-        let whole = rest / length;
-        // The last one may have another length.
-        let whole = whole - u64::from(whole * length != rest);
-        whole.min(u64::from(self.turn)) as u32
+        whole(self.rest(), length).min(u64::from(self.turn)) as u32
     }
 }
 
@@ -112,33 +109,132 @@ fn may_be_slow(now: Instant, spot: &Spot) -> bool {
     spot.load.inflight_bytes == 0 && now.since(spot.used_at) >= RATE_PROBE_INTERVAL
 }
 
+/// Slices of a request in line.
+struct Need {
+    /// Bytes of the next one.
+    length: u32,
+    /// How many there is a turn for.
+    slices_max: u32,
+    /// Bytes left of the request.
+    rest_bytes: u64,
+    /// And of all that its peer has to bind.
+    unbound_bytes: u64,
+    line: Line,
+}
+
+impl Need {
+    /// What [`Self::closely`] says, where a bound tells it that is found quicker: only this worker has something on the rail,
+    /// its device has nothing else, and even a whole window would leave so much that all rails are busy for longer.
+    #[inline(never)] // so that it has the registers for itself
+    fn whole_room(
+        &self,
+        rail: &Healthy<'_>,
+        lane: &Lane,
+        op: Op,
+        pace: &mut Pace,
+    ) -> Option<Slices> {
+        let length = u64::from(self.length.max(1));
+        let room_bytes = rail.own_room(lane.inflight_bytes)?;
+        let count = (room_bytes / length).min(lane.room_works(op) as u64);
+        let count = count.min(u64::from(self.slices_max));
+        let bytes = count * length;
+        let is_right = rail.slice_bytes() <= self.length && self.length <= lane.work_bytes_max();
+        // The last slice of a request may be of another length.
+        if count == 0 || !is_right || bytes + length > self.rest_bytes {
+            return None;
+        }
+        let rest = self.unbound_bytes.saturating_sub(bytes - length);
+        pace.has_plenty(rail.fill_span(), rest).then_some(Slices {
+            length: self.length,
+            count: count as u32,
+        })
+    }
+
+    /// How many of them go to the only rail that may have room, if that cannot be told at once. `Some(None)`: the next one
+    /// waits. `None`: it has no room for one of this length after all, or wants another length.
+    #[inline(never)]
+    fn closely(
+        &self,
+        shared: &Shared<'_>,
+        lanes: &[Lane],
+        (rails, position, rail): (&PlanRails, usize, &Healthy<'_>),
+        op: Op,
+        pace: &mut Pace,
+    ) -> Option<Option<Slices>> {
+        let row = *rails.get(position)?;
+        let lane = lanes.get(row.rail.index())?;
+        let spot = board::spot(rail, position as u8, row, lane, op);
+        let (length, unbound_bytes) = (self.length, self.unbound_bytes);
+        let (turn, rest_bytes) = (self.slices_max, self.rest_bytes);
+        let plenty = pace.plenty_run(&spot, self.line, length, unbound_bytes, turn, rest_bytes);
+        if plenty.is_some() {
+            return Some(plenty);
+        }
+        let lone = Lone::new(spot, self.line, self.length)?;
+        let look = || board::look(rails, lanes, shared, None, 1 << position, self.length);
+        let slices_max = whole(self.rest_bytes, self.length).min(u64::from(self.slices_max)) as u32;
+        Some(pace.lone_run(&lone, self.unbound_bytes, slices_max, look))
+    }
+}
+
+/// Slices that are of this length, of so many bytes.
+fn whole(bytes: u64, length: u32) -> u64 {
+    let length = u64::from(length.max(1));
+    let whole = bytes / length;
+    // The last one may have another length.
+    whole - u64::from(whole * length != bytes)
+}
+
 /// What [`Shared::reserve`] may fill a rail up to, after [`Room::takes`] has said yes: loose, because it only has to
 /// stop workers that decide at the same moment.
 fn inflight_limit(shared: &Shared<'_>, window_bytes: u64) -> u64 {
     2 * window_bytes + u64::from(shared.slice_bytes())
 }
 
+/// Whether so many works more of a lane go into what is handed out together.
+fn takes(out: &PostBatch, lane: LaneId, works: u32) -> bool {
+    let same = out.works.is_empty() || out.lane == lane;
+    same && out.works.len() + works as usize <= POST_MAX
+}
+
 impl Orchestrator<'_> {
-    /// Binds slices while rails have room, a bounded number, peers in turn.
-    pub(super) fn bind(&mut self, now: Instant) {
+    /// Binds slices while rails have room, a bounded number, peers in turn. What goes to the first lane that it can all be
+    /// handed out on at once is in `out` then, and nowhere else; the others are among those with something to post.
+    pub(super) fn bind(&mut self, now: Instant, out: &mut PostBatch) {
         if !core::mem::take(&mut self.bindable) {
             return;
         }
         if core::mem::take(&mut self.bindable_all) {
+            self.roomy = None;
             while let Some(index) = self.waiting.pop_front(self.peers) {
                 self.ready_again(PeerId(index as u16));
             }
         }
         let mut budget = BIND_MAX;
+        match self.roomy.take() {
+            Some(peer) if self.ready.is_empty() => self.bind_roomy(now, peer, &mut budget, out),
+            roomy => {
+                if let Some(peer) = roomy {
+                    self.waiting.remove(self.peers, u32::from(peer.0));
+                    self.ready_again(peer);
+                }
+                self.bind_ready(now, &mut budget, out);
+            }
+        }
+        if !self.shared.has_one_worker() {
+            self.say_waiting();
+        }
+    }
+
+    /// Binds slices of the peers that are ready.
+    #[inline(never)]
+    fn bind_ready(&mut self, now: Instant, budget: &mut u32, out: &mut PostBatch) {
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front(self.peers) else {
                 break;
             };
             let peer = PeerId(index as u16);
-            match self.config.policy {
-                Policy::Documented => self.bind_assigned(now, peer, &mut budget),
-                _ => self.bind_peer(now, peer, &mut budget),
-            }
+            self.bind_peer_by_policy(now, peer, budget, out);
             match self.peers.get(peer.index()) {
                 Some(row) if row.pending.is_empty() => {}
                 Some(row) if row.waits_for_room => {
@@ -148,6 +244,42 @@ impl Orchestrator<'_> {
                 _ => self.ready.push_back(self.peers, index),
             }
         }
+    }
+
+    /// The same for the only one, which stays among those that wait for room: mostly it does so again.
+    fn bind_roomy(&mut self, now: Instant, peer: PeerId, budget: &mut u32, out: &mut PostBatch) {
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.waits_for_room = false;
+        }
+        self.bind_peer_by_policy(now, peer, budget, out);
+        let index = u32::from(peer.0);
+        match self.peers.get(peer.index()) {
+            Some(row) if row.waits_for_room && !row.pending.is_empty() => {}
+            Some(row) if row.pending.is_empty() => self.waiting.remove(self.peers, index),
+            _ => {
+                self.waiting.remove(self.peers, index);
+                self.ready.push_back(self.peers, index);
+            }
+        }
+    }
+
+    #[inline(always)] // both that call it are loops of their own
+    fn bind_peer_by_policy(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        budget: &mut u32,
+        out: &mut PostBatch,
+    ) {
+        match self.config.policy {
+            Policy::Documented => self.bind_assigned(now, peer, budget),
+            _ => self.bind_peer(now, peer, budget, out),
+        }
+    }
+
+    /// Tells the other workers since when this one has waited for room.
+    #[inline(never)]
+    fn say_waiting(&mut self) {
         let oldest = self
             .unbound
             .front()
@@ -174,8 +306,32 @@ impl Orchestrator<'_> {
             .get(peer.index())
             .is_some_and(|row| row.waits_for_room)
         {
-            self.waiting.remove(self.peers, u32::from(peer.0));
-            self.ready_again(peer);
+            self.stop_waiting(peer);
+        }
+    }
+
+    /// A peer that waited for room may find some. The first one stays where it is in line: see [`Self::bind_roomy`].
+    #[inline]
+    pub(super) fn stop_waiting(&mut self, peer: PeerId) {
+        if self.roomy == Some(peer) {
+            return;
+        }
+        if self.roomy.is_none() && self.ready.is_empty() {
+            self.roomy = Some(peer);
+            return;
+        }
+        self.wait_no_more(peer);
+    }
+
+    /// A peer that waited for room is among those that are ready, and so is the one that stood out.
+    #[inline(never)]
+    pub(super) fn wait_no_more(&mut self, peer: PeerId) {
+        for peer in self.roomy.take().into_iter().chain([peer]) {
+            let row = self.peers.get(peer.index());
+            if row.is_some_and(|row| row.waits_for_room) {
+                self.waiting.remove(self.peers, u32::from(peer.0));
+                self.ready_again(peer);
+            }
         }
     }
 
@@ -187,34 +343,56 @@ impl Orchestrator<'_> {
     }
 
     /// Binds slices of one peer's requests, in the order in which they go, a bounded number.
-    fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
-        self.board.renew(self.shared.line(self.config.worker));
+    #[inline]
+    fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32, out: &mut PostBatch) {
+        self.line = self.shared.line(self.config.worker);
+        if self.board.is_used() {
+            self.board.clear(self.line);
+        }
         self.promote(now, peer);
-        let mut some_stuck = false;
         let given = TURN_MAX.min(*budget);
+        let Some(first) = self.first_pending(peer).filter(|_| given > 0) else {
+            return;
+        };
         let mut turn = given;
-        let mut next = self.first_pending(peer);
+        let refilled = self.refill(now, peer, first, &mut turn, out);
+        if refilled == Some(Bound::Wait) && turn < given {
+            // It has something in flight, so it is tried again.
+            *budget -= given - turn;
+            return;
+        }
+        let turns = (given, turn);
+        self.bind_pending(now, peer, (first, refilled), turns, budget, out);
+    }
+
+    /// Goes on with `first`, which has been tried to be refilled, and those behind it.
+    #[inline(never)]
+    fn bind_pending(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        (first, refilled): (u32, Option<Bound>),
+        (given, after_first): (u32, u32),
+        budget: &mut u32,
+        out: &mut PostBatch,
+    ) {
+        let (mut some_stuck, mut lacks_credit) = (false, None);
+        let (mut left, mut turn) = (given, after_first);
+        let (mut next, mut refilled) = (Some(first), refilled);
         for _ in 0..TURN_MAX {
-            let Some(index) = next.filter(|_| turn > 0) else {
+            let Some(index) = next else {
                 break;
             };
-            let left = turn;
-            let refilled = self.refill(now, peer, index, &mut turn);
-            if refilled == Some(Bound::Wait) && turn < left && !some_stuck {
-                // It has something in flight, so it is tried again.
-                *budget -= given - turn;
-                return self.served_some(now, peer, index, left - turn);
-            }
             let Some(request) = self.requests.id_at(index) else {
                 break;
             };
-            let behind = self.pending_after(peer, index);
+            let mut behind = self.pending_after(peer, index);
             let bound =
                 refilled.unwrap_or_else(|| self.bind_request(now, peer, request, &mut turn));
             if turn < left {
                 self.served(now, peer, index, left - turn);
                 if !some_stuck && let Some(row) = self.peers.get_mut(peer.index()) {
-                    row.stuck_since = None;
+                    row.stuck_since = Instant::MAX;
                 }
             }
             match bound {
@@ -222,6 +400,10 @@ impl Orchestrator<'_> {
                 Bound::Yes if turn == 0 => break,
                 Bound::Yes => self.leave_line(peer, index),
                 Bound::OnlyCopies => {}
+                Bound::Wait if self.lacks_read_credit(request) => {
+                    lacks_credit.get_or_insert(request);
+                    behind = self.pass(peer, index);
+                }
                 Bound::Wait => {
                     *budget -= given - turn;
                     return self.wait_for_room(now, peer, request);
@@ -232,10 +414,47 @@ impl Orchestrator<'_> {
                 }
             }
             next = behind;
+            left = turn;
+            let Some(index) = next.filter(|_| turn > 0) else {
+                break;
+            };
+            // A refill would forget that something is stuck, and what it binds would not be on the board.
+            refilled = match some_stuck || self.board.is_used() {
+                true => None,
+                false => self.refill(now, peer, index, &mut turn, out),
+            };
         }
         *budget -= given - turn;
-        // There is more to bind than one turn allows.
-        self.bindable |= next.is_some();
+        match (next, lacks_credit) {
+            (None, Some(request)) => self.wait_for_room(now, peer, request),
+            // There is more to bind than one turn allows.
+            _ => self.bindable |= next.is_some(),
+        }
+    }
+
+    /// Whether a request waits for a credit that only reads need: a write would find room where it finds none.
+    fn lacks_read_credit(&self, request: RequestId) -> bool {
+        let Some(row) = self.requests.get(request).filter(|row| row.op == Op::Read) else {
+            return false;
+        };
+        let rails = self
+            .plan(row.plan)
+            .map_or(&NO_RAILS, |plan| plan.rails(row.failover.rank()));
+        let open = rails
+            .iter()
+            .filter_map(|rail| self.lanes.get(rail.rail.index()));
+        let (mut writes, mut reads) = (0, 0);
+        for lane in open {
+            writes += lane.room_works(Op::Write);
+            reads += lane.room_works(Op::Read);
+        }
+        writes > 0 && reads == 0
+    }
+
+    /// What goes after a request that waits for a credit that only reads need.
+    fn pass(&mut self, peer: PeerId, index: u32) -> Option<u32> {
+        let row = self.peers.get_mut(peer.index())?;
+        row.pending.pass(&mut self.requests, index)
     }
 
     pub(super) fn first_pending(&self, peer: PeerId) -> Option<u32> {
@@ -263,15 +482,6 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// So many slices of a request got rails, and its next one waits for room.
-    fn served_some(&mut self, now: Instant, peer: PeerId, index: u32, slices: u32) {
-        if let Some(row) = self.peers.get_mut(peer.index()) {
-            row.pending.served(now, &mut self.requests, index, slices);
-            row.stuck_since = None;
-            row.waits_for_room = true;
-        }
-    }
-
     /// A request's next slice waits for room, and those behind it with it.
     fn wait_for_room(&mut self, now: Instant, peer: PeerId, request: RequestId) {
         if let Some(row) = self.peers.get_mut(peer.index()) {
@@ -290,7 +500,7 @@ impl Orchestrator<'_> {
     /// A request has no rail to go to. That may end; until then time runs.
     pub(super) fn stuck(&mut self, now: Instant, peer: PeerId, request: RequestId) {
         if let Some(row) = self.peers.get_mut(peer.index()) {
-            row.stuck_since.get_or_insert(now);
+            row.stuck_since = row.stuck_since.min(now);
         }
         if let Some(due) = self.stuck_until(peer, request) {
             self.arm(due.max(now), Reason::Peer);
@@ -409,7 +619,7 @@ impl Orchestrator<'_> {
         };
         let line = Line {
             is_urgent: row.home.is_urgent(),
-            ..self.board.line()
+            ..self.line
         };
         let is_steered = peer.steering.is_some();
         let is_fresh = is_steered || !self.board.is_of(way) || self.board.line() != line;
@@ -431,7 +641,8 @@ impl Orchestrator<'_> {
     }
 
     /// By far the most usual: one lane has got room again, and the others have none. Binds what goes there of a request,
-    /// without a board. `None`: what is left of it takes a look at all rails.
+    /// without a board, on which nothing may be. If the rest waits, so does the peer from then on. `None`: what is left takes
+    /// a look at all rails.
     #[inline(never)]
     fn refill(
         &mut self,
@@ -439,41 +650,20 @@ impl Orchestrator<'_> {
         peer: PeerId,
         request: u32,
         turn: &mut u32,
+        out: &mut PostBatch,
     ) -> Option<Bound> {
         let shared = self.shared;
-        let line = Line {
-            is_urgent: false,
-            ..self.board.line()
-        };
         let row = self.requests.at_mut(request)?;
-        let way = Way {
-            peer,
-            plan: row.plan,
-            rank: row.failover.rank(),
-            op: row.op,
-        };
-        if self.board.is_of(way) && self.board.line() == line {
-            return None;
-        }
         let peer_row = self.peers.get_mut(peer.index())?;
-        let is_plain = row.has_only_new() && !row.home.is_urgent() && peer_row.is_free();
-        if self.config.policy != Policy::Spray || !is_plain || !self.attempts.has_two() {
+        if !(row.is_plain() && peer_row.is_free() && self.config.policy == Policy::Spray) {
             return None;
         }
-        // What is bound without it would not be on it.
-        self.board.renew(line);
-        let mut cut = Cut {
-            request,
-            op: row.op,
-            length: row.length,
-            cursor: row.cursor,
-            unbound_bytes: peer_row.unbound_bytes,
-            turn: *turn,
-        };
-        let length = cut.next_length(shared.slice_bytes());
+        let rank = row.failover.rank();
+        let rest = row.length - row.cursor;
+        let length = slice::next_length(rest, shared.slice_bytes());
         let slice_kib = kib_of(length);
-        let plan = self.plans.get_mut(way.plan.index as usize)?;
-        let (rails, pace) = plan.rails_and_pace(way)?;
+        let plan = self.plans.get_mut(row.plan.index as usize)?;
+        let (rails, pace) = plan.rails_and_pace(row.plan.generation, rank)?;
         let known = peer_row.lone(pace, slice_kib);
         let known = known.filter(|_| shared.has_one_worker());
         let position = match known.and_then(|known| position_of(rails, self.lanes, known)) {
@@ -485,56 +675,83 @@ impl Orchestrator<'_> {
             },
         };
         let rail = *rails.get(position)?;
-        let lane = self.lanes.get(rail.rail.index())?;
+        let lane = self.lanes.get_mut(rail.rail.index())?;
         let healthy = shared.healthy(rail.rail).filter(|_| lane.is_open())?;
-        let spot = board::spot(&healthy, position as u8, rail, lane, way.op);
-        let rests = || now.since(healthy.done_at()) >= RATE_PROBE_INTERVAL;
-        if may_be_slow(now, &spot) && rests() {
+        if healthy.may_be_slow(now, RATE_PROBE_INTERVAL) && healthy.rests(now, RATE_PROBE_INTERVAL)
+        {
             return None;
         }
-        let run = pace.plenty_run(&spot, line, length, cut.unbound_bytes, cut.turn, cut.rest());
-        let slices = match run {
+        let need = Need {
+            length,
+            slices_max: *turn,
+            rest_bytes: rest,
+            unbound_bytes: peer_row.unbound_bytes,
+            line: self.line,
+        };
+        let slices = match need.whole_room(&healthy, lane, row.op, pace) {
             Some(slices) => slices,
             None => {
-                let lone = Lone::new(spot, line, length)?;
-                let (unbound_bytes, slices_max) = (cut.unbound_bytes, cut.slices_max(length));
                 let lanes = &*self.lanes;
-                let look = || board::look(rails, lanes, shared, None, 1 << position, length);
-                match pace.lone_run(&lone, unbound_bytes, slices_max, look) {
-                    Some(slices) => slices,
-                    None => return Some(Bound::Wait),
+                let at = (rails, position, &healthy);
+                match need.closely(shared, lanes, at, row.op, pace) {
+                    Some(Some(slices)) => slices,
+                    Some(None) => return Some(Bound::Wait),
+                    None => return None,
                 }
             }
         };
-        let limit = inflight_limit(shared, spot.window_bytes);
+        let window_bytes = healthy.window_bytes();
+        let limit = inflight_limit(shared, window_bytes);
         let Some(ahead_bytes) = healthy.reserve(now, slices.bytes(), limit) else {
             self.arm(now + BIND_RETRY, Reason::Bind);
             return None;
         };
         let lane = self.lanes.get_mut(rail.rail.index())?;
         lane.position = position as u8;
-        let attempt = cut.attempt(rail.rail, slices.length, ahead_bytes);
-        let count = lane.bind_run(&mut self.attempts, attempt, slices.count, spot.window_bytes);
-        let is_filled = lane.is_filled(slice_kib);
-        let bound = Slices { count, ..slices };
-        if bound != slices {
-            shared.release(rail.rail, slices.bytes() - bound.bytes());
+        let run = Run {
+            now,
+            rail: rail.rail,
+            ahead_bytes,
+            slices,
+            request: row,
+            row: request,
+        };
+        let attempts = &mut self.attempts;
+        let id = LaneId::new(self.config.worker, rail.rail);
+        let count = if lane.posts_at_once() && takes(out, id, slices.count) {
+            (out.lane, out.epoch) = (id, lane.epoch);
+            lane.post_run(attempts, &run, window_bytes, &mut out.works)
+        } else {
+            let count = lane.bind_run(attempts, run.attempt(), slices.count, window_bytes);
+            self.posts.push_back(self.lanes, u32::from(rail.rail.0));
+            count
+        };
+        let bytes = u64::from(length) * u64::from(count);
+        if count != slices.count {
+            shared.release(rail.rail, slices.bytes() - bytes);
+            if count == 0 {
+                // No row is free but the last one.
+                return None;
+            }
         }
-        self.posts.push_back(self.lanes, u32::from(rail.rail.0));
-        cut.bound(bound);
-        *turn = cut.turn;
-        row.cursor = cut.cursor;
+        row.cursor += bytes;
         row.held += count;
-        peer_row.unbound_bytes = cut.unbound_bytes;
-        if cut.is_over() {
+        peer_row.unbound_bytes -= bytes;
+        *turn -= count;
+        let rest = rest - bytes;
+        if rest == 0 || *turn == 0 {
             return Some(Bound::Yes);
         }
         // What is left may begin with a shorter slice than the lane is filled for.
-        let is_long = cut.rest() >= u64::from(length);
-        if !is_long || !is_filled {
+        let is_filled = self.lanes.get(rail.rail.index())?.is_filled(slice_kib);
+        if rest < u64::from(length) || !is_filled {
             return None;
         }
         pace.note_filled(peer_row.rooms, slice_kib);
+        peer_row.stuck_since = Instant::MAX;
+        peer_row.waits_for_room = true;
+        let requests = &mut self.requests;
+        peer_row.pending.served(now, requests, request, count);
         Some(Bound::Wait)
     }
 
@@ -758,7 +975,7 @@ impl Orchestrator<'_> {
         let row = self.requests.get(next.request);
         let line = Line {
             is_urgent: row.is_some_and(|row| row.home.is_urgent()),
-            ..self.board.line()
+            ..self.line
         };
         self.board.clear(line);
         let lead = self.lead_next(now, way, &next);

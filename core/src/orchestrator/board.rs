@@ -6,7 +6,7 @@ use super::PlanRow;
 use super::lane::{Lane, kib_of};
 use super::path::Lead;
 use crate::plan::{NO_RAILS, PlanRail, PlanRails};
-use crate::rail::spray::{Line, Lone, Look, Room, Slices, Spot, Spots};
+use crate::rail::spray::{self, Line, Lone, Look, Room, Slices, Spot, Spots};
 use crate::rail::{Healthy, Shared};
 use crate::slice;
 use crate::time::{Duration, Instant};
@@ -65,6 +65,14 @@ impl Pace {
     /// Whether all of its lanes are filled for slices of so many KiB, but for the one of the peer's that got room last.
     pub(super) fn all_but_last_filled(&self, rooms: u32, slice_kib: u16) -> bool {
         self.filled_kib <= slice_kib && self.filled_rooms.wrapping_add(1) == rooms
+    }
+
+    /// Whether slices that end within a span may go without a closer look, by what is believed: so many bytes are left.
+    #[inline]
+    pub(super) fn has_plenty(&mut self, span: Duration, unbound_bytes: u64) -> bool {
+        let plenty = self.boards > 0 && spray::is_plenty(span, self.rate, unbound_bytes);
+        self.boards -= u8::from(plenty);
+        plenty
     }
 
     /// How many slices of a request with `rest_bytes` left go to a rail that is the only one with room, at least one and at
@@ -300,15 +308,10 @@ impl fmt::Debug for Board {
 impl Board {
     /// Of nothing yet.
     pub(super) fn new() -> Self {
-        let line = Line {
-            waiting: 0,
-            is_first: true,
-            is_urgent: false,
-        };
         Self {
             way: None,
             lead: None,
-            spots: Spots::new(line),
+            spots: Spots::new(Line::ALONE),
             open: 0,
             rate: None,
         }
@@ -321,16 +324,14 @@ impl Board {
         self.spots.clear(0, line);
     }
 
-    /// Wipes it if there is something on it, or the worker stands so in line now.
-    pub(super) fn renew(&mut self, line: Line) {
-        if self.way.is_some() || self.line() != line {
-            self.clear(line);
-        }
-    }
-
     /// Who waits for room.
     pub(super) fn line(&self) -> Line {
         self.spots.line()
+    }
+
+    /// Whether there is something on it.
+    pub(super) fn is_used(&self) -> bool {
+        self.way.is_some()
     }
 
     /// Whether it shows the rails of this way.

@@ -1,6 +1,7 @@
 //! What is on a lane: attempts that were handed out, in that order, and behind them those that were not.
 
-use super::attempt::{Attempt, Timing};
+use super::attempt::{Attempt, Stage, Timing};
+use super::post::{Run, Works};
 use crate::queue::{Link, Queue};
 use crate::table::{NIL, Table};
 use crate::units::AttemptId;
@@ -102,9 +103,9 @@ impl Flight {
         count: u32,
     ) -> u32 {
         let mut before = self.queue.back().unwrap_or(NIL);
-        let run = attempts.insert_run(count, |index, next| {
-            let this = slice.in_row(index, Link::between(before, next));
-            before = index;
+        let run = attempts.insert_run(count, |id: AttemptId, next| {
+            let this = slice.in_row(id.index, Link::between(before, next));
+            before = id.index;
             slice.advance();
             this
         });
@@ -116,6 +117,39 @@ impl Flight {
         if self.mark == NIL {
             self.mark = first;
         }
+        count
+    }
+
+    /// The same for a lane on which nothing waits to be handed out: hands them out at once, as `works` that ask for a
+    /// completion each.
+    #[inline(always)] // where it is used, its loop has the registers for itself
+    pub(super) fn post_run(
+        &mut self,
+        attempts: &mut Attempts<'_>,
+        run: &Run<'_>,
+        mut sequence: u32,
+        works: &mut Works,
+    ) -> u32 {
+        let mut slice = run.attempt();
+        let (local, remote) = run.request.places();
+        let mut before = self.queue.back().unwrap_or(NIL);
+        slice.stage = Stage::Posted;
+        slice.posted_at = run.now;
+        let run = attempts.insert_run(run.slices.count, |id: AttemptId, next| {
+            let mut this = slice.in_row(id.index, Link::between(before, next));
+            this.sequence = sequence;
+            let _ = works.push(this.work(id, local, remote, true));
+            before = id.index;
+            sequence = sequence.wrapping_add(1);
+            slice.advance();
+            this
+        });
+        let Some(run) = run else {
+            return 0;
+        };
+        self.queue.push_run(attempts, run);
+        let (_, _, count) = run;
+        self.posted += count;
         count
     }
 
@@ -230,7 +264,7 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::super::attempt::{Load, Stage};
+    use super::super::attempt::Load;
     use super::*;
     use crate::table::Row;
     use crate::work::Op;

@@ -3,11 +3,12 @@
 use super::attempt::{Attempt, Load};
 use super::fence::Fence;
 use super::flight::{Attempts, Flight};
-use super::post::PROBE_BYTES;
+use super::post::{PROBE_BYTES, Run, Works};
 use super::{LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::BATCH_WORKS;
 use crate::rail::health::{HealthMode, RailState};
+use crate::rail::spray::Slices;
 use crate::send_queue::credit::Amount;
 use crate::send_queue::signal::Cadence;
 use crate::time::{Duration, Instant};
@@ -33,7 +34,7 @@ const NOT_FILLED: u16 = u16::MAX;
 
 /// The whole KiB of a slice, for [`Lane::is_filled`].
 pub(super) fn kib_of(slice_bytes: u32) -> u16 {
-    u16::try_from(slice_bytes / 1024).map_or(NOT_FILLED - 1, |kib| kib.min(NOT_FILLED - 1))
+    (slice_bytes / 1024).min(u32::from(NOT_FILLED) - 1) as u16
 }
 
 /// Where a lane stands.
@@ -198,9 +199,43 @@ impl Lane {
     ) -> u32 {
         let (op, length) = (slice.op(), slice.length);
         let count = self.flight.bind_run(attempts, slice, count);
-        self.reserved(op, count, u64::from(length) * u64::from(count));
-        self.note_room(length, window_bytes);
+        self.bound_run(op, Slices { length, count }, window_bytes);
         count
+    }
+
+    /// Whether a slice that is bound to it now could be handed out at once, each work with a completion of its own.
+    pub(super) fn posts_at_once(&self) -> bool {
+        self.flight.bound() == 0 && !self.limits.covers
+    }
+
+    /// Binds slices in a row to it if it [posts at once](Self::posts_at_once), as far as there are rows, and hands them out
+    /// as `works`. Tells how many.
+    #[inline(never)] // see `Flight::post_run`
+    pub(super) fn post_run(
+        &mut self,
+        attempts: &mut Attempts<'_>,
+        run: &Run<'_>,
+        window_bytes: u64,
+        works: &mut Works,
+    ) -> u32 {
+        if self.flight.posted() == 0 {
+            self.progress_at = run.now;
+        }
+        let sequence = self.next_sequence;
+        let count = self.flight.post_run(attempts, run, sequence, works);
+        self.next_sequence = sequence.wrapping_add(count);
+        let slices = Slices {
+            count,
+            ..run.slices
+        };
+        self.bound_run(run.request.op, slices, window_bytes);
+        count
+    }
+
+    /// Slices in a row have been bound to it. Remembers whether its rail's window is filled by that.
+    pub(super) fn bound_run(&mut self, op: Op, slices: Slices, window_bytes: u64) {
+        self.reserved(op, slices.count, slices.bytes());
+        self.note_room(slices.length, window_bytes);
     }
 
     /// So many attempts that were bound to it are not any more.

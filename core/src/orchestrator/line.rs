@@ -2,10 +2,13 @@
 //!
 //! Strictly in the order of classes, and within one in the order of submission. The first of a class that has not
 //! been served for a while moves up by one class, for a turn of some slices, so nothing starves.
+//!
+//! A read that waits for one of its own credits holds up nothing but reads: others pass it. It stays where it is, and is
+//! the first to be tried whenever something happens, so it has the next credit, and the room that this credit's read left.
 
 use super::request::RequestRow;
 use crate::queue::Queue;
-use crate::table::Table;
+use crate::table::{NIL, Table};
 use crate::time::{Duration, Instant};
 use crate::units::RequestId;
 use crate::work::Priority;
@@ -52,6 +55,10 @@ pub(super) struct Waiters {
     queues: [Queue<0>; CLASSES],
     /// Since when each class has had requests and was not served.
     since: [Instant; CLASSES],
+    /// No class with requests, but for the first one, has waited since earlier. May be early, never late.
+    oldest: Instant,
+    /// Of each class the last one of those in front that others have passed; [`NIL`]: none.
+    passed: [u32; CLASSES],
     length: u32,
 }
 
@@ -59,6 +66,8 @@ impl Waiters {
     pub(super) const EMPTY: Self = Self {
         queues: [Queue::EMPTY; CLASSES],
         since: [Instant::ZERO; CLASSES],
+        oldest: Instant::MAX,
+        passed: [NIL; CLASSES],
         length: 0,
     };
 
@@ -83,8 +92,14 @@ impl Waiters {
     /// Puts `other`, of the same class, where a request stands.
     pub(super) fn replace(&mut self, requests: &mut Requests<'_>, index: u32, other: u32) {
         let class = requests.at(index).map(|row| row.class.index());
-        if let Some(queue) = class.and_then(|class| self.queues.get_mut(class)) {
+        if let Some(class) = class
+            && let (Some(queue), Some(passed)) =
+                (self.queues.get_mut(class), self.passed.get_mut(class))
+        {
             queue.replace(requests, index, other);
+            if *passed == index {
+                *passed = other;
+            }
         }
     }
 
@@ -95,6 +110,32 @@ impl Waiters {
         next.or_else(|| self.queues.iter().skip(class + 1).find_map(Queue::front))
     }
 
+    /// The one that goes after `index`, which waits for a credit of its own: behind all that do.
+    pub(super) fn pass(&mut self, requests: &mut Requests<'_>, index: u32) -> Option<u32> {
+        let class = requests.at(index)?.class.index();
+        let (queue, passed) = (self.queues.get(class)?, self.passed.get_mut(class)?);
+        let behind = match *passed {
+            NIL => queue.front(),
+            last => queue.after(requests, last),
+        };
+        if behind == Some(index) {
+            *passed = index;
+        }
+        let last = if *passed == NIL { index } else { *passed };
+        self.after(requests, last)
+    }
+
+    /// Whether the last one of each class that others have passed stands in it.
+    pub(super) fn is_sound(&self, requests: &Requests<'_>) -> bool {
+        let mut passed = (0..CLASSES)
+            .zip(&self.passed)
+            .filter(|(_, row)| **row != NIL);
+        passed.all(|(class, row)| {
+            let row = requests.at(*row);
+            row.is_some_and(|row| row.class.index() == class && row.is_in_line())
+        })
+    }
+
     /// Puts a request last in its class. `since` is from when its class has waited if it is alone there.
     pub(super) fn push(&mut self, requests: &mut Requests<'_>, index: u32, since: Instant) {
         let class = requests.at(index).map_or(CLASSES, |row| row.class.index());
@@ -103,6 +144,7 @@ impl Waiters {
         {
             if queue.is_empty() {
                 *waits_since = since;
+                self.oldest = self.oldest.min(since);
             }
             let before = queue.len();
             queue.push_back(requests, index);
@@ -126,10 +168,14 @@ impl Waiters {
 
     /// Takes a request out. Whether it was there.
     pub(super) fn remove(&mut self, requests: &mut Requests<'_>, index: u32) -> bool {
-        let class = requests.at(index).map(|row| row.class.index());
-        let Some(queue) = class.and_then(|class| self.queues.get_mut(class)) else {
+        let class = requests.at(index).map_or(CLASSES, |row| row.class.index());
+        let (Some(queue), Some(passed)) = (self.queues.get_mut(class), self.passed.get_mut(class))
+        else {
             return false;
         };
+        if *passed == index {
+            *passed = queue.before(requests, index).unwrap_or(NIL);
+        }
         let before = queue.len();
         queue.remove(requests, index);
         let was_there = queue.len() < before;
@@ -145,8 +191,7 @@ impl Waiters {
         requests: &mut Requests<'_>,
         patience: Duration,
     ) {
-        let mut classes = self.queues.iter().zip(&self.since).skip(1);
-        if classes.any(|(queue, since)| !queue.is_empty() && now.since(*since) >= patience) {
+        if now.since(self.oldest) >= patience {
             self.promote_late(now, requests, patience);
         }
     }
@@ -171,6 +216,12 @@ impl Waiters {
                 *since = now;
             }
         }
+        let waiting = self.queues.iter().zip(&self.since).skip(1);
+        let waiting = waiting.filter(|(queue, _)| !queue.is_empty());
+        self.oldest = waiting
+            .map(|(_, since)| *since)
+            .min()
+            .unwrap_or(Instant::MAX);
     }
 
     /// So many slices of a request got rails: its class was served. If it had moved up it goes back to where it

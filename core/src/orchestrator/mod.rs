@@ -34,6 +34,7 @@ use crate::rail::Shared;
 use crate::rail::documented::{DocumentedConfig, Selector, Shares};
 use crate::rail::health::{HealthMode, RailState};
 use crate::rail::select::Policy;
+use crate::rail::spray::Line;
 use crate::report::Report;
 use crate::send_queue::SendQueueConfig;
 use crate::table::{NIL, Row, Table};
@@ -44,7 +45,7 @@ use crate::units::{
 use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Priority, Scope, Stop};
 
 use attempt::Attempt;
-use board::{Board, Pace, View, Way};
+use board::{Board, Pace, View};
 use lane::Lane;
 use peer::Peer;
 use request::RequestRow;
@@ -294,11 +295,11 @@ impl PlanRow {
         paces: [Pace::UNKNOWN; PLAN_TRANSPORTS_MAX],
     };
 
-    /// The rails of a way, and how fast they are together.
-    fn rails_and_pace(&mut self, way: Way) -> Option<(&PlanRails, &mut Pace)> {
+    /// The rails of the transport at `rank`, if the plan is of this generation, and how fast they are together.
+    fn rails_and_pace(&mut self, generation: u32, rank: u8) -> Option<(&PlanRails, &mut Pace)> {
         let plan = self.plan.as_ref()?;
-        let pace = self.paces.get_mut(usize::from(way.rank))?;
-        (self.generation == way.plan.generation).then(|| (plan.rails(way.rank), pace))
+        let pace = self.paces.get_mut(usize::from(rank))?;
+        (self.generation == generation).then(|| (plan.rails(rank), pace))
     }
 }
 
@@ -434,6 +435,8 @@ pub struct Orchestrator<'a> {
     ready: Queue<{ peer::READY }>,
     /// Peers with bytes to bind that wait for room.
     waiting: Queue<{ peer::READY }>,
+    /// The only one of those that may find some now, while none is ready.
+    roomy: Option<PeerId>,
     /// Peers whose silence changed.
     changed_peers: Queue<{ peer::CHANGED }>,
     /// Lanes with works to post.
@@ -454,6 +457,8 @@ pub struct Orchestrator<'a> {
     switched: Queue<1>,
     ended_batches: Queue<0>,
     posting: Option<Posting>,
+    /// Where this worker stood among those who wait for room when it last began to bind; for what is not urgent.
+    line: Line,
     /// How rails stand while slices are bound.
     board: Board,
     /// Something happened since the last binding that may let a slice go.
@@ -498,6 +503,7 @@ impl<'a> Orchestrator<'a> {
             batches: Table::new(tables.batches),
             ready: Queue::EMPTY,
             waiting: Queue::EMPTY,
+            roomy: None,
             unbound: Queue::EMPTY,
             urgent: 0,
             changed_peers: Queue::EMPTY,
@@ -509,6 +515,7 @@ impl<'a> Orchestrator<'a> {
             switched: Queue::EMPTY,
             ended_batches: Queue::EMPTY,
             posting: None,
+            line: Line::ALONE,
             board: Board::new(),
             bindable: false,
             bindable_all: false,
@@ -863,13 +870,17 @@ impl Orchestrator<'_> {
     fn next_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
         loop {
             if self.posts.is_empty() {
-                self.bind(now);
+                self.bind(now, out);
             }
-            if self.bindable {
-                self.gather(now);
+            if self.bindable && out.works.is_empty() {
+                self.gather(now, out);
             }
-            let index = self.posts.pop_front(self.lanes)?;
-            self.fill(now, index, out);
+            if out.works.is_empty() {
+                let index = self.posts.pop_front(self.lanes)?;
+                self.fill(now, index, out);
+            } else {
+                self.arm_progress(now, out.lane.rail());
+            }
             if !out.works.is_empty() {
                 self.posting = Some(Posting {
                     lane: out.lane,
@@ -883,6 +894,14 @@ impl Orchestrator<'_> {
 
     /// What to do with lanes.
     pub fn poll_lane(&mut self) -> Option<LaneAction> {
+        if self.actions.is_empty() {
+            return None;
+        }
+        self.next_action()
+    }
+
+    #[inline(never)]
+    fn next_action(&mut self) -> Option<LaneAction> {
         loop {
             let index = self.actions.front()?;
             match self.lane_action(index) {

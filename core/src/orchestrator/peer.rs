@@ -12,7 +12,7 @@ use crate::plan::Plan;
 use crate::queue::{Link, Linked};
 use crate::report::Status;
 use crate::time::Instant;
-use crate::units::{PeerId, RailId, RequestId};
+use crate::units::{PeerId, RailId, RequestId, SegmentRef};
 use crate::work::{Cause, Place};
 
 pub(super) const READY: usize = 0;
@@ -28,6 +28,27 @@ pub enum Proof {
     SessionEnded,
 }
 
+/// Where probes read from and write to. Without a gap: there is one in each row.
+#[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(4))]
+struct Scratch {
+    /// On this side, and on the peer's.
+    segments: [SegmentRef; 2],
+    offsets: [u64; 2],
+    bytes: u32,
+}
+
+impl Scratch {
+    fn of(plan: &Plan) -> Self {
+        let (local, remote) = (plan.scratch_local, plan.scratch_remote);
+        Self {
+            segments: [local.segment, remote.segment],
+            offsets: [local.offset, remote.offset],
+            bytes: plan.scratch_bytes,
+        }
+    }
+}
+
 /// A row of the peers' table; opaque.
 #[derive(Debug)]
 pub struct Peer {
@@ -37,15 +58,15 @@ pub struct Peer {
     leaving: bool,
     silent: bool,
     heard_at: Instant,
-    /// Since when there have been requests without a rail to go to.
-    pub(super) stuck_since: Option<Instant>,
+    /// Since when there have been requests without a rail to go to; [`Instant::MAX`]: there are none.
+    pub(super) stuck_since: Instant,
     /// No rail had room for the next slice, and none has got any since, of this worker's own bytes.
     pub(super) waits_for_room: bool,
     /// Requests with bytes to bind, in the order in which they go.
     pub(super) pending: Waiters,
     /// Bytes of them.
     pub(super) unbound_bytes: u64,
-    scratch: Option<(Place, Place, u32)>,
+    scratch: Option<Scratch>,
     /// Which classes its slices take; `None`: any.
     pub(super) steering: Option<Steering>,
     /// How often a lane to it has got room, and which one last.
@@ -68,7 +89,7 @@ impl Peer {
         leaving: false,
         silent: false,
         heard_at: Instant::ZERO,
-        stuck_since: None,
+        stuck_since: Instant::MAX,
         waits_for_room: false,
         pending: Waiters::EMPTY,
         unbound_bytes: 0,
@@ -108,7 +129,11 @@ impl Peer {
 
     /// Where its probes read from and write to.
     pub(super) fn scratch(&self) -> Option<(Place, Place)> {
-        self.scratch.map(|(local, remote, _)| (local, remote))
+        let scratch = self.scratch?;
+        let place = |segment, offset| Place { segment, offset };
+        let [local, remote] = scratch.segments;
+        let [local_offset, remote_offset] = scratch.offsets;
+        Some((place(local, local_offset), place(remote, remote_offset)))
     }
 
     /// A lane to it has got room, or does not take slices any more.
@@ -139,7 +164,7 @@ impl Orchestrator<'_> {
             peer.heard_at = now;
         }
         peer.gone = false;
-        peer.scratch = Some((plan.scratch_local, plan.scratch_remote, plan.scratch_bytes));
+        peer.scratch = Some(Scratch::of(plan));
         if !matches!((&peer.steering, plan.path), (Some(old), Some(new)) if old.is_of(new)) {
             peer.steering = plan.path.map(Steering::new);
         }
@@ -164,7 +189,7 @@ impl Orchestrator<'_> {
         self.peers
             .get(peer.index())
             .and_then(|row| row.scratch)
-            .map_or(0, |(_, _, bytes)| bytes)
+            .map_or(0, |scratch| scratch.bytes)
     }
 
     /// A sign of life.
@@ -174,7 +199,7 @@ impl Orchestrator<'_> {
         };
         row.heard_at = row.heard_at.max(now);
         if core::mem::take(&mut row.silent) {
-            row.stuck_since = None;
+            row.stuck_since = Instant::MAX;
             self.changed_peers.push_back(self.peers, u32::from(peer.0));
             self.bind_all();
         }
@@ -220,8 +245,14 @@ impl Orchestrator<'_> {
     /// is not stuck.
     pub(super) fn stuck_until(&self, peer: PeerId, request: RequestId) -> Option<Instant> {
         let row = self.peers.get(peer.index())?;
-        let since = row.stuck_since?;
-        let from = if row.silent { row.heard_at } else { since };
+        if row.stuck_since == Instant::MAX {
+            return None;
+        }
+        let from = if row.silent {
+            row.heard_at
+        } else {
+            row.stuck_since
+        };
         let submitted_at = self
             .requests
             .get(request)
@@ -234,7 +265,7 @@ impl Orchestrator<'_> {
         let Some(row) = self
             .peers
             .get(peer.index())
-            .filter(|row| row.stuck_since.is_some())
+            .filter(|row| row.stuck_since != Instant::MAX)
         else {
             return;
         };
@@ -323,6 +354,7 @@ impl Orchestrator<'_> {
         }
         let index = u32::from(peer.0);
         self.bind_again(peer);
+        self.wait_no_more(peer);
         self.ready.remove(self.peers, index);
         self.changed_peers.remove(self.peers, index);
         if let Some(row) = self.peers.get_mut(peer.index()) {

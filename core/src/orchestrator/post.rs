@@ -6,6 +6,7 @@ use super::lane::{Lane, Phase};
 use super::peer::Peer;
 use super::request::RequestRow;
 use super::{Attempt, Orchestrator, Posting, is_nil};
+use crate::rail::spray::Slices;
 use crate::send_queue::credit::Amount;
 use crate::time::Instant;
 use crate::units::{AttemptId, RailId};
@@ -13,6 +14,32 @@ use crate::work::{Cause, Op, POST_MAX, Place, PostBatch, Stop, Work};
 
 /// Bytes of a health probe.
 pub(super) const PROBE_BYTES: u32 = 8;
+
+/// Works of a post.
+pub(super) type Works = heapless::Vec<Work, POST_MAX>;
+
+/// Slices in a row that were never sent, and get rails and are handed out at once.
+pub(super) struct Run<'r> {
+    pub(super) now: Instant,
+    pub(super) rail: RailId,
+    /// Bytes in flight there before them.
+    pub(super) ahead_bytes: u64,
+    pub(super) slices: Slices,
+    /// Their request, whose cursor is where they begin.
+    pub(super) request: &'r RequestRow,
+    pub(super) row: u32,
+}
+
+impl Run<'_> {
+    /// The first of them.
+    #[inline(always)]
+    pub(super) fn attempt(&self) -> Attempt {
+        let (load, length) = (Load::Slice(self.row), self.slices.length);
+        let mut attempt = Attempt::new(load, self.request.op, self.request.cursor, length);
+        attempt.bind_to(self.rail, self.ahead_bytes);
+        attempt
+    }
+}
 
 /// What attempts that are handed out in a row share.
 struct Out {
@@ -32,14 +59,7 @@ impl Out {
         row.posted_at = self.now;
         row.sequence = self.sequence;
         self.sequence = self.sequence.wrapping_add(1);
-        Work {
-            cookie: id.to_bits(),
-            op: row.op(),
-            local: self.local.plus(row.offset),
-            remote: self.remote.plus(row.offset),
-            length: row.length,
-            signal,
-        }
+        row.work(id, self.local, self.remote, signal)
     }
 
     /// Hands out usual ones that ask for a completion, from `index` on, as long as they are of one request. Gives the one
@@ -50,7 +70,7 @@ impl Out {
         attempts: &mut Attempts<'_>,
         mut index: u32,
         request: u32,
-        works: &mut heapless::Vec<Work, POST_MAX>,
+        works: &mut Works,
     ) -> u32 {
         while works.len() < POST_MAX
             && let Some((id, row)) = attempts.entry_mut(index)
@@ -121,17 +141,18 @@ impl Orchestrator<'_> {
         self.posts.push_back(self.lanes, u32::from(rail.0));
     }
 
-    /// Binds more, if the lane that is to post next has few works of those that could share a doorbell.
+    /// Binds more, if the lane that is to post next has few works of those that could share a doorbell. What can be handed
+    /// out at once is in `out` then, as [`Self::bind`] says.
     #[inline(never)]
-    pub(super) fn gather(&mut self, now: Instant) {
+    pub(super) fn gather(&mut self, now: Instant, out: &mut PostBatch) {
         let next = |core: &Self| {
             core.lanes
                 .get(core.posts.front()? as usize)
                 .map(Lane::gathers)
         };
-        while self.bindable && next(self) == Some(true) {
+        while self.bindable && out.works.is_empty() && next(self) == Some(true) {
             let before = self.attempts.len();
-            self.bind(now);
+            self.bind(now, out);
             if self.attempts.len() == before {
                 return;
             }

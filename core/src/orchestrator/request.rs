@@ -151,7 +151,7 @@ impl RequestRow {
     }
 
     /// Whether it is among those with bytes to bind.
-    fn is_in_line(&self) -> bool {
+    pub(super) fn is_in_line(&self) -> bool {
         let [_, _, link, _] = self.links;
         link.is_queued()
     }
@@ -184,6 +184,11 @@ impl RequestRow {
         // What is not bound has not arrived.
         let wants_bytes = self.ending.is_none() && self.told.is_none() && self.cursor < self.length;
         wants_bytes && self.waiting.is_empty()
+    }
+
+    /// The same for one that goes into windows, and not above them.
+    pub(super) fn is_plain(&self) -> bool {
+        self.has_only_new() && !self.home.is_urgent()
     }
 
     /// Whether there is something to bind.

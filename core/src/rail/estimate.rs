@@ -132,7 +132,7 @@ impl Delay {
     const ZERO: Self = Self(0);
     const MAX: Self = Self(u32::MAX);
 
-    fn of(span: Duration) -> Self {
+    pub(crate) fn of(span: Duration) -> Self {
         Self(u32::try_from(span.as_nanos()).unwrap_or(u32::MAX))
     }
 
@@ -202,27 +202,40 @@ impl Estimate {
     /// Learns from completions.
     #[inline]
     pub fn handle_observation(&mut self, seen: &Observation) {
-        self.learn_rate(seen);
-        self.learn_delay(seen);
+        self.learn_sums(seen);
+        let longest = self.delay(&seen.first);
+        self.learn_base(&seen.first, longest);
+        self.learn_delay(seen, longest);
     }
 
     /// Learns what is asked of a device, which has no window: the rate and the base delay.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn learn_rate(&mut self, seen: &Observation) {
+        self.learn_sums(seen);
+        let delay = match seen.first.ahead_bytes {
+            0 => self.delay(&seen.first),
+            // Nobody asks.
+            _ => Duration::ZERO,
+        };
+        self.learn_base(&seen.first, delay);
+    }
+
+    #[inline(always)]
+    fn learn_sums(&mut self, seen: &Observation) {
         let Observation { first, bytes, .. } = *seen;
         let started = (first.posted_at + self.delay_base()).max(self.last_seen);
+        let busy = first.seen_at.since(started);
         let busy_max = self.rate_nominal.time_for(bytes).times(BUSY_FACTOR_MAX);
-        let busy = first.seen_at.since(started).min(busy_max);
+        let busy = busy.min(busy_max);
         // What is seen at the same instant but of another run must not push the busy time out of the sums.
         if first.seen_at > self.last_seen {
             self.bytes_sum = decay(self.bytes_sum);
             self.busy_sum = Duration::from_nanos(decay(self.busy_sum.as_nanos()));
+            self.last_seen = first.seen_at;
         }
         self.bytes_sum = self.bytes_sum.saturating_add(bytes);
         self.busy_sum += busy;
         self.set_rate(Rate::from_bytes_in(self.bytes_sum, self.busy_sum));
-        self.last_seen = self.last_seen.max(first.seen_at);
-        self.learn_base(&first);
     }
 
     /// Learns from a probe of some bytes that met an idle rail: halfway up to what it measured. A probe that
@@ -334,9 +347,9 @@ impl Estimate {
 
     /// Those seen together were done one after the other: the first one has waited longest to be seen, the last one
     /// least, and the others evenly between.
-    #[inline]
-    fn learn_delay(&mut self, seen: &Observation) {
-        let longest = self.delay(&seen.first).as_nanos();
+    #[inline(always)]
+    fn learn_delay(&mut self, seen: &Observation, longest: Duration) {
+        let longest = longest.as_nanos();
         let (mean, spread) = if seen.count == 1 {
             (longest, 0)
         } else {
@@ -350,10 +363,11 @@ impl Estimate {
     }
 
     /// Of those seen together only the first can have met an empty rail.
-    fn learn_base(&mut self, first: &Sample) {
+    #[inline(always)]
+    fn learn_base(&mut self, first: &Sample, delay: Duration) {
         let seen_at = first.seen_at;
         if first.ahead_bytes == 0 {
-            let delay = Delay::of(self.delay(first));
+            let delay = Delay::of(delay);
             self.base_candidate = self.base_candidate.min(delay);
             self.delay_base = self.delay_base.min(delay);
         }

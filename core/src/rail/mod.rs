@@ -150,6 +150,34 @@ impl Healthy<'_> {
         }
     }
 
+    /// The rail's window, smaller while it comes back after an outage.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        self.row.window_bytes()
+    }
+
+    /// Bytes that its window has room for, if nobody else has something on it or on its device than who has `own_bytes` there.
+    pub(crate) fn own_room(&self, own_bytes: u64) -> Option<u64> {
+        let inflight = self.row.inflight_bytes.load(Relaxed);
+        let all = self.device.map_or(inflight, Device::all_bytes);
+        let alone = inflight == own_bytes && all == own_bytes;
+        alone.then(|| self.row.window_bytes().saturating_sub(own_bytes))
+    }
+
+    /// How long what fills its window takes, together with the base delay.
+    pub(crate) fn fill_span(&self) -> Duration {
+        Delay::span_of(self.row.speed.fill_span.load(Relaxed))
+    }
+
+    /// Whether nothing is on it, and nothing has gone there for so long that it may be slower by now than it was.
+    pub(crate) fn may_be_slow(&self, now: Instant, after: Duration) -> bool {
+        self.row.inflight_bytes.load(Relaxed) == 0 && now.since(self.used_at()) >= after
+    }
+
+    /// Whether nothing has completed on it for so long.
+    pub(crate) fn rests(&self, now: Instant, after: Duration) -> bool {
+        now.since(self.done_at()) >= after
+    }
+
     /// All that predicting needs to know of it.
     pub(crate) fn load(&self) -> Load {
         self.row.load(self.device)
@@ -217,6 +245,8 @@ struct Speed {
     /// 4 GiB and more are the same.
     window_bytes: AtomicU32,
     slice_bytes: AtomicU32,
+    /// How long a window and the base delay take.
+    fill_span: AtomicU32,
     estimate: Mutex<Option<Estimate>>,
 }
 
@@ -227,6 +257,7 @@ impl Speed {
         delay_base: AtomicU32::new(0),
         window_bytes: AtomicU32::new(0),
         slice_bytes: AtomicU32::new(0),
+        fill_span: AtomicU32::new(u32::MAX),
         estimate: Mutex::new(None),
     };
 
@@ -261,6 +292,8 @@ impl Speed {
         let window = estimate.window_bytes(slice_bytes);
         let window = u32::try_from(window).unwrap_or(u32::MAX);
         self.window_bytes.store(window, Relaxed);
+        let span = estimate.delay_base() + estimate.rate().time_for(window.into());
+        self.fill_span.store(Delay::of(span).to_bits(), Relaxed);
         self.slice_bytes
             .store(estimate.slice_bytes(slice_bytes), Relaxed);
     }
@@ -619,11 +652,10 @@ impl<'a> Shared<'a> {
             .waiting
             .get(usize::from(worker))
             .map_or(NOT_WAITING, |cell| cell.0.load(Acquire));
-        let mut line = Line {
-            waiting: 0,
-            is_first: true,
-            is_urgent: false,
-        };
+        let mut line = Line::ALONE;
+        if self.has_one_worker() {
+            return line;
+        }
         for cell in self.waiting {
             let since = cell.0.load(Acquire);
             line.waiting += u64::from(since != NOT_WAITING);

@@ -20,6 +20,15 @@ pub struct Line {
     pub is_urgent: bool,
 }
 
+impl Line {
+    /// Of the only worker, for what is not urgent.
+    pub const ALONE: Self = Self {
+        waiting: 0,
+        is_first: true,
+        is_urgent: false,
+    };
+}
+
 /// How much is in flight on a rail, and how much may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -659,7 +668,7 @@ const fn low_bits(count: usize) -> u16 {
 }
 
 /// Whether a slice that ends after `time` may go without a look at the other rails.
-fn is_plenty(time: Duration, rate: Rate, rest_bytes: u64) -> bool {
+pub(crate) fn is_plenty(time: Duration, rate: Rate, rest_bytes: u64) -> bool {
     time.times(REST_PLENTY) <= rate.time_for(rest_bytes)
 }
 

@@ -45,6 +45,7 @@ library![
     "flapping-rail",
     "several-processes",
     "shallow-queues",
+    "read-credits",
     "failover-to-secondary",
     "failover-both-fail",
     "failover-mixed-faults",

@@ -105,10 +105,10 @@ struct Counts {
     signals: usize,
 }
 
-fn shared(tiers: &[u8]) -> &'static Shared<'static> {
+fn shared(tiers: &[u8], workers: usize) -> &'static Shared<'static> {
     let row: &'static [Rail] = Vec::leak((0..RAILS).map(|_| Rail::EMPTY).collect());
     let devices: &'static [Device] = Vec::leak((0..RAILS).map(|_| Device::EMPTY).collect());
-    let waiting: &'static [Waiting] = Vec::leak(vec![Waiting::NO]);
+    let waiting: &'static [Waiting] = Vec::leak((0..workers).map(|_| Waiting::NO).collect());
     let shared = Box::leak(Box::new(Shared::new(row, devices, waiting, SLICE)));
     for (i, tier) in (0..).zip(tiers) {
         let estimate = EstimateConfig {
@@ -156,11 +156,16 @@ impl World<'_> {
 
     /// One whose core has a table of so many attempts.
     fn with_attempts(config: Config, tiers: &[u8], attempts: usize) -> Self {
+        Self::among(1, config, tiers, attempts)
+    }
+
+    /// One whose core is one of so many workers, of which the others do nothing.
+    fn among(workers: usize, config: Config, tiers: &[u8], attempts: usize) -> Self {
         let store: &'static mut TestStore = Box::leak(Box::new(Store::new()));
         let mut tables = store.tables();
         let attempts = attempts.min(tables.attempts.len());
         tables.attempts = &mut tables.attempts[..attempts];
-        let mut core = Orchestrator::new(config, shared(tiers), tables);
+        let mut core = Orchestrator::new(config, shared(tiers, workers), tables);
         let plan = Plan {
             peer: PEER,
             local: SegmentRef(1),
@@ -746,7 +751,7 @@ fn copies_that_no_rail_takes_hold_up_no_other_request() {
 #[test]
 fn a_worker_whose_requests_are_cancelled_waits_no_more() {
     // It did until its next timer, and the others left it its share of their windows.
-    let mut world = World::new(Policy::Spray, 1);
+    let mut world = World::among(2, Config::new(0, Policy::Spray), &[0], usize::MAX);
     let id = world.submit(0, Op::Write, 1);
     world.drain();
     assert_eq!(world.core.shared.line(0).waiting, 1);

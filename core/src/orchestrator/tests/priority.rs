@@ -115,3 +115,165 @@ fn what_holds_rows_goes_before_what_waits_for_one() {
         assert_eq!(done.count(), 2, "{policy:?}");
     }
 }
+
+#[test]
+fn what_is_not_urgent_stays_in_the_windows_behind_what_is() {
+    // Both are bound in one go, the urgent one first, and above the window.
+    let posted = |priority: Priority| {
+        let mut world = busy(Priority::Normal);
+        world.submit_as(PLAN, 1, Op::Write, u64::from(SLICE), priority);
+        world.drain();
+        world.core.shared.inflight_bytes(RailId(0))
+    };
+    let slice = u64::from(SLICE);
+    assert_eq!(posted(Priority::High), posted(Priority::Low) + slice);
+    let mut world = busy(Priority::Normal);
+    let room = world.core.shared.room(RailId(0), 0).expect("it is healthy");
+    for tag in 1..10 {
+        world.submit_as(PLAN, tag, Op::Write, slice, Priority::High);
+        world.drain();
+    }
+    let inflight = world.core.shared.inflight_bytes(RailId(0));
+    assert!(
+        inflight > room.window_bytes,
+        "urgent ones are above the window"
+    );
+    // One of them at a time ends now, and the long one is behind them: it must wait until the window has room.
+    let mut above = 0;
+    for _ in 0..40 {
+        let next = world.next_time();
+        world.now = next;
+        world.happen();
+        let before = world.core.shared.inflight_bytes(RailId(0));
+        let window = world.core.shared.window_bytes(RailId(0));
+        let urgent = world.core.urgent;
+        world.drain();
+        let after = world.core.shared.inflight_bytes(RailId(0));
+        above += usize::from(before > window);
+        assert!(
+            urgent > 0 || after == before || after <= window,
+            "{before} {after} {window}"
+        );
+    }
+    assert!(above > 0, "it came to that");
+}
+
+/// A line as it would be written down: the requests of each class, and how many of the first ones others have passed.
+#[derive(Default)]
+struct Written([(Vec<u32>, usize); 4]);
+
+impl Written {
+    fn remove(&mut self, request: u32) {
+        for (class, passed) in &mut self.0 {
+            if let Some(at) = class.iter().position(|other| *other == request) {
+                class.remove(at);
+                *passed -= usize::from(at < *passed);
+            }
+        }
+    }
+
+    fn first_from(&self, class: usize) -> Option<u32> {
+        self.0
+            .get(class..)?
+            .iter()
+            .find_map(|(class, _)| class.first().copied())
+    }
+
+    fn pass(&mut self, class: usize, at: usize) -> Option<u32> {
+        let (requests, passed) = &mut self.0[class];
+        *passed += usize::from(*passed == at);
+        let next = if *passed == 0 { at + 1 } else { *passed };
+        let next = requests.get(next).copied();
+        next.or_else(|| self.first_from(class + 1))
+    }
+}
+
+/// Does random things to a line, and asks each time who goes first, and who goes after whom.
+fn line_is_as_written(steps: Vec<(u8, u8)>) -> bool {
+    let mut world = World::new(Policy::Spray, 1);
+    let mut written = Written::default();
+    for (tag, (step, pick)) in (0..).zip(steps.into_iter().take(60)) {
+        let class = usize::from(pick % 4);
+        let of_class = written.0[class].0.len();
+        let picked = (of_class > 0).then(|| {
+            let at = usize::from(step / 4) % of_class;
+            (at, written.0[class].0[at])
+        });
+        match (step % 4, picked) {
+            (0 | 1, _)
+                if written
+                    .0
+                    .iter()
+                    .map(|(class, _)| class.len())
+                    .sum::<usize>()
+                    < 16 =>
+            {
+                let (priority, length) = match class {
+                    0 => (Priority::High, 1),
+                    1 => (Priority::Normal, 1),
+                    2 => (Priority::Normal, 1 << 20),
+                    _ => (Priority::Low, 1),
+                };
+                let batch = world.core.open_batch(tag).unwrap_or_default();
+                let request = Request {
+                    tag,
+                    plan: PLAN,
+                    batch,
+                    // Apart, so that none are merged.
+                    local_offset: tag << 30,
+                    remote_offset: tag << 30,
+                    length,
+                    deadline: Instant::MAX,
+                    priority,
+                    op: Op::Read,
+                };
+                let Ok(id) = world.core.submit(world.now, &request) else {
+                    break;
+                };
+                written.0[class].0.push(id.index);
+            }
+            (2, Some((_, request))) => {
+                world.core.leave_line(PEER, request);
+                written.remove(request);
+            }
+            (3, Some((at, request))) if pick % 8 < 6 => {
+                let pending = &mut world.core.peers[0].pending;
+                let next = pending.pass(&mut world.core.requests, request);
+                if next != written.pass(class, at) {
+                    return false;
+                }
+            }
+            (3, Some((_, request))) => {
+                let pending = &mut world.core.peers[0].pending;
+                pending.push_first(&mut world.core.requests, request);
+                written.remove(request);
+                let (first, passed) = &mut written.0[0];
+                first.insert(0, request);
+                *passed += usize::from(*passed > 0);
+            }
+            _ => {}
+        }
+        let pending = &world.core.peers[0].pending;
+        let sound = pending.is_sound(&world.core.requests);
+        if !sound || pending.front() != written.first_from(0) {
+            return false;
+        }
+        for class in 0..4 {
+            let (requests, _) = &written.0[class];
+            for (at, request) in requests.iter().enumerate() {
+                let next = requests.get(at + 1).copied();
+                let next = next.or_else(|| written.first_from(class + 1));
+                let pending = &world.core.peers[0].pending;
+                if pending.after(&mut world.core.requests, *request) != next {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+#[test]
+fn a_line_is_as_if_it_were_written_down() {
+    QuickCheck::new().quickcheck(line_is_as_written as fn(Vec<(u8, u8)>) -> bool);
+}

@@ -195,3 +195,58 @@ fn no_more_reads_are_posted_than_a_lane_takes() {
     world.run(world.now + Duration::from_millis(1));
     assert!(world.reports.contains_key(&2) && !world.reports.contains_key(&1));
 }
+
+/// Lanes that take four short reads at a time, and more writes.
+const FEW_READS: LaneLimits = LaneLimits {
+    work_bytes_max: 8 * 1024,
+    ..SELECTIVE
+};
+
+#[test]
+fn a_read_that_waits_for_a_credit_holds_up_no_write() {
+    for policy in [Policy::Spray, Policy::FixedTier1, Policy::RoundRobin] {
+        let mut world = World::new(policy, 2);
+        world.limits = [FEW_READS; RAILS];
+        for tag in 0..14 {
+            world.submit(tag, Op::Read, 4 * u64::from(SLICE));
+        }
+        world.run(world.now + Duration::from_millis(2));
+        let before = world.reports.len();
+        world.submit(14, Op::Write, 4 * u64::from(SLICE));
+        world.run(world.now + Duration::from_millis(2));
+        assert!(world.reports.contains_key(&14), "{policy:?}");
+        assert!(
+            world.reports.len() < before + 14,
+            "{policy:?}: the reads took longer"
+        );
+        world.run_until_reported(15, Duration::from_secs(1));
+        let done = world.reports.values();
+        let done = done.filter(|report| report.status == Status::Completed);
+        assert_eq!(done.count(), 15, "{policy:?}");
+    }
+}
+
+#[test]
+fn writes_that_pass_reads_do_not_starve_them() {
+    let took = |writes: usize| {
+        let mut world = World::new(Policy::Spray, 1);
+        world.limits = [FEW_READS; RAILS];
+        world.submit(0, Op::Read, 32 * u64::from(SLICE));
+        let mut tag = 1;
+        while !world.reports.contains_key(&0) {
+            while world.core.requests() <= writes {
+                world.submit(tag, Op::Write, 4 * u64::from(SLICE));
+                tag += 1;
+            }
+            world.run(world.now + Duration::from_micros(100));
+            assert!(world.now < ms(500), "the read starves");
+        }
+        world.now.as_nanos()
+    };
+    // Four reads pass with each window of writes.
+    let (alone, among) = (took(0), took(8));
+    assert!(
+        among < 8 * alone,
+        "{alone} ns alone, {among} ns among writes"
+    );
+}
