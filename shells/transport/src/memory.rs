@@ -91,6 +91,8 @@ pub struct Region {
     pinned: Mutex<usize>,
     /// None is pinned any more.
     unpinned: Condvar,
+    /// The device that it is on; `None`: the host.
+    device: Option<Arc<dyn DeviceMemory>>,
     _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -98,6 +100,35 @@ pub struct Region {
 pub trait Loan: Send + Sync {
     /// Ends it. When this has returned, the other process does not touch the range any more.
     fn end(&self);
+}
+
+/// What a region on a device needs of whoever drives the device.
+pub trait DeviceMemory: Send + Sync {
+    /// The device's number among those of its kind.
+    fn ordinal(&self) -> u32;
+
+    /// The NUMA node that the device is attached to, if it says so.
+    fn numa_node(&self) -> Option<u16>;
+
+    /// Copies from that address of the device to memory of this process, and waits for it.
+    fn load(&self, from: u64, to: &mut [u8]) -> io::Result<()>;
+
+    /// Copies to that address of the device, and waits for it.
+    fn store(&self, from: &[u8], to: u64) -> io::Result<()>;
+
+    /// The region as a DMA-BUF, for devices that move its bytes without the host. `None`: there is none.
+    fn dma_buf(&self) -> Option<DmaBuf<'_>>;
+}
+
+/// Bytes that devices can share: the region's first is `offset` bytes behind the file's first one.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaBuf<'a> {
+    /// The kernel's file for them.
+    pub fd: BorrowedFd<'a>,
+    /// Where the region begins in it, in bytes.
+    pub offset: u64,
+    /// How large the region is, in bytes.
+    pub len: u64,
 }
 
 // SAFETY: `Region` hands out its range only as raw pointers, see the module's contract; everything else in
@@ -131,8 +162,40 @@ impl Region {
             loans: Mutex::default(),
             pinned: Mutex::new(0),
             unpinned: Condvar::new(),
+            device: None,
             _owner: owner,
         })
+    }
+
+    /// Registers `bytes` from `base` on in a device's memory. `owner`, if any, is dropped with the region.
+    ///
+    /// # Safety
+    ///
+    /// The range is allocated on that device until [`Self::revoke`] has returned or the region is dropped, and the
+    /// program accepts that transports read and write it meanwhile.
+    pub unsafe fn of_device(
+        base: NonNull<u8>,
+        bytes: u64,
+        access: Access,
+        device: Arc<dyn DeviceMemory>,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> io::Result<Self> {
+        // SAFETY: nothing dereferences an address of a region that has a device.
+        let region = unsafe { Self::new(base, bytes, access, owner) }?;
+        Ok(Self {
+            device: Some(device),
+            ..region
+        })
+    }
+
+    /// The device that it is on; `None`: it is in the host's memory.
+    pub fn device(&self) -> Option<&Arc<dyn DeviceMemory>> {
+        self.device.as_ref()
+    }
+
+    /// It as a DMA-BUF, if it is on a device whose driver gives one. Who uses it holds [`Self::pin_any`] meanwhile.
+    pub fn dma_buf(&self) -> Option<DmaBuf<'_>> {
+        self.device.as_ref()?.dma_buf()
     }
 
     /// Allocates `bytes` of zeroed, page-aligned memory and registers it. If peers may use it, those on the same
@@ -168,9 +231,10 @@ impl Region {
 
     /// Where it is.
     pub fn memory(&self) -> MemoryKind {
-        match self.file {
-            Some(_) => MemoryKind::Shared,
-            None => MemoryKind::Host,
+        match (&self.device, &self.file) {
+            (Some(_), _) => MemoryKind::Device,
+            (None, Some(_)) => MemoryKind::Shared,
+            (None, None) => MemoryKind::Host,
         }
     }
 
@@ -196,8 +260,12 @@ impl Region {
     }
 
     /// The NUMA node that its pages are on now, of which some are asked after. `None`: on several, on none
-    /// because nobody has touched them yet, or the kernel does not say. Touches nothing.
+    /// because nobody has touched them yet, or the kernel does not say. Of a device's memory: the device's.
+    /// Touches nothing.
     pub fn numa_node(&self) -> Option<u16> {
+        if let Some(device) = &self.device {
+            return device.numa_node();
+        }
         let last = u128::from(self.bytes.saturating_sub(1));
         // From the first byte to the last one.
         let page = |number| {
@@ -214,9 +282,15 @@ impl Region {
             .is_some_and(|end| end <= self.bytes)
     }
 
-    /// Permission to touch the range while the answer lives; `None` once it is revoked, or about to be. Keep it
-    /// short: one system call or one copy. Never waits, so several regions may be entered in any order.
+    /// Permission to touch the range while the answer lives; `None` once it is revoked, or about to be, and for memory
+    /// of a device. Keep it short: one system call or one copy. Never waits, so several regions may be entered in any
+    /// order.
     pub fn enter(&self) -> Option<Entered<'_>> {
+        self.enter_any().filter(|_| self.device.is_none())
+    }
+
+    /// The same, wherever it is.
+    fn enter_any(&self) -> Option<Entered<'_>> {
         let open = match self.open.try_read() {
             Ok(open) => open,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -230,9 +304,18 @@ impl Region {
     }
 
     /// Permission to touch `length` bytes from `offset` on while the answer lives, for what goes on by itself:
-    /// [`Self::revoke`] waits for it. `None`: they do not lie inside, or the region is revoked, or about to be.
+    /// [`Self::revoke`] waits for it. `None`: they do not lie inside, or the region is revoked, or about to be, or
+    /// on a device.
     pub fn pin(self: &Arc<Self>, offset: u64, length: u64) -> Option<Pinned> {
-        let entered = self.enter()?;
+        match self.device {
+            Some(_) => None,
+            None => self.pin_any(offset, length),
+        }
+    }
+
+    /// The same, wherever it is: for those that ask [`Self::device`] what the address means.
+    pub fn pin_any(self: &Arc<Self>, offset: u64, length: u64) -> Option<Pinned> {
+        let entered = self.enter_any()?;
         let address = NonNull::new(entered.pointer(offset, length)?)?;
         *self.pinned.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         drop(entered);
@@ -240,6 +323,44 @@ impl Region {
             region: self.clone(),
             address,
         })
+    }
+
+    /// Copies bytes from `offset` on to `to`, wherever they are. What others write there meanwhile comes as it comes.
+    pub fn load(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        let (entered, from) = self.span(offset, to.len())?;
+        match &self.device {
+            Some(device) => device.load(from as u64, to)?,
+            // SAFETY: `span` checked that so many bytes lie in the region, which stays mapped while `entered` lives;
+            // `to` is the caller's alone.
+            None => unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) },
+        }
+        drop(entered);
+        Ok(())
+    }
+
+    /// Copies `from` to where `offset` is, wherever that is.
+    pub fn store(&self, from: &[u8], offset: u64) -> io::Result<()> {
+        let (entered, to) = self.span(offset, from.len())?;
+        match &self.device {
+            Some(device) => device.store(from, to as u64)?,
+            // SAFETY: as in `load`, the other way round.
+            None => unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) },
+        }
+        drop(entered);
+        Ok(())
+    }
+
+    fn span(&self, offset: u64, length: usize) -> io::Result<(Entered<'_>, *mut u8)> {
+        let revoked = || io::Error::other("the memory is no longer registered");
+        let entered = self.enter_any().ok_or_else(revoked)?;
+        let address = entered.pointer(offset, length as u64);
+        let outside = || {
+            let bytes = self.bytes;
+            let text = format!("{length} bytes from offset {offset} on do not lie in {bytes}");
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        };
+        let address = address.ok_or_else(outside)?;
+        Ok((entered, address))
     }
 
     /// Ends all use of the range by this process's transports and waits for what is going on. A slow or
@@ -282,8 +403,7 @@ impl Entered<'_> {
         if !self.region.contains(offset, length) {
             return None;
         }
-        // SAFETY: `offset <= bytes`, and the range is one mapped object (contract of `Region::new`).
-        Some(unsafe { self.region.base.as_ptr().add(offset as usize) })
+        Some(self.region.base.as_ptr().wrapping_add(offset as usize))
     }
 }
 
@@ -456,6 +576,58 @@ mod tests {
             }
         });
         assert!(region.pin(0, 1).is_none());
+    }
+
+    /// A device whose memory is a vector, at addresses from 1 MiB on.
+    struct Vector(Mutex<Vec<u8>>);
+
+    impl DeviceMemory for Vector {
+        fn ordinal(&self) -> u32 {
+            3
+        }
+
+        fn numa_node(&self) -> Option<u16> {
+            Some(1)
+        }
+
+        fn load(&self, from: u64, to: &mut [u8]) -> io::Result<()> {
+            let from = from as usize - (1 << 20);
+            to.copy_from_slice(&self.0.lock().unwrap()[from..][..to.len()]);
+            Ok(())
+        }
+
+        fn store(&self, from: &[u8], to: u64) -> io::Result<()> {
+            let to = to as usize - (1 << 20);
+            self.0.lock().unwrap()[to..][..from.len()].copy_from_slice(from);
+            Ok(())
+        }
+
+        fn dma_buf(&self) -> Option<DmaBuf<'_>> {
+            None
+        }
+    }
+
+    #[test]
+    fn memory_of_a_device_is_out_of_reach_for_those_who_do_not_know_of_it() {
+        let device = Arc::new(Vector(Mutex::new(vec![7; 4096])));
+        let base = NonNull::new((1_usize << 20) as *mut u8).unwrap();
+        // SAFETY: nothing is at that address, and nothing but `Vector` is ever asked for it.
+        let region = unsafe { Region::of_device(base, 4096, Access::default(), device, None) };
+        let region = Arc::new(region.unwrap());
+        assert!(region.enter().is_none() && region.pin(0, 1).is_none());
+        assert_eq!(region.memory(), MemoryKind::Device);
+        assert_eq!(region.numa_node(), Some(1));
+        let pinned = region.pin_any(96, 4000).unwrap();
+        assert_eq!(pinned.address().as_ptr() as usize, (1 << 20) + 96);
+        drop(pinned);
+        let mut bytes = [0; 3];
+        region.store(&[1, 2], 4094).unwrap();
+        region.load(4093, &mut bytes).unwrap();
+        assert_eq!(bytes, [7, 1, 2]);
+        let error = region.load(4094, &mut bytes).unwrap_err().to_string();
+        assert!(error.contains("4094") && error.contains("4096"), "{error}");
+        region.revoke();
+        assert!(region.pin_any(0, 1).is_none() && region.store(&[1], 0).is_err());
     }
 
     #[test]

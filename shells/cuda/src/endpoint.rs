@@ -1,0 +1,551 @@
+//! The lanes of one worker: copies between memories that this process can name, of which one is on a device.
+//!
+//! # Safety
+//!
+//! What a copy reads and writes is pinned until its event is over, and for ever if that cannot be known.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::work::{
+    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, PostBatch, Posted, Scope, Stop, Work,
+};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::{Pinned, Region};
+use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::driver::{CudaError, Driver, End, Event, Stream};
+use crate::far::Far;
+use crate::gpus::Gpus;
+use crate::{END_MAX, PATIENCE_MS, WORK_BYTES_MAX, WORKS_MAX};
+
+/// How long it takes at least until copies that are under way are looked at again.
+const LOOK_MIN: Duration = Duration::from_micros(20);
+/// And at most.
+const LOOK_MAX: Duration = Duration::from_millis(1);
+
+/// Where bytes go, seen from the device that copies.
+const INTO: usize = 0;
+const OUT_OF: usize = 1;
+const WITHIN: usize = 2;
+const STREAMS: usize = 3;
+
+/// One copy, of one work or of several that follow each other at both ends.
+struct Run {
+    ordinal: u32,
+    stream: usize,
+    to: End,
+    from: End,
+    bytes: u64,
+    cookies: Vec<u64>,
+    kept: Vec<Pinned>,
+    next: Next,
+}
+
+/// What a work has to be like to go on with a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Next {
+    op: Op,
+    local: (SegmentRef, u64),
+    remote: (SegmentRef, u64),
+}
+
+impl Next {
+    fn at(work: &Work) -> Self {
+        Self {
+            op: work.op,
+            local: (work.local.segment, work.local.offset),
+            remote: (work.remote.segment, work.remote.offset),
+        }
+    }
+
+    fn after(work: &Work) -> Self {
+        let length = u64::from(work.length);
+        Self {
+            op: work.op,
+            local: (work.local.segment, work.local.offset + length),
+            remote: (work.remote.segment, work.remote.offset + length),
+        }
+    }
+}
+
+/// A copy on its way.
+struct Flight {
+    lane: LaneId,
+    event: Event,
+    cookies: Vec<u64>,
+    kept: Vec<Pinned>,
+    posted_at: Instant,
+}
+
+/// What a device does for this worker.
+struct Queues {
+    ordinal: u32,
+    streams: [Stream; STREAMS],
+    /// The last order that each stream waits for.
+    seen: [u64; STREAMS],
+    flights: [VecDeque<Flight>; STREAMS],
+    spare: Vec<Event>,
+}
+
+/// A lane's latest epoch.
+struct Slot {
+    epoch: Epoch,
+    open: bool,
+    posted: u16,
+    /// It is to be told when nothing is posted any more.
+    fencing: bool,
+    /// The context of its device was lost while works were posted: they never end.
+    haunted: bool,
+}
+
+pub(crate) struct CudaEndpoint {
+    gpus: Arc<Gpus>,
+    driver: Arc<dyn Driver>,
+    far: Box<dyn Far>,
+    clock: Clock,
+    locals: Numbered<SegmentRef, Arc<Region>>,
+    rails: Numbered<RailId, u32>,
+    lanes: Numbered<LaneId, Slot>,
+    devices: Vec<Queues>,
+    /// Devices whose context is lost.
+    lost: Vec<u32>,
+    facts: VecDeque<LaneReport>,
+    /// Never readable: copies are looked at.
+    fd: OwnedFd,
+}
+
+impl CudaEndpoint {
+    pub(crate) fn new(gpus: Arc<Gpus>, far: Box<dyn Far>, clock: Clock) -> io::Result<Self> {
+        Ok(Self {
+            driver: gpus.driver().clone(),
+            gpus,
+            far,
+            clock,
+            locals: Numbered::default(),
+            rails: Numbered::default(),
+            lanes: Numbered::default(),
+            devices: Vec::new(),
+            lost: Vec::new(),
+            facts: VecDeque::new(),
+            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// What it takes to carry a work out.
+    fn run(&self, lane: LaneId, work: &Work) -> Result<Run, Cause> {
+        let length = u64::from(work.length);
+        let far = self.far.pin(lane, work)?;
+        let local = self.locals.get(&work.local.segment);
+        let local = local.ok_or(Cause::LocalProtection)?;
+        let pinned = local.pin_any(work.local.offset, length);
+        let pinned = pinned.ok_or(Cause::LocalProtection)?;
+        let near = End {
+            address: pinned.address().as_ptr() as u64,
+            ordinal: local.device().map(|device| device.ordinal()),
+        };
+        let (to, from) = match work.op {
+            Op::Write => (far.end, near),
+            Op::Read => (near, far.end),
+        };
+        let (ordinal, stream) = match (to.ordinal, from.ordinal) {
+            (Some(_), Some(from)) => (from, WITHIN),
+            (None, Some(from)) => (from, OUT_OF),
+            (Some(to), None) => (to, INTO),
+            (None, None) => return Err(Cause::LocalProtection),
+        };
+        Ok(Run {
+            ordinal,
+            stream,
+            to,
+            from,
+            bytes: length,
+            cookies: vec![work.cookie],
+            kept: [Some(pinned), far.kept].into_iter().flatten().collect(),
+            next: Next::after(work),
+        })
+    }
+
+    /// The streams of a device.
+    fn queues(&mut self, ordinal: u32) -> Result<usize, CudaError> {
+        let known = self.devices.iter().position(|of| of.ordinal == ordinal);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        self.gpus.attach(ordinal)?;
+        let mut streams = [Stream(0); STREAMS];
+        for position in 0..STREAMS {
+            let made = self.driver.stream(ordinal).inspect_err(|_| {
+                for made in &streams[..position] {
+                    self.driver.end_stream(ordinal, *made);
+                }
+            });
+            streams[position] = made?;
+        }
+        self.devices.push(Queues {
+            ordinal,
+            streams,
+            seen: [0; STREAMS],
+            flights: Default::default(),
+            spare: Vec::new(),
+        });
+        Ok(self.devices.len() - 1)
+    }
+
+    /// What has to be there before a copy is put into its stream. An error leaves nothing in it.
+    fn make_ready(&mut self, run: &Run) -> Result<(usize, Event), CudaError> {
+        let position = self.queues(run.ordinal)?;
+        if let (Some(to), Some(from)) = (run.to.ordinal, run.from.ordinal) {
+            // If it cannot, the driver goes through the host by itself.
+            self.driver.reach(from, to)?;
+        }
+        let queues = &mut self.devices[position];
+        let stream = queues.streams[run.stream];
+        let ends = [run.to.ordinal, run.from.ordinal].into_iter().flatten();
+        for ordinal in ends {
+            let mut other = 0;
+            let seen = match ordinal == run.ordinal {
+                true => &mut queues.seen[run.stream],
+                // Rare enough to be looked at in full each time.
+                false => &mut other,
+            };
+            self.gpus.take_orders(ordinal, stream, seen)?;
+        }
+        let event = match queues.spare.pop() {
+            Some(event) => event,
+            None => self.driver.event(run.ordinal)?,
+        };
+        Ok((position, event))
+    }
+
+    /// Puts a copy into its stream. `Err`: whether it was is not known if the context is lost, and it was not if not.
+    fn launch(&mut self, lane: LaneId, run: Run, at: Instant) -> Result<(), CudaError> {
+        let (position, event) = self.make_ready(&run)?;
+        let queues = &mut self.devices[position];
+        let stream = queues.streams[run.stream];
+        // SAFETY: both ends are pinned by `run.kept`, or kept by the lane, and `kept` goes only when the event is over.
+        let copied = unsafe {
+            self.driver
+                .copy(run.ordinal, stream, run.to, run.from, run.bytes)
+        };
+        let said = match copied {
+            Ok(()) => self.driver.record(run.ordinal, event, stream),
+            Err(error @ CudaError::ContextLost { .. }) => Err(error),
+            Err(error) => {
+                queues.spare.push(event);
+                return Err(error);
+            }
+        };
+        match said {
+            Ok(()) => {
+                queues.flights[run.stream].push_back(Flight {
+                    lane,
+                    event,
+                    cookies: run.cookies,
+                    kept: run.kept,
+                    posted_at: at,
+                });
+                Ok(())
+            }
+            Err(error) => {
+                // It may be on its way, and nothing will ever say that it is over.
+                keep_for_ever(run.kept);
+                Err(match error {
+                    CudaError::ContextLost { .. } => error,
+                    _ => CudaError::ContextLost {
+                        ordinal: run.ordinal,
+                        code: 0,
+                    },
+                })
+            }
+        }
+    }
+
+    /// Notes that a device's context is lost: what it had to do has no known end.
+    fn lose(&mut self, ordinal: u32, error: &CudaError) {
+        if self.lost.contains(&ordinal) {
+            return;
+        }
+        log::error!("{error}");
+        self.lost.push(ordinal);
+        let Some(queues) = self.devices.iter_mut().find(|of| of.ordinal == ordinal) else {
+            return;
+        };
+        for flight in queues.flights.iter_mut().flat_map(|line| line.drain(..)) {
+            keep_for_ever(flight.kept);
+            if let Some(slot) = self.lanes.get_mut(&flight.lane) {
+                slot.haunted = true;
+            }
+        }
+        for (&lane, slot) in &mut self.lanes {
+            let is_of = self.rails.get(&lane.rail()) == Some(&ordinal);
+            let epoch = slot.epoch;
+            if slot.open && (is_of || slot.haunted) {
+                slot.open = false;
+                let fact = LaneFact::Broken(Cause::Fatal);
+                self.facts.push_back(LaneReport { lane, epoch, fact });
+            }
+            if slot.haunted && std::mem::take(&mut slot.fencing) {
+                self.facts.extend(unfenceable(lane, epoch));
+            }
+        }
+    }
+
+    /// Looks which copies are over.
+    fn look(&mut self, at: Instant, out: &mut Polled) {
+        let mut lost = None;
+        for queues in &mut self.devices {
+            let ordinal = queues.ordinal;
+            for line in &mut queues.flights {
+                while let Some(first) = line.front() {
+                    match self.driver.is_over(ordinal, first.event) {
+                        Ok(false) => break,
+                        // Whatever the error is: it does not say that the copy is over.
+                        Err(error) => {
+                            lost = lost.or(Some((ordinal, error)));
+                            break;
+                        }
+                        Ok(true) => {}
+                    }
+                    let Some(flight) = line.pop_front() else {
+                        break;
+                    };
+                    queues.spare.push(flight.event);
+                    drop(flight.kept);
+                    let Some(slot) = self.lanes.get_mut(&flight.lane) else {
+                        continue;
+                    };
+                    let (lane, epoch) = (flight.lane, slot.epoch);
+                    slot.posted -= flight.cookies.len() as u16;
+                    out.completions
+                        .extend(flight.cookies.into_iter().map(|cookie| Completion {
+                            lane,
+                            epoch,
+                            cookie,
+                            at,
+                            outcome: Outcome::Success,
+                        }));
+                    if slot.posted == 0 && std::mem::take(&mut slot.fencing) {
+                        self.facts.extend(fenced(lane, epoch));
+                    }
+                }
+            }
+        }
+        if let Some((ordinal, error)) = lost {
+            self.lose(ordinal, &error);
+        }
+    }
+
+    /// When the oldest copy was posted that is on its way.
+    fn oldest(&self) -> Option<Instant> {
+        let lines = self.devices.iter().flat_map(|queues| &queues.flights);
+        let first = lines.filter_map(|line| line.front());
+        first.map(|flight| flight.posted_at).min()
+    }
+
+    /// Posts works from the first one on, until one cannot be.
+    fn post_all(&mut self, batch: &PostBatch, room: usize) -> Posted {
+        let at = self.clock.now();
+        let works = &batch.works[..];
+        let mut accepted = 0;
+        let stop = loop {
+            let Some(first) = works.get(accepted) else {
+                break Stop::All;
+            };
+            if accepted >= room {
+                break Stop::Full;
+            }
+            let mut run = match self.run(batch.lane, first) {
+                Ok(run) => run,
+                Err(cause) => break Stop::Rejected(cause),
+            };
+            for work in works[accepted + 1..].iter().take(room - accepted - 1) {
+                if Next::at(work) != run.next {
+                    break;
+                }
+                let Ok(more) = self.run(batch.lane, work) else {
+                    break;
+                };
+                run.bytes += more.bytes;
+                run.cookies.extend(more.cookies);
+                run.kept.extend(more.kept);
+                run.next = more.next;
+            }
+            let (ordinal, count) = (run.ordinal, run.cookies.len());
+            match self.launch(batch.lane, run, at) {
+                Ok(()) => accepted += count,
+                Err(error @ CudaError::ContextLost { .. }) => {
+                    if let Some(slot) = self.lanes.get_mut(&batch.lane) {
+                        slot.haunted = true;
+                    }
+                    self.lose(ordinal, &error);
+                    break Stop::Unknown;
+                }
+                Err(error) => {
+                    log::warn!("a copy was not begun: {error}");
+                    break Stop::Rejected(Cause::LocalOperation);
+                }
+            }
+        };
+        Posted { accepted, stop }
+    }
+}
+
+/// Memory that a device may touch until the process ends.
+fn keep_for_ever(kept: Vec<Pinned>) {
+    std::mem::forget(kept);
+}
+
+/// The copy is over on both sides at once.
+fn fenced(lane: LaneId, epoch: Epoch) -> [LaneReport; 2] {
+    [Scope::Local, Scope::Remote].map(|scope| {
+        let fact = LaneFact::Fenced {
+            scope,
+            delivered: None,
+        };
+        LaneReport { lane, epoch, fact }
+    })
+}
+
+fn unfenceable(lane: LaneId, epoch: Epoch) -> [LaneReport; 2] {
+    [Scope::Local, Scope::Remote].map(|scope| {
+        let fact = LaneFact::Unfenceable { scope };
+        LaneReport { lane, epoch, fact }
+    })
+}
+
+impl Endpoint for CudaEndpoint {
+    fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
+        self.locals.insert(segment, region);
+    }
+
+    fn detach_local(&mut self, segment: SegmentRef) {
+        self.locals.remove(&segment);
+    }
+
+    fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
+        self.far.attach(segment, region);
+    }
+
+    fn detach_remote(&mut self, segment: SegmentRef) {
+        self.far.detach(segment);
+    }
+
+    fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
+        if let Ok(ordinal) = <[u8; 4]>::try_from(&*address.own) {
+            self.rails.insert(rail, u32::from_le_bytes(ordinal));
+        }
+    }
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, _: Instant) {
+        let ordinal = self.rails.get(&lane.rail()).copied();
+        let lost = ordinal.is_none_or(|ordinal| self.lost.contains(&ordinal));
+        let slot = Slot {
+            epoch,
+            open: !lost,
+            posted: 0,
+            fencing: false,
+            haunted: false,
+        };
+        self.lanes.insert(lane, slot);
+        let limits = LaneLimits {
+            patience_ms: PATIENCE_MS,
+            ..LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX)
+        };
+        let fact = match lost {
+            true => LaneFact::OpenFailed(Cause::Fatal),
+            false => LaneFact::Opened { limits },
+        };
+        self.facts.push_back(LaneReport { lane, epoch, fact });
+    }
+
+    fn post(&mut self, batch: &PostBatch) -> Posted {
+        let is_open = |row: &&Slot| row.open && row.epoch == batch.epoch;
+        let row = self.lanes.get(&batch.lane).filter(is_open);
+        let Some(room) = row.map(|row| usize::from(WORKS_MAX - row.posted)) else {
+            return Posted {
+                accepted: 0,
+                stop: Stop::Rejected(Cause::Flushed),
+            };
+        };
+        let posted = self.post_all(batch, room);
+        if let Some(row) = self.lanes.get_mut(&batch.lane) {
+            row.posted += posted.accepted as u16;
+        }
+        posted
+    }
+
+    fn poll(&mut self, _: Instant, out: &mut Polled) {
+        if self.oldest().is_some() {
+            let at = self.clock.now();
+            self.look(at, out);
+        }
+        out.lanes.extend(self.facts.drain(..));
+    }
+
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, _: Scope) {
+        if let Some(row) = self.lanes.get_mut(&lane).filter(|row| row.epoch == epoch) {
+            row.open = false;
+            if row.haunted {
+                return self.facts.extend(unfenceable(lane, epoch));
+            }
+            row.fencing = row.posted > 0;
+            if row.fencing {
+                return;
+            }
+        }
+        self.facts.extend(fenced(lane, epoch));
+    }
+
+    fn close(&mut self, lane: LaneId, epoch: Epoch) {
+        if let Some(row) = self.lanes.get_mut(&lane).filter(|row| row.epoch == epoch) {
+            row.open = false;
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The longer a copy takes, the later it may be seen to be over.
+    fn poll_timeout(&self) -> Option<Instant> {
+        if !self.facts.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let oldest = self.oldest()?;
+        let now = self.clock.now();
+        let span = Duration::from_nanos(now.since(oldest).as_nanos() / 8);
+        Some(now + span.clamp(LOOK_MIN, LOOK_MAX))
+    }
+}
+
+impl Drop for CudaEndpoint {
+    /// Waits for what is on its way, for a while; else it is left as it is.
+    fn drop(&mut self) {
+        let until = std::time::Instant::now() + END_MAX;
+        let mut out = Polled::default();
+        while self.oldest().is_some() && std::time::Instant::now() < until {
+            self.look(Instant::ZERO, &mut out);
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        for queues in self.devices.drain(..) {
+            let ordinal = queues.ordinal;
+            for flight in queues.flights.into_iter().flatten() {
+                keep_for_ever(flight.kept);
+                self.driver.end_event(ordinal, flight.event);
+            }
+            for stream in queues.streams {
+                self.driver.end_stream(ordinal, stream);
+            }
+            for event in queues.spare {
+                self.driver.end_event(ordinal, event);
+            }
+        }
+    }
+}
