@@ -1,6 +1,6 @@
 //! The narrow interface: all that this shell ever asks of a CUDA driver.
 //!
-//! [`binding`](crate::binding) is CUDA itself; `stub` is a driver in this process, for tests. Addresses are those of one
+//! `binding` is CUDA itself; `stub` is a driver in this process, for tests. Addresses are those of one
 //! space for all devices and the host, as CUDA has it on 64-bit systems; only the driver may follow those of a device.
 
 use std::fmt;
@@ -77,6 +77,10 @@ pub struct Handle {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CudaError {
+    /// This build has no CUDA: build with feature `cuda`.
+    NotBuiltIn,
+    /// The configuration says `transports/cuda/enable: false`.
+    SwitchedOff,
     /// No driver is installed.
     NoLibrary,
     /// The driver lacks a function that is needed: install a newer one.
@@ -133,6 +137,8 @@ pub enum CudaError {
 impl fmt::Display for CudaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotBuiltIn => f.write_str("this build has no CUDA: build with feature cuda"),
+            Self::SwitchedOff => f.write_str("transports/cuda/enable says false"),
             Self::NoLibrary => f.write_str("no CUDA driver: libcuda.so.1 is not to be found"),
             Self::MissingSymbol { name } => {
                 write!(f, "the CUDA driver lacks {name}: install a newer one")
@@ -267,6 +273,8 @@ mod tests {
         use CudaError::*;
         // (error, parts of the text)
         let cases = [
+            (NotBuiltIn, vec!["feature cuda"]),
+            (SwitchedOff, vec!["transports/cuda/enable"]),
             (NoLibrary, vec!["libcuda.so.1"]),
             (MissingSymbol { name: "cuInit" }, vec!["cuInit", "newer"]),
             (

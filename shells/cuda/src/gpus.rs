@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Loan, Region, RegionKey};
 
-use crate::binding::Cuda;
 use crate::driver::{Answer, CudaError, Driver, End, Event, Gpu, Sharing, Stream};
 use crate::pci;
 
@@ -46,8 +45,15 @@ struct Orders {
 
 impl Gpus {
     /// Loads CUDA's driver.
+    #[cfg(feature = "driver")]
     pub fn load() -> Answer<Arc<Self>> {
-        Self::over(Arc::new(Cuda::load()?))
+        Self::over(Arc::new(crate::binding::Cuda::load()?))
+    }
+
+    /// Says that this build has no driver.
+    #[cfg(not(feature = "driver"))]
+    pub fn load() -> Answer<Arc<Self>> {
+        Err(CudaError::NotBuiltIn)
     }
 
     /// Over some driver. An error if it has no device.

@@ -1,7 +1,7 @@
 //! polyrail and memory of GPUs: a lane is a queue of copies of one device.
 //!
 //! CUDA's driver is loaded when it is first asked for, so a program with this shell starts where it is absent, and says
-//! that it is. Every call goes through one narrow interface, [`driver::Driver`]; `stub` is a driver in this process,
+//! that it is; built without feature `driver`, it says that too. Every call goes through one narrow interface, [`driver::Driver`]; `stub` is a driver in this process,
 //! for tests.
 //!
 //! [`Gpus`] makes regions of device memory: what the program has allocated, found by the driver's attributes of its
@@ -19,6 +19,7 @@
 //! The parts: `driver` is the interface, `binding` CUDA itself, `gpus` memory, `far` and `endpoint` the lanes, `pci` where
 //! devices are.
 
+#[cfg(feature = "driver")]
 pub mod binding;
 pub mod driver;
 mod endpoint;

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use polyrail_cuda::{CudaError, CudaTransport, Gpus};
 use polyrail_shm::ShmTransport;
 use polyrail_tcp::TcpTransport;
 use polyrail_transport::Transport;
@@ -19,6 +20,8 @@ pub(crate) const TCP: &str = "tcp";
 pub(crate) const SHM: &str = "shm";
 /// The name of the transport over RDMA.
 pub(crate) const VERBS: &str = "verbs";
+/// The name of the one that copies to and from memory of GPUs.
+pub(crate) const CUDA: &str = polyrail_cuda::NAME;
 /// The names of those that move bytes of files.
 pub(crate) const URING: &str = "uring";
 pub(crate) const PREAD: &str = "pread";
@@ -58,9 +61,9 @@ const KNOWN: [Known; 7] = [
         built_in: cfg!(feature = "verbs"),
     },
     Known {
-        name: "cuda",
-        moves: "memory of GPUs",
-        built_in: false,
+        name: CUDA,
+        moves: "memory of this process and of its GPUs",
+        built_in: cfg!(feature = "cuda"),
     },
     Known {
         name: "rdma",
@@ -123,7 +126,12 @@ pub(crate) fn is_built_in(name: &str) -> bool {
 /// Does what an engine does with a transport when it starts, for one worker.
 fn install(name: &str) -> Availability {
     let files: Arc<dyn FileTable> = Arc::new(Files::default());
-    let transport = make(name, Arc::new(NoRegions), &files, &VerbsConfig::default());
+    let gpus = match name {
+        CUDA => Gpus::load(),
+        _ => Err(CudaError::SwitchedOff),
+    };
+    let verbs = VerbsConfig::default();
+    let transport = make(name, Arc::new(NoRegions), &files, &verbs, &gpus);
     let why = match transport {
         Ok(transport) => try_out(&*transport, None),
         Err(error) => Some(error.to_string()),
@@ -140,6 +148,7 @@ pub(crate) fn make(
     regions: Arc<dyn RegionTable>,
     files: &Arc<dyn FileTable>,
     verbs: &VerbsConfig,
+    gpus: &Result<Arc<Gpus>, CudaError>,
 ) -> io::Result<Arc<dyn Transport>> {
     let of_files = |way| Arc::new(FileTransport::new(way, files.clone()));
     match name {
@@ -147,6 +156,10 @@ pub(crate) fn make(
         URING => Ok(of_files(Way::Uring)),
         PREAD => Ok(of_files(Way::Pread)),
         VERBS => over_rdma(regions, verbs),
+        CUDA => {
+            let gpus = gpus.as_ref().map_err(|error| error.clone())?;
+            Ok(Arc::new(CudaTransport::new(gpus.clone(), regions)))
+        }
         _ => Ok(Arc::new(TcpTransport::new(regions))),
     }
 }
@@ -207,7 +220,8 @@ mod tests {
         for name in [TCP, SHM, URING, PREAD] {
             let files: Arc<dyn FileTable> = Arc::new(Files::default());
             let config = VerbsConfig::default();
-            let transport = make(name, Arc::new(NoRegions), &files, &config).unwrap();
+            let gpus = Err(CudaError::NotBuiltIn);
+            let transport = make(name, Arc::new(NoRegions), &files, &config, &gpus).unwrap();
             assert_eq!(transport.name(), name);
         }
     }
