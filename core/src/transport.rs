@@ -17,6 +17,8 @@ pub enum MemoryKind {
     File,
     /// In the host's memory, where other processes of the host can map it.
     Shared,
+    /// On such a device, where other processes of the host can open it.
+    DeviceShared,
 }
 
 impl MemoryKind {
@@ -26,6 +28,7 @@ impl MemoryKind {
             Self::Device => 2,
             Self::File => 4,
             Self::Shared => 8,
+            Self::DeviceShared => 16,
         }
     }
 }

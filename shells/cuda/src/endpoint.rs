@@ -15,15 +15,20 @@ use polyrail_core::work::{
     Cause, Completion, LaneFact, LaneLimits, Op, Outcome, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Pinned, Region};
+use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::driver::{CudaError, Driver, End, Event, Stream};
-use crate::far::Far;
+use crate::far::{Far, FarEvent, Kept, Opening, Pin};
 use crate::gpus::Gpus;
 use crate::{END_MAX, PATIENCE_MS, WORK_BYTES_MAX, WORKS_MAX};
+
+const LIMITS: LaneLimits = LaneLimits {
+    patience_ms: PATIENCE_MS,
+    ..LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX)
+};
 
 /// How long it takes at least until copies that are under way are looked at again.
 const LOOK_MIN: Duration = Duration::from_micros(20);
@@ -44,8 +49,17 @@ struct Run {
     from: End,
     bytes: u64,
     cookies: Vec<u64>,
-    kept: Vec<Pinned>,
+    kept: Vec<Kept>,
     next: Next,
+}
+
+/// What a work comes to.
+enum Turn {
+    Run(Run),
+    /// Its far end is not known yet.
+    Wait,
+    /// It is done, with nothing to copy.
+    Done,
 }
 
 /// What a work has to be like to go on with a run.
@@ -80,7 +94,7 @@ struct Flight {
     lane: LaneId,
     event: Event,
     cookies: Vec<u64>,
-    kept: Vec<Pinned>,
+    kept: Vec<Kept>,
     posted_at: Instant,
 }
 
@@ -99,6 +113,8 @@ struct Slot {
     epoch: Epoch,
     open: bool,
     posted: u16,
+    /// Those of them whose far end is not known yet, and what is behind them.
+    waiting: VecDeque<Work>,
     /// It is to be told when nothing is posted any more.
     fencing: bool,
     /// The context of its device was lost while works were posted: they never end.
@@ -117,6 +133,9 @@ pub(crate) struct CudaEndpoint {
     /// Devices whose context is lost.
     lost: Vec<u32>,
     facts: VecDeque<LaneReport>,
+    /// And these completions.
+    done: Vec<Completion>,
+    events: Vec<FarEvent>,
     /// Never readable: copies are looked at.
     fd: OwnedFd,
 }
@@ -134,14 +153,20 @@ impl CudaEndpoint {
             devices: Vec::new(),
             lost: Vec::new(),
             facts: VecDeque::new(),
+            done: Vec::new(),
+            events: Vec::new(),
             fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
     /// What it takes to carry a work out.
-    fn run(&self, lane: LaneId, work: &Work) -> Result<Run, Cause> {
+    fn turn(&mut self, lane: LaneId, work: &Work) -> Result<Turn, Cause> {
         let length = u64::from(work.length);
-        let far = self.far.pin(lane, work)?;
+        let far = match self.far.pin(lane, work)? {
+            Pin::There(far) => far,
+            Pin::Wait => return Ok(Turn::Wait),
+            Pin::Answered => return Ok(Turn::Done),
+        };
         let local = self.locals.get(&work.local.segment);
         let local = local.ok_or(Cause::LocalProtection)?;
         let pinned = local.pin_any(work.local.offset, length);
@@ -160,16 +185,19 @@ impl CudaEndpoint {
             (Some(to), None) => (to, INTO),
             (None, None) => return Err(Cause::LocalProtection),
         };
-        Ok(Run {
+        if self.lost.contains(&ordinal) {
+            return Err(Cause::LocalOperation);
+        }
+        Ok(Turn::Run(Run {
             ordinal,
             stream,
             to,
             from,
             bytes: length,
             cookies: vec![work.cookie],
-            kept: [Some(pinned), far.kept].into_iter().flatten().collect(),
+            kept: vec![Kept::Region { _pinned: pinned }, far.kept],
             next: Next::after(work),
-        })
+        }))
     }
 
     /// The streams of a device.
@@ -255,6 +283,7 @@ impl CudaEndpoint {
             }
             Err(error) => {
                 // It may be on its way, and nothing will ever say that it is over.
+                self.gpus.note_leftovers();
                 keep_for_ever(run.kept);
                 Err(match error {
                     CudaError::ContextLost { .. } => error,
@@ -278,6 +307,7 @@ impl CudaEndpoint {
             return;
         };
         for flight in queues.flights.iter_mut().flat_map(|line| line.drain(..)) {
+            self.gpus.note_leftovers();
             keep_for_ever(flight.kept);
             if let Some(slot) = self.lanes.get_mut(&flight.lane) {
                 slot.haunted = true;
@@ -297,9 +327,19 @@ impl CudaEndpoint {
         }
     }
 
+    /// Lets go of a lane's far end, so far as nothing of it is on its way.
+    fn leave(&mut self, lane: LaneId) {
+        let is_over = |slot: &Slot| !slot.haunted && slot.posted == slot.waiting.len() as u16;
+        match self.lanes.get(&lane).is_none_or(is_over) {
+            true => self.far.end(lane),
+            false => self.far.abandon(lane),
+        }
+    }
+
     /// Looks which copies are over.
     fn look(&mut self, at: Instant, out: &mut Polled) {
         let mut lost = None;
+        let first = out.completions.len();
         for queues in &mut self.devices {
             let ordinal = queues.ordinal;
             for line in &mut queues.flights {
@@ -332,13 +372,109 @@ impl CudaEndpoint {
                             outcome: Outcome::Success,
                         }));
                     if slot.posted == 0 && std::mem::take(&mut slot.fencing) {
+                        self.far.end(lane);
                         self.facts.extend(fenced(lane, epoch));
                     }
                 }
             }
         }
+        self.doubt(first, out);
         if let Some((ordinal, error)) = lost {
             self.lose(ordinal, &error);
+        }
+    }
+
+    /// Takes back what has completed since the `first` of these on lanes whose far end has gone meanwhile.
+    fn doubt(&mut self, first: usize, out: &mut Polled) {
+        let mut lane = None;
+        let mut lanes = out.completions[first..].iter().map(|done| done.lane);
+        let mut gone = Vec::new();
+        for done in lanes.by_ref() {
+            // Those of one lane mostly come together.
+            if lane.replace(done) != Some(done) && !self.far.is_sound(done) {
+                gone.push(done);
+            }
+        }
+        for lane in gone {
+            let Some(slot) = self.lanes.get_mut(&lane) else {
+                continue;
+            };
+            out.completions.retain(|done| done.lane != lane);
+            if std::mem::take(&mut slot.open) {
+                let epoch = slot.epoch;
+                let fact = LaneFact::Broken(Cause::Reset);
+                self.facts.push_back(LaneReport { lane, epoch, fact });
+            }
+        }
+    }
+
+    /// Hears what far ends say.
+    fn hear(&mut self, now: Instant, out: &mut Polled) {
+        let mut events = std::mem::take(&mut self.events);
+        self.far.poll(now, &mut events);
+        for event in events.drain(..) {
+            let (FarEvent::Opened(lane, epoch)
+            | FarEvent::Refused(lane, epoch)
+            | FarEvent::Broken(lane, epoch)
+            | FarEvent::Again(lane, epoch)) = event;
+            let slot = self.lanes.get_mut(&lane);
+            let Some(slot) = slot.filter(|slot| slot.epoch == epoch) else {
+                continue;
+            };
+            let fact = match event {
+                FarEvent::Opened(..) => {
+                    slot.open = true;
+                    LaneFact::Opened { limits: LIMITS }
+                }
+                FarEvent::Refused(..) => {
+                    self.far.end(lane);
+                    LaneFact::OpenFailed(Cause::Refused)
+                }
+                FarEvent::Broken(..) if std::mem::take(&mut slot.open) => {
+                    LaneFact::Broken(Cause::Reset)
+                }
+                FarEvent::Broken(..) => continue,
+                FarEvent::Again(..) => {
+                    self.go_on(lane);
+                    continue;
+                }
+            };
+            self.facts.push_back(LaneReport { lane, epoch, fact });
+        }
+        self.events = events;
+        out.completions.append(&mut self.done);
+    }
+
+    /// Posts works that have waited.
+    fn go_on(&mut self, lane: LaneId) {
+        let Some(slot) = self.lanes.get_mut(&lane).filter(|slot| slot.open) else {
+            return;
+        };
+        let epoch = slot.epoch;
+        let mut waiting = std::mem::take(&mut slot.waiting);
+        let posted = self.post_all(lane, waiting.make_contiguous(), usize::MAX);
+        let rest = waiting.split_off(posted.accepted);
+        let at = self.clock.now();
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        match posted.stop {
+            Stop::All | Stop::Full => slot.waiting.extend(rest),
+            // Those that were taken have to end; of these, nothing has begun.
+            Stop::Rejected(cause) => {
+                slot.posted -= rest.len() as u16;
+                let causes = std::iter::once(cause).chain(std::iter::repeat(Cause::Flushed));
+                let failed = rest.iter().zip(causes).map(|(work, cause)| Completion {
+                    lane,
+                    epoch,
+                    cookie: work.cookie,
+                    at,
+                    outcome: Outcome::Error(cause),
+                });
+                self.done.extend(failed);
+            }
+            // Broken was said; they never end.
+            Stop::Unknown => {}
         }
     }
 
@@ -349,10 +485,9 @@ impl CudaEndpoint {
         first.map(|flight| flight.posted_at).min()
     }
 
-    /// Posts works from the first one on, until one cannot be.
-    fn post_all(&mut self, batch: &PostBatch, room: usize) -> Posted {
+    /// Begins works from the first one on, until one cannot be. Those that wait count as such.
+    fn post_all(&mut self, lane: LaneId, works: &[Work], room: usize) -> Posted {
         let at = self.clock.now();
-        let works = &batch.works[..];
         let mut accepted = 0;
         let stop = loop {
             let Some(first) = works.get(accepted) else {
@@ -361,15 +496,21 @@ impl CudaEndpoint {
             if accepted >= room {
                 break Stop::Full;
             }
-            let mut run = match self.run(batch.lane, first) {
-                Ok(run) => run,
+            let mut run = match self.turn(lane, first) {
+                Ok(Turn::Run(run)) => run,
+                Ok(Turn::Done) => {
+                    self.complete(lane, first, at);
+                    accepted += 1;
+                    continue;
+                }
+                Ok(Turn::Wait) => break Stop::Full,
                 Err(cause) => break Stop::Rejected(cause),
             };
             for work in works[accepted + 1..].iter().take(room - accepted - 1) {
                 if Next::at(work) != run.next {
                     break;
                 }
-                let Ok(more) = self.run(batch.lane, work) else {
+                let Ok(Turn::Run(more)) = self.turn(lane, work) else {
                     break;
                 };
                 run.bytes += more.bytes;
@@ -378,10 +519,10 @@ impl CudaEndpoint {
                 run.next = more.next;
             }
             let (ordinal, count) = (run.ordinal, run.cookies.len());
-            match self.launch(batch.lane, run, at) {
+            match self.launch(lane, run, at) {
                 Ok(()) => accepted += count,
                 Err(error @ CudaError::ContextLost { .. }) => {
-                    if let Some(slot) = self.lanes.get_mut(&batch.lane) {
+                    if let Some(slot) = self.lanes.get_mut(&lane) {
                         slot.haunted = true;
                     }
                     self.lose(ordinal, &error);
@@ -395,10 +536,24 @@ impl CudaEndpoint {
         };
         Posted { accepted, stop }
     }
+
+    /// A work is done without a copy.
+    fn complete(&mut self, lane: LaneId, work: &Work, at: Instant) {
+        if let Some(slot) = self.lanes.get_mut(&lane) {
+            slot.posted = slot.posted.wrapping_sub(1);
+            self.done.push(Completion {
+                lane,
+                epoch: slot.epoch,
+                cookie: work.cookie,
+                at,
+                outcome: Outcome::Success,
+            });
+        }
+    }
 }
 
 /// Memory that a device may touch until the process ends.
-fn keep_for_ever(kept: Vec<Pinned>) {
+fn keep_for_ever(kept: Vec<Kept>) {
     std::mem::forget(kept);
 }
 
@@ -441,26 +596,40 @@ impl Endpoint for CudaEndpoint {
         if let Ok(ordinal) = <[u8; 4]>::try_from(&*address.own) {
             self.rails.insert(rail, u32::from_le_bytes(ordinal));
         }
+        self.far.attach_rail(rail, address);
     }
 
-    fn open(&mut self, lane: LaneId, epoch: Epoch, _: Instant) {
-        let ordinal = self.rails.get(&lane.rail()).copied();
-        let lost = ordinal.is_none_or(|ordinal| self.lost.contains(&ordinal));
+    fn forget_rail(&mut self, rail: RailId) {
+        let lanes: Vec<_> = self.lanes.keys().copied().collect();
+        for lane in lanes.into_iter().filter(|lane| lane.rail() == rail) {
+            self.leave(lane);
+            self.lanes.remove(&lane);
+        }
+        self.rails.remove(&rail);
+    }
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        self.leave(lane);
+        let ordinal = self.rails.get(&lane.rail());
+        let lost = ordinal.is_some_and(|ordinal| self.lost.contains(ordinal));
+        let opening = match lost {
+            true => Opening::Failed,
+            false => self.far.open(lane, epoch, by),
+        };
         let slot = Slot {
             epoch,
-            open: !lost,
+            open: matches!(opening, Opening::Now),
             posted: 0,
+            waiting: VecDeque::new(),
             fencing: false,
             haunted: false,
         };
         self.lanes.insert(lane, slot);
-        let limits = LaneLimits {
-            patience_ms: PATIENCE_MS,
-            ..LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX)
-        };
-        let fact = match lost {
-            true => LaneFact::OpenFailed(Cause::Fatal),
-            false => LaneFact::Opened { limits },
+        let fact = match opening {
+            Opening::Now => LaneFact::Opened { limits: LIMITS },
+            Opening::Later => return,
+            Opening::Failed if lost => LaneFact::OpenFailed(Cause::Fatal),
+            Opening::Failed => LaneFact::OpenFailed(Cause::Refused),
         };
         self.facts.push_back(LaneReport { lane, epoch, fact });
     }
@@ -468,24 +637,45 @@ impl Endpoint for CudaEndpoint {
     fn post(&mut self, batch: &PostBatch) -> Posted {
         let is_open = |row: &&Slot| row.open && row.epoch == batch.epoch;
         let row = self.lanes.get(&batch.lane).filter(is_open);
-        let Some(room) = row.map(|row| usize::from(WORKS_MAX - row.posted)) else {
+        let Some((room, waits)) =
+            row.map(|row| (usize::from(WORKS_MAX - row.posted), !row.waiting.is_empty()))
+        else {
             return Posted {
                 accepted: 0,
                 stop: Stop::Rejected(Cause::Flushed),
             };
         };
-        let posted = self.post_all(batch, room);
-        if let Some(row) = self.lanes.get_mut(&batch.lane) {
-            row.posted += posted.accepted as u16;
+        let mut posted = match waits {
+            // Behind those that were there before.
+            true => Posted {
+                accepted: 0,
+                stop: Stop::Full,
+            },
+            false => self.post_all(batch.lane, &batch.works, room),
+        };
+        let Some(row) = self.lanes.get_mut(&batch.lane) else {
+            return posted;
+        };
+        if posted.stop == Stop::Full && posted.accepted < room {
+            let rest = batch.works[posted.accepted..]
+                .iter()
+                .take(room - posted.accepted);
+            row.waiting.extend(rest.clone());
+            posted.accepted += rest.len();
+            if posted.accepted == batch.works.len() {
+                posted.stop = Stop::All;
+            }
         }
+        row.posted = row.posted.wrapping_add(posted.accepted as u16);
         posted
     }
 
-    fn poll(&mut self, _: Instant, out: &mut Polled) {
+    fn poll(&mut self, now: Instant, out: &mut Polled) {
         if self.oldest().is_some() {
             let at = self.clock.now();
             self.look(at, out);
         }
+        self.hear(now, out);
         out.lanes.extend(self.facts.drain(..));
     }
 
@@ -495,10 +685,13 @@ impl Endpoint for CudaEndpoint {
             if row.haunted {
                 return self.facts.extend(unfenceable(lane, epoch));
             }
+            row.posted -= row.waiting.len() as u16;
+            row.waiting.clear();
             row.fencing = row.posted > 0;
             if row.fencing {
                 return;
             }
+            self.far.end(lane);
         }
         self.facts.extend(fenced(lane, epoch));
     }
@@ -506,22 +699,25 @@ impl Endpoint for CudaEndpoint {
     fn close(&mut self, lane: LaneId, epoch: Epoch) {
         if let Some(row) = self.lanes.get_mut(&lane).filter(|row| row.epoch == epoch) {
             row.open = false;
+            self.leave(lane);
         }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.far.fd().unwrap_or(self.fd.as_fd())
     }
 
     /// The longer a copy takes, the later it may be seen to be over.
     fn poll_timeout(&self) -> Option<Instant> {
-        if !self.facts.is_empty() {
+        if !(self.facts.is_empty() && self.done.is_empty()) {
             return Some(Instant::ZERO);
         }
-        let oldest = self.oldest()?;
-        let now = self.clock.now();
-        let span = Duration::from_nanos(now.since(oldest).as_nanos() / 8);
-        Some(now + span.clamp(LOOK_MIN, LOOK_MAX))
+        let look = self.oldest().map(|oldest| {
+            let now = self.clock.now();
+            let span = Duration::from_nanos(now.since(oldest).as_nanos() / 8);
+            now + span.clamp(LOOK_MIN, LOOK_MAX)
+        });
+        look.into_iter().chain(self.far.due()).min()
     }
 }
 
@@ -534,9 +730,14 @@ impl Drop for CudaEndpoint {
             self.look(Instant::ZERO, &mut out);
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
+        let lanes: Vec<_> = self.lanes.keys().copied().collect();
+        for lane in lanes {
+            self.leave(lane);
+        }
         for queues in self.devices.drain(..) {
             let ordinal = queues.ordinal;
             for flight in queues.flights.into_iter().flatten() {
+                self.gpus.note_leftovers();
                 keep_for_ever(flight.kept);
                 self.driver.end_event(ordinal, flight.event);
             }

@@ -1,27 +1,84 @@
 //! Where the far end of a copy is.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use polyrail_core::units::{LaneId, SegmentRef};
+use polyrail_core::time::Instant;
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{Cause, Work};
-use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::{Pinned, Region, RegionTable};
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{RailAddress, RemoteRegion};
 
 use crate::driver::End;
+use crate::ipc::Use;
+
+/// What keeps one end of a copy where it is.
+pub(crate) enum Kept {
+    Region { _pinned: Pinned },
+    Import { _of: Arc<Use> },
+}
 
 /// The far end of a work, and what keeps it there.
 pub(crate) struct FarEnd {
     pub(crate) end: End,
-    pub(crate) kept: Option<Pinned>,
+    pub(crate) kept: Kept,
+}
+
+/// What is known of a work's far end.
+pub(crate) enum Pin {
+    There(FarEnd),
+    /// [`FarEvent::Again`] says when to ask again.
+    Wait,
+    /// It is where nothing is copied to, and somebody has said so: all that a probe wants to know.
+    Answered,
+}
+
+/// What became of an opening.
+pub(crate) enum Opening {
+    Now,
+    /// [`FarEvent`] tells.
+    Later,
+    Failed,
+}
+
+/// What a far end reports of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FarEvent {
+    Opened(LaneId, Epoch),
+    Refused(LaneId, Epoch),
+    /// Nobody is there any more.
+    Broken(LaneId, Epoch),
+    /// Works that wait may go on.
+    Again(LaneId, Epoch),
 }
 
 /// Finds far ends.
 pub(crate) trait Far: Send {
     fn attach(&mut self, segment: SegmentRef, region: RemoteRegion);
     fn detach(&mut self, segment: SegmentRef);
-    /// The far end of a work on a lane.
-    fn pin(&self, lane: LaneId, work: &Work) -> Result<FarEnd, Cause>;
+    fn attach_rail(&mut self, _rail: RailId, _address: RailAddress) {}
+    fn open(&mut self, _lane: LaneId, _epoch: Epoch, _by: Instant) -> Opening {
+        Opening::Now
+    }
+    /// The far end of a work on a lane that is open.
+    fn pin(&mut self, lane: LaneId, work: &Work) -> Result<Pin, Cause>;
+    fn poll(&mut self, _now: Instant, _out: &mut Vec<FarEvent>) {}
+    /// Whether what has been copied has got there.
+    fn is_sound(&self, _lane: LaneId) -> bool {
+        true
+    }
+    /// A lane is over, and nothing is copied for it any more.
+    fn end(&mut self, _lane: LaneId) {}
+    /// A lane is over, and what its device still does is not known.
+    fn abandon(&mut self, _lane: LaneId) {}
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// When [`Self::poll`] has something to do by itself.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// Memory of this process's own devices.
@@ -51,7 +108,7 @@ impl Far for Own {
         self.known.remove(&segment);
     }
 
-    fn pin(&self, _: LaneId, work: &Work) -> Result<FarEnd, Cause> {
+    fn pin(&mut self, _: LaneId, work: &Work) -> Result<Pin, Cause> {
         let region = self.known.get(&work.remote.segment);
         let region = region.ok_or(Cause::RemoteAccess)?;
         let pinned = region.pin_any(work.remote.offset, work.length.into());
@@ -60,7 +117,7 @@ impl Far for Own {
             address: pinned.address().as_ptr() as u64,
             ordinal: region.device().map(|device| device.ordinal()),
         };
-        let kept = Some(pinned);
-        Ok(FarEnd { end, kept })
+        let kept = Kept::Region { _pinned: pinned };
+        Ok(Pin::There(FarEnd { end, kept }))
     }
 }

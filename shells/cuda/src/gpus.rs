@@ -12,11 +12,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Loan, Region, RegionKey};
 
-use crate::driver::{Answer, CudaError, Driver, End, Event, Gpu, Sharing, Stream};
+use crate::driver::{Answer, CudaError, Driver, End, Event, Gpu, Handle, Sharing, Stream};
 use crate::pci;
 
 /// Bytes of the pages that a DMA-BUF is made of.
@@ -34,6 +35,7 @@ pub struct Gpus {
     streams: Mutex<HashMap<u32, Stream>>,
     orders: Mutex<HashMap<u32, Orders>>,
     pins: Mutex<HashMap<RegionKey, Arc<Pin>>>,
+    has_leftovers: AtomicBool,
 }
 
 /// What copies of one device have to wait for.
@@ -73,6 +75,7 @@ impl Gpus {
             streams: Mutex::default(),
             orders: Mutex::default(),
             pins: Mutex::default(),
+            has_leftovers: AtomicBool::new(false),
         }))
     }
 
@@ -179,6 +182,7 @@ impl Gpus {
             ordinal,
             address,
             bytes,
+            is_shared: self.export(address, bytes).is_ok(),
             dma_buf: OnceLock::new(),
         };
         let owner = owner.map(|owner| Arc::new(owner) as _);
@@ -186,6 +190,28 @@ impl Gpus {
         let region = unsafe { Region::of_device(base, bytes, access, Arc::new(device), owner) };
         region.map_err(|_| CudaError::Unsupported {
             what: "draw a random key",
+        })
+    }
+
+    /// What opens the allocation that a range of a device lies in to another process, where the range begins in it, and how
+    /// large it is. An error if the range is not in one.
+    pub(crate) fn export(&self, address: u64, bytes: u64) -> Answer<Export> {
+        let foreign = CudaError::ForeignPointer { address };
+        let found = self.driver.locate(address)?.ok_or(foreign)?;
+        let offset = address - found.base;
+        if offset
+            .checked_add(bytes)
+            .is_none_or(|end| end > found.bytes)
+        {
+            return Err(CudaError::Unsupported {
+                what: "share several allocations as one",
+            });
+        }
+        Ok(Export {
+            ordinal: found.ordinal,
+            handle: self.driver.export(found.ordinal, found.base)?,
+            offset,
+            bytes: found.bytes,
         })
     }
 
@@ -210,12 +236,25 @@ impl Gpus {
             place: (pinned == Ok(true)).then_some((ordinal, address)),
         });
         let loan: Arc<dyn Loan> = pin.clone();
-        if region.lend(Arc::downgrade(&loan)) {
-            pins.insert(region.key(), pin);
-        } else {
-            drop(pins);
-            pin.end();
+        match region.lend(Arc::downgrade(&loan)) {
+            true => drop(pins.insert(region.key(), pin)),
+            false => pin.undo(),
         }
+    }
+
+    /// Lets all host memory go. Only when no lane copies any more; what a lane has left behind in the middle of a copy stays
+    /// pinned.
+    pub fn unpin_all(&self) {
+        if self.has_leftovers.load(Relaxed) {
+            return;
+        }
+        let pins = std::mem::take(&mut *lock(&self.pins));
+        pins.values().for_each(|pin| pin.undo());
+    }
+
+    /// Notes that something is still being copied, by a lane that is no more.
+    pub(crate) fn note_leftovers(&self) {
+        self.has_leftovers.store(true, Relaxed);
     }
 
     /// Lets what copies of a device do from now on wait for what is in `stream` now. It is a `CUstream` of the program's
@@ -319,6 +358,17 @@ impl Drop for Gpus {
     }
 }
 
+/// What opens memory to another process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Export {
+    pub(crate) ordinal: u32,
+    pub(crate) handle: Handle,
+    /// Where the range begins in the allocation.
+    pub(crate) offset: u64,
+    /// The size of the allocation.
+    pub(crate) bytes: u64,
+}
+
 /// Memory that was allocated here.
 struct Allocation {
     gpus: Arc<Gpus>,
@@ -345,7 +395,14 @@ struct Pin {
 impl Loan for Pin {
     /// No request uses the region any more, so no copy does.
     fn end(&self) {
-        lock(&self.gpus.pins).remove(&self.key);
+        if lock(&self.gpus.pins).remove(&self.key).is_some() {
+            self.undo();
+        }
+    }
+}
+
+impl Pin {
+    fn undo(&self) {
         if let Some((ordinal, address)) = self.place
             && let Err(error) = self.gpus.driver.unpin(ordinal, address)
         {
@@ -360,6 +417,7 @@ struct OnGpu {
     ordinal: u32,
     address: u64,
     bytes: u64,
+    is_shared: bool,
     dma_buf: OnceLock<Option<(OwnedFd, u64)>>,
 }
 
@@ -384,6 +442,10 @@ impl DeviceMemory for OnGpu {
         let copied = self.gpus.copy_now(self.ordinal, from.to_vec(), to, true)?;
         drop(copied);
         Ok(())
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     fn dma_buf(&self) -> Option<DmaBuf<'_>> {
@@ -485,6 +547,14 @@ mod tests {
         stub.set_full(true);
         gpus.pin(0, &other);
         other.revoke();
+        stub.set_full(false);
+        // All at once, and then no more.
+        let last = Arc::new(Region::allocate(8192, Access::Local).unwrap());
+        gpus.pin(0, &last);
+        assert_eq!(stub.counts().pinned, 1);
+        gpus.unpin_all();
+        assert_eq!(stub.counts().pinned, 0);
+        last.revoke();
     }
 
     #[test]

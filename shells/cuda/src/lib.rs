@@ -7,7 +7,8 @@
 //! [`Gpus`] makes regions of device memory: what the program has allocated, found by the driver's attributes of its
 //! address, or what is allocated here. Such a region's addresses mean something to the driver only, and the other
 //! transports never get them. [`CudaTransport`] copies between such regions and host memory of this process, and what
-//! is to go further is staged by the engine.
+//! is to go further is staged by the engine. [`CudaIpcTransport`] copies between this process and device memory of others on
+//! the same host.
 //!
 //! Works that follow each other at both ends are one copy, because each costs a launch. Copies into a device, out of it
 //! and within it have a stream each, for every worker.
@@ -16,8 +17,8 @@
 //! the source, nobody writes the destination. A lost context says nothing about what was on its way: such a lane can
 //! never be fenced, and what its works name stays where it is until the process ends.
 //!
-//! The parts: `driver` is the interface, `binding` CUDA itself, `gpus` memory, `far` and `endpoint` the lanes, `pci` where
-//! devices are.
+//! The parts: `driver` is the interface, `binding` CUDA itself, `gpus` memory, `far` and `endpoint` the lanes, `ipc`
+//! other processes, `pci` where devices are.
 
 #[cfg(feature = "driver")]
 pub mod binding;
@@ -25,6 +26,7 @@ pub mod driver;
 mod endpoint;
 mod far;
 mod gpus;
+pub mod ipc;
 pub mod pci;
 #[cfg(any(test, feature = "stub"))]
 pub mod stub;
@@ -44,6 +46,7 @@ use crate::far::Own;
 
 pub use driver::{Answer, CudaError, Driver, Gpu, Sharing, Stream};
 pub use gpus::Gpus;
+pub use ipc::CudaIpcTransport;
 pub use pci::Distance;
 
 /// What the transport is called.
@@ -91,7 +94,9 @@ impl Transport for CudaTransport {
             .with_local(MemoryKind::Host)
             .with_local(MemoryKind::Shared)
             .with_local(MemoryKind::Device)
+            .with_local(MemoryKind::DeviceShared)
             .with_remote(MemoryKind::Device)
+            .with_remote(MemoryKind::DeviceShared)
     }
 
     fn endpoint(&self, _: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {

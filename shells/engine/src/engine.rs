@@ -1480,6 +1480,9 @@ impl Inner {
         for thread in workers.into_iter().filter_map(|worker| worker.thread) {
             join(thread);
         }
+        if let Ok(gpus) = &self.gpus {
+            gpus.unpin_all();
+        }
         self.fabric.end_recording();
         if let Some(neighbours) = self.fabric.neighbours() {
             neighbours.leave();

@@ -199,6 +199,10 @@ impl Engine {
         let full = |_| RegisterError::Full {
             limit: crate::fabric::PEERS_MAX,
         };
+        // Probes are copied from and to it.
+        if let Some(region) = self.region(inner.scratch) {
+            gpus.pin(ordinal, &region);
+        }
         let name = format!("gpu{ordinal}");
         self.add_disk((medium, &name, GPU), &ways, full, |peer| {
             let far = RemoteRegion {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use polyrail_cuda::{CudaError, CudaTransport, Gpus};
+use polyrail_cuda::{CudaError, CudaIpcTransport, CudaTransport, Gpus};
 use polyrail_shm::ShmTransport;
 use polyrail_tcp::TcpTransport;
 use polyrail_transport::Transport;
@@ -22,6 +22,8 @@ pub(crate) const SHM: &str = "shm";
 pub(crate) const VERBS: &str = "verbs";
 /// The name of the one that copies to and from memory of GPUs.
 pub(crate) const CUDA: &str = polyrail_cuda::NAME;
+/// The name of the one that copies between memory of GPUs of several processes.
+pub(crate) const CUDA_IPC: &str = polyrail_cuda::ipc::NAME;
 /// The names of those that move bytes of files.
 pub(crate) const URING: &str = "uring";
 pub(crate) const PREAD: &str = "pread";
@@ -34,7 +36,7 @@ struct Known {
 }
 
 /// All of them. Configurations may name each, so that one file serves different builds.
-const KNOWN: [Known; 7] = [
+const KNOWN: [Known; 8] = [
     Known {
         name: TCP,
         moves: "memory of any two hosts, over connections",
@@ -63,6 +65,11 @@ const KNOWN: [Known; 7] = [
     Known {
         name: CUDA,
         moves: "memory of this process and of its GPUs",
+        built_in: cfg!(feature = "cuda"),
+    },
+    Known {
+        name: CUDA_IPC,
+        moves: "memory of GPUs between processes on one host",
         built_in: cfg!(feature = "cuda"),
     },
     Known {
@@ -127,7 +134,7 @@ pub(crate) fn is_built_in(name: &str) -> bool {
 fn install(name: &str) -> Availability {
     let files: Arc<dyn FileTable> = Arc::new(Files::default());
     let gpus = match name {
-        CUDA => Gpus::load(),
+        CUDA | CUDA_IPC => Gpus::load(),
         _ => Err(CudaError::SwitchedOff),
     };
     let verbs = VerbsConfig::default();
@@ -159,6 +166,10 @@ pub(crate) fn make(
         CUDA => {
             let gpus = gpus.as_ref().map_err(|error| error.clone())?;
             Ok(Arc::new(CudaTransport::new(gpus.clone(), regions)))
+        }
+        CUDA_IPC => {
+            let gpus = gpus.as_ref().map_err(|error| error.clone())?;
+            Ok(Arc::new(CudaIpcTransport::new(gpus.clone(), regions)?))
         }
         _ => Ok(Arc::new(TcpTransport::new(regions))),
     }

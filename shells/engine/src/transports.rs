@@ -21,7 +21,7 @@ use crate::config::{Config, IsolationMode, TransportConfig};
 use crate::endpoints::Joined;
 use crate::engine::lock;
 use crate::error::EngineError;
-use crate::known::{self, CUDA, PREAD, SHM, TCP, URING, VERBS, is_built_in};
+use crate::known::{self, CUDA, CUDA_IPC, PREAD, SHM, TCP, URING, VERBS, is_built_in};
 use crate::peers::RailPair;
 
 /// A transport beside those that the engine has, preferred to them.
@@ -133,9 +133,10 @@ impl Transports {
         let plugged = plugins
             .iter()
             .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
-        let all = [SHM, VERBS, TCP, CUDA, URING, PREAD].into_iter();
+        let all = [SHM, CUDA_IPC, VERBS, TCP, CUDA, URING, PREAD].into_iter();
         // A driver may have been plugged in.
-        let is_there = |name: &str| is_built_in(name) || name == CUDA && gpus.is_ok();
+        let is_there =
+            |name: &str| is_built_in(name) || matches!(name, CUDA | CUDA_IPC) && gpus.is_ok();
         let own = all.filter(|name| is_there(name) && is_wanted(name, config));
         let own = own.map(|name| (name, faults.clone().filter(|_| name == TCP)));
         let own = own.filter_map(|(name, faults)| {
@@ -328,11 +329,12 @@ impl Catalog {
         row.is_some_and(|row| !row.address.is_empty())
     }
 
-    /// Those that join memory of any kind in the host's memory with such memory of a peer, the best first.
+    /// Those that join memory of any kind in the host's memory with such memory, or that of GPUs, of a peer, the best first.
     pub(crate) fn common(&self, theirs: &[TransportOffer]) -> Vec<TransportId> {
         let to = |remote| self.rank(theirs, MemoryKind::Host, remote);
         let mut common = to(MemoryKind::Host);
         common.extend(to(MemoryKind::Shared));
+        common.extend(to(MemoryKind::DeviceShared));
         common.sort_unstable();
         common.dedup();
         common
@@ -373,11 +375,11 @@ impl Row {
     }
 }
 
-/// Whether a configuration lets an engine have a transport. Shared memory has no rails that path isolation could tell
-/// apart.
+/// Whether a configuration lets an engine have a transport. Those within one host have no rails that path isolation
+/// could tell apart.
 pub(crate) fn is_wanted(name: &str, config: &Config) -> bool {
     let said = config.transports.get(name);
-    let by_itself = name != SHM || config.path.mode == IsolationMode::Off;
+    let by_itself = !matches!(name, SHM | CUDA_IPC) || config.path.mode == IsolationMode::Off;
     said.map_or(by_itself, |transport| transport.enable)
 }
 

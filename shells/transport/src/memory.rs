@@ -116,6 +116,9 @@ pub trait DeviceMemory: Send + Sync {
     /// Copies to that address of the device, and waits for it.
     fn store(&self, from: &[u8], to: u64) -> io::Result<()>;
 
+    /// Whether other processes of this host can open it.
+    fn is_shared(&self) -> bool;
+
     /// The region as a DMA-BUF, for devices that move its bytes without the host. `None`: there is none.
     fn dma_buf(&self) -> Option<DmaBuf<'_>>;
 }
@@ -232,6 +235,7 @@ impl Region {
     /// Where it is.
     pub fn memory(&self) -> MemoryKind {
         match (&self.device, &self.file) {
+            (Some(device), _) if device.is_shared() => MemoryKind::DeviceShared,
             (Some(_), _) => MemoryKind::Device,
             (None, Some(_)) => MemoryKind::Shared,
             (None, None) => MemoryKind::Host,
@@ -600,6 +604,10 @@ mod tests {
             let to = to as usize - (1 << 20);
             self.0.lock().unwrap()[to..][..from.len()].copy_from_slice(from);
             Ok(())
+        }
+
+        fn is_shared(&self) -> bool {
+            false
         }
 
         fn dma_buf(&self) -> Option<DmaBuf<'_>> {

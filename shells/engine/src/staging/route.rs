@@ -112,21 +112,21 @@ fn route_between(near: MemoryKind, far: &RemoteSegment, joins: &Joins<'_>) -> Op
     if far.is_file_here() {
         return match near {
             MemoryKind::File => None,
-            MemoryKind::Device => Some(staged(true, None)),
+            MemoryKind::Device | MemoryKind::DeviceShared => Some(staged(true, None)),
             MemoryKind::Host | MemoryKind::Shared => Some(Route::Direct),
         };
     }
     // Where a transport reaches the far end from, if not from here then from a slot here.
     let through_slots = match near {
         MemoryKind::File => true,
-        MemoryKind::Device => !joins(MemoryKind::Device, far),
+        MemoryKind::Device | MemoryKind::DeviceShared => !joins(near, far),
         MemoryKind::Host | MemoryKind::Shared => false,
     };
     let from = if through_slots { SLOTS_ARE } else { near };
     let remote = match (far.descriptor.kind, far.slots) {
         (SegmentKind::File { number }, Some(slots)) => {
-            let reached = far.descriptor.memory == MemoryKind::Device && joins(from, far);
-            (!reached).then_some((number, slots))
+            let is_file = far.descriptor.memory == MemoryKind::Host;
+            (is_file || !joins(from, far)).then_some((number, slots))
         }
         _ => None,
     };

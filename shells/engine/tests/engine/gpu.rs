@@ -136,19 +136,20 @@ fn host_memory_is_pinned_while_it_is_a_segment_and_copies_are_large() {
     let gpu = engine
         .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
         .unwrap();
-    assert_eq!(stub.counts().pinned, 0, "it has not met a GPU");
+    assert_eq!(stub.counts().pinned, 1, "scratch; it has not met a GPU");
     for _ in 0..4 {
         completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
     }
     let counts = stub.counts();
-    assert_eq!((counts.pinned, counts.unpinned), (1, 0));
+    assert_eq!((counts.pinned, counts.unpinned), (2, 0));
     assert!(counts.copy_bytes_max >= MIB, "{counts:?}");
     engine.unregister(host).unwrap();
     engine.unregister(gpu).unwrap();
-    assert_eq!(stub.counts().pinned, 0);
+    assert_eq!(stub.counts().pinned, 1);
     drop(engine);
     let counts = stub.counts();
     assert_eq!((counts.allocations, counts.streams), (0, 0), "{counts:?}");
+    assert_eq!(counts.pinned, 0);
 }
 
 /// A segment at one end, and how to look at what is in it.
@@ -194,7 +195,13 @@ struct Stage {
 }
 
 impl Stage {
+    /// One on which GPUs are reached through slots only, as on two hosts.
     fn new() -> Self {
+        Self::with(initiator_config().without("cuda-ipc"))
+    }
+
+    /// One on which each reaches the other's GPUs.
+    fn on_one_host() -> Self {
         Self::with(initiator_config())
     }
 
@@ -312,7 +319,7 @@ fn bytes_move_between_hosts_gpus_and_files_over_shared_memory() {
     let config = Config {
         rails: rails(),
         workers: 1,
-        ..Config::named("initiator")
+        ..Config::named("initiator").without("cuda-ipc")
     };
     let stage = Stage::with(config);
     stage.exchange_all();
@@ -637,7 +644,8 @@ fn the_end_of_the_other_host_ends_what_is_staged() {
 #[test]
 fn two_engines_stage_their_gpus_towards_each_other() {
     let stubs = [stub(), stub()];
-    let engines = [0, 1].map(|n: usize| engine_with(target_config(&n.to_string()), &stubs[n]));
+    let config = |n: usize| target_config(&n.to_string()).without("cuda-ipc");
+    let engines = [0, 1].map(|n: usize| engine_with(config(n), &stubs[n]));
     let own = [0, 1].map(|n: usize| {
         let access = Access::RemoteReadWrite;
         let segment = engines[n].allocate_on_gpu("gpu", 0, BYTES, access);
@@ -670,4 +678,151 @@ fn two_engines_stage_their_gpus_towards_each_other() {
         let sent = pattern(1 - n as u64, BYTES);
         assert!(get(&region, half, half) == sent[..half as usize]);
     }
+}
+
+fn bytes_over(engine: &Engine, transport: &str) -> u64 {
+    let rails = engine.rails();
+    let of = rails.iter().filter(|rail| rail.name.starts_with(transport));
+    of.map(|rail| rail.bytes).sum()
+}
+
+#[test]
+fn bytes_move_between_gpus_of_two_engines_of_one_host_without_slots() {
+    let stage = Stage::on_one_host();
+    stage.exchange_all();
+    // Host, GPU and file of one with the other's GPU, both ways, and nothing of that anywhere else.
+    assert!(bytes_over(&stage.initiator, "cuda-ipc:") >= 6 * BYTES);
+    let near = stage.initiator.local_segment("gpu").unwrap();
+    let far = stage
+        .initiator
+        .open_segment(&address(&stage.target, "gpu"))
+        .unwrap();
+    let over_tcp = bytes_over(&stage.initiator, "tcp:");
+    completed(&stage.submit(whole(Op::Write, near, far)));
+    assert_eq!(bytes_over(&stage.initiator, "tcp:"), over_tcp);
+    assert_eq!(stage.stubs[1].counts().imported, 1);
+}
+
+#[test]
+fn pieces_between_two_engines_land_where_they_belong_and_nowhere_else() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    let sent = fill_with(&stage.initiator, near, 1);
+    let mut expected = far.fill(2);
+    let pieces = [
+        (3, 0, 1),
+        (7, 4096, 4095),
+        (123_457, 65_537, MIB + 1),
+        (BYTES - 1, BYTES - 1, 1),
+    ];
+    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
+        local_offset,
+        remote_offset,
+        length,
+        ..whole(Op::Write, near, far.segment)
+    });
+    completed(&stage.initiator.submit(&requests).unwrap());
+    for (from, to, length) in pieces {
+        let (from, to, length) = (from as usize, to as usize, length as usize);
+        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
+    }
+    assert!(far.bytes() == expected);
+}
+
+#[test]
+fn memory_that_others_have_open_is_left_before_it_goes() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    let copies = stage.stubs[1].counts().copies;
+    stage.stubs[1].hold();
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    until("a copy is on its way", || {
+        let _ = batch.status();
+        stage.stubs[1].counts().copies > copies
+    });
+    std::thread::scope(|scope| {
+        let going = scope.spawn(|| stage.target.unregister(there));
+        until("nobody else gets in", || {
+            stage.target.local_segment("gpu").is_none()
+        });
+        assert!(batch.wait(Duration::from_millis(50)).is_err());
+        assert!(!going.is_finished(), "it went while it was written to");
+        stage.stubs[1].go_on();
+        going.join().unwrap().unwrap();
+    });
+    assert_eq!(stage.stubs[1].counts().imported, 0);
+    until("only scratch is left", || {
+        stage.stubs[0].counts().allocations == 1
+    });
+    let status = ended(&batch).status;
+    assert_ne!(status, Status::Indeterminate);
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    assert_eq!(ended(&batch).status, Status::Failed);
+    let cause = batch.report(0).unwrap().cause;
+    assert_eq!(cause, Some(Cause::RemoteAccess));
+}
+
+#[test]
+fn a_context_that_is_lost_while_it_writes_to_another_engine_says_so() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    let copies = stage.stubs[1].counts().copies;
+    stage.stubs[1].hold();
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    until("a copy is on its way", || {
+        let _ = batch.status();
+        stage.stubs[1].counts().copies > copies
+    });
+    stage.stubs[1].lose(1, ILLEGAL_ADDRESS);
+    assert_eq!(ended(&batch).status, Status::Indeterminate);
+    let report = batch.report(0).unwrap();
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Held, Remote::Unknown),
+        "{report:?}"
+    );
+    assert!(stage.initiator.unregister(near).is_err());
+}
+
+#[test]
+fn memory_that_cannot_be_opened_by_others_goes_through_slots() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let pieces = stage.stubs[0].allocate_mapped(0, MIB, 6).unwrap();
+    let base = NonNull::new(pieces as *mut u8).unwrap();
+    // SAFETY: allocated until the driver ends.
+    let there = unsafe {
+        stage
+            .target
+            .register("pieces", base, BYTES, Access::RemoteReadWrite)
+    };
+    let far = stage.far("pieces", there.unwrap());
+    let sent = fill_with(&stage.initiator, near, 4);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    assert!(far.bytes() == sent);
+    assert_eq!(bytes_over(&stage.initiator, "cuda-ipc:"), 0);
+}
+
+#[test]
+fn an_engine_that_ends_has_left_what_it_had_open() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    let Stage {
+        initiator,
+        target,
+        stubs,
+        ..
+    } = stage;
+    drop(initiator);
+    assert_eq!(stubs[1].counts().imported, 0);
+    target.unregister(there).unwrap();
+    drop((far, target));
+    assert_eq!(stubs[0].counts().allocations, 0);
 }
