@@ -220,6 +220,7 @@ static void segments(polyrail_engine engine, polyrail_segment local, const char 
     polyrail_segment_info info = POLYRAIL_NEW(polyrail_segment_info);
     GOOD(polyrail_segment_look(segment, &info, &error));
     TRUE(info.bytes == 4096 && info.base != NULL && info.kind == POLYRAIL_SEGMENT_MEMORY);
+    BAD(polyrail_segment_order_after(segment, NULL, &error), POLYRAIL_ERROR_ARGUMENT, "memory of a GPU");
     GOOD(polyrail_segment_free(segment, &error));
     BAD(polyrail_segment_free(segment, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
 }

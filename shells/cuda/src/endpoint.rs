@@ -195,7 +195,7 @@ impl CudaEndpoint {
             from,
             bytes: length,
             cookies: vec![work.cookie],
-            kept: vec![Kept::Region { _pinned: pinned }, far.kept],
+            kept: vec![Kept::Region { pinned }, far.kept],
             next: Next::after(work),
         }))
     }
@@ -554,7 +554,12 @@ impl CudaEndpoint {
 
 /// Memory that a device may touch until the process ends.
 fn keep_for_ever(kept: Vec<Kept>) {
-    std::mem::forget(kept);
+    for kept in kept {
+        match kept {
+            Kept::Region { pinned } => pinned.forsake(),
+            Kept::Import { of } => std::mem::forget(of),
+        }
+    }
 }
 
 /// The copy is over on both sides at once.

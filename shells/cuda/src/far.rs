@@ -15,8 +15,8 @@ use crate::ipc::Use;
 
 /// What keeps one end of a copy where it is.
 pub(crate) enum Kept {
-    Region { _pinned: Pinned },
-    Import { _of: Arc<Use> },
+    Region { pinned: Pinned },
+    Import { of: Arc<Use> },
 }
 
 /// The far end of a work, and what keeps it there.
@@ -117,7 +117,7 @@ impl Far for Own {
             address: pinned.address().as_ptr() as u64,
             ordinal: region.device().map(|device| device.ordinal()),
         };
-        let kept = Kept::Region { _pinned: pinned };
+        let kept = Kept::Region { pinned };
         Ok(Pin::There(FarEnd { end, kept }))
     }
 }

@@ -328,7 +328,7 @@ impl Far for Theirs {
                         address: address + work.remote.offset,
                         ordinal: Some(*ordinal),
                     },
-                    kept: Kept::Import { _of: of.clone() },
+                    kept: Kept::Import { of: of.clone() },
                 }))
             }
         }
