@@ -106,6 +106,7 @@ functions! {
     device_pci = "cuDeviceGetPCIBusId": fn(*mut c_char, c_int, CUdevice);
     device_attribute = "cuDeviceGetAttribute": fn(*mut c_int, CUdevice_attribute, CUdevice);
     context = "cuDevicePrimaryCtxRetain": fn(*mut CUcontext, CUdevice);
+    context_state = "cuDevicePrimaryCtxGetState": fn(CUdevice, *mut c_uint, *mut c_int);
     push = "cuCtxPushCurrent_v2": fn(CUcontext);
     pop = "cuCtxPopCurrent_v2": fn(*mut CUcontext);
     attributes = "cuPointerGetAttributes": fn(c_uint, *mut CUpointer_attribute, *mut *mut c_void, CUdeviceptr);
@@ -244,6 +245,21 @@ impl Cuda {
         let primary = Primary { device, context };
         contexts.insert(ordinal, primary);
         Ok(primary)
+    }
+
+    /// A device whose primary context somebody in this process has taken.
+    fn in_use(&self) -> Answer<Option<u32>> {
+        for ordinal in 0..self.count()? {
+            let device = self.device(ordinal)?;
+            let (mut flags, mut active) = (0, 0);
+            // SAFETY: both answers are written to locals of their types.
+            let code = unsafe { (self.call.context_state)(device, &mut flags, &mut active) };
+            check("cuDevicePrimaryCtxGetState", code)?;
+            if active != 0 {
+                return Ok(Some(ordinal));
+            }
+        }
+        Ok(None)
     }
 
     /// Makes calls with a device's context current.
@@ -424,8 +440,11 @@ impl Driver for Cuda {
         };
         let mut code = ask(&self.call);
         if code == INVALID_CONTEXT {
-            // The calling thread has none, and the driver wants any.
-            code = self.within(0, |call| Ok(ask(call)))?;
+            // The calling thread has none, and the driver wants any. Where no device has one, nobody has memory there.
+            let Some(ordinal) = self.in_use()? else {
+                return Ok(None);
+            };
+            code = self.within(ordinal, |call| Ok(ask(call)))?;
         }
         match code {
             INVALID_VALUE => return Ok(None),

@@ -122,7 +122,12 @@ impl Transports {
         faults: Option<Arc<Faults>>,
     ) -> Result<Self, EngineError> {
         let missing = |name: &str, error: &io::Error| {
-            log::warn!("transport {name} is not there: {error}");
+            // What keeps one of the two over GPUs away is said of the other.
+            let level = match name {
+                CUDA_IPC => log::Level::Debug,
+                _ => log::Level::Warn,
+            };
+            log::log!(level, "transport {name} is not there: {error}");
         };
         let loaded = libraries(config)?;
         let loaded = loaded.iter().filter_map(|library| {
