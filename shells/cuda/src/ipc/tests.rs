@@ -5,9 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
+use polyrail_core::units::{RailId, SegmentRef, TransportId};
+use polyrail_core::work::{Cause, LaneFact, Op, Outcome, Place, PostBatch, Scope, Stop, Work};
 use polyrail_transport::memory::{Access, Region, RegionKey};
+use polyrail_transport::{Polled, RailAddress, RemoteRegion};
 
-use super::wire::{Request, VERSION};
+use super::wire::{Memory, Request, VERSION};
 use super::*;
 use crate::driver::Sharing;
 use crate::stub::{Machine, Stub};
@@ -237,4 +240,218 @@ fn a_session_is_over_when_all_of_its_lanes_have_left() {
     }
     assert_eq!(told.recv_timeout(PATIENCE), Ok(()));
     assert_eq!(target.lane(SESSION, (3, 1)).hear(), Some(Answer::Refused));
+}
+
+/// An initiator's endpoint with one lane to a target that says what it likes, on whose memory it has a copy under way.
+struct Initiator {
+    stub: Arc<Stub>,
+    endpoint: Box<dyn Endpoint>,
+    /// The target's end.
+    peer: Peer,
+    key: RegionKey,
+    lane: LaneId,
+    clock: Clock,
+    polled: Polled,
+}
+
+impl Initiator {
+    fn new() -> Self {
+        let stub = Arc::new(Stub::new(Machine::default()));
+        let gpus = Gpus::over(stub.clone()).unwrap();
+        let transport = CudaIpcTransport::new(gpus.clone(), Arc::new(Regions::default())).unwrap();
+        let name = RegionKey::random().unwrap().0;
+        let listener = wire::listen_at(&name).unwrap();
+        let clock = Clock::start();
+        let mut endpoint = transport.endpoint(0, clock).unwrap();
+        let host = Region::allocate(4096, Access::Local).unwrap();
+        endpoint.attach_local(SegmentRef(1), Arc::new(host));
+        let key = RegionKey([5; 16]);
+        let bytes = 4096;
+        endpoint.attach_remote(SegmentRef(2), RemoteRegion { key, bytes });
+        let lane = LaneId::new(0, RailId(0));
+        let address = RailAddress {
+            transport: TransportId(0),
+            local: None,
+            remote: ([0, 0, 0, 0], 0).into(),
+            session: SESSION,
+            own: name.as_slice().into(),
+        };
+        endpoint.attach_rail(RailId(0), address);
+        endpoint.open(lane, Epoch(1), clock.now() + PATIENCE.into());
+        let peer = Peer(wire::accept(&listener).unwrap());
+        let hello = Request::Hello {
+            version: VERSION,
+            session: SESSION.0,
+            lane: Some((lane.0, 1)),
+        };
+        assert_eq!(wire::receive(&peer.0).unwrap(), Some(hello));
+        let mut initiator = Self {
+            stub,
+            endpoint,
+            peer,
+            key,
+            lane,
+            clock,
+            polled: Polled::default(),
+        };
+        initiator.tell(&Answer::Ready);
+        assert!(matches!(initiator.fact(), LaneFact::Opened { .. }));
+        assert_eq!(initiator.post(), Stop::All);
+        assert_eq!(initiator.hears(), Some(Request::Open { key }));
+        let base = gpus
+            .driver()
+            .allocate(0, 8192, Sharing::Process)
+            .and_then(|address| gpus.export(address + 100, 4096));
+        let memory = Memory::new(&base.unwrap(), "ffff:00:00.0", 4096, false);
+        initiator.stub.hold();
+        initiator.tell(&Answer::Opens { key, memory });
+        while initiator.stub.counts().copies == 0 {
+            initiator.poll();
+        }
+        initiator
+    }
+
+    fn tell(&self, answer: &Answer) {
+        wire::send(&self.peer.0, answer).unwrap();
+    }
+
+    fn hears(&self) -> Option<Request> {
+        wire::receive(&self.peer.0).unwrap()
+    }
+
+    /// A read of some bytes.
+    fn post(&mut self) -> Stop {
+        let place = |segment| Place {
+            segment: SegmentRef(segment),
+            offset: 0,
+        };
+        let work = Work {
+            cookie: 1,
+            op: Op::Read,
+            local: place(1),
+            remote: place(2),
+            length: 4096,
+            signal: true,
+        };
+        let batch = PostBatch {
+            lane: self.lane,
+            epoch: Epoch(1),
+            works: [work].into_iter().collect(),
+        };
+        self.endpoint.post(&batch).stop
+    }
+
+    fn poll(&mut self) {
+        let now = self.clock.now();
+        self.endpoint.poll(now, &mut self.polled);
+    }
+
+    fn fact(&mut self) -> LaneFact {
+        while self.polled.lanes.is_empty() {
+            self.poll();
+        }
+        self.polled.lanes.remove(0).fact
+    }
+}
+
+#[test]
+fn what_ends_behind_a_target_that_has_gone_is_not_reported() {
+    let mut initiator = Initiator::new();
+    rustix::net::shutdown(&initiator.peer.0, rustix::net::Shutdown::Both).unwrap();
+    // The copy is over before anybody has heard of the end.
+    initiator.stub.go_on();
+    assert_eq!(initiator.fact(), LaneFact::Broken(Cause::Reset));
+    for _ in 0..100 {
+        initiator.poll();
+    }
+    assert_eq!(initiator.polled.completions, []);
+    let lane = initiator.lane;
+    initiator.endpoint.fence(lane, Epoch(1), Scope::Local);
+    let fenced = |fact| matches!(fact, LaneFact::Fenced { .. });
+    while !fenced(initiator.fact()) {}
+    assert_eq!(initiator.stub.counts().imported, 0);
+}
+
+#[test]
+fn memory_is_left_when_the_last_copy_is_over_and_no_sooner() {
+    let mut initiator = Initiator::new();
+    let key = initiator.key;
+    initiator.tell(&Answer::Leave { key });
+    for _ in 0..100 {
+        initiator.poll();
+        assert_eq!(initiator.hears(), None, "it still copies");
+    }
+    assert_eq!(initiator.stub.counts().imported, 1);
+    initiator.stub.go_on();
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    assert_eq!(initiator.hears(), Some(Request::Left { key }));
+    assert_eq!(initiator.stub.counts().imported, 0);
+    // What comes later asks anew.
+    assert_eq!(initiator.post(), Stop::All);
+    assert_eq!(initiator.hears(), Some(Request::Open { key }));
+    initiator.tell(&Answer::Nothing { key });
+    initiator.polled.completions.clear();
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    let outcome = initiator.polled.completions[0].outcome;
+    assert_eq!(outcome, Outcome::Error(Cause::RemoteAccess));
+}
+
+#[test]
+fn a_lane_that_is_over_says_so_behind_its_last_copy() {
+    let mut initiator = Initiator::new();
+    let lane = initiator.lane;
+    initiator.endpoint.fence(lane, Epoch(1), Scope::Local);
+    for _ in 0..100 {
+        initiator.poll();
+        assert_eq!(initiator.hears(), None, "it still copies");
+    }
+    initiator.stub.go_on();
+    let fenced = |fact| matches!(fact, LaneFact::Fenced { .. });
+    assert!(fenced(initiator.fact()));
+    assert_eq!(initiator.hears(), Some(Request::Over));
+    assert!(wire::receive::<Request>(&initiator.peer.0).is_err());
+}
+
+#[test]
+fn a_target_that_says_nonsense_loses_its_lane() {
+    let key = RegionKey([6; 16]);
+    // (name, what it says)
+    let cases = [
+        ("it was not asked", Answer::Nothing { key }),
+        ("it lets in twice", Answer::Ready),
+    ];
+    for (name, answer) in cases {
+        let mut initiator = Initiator::new();
+        initiator.tell(&answer);
+        assert_eq!(initiator.fact(), LaneFact::Broken(Cause::Reset), "{name}");
+        initiator.stub.go_on();
+    }
+    // And what is not writable is not written, whatever the work says; nor what lies behind the end.
+    let mut initiator = Initiator::new();
+    let place = |segment, offset| Place {
+        segment: SegmentRef(segment),
+        offset,
+    };
+    for (op, offset) in [(Op::Write, 0), (Op::Read, 4095)] {
+        let work = Work {
+            cookie: 2,
+            op,
+            local: place(1, 0),
+            remote: place(2, offset),
+            length: 2,
+            signal: true,
+        };
+        let batch = PostBatch {
+            lane: initiator.lane,
+            epoch: Epoch(1),
+            works: [work].into_iter().collect(),
+        };
+        let refused = Stop::Rejected(Cause::RemoteAccess);
+        assert_eq!(initiator.endpoint.post(&batch).stop, refused, "{op:?}");
+    }
+    initiator.stub.go_on();
 }
