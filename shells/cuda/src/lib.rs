@@ -94,9 +94,7 @@ impl Transport for CudaTransport {
             .with_local(MemoryKind::Host)
             .with_local(MemoryKind::Shared)
             .with_local(MemoryKind::Device)
-            .with_local(MemoryKind::DeviceShared)
             .with_remote(MemoryKind::Device)
-            .with_remote(MemoryKind::DeviceShared)
     }
 
     fn endpoint(&self, _: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {

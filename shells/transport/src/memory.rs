@@ -120,7 +120,9 @@ pub trait DeviceMemory: Send + Sync {
     fn store(&self, from: &[u8], to: u64) -> io::Result<()>;
 
     /// Whether other processes of this host can open it.
-    fn is_shared(&self) -> bool;
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// The region as a DMA-BUF, for devices that move its bytes without the host. `None`: there is none.
     fn dma_buf(&self) -> Option<DmaBuf<'_>>;
@@ -620,10 +622,6 @@ mod tests {
             let to = to as usize - (1 << 20);
             self.0.lock().unwrap()[to..][..from.len()].copy_from_slice(from);
             Ok(())
-        }
-
-        fn is_shared(&self) -> bool {
-            false
         }
 
         fn dma_buf(&self) -> Option<DmaBuf<'_>> {

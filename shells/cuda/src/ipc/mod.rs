@@ -163,7 +163,6 @@ impl Transport for CudaIpcTransport {
             .with_local(MemoryKind::Host)
             .with_local(MemoryKind::Shared)
             .with_local(MemoryKind::Device)
-            .with_local(MemoryKind::DeviceShared)
             .with_remote(MemoryKind::DeviceShared)
     }
 
