@@ -53,6 +53,14 @@ struct Run {
     next: Next,
 }
 
+/// Why a copy is not on its way, or may not be.
+enum Failed {
+    /// It is not.
+    Before(CudaError),
+    /// It may be, and nothing will say that it is over.
+    Unknown(CudaError),
+}
+
 /// What a work comes to.
 enum Turn {
     Run(Run),
@@ -252,9 +260,9 @@ impl CudaEndpoint {
         Ok((position, event))
     }
 
-    /// Puts a copy into its stream. `Err`: whether it was is not known if the context is lost, and it was not if not.
-    fn launch(&mut self, lane: LaneId, run: Run, at: Instant) -> Result<(), CudaError> {
-        let (position, event) = self.make_ready(&run)?;
+    /// Puts a copy into its stream.
+    fn launch(&mut self, lane: LaneId, run: Run, at: Instant) -> Result<(), Failed> {
+        let (position, event) = self.make_ready(&run).map_err(Failed::Before)?;
         let queues = &mut self.devices[position];
         let stream = queues.streams[run.stream];
         // SAFETY: both ends are pinned by `run.kept`, or kept by the lane, and `kept` goes only when the event is over.
@@ -267,7 +275,7 @@ impl CudaEndpoint {
             Err(error @ CudaError::ContextLost { .. }) => Err(error),
             Err(error) => {
                 queues.spare.push(event);
-                return Err(error);
+                return Err(Failed::Before(error));
             }
         };
         match said {
@@ -285,13 +293,7 @@ impl CudaEndpoint {
                 // It may be on its way, and nothing will ever say that it is over.
                 self.gpus.note_leftovers();
                 keep_for_ever(run.kept);
-                Err(match error {
-                    CudaError::ContextLost { .. } => error,
-                    _ => CudaError::ContextLost {
-                        ordinal: run.ordinal,
-                        code: 0,
-                    },
-                })
+                Err(Failed::Unknown(error))
             }
         }
     }
@@ -303,10 +305,9 @@ impl CudaEndpoint {
         }
         log::error!("{error}");
         self.lost.push(ordinal);
-        let Some(queues) = self.devices.iter_mut().find(|of| of.ordinal == ordinal) else {
-            return;
-        };
-        for flight in queues.flights.iter_mut().flat_map(|line| line.drain(..)) {
+        let queues = self.devices.iter_mut().filter(|of| of.ordinal == ordinal);
+        let lines = queues.flat_map(|queues| &mut queues.flights);
+        for flight in lines.flat_map(|line| line.drain(..)) {
             self.gpus.note_leftovers();
             keep_for_ever(flight.kept);
             if let Some(slot) = self.lanes.get_mut(&flight.lane) {
@@ -339,6 +340,7 @@ impl CudaEndpoint {
     /// Looks which copies are over.
     fn look(&mut self, at: Instant, out: &mut Polled) {
         let mut lost = None;
+        let mut over = Vec::new();
         let first = out.completions.len();
         for queues in &mut self.devices {
             let ordinal = queues.ordinal;
@@ -372,13 +374,16 @@ impl CudaEndpoint {
                             outcome: Outcome::Success,
                         }));
                     if slot.posted == 0 && std::mem::take(&mut slot.fencing) {
-                        self.far.end(lane);
-                        self.facts.extend(fenced(lane, epoch));
+                        over.push((lane, epoch));
                     }
                 }
             }
         }
         self.doubt(first, out);
+        for (lane, epoch) in over {
+            self.far.end(lane);
+            self.facts.extend(fenced(lane, epoch));
+        }
         if let Some((ordinal, error)) = lost {
             self.lose(ordinal, &error);
         }
@@ -386,13 +391,12 @@ impl CudaEndpoint {
 
     /// Takes back what has completed since the `first` of these on lanes whose far end has gone meanwhile.
     fn doubt(&mut self, first: usize, out: &mut Polled) {
-        let mut lane = None;
-        let mut lanes = out.completions[first..].iter().map(|done| done.lane);
+        let mut last = None;
         let mut gone = Vec::new();
-        for done in lanes.by_ref() {
+        for Completion { lane, .. } in &out.completions[first..] {
             // Those of one lane mostly come together.
-            if lane.replace(done) != Some(done) && !self.far.is_sound(done) {
-                gone.push(done);
+            if last.replace(*lane) != Some(*lane) && !self.far.is_sound(*lane) {
+                gone.push(*lane);
             }
         }
         for lane in gone {
@@ -521,14 +525,18 @@ impl CudaEndpoint {
             let (ordinal, count) = (run.ordinal, run.cookies.len());
             match self.launch(lane, run, at) {
                 Ok(()) => accepted += count,
-                Err(error @ CudaError::ContextLost { .. }) => {
+                Err(Failed::Before(error @ CudaError::ContextLost { .. })) => {
+                    self.lose(ordinal, &error);
+                    break Stop::Rejected(Cause::Fatal);
+                }
+                Err(Failed::Unknown(error)) => {
                     if let Some(slot) = self.lanes.get_mut(&lane) {
                         slot.haunted = true;
                     }
                     self.lose(ordinal, &error);
                     break Stop::Unknown;
                 }
-                Err(error) => {
+                Err(Failed::Before(error)) => {
                     log::warn!("a copy was not begun: {error}");
                     break Stop::Rejected(Cause::LocalOperation);
                 }

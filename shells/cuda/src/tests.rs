@@ -450,6 +450,17 @@ fn a_context_that_is_lost_when_works_are_posted_leaves_their_end_open() {
 }
 
 #[test]
+fn what_was_not_begun_on_a_lost_context_has_ended() {
+    let mut bench = Bench::new();
+    bench.stub.lose(0, ILLEGAL_ADDRESS);
+    let one = work(1, Op::Write, (HOST, 0), (GPU, 0), 100);
+    assert_eq!(bench.post(&[one]).stop, Stop::Rejected(Cause::Fatal));
+    assert_eq!(bench.fact().fact, LaneFact::Broken(Cause::Fatal));
+    bench.endpoint.fence(bench.lane, EPOCH, Scope::Remote);
+    assert!(matches!(bench.fact().fact, LaneFact::Fenced { .. }));
+}
+
+#[test]
 fn copies_wait_for_the_programs_stream() {
     let mut bench = Bench::new();
     let theirs = bench.stub.stream(0).unwrap();

@@ -409,6 +409,7 @@ fn a_lane_that_is_over_says_so_behind_its_last_copy() {
     initiator.stub.go_on();
     let fenced = |fact| matches!(fact, LaneFact::Fenced { .. });
     assert!(fenced(initiator.fact()));
+    assert_eq!(initiator.polled.completions.len(), 1);
     assert_eq!(initiator.hears(), Some(Request::Over));
     assert!(wire::receive::<Request>(&initiator.peer.0).is_err());
 }
