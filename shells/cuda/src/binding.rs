@@ -4,7 +4,7 @@
 //!
 //! `cudarc`'s own functions look a symbol up when they are first called, and panic if the library or the symbol is not
 //! there; and they answer an enumeration, which a newer driver's number would not be one of. So all functions are looked
-//! up here, once, in the library that `cudarc` has loaded, and answer a plain number. [`Functions`] holds none that was
+//! up here, once, in the library that `cudarc` has loaded, and answer a plain number. `Functions` holds none that was
 //! not found, and each has the type that CUDA's header gives it (checked against `cudarc`'s, see `types`).
 //!
 //! A call is made with the device's primary context pushed, and pops it, so the calling thread's own stays what it was.

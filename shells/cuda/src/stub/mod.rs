@@ -6,7 +6,7 @@
 //!
 //! # Safety
 //!
-//! [`memory`] has the mappings. The thread follows host addresses that were handed to [`Driver::copy`], whose caller
+//! `memory` has the mappings. The thread follows host addresses that were handed to [`Driver::copy`], whose caller
 //! promises that they may be followed until the copy is over.
 
 mod memory;
