@@ -17,6 +17,8 @@ pub enum MemoryKind {
     File,
     /// In the host's memory, where other processes of the host can map it.
     Shared,
+    /// On such a device, where other processes of the host can open it.
+    DeviceShared,
 }
 
 impl MemoryKind {
@@ -26,6 +28,16 @@ impl MemoryKind {
             Self::Device => 2,
             Self::File => 4,
             Self::Shared => 8,
+            Self::DeviceShared => 16,
+        }
+    }
+
+    /// The bits of those kinds that whoever serves one of serves this one too: that others can open memory of a device
+    /// changes nothing for who reaches the device itself.
+    const fn served_by(self) -> u16 {
+        match self {
+            Self::DeviceShared => Self::DeviceShared.bit() | Self::Device.bit(),
+            kind => kind.bit(),
         }
     }
 }
@@ -65,12 +77,12 @@ impl Capabilities {
 
     /// Whether it moves bytes to and from such memory of the initiator.
     pub const fn allows_local(self, kind: MemoryKind) -> bool {
-        self.0 & kind.bit() != 0
+        self.0 & kind.served_by() != 0
     }
 
     /// Whether it serves such memory of the target.
     pub const fn allows_remote(self, kind: MemoryKind) -> bool {
-        self.0 & kind.bit() << END_BITS != 0
+        self.0 & kind.served_by() << END_BITS != 0
     }
 
     /// As a word, for the wire.
@@ -119,7 +131,7 @@ pub fn rank<'a>(
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::MemoryKind::{Device, File, Host};
+    use super::MemoryKind::{Device, DeviceShared, File, Host};
     use super::*;
     use quickcheck::quickcheck;
     use std::vec::Vec;
@@ -210,6 +222,22 @@ mod tests {
         assert_eq!(known, GPU);
         assert!(known.allows_local(Device) && known.allows_remote(Host));
         assert!(!known.allows_local(File) && !known.allows_remote(File));
+    }
+
+    #[test]
+    fn who_serves_memory_of_devices_serves_what_others_can_open_too() {
+        let opens = Capabilities::NONE.with_remote(DeviceShared);
+        // (capabilities, kind, served)
+        let cases = [
+            (GPU, Device, true),
+            (GPU, DeviceShared, true),
+            (opens, DeviceShared, true),
+            (opens, Device, false),
+            (Capabilities::HOST, DeviceShared, false),
+        ];
+        for (capabilities, kind, served) in cases {
+            assert_eq!(capabilities.allows_remote(kind), served, "{kind:?}");
+        }
     }
 
     quickcheck! {

@@ -490,7 +490,7 @@ typedef struct {
    */
   uint32_t kind;
   /**
-   * The first byte, if it is memory of this process; else null.
+   * The first byte, if it is memory of this process or its GPUs; else null.
    */
   void *base;
   /**
@@ -953,8 +953,28 @@ int32_t polyrail_segment_allocate(polyrail_engine engine,
                                   polyrail_error *error);
 
 /**
- * Registers memory of the program under a name. It stays mapped, readable and writable until the segment or its engine
- * has been freed.
+ * Allocates memory of a GPU, number 0 being `cuda:0`, and registers it under a name. `POLYRAIL_ERROR_SYSTEM`: this
+ * library has no CUDA, or the machine no driver; the words say which.
+ */
+int32_t polyrail_segment_allocate_on_gpu(polyrail_engine engine,
+                                         const char *name,
+                                         uint32_t gpu,
+                                         uint64_t bytes,
+                                         uint32_t access_of_peers,
+                                         polyrail_segment *segment,
+                                         polyrail_error *error);
+
+/**
+ * Lets what is submitted from now on to or from memory of this segment's GPU begin only when what is in a stream of the
+ * program's now is over. `stream` is a `CUstream` or `cudaStream_t` of that GPU; null is the default one. Returns at once.
+ */
+int32_t polyrail_segment_order_after(polyrail_segment segment,
+                                     void *stream,
+                                     polyrail_error *error);
+
+/**
+ * Registers memory of the program under a name: of this process, or of a GPU, which CUDA's driver tells apart by the
+ * address. It stays mapped (or allocated), readable and writable until the segment or its engine has been freed.
  */
 int32_t polyrail_segment_register(polyrail_engine engine,
                                   const char *name,

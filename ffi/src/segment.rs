@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 
+use polyrail::cuda::CudaError;
 use polyrail::{Access, Engine, FileError, FileTerms, OpenError, RegisterError, SegmentId};
 
 use crate::engine::{self, polyrail_engine};
@@ -36,7 +37,7 @@ pub struct polyrail_segment_info {
     pub size: u32,
     /// `POLYRAIL_SEGMENT_MEMORY`, `_FILE` or `_REMOTE`.
     pub kind: u32,
-    /// The first byte, if it is memory of this process; else null.
+    /// The first byte, if it is memory of this process or its GPUs; else null.
     pub base: *mut c_void,
     /// Bytes.
     pub bytes: u64,
@@ -166,6 +167,8 @@ impl From<RegisterError> for Failure {
             RegisterError::Stale { .. } => POLYRAIL_ERROR_HANDLE,
             RegisterError::InUse { .. } => POLYRAIL_ERROR_IN_USE,
             RegisterError::Forked => POLYRAIL_ERROR_FORKED,
+            RegisterError::Gpu(CudaError::NoDevice { .. }) => POLYRAIL_ERROR_NOT_FOUND,
+            RegisterError::Gpu(CudaError::ForeignPointer { .. }) => POLYRAIL_ERROR_ARGUMENT,
             _ => POLYRAIL_ERROR_SYSTEM,
         };
         Self::new(code, error.to_string())
@@ -234,8 +237,50 @@ pub unsafe extern "C" fn polyrail_segment_allocate(
     unsafe { guard(error, body) }
 }
 
-/// Registers memory of the program under a name. It stays mapped, readable and writable until the segment or its engine
-/// has been freed.
+/// Allocates memory of a GPU, number 0 being `cuda:0`, and registers it under a name. `POLYRAIL_ERROR_SYSTEM`: this
+/// library has no CUDA, or the machine no driver; the words say which.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_allocate_on_gpu(
+    engine: polyrail_engine,
+    name: *const c_char,
+    gpu: u32,
+    bytes: u64,
+    access_of_peers: u32,
+    segment: *mut polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let owner = engine::get(engine)?;
+        // SAFETY: the contract of the crate.
+        let name = unsafe { text::required("name", name) }?;
+        // SAFETY: the contract of the crate.
+        let segment = unsafe { text::out("segment", segment) }?;
+        let id = owner.allocate_on_gpu(name, gpu, bytes, access(access_of_peers)?)?;
+        add(engine, &owner, id, POLYRAIL_SEGMENT_MEMORY, segment)
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Lets what is submitted from now on to or from memory of this segment's GPU begin only when what is in a stream of the
+/// program's now is over. `stream` is a `CUstream` or `cudaStream_t` of that GPU; null is the default one. Returns at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_order_after(
+    segment: polyrail_segment,
+    stream: *mut c_void,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let (owner, id) = get(segment)?;
+        owner.order_after(id, stream.addr() as u64)?;
+        Ok(())
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Registers memory of the program under a name: of this process, or of a GPU, which CUDA's driver tells apart by the
+/// address. It stays mapped (or allocated), readable and writable until the segment or its engine has been freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_segment_register(
     engine: polyrail_engine,

@@ -220,6 +220,10 @@ static void segments(polyrail_engine engine, polyrail_segment local, const char 
     polyrail_segment_info info = POLYRAIL_NEW(polyrail_segment_info);
     GOOD(polyrail_segment_look(segment, &info, &error));
     TRUE(info.bytes == 4096 && info.base != NULL && info.kind == POLYRAIL_SEGMENT_MEMORY);
+    BAD(polyrail_segment_order_after(segment, NULL, &error), POLYRAIL_ERROR_ARGUMENT, "memory of a GPU");
+    polyrail_segment gpu = {0};
+    BAD(polyrail_segment_allocate_on_gpu(engine, "gpu", 0, 4096, 0, &gpu, &error), POLYRAIL_ERROR_SYSTEM, "CUDA");
+    TRUE(gpu.bits == 0);
     GOOD(polyrail_segment_free(segment, &error));
     BAD(polyrail_segment_free(segment, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
 }

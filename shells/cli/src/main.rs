@@ -18,6 +18,7 @@ mod check_transport;
 mod cp;
 mod demo;
 mod exit;
+mod kind;
 mod pattern;
 mod sample;
 mod serve;

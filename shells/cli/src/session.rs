@@ -6,6 +6,7 @@ use polyrail::{Access, Config, Engine, Hooks, Policy, Region, SegmentId};
 
 use crate::calls::ask::Owner;
 use crate::exit::Failure;
+use crate::kind::MemoryKind;
 use crate::serve::SEGMENT;
 use crate::sizes;
 
@@ -31,12 +32,12 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Opens the target's memory and allocates a buffer of the same size, at most `bytes_max`.
+    /// Opens the target's memory and allocates a buffer of the same size, at most `bytes_max`, in memory of `kind`.
     pub(crate) fn open(
         config: Config,
         hooks: Hooks,
         target: &str,
-        bytes_max: u64,
+        (bytes_max, kind): (u64, MemoryKind),
     ) -> Result<Self, Failure> {
         let here = here(&config);
         let policy = config.effective_policy();
@@ -54,7 +55,7 @@ impl Session {
             })?;
         let offered = engine.segment_bytes(remote).unwrap_or(0);
         let bytes = offered.min(bytes_max);
-        let (local, region) = buffer(&engine, bytes)?;
+        let (local, region) = buffer(&engine, bytes, kind)?;
         Ok(Self {
             engine,
             target: target.to_owned(),
@@ -81,13 +82,17 @@ impl Session {
     }
 }
 
-fn buffer(engine: &Engine, bytes: u64) -> Result<(SegmentId, Arc<Region>), Failure> {
+fn buffer(
+    engine: &Engine,
+    bytes: u64,
+    kind: MemoryKind,
+) -> Result<(SegmentId, Arc<Region>), Failure> {
     let failed = |e: &dyn std::fmt::Display| {
         let size = sizes::show_size(bytes);
         Failure::Environment(format!("cannot allocate a buffer of {size}: {e}"))
     };
-    let local = engine
-        .allocate(BUFFER, bytes, Access::Local)
+    let local = kind
+        .allocate(engine, BUFFER, bytes, Access::Local)
         .map_err(|e| failed(&e))?;
     let region = engine
         .region(local)

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::exit::Failure;
+use crate::kind::MemoryKind;
 use crate::settings::ConfigArgs;
 
 /// How long a target may take until it listens.
@@ -21,10 +22,10 @@ pub(crate) struct OwnTarget {
 }
 
 impl OwnTarget {
-    /// Starts one that offers `memory` bytes, and waits until it listens. Answers its `HOST:PORT` too.
+    /// Starts one that offers so many bytes of memory of that kind, and waits until it listens. Answers its `HOST:PORT` too.
     pub(crate) fn start(
         rails: &[IpAddr],
-        memory: u64,
+        memory: (u64, MemoryKind),
         settings: &ConfigArgs,
     ) -> Result<(Self, String), Failure> {
         let child = command(rails, memory, settings)
@@ -68,12 +69,17 @@ impl Drop for OwnTarget {
     }
 }
 
-fn command(rails: &[IpAddr], memory: u64, settings: &ConfigArgs) -> io::Result<Command> {
+fn command(
+    rails: &[IpAddr],
+    (bytes, kind): (u64, MemoryKind),
+    settings: &ConfigArgs,
+) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     // What a configuration may say about listening is not about this one.
     command
         .args(["serve", "--end-with-stdin", "--listen", "127.0.0.1:0"])
-        .args(["--memory", &memory.to_string()])
+        .args(["--memory", &bytes.to_string()])
+        .args(["--memory-kind", &kind.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     if !rails.is_empty() {

@@ -25,6 +25,7 @@ use polyrail_core::time::Instant;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_core::work::{Op, Place, Priority};
+use polyrail_cuda::{CudaError, Driver, Gpus};
 use polyrail_record::{Header, Recorder};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
@@ -41,6 +42,7 @@ use crate::fabric::Fabric;
 use crate::files::Files;
 use crate::followers::holds_up_a_worker;
 use crate::fork::Owned;
+use crate::gpus;
 use crate::hints::Hints;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
@@ -129,6 +131,8 @@ pub struct Hooks {
     pub transports: Vec<Plugin>,
     /// Carries out peers' calls; without it they are refused.
     pub calls: Option<Arc<dyn Calls>>,
+    /// A driver of GPUs in place of CUDA's.
+    pub cuda: Option<Arc<dyn Driver>>,
     /// A folder in which the engine leaves a flight recording, made if it is not there: see
     /// [`Engine::recording`]. Its workers then call core one at a time.
     pub recording: Option<PathBuf>,
@@ -161,6 +165,7 @@ pub(crate) struct Inner {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) files: Arc<Files>,
+    pub(crate) gpus: Result<Arc<Gpus>, CudaError>,
     pub(crate) stager: Arc<StagerCell>,
     /// Held while it is started, so that this does not happen twice.
     pub(crate) starting_stager: Mutex<()>,
@@ -249,10 +254,12 @@ impl Engine {
         let scratch = add_scratch(&segments)?;
         let files = Arc::new(Files::default());
         let file_table: Arc<dyn FileTable> = files.clone();
+        let gpus = gpus::find(&config, &hooks);
         let transports = Arc::new(Transports::install(
             &config,
             segments.clone(),
             &file_table,
+            &gpus,
             &hooks.transports,
             hooks.faults.clone(),
         )?);
@@ -347,6 +354,7 @@ impl Engine {
             fabric,
             segments,
             files,
+            gpus,
             stager,
             starting_stager: Mutex::default(),
             scratch,
@@ -394,11 +402,12 @@ impl Engine {
         self.add_region(name, region)
     }
 
-    /// Registers memory of the program as a segment.
+    /// Registers memory of the program as a segment: the host's, or a GPU's, as CUDA's driver says of the address. Without
+    /// a driver all is taken for the host's.
     ///
     /// # Safety
     ///
-    /// The range is mapped, and readable and writable, until [`Self::unregister`] has returned or the engine
+    /// The range is mapped (or allocated on a GPU), and readable and writable, until [`Self::unregister`] has returned or the engine
     /// has ended. The program accepts that the engine, and peers as far as `access` allows, read and write
     /// it meanwhile.
     pub unsafe fn register(
@@ -412,6 +421,11 @@ impl Engine {
             return Err(RegisterError::Forked);
         }
         check_segment(name, bytes)?;
+        // SAFETY: the caller promises the same for memory of GPUs.
+        let on_gpu = unsafe { self.region_on_gpu(base.as_ptr() as u64, bytes, access) }?;
+        if let Some(region) = on_gpu {
+            return self.add_region(name, region);
+        }
         // SAFETY: the caller promises what `Region::new` asks for; `unregister` revokes the region before
         // it returns.
         let region = unsafe { Region::new(base, bytes, access, None) }
@@ -426,7 +440,11 @@ impl Engine {
     }
 
     fn add_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
-        self.add_memory(name, region, SegmentKind::Memory)
+        let on = region.device().map(|device| device.ordinal());
+        match on {
+            Some(ordinal) => self.add_device_memory(name, region, ordinal),
+            None => self.add_memory(name, region, SegmentKind::Memory),
+        }
     }
 
     /// Makes memory a segment, whatever its name.
@@ -457,6 +475,9 @@ impl Engine {
         local.region.revoke();
         self.retire_plans(plans);
         self.tell_workers(|| Command::DetachLocal(segment.segment_ref()));
+        if local.region.device().is_some() {
+            self.tell_workers(|| Command::DetachRemote(segment.segment_ref()));
+        }
         Ok(())
     }
 
@@ -492,7 +513,7 @@ impl Engine {
             return None;
         }
         match self.inner.segments.get(segment)? {
-            Segment::Local(local) => Some(local.region.bytes()),
+            Segment::Local(local) | Segment::Device(local, _) => Some(local.region.bytes()),
             Segment::Remote(remote) => Some(remote.descriptor.bytes),
         }
     }
@@ -1065,7 +1086,7 @@ impl Engine {
         }
     }
 
-    fn attach_local(&self, id: SegmentId) {
+    pub(crate) fn attach_local(&self, id: SegmentId) {
         if let Some(region) = self.region(id) {
             self.tell_workers(|| Command::AttachLocal(id.segment_ref(), region.clone()));
         }
@@ -1225,11 +1246,10 @@ impl Engine {
 
     /// Checks every request, finds its plan, and marks its local segment as in use.
     pub(crate) fn prepare(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
-        let inner = &self.inner;
         loop {
             match self.prepare_known(requests) {
                 Ok(prepared) => return prepared,
-                Err(index) => match inner.segments.route(index, &requests[index])? {
+                Err(index) => match self.route(index, &requests[index])? {
                     Route::Staged { .. } => return self.prepare_staged(requests),
                     // Two segments that never met before; the next look knows them, unless one has gone meanwhile.
                     Route::Direct => drop(self.pair(index, &requests[index])?),
@@ -1284,7 +1304,7 @@ impl Engine {
         })?;
         let segments = &self.inner.segments;
         for (index, request) in requests.iter().enumerate() {
-            segments.check_route(index, request)?;
+            self.check_route(index, request)?;
         }
         let known = segments.known();
         let mut held = Vec::with_capacity(requests.len());
@@ -1329,6 +1349,7 @@ impl Engine {
             .segments
             .remote(request.remote)
             .ok_or_else(|| stale(request.remote))?;
+        self.pin_for_gpu(&local, &remote);
         let ids = (request.local, request.remote);
         inner
             .segments
@@ -1466,6 +1487,9 @@ impl Inner {
         for thread in workers.into_iter().filter_map(|worker| worker.thread) {
             join(thread);
         }
+        if let Ok(gpus) = &self.gpus {
+            gpus.unpin_all();
+        }
         self.fabric.end_recording();
         if let Some(neighbours) = self.fabric.neighbours() {
             neighbours.leave();
@@ -1570,7 +1594,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), RegisterError> {
     }
 }
 
-fn check_segment(name: &str, bytes: u64) -> Result<(), RegisterError> {
+pub(crate) fn check_segment(name: &str, bytes: u64) -> Result<(), RegisterError> {
     check_name(name)?;
     if bytes == 0 || bytes > isize::MAX as u64 {
         return Err(RegisterError::BadSize { bytes });

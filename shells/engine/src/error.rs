@@ -12,6 +12,7 @@ use polyrail_core::batch::BatchReport;
 use polyrail_core::path::config::PathConfigError;
 use polyrail_core::path::view::{Mismatch, PathView};
 use polyrail_core::topology::LengthMismatch;
+use polyrail_cuda::CudaError;
 
 use crate::segments::SegmentId;
 
@@ -133,6 +134,8 @@ pub enum RegisterError {
         /// How many.
         requests: u64,
     },
+    /// It is to be on a GPU, and that cannot be.
+    Gpu(CudaError),
     /// This process was forked from the engine's: make an engine in this one.
     Forked,
 }
@@ -166,12 +169,19 @@ impl fmt::Display for RegisterError {
             Self::InUse { requests } => {
                 write!(f, "{requests} requests that use the segment have not ended")
             }
+            Self::Gpu(error) => error.fmt(f),
             Self::Forked => f.write_str(FORKED),
         }
     }
 }
 
 impl std::error::Error for RegisterError {}
+
+impl From<CudaError> for RegisterError {
+    fn from(error: CudaError) -> Self {
+        Self::Gpu(error)
+    }
+}
 
 /// Why a file is no segment, or could not be put on the disk.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
 //! Files and block devices of this host as segments. To core, each disk is a peer that is always heard, with a rail for
-//! each way to ask the kernel.
+//! each way to ask the kernel. A GPU of this host is one too: see `gpus`.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,7 +23,7 @@ use polyrail_uring::{FileRange, FileTable, FileTerms, RangeError};
 use rustix::fs::{MemfdFlags, major, memfd_create, minor};
 
 use crate::engine::{Engine, check_name, lock};
-use crate::error::{FileError, RegisterError};
+use crate::error::{FileError, OpenError, RegisterError};
 use crate::peers::Numbers;
 use crate::post::Command;
 use crate::segments::{SEGMENTS_MAX, SegmentId};
@@ -44,24 +44,33 @@ pub(crate) struct Files {
     ranges: RwLock<Numbered<RegionKey, Arc<FileRange>>>,
     disks: Mutex<Vec<Disk>>,
     /// Held while a disk is made known, so that this does not happen twice.
-    adding: Mutex<()>,
+    pub(crate) adding: Mutex<()>,
     /// It has been said that io_uring is forbidden.
     warned: AtomicBool,
 }
 
-/// A disk as core knows it.
+/// What a disk is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Medium {
+    /// A block device, by its number.
+    Block(u64),
+    /// A GPU, by its number.
+    Gpu(u32),
+}
+
+/// A disk, or a GPU, as core knows it.
 #[derive(Clone, Debug)]
-struct Disk {
-    device: u64,
-    peer: PeerId,
+pub(crate) struct Disk {
+    pub(crate) medium: Medium,
+    pub(crate) peer: PeerId,
     _numbers: Arc<Numbers>,
-    transports: heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX>,
+    pub(crate) transports: heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX>,
     /// What probes write to: memory, because they may not touch the program's files.
     scratch: SegmentId,
 }
 
 impl Files {
-    fn disk(&self, is_it: impl Fn(&Disk) -> bool) -> Option<Disk> {
+    pub(crate) fn disk(&self, is_it: impl Fn(&Disk) -> bool) -> Option<Disk> {
         lock(&self.disks).iter().find(|disk| is_it(disk)).cloned()
     }
 
@@ -206,35 +215,57 @@ impl Engine {
     fn disk_of(&self, device: u64) -> Result<Disk, FileError> {
         let files = &self.inner.files;
         let _adding = lock(&files.adding);
-        let known = files.disk(|disk| disk.device == device);
-        known.map_or_else(|| self.add_disk(device), Ok)
+        let medium = Medium::Block(device);
+        let known = files.disk(|disk| disk.medium == medium);
+        known.map_or_else(|| self.add_block_device(device), Ok)
     }
 
-    fn add_disk(&self, device: u64) -> Result<Disk, FileError> {
-        let inner = &self.inner;
+    fn add_block_device(&self, device: u64) -> Result<Disk, FileError> {
         let full = |_| FileError::Full {
             what: "disks",
             limit: crate::fabric::PEERS_MAX,
         };
-        let named = |transport| (transport, inner.transports.name(transport));
-        let ways: Vec<_> = inner.transports.of_files().into_iter().map(named).collect();
+        let ways = self.inner.transports.of_files();
         self.warn_of_missing();
-        let mut numbers = lock(&inner.peers).take_numbers().map_err(full)?;
+        let known = (Medium::Block(device), &disk_name(device)[..], DISK);
+        self.add_disk(known, &ways, full, |peer| self.add_file(peer, scratch()?))
+    }
+
+    /// Makes a disk, or a GPU, known to core under its name: as one that these transports lead to, whose scratch `scratch`
+    /// makes. Only while nobody else does the same.
+    pub(crate) fn add_disk<E>(
+        &self,
+        (medium, name, estimate): (Medium, &str, EstimateConfig),
+        ways: &[TransportId],
+        full: impl Fn(OpenError) -> E,
+        scratch: impl FnOnce(PeerId) -> Result<SegmentId, E>,
+    ) -> Result<Disk, E> {
+        let inner = &self.inner;
+        let named = |way: &TransportId| (*way, inner.transports.name(*way));
+        let ways: Vec<_> = ways.iter().map(named).collect();
+        let mut numbers = lock(&inner.peers).take_numbers().map_err(&full)?;
         let peer = numbers.peer;
-        let name = disk_name(device);
         let installed =
-            lock(&inner.peers).install_disk(&inner.fabric, &mut numbers, &name, DISK, &ways);
-        let transports = installed.map_err(full)?;
+            lock(&inner.peers).install_disk(&inner.fabric, &mut numbers, name, estimate, &ways);
+        let transports = installed.map_err(&full)?;
+        let own: Arc<[u8]> = match medium {
+            Medium::Block(_) => Arc::default(),
+            Medium::Gpu(ordinal) => ordinal.to_le_bytes().as_slice().into(),
+        };
         let disk = Disk {
-            device,
+            medium,
             peer,
             _numbers: Arc::new(numbers),
             transports,
-            scratch: self.add_file(peer, scratch()?)?,
+            scratch: scratch(peer)?,
         };
         for PlanTransport { transport, rails } in &disk.transports {
             for rail in rails {
-                self.tell_workers(|| Command::AttachRail(rail.rail, nowhere(*transport)));
+                let address = || RailAddress {
+                    own: own.clone(),
+                    ..nowhere(*transport)
+                };
+                self.tell_workers(|| Command::AttachRail(rail.rail, address()));
             }
         }
         self.tell_workers(|| Command::AttachDisk(peer));

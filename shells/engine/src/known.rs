@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use polyrail_cuda::{CudaError, CudaIpcTransport, CudaTransport, Gpus};
 use polyrail_shm::ShmTransport;
 use polyrail_tcp::TcpTransport;
 use polyrail_transport::Transport;
@@ -19,6 +20,10 @@ pub(crate) const TCP: &str = "tcp";
 pub(crate) const SHM: &str = "shm";
 /// The name of the transport over RDMA.
 pub(crate) const VERBS: &str = "verbs";
+/// The name of the one that copies to and from memory of GPUs.
+pub(crate) const CUDA: &str = polyrail_cuda::NAME;
+/// The name of the one that copies between memory of GPUs of several processes.
+pub(crate) const CUDA_IPC: &str = polyrail_cuda::ipc::NAME;
 /// The names of those that move bytes of files.
 pub(crate) const URING: &str = "uring";
 pub(crate) const PREAD: &str = "pread";
@@ -31,7 +36,7 @@ struct Known {
 }
 
 /// All of them. Configurations may name each, so that one file serves different builds.
-const KNOWN: [Known; 7] = [
+const KNOWN: [Known; 8] = [
     Known {
         name: TCP,
         moves: "memory of any two hosts, over connections",
@@ -58,9 +63,14 @@ const KNOWN: [Known; 7] = [
         built_in: cfg!(feature = "verbs"),
     },
     Known {
-        name: "cuda",
-        moves: "memory of GPUs",
-        built_in: false,
+        name: CUDA,
+        moves: "memory of this process and of its GPUs",
+        built_in: cfg!(feature = "cuda"),
+    },
+    Known {
+        name: CUDA_IPC,
+        moves: "memory of GPUs between processes on one host",
+        built_in: cfg!(feature = "cuda"),
     },
     Known {
         name: "rdma",
@@ -122,13 +132,22 @@ pub(crate) fn is_built_in(name: &str) -> bool {
 
 /// The feature that a build needs for a transport, if not all builds have it or none.
 pub(crate) fn feature(name: &str) -> Option<&'static str> {
-    (name == VERBS).then_some(VERBS)
+    match name {
+        VERBS => Some(VERBS),
+        CUDA | CUDA_IPC => Some(CUDA),
+        _ => None,
+    }
 }
 
 /// Does what an engine does with a transport when it starts, for one worker.
 fn install(name: &str) -> Availability {
     let files: Arc<dyn FileTable> = Arc::new(Files::default());
-    let transport = make(name, Arc::new(NoRegions), &files, &VerbsConfig::default());
+    let gpus = match name {
+        CUDA | CUDA_IPC => Gpus::load(),
+        _ => Err(CudaError::SwitchedOff),
+    };
+    let verbs = VerbsConfig::default();
+    let transport = make(name, Arc::new(NoRegions), &files, &verbs, &gpus);
     let why = match transport {
         Ok(transport) => try_out(&*transport, None),
         Err(error) => Some(error.to_string()),
@@ -145,6 +164,7 @@ pub(crate) fn make(
     regions: Arc<dyn RegionTable>,
     files: &Arc<dyn FileTable>,
     verbs: &VerbsConfig,
+    gpus: &Result<Arc<Gpus>, CudaError>,
 ) -> io::Result<Arc<dyn Transport>> {
     let of_files = |way| Arc::new(FileTransport::new(way, files.clone()));
     match name {
@@ -152,6 +172,14 @@ pub(crate) fn make(
         URING => Ok(of_files(Way::Uring)),
         PREAD => Ok(of_files(Way::Pread)),
         VERBS => over_rdma(regions, verbs),
+        CUDA => {
+            let gpus = gpus.as_ref().map_err(|error| error.clone())?;
+            Ok(Arc::new(CudaTransport::new(gpus.clone(), regions)))
+        }
+        CUDA_IPC => {
+            let gpus = gpus.as_ref().map_err(|error| error.clone())?;
+            Ok(Arc::new(CudaIpcTransport::new(gpus.clone(), regions)?))
+        }
         _ => Ok(Arc::new(TcpTransport::new(regions))),
     }
 }
@@ -215,7 +243,8 @@ mod tests {
         for name in [TCP, SHM, URING, PREAD] {
             let files: Arc<dyn FileTable> = Arc::new(Files::default());
             let config = VerbsConfig::default();
-            let transport = make(name, Arc::new(NoRegions), &files, &config).unwrap();
+            let gpus = Err(CudaError::NotBuiltIn);
+            let transport = make(name, Arc::new(NoRegions), &files, &config, &gpus).unwrap();
             assert_eq!(transport.name(), name);
         }
     }

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! The parts: `engine` is what a program holds; `worker` drives one `Orchestrator` of `polyrail-core` by its
-//! contract; `peers` keeps sessions and rails, `leaving` the numbers of those that are gone, `segments` memory,
+//! contract; `peers` keeps sessions and rails, `leaving` the numbers of those that are gone, `segments` memory, `files` and `gpus` what is behind it on this host,
 //! `transports` the ways between them, `machine` what is known of devices and where memory is, `batch` what is waited for; `reception` answers what peers ask; `errand`
 //! runs what may block; `followers` and `completion` tell of ends, `delivery` and `notification` carry what
 //! programs tell each other; `fork` keeps children out. None of them decides about health, credits or order:
@@ -40,6 +40,7 @@ mod fabric;
 mod files;
 mod followers;
 mod fork;
+mod gpus;
 mod hints;
 mod known;
 mod leaving;
@@ -72,6 +73,7 @@ pub use polyrail_core::report::{Local, Remote, Report, Status};
 pub use polyrail_core::topology::{RailMap, tier};
 pub use polyrail_core::units::RailId;
 pub use polyrail_core::work::{Cause, Op, Priority};
+pub use polyrail_cuda as cuda;
 pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
 pub use polyrail_uring::FileTerms;
@@ -89,6 +91,7 @@ pub use error::{
     CallError, DeliveryError, EngineError, FileError, NotifyError, OpenError, ReceiveError,
     RegisterError, ReleaseError, SubmitError, WaitError,
 };
+pub use gpus::{GpuInfo, gpus};
 pub use known::{Availability, TransportInfo, transports};
 pub use machine::{
     Device, DeviceState, NearGpu, NumaNode, PortGid, RdmaPort, devices, numa_nodes, rdma_ports,

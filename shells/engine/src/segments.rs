@@ -90,32 +90,41 @@ pub(crate) type Removed = (Arc<RemoteSegment>, Vec<PlanId>);
 
 /// What a request uses, counted there until it is released. A clone counts only once it is [taken](Self::again).
 #[derive(Clone, Debug)]
-pub(crate) struct Hold {
-    memory: Option<Arc<LocalSegment>>,
-    file: Option<Arc<RemoteSegment>>,
+pub(crate) struct Hold([Option<Held>; 2]);
+
+/// One end of a request.
+#[derive(Clone, Debug)]
+enum Held {
+    Memory(Arc<LocalSegment>),
+    File(Arc<RemoteSegment>),
+}
+
+impl Held {
+    fn requests(&self) -> Option<&AtomicU64> {
+        match self {
+            Self::Memory(memory) => Some(&memory.requests),
+            Self::File(file) => file.requests.as_ref(),
+        }
+    }
 }
 
 impl Hold {
     /// Another request uses the same. Only while nobody can take the segments out: see [`Segments::known`].
     pub(crate) fn again(&self) {
-        if let Some(memory) = &self.memory {
-            memory.requests.fetch_add(1, AcqRel);
-        }
-        let file = self.file.as_ref().and_then(|file| file.requests.as_ref());
-        if let Some(requests) = file {
+        for requests in self.counters() {
             requests.fetch_add(1, AcqRel);
         }
     }
 
     /// The request does not use it any more.
     pub(crate) fn release(&self) {
-        if let Some(memory) = &self.memory {
-            memory.requests.fetch_sub(1, AcqRel);
-        }
-        let file = self.file.as_ref().and_then(|file| file.requests.as_ref());
-        if let Some(requests) = file {
+        for requests in self.counters() {
             requests.fetch_sub(1, AcqRel);
         }
+    }
+
+    fn counters(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.0.iter().flatten().filter_map(Held::requests)
     }
 }
 
@@ -123,6 +132,8 @@ impl Hold {
 pub(crate) enum Segment {
     Local(Arc<LocalSegment>),
     Remote(Arc<RemoteSegment>),
+    /// Memory of a GPU of this host: the near end of some requests, and the far end of others.
+    Device(Arc<LocalSegment>, Arc<RemoteSegment>),
 }
 
 /// Why there is no plan for a pair of segments.
@@ -177,6 +188,26 @@ impl Segments {
         region: Region,
         kind: SegmentKind,
     ) -> Result<SegmentId, RegisterError> {
+        self.add_own(name, region, kind, None)
+    }
+
+    /// Registers memory of a GPU of this host, which is a peer to core.
+    pub(crate) fn add_device(
+        &self,
+        name: &str,
+        region: Region,
+        gpu: PeerId,
+    ) -> Result<SegmentId, RegisterError> {
+        self.add_own(name, region, SegmentKind::Memory, Some(gpu))
+    }
+
+    fn add_own(
+        &self,
+        name: &str,
+        region: Region,
+        kind: SegmentKind,
+        gpu: Option<PeerId>,
+    ) -> Result<SegmentId, RegisterError> {
         self.write(|tables| {
             if tables.names.contains_key(name) {
                 return Err(RegisterError::NameTaken { name: name.into() });
@@ -190,16 +221,37 @@ impl Segments {
             tables.generation += 1;
             tables.keys.insert(region.key(), id);
             tables.names.insert(name.into(), id);
-            let segment = LocalSegment {
+            let far = gpu.map(|peer| RemoteSegment {
+                peer,
+                descriptor: SegmentDescriptor {
+                    name: name.into(),
+                    generation: tables.generation,
+                    bytes: region.bytes(),
+                    key: region.key(),
+                    // What peers may do is not what this engine may.
+                    access: Access::RemoteReadWrite,
+                    memory: region.memory(),
+                    kind,
+                },
+                requests: None,
+                slots: None,
+            });
+            let near = Arc::new(LocalSegment {
                 name: name.into(),
                 region: Arc::new(region),
-                kind,
+                // Peers that cannot reach it are staged to it by its number, like to a file.
+                kind: match gpu {
+                    Some(_) => SegmentKind::File { number: id.0 },
+                    None => kind,
+                },
                 generation: tables.generation,
                 requests: AtomicU64::new(0),
+            });
+            let segment = match far {
+                Some(far) => Segment::Device(near, Arc::new(far)),
+                None => Segment::Local(near),
             };
-            tables
-                .segments
-                .insert(id, Segment::Local(Arc::new(segment)));
+            tables.segments.insert(id, segment);
             Ok(id)
         })
     }
@@ -264,9 +316,13 @@ impl Segments {
         })
     }
 
-    /// Whether a peer may read or write a file of this number.
+    /// Whether a peer may read or write a file, or memory of a GPU, of this number.
     pub(crate) fn is_offered(&self, number: u32, op: Op) -> bool {
-        let offer = self.read(|tables| tables.offers.get(&SegmentId(number)).cloned());
+        let id = SegmentId(number);
+        if let Some(Segment::Device(memory, _)) = self.get(id) {
+            return memory.region.access().allows(op);
+        }
+        let offer = self.read(|tables| tables.offers.get(&id).cloned());
         offer.is_some_and(|offer| offer.access.allows(op))
     }
 
@@ -313,7 +369,7 @@ impl Segments {
                     {
                         Some(*id)
                     }
-                    Segment::Remote(_) | Segment::Local(_) => None,
+                    Segment::Remote(_) | Segment::Local(_) | Segment::Device(..) => None,
                 })
         })
     }
@@ -324,14 +380,14 @@ impl Segments {
 
     pub(crate) fn local(&self, id: SegmentId) -> Option<Arc<LocalSegment>> {
         match self.get(id)? {
-            Segment::Local(local) => Some(local),
+            Segment::Local(local) | Segment::Device(local, _) => Some(local),
             Segment::Remote(_) => None,
         }
     }
 
     pub(crate) fn remote(&self, id: SegmentId) -> Option<Arc<RemoteSegment>> {
         match self.get(id)? {
-            Segment::Remote(remote) => Some(remote),
+            Segment::Remote(remote) | Segment::Device(_, remote) => Some(remote),
             Segment::Local(_) => None,
         }
     }
@@ -365,7 +421,9 @@ impl Segments {
         id: SegmentId,
     ) -> Result<(Arc<LocalSegment>, Vec<PlanId>), RegisterError> {
         self.write(|tables| {
-            let Some(Segment::Local(local)) = tables.segments.get(&id).cloned() else {
+            let Some(Segment::Local(local) | Segment::Device(local, _)) =
+                tables.segments.get(&id).cloned()
+            else {
                 return Err(RegisterError::Stale { segment: id });
             };
             // Whoever submits counts up while it holds the lock for reading, so 0 stays 0 here.
@@ -378,7 +436,7 @@ impl Segments {
             tables.keys.remove(&local.region.key());
             let retired = tables
                 .plans
-                .extract_if(|(from, _), _| *from == id)
+                .extract_if(|(from, to), _| *from == id || *to == id)
                 .map(|(_, plan)| plan)
                 .collect();
             Ok((local, retired))
@@ -403,7 +461,7 @@ impl Segments {
         self.write(|tables| {
             let is_of_peer = |_: &SegmentId, segment: &mut Segment| match segment {
                 Segment::Remote(remote) => remote.peer == peer,
-                Segment::Local(_) => false,
+                Segment::Local(_) | Segment::Device(..) => false,
             };
             let segments: Vec<_> = tables.segments.extract_if(is_of_peer).collect();
             let segments: Vec<_> = segments.into_iter().map(|(id, _)| id).collect();
@@ -484,10 +542,12 @@ pub(crate) struct KnownPair<'a> {
 impl Known<'_> {
     /// A local and a remote segment, if both are there and have met before.
     pub(crate) fn pair(&self, ids: (SegmentId, SegmentId)) -> Option<KnownPair<'_>> {
-        let Segment::Local(local) = self.0.segments.get(&ids.0)? else {
+        let (Segment::Local(local) | Segment::Device(local, _)) = self.0.segments.get(&ids.0)?
+        else {
             return None;
         };
-        let Segment::Remote(remote) = self.0.segments.get(&ids.1)? else {
+        let (Segment::Remote(remote) | Segment::Device(_, remote)) = self.0.segments.get(&ids.1)?
+        else {
             return None;
         };
         let plan = *self.0.plans.get(&ids)?;
@@ -501,24 +561,14 @@ impl Known<'_> {
     /// Counts a request that uses a local segment, and a remote one.
     pub(crate) fn hold(&self, ids: (SegmentId, SegmentId)) -> Option<Hold> {
         let ends = [self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?];
-        let mut hold = Hold {
-            memory: None,
-            file: None,
-        };
-        for end in ends {
-            match end {
-                Segment::Local(memory) => {
-                    memory.requests.fetch_add(1, AcqRel);
-                    hold.memory = Some(memory.clone());
-                }
-                Segment::Remote(file) => {
-                    if let Some(requests) = &file.requests {
-                        requests.fetch_add(1, AcqRel);
-                        hold.file = Some(file.clone());
-                    }
-                }
+        let hold = Hold(ends.map(|end| match end {
+            Segment::Local(memory) | Segment::Device(memory, _) => {
+                Some(Held::Memory(memory.clone()))
             }
-        }
+            Segment::Remote(file) if file.is_file_here() => Some(Held::File(file.clone())),
+            Segment::Remote(_) => None,
+        }));
+        hold.again();
         Some(hold)
     }
 }
@@ -526,7 +576,7 @@ impl Known<'_> {
 impl RegionTable for Segments {
     fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
         self.read(|tables| match tables.segments.get(tables.keys.get(key)?) {
-            Some(Segment::Local(local)) => Some(local.region.clone()),
+            Some(Segment::Local(local) | Segment::Device(local, _)) => Some(local.region.clone()),
             Some(Segment::Remote(_)) | None => None,
         })
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use polyrail_control::codec::{TRANSPORT_ADDRESS_BYTES_MAX, TransportOffer};
 use polyrail_core::transport::{Capabilities, MemoryKind, Offer, rank};
 use polyrail_core::units::{Epoch, LaneId, TransportId};
+use polyrail_cuda::{CudaError, Gpus};
 use polyrail_load::Library;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
@@ -21,7 +22,7 @@ use crate::config::{Config, IsolationMode, TransportConfig};
 use crate::endpoints::Joined;
 use crate::engine::lock;
 use crate::error::EngineError;
-use crate::known::{self, PREAD, SHM, TCP, URING, VERBS, is_built_in};
+use crate::known::{self, CUDA, CUDA_IPC, PREAD, SHM, TCP, URING, VERBS, is_built_in};
 use crate::peers::RailPair;
 
 /// A transport beside those that the engine has, preferred to them.
@@ -117,11 +118,17 @@ impl Transports {
         config: &Config,
         regions: Arc<dyn RegionTable>,
         files: &Arc<dyn FileTable>,
+        gpus: &Result<Arc<Gpus>, CudaError>,
         plugins: &[Plugin],
         faults: Option<Arc<Faults>>,
     ) -> Result<Self, EngineError> {
         let missing = |name: &str, error: &io::Error| {
-            log::warn!("transport {name} is not there: {error}");
+            // What keeps one of the two over GPUs away is said of the other.
+            let level = match name {
+                CUDA_IPC => log::Level::Debug,
+                _ => log::Level::Warn,
+            };
+            log::log!(level, "transport {name} is not there: {error}");
         };
         let loaded = libraries(config)?;
         let loaded = loaded.iter().filter_map(|library| {
@@ -132,13 +139,16 @@ impl Transports {
         let plugged = plugins
             .iter()
             .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
-        let all = [SHM, VERBS, TCP, URING, PREAD].into_iter();
-        let own = all.filter(|name| is_built_in(name) && is_wanted(name, config));
+        let all = [SHM, CUDA_IPC, VERBS, TCP, CUDA, URING, PREAD].into_iter();
+        // A driver may have been plugged in.
+        let is_there =
+            |name: &str| is_built_in(name) || matches!(name, CUDA | CUDA_IPC) && gpus.is_ok();
+        let own = all.filter(|name| is_there(name) && is_wanted(name, config));
         let own = own.map(|name| (name, faults.clone().filter(|_| name == TCP)));
         let own = own.filter_map(|(name, faults)| {
-            let made = known::make(name, regions.clone(), files, &config.verbs);
+            let made = known::make(name, regions.clone(), files, &config.verbs, gpus);
             let made = made.inspect_err(|error| missing(name, error));
-            Some((made.ok()?, faults, matches!(name, URING | PREAD)))
+            Some((made.ok()?, faults, matches!(name, CUDA | URING | PREAD)))
         });
         let (catalog, rows) = plugged
             .map(|(transport, faults)| (transport, faults, false))
@@ -268,7 +278,16 @@ impl Catalog {
 
     /// Those that move bytes of files of this host, the best first.
     pub(crate) fn of_files(&self) -> Vec<TransportId> {
-        let here = |(_, row): &(usize, &Row)| row.own && row.missing.is_none();
+        self.own_of(MemoryKind::File)
+    }
+
+    /// Those that copy to and from memory of this host's GPUs.
+    pub(crate) fn of_gpus(&self) -> Vec<TransportId> {
+        self.own_of(MemoryKind::Device)
+    }
+
+    fn own_of(&self, kind: MemoryKind) -> Vec<TransportId> {
+        let here = |(_, row): &(usize, &Row)| row.own && row.offered().allows_remote(kind);
         let rows = self.rows.iter().enumerate().filter(here);
         rows.map(|(position, _)| TransportId(position as u8))
             .collect()
@@ -341,11 +360,12 @@ impl Catalog {
         row.is_some_and(|row| !row.address.is_empty())
     }
 
-    /// Those that join memory of any kind in the host's memory with such memory of a peer, the best first.
+    /// Those that join memory of any kind in the host's memory with such memory, or that of GPUs, of a peer, the best first.
     pub(crate) fn common(&self, theirs: &[TransportOffer]) -> Vec<TransportId> {
         let to = |remote| self.rank(theirs, MemoryKind::Host, remote);
         let mut common = to(MemoryKind::Host);
         common.extend(to(MemoryKind::Shared));
+        common.extend(to(MemoryKind::DeviceShared));
         common.sort_unstable();
         common.dedup();
         common
@@ -386,11 +406,11 @@ impl Row {
     }
 }
 
-/// Whether a configuration lets an engine have a transport. Shared memory has no rails that path isolation could tell
-/// apart.
-fn is_wanted(name: &str, config: &Config) -> bool {
+/// Whether a configuration lets an engine have a transport. Those within one host have no rails that path isolation
+/// could tell apart.
+pub(crate) fn is_wanted(name: &str, config: &Config) -> bool {
     let said = config.transports.get(name);
-    let by_itself = name != SHM || config.path.mode == IsolationMode::Off;
+    let by_itself = !matches!(name, SHM | CUDA_IPC) || config.path.mode == IsolationMode::Off;
     said.map_or(by_itself, |transport| transport.enable)
 }
 

@@ -218,6 +218,8 @@ impl Served {
         }
         let region = common.regions.find(&key);
         let region = region.filter(|region| region.access().allows_remote_read());
+        // An address on a device means nothing to another process.
+        let region = region.filter(|region| region.device().is_none());
         let Some(region) = region.filter(|region| self.lend(region, grant)) else {
             return socket::send(&self.socket, &Answer::Nothing { grant }, None);
         };

@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 
 use polyrail_core::transport::MemoryKind;
@@ -91,6 +92,8 @@ pub struct Region {
     pinned: Mutex<usize>,
     /// None is pinned any more.
     unpinned: Condvar,
+    /// Some range was given up while it was pinned.
+    forsaken: AtomicBool,
     /// The device that it is on; `None`: the host.
     device: Option<Arc<dyn DeviceMemory>>,
     _owner: Option<Arc<dyn Any + Send + Sync>>,
@@ -115,6 +118,11 @@ pub trait DeviceMemory: Send + Sync {
 
     /// Copies to that address of the device, and waits for it.
     fn store(&self, from: &[u8], to: u64) -> io::Result<()>;
+
+    /// Whether other processes of this host can open it.
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// The region as a DMA-BUF, for devices that move its bytes without the host. `None`: there is none.
     fn dma_buf(&self) -> Option<DmaBuf<'_>>;
@@ -162,6 +170,7 @@ impl Region {
             loans: Mutex::default(),
             pinned: Mutex::new(0),
             unpinned: Condvar::new(),
+            forsaken: AtomicBool::new(false),
             device: None,
             _owner: owner,
         })
@@ -232,6 +241,7 @@ impl Region {
     /// Where it is.
     pub fn memory(&self) -> MemoryKind {
         match (&self.device, &self.file) {
+            (Some(device), _) if device.is_shared() => MemoryKind::DeviceShared,
             (Some(_), _) => MemoryKind::Device,
             (None, Some(_)) => MemoryKind::Shared,
             (None, None) => MemoryKind::Host,
@@ -365,7 +375,7 @@ impl Region {
 
     /// Ends all use of the range by this process's transports and waits for what is going on. A slow or
     /// silent peer cannot hold it up: permission is asked for anew for every system call. What was lent to
-    /// other processes is ended as [`Loan::end`] says.
+    /// other processes is ended as [`Loan::end`] says. What was [forsaken](Pinned::forsake) is not waited for.
     pub fn revoke(&self) {
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = false;
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
@@ -377,6 +387,11 @@ impl Region {
         let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.unpinned.wait_while(pinned, |pinned| *pinned > 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
+        if self.forsaken.load(Relaxed) {
+            log::error!(
+                "{self:?} may still be used by a device that has failed: keep it until the process ends"
+            );
+        }
     }
 }
 
@@ -420,6 +435,13 @@ impl Pinned {
     /// The first of them. Only to be dereferenced under the module's contract.
     pub fn address(&self) -> NonNull<u8> {
         self.address
+    }
+
+    /// Gives them up: who uses them will never say that it has ended. The region, and memory that it owns, stay until the
+    /// process ends.
+    pub fn forsake(self) {
+        self.region.forsaken.store(true, Relaxed);
+        std::mem::forget(self.region.clone());
     }
 }
 
@@ -628,6 +650,20 @@ mod tests {
         assert!(error.contains("4094") && error.contains("4096"), "{error}");
         region.revoke();
         assert!(region.pin_any(0, 1).is_none() && region.store(&[1], 0).is_err());
+    }
+
+    #[test]
+    fn what_was_given_up_stays_and_holds_up_nobody() {
+        let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
+        let pinned = region.pin(0, 4096).unwrap();
+        let address = pinned.address();
+        let weak = Arc::downgrade(&region);
+        pinned.forsake();
+        region.revoke();
+        drop(region);
+        assert!(weak.upgrade().is_some());
+        // SAFETY: it is mapped for as long as the process lives.
+        unsafe { address.write(1) };
     }
 
     #[test]

@@ -18,6 +18,7 @@ use polyrail::{Config, Hooks};
 
 use crate::address::{self, Rails};
 use crate::exit::Failure;
+use crate::kind::{MemoryKind, memory_kind};
 use crate::session::Session;
 use crate::settings::ConfigArgs;
 use crate::sizes::{self, Doubling};
@@ -60,7 +61,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "A,B,…", value_parser = address::rails)]
     rails: Option<Rails>,
     /// What kind of memory to move bytes from and to.
-    #[arg(long, value_name = "cpu", default_value = "cpu", value_parser = memory_kind)]
+    ///
+    /// `cuda:N` is memory of a GPU, in builds that have it. A target that is started here has its memory there too.
+    #[arg(long, value_name = "cpu|cuda:N", default_value = "cpu", value_parser = memory_kind)]
     memory: MemoryKind,
     /// Size of the buffer at either end; no more than the target has.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", allow_negative_numbers = true, value_parser = sizes::size)]
@@ -111,23 +114,6 @@ fn name_of(value: &impl ValueEnum) -> String {
         .unwrap_or_default()
 }
 
-/// Kinds of memory that this build can use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum MemoryKind {
-    /// Host memory.
-    Cpu,
-}
-
-fn memory_kind(text: &str) -> Result<MemoryKind, String> {
-    match text {
-        "cpu" => Ok(MemoryKind::Cpu),
-        _ if text.starts_with("cuda:") => {
-            Err(format!("\"{text}\": this build has no cuda; give cpu"))
-        }
-        _ => Err(format!("\"{text}\" is no kind of memory; give cpu")),
-    }
-}
-
 fn threads(text: &str) -> Result<u64, String> {
     sizes::count(text, 1024)
 }
@@ -135,11 +121,13 @@ fn threads(text: &str) -> Result<u64, String> {
 /// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let config = config(args)?;
+    args.memory.check()?;
     // Declared before the session, so dropped after it: the target outlives its initiator.
     let (_own, target) = match &args.target {
         Some(target) => (None, target.clone()),
         None => {
-            let (own, address) = OwnTarget::start(&config.rails, args.buffer, &args.settings)?;
+            let memory = (args.buffer, args.memory);
+            let (own, address) = OwnTarget::start(&config.rails, memory, &args.settings)?;
             (Some(own), address)
         }
     };
@@ -147,7 +135,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         recording: args.record.clone(),
         ..Hooks::default()
     };
-    let session = Session::open(config, hooks, &target, args.buffer)?;
+    let session = Session::open(config, hooks, &target, (args.buffer, args.memory))?;
     let verdict = measure_all(args, &session);
     session.engine.shutdown();
     if let Some(file) = session.engine.recording() {
@@ -295,7 +283,7 @@ mod tests {
             "--seconds -1",
             "--policy best",
             "--rails 127.0.0.1,127.0.0.1",
-            "--memory cuda:0",
+            "--memory cuda:x",
             "--memory disk",
             "--buffer 1XB",
             "--timeline 0",

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use polyrail::{Config, Engine, Faults, Hooks, RailMap};
 
 use crate::exit::Failure;
+use crate::kind::MemoryKind;
 use crate::sample::Run;
 use crate::session::Session;
 use crate::settings::ConfigArgs;
@@ -78,7 +79,8 @@ fn show(args: &DemoArgs) -> Result<String, Failure> {
     let config = args.settings.load_initiator("demo")?;
     // The script is about these four rails, whatever is configured.
     let rails: Vec<IpAddr> = (1..=4).map(|i| IpAddr::from([127, 0, 0, i])).collect();
-    let (_own, target) = OwnTarget::start(&rails, traffic::BUFFER_BYTES, &args.settings)?;
+    let memory = (traffic::BUFFER_BYTES, MemoryKind::Cpu);
+    let (_own, target) = OwnTarget::start(&rails, memory, &args.settings)?;
     let faults = Arc::new(Faults::new());
     let hooks = Hooks {
         faults: Some(Arc::clone(&faults)),
@@ -90,7 +92,7 @@ fn show(args: &DemoArgs) -> Result<String, Failure> {
         rail_map: RailMap::Paired,
         ..config.without("shm")
     };
-    let session = Session::open(config, hooks, &target, traffic::BUFFER_BYTES)?;
+    let session = Session::open(config, hooks, &target, memory)?;
     say(&format!(
         "target {target}, four loopback rails paced at {}; every byte is verified",
         script::paces_text()

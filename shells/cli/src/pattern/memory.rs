@@ -1,13 +1,10 @@
 //! Filling, poisoning and checking registered memory.
 //!
-//! # Safety
-//!
-//! A [`Region`] may be used by transports and by peers at the same time, so no reference to its bytes is
-//! ever made here: they are copied from or to a buffer of our own through raw pointers, between
-//! [`Region::enter`] and the drop of its answer, chunk by chunk. That is the whole contract of
-//! `polyrail_transport::memory`.
+//! A [`Region`] may be used by transports and by peers at the same time, so its bytes are copied from or to a buffer of
+//! our own, chunk by chunk. It may be on a GPU: there each chunk is a copy of its own.
 
 use std::fmt;
+use std::io;
 
 use polyrail::Region;
 use serde::{Deserialize, Serialize};
@@ -55,7 +52,7 @@ impl fmt::Display for Mismatch {
 }
 
 /// Why memory could not be touched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum MemoryError {
     /// The span ends past the region.
     OutOfRange {
@@ -64,8 +61,11 @@ pub(crate) enum MemoryError {
         /// The size of the region.
         region_bytes: u64,
     },
-    /// The region was revoked.
-    Revoked,
+    /// The region was revoked, or its device failed.
+    Failed {
+        /// Which.
+        why: String,
+    },
 }
 
 impl fmt::Display for MemoryError {
@@ -78,7 +78,7 @@ impl fmt::Display for MemoryError {
                 f,
                 "{bytes} bytes from offset {offset} on do not lie in a segment of {region_bytes} bytes"
             ),
-            Self::Revoked => f.write_str("the segment is no longer registered"),
+            Self::Failed { why } => f.write_str(why),
         }
     }
 }
@@ -184,25 +184,17 @@ fn for_each_chunk(
 
 /// Copies `from` to `place`, which is as long.
 pub(crate) fn copy_in(region: &Region, place: Span, from: &[u8]) -> Result<(), MemoryError> {
-    let entered = region.enter().ok_or(MemoryError::Revoked)?;
-    let to = entered
-        .pointer(place.offset, from.len() as u64)
-        .ok_or(MemoryError::Revoked)?;
-    // SAFETY: `pointer` checked that `from.len()` bytes lie in the region, which stays mapped while
-    // `entered` lives; `from` is our own buffer, so the two do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
-    Ok(())
+    region.store(from, place.offset).map_err(failed)
 }
 
 /// Copies `place` to `to`, which is as long.
 pub(crate) fn copy_out(region: &Region, place: Span, to: &mut [u8]) -> Result<(), MemoryError> {
-    let entered = region.enter().ok_or(MemoryError::Revoked)?;
-    let from = entered
-        .pointer(place.offset, to.len() as u64)
-        .ok_or(MemoryError::Revoked)?;
-    // SAFETY: as in `copy_in`, the other way round.
-    unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
-    Ok(())
+    region.load(place.offset, to).map_err(failed)
+}
+
+fn failed(error: io::Error) -> MemoryError {
+    let why = error.to_string();
+    MemoryError::Failed { why }
 }
 
 #[cfg(test)]
@@ -290,14 +282,15 @@ mod tests {
             span(1, BYTES),
         ] {
             let error = poison(&region, span, 0).unwrap_err();
-            assert_eq!(fill(&region, span, 0, pattern), Err(error));
-            assert_eq!(check(&region, span, 0, pattern), Err(error));
+            assert_eq!(fill(&region, span, 0, pattern), Err(error.clone()));
+            assert_eq!(check(&region, span, 0, pattern), Err(error.clone()));
             let text = error.to_string();
             for part in [span.offset, span.bytes, BYTES] {
                 assert!(text.contains(&part.to_string()), "{text}");
             }
         }
         region.revoke();
-        assert_eq!(poison(&region, span(0, 1), 0), Err(MemoryError::Revoked));
+        let revoked = poison(&region, span(0, 1), 0);
+        assert!(matches!(revoked, Err(MemoryError::Failed { .. })));
     }
 }

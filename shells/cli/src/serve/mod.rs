@@ -16,6 +16,7 @@ use signal_hook::iterator::Signals;
 use crate::address::{self, Rails};
 use crate::calls::answer::ServedCalls;
 use crate::exit::Failure;
+use crate::kind::{MemoryKind, memory_kind};
 use crate::settings::ConfigArgs;
 use crate::sizes;
 use file::{FileArg, Offered};
@@ -45,6 +46,9 @@ pub(crate) struct ServeArgs {
     /// Size of the segment.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", allow_negative_numbers = true, value_parser = sizes::size)]
     memory: u64,
+    /// Where the segment is; `cuda:N` is memory of a GPU, in builds that have it.
+    #[arg(long, value_name = "cpu|cuda:N", default_value = "cpu", value_parser = memory_kind)]
+    memory_kind: MemoryKind,
     /// Also offer a file, under its base name; with `:ro`, for reading only. What peers wrote is put on the disk when
     /// this ends by a signal.
     #[arg(long, value_name = "PATH[:ro]", value_parser = file::file)]
@@ -66,6 +70,7 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let config = config(args)?;
     check_reach(&config)?;
+    args.memory_kind.check()?;
     // Signals are caught before anybody can know that we run.
     let ends = ends(args.end_with_stdin)?;
     let name = config.name.clone();
@@ -76,8 +81,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .collect::<Result<_, _>>()?;
     let calls = ServedCalls::new(files.iter().map(Offered::summed));
     let engine = start(config, calls, args.record.clone())?;
-    engine
-        .allocate(SEGMENT, args.memory, Access::RemoteReadWrite)
+    args.memory_kind
+        .allocate(&engine, SEGMENT, args.memory, Access::RemoteReadWrite)
         .map_err(|e| {
             let size = sizes::show_size(args.memory);
             Failure::Environment(format!("cannot offer --memory {size}: {e}"))

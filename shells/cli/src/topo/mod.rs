@@ -7,13 +7,14 @@ mod text;
 
 use std::io::{self, Write};
 
-use polyrail::{Availability, Device, NumaNode, RdmaPort, TransportInfo};
+use polyrail::cuda::Distance;
+use polyrail::{Availability, Device, GpuInfo, NumaNode, RdmaPort, TransportInfo};
 use serde::Serialize;
 
 use crate::exit::Failure;
 use crate::settings::ConfigArgs;
 
-/// Shows this machine's devices, NUMA nodes, the tier of each device for each memory, and the transports, with
+/// Shows this machine's devices, GPUs, NUMA nodes, the tier of each device for each memory, and the transports, with
 /// the reason where one is missing.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  polyrail topo\n  polyrail topo --json")]
@@ -32,15 +33,35 @@ struct Topology {
     /// None in a build without RDMA.
     rdma: Vec<RdmaPort>,
     numa_nodes: Vec<NumaNode>,
+    gpus: Vec<Gpu>,
     tiers: Vec<Tier>,
     transports: Vec<Transport>,
     notes: Vec<String>,
 }
 
+/// A GPU.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct Gpu {
+    /// `cuda:N`.
+    memory: String,
+    name: String,
+    pci: String,
+    numa_node: Option<u16>,
+    bytes: u64,
+    distances: Vec<GpuDistance>,
+}
+
+/// How far a GPU is from a network interface on the PCI bus: `switch`, `bridge`, `node` or `system`.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct GpuDistance {
+    device: String,
+    distance: &'static str,
+}
+
 /// How far a device is from a memory: 0 is nearest.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Tier {
-    /// `cpu:NODE`, or `cpu` if the machine says nothing about NUMA.
+    /// `cuda:N`, `cpu:NODE`, or `cpu` if the machine says nothing about NUMA.
     memory: String,
     device: String,
     tier: u8,
@@ -58,7 +79,9 @@ struct Transport {
 /// Runs the command.
 pub(crate) fn run(args: &TopoArgs) -> Result<(), Failure> {
     let notes = args.settings.load_quietly()?.notes;
-    let topology = Topology::new(polyrail::devices(), polyrail::numa_nodes(), notes);
+    // Why there are none, the list of transports says.
+    let gpus = polyrail::gpus().unwrap_or_default();
+    let topology = Topology::new(polyrail::devices(), polyrail::numa_nodes(), &gpus, notes);
     let text = match args.json {
         true => serde_json::to_string(&topology)
             .map(|line| line + "\n")
@@ -72,13 +95,21 @@ pub(crate) fn run(args: &TopoArgs) -> Result<(), Failure> {
 }
 
 impl Topology {
-    fn new(devices: Vec<Device>, numa_nodes: Vec<NumaNode>, mut notes: Vec<String>) -> Self {
+    fn new(
+        devices: Vec<Device>,
+        numa_nodes: Vec<NumaNode>,
+        gpus: &[GpuInfo],
+        mut notes: Vec<String>,
+    ) -> Self {
         if numa_nodes.is_empty() {
             notes
                 .push("this machine says nothing about NUMA: all memory counts as near".to_owned());
         }
+        let mut tiers = tiers(&numa_nodes, &devices);
+        tiers.extend(gpus.iter().flat_map(|gpu| tiers_of(gpu, &devices)));
         Self {
-            tiers: tiers(&numa_nodes, &devices),
+            tiers,
+            gpus: gpus.iter().map(gpu).collect(),
             devices,
             rdma: polyrail::rdma_ports(),
             numa_nodes,
@@ -103,6 +134,43 @@ fn tiers(nodes: &[NumaNode], devices: &[Device]) -> Vec<Tier> {
             tier: polyrail::tier(memory, device.numa_node),
         })
         .collect()
+}
+
+/// Those of a GPU's memory. Of a device that is not on the PCI bus, or says nothing, what its node says holds.
+fn tiers_of(gpu: &GpuInfo, devices: &[Device]) -> Vec<Tier> {
+    let tier = |device: &Device| {
+        let known = gpu.interfaces.iter().find(|(name, _)| *name == device.name);
+        Tier {
+            memory: memory_of(gpu),
+            device: device.name.clone(),
+            tier: match known.map(|(_, distance)| distance) {
+                Some(Distance::Switch | Distance::Bridge) => 0,
+                Some(Distance::Node) => 1,
+                Some(Distance::System) => 2,
+                None => polyrail::tier(gpu.numa_node, device.numa_node),
+            },
+        }
+    };
+    devices.iter().map(tier).collect()
+}
+
+fn memory_of(gpu: &GpuInfo) -> String {
+    format!("cuda:{}", gpu.gpu.ordinal)
+}
+
+fn gpu(info: &GpuInfo) -> Gpu {
+    let distance = |(device, distance): &(String, Distance)| GpuDistance {
+        device: device.clone(),
+        distance: distance.name(),
+    };
+    Gpu {
+        memory: memory_of(info),
+        name: info.gpu.name.clone(),
+        pci: info.gpu.pci.clone(),
+        numa_node: info.numa_node,
+        bytes: info.gpu.bytes,
+        distances: info.interfaces.iter().map(distance).collect(),
+    }
 }
 
 fn transport(info: TransportInfo) -> Transport {
@@ -150,7 +218,7 @@ mod tests {
         let devices = ["eth0", "eth1"].into_iter().zip([Some(0), Some(1)]);
         let devices = devices.chain([("lo", None), ("tun7", None)]);
         let devices = devices.map(|(name, node)| device(name, node)).collect();
-        let topology = Topology::new(devices, vec![node(0), node(1)], Vec::new());
+        let topology = Topology::new(devices, vec![node(0), node(1)], &[], Vec::new());
         let far: Vec<_> = topology
             .tiers
             .iter()
@@ -184,7 +252,7 @@ mod tests {
             }],
             unusable: unusable.map(str::to_owned),
         };
-        let mut topology = Topology::new(Vec::new(), Vec::new(), Vec::new());
+        let mut topology = Topology::new(Vec::new(), Vec::new(), &[], Vec::new());
         topology.rdma = vec![port("mlx5_0", None), port("mlx5_1", Some("port 1 is DOWN"))];
         let page = text::page(&topology);
         let rows: Vec<Vec<&str>> = page
@@ -218,8 +286,41 @@ mod tests {
     }
 
     #[test]
+    fn gpus_are_shown_with_their_distances() {
+        let names = ["mlx0", "mlx1", "mlx2", "mlx3", "eth0"];
+        let devices: Vec<_> = names.iter().map(|name| device(name, Some(1))).collect();
+        let distances = [
+            Distance::Switch,
+            Distance::Bridge,
+            Distance::Node,
+            Distance::System,
+        ];
+        let interfaces = names.iter().map(|name| (*name).to_owned()).zip(distances);
+        let info = GpuInfo {
+            gpu: polyrail::cuda::Gpu {
+                ordinal: 3,
+                name: "H100".into(),
+                pci: "0000:17:00.0".into(),
+                bytes: 80 << 30,
+            },
+            numa_node: Some(0),
+            interfaces: interfaces.collect(),
+        };
+        let topology = Topology::new(devices, vec![node(0), node(1)], &[info], Vec::new());
+        let tiers = topology.tiers.iter().filter(|tier| tier.memory == "cuda:3");
+        let tiers: Vec<_> = tiers.map(|tier| tier.tier).collect();
+        assert_eq!(tiers, [0, 0, 1, 2, 1]);
+        let page = text::page(&topology);
+        for part in ["cuda:3", "H100", "0000:17:00.0", "85.9 GB", "mlx0 switch"] {
+            assert!(page.contains(part), "{page}");
+        }
+        let json = serde_json::to_value(&topology).unwrap();
+        assert_eq!(json["gpus"][0]["distances"][3]["distance"], "system");
+    }
+
+    #[test]
     fn a_machine_that_says_nothing_is_no_error() {
-        let topology = Topology::new(vec![device("eth0", None)], Vec::new(), Vec::new());
+        let topology = Topology::new(vec![device("eth0", None)], Vec::new(), &[], Vec::new());
         assert_eq!(topology.tiers[0].memory, "cpu");
         assert!(topology.notes[0].contains("NUMA"), "{topology:?}");
         let page = text::page(&topology);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use polyrail::{Device, NumaNode, RdmaPort};
 
-use super::{Tier, Topology};
+use super::{Gpu, Tier, Topology};
 
 /// All of it, in sections.
 pub(super) fn page(topology: &Topology) -> String {
@@ -17,6 +17,10 @@ pub(super) fn page(topology: &Topology) -> String {
     if !topology.numa_nodes.is_empty() {
         page += "\nNUMA nodes\n";
         page += &table(nodes(&topology.numa_nodes));
+    }
+    if !topology.gpus.is_empty() {
+        page += "\nGPUs\n";
+        page += &table(gpus(&topology.gpus));
     }
     page += "\ntiers: how far a device is from a memory, 0 is nearest\n";
     page += &table(tiers(&topology.tiers, &topology.devices));
@@ -71,6 +75,25 @@ fn ports(ports: &[RdmaPort]) -> Vec<Vec<String>> {
                 false => gpus.join(", "),
             },
             gids.join(", "),
+        ]
+    }));
+    rows
+}
+
+fn gpus(gpus: &[Gpu]) -> Vec<Vec<String>> {
+    let mut rows = vec![header("memory|name|pci|node|size|distances")];
+    rows.extend(gpus.iter().map(|gpu| {
+        let distances = gpu.distances.iter();
+        let distances: Vec<_> = distances
+            .map(|to| format!("{} {}", to.device, to.distance))
+            .collect();
+        vec![
+            gpu.memory.clone(),
+            gpu.name.clone(),
+            gpu.pci.clone(),
+            gpu.numa_node.map_or_else(unknown, |node| node.to_string()),
+            format!("{:.1} GB", gpu.bytes as f64 / 1e9),
+            distances.join(", "),
         ]
     }));
     rows

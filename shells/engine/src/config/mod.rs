@@ -334,11 +334,13 @@ impl Config {
     /// says otherwise.
     pub fn use_rails(&mut self, rails: &[IpAddr]) {
         self.rails = rails.to_vec();
-        let shm = self.transports.entry(known::SHM.into());
-        shm.or_insert(TransportConfig {
-            enable: false,
-            ..TransportConfig::default()
-        });
+        for name in [known::SHM, known::CUDA_IPC] {
+            let inside = self.transports.entry(name.into());
+            inside.or_insert(TransportConfig {
+                enable: false,
+                ..TransportConfig::default()
+            });
+        }
     }
 
     /// The parameters of a transport.

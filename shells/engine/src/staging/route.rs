@@ -2,6 +2,7 @@
 
 use polyrail_control::codec::SegmentKind;
 use polyrail_core::stage::{Direction, PoolConfig, RemotePool, StagedRequest};
+use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PoolId, SegmentRef};
 use polyrail_core::work::{Op, Place};
 
@@ -11,6 +12,12 @@ use crate::error::SubmitError;
 use crate::post::Due;
 use crate::segments::{RemoteSegment, RemoteSlots, Segment, Segments};
 
+/// Whether a transport carries bytes between memory of a kind here and a segment elsewhere.
+pub(crate) type Joins<'a> = dyn Fn(MemoryKind, &RemoteSegment) -> bool + 'a;
+
+/// What slots are made of: peers use them.
+const SLOTS_ARE: MemoryKind = MemoryKind::Shared;
+
 /// How bytes of one pair of segments move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
@@ -19,9 +26,9 @@ pub(crate) enum Route {
     /// Through slots here, there, or both.
     Staged {
         peer: PeerId,
-        /// The near end is a file.
+        /// The near end is a file, or on a GPU that no transport reaches the far end from.
         local: bool,
-        /// The far end is a file, of that number there, behind those slots.
+        /// The far end is a file, or on a GPU that no transport reaches, of that number there, behind those slots.
         remote: Option<(u32, RemoteSlots)>,
     },
 }
@@ -36,9 +43,15 @@ struct Ends {
 }
 
 impl Segments {
-    /// How a request goes whose segments no plan joins.
-    pub(crate) fn route(&self, index: usize, request: &Request) -> Result<Route, SubmitError> {
-        Ok(self.ends(index, request)?.route)
+    /// How a request goes whose segments no plan joins. `joins` says whether a transport carries bytes between memory of
+    /// that kind here and a peer's segment.
+    pub(crate) fn route(
+        &self,
+        index: usize,
+        request: &Request,
+        joins: &Joins<'_>,
+    ) -> Result<Route, SubmitError> {
+        Ok(self.ends(index, request, joins)?.route)
     }
 
     /// The same, and that it may.
@@ -46,13 +59,19 @@ impl Segments {
         &self,
         index: usize,
         request: &Request,
+        joins: &Joins<'_>,
     ) -> Result<Route, SubmitError> {
-        let ends = self.ends(index, request)?;
+        let ends = self.ends(index, request, joins)?;
         check_ends(index, request, ends.allowed, ends.bytes)?;
         Ok(ends.route)
     }
 
-    fn ends(&self, index: usize, request: &Request) -> Result<Ends, SubmitError> {
+    fn ends(
+        &self,
+        index: usize,
+        request: &Request,
+        joins: &Joins<'_>,
+    ) -> Result<Ends, SubmitError> {
         let stale = |segment| self.missing(index, segment);
         let near = self
             .get(request.local)
@@ -60,12 +79,14 @@ impl Segments {
         let far = self
             .remote(request.remote)
             .ok_or_else(|| stale(request.remote))?;
-        let (local_bytes, may, file) = match &near {
-            Segment::Local(memory) => (memory.region.bytes(), true, false),
+        let (local_bytes, may, kind) = match &near {
+            Segment::Local(memory) | Segment::Device(memory, _) => {
+                (memory.region.bytes(), true, memory.region.memory())
+            }
             Segment::Remote(file) if file.is_file_here() => {
                 let access = file.descriptor.access;
                 let may = request.op == Op::Write || access.allows_remote_write();
-                (file.descriptor.bytes, may, true)
+                (file.descriptor.bytes, may, MemoryKind::File)
             }
             Segment::Remote(_) => return Err(stale(request.local)),
         };
@@ -73,7 +94,7 @@ impl Segments {
         Ok(Ends {
             bytes: [local_bytes, far.descriptor.bytes],
             allowed: [may, access.allows(request.op)],
-            route: route_between(file, &far).ok_or(SubmitError::TwoFiles {
+            route: route_between(kind, &far, joins).ok_or(SubmitError::TwoFiles {
                 index,
                 segment: request.remote,
             })?,
@@ -82,22 +103,37 @@ impl Segments {
 }
 
 /// `None`: both are files here.
-fn route_between(near_is_file: bool, far: &RemoteSegment) -> Option<Route> {
+fn route_between(near: MemoryKind, far: &RemoteSegment, joins: &Joins<'_>) -> Option<Route> {
+    let staged = |local, remote| Route::Staged {
+        peer: far.peer,
+        local,
+        remote,
+    };
     if far.is_file_here() {
-        return (!near_is_file).then_some(Route::Direct);
+        return match near {
+            MemoryKind::File => None,
+            MemoryKind::Device | MemoryKind::DeviceShared => Some(staged(true, None)),
+            MemoryKind::Host | MemoryKind::Shared => Some(Route::Direct),
+        };
     }
+    // Where a transport reaches the far end from, if not from here then from a slot here.
+    let through_slots = match near {
+        MemoryKind::File => true,
+        MemoryKind::Device | MemoryKind::DeviceShared => !joins(near, far),
+        MemoryKind::Host | MemoryKind::Shared => false,
+    };
+    let from = if through_slots { SLOTS_ARE } else { near };
     let remote = match (far.descriptor.kind, far.slots) {
-        (SegmentKind::File { number }, Some(slots)) => Some((number, slots)),
+        (SegmentKind::File { number }, Some(slots)) => {
+            let is_file = far.descriptor.memory == MemoryKind::Host;
+            (is_file || !joins(from, far)).then_some((number, slots))
+        }
         _ => None,
     };
-    if !near_is_file && remote.is_none() {
-        return Some(Route::Direct);
+    match (through_slots, remote) {
+        (false, None) => Some(Route::Direct),
+        (local, remote) => Some(staged(local, remote)),
     }
-    Some(Route::Staged {
-        peer: far.peer,
-        local: near_is_file,
-        remote,
-    })
 }
 
 impl Route {

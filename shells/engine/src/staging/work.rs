@@ -299,7 +299,7 @@ impl Work {
         };
         let begun = match self.ending_at {
             Some(_) => Err((Status::ShutDown, Cause::ShutDown)),
-            None => match engine.inner.segments.route(position, &request) {
+            None => match engine.route(position, &request) {
                 Ok(route) => match route.staged(&request, due) {
                     Some(staged) => stage(core, now, &staged),
                     None => direct(engine, now, tag, &request, due, &self.words),
@@ -467,15 +467,15 @@ fn follow(batch: Batch, tell: impl FnOnce(Report) + Send + 'static) {
     });
 }
 
-/// What a hop is as a request: of memory here with what is elsewhere, a file of this host included.
+/// What a hop is as a request: of memory here with what is elsewhere, a file or a GPU of this host included.
 fn hop_request(engine: &Engine, stage: &Stage) -> Request {
     let segment = |place: Place| SegmentId(place.segment.0);
-    let is_file = |place: Place| {
+    let is_far = |place: Place| {
         let found = engine.inner.segments.get(segment(place));
-        matches!(found, Some(Segment::Remote(_)))
+        matches!(found, Some(Segment::Remote(_) | Segment::Device(..)))
     };
     let (op, local, remote) = match stage.hop {
-        Hop::Copy if is_file(stage.local) => (Op::Read, stage.remote, stage.local),
+        Hop::Copy if is_far(stage.local) => (Op::Read, stage.remote, stage.local),
         Hop::Copy | Hop::Network { .. } => (stage.op, stage.local, stage.remote),
     };
     Request {

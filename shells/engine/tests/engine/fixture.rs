@@ -232,10 +232,7 @@ pub(crate) fn poison(region: &Region, byte: u8) {
 }
 
 pub(crate) fn put(region: &Region, offset: u64, bytes: &[u8]) {
-    let entered = region.enter().unwrap();
-    let to = entered.pointer(offset, bytes.len() as u64).unwrap();
-    // SAFETY: `pointer` gives the address of that many bytes, mapped while `entered` lives.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+    region.store(bytes, offset).unwrap();
 }
 
 /// All bytes of a segment.
@@ -244,10 +241,7 @@ pub(crate) fn bytes(region: &Region) -> Vec<u8> {
 }
 
 pub(crate) fn get(region: &Region, offset: u64, length: u64) -> Vec<u8> {
-    let entered = region.enter().unwrap();
-    let from = entered.pointer(offset, length).unwrap();
     let mut bytes = vec![0; length as usize];
-    // SAFETY: as in `put`.
-    unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
+    region.load(offset, &mut bytes).unwrap();
     bytes
 }

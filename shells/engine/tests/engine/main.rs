@@ -7,6 +7,7 @@ mod failover;
 mod faults;
 mod files;
 mod fixture;
+mod gpu;
 mod large;
 mod notifications;
 mod path;

@@ -1,0 +1,765 @@
+//! The lanes of one worker: copies between memories that this process can name, of which one is on a device.
+//!
+//! # Safety
+//!
+//! What a copy reads and writes is pinned until its event is over, and for ever if that cannot be known.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
+use polyrail_core::work::{
+    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, PostBatch, Posted, Scope, Stop, Work,
+};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::Region;
+use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::driver::{CudaError, Driver, End, Event, Stream};
+use crate::far::{Far, FarEvent, Kept, Opening, Pin};
+use crate::gpus::Gpus;
+use crate::{END_MAX, PATIENCE_MS, WORK_BYTES_MAX, WORKS_MAX};
+
+const LIMITS: LaneLimits = LaneLimits {
+    patience_ms: PATIENCE_MS,
+    ..LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX)
+};
+
+/// How long it takes at least until copies that are under way are looked at again.
+const LOOK_MIN: Duration = Duration::from_micros(20);
+/// And at most.
+const LOOK_MAX: Duration = Duration::from_millis(1);
+
+/// Where bytes go, seen from the device that copies.
+const INTO: usize = 0;
+const OUT_OF: usize = 1;
+const WITHIN: usize = 2;
+const STREAMS: usize = 3;
+
+/// One copy, of one work or of several that follow each other at both ends.
+struct Run {
+    ordinal: u32,
+    stream: usize,
+    to: End,
+    from: End,
+    bytes: u64,
+    cookies: Vec<u64>,
+    kept: Vec<Kept>,
+    next: Next,
+}
+
+/// Why a copy is not on its way, or may not be.
+enum Failed {
+    /// It is not.
+    Before(CudaError),
+    /// It may be, and nothing will say that it is over.
+    Unknown(CudaError),
+}
+
+/// What a work comes to.
+enum Turn {
+    Run(Run),
+    /// Its far end is not known yet.
+    Wait,
+    /// It is done, with nothing to copy.
+    Done,
+}
+
+/// What a work has to be like to go on with a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Next {
+    op: Op,
+    local: (SegmentRef, u64),
+    remote: (SegmentRef, u64),
+}
+
+impl Next {
+    fn at(work: &Work) -> Self {
+        Self {
+            op: work.op,
+            local: (work.local.segment, work.local.offset),
+            remote: (work.remote.segment, work.remote.offset),
+        }
+    }
+
+    fn after(work: &Work) -> Self {
+        let length = u64::from(work.length);
+        Self {
+            op: work.op,
+            local: (work.local.segment, work.local.offset + length),
+            remote: (work.remote.segment, work.remote.offset + length),
+        }
+    }
+}
+
+/// A copy on its way.
+struct Flight {
+    lane: LaneId,
+    event: Event,
+    cookies: Vec<u64>,
+    kept: Vec<Kept>,
+    posted_at: Instant,
+}
+
+/// What a device does for this worker.
+struct Queues {
+    ordinal: u32,
+    streams: [Stream; STREAMS],
+    /// The last order that each stream waits for.
+    seen: [u64; STREAMS],
+    flights: [VecDeque<Flight>; STREAMS],
+    spare: Vec<Event>,
+}
+
+/// A lane's latest epoch.
+struct Slot {
+    epoch: Epoch,
+    open: bool,
+    posted: u16,
+    /// Those of them whose far end is not known yet, and what is behind them.
+    waiting: VecDeque<Work>,
+    /// It is to be told when nothing is posted any more.
+    fencing: bool,
+    /// The context of its device was lost while works were posted: they never end.
+    haunted: bool,
+}
+
+pub(crate) struct CudaEndpoint {
+    gpus: Arc<Gpus>,
+    driver: Arc<dyn Driver>,
+    far: Box<dyn Far>,
+    clock: Clock,
+    locals: Numbered<SegmentRef, Arc<Region>>,
+    rails: Numbered<RailId, u32>,
+    lanes: Numbered<LaneId, Slot>,
+    devices: Vec<Queues>,
+    /// Devices whose context is lost.
+    lost: Vec<u32>,
+    facts: VecDeque<LaneReport>,
+    /// And these completions.
+    done: Vec<Completion>,
+    events: Vec<FarEvent>,
+    /// Never readable: copies are looked at.
+    fd: OwnedFd,
+}
+
+impl CudaEndpoint {
+    pub(crate) fn new(gpus: Arc<Gpus>, far: Box<dyn Far>, clock: Clock) -> io::Result<Self> {
+        Ok(Self {
+            driver: gpus.driver().clone(),
+            gpus,
+            far,
+            clock,
+            locals: Numbered::default(),
+            rails: Numbered::default(),
+            lanes: Numbered::default(),
+            devices: Vec::new(),
+            lost: Vec::new(),
+            facts: VecDeque::new(),
+            done: Vec::new(),
+            events: Vec::new(),
+            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// What it takes to carry a work out.
+    fn turn(&mut self, lane: LaneId, work: &Work) -> Result<Turn, Cause> {
+        let length = u64::from(work.length);
+        let far = match self.far.pin(lane, work)? {
+            Pin::There(far) => far,
+            Pin::Wait => return Ok(Turn::Wait),
+            Pin::Answered => return Ok(Turn::Done),
+        };
+        let local = self.locals.get(&work.local.segment);
+        let local = local.ok_or(Cause::LocalProtection)?;
+        let pinned = local.pin_any(work.local.offset, length);
+        let pinned = pinned.ok_or(Cause::LocalProtection)?;
+        let near = End {
+            address: pinned.address().as_ptr() as u64,
+            ordinal: local.device().map(|device| device.ordinal()),
+        };
+        let (to, from) = match work.op {
+            Op::Write => (far.end, near),
+            Op::Read => (near, far.end),
+        };
+        let (ordinal, stream) = match (to.ordinal, from.ordinal) {
+            (Some(_), Some(from)) => (from, WITHIN),
+            (None, Some(from)) => (from, OUT_OF),
+            (Some(to), None) => (to, INTO),
+            (None, None) => return Err(Cause::LocalProtection),
+        };
+        if self.lost.contains(&ordinal) {
+            return Err(Cause::LocalOperation);
+        }
+        Ok(Turn::Run(Run {
+            ordinal,
+            stream,
+            to,
+            from,
+            bytes: length,
+            cookies: vec![work.cookie],
+            kept: vec![Kept::Region { pinned }, far.kept],
+            next: Next::after(work),
+        }))
+    }
+
+    /// The streams of a device.
+    fn queues(&mut self, ordinal: u32) -> Result<usize, CudaError> {
+        let known = self.devices.iter().position(|of| of.ordinal == ordinal);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        self.gpus.attach(ordinal)?;
+        let mut streams = [Stream(0); STREAMS];
+        for position in 0..STREAMS {
+            let made = self.driver.stream(ordinal).inspect_err(|_| {
+                for made in &streams[..position] {
+                    self.driver.end_stream(ordinal, *made);
+                }
+            });
+            streams[position] = made?;
+        }
+        self.devices.push(Queues {
+            ordinal,
+            streams,
+            seen: [0; STREAMS],
+            flights: Default::default(),
+            spare: Vec::new(),
+        });
+        Ok(self.devices.len() - 1)
+    }
+
+    /// What has to be there before a copy is put into its stream. An error leaves nothing in it.
+    fn make_ready(&mut self, run: &Run) -> Result<(usize, Event), CudaError> {
+        let position = self.queues(run.ordinal)?;
+        if let (Some(to), Some(from)) = (run.to.ordinal, run.from.ordinal) {
+            // If it cannot, the driver goes through the host by itself.
+            self.driver.reach(from, to)?;
+        }
+        let queues = &mut self.devices[position];
+        let stream = queues.streams[run.stream];
+        let ends = [run.to.ordinal, run.from.ordinal].into_iter().flatten();
+        for ordinal in ends {
+            let mut other = 0;
+            let seen = match ordinal == run.ordinal {
+                true => &mut queues.seen[run.stream],
+                // Rare enough to be looked at in full each time.
+                false => &mut other,
+            };
+            self.gpus.take_orders(ordinal, stream, seen)?;
+        }
+        let event = match queues.spare.pop() {
+            Some(event) => event,
+            None => self.driver.event(run.ordinal)?,
+        };
+        Ok((position, event))
+    }
+
+    /// Puts a copy into its stream.
+    fn launch(&mut self, lane: LaneId, run: Run, at: Instant) -> Result<(), Failed> {
+        let (position, event) = self.make_ready(&run).map_err(Failed::Before)?;
+        let queues = &mut self.devices[position];
+        let stream = queues.streams[run.stream];
+        // SAFETY: both ends are pinned by `run.kept`, or kept by the lane, and `kept` goes only when the event is over.
+        let copied = unsafe {
+            self.driver
+                .copy(run.ordinal, stream, run.to, run.from, run.bytes)
+        };
+        let said = match copied {
+            Ok(()) => self.driver.record(run.ordinal, event, stream),
+            Err(error @ CudaError::ContextLost { .. }) => Err(error),
+            Err(error) => {
+                queues.spare.push(event);
+                return Err(Failed::Before(error));
+            }
+        };
+        match said {
+            Ok(()) => {
+                queues.flights[run.stream].push_back(Flight {
+                    lane,
+                    event,
+                    cookies: run.cookies,
+                    kept: run.kept,
+                    posted_at: at,
+                });
+                Ok(())
+            }
+            Err(error) => {
+                // It may be on its way, and nothing will ever say that it is over.
+                self.gpus.note_leftovers();
+                keep_for_ever(run.kept);
+                Err(Failed::Unknown(error))
+            }
+        }
+    }
+
+    /// Notes that a device's context is lost: what it had to do has no known end.
+    fn lose(&mut self, ordinal: u32, error: &CudaError) {
+        if self.lost.contains(&ordinal) {
+            return;
+        }
+        log::error!("{error}");
+        self.lost.push(ordinal);
+        let queues = self.devices.iter_mut().filter(|of| of.ordinal == ordinal);
+        let lines = queues.flat_map(|queues| &mut queues.flights);
+        for flight in lines.flat_map(|line| line.drain(..)) {
+            self.gpus.note_leftovers();
+            keep_for_ever(flight.kept);
+            if let Some(slot) = self.lanes.get_mut(&flight.lane) {
+                slot.haunted = true;
+            }
+        }
+        for (&lane, slot) in &mut self.lanes {
+            let is_of = self.rails.get(&lane.rail()) == Some(&ordinal);
+            let epoch = slot.epoch;
+            if slot.open && (is_of || slot.haunted) {
+                slot.open = false;
+                let fact = LaneFact::Broken(Cause::Fatal);
+                self.facts.push_back(LaneReport { lane, epoch, fact });
+            }
+            if slot.haunted && std::mem::take(&mut slot.fencing) {
+                self.facts.extend(unfenceable(lane, epoch));
+            }
+        }
+    }
+
+    /// Lets go of a lane's far end, so far as nothing of it is on its way.
+    fn leave(&mut self, lane: LaneId) {
+        let is_over = |slot: &Slot| !slot.haunted && slot.posted == slot.waiting.len() as u16;
+        match self.lanes.get(&lane).is_none_or(is_over) {
+            true => self.far.end(lane),
+            false => self.far.abandon(lane),
+        }
+    }
+
+    /// Looks which copies are over.
+    fn look(&mut self, at: Instant, out: &mut Polled) {
+        let mut lost = None;
+        let mut over = Vec::new();
+        let first = out.completions.len();
+        for queues in &mut self.devices {
+            let ordinal = queues.ordinal;
+            for line in &mut queues.flights {
+                while let Some(first) = line.front() {
+                    match self.driver.is_over(ordinal, first.event) {
+                        Ok(false) => break,
+                        // Whatever the error is: it does not say that the copy is over.
+                        Err(error) => {
+                            lost = lost.or(Some((ordinal, error)));
+                            break;
+                        }
+                        Ok(true) => {}
+                    }
+                    let Some(flight) = line.pop_front() else {
+                        break;
+                    };
+                    queues.spare.push(flight.event);
+                    drop(flight.kept);
+                    let Some(slot) = self.lanes.get_mut(&flight.lane) else {
+                        continue;
+                    };
+                    let (lane, epoch) = (flight.lane, slot.epoch);
+                    slot.posted -= flight.cookies.len() as u16;
+                    out.completions
+                        .extend(flight.cookies.into_iter().map(|cookie| Completion {
+                            lane,
+                            epoch,
+                            cookie,
+                            at,
+                            outcome: Outcome::Success,
+                        }));
+                    if slot.posted == 0 && std::mem::take(&mut slot.fencing) {
+                        over.push((lane, epoch));
+                    }
+                }
+            }
+        }
+        self.doubt(first, out);
+        for (lane, epoch) in over {
+            self.far.end(lane);
+            self.facts.extend(fenced(lane, epoch));
+        }
+        if let Some((ordinal, error)) = lost {
+            self.lose(ordinal, &error);
+        }
+    }
+
+    /// Takes back what has completed since the `first` of these on lanes whose far end has gone meanwhile.
+    fn doubt(&mut self, first: usize, out: &mut Polled) {
+        let mut last = None;
+        let mut gone = Vec::new();
+        for Completion { lane, .. } in &out.completions[first..] {
+            // Those of one lane mostly come together.
+            if last.replace(*lane) != Some(*lane) && !self.far.is_sound(*lane) {
+                gone.push(*lane);
+            }
+        }
+        for lane in gone {
+            let Some(slot) = self.lanes.get_mut(&lane) else {
+                continue;
+            };
+            out.completions.retain(|done| done.lane != lane);
+            if std::mem::take(&mut slot.open) {
+                let epoch = slot.epoch;
+                let fact = LaneFact::Broken(Cause::Reset);
+                self.facts.push_back(LaneReport { lane, epoch, fact });
+            }
+        }
+    }
+
+    /// Hears what far ends say.
+    fn hear(&mut self, now: Instant, out: &mut Polled) {
+        let mut events = std::mem::take(&mut self.events);
+        self.far.poll(now, &mut events);
+        for event in events.drain(..) {
+            let (FarEvent::Opened(lane, epoch)
+            | FarEvent::Refused(lane, epoch)
+            | FarEvent::Broken(lane, epoch)
+            | FarEvent::Again(lane, epoch)) = event;
+            let slot = self.lanes.get_mut(&lane);
+            let Some(slot) = slot.filter(|slot| slot.epoch == epoch) else {
+                continue;
+            };
+            let fact = match event {
+                FarEvent::Opened(..) => {
+                    slot.open = true;
+                    LaneFact::Opened { limits: LIMITS }
+                }
+                FarEvent::Refused(..) => {
+                    self.far.end(lane);
+                    LaneFact::OpenFailed(Cause::Refused)
+                }
+                FarEvent::Broken(..) if std::mem::take(&mut slot.open) => {
+                    LaneFact::Broken(Cause::Reset)
+                }
+                FarEvent::Broken(..) => continue,
+                FarEvent::Again(..) => {
+                    self.go_on(lane);
+                    continue;
+                }
+            };
+            self.facts.push_back(LaneReport { lane, epoch, fact });
+        }
+        self.events = events;
+        out.completions.append(&mut self.done);
+    }
+
+    /// Posts works that have waited.
+    fn go_on(&mut self, lane: LaneId) {
+        let Some(slot) = self.lanes.get_mut(&lane).filter(|slot| slot.open) else {
+            return;
+        };
+        let epoch = slot.epoch;
+        let mut waiting = std::mem::take(&mut slot.waiting);
+        let posted = self.post_all(lane, waiting.make_contiguous(), usize::MAX);
+        let rest = waiting.split_off(posted.accepted);
+        let at = self.clock.now();
+        let Some(slot) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        match posted.stop {
+            Stop::All | Stop::Full => slot.waiting.extend(rest),
+            // Those that were taken have to end; of these, nothing has begun.
+            Stop::Rejected(cause) => {
+                slot.posted -= rest.len() as u16;
+                let causes = std::iter::once(cause).chain(std::iter::repeat(Cause::Flushed));
+                let failed = rest.iter().zip(causes).map(|(work, cause)| Completion {
+                    lane,
+                    epoch,
+                    cookie: work.cookie,
+                    at,
+                    outcome: Outcome::Error(cause),
+                });
+                self.done.extend(failed);
+            }
+            // Broken was said; they never end.
+            Stop::Unknown => {}
+        }
+    }
+
+    /// When the oldest copy was posted that is on its way.
+    fn oldest(&self) -> Option<Instant> {
+        let lines = self.devices.iter().flat_map(|queues| &queues.flights);
+        let first = lines.filter_map(|line| line.front());
+        first.map(|flight| flight.posted_at).min()
+    }
+
+    /// Begins works from the first one on, until one cannot be. Those that wait count as such.
+    fn post_all(&mut self, lane: LaneId, works: &[Work], room: usize) -> Posted {
+        let at = self.clock.now();
+        let mut accepted = 0;
+        let stop = loop {
+            let Some(first) = works.get(accepted) else {
+                break Stop::All;
+            };
+            if accepted >= room {
+                break Stop::Full;
+            }
+            let mut run = match self.turn(lane, first) {
+                Ok(Turn::Run(run)) => run,
+                Ok(Turn::Done) => {
+                    self.complete(lane, first, at);
+                    accepted += 1;
+                    continue;
+                }
+                Ok(Turn::Wait) => break Stop::Full,
+                Err(cause) => break Stop::Rejected(cause),
+            };
+            for work in works[accepted + 1..].iter().take(room - accepted - 1) {
+                if Next::at(work) != run.next {
+                    break;
+                }
+                let Ok(Turn::Run(more)) = self.turn(lane, work) else {
+                    break;
+                };
+                run.bytes += more.bytes;
+                run.cookies.extend(more.cookies);
+                run.kept.extend(more.kept);
+                run.next = more.next;
+            }
+            let (ordinal, count) = (run.ordinal, run.cookies.len());
+            match self.launch(lane, run, at) {
+                Ok(()) => accepted += count,
+                Err(Failed::Before(error @ CudaError::ContextLost { .. })) => {
+                    self.lose(ordinal, &error);
+                    break Stop::Rejected(Cause::Fatal);
+                }
+                Err(Failed::Unknown(error)) => {
+                    if let Some(slot) = self.lanes.get_mut(&lane) {
+                        slot.haunted = true;
+                    }
+                    self.lose(ordinal, &error);
+                    break Stop::Unknown;
+                }
+                Err(Failed::Before(error)) => {
+                    log::warn!("a copy was not begun: {error}");
+                    break Stop::Rejected(Cause::LocalOperation);
+                }
+            }
+        };
+        Posted { accepted, stop }
+    }
+
+    /// A work is done without a copy.
+    fn complete(&mut self, lane: LaneId, work: &Work, at: Instant) {
+        if let Some(slot) = self.lanes.get_mut(&lane) {
+            slot.posted = slot.posted.wrapping_sub(1);
+            self.done.push(Completion {
+                lane,
+                epoch: slot.epoch,
+                cookie: work.cookie,
+                at,
+                outcome: Outcome::Success,
+            });
+        }
+    }
+}
+
+/// Memory that a device may touch until the process ends.
+fn keep_for_ever(kept: Vec<Kept>) {
+    for kept in kept {
+        match kept {
+            Kept::Region { pinned } => pinned.forsake(),
+            Kept::Import { of } => std::mem::forget(of),
+        }
+    }
+}
+
+/// The copy is over on both sides at once.
+fn fenced(lane: LaneId, epoch: Epoch) -> [LaneReport; 2] {
+    [Scope::Local, Scope::Remote].map(|scope| {
+        let fact = LaneFact::Fenced {
+            scope,
+            delivered: None,
+        };
+        LaneReport { lane, epoch, fact }
+    })
+}
+
+fn unfenceable(lane: LaneId, epoch: Epoch) -> [LaneReport; 2] {
+    [Scope::Local, Scope::Remote].map(|scope| {
+        let fact = LaneFact::Unfenceable { scope };
+        LaneReport { lane, epoch, fact }
+    })
+}
+
+impl Endpoint for CudaEndpoint {
+    fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
+        self.locals.insert(segment, region);
+    }
+
+    fn detach_local(&mut self, segment: SegmentRef) {
+        self.locals.remove(&segment);
+    }
+
+    fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
+        self.far.attach(segment, region);
+    }
+
+    fn detach_remote(&mut self, segment: SegmentRef) {
+        self.far.detach(segment);
+    }
+
+    fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
+        if let Ok(ordinal) = <[u8; 4]>::try_from(&*address.own) {
+            self.rails.insert(rail, u32::from_le_bytes(ordinal));
+        }
+        self.far.attach_rail(rail, address);
+    }
+
+    fn forget_rail(&mut self, rail: RailId) {
+        let lanes: Vec<_> = self.lanes.keys().copied().collect();
+        for lane in lanes.into_iter().filter(|lane| lane.rail() == rail) {
+            self.leave(lane);
+            self.lanes.remove(&lane);
+        }
+        self.rails.remove(&rail);
+    }
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        self.leave(lane);
+        let ordinal = self.rails.get(&lane.rail());
+        let lost = ordinal.is_some_and(|ordinal| self.lost.contains(ordinal));
+        let opening = match lost {
+            true => Opening::Failed,
+            false => self.far.open(lane, epoch, by),
+        };
+        let slot = Slot {
+            epoch,
+            open: matches!(opening, Opening::Now),
+            posted: 0,
+            waiting: VecDeque::new(),
+            fencing: false,
+            haunted: false,
+        };
+        self.lanes.insert(lane, slot);
+        let fact = match opening {
+            Opening::Now => LaneFact::Opened { limits: LIMITS },
+            Opening::Later => return,
+            Opening::Failed if lost => LaneFact::OpenFailed(Cause::Fatal),
+            Opening::Failed => LaneFact::OpenFailed(Cause::Refused),
+        };
+        self.facts.push_back(LaneReport { lane, epoch, fact });
+    }
+
+    fn post(&mut self, batch: &PostBatch) -> Posted {
+        let is_open = |row: &&Slot| row.open && row.epoch == batch.epoch;
+        let row = self.lanes.get(&batch.lane).filter(is_open);
+        let Some((room, waits)) =
+            row.map(|row| (usize::from(WORKS_MAX - row.posted), !row.waiting.is_empty()))
+        else {
+            return Posted {
+                accepted: 0,
+                stop: Stop::Rejected(Cause::Flushed),
+            };
+        };
+        let mut posted = match waits {
+            // Behind those that were there before.
+            true => Posted {
+                accepted: 0,
+                stop: Stop::Full,
+            },
+            false => self.post_all(batch.lane, &batch.works, room),
+        };
+        let Some(row) = self.lanes.get_mut(&batch.lane) else {
+            return posted;
+        };
+        if posted.stop == Stop::Full && posted.accepted < room {
+            let rest = batch.works[posted.accepted..]
+                .iter()
+                .take(room - posted.accepted);
+            row.waiting.extend(rest.clone());
+            posted.accepted += rest.len();
+            if posted.accepted == batch.works.len() {
+                posted.stop = Stop::All;
+            }
+        }
+        row.posted = row.posted.wrapping_add(posted.accepted as u16);
+        posted
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut Polled) {
+        if self.oldest().is_some() {
+            let at = self.clock.now();
+            self.look(at, out);
+        }
+        self.hear(now, out);
+        out.lanes.extend(self.facts.drain(..));
+    }
+
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, _: Scope) {
+        if let Some(row) = self.lanes.get_mut(&lane).filter(|row| row.epoch == epoch) {
+            row.open = false;
+            if row.haunted {
+                return self.facts.extend(unfenceable(lane, epoch));
+            }
+            row.posted -= row.waiting.len() as u16;
+            row.waiting.clear();
+            row.fencing = row.posted > 0;
+            if row.fencing {
+                return;
+            }
+            self.far.end(lane);
+        }
+        self.facts.extend(fenced(lane, epoch));
+    }
+
+    fn close(&mut self, lane: LaneId, epoch: Epoch) {
+        if let Some(row) = self.lanes.get_mut(&lane).filter(|row| row.epoch == epoch) {
+            row.open = false;
+            self.leave(lane);
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.far.fd().unwrap_or(self.fd.as_fd())
+    }
+
+    /// The longer a copy takes, the later it may be seen to be over.
+    fn poll_timeout(&self) -> Option<Instant> {
+        if !(self.facts.is_empty() && self.done.is_empty()) {
+            return Some(Instant::ZERO);
+        }
+        let look = self.oldest().map(|oldest| {
+            let now = self.clock.now();
+            let span = Duration::from_nanos(now.since(oldest).as_nanos() / 8);
+            now + span.clamp(LOOK_MIN, LOOK_MAX)
+        });
+        look.into_iter().chain(self.far.due()).min()
+    }
+}
+
+impl Drop for CudaEndpoint {
+    /// Waits for what is on its way, for a while; else it is left as it is.
+    fn drop(&mut self) {
+        let until = std::time::Instant::now() + END_MAX;
+        let mut out = Polled::default();
+        while self.oldest().is_some() && std::time::Instant::now() < until {
+            self.look(Instant::ZERO, &mut out);
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        let lanes: Vec<_> = self.lanes.keys().copied().collect();
+        for lane in lanes {
+            self.leave(lane);
+        }
+        for queues in self.devices.drain(..) {
+            let ordinal = queues.ordinal;
+            for flight in queues.flights.into_iter().flatten() {
+                self.gpus.note_leftovers();
+                keep_for_ever(flight.kept);
+                self.driver.end_event(ordinal, flight.event);
+            }
+            for stream in queues.streams {
+                self.driver.end_stream(ordinal, stream);
+            }
+            for event in queues.spare {
+                self.driver.end_event(ordinal, event);
+            }
+        }
+    }
+}

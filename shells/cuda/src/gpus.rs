@@ -1,0 +1,597 @@
+//! The GPUs of this process: their memory as regions, host memory that is pinned for them, and whom copies wait for.
+//!
+//! # Safety
+//!
+//! Addresses of devices go from here to the driver and back; nothing follows them. A region of a device is made of a range
+//! that the driver says is on it, and its allocation is freed with the region that owns it, so no sooner than the last
+//! [`Pinned`](polyrail_transport::memory::Pinned) of it has gone.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Loan, Region, RegionKey};
+
+use crate::driver::{Answer, CudaError, Driver, End, Event, Gpu, Handle, Sharing, Stream};
+use crate::pci;
+
+/// Bytes of the pages that a DMA-BUF is made of.
+const PAGE: u64 = 4096;
+
+/// Streams of the program's that copies of one device wait for. The oldest is waited for by whoever adds one more.
+const ORDERS_MAX: usize = 1024;
+
+/// All GPUs of this process, over one driver.
+pub struct Gpus {
+    driver: Arc<dyn Driver>,
+    gpus: Vec<Gpu>,
+    nodes: Vec<Option<u16>>,
+    /// For copies that a program's thread makes and waits for.
+    streams: Mutex<HashMap<u32, Stream>>,
+    orders: Mutex<HashMap<u32, Orders>>,
+    pins: Mutex<HashMap<RegionKey, Arc<Pin>>>,
+    has_leftovers: AtomicBool,
+}
+
+/// What copies of one device have to wait for.
+#[derive(Default)]
+struct Orders {
+    last: u64,
+    waiting: VecDeque<(u64, Event)>,
+}
+
+impl Gpus {
+    /// Loads CUDA's driver.
+    #[cfg(feature = "driver")]
+    pub fn load() -> Answer<Arc<Self>> {
+        Self::over(Arc::new(crate::binding::Cuda::load()?))
+    }
+
+    /// Says that this build has no driver.
+    #[cfg(not(feature = "driver"))]
+    pub fn load() -> Answer<Arc<Self>> {
+        Err(CudaError::NotBuiltIn)
+    }
+
+    /// Over some driver. An error if it has no device.
+    pub fn over(driver: Arc<dyn Driver>) -> Answer<Arc<Self>> {
+        let gpus = driver.gpus()?;
+        if gpus.is_empty() {
+            return Err(CudaError::NoDevice {
+                ordinal: 0,
+                devices: 0,
+            });
+        }
+        let node = |gpu: &Gpu| pci::numa_node(Path::new("/sys"), &gpu.pci);
+        Ok(Arc::new(Self {
+            nodes: gpus.iter().map(node).collect(),
+            driver,
+            gpus,
+            streams: Mutex::default(),
+            orders: Mutex::default(),
+            pins: Mutex::default(),
+            has_leftovers: AtomicBool::new(false),
+        }))
+    }
+
+    /// Them, by number.
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// The NUMA node that one is attached to, if the machine says so.
+    pub fn numa_node(&self, ordinal: u32) -> Option<u16> {
+        self.nodes.get(ordinal as usize).copied().flatten()
+    }
+
+    pub(crate) fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// Takes the context of a device, which the program's other users of CUDA share.
+    pub fn attach(&self, ordinal: u32) -> Answer<()> {
+        let devices = self.gpus.len() as u32;
+        if ordinal >= devices {
+            return Err(CudaError::NoDevice { ordinal, devices });
+        }
+        self.driver.attach(ordinal)
+    }
+
+    /// The device that all of a range is on. The range may be put together from several allocations.
+    pub fn locate(&self, address: u64, bytes: u64) -> Answer<u32> {
+        let end = address
+            .checked_add(bytes)
+            .ok_or(CudaError::ForeignPointer { address })?;
+        let mut at = address;
+        let mut device = None;
+        while at < end {
+            let foreign = CudaError::ForeignPointer { address: at };
+            let found = self.driver.locate(at)?.ok_or(foreign.clone())?;
+            if found.is_managed {
+                return Err(CudaError::Unsupported {
+                    what: "take managed memory for a segment",
+                });
+            }
+            if *device.get_or_insert(found.ordinal) != found.ordinal {
+                return Err(foreign);
+            }
+            let next = found.base.saturating_add(found.bytes);
+            // A driver that says nothing sensible is not asked for ever.
+            at = if next > at { next } else { return Err(foreign) };
+        }
+        device.ok_or(CudaError::ForeignPointer { address })
+    }
+
+    /// A region of memory that the program has allocated on a device.
+    ///
+    /// # Safety
+    ///
+    /// The range stays allocated until the region is revoked or dropped, and the program accepts that transports read and
+    /// write it meanwhile.
+    pub unsafe fn register(
+        self: &Arc<Self>,
+        address: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Answer<Region> {
+        let ordinal = self.locate(address, bytes)?;
+        self.attach(ordinal)?;
+        // SAFETY: on that device, and allocated as the caller promises.
+        unsafe { self.region(ordinal, address, bytes, access, None) }
+    }
+
+    /// Allocates memory of a device, as a region that frees it. Other processes can open it as `sharing` says.
+    pub fn allocate(
+        self: &Arc<Self>,
+        ordinal: u32,
+        bytes: u64,
+        access: Access,
+        sharing: Sharing,
+    ) -> Answer<Region> {
+        self.attach(ordinal)?;
+        let address = self.driver.allocate(ordinal, bytes, sharing)?;
+        let owner = Allocation {
+            gpus: self.clone(),
+            ordinal,
+            address,
+        };
+        // SAFETY: allocated just now, and freed with the region.
+        unsafe { self.region(ordinal, address, bytes, access, Some(owner)) }
+    }
+
+    /// # Safety
+    ///
+    /// The range is on that device, and allocated as long as [`Region::of_device`] asks for.
+    unsafe fn region(
+        self: &Arc<Self>,
+        ordinal: u32,
+        address: u64,
+        bytes: u64,
+        access: Access,
+        owner: Option<Allocation>,
+    ) -> Answer<Region> {
+        let foreign = CudaError::ForeignPointer { address };
+        let base = NonNull::new(address as *mut u8).ok_or(foreign)?;
+        let device = OnGpu {
+            gpus: self.clone(),
+            ordinal,
+            address,
+            bytes,
+            is_shared: self.export(address, bytes).is_ok(),
+            dma_buf: OnceLock::new(),
+        };
+        let owner = owner.map(|owner| Arc::new(owner) as _);
+        // SAFETY: as the caller promises.
+        let region = unsafe { Region::of_device(base, bytes, access, Arc::new(device), owner) };
+        region.map_err(|_| CudaError::Unsupported {
+            what: "draw a random key",
+        })
+    }
+
+    /// What opens the allocation that a range of a device lies in to another process, where the range begins in it, and how
+    /// large it is. An error if the range is not in one.
+    pub(crate) fn export(&self, address: u64, bytes: u64) -> Answer<Export> {
+        let foreign = CudaError::ForeignPointer { address };
+        let found = self.driver.locate(address)?.ok_or(foreign)?;
+        let offset = address - found.base;
+        if offset
+            .checked_add(bytes)
+            .is_none_or(|end| end > found.bytes)
+        {
+            return Err(CudaError::Unsupported {
+                what: "share several allocations as one",
+            });
+        }
+        Ok(Export {
+            ordinal: found.ordinal,
+            handle: self.driver.export(found.ordinal, found.base)?,
+            offset,
+            bytes: found.bytes,
+        })
+    }
+
+    /// Pins host memory, so that devices copy it by themselves. Without that a copy is slower, and no less right; so what
+    /// cannot be pinned is said in the log. Undone when the region is revoked.
+    pub fn pin(self: &Arc<Self>, ordinal: u32, region: &Arc<Region>) {
+        if region.device().is_some() {
+            return;
+        }
+        let mut pins = lock(&self.pins);
+        if pins.contains_key(&region.key()) {
+            return;
+        }
+        let address = region.base().as_ptr() as u64;
+        let pinned = self.driver.pin(ordinal, address, region.bytes());
+        let pinned = pinned.inspect_err(|error| {
+            log::warn!("copies of {region:?} to and from GPUs are slow: cannot pin it: {error}");
+        });
+        let pin = Arc::new(Pin {
+            gpus: self.clone(),
+            key: region.key(),
+            place: (pinned == Ok(true)).then_some((ordinal, address)),
+        });
+        let loan: Arc<dyn Loan> = pin.clone();
+        match region.lend(Arc::downgrade(&loan)) {
+            true => drop(pins.insert(region.key(), pin)),
+            false => pin.undo(),
+        }
+    }
+
+    /// Lets all host memory go. Only when no lane copies any more; what a lane has left behind in the middle of a copy stays
+    /// pinned.
+    pub fn unpin_all(&self) {
+        if self.has_leftovers.load(Relaxed) {
+            return;
+        }
+        let pins = std::mem::take(&mut *lock(&self.pins));
+        pins.values().for_each(|pin| pin.undo());
+    }
+
+    /// Notes that something is still being copied, by a lane that is no more.
+    pub(crate) fn note_leftovers(&self) {
+        self.has_leftovers.store(true, Relaxed);
+    }
+
+    /// Lets what copies of a device do from now on wait for what is in `stream` now. It is a `CUstream` of the program's
+    /// (or a `cudaStream_t`), 0 for the default one, of that device.
+    pub fn order_after(&self, ordinal: u32, stream: Stream) -> Answer<()> {
+        self.attach(ordinal)?;
+        let event = self.driver.event(ordinal)?;
+        let recorded = self.driver.record(ordinal, event, stream);
+        recorded.inspect_err(|_| self.driver.end_event(ordinal, event))?;
+        let mut orders = lock(&self.orders);
+        let orders = orders.entry(ordinal).or_default();
+        while let Some((_, first)) = orders.waiting.front().copied() {
+            let is_full = orders.waiting.len() >= ORDERS_MAX;
+            if !self.driver.is_over(ordinal, first)? {
+                if !is_full {
+                    break;
+                }
+                std::thread::yield_now();
+                continue;
+            }
+            orders.waiting.pop_front();
+            self.driver.end_event(ordinal, first);
+        }
+        orders.last += 1;
+        orders.waiting.push_back((orders.last, event));
+        Ok(())
+    }
+
+    /// Lets a stream of ours wait for what [`Self::order_after`] was told since `seen`.
+    pub(crate) fn take_orders(&self, ordinal: u32, stream: Stream, seen: &mut u64) -> Answer<()> {
+        let orders = lock(&self.orders);
+        let Some(orders) = orders.get(&ordinal).filter(|orders| orders.last > *seen) else {
+            return Ok(());
+        };
+        for (_, event) in orders.waiting.iter().filter(|(number, _)| number > seen) {
+            self.driver.wait(ordinal, stream, *event)?;
+        }
+        *seen = orders.last;
+        Ok(())
+    }
+
+    /// Copies between a device and memory of our own, and waits for it. What is handed in comes back, unless the driver
+    /// failed before it said that the copy is over: then it stays where it is, because the device may still use it.
+    fn copy_now(
+        &self,
+        ordinal: u32,
+        mut here: Vec<u8>,
+        address: u64,
+        into: bool,
+    ) -> Answer<Vec<u8>> {
+        // Held all the time: whoever comes next would wait behind it in the stream anyway.
+        let mut streams = lock(&self.streams);
+        let stream = match streams.get(&ordinal) {
+            Some(stream) => *stream,
+            None => {
+                let stream = self.driver.stream(ordinal)?;
+                streams.insert(ordinal, stream);
+                stream
+            }
+        };
+        let near = End {
+            address: here.as_mut_ptr() as u64,
+            ordinal: None,
+        };
+        let far = End {
+            address,
+            ordinal: Some(ordinal),
+        };
+        let (to, from) = if into { (far, near) } else { (near, far) };
+        // SAFETY: the host's end is a vector that is let go of only when the copy is over.
+        let copied = unsafe {
+            self.driver
+                .copy(ordinal, stream, to, from, here.len() as u64)
+        };
+        match copied.and_then(|()| self.driver.finish(ordinal, stream)) {
+            Ok(()) => Ok(here),
+            Err(error) => {
+                std::mem::forget(here);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Gpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.gpus).finish()
+    }
+}
+
+impl Drop for Gpus {
+    fn drop(&mut self) {
+        for (ordinal, stream) in lock(&self.streams).drain() {
+            self.driver.end_stream(ordinal, stream);
+        }
+        for (ordinal, orders) in lock(&self.orders).drain() {
+            for (_, event) in orders.waiting {
+                self.driver.end_event(ordinal, event);
+            }
+        }
+    }
+}
+
+/// What opens memory to another process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Export {
+    pub(crate) ordinal: u32,
+    pub(crate) handle: Handle,
+    /// Where the range begins in the allocation.
+    pub(crate) offset: u64,
+    /// The size of the allocation.
+    pub(crate) bytes: u64,
+}
+
+/// Memory that was allocated here.
+struct Allocation {
+    gpus: Arc<Gpus>,
+    ordinal: u32,
+    address: u64,
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if let Err(error) = self.gpus.driver.free(self.ordinal, self.address) {
+            log::warn!("memory of cuda:{} is not freed: {error}", self.ordinal);
+        }
+    }
+}
+
+/// Host memory that is pinned.
+struct Pin {
+    gpus: Arc<Gpus>,
+    key: RegionKey,
+    /// `None`: it could not be, or somebody else has done it.
+    place: Option<(u32, u64)>,
+}
+
+impl Loan for Pin {
+    /// No request uses the region any more, so no copy does.
+    fn end(&self) {
+        if lock(&self.gpus.pins).remove(&self.key).is_some() {
+            self.undo();
+        }
+    }
+}
+
+impl Pin {
+    fn undo(&self) {
+        if let Some((ordinal, address)) = self.place
+            && let Err(error) = self.gpus.driver.unpin(ordinal, address)
+        {
+            log::debug!("cuda: {error}");
+        }
+    }
+}
+
+/// What a region knows of its device.
+struct OnGpu {
+    gpus: Arc<Gpus>,
+    ordinal: u32,
+    address: u64,
+    bytes: u64,
+    is_shared: bool,
+    dma_buf: OnceLock<Option<(OwnedFd, u64)>>,
+}
+
+impl DeviceMemory for OnGpu {
+    fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    fn numa_node(&self) -> Option<u16> {
+        self.gpus.numa_node(self.ordinal)
+    }
+
+    fn load(&self, from: u64, to: &mut [u8]) -> io::Result<()> {
+        let copied = self
+            .gpus
+            .copy_now(self.ordinal, vec![0; to.len()], from, false)?;
+        to.copy_from_slice(&copied);
+        Ok(())
+    }
+
+    fn store(&self, from: &[u8], to: u64) -> io::Result<()> {
+        let copied = self.gpus.copy_now(self.ordinal, from.to_vec(), to, true)?;
+        drop(copied);
+        Ok(())
+    }
+
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    fn dma_buf(&self) -> Option<DmaBuf<'_>> {
+        let made = self.dma_buf.get_or_init(|| {
+            let first = self.address / PAGE * PAGE;
+            let end = (self.address + self.bytes).next_multiple_of(PAGE);
+            let made = self
+                .gpus
+                .driver
+                .dma_buf(self.ordinal, first, end - first)
+                .inspect_err(|error| log::debug!("cuda: no DMA-BUF: {error}"));
+            made.ok().map(|fd| (fd, self.address - first))
+        });
+        let (fd, offset) = made.as_ref()?;
+        Some(DmaBuf {
+            fd: fd.as_fd(),
+            offset: *offset,
+            len: self.bytes,
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::stub::{Machine, Stub};
+
+    fn gpus(machine: Machine) -> (Arc<Stub>, Arc<Gpus>) {
+        let stub = Arc::new(Stub::new(machine));
+        let gpus = Gpus::over(stub.clone()).unwrap();
+        (stub, gpus)
+    }
+
+    #[test]
+    fn a_range_is_on_a_device_if_all_of_it_is() {
+        let (stub, gpus) = gpus(Machine::default());
+        let pieces = stub.allocate_mapped(1, 4096, 4).unwrap();
+        let other = stub.allocate(0, 10, Sharing::Process).unwrap();
+        let here = [0_u8; 8];
+        let here = here.as_ptr() as u64;
+        let foreign = |address| Err(CudaError::ForeignPointer { address });
+        // (name, address, bytes, device)
+        let cases = [
+            ("one piece", pieces, 4096, Ok(1)),
+            ("several pieces", pieces + 1, 4 * 4096 - 1, Ok(1)),
+            ("a byte more", pieces, 4 * 4096 + 1, foreign(pieces + 16384)),
+            ("a whole allocation", other, 10, Ok(0)),
+            ("past it", other + 9, 2, foreign(other + 10)),
+            ("of the host", here, 8, foreign(here)),
+            ("no bytes", other, 0, foreign(other)),
+            ("over the end", u64::MAX, 2, foreign(u64::MAX)),
+        ];
+        for (name, address, bytes, device) in cases {
+            assert_eq!(gpus.locate(address, bytes), device, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_allocated_is_freed_with_its_region() {
+        let (stub, gpus) = gpus(Machine::default());
+        let region = gpus.allocate(1, 100, Access::default(), Sharing::Process);
+        let region = Arc::new(region.unwrap());
+        assert_eq!(region.device().unwrap().ordinal(), 1);
+        region.store(b"some bytes", 90).unwrap();
+        let mut bytes = [0; 5];
+        region.load(95, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+        let pinned = region.pin_any(0, 100).unwrap();
+        drop(region);
+        assert_eq!(stub.counts().allocations, 1, "somebody still uses it");
+        drop(pinned);
+        assert_eq!(stub.counts().allocations, 0);
+        let error = gpus.allocate(2, 1, Access::default(), Sharing::Process);
+        let none = CudaError::NoDevice {
+            ordinal: 2,
+            devices: 2,
+        };
+        assert_eq!(error.err(), Some(none));
+    }
+
+    #[test]
+    fn host_memory_is_pinned_once_until_it_is_revoked() {
+        let (stub, gpus) = gpus(Machine::default());
+        let region = Arc::new(Region::allocate(8192, Access::Local).unwrap());
+        gpus.pin(0, &region);
+        gpus.pin(1, &region);
+        assert_eq!(stub.counts().pinned, 1);
+        region.revoke();
+        assert_eq!(stub.counts().pinned, 0);
+        gpus.pin(0, &region);
+        assert_eq!(stub.counts().pinned, 0, "it may go any moment");
+        // What cannot be pinned is no error.
+        let other = Arc::new(Region::allocate(8192, Access::Local).unwrap());
+        stub.set_full(true);
+        gpus.pin(0, &other);
+        other.revoke();
+        stub.set_full(false);
+        // All at once, and then no more.
+        let last = Arc::new(Region::allocate(8192, Access::Local).unwrap());
+        gpus.pin(0, &last);
+        assert_eq!(stub.counts().pinned, 1);
+        gpus.unpin_all();
+        assert_eq!(stub.counts().pinned, 0);
+        last.revoke();
+    }
+
+    #[test]
+    fn a_dma_buf_has_whole_pages_and_says_where_the_region_begins() {
+        let (stub, gpus) = gpus(Machine {
+            dma_buf: true,
+            ..Machine::default()
+        });
+        let address = stub.allocate(0, 3 * PAGE, Sharing::Process).unwrap();
+        // SAFETY: allocated until the driver ends.
+        let region = unsafe { gpus.register(address + 100, 5000, Access::default()) }.unwrap();
+        let shared = region.dma_buf().unwrap();
+        assert_eq!((shared.offset, shared.len), (100, 5000));
+        let (_stub, without) = self::gpus(Machine::default());
+        let region = without.allocate(0, 1, Access::default(), Sharing::Process);
+        assert!(region.unwrap().dma_buf().is_none());
+    }
+
+    #[test]
+    fn a_machine_without_gpus_is_an_error() {
+        let none = Machine {
+            gpus: 0,
+            ..Machine::default()
+        };
+        let error = Gpus::over(Arc::new(Stub::new(none))).err().unwrap();
+        assert!(error.to_string().contains("no GPU"), "{error}");
+    }
+
+    #[test]
+    fn streams_that_are_over_are_waited_for_no_more() {
+        let (stub, gpus) = gpus(Machine::default());
+        let stream = stub.stream(0).unwrap();
+        for _ in 0..3 * ORDERS_MAX {
+            gpus.order_after(0, stream).unwrap();
+        }
+        stub.finish(0, stream).unwrap();
+        gpus.order_after(0, stream).unwrap();
+        assert!(stub.counts().events <= 2, "{:?}", stub.counts());
+    }
+}

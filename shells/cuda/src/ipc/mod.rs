@@ -1,0 +1,225 @@
+//! Memory of GPUs between processes of one host: transport `cuda-ipc`.
+//!
+//! A target listens under an abstract name, told in the session's welcome. A lane is a socket of packets to it: over it
+//! the initiator asks what opens a region, opens it with CUDA's driver, and copies by itself, as `endpoint` does. So works
+//! end, and fences hold, by events of the initiator's streams.
+//!
+//! The target takes memory back by asking each lane that has it open to leave it, and is told when the last copy is over
+//! and the memory closed. A peer that hangs up without a word has left when the kernel says that its process has ended,
+//! which is after its devices have stopped: a closed socket proves nothing.
+//!
+//! What completes counts if the target's socket was still open behind the last copy: so nothing is reported into memory
+//! of a process that was killed.
+//!
+//! A probe's scratch is in the host's memory, where nothing is moved; that the target says so is the probe's answer.
+//!
+//! **Invariant:** a fence is answered by the target only when nothing is open to that lane any more.
+
+mod far;
+mod process;
+mod server;
+mod wire;
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail_core::transport::{Capabilities, MemoryKind};
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::RegionTable;
+use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use self::far::{Imports, Theirs};
+use self::server::{Command, Common, Service};
+use self::wire::Answer;
+use crate::endpoint::CudaEndpoint;
+use crate::gpus::Gpus;
+
+pub(crate) use far::Use;
+
+/// What the transport is called.
+pub const NAME: &str = "cuda-ipc";
+
+/// Lanes that one session may have at a target, over its whole life.
+const LANES_PER_SESSION_MAX: usize = 4096;
+
+/// Connections, of all peers.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// How long a target on the same host may take to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Copies to and from device memory of other processes of this host. Dropping it asks peers to leave what they have
+/// open, and waits for the service thread.
+pub struct CudaIpcTransport {
+    common: Arc<Common>,
+    imports: Arc<Imports>,
+    /// What it is reached by.
+    name: Vec<u8>,
+    listener: Arc<OwnedFd>,
+    /// The service thread, once a peer could come.
+    service: Mutex<Option<Handle>>,
+}
+
+struct Handle {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+}
+
+impl CudaIpcTransport {
+    /// Over these GPUs and this memory.
+    pub fn new(gpus: Arc<Gpus>, regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+        // Nobody can guess it.
+        let number = polyrail_transport::memory::RegionKey::random()?;
+        let name = format!("polyrail-cuda-{:032x}", u128::from_ne_bytes(number.0)).into_bytes();
+        let listener = Arc::new(wire::listen_at(&name)?);
+        Ok(Self {
+            common: Arc::new(Common::new(gpus, regions)),
+            imports: Arc::default(),
+            name,
+            listener,
+            service: Mutex::new(None),
+        })
+    }
+
+    fn start(&self) -> io::Result<Handle> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (commands, queue) = channel();
+        let (common, listener) = (self.common.clone(), self.listener.clone());
+        let service = Service::new(common, wake.clone(), listener, queue)?;
+        let thread = thread::Builder::new()
+            .name("polyrail-cuda".into())
+            .spawn(move || service.serve())?;
+        Ok(Handle {
+            commands,
+            wake,
+            thread,
+        })
+    }
+
+    /// The service thread, started if need be. Without it nobody is let in.
+    fn service(&self) -> MutexGuard<'_, Option<Handle>> {
+        let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        if service.is_none() {
+            match self.start() {
+                Ok(started) => *service = Some(started),
+                Err(error) => log::error!("cuda-ipc: cannot start the service thread: {error}"),
+            }
+        }
+        service
+    }
+
+    /// Hands a command to the service thread. If there is none, it is dropped with its answer: nothing was proved.
+    fn tell(&self, command: Command) {
+        if let Some(service) = &*self.service() {
+            if service.commands.send(command).is_err() {
+                log::error!("cuda-ipc: the service thread is gone");
+            }
+            let _ = rustix::io::write(&service.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl fmt::Debug for CudaIpcTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CudaIpcTransport")
+    }
+}
+
+impl Drop for CudaIpcTransport {
+    fn drop(&mut self) {
+        let service = self
+            .service
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(service) = service.take() else {
+            return;
+        };
+        // The thread ends when it finds that no sender is left.
+        drop(service.commands);
+        let _ = rustix::io::write(&service.wake, &1u64.to_ne_bytes());
+        // An answer may hold the last reference to the transport, and then this is that thread.
+        if service.thread.thread().id() != thread::current().id() && service.thread.join().is_err()
+        {
+            log::error!("cuda-ipc: the service thread has panicked");
+        }
+    }
+}
+
+impl Transport for CudaIpcTransport {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::NONE
+            .with_local(MemoryKind::Host)
+            .with_local(MemoryKind::Shared)
+            .with_local(MemoryKind::Device)
+            .with_remote(MemoryKind::DeviceShared)
+    }
+
+    fn address(&self) -> Vec<u8> {
+        self.name.clone()
+    }
+
+    fn reach(&self, address: &[u8], session: SessionId) -> Result<Capabilities, String> {
+        let asked = ask(address, session).map_err(|error| error.to_string());
+        asked.map(|()| self.capabilities())
+    }
+
+    fn begin_session(&self, session: SessionId) {
+        self.common.sessions().insert(session);
+        drop(self.service());
+    }
+
+    fn endpoint(&self, _: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+        let gpus = self.common.gpus.clone();
+        let far = Theirs::new(gpus.clone(), self.imports.clone())?;
+        Ok(Box::new(CudaEndpoint::new(gpus, Box::new(far), clock)?))
+    }
+
+    /// Its lanes come over sockets of its own.
+    fn admit(&self, lane: InboundLane) {
+        log::warn!("cuda-ipc: {:?} came over the network; dropped", lane.lane);
+    }
+
+    fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
+        self.tell(Command::Fence(session, lane, epoch, answer));
+    }
+
+    fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
+        self.common.sessions().remove(&session);
+        self.tell(Command::Retire(session, answer));
+    }
+}
+
+/// Asks a target whether it lets this process in.
+fn ask(name: &[u8], session: SessionId) -> io::Result<()> {
+    let socket = far::greet(name, session.0, None)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match wire::receive(&socket)? {
+            Some(Answer::Ready) => return Ok(()),
+            Some(_) => return Err(io::Error::other("refused")),
+            None => {}
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let left = Timespec::try_from(left).ok();
+        let mut ready = [PollFd::new(&socket, PollFlags::IN)];
+        let _ = poll(&mut ready, left.as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,503 @@
+//! The target's half: a thread that tells peers what opens a region, and sees that they leave it.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::memory::{Loan, Region, RegionKey, RegionTable};
+use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::{Shutdown, shutdown};
+
+use super::process::{check_user, end_of};
+use super::wire::{self, Answer, Memory, Request, VERSION, nonsense};
+use super::{CONNECTIONS_MAX, LANES_PER_SESSION_MAX};
+use crate::gpus::Gpus;
+
+const EVENTS_MAX: usize = 64;
+
+/// Messages of one connection that are taken in a row.
+const MESSAGES_MAX: usize = 64;
+
+/// Regions that one connection may have open.
+const GRANTS_MAX: usize = 1024;
+
+/// How long memory that is taken back waits for whoever copies.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const WAKE: u64 = 0;
+const LISTEN: u64 = 1;
+/// Connections count from here, by twos: the socket, and the end of the process behind it.
+const FIRST: u64 = 2;
+
+pub(super) enum Command {
+    Fence(SessionId, LaneId, Epoch, FenceAnswer),
+    Retire(SessionId, RetireAnswer),
+}
+
+/// What the service thread and others share.
+pub(super) struct Common {
+    pub(super) gpus: Arc<Gpus>,
+    pub(super) regions: Arc<dyn RegionTable>,
+    sessions: Mutex<HashSet<SessionId>>,
+}
+
+impl Common {
+    pub(super) fn new(gpus: Arc<Gpus>, regions: Arc<dyn RegionTable>) -> Self {
+        Self {
+            gpus,
+            regions,
+            sessions: Mutex::default(),
+        }
+    }
+
+    pub(super) fn sessions(&self) -> MutexGuard<'_, HashSet<SessionId>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A region that a peer has opened.
+struct Grant {
+    key: RegionKey,
+    socket: Arc<OwnedFd>,
+    left: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Grant {
+    fn is_left(&self) -> bool {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_left(&self) {
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Asks the peer to leave. What does not fit into the socket now does once the peer reads: `false`.
+    fn call_back(&self) -> bool {
+        let said = wire::send(&self.socket, &Answer::Leave { key: self.key });
+        !said.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+impl Loan for Grant {
+    /// Waits for a peer that is in the midst of a copy, two seconds at most: one that is stopped, or whose device has
+    /// failed, does not say that it has left.
+    fn end(&self) {
+        let until = Instant::now() + PATIENCE;
+        let mut said = self.call_back();
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*left {
+            let now = Instant::now();
+            if now >= until {
+                log::warn!("cuda-ipc: a peer may still touch memory that is taken back");
+                return;
+            }
+            let longest = match said {
+                true => until - now,
+                false => Duration::from_millis(1),
+            };
+            let waited = self.changed.wait_timeout(left, longest);
+            left = waited.unwrap_or_else(PoisonError::into_inner).0;
+            said = said || self.call_back();
+        }
+    }
+}
+
+/// What is remembered of an inbound lane.
+#[derive(Default)]
+struct Record {
+    /// The newest epoch that was admitted, and the newest that was fenced.
+    admitted: Epoch,
+    fenced: Epoch,
+    /// The connection that is served, of epoch `admitted`.
+    token: Option<u64>,
+}
+
+struct Connection {
+    socket: Arc<OwnedFd>,
+    /// Readable when the process behind it has ended.
+    end: OwnedFd,
+    /// `None`: it has not greeted.
+    session: Option<SessionId>,
+    lane: Option<LaneId>,
+    grants: HashMap<RegionKey, Arc<Grant>>,
+    /// Nothing more is opened for it.
+    ending: bool,
+    fences: Vec<FenceAnswer>,
+}
+
+impl Connection {
+    /// Whether nothing is open to it.
+    fn is_left(&self) -> bool {
+        self.grants.values().all(|grant| grant.is_left())
+    }
+
+    /// Nothing more is opened for it, and what is open is called back.
+    fn call_back(&mut self) {
+        self.ending = true;
+        for grant in self.grants.values() {
+            grant.call_back();
+        }
+    }
+}
+
+/// The service thread.
+pub(super) struct Service {
+    common: Arc<Common>,
+    epoll: OwnedFd,
+    wake: Arc<OwnedFd>,
+    listener: Arc<OwnedFd>,
+    commands: Receiver<Command>,
+    records: HashMap<SessionId, HashMap<LaneId, Record>>,
+    connections: Numbered<u64, Connection>,
+    /// Sessions that wait for their connections to be left.
+    retiring: Vec<(SessionId, RetireAnswer)>,
+    last: u64,
+}
+
+impl Service {
+    pub(super) fn new(
+        common: Arc<Common>,
+        wake: Arc<OwnedFd>,
+        listener: Arc<OwnedFd>,
+        commands: Receiver<Command>,
+    ) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let data = EventData::new_u64(LISTEN);
+        epoll::add(&epoll, &listener, data, EventFlags::IN)?;
+        Ok(Self {
+            common,
+            epoll,
+            wake,
+            listener,
+            commands,
+            records: HashMap::new(),
+            connections: Numbered::default(),
+            retiring: Vec::new(),
+            last: FIRST,
+        })
+    }
+
+    pub(super) fn serve(mut self) {
+        self.run();
+        // Memory that peers have open may outlive the transport.
+        for connection in self.connections.values_mut() {
+            connection.call_back();
+        }
+        let until = Instant::now() + PATIENCE;
+        while !self.connections.values().all(Connection::is_left) {
+            if Instant::now() > until {
+                log::warn!("cuda-ipc: a peer may still touch memory of this engine");
+                return;
+            }
+            self.wait(Some(Duration::from_millis(1)));
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            if !self.wait(None) || !self.handle_commands() {
+                return;
+            }
+            self.settle();
+        }
+    }
+
+    /// Waits for something to happen, and takes it. `false`: it cannot.
+    fn wait(&mut self, longest: Option<Duration>) -> bool {
+        let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let longest = longest.and_then(|longest| longest.try_into().ok());
+        let ready = match epoll::wait(&self.epoll, &mut events, longest.as_ref()) {
+            Ok((events, _)) => events,
+            Err(rustix::io::Errno::INTR) => &mut [],
+            Err(error) => {
+                log::error!("cuda-ipc: epoll_wait: {error}; no peer is served any more");
+                return false;
+            }
+        };
+        for event in ready {
+            match event.data.u64() {
+                WAKE => {
+                    let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+                }
+                LISTEN => self.accept(),
+                token if token % 2 == 0 => self.hear(token),
+                // The process has ended: nothing moves for it any more.
+                token => self.end(token - 1),
+            }
+        }
+        true
+    }
+
+    /// Does what was asked for meanwhile. `false`: nobody is left to ask.
+    fn handle_commands(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Fence(session, lane, epoch, answer)) => {
+                    self.fence(session, lane, epoch, answer);
+                }
+                Ok(Command::Retire(session, answer)) => {
+                    self.records.remove(&session);
+                    for connection in self.connections.values_mut() {
+                        if connection.session == Some(session) {
+                            connection.call_back();
+                        }
+                    }
+                    self.retiring.push((session, answer));
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) = wire::accept(&self.listener) {
+            if self.connections.len() >= CONNECTIONS_MAX {
+                log::warn!(
+                    "cuda-ipc: {CONNECTIONS_MAX} connections, the limit; one more is turned away"
+                );
+                continue;
+            }
+            self.last += 2;
+            let token = self.last;
+            let data = EventData::new_u64(token);
+            let added = check_user(&socket)
+                .and_then(|()| Ok(epoll::add(&self.epoll, &socket, data, EventFlags::IN)?));
+            if let Err(error) = added {
+                log::warn!("cuda-ipc: a connection is turned away: {error}");
+                continue;
+            }
+            let Some(end) = end_of(&socket) else {
+                log::warn!(
+                    "cuda-ipc: a connection is turned away: the kernel does not say when its process ends"
+                );
+                continue;
+            };
+            let connection = Connection {
+                socket: Arc::new(socket),
+                end,
+                session: None,
+                lane: None,
+                grants: HashMap::new(),
+                ending: false,
+                fences: Vec::new(),
+            };
+            self.connections.insert(token, connection);
+        }
+    }
+
+    /// Takes what a peer says.
+    fn hear(&mut self, token: u64) {
+        for _ in 0..MESSAGES_MAX {
+            let Some(connection) = self.connections.get_mut(&token) else {
+                return;
+            };
+            let heard = match wire::receive(&connection.socket) {
+                Ok(None) => return,
+                Ok(Some(request)) => self.take(token, request),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = heard {
+                log::debug!("cuda-ipc: a connection ends: {error}");
+                return self.hang_up(token);
+            }
+        }
+    }
+
+    fn take(&mut self, token: u64, request: Request) -> io::Result<()> {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return Ok(());
+        };
+        match request {
+            Request::Hello {
+                version,
+                session,
+                lane,
+            } if connection.session.is_none() => {
+                let session = SessionId(session);
+                let lets_in = version == VERSION
+                    && self.common.sessions().contains(&session)
+                    && lane.is_none_or(|lane| self.begins(token, session, lane));
+                let connection = self.connections.get_mut(&token);
+                let connection = connection.ok_or_else(|| nonsense("it has gone"))?;
+                if !lets_in {
+                    let _ = wire::send(&connection.socket, &Answer::Refused);
+                    return Err(nonsense("it is not let in"));
+                }
+                connection.session = Some(session);
+                connection.lane = lane.map(|(lane, _)| LaneId(lane));
+                wire::send(&connection.socket, &Answer::Ready)
+            }
+            Request::Open { key } if connection.lane.is_some() => {
+                let answer = open(&self.common, connection, key)?;
+                wire::send(&connection.socket, &answer)
+            }
+            Request::Left { key } => {
+                if let Some(grant) = connection.grants.remove(&key) {
+                    grant.set_left();
+                }
+                Ok(())
+            }
+            Request::Over => {
+                self.end(token);
+                Ok(())
+            }
+            Request::Hello { .. } | Request::Open { .. } => Err(nonsense("it is out of turn")),
+        }
+    }
+
+    /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over.
+    fn begins(&mut self, token: u64, session: SessionId, (lane, epoch): (u32, u32)) -> bool {
+        let epoch = Epoch(epoch);
+        let Some(record) = self.record(session, LaneId(lane)) else {
+            return false;
+        };
+        if epoch <= record.fenced || epoch < record.admitted {
+            return false;
+        }
+        record.admitted = epoch;
+        if let Some(old) = record.token.replace(token)
+            && let Some(old) = self.connections.get_mut(&old)
+        {
+            old.call_back();
+        }
+        true
+    }
+
+    /// What is remembered of a lane. `None`: there is no room, so it was never and will never be admitted.
+    fn record(&mut self, session: SessionId, lane: LaneId) -> Option<&mut Record> {
+        let lanes = self.records.entry(session).or_default();
+        if lanes.len() >= LANES_PER_SESSION_MAX && !lanes.contains_key(&lane) {
+            return None;
+        }
+        Some(lanes.entry(lane).or_default())
+    }
+
+    /// A peer is not heard any more. It may still copy, until it has ended.
+    fn hang_up(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        let _ = shutdown(&*connection.socket, Shutdown::Both);
+        if connection.is_left() {
+            return self.end(token);
+        }
+        connection.ending = true;
+        let data = EventData::new_u64(token + 1);
+        if let Err(error) = epoll::add(&self.epoll, &connection.end, data, EventFlags::IN) {
+            log::error!("cuda-ipc: memory of a lost peer stays in use: {error}");
+        }
+    }
+
+    /// Nothing of a connection touches memory any more.
+    fn end(&mut self, token: u64) {
+        let Some(connection) = self.connections.remove(&token) else {
+            return;
+        };
+        for grant in connection.grants.values() {
+            grant.set_left();
+        }
+        for answer in connection.fences {
+            answer(0);
+        }
+    }
+
+    /// Ends a lane up to an epoch, and answers once it has left what was opened for it.
+    fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
+        let Some(record) = self.record(session, lane) else {
+            return answer(0);
+        };
+        record.fenced = record.fenced.max(epoch);
+        let served = record.token.filter(|_| record.admitted <= epoch);
+        match served.and_then(|token| self.connections.get_mut(&token)) {
+            None => answer(0),
+            Some(connection) => {
+                connection.call_back();
+                connection.fences.push(answer);
+            }
+        }
+    }
+
+    /// Answers where all was left.
+    fn settle(&mut self) {
+        for connection in self.connections.values_mut() {
+            if connection.ending && connection.is_left() {
+                for answer in connection.fences.drain(..) {
+                    answer(0);
+                }
+            }
+        }
+        let connections = &self.connections;
+        let is_over = |session: SessionId| {
+            let mut of = connections
+                .values()
+                .filter(|connection| connection.session == Some(session));
+            of.all(Connection::is_left)
+        };
+        let over = self
+            .retiring
+            .extract_if(.., |(session, _)| is_over(*session));
+        for (_, answer) in over.collect::<Vec<_>>() {
+            answer();
+        }
+    }
+}
+
+/// Opens a region to a peer, if it may use it.
+fn open(common: &Common, connection: &mut Connection, key: RegionKey) -> io::Result<Answer> {
+    let nothing = Answer::Nothing { key };
+    let region = common.regions.find(&key);
+    let region = region.filter(|region| region.access().allows_remote_read());
+    let Some(region) = region.filter(|_| !connection.ending) else {
+        return Ok(nothing);
+    };
+    if region.device().is_none() {
+        return Ok(Answer::IsOnHost { key });
+    }
+    if connection.grants.len() >= GRANTS_MAX || connection.grants.contains_key(&key) {
+        return Err(nonsense("it opens too much"));
+    }
+    let address = region.base().as_ptr() as u64;
+    let export = match common.gpus.export(address, region.bytes()) {
+        Ok(export) => export,
+        Err(error) => {
+            log::warn!("cuda-ipc: {region:?} cannot be opened by peers: {error}");
+            return Ok(nothing);
+        }
+    };
+    if !lend(connection, &region, key) {
+        return Ok(nothing);
+    }
+    let writable = region.access().allows_remote_write();
+    let gpu = common.gpus.gpus().get(export.ordinal as usize);
+    let pci = gpu.map_or("", |gpu| &gpu.pci);
+    let memory = Memory::new(&export, pci, region.bytes(), writable);
+    Ok(Answer::Opens { key, memory })
+}
+
+/// `false`: it has been revoked.
+fn lend(connection: &mut Connection, region: &Region, key: RegionKey) -> bool {
+    let grant = Arc::new(Grant {
+        key,
+        socket: connection.socket.clone(),
+        left: Mutex::new(false),
+        changed: Condvar::new(),
+    });
+    let weak = Arc::downgrade(&grant);
+    let lent = region.lend(weak);
+    if lent {
+        connection.grants.insert(key, grant);
+    }
+    lent
+}

@@ -1,0 +1,455 @@
+//! Targets and what strangers may get out of them.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+
+use polyrail_core::units::{RailId, SegmentRef, TransportId};
+use polyrail_core::work::{Cause, LaneFact, Op, Outcome, Place, PostBatch, Scope, Stop, Work};
+use polyrail_transport::memory::{Access, Region, RegionKey};
+use polyrail_transport::{Polled, RailAddress, RemoteRegion};
+
+use super::wire::{Memory, Request, VERSION};
+use super::*;
+use crate::driver::Sharing;
+use crate::stub::{Machine, Stub};
+
+const SESSION: SessionId = SessionId([7; 16]);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Regions(Mutex<HashMap<RegionKey, Arc<Region>>>);
+
+impl RegionTable for Regions {
+    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+        self.0.lock().unwrap().get(key).cloned()
+    }
+}
+
+struct Target {
+    stub: Arc<Stub>,
+    gpus: Arc<Gpus>,
+    regions: Arc<Regions>,
+    transport: CudaIpcTransport,
+}
+
+impl Target {
+    fn new() -> Self {
+        let stub = Arc::new(Stub::new(Machine::default()));
+        let gpus = Gpus::over(stub.clone()).unwrap();
+        let regions = Arc::new(Regions::default());
+        let transport = CudaIpcTransport::new(gpus.clone(), regions.clone()).unwrap();
+        transport.begin_session(SESSION);
+        Self {
+            stub,
+            gpus,
+            regions,
+            transport,
+        }
+    }
+
+    fn add(&self, region: Region) -> (RegionKey, Arc<Region>) {
+        let region = Arc::new(region);
+        let key = region.key();
+        self.regions.0.lock().unwrap().insert(key, region.clone());
+        (key, region)
+    }
+
+    fn gpu(&self, access: Access) -> (RegionKey, Arc<Region>) {
+        let region = self.gpus.allocate(0, 4096, access, Sharing::Process);
+        self.add(region.unwrap())
+    }
+
+    fn lane(&self, session: SessionId, lane: (u32, u32)) -> Peer {
+        let socket = far::greet(&self.transport.address(), session.0, Some(lane));
+        Peer(socket.unwrap())
+    }
+
+    /// One that was let in.
+    fn let_in(&self, lane: (u32, u32)) -> Peer {
+        let peer = self.lane(SESSION, lane);
+        assert_eq!(peer.hear(), Some(Answer::Ready));
+        peer
+    }
+
+    fn fence(&self, lane: u32, epoch: u32) -> Receiver<u32> {
+        let (tell, told) = channel();
+        let answer = Box::new(move |count| tell.send(count).unwrap());
+        self.transport
+            .fence_inbound(SESSION, LaneId(lane), Epoch(epoch), answer);
+        told
+    }
+}
+
+/// A peer that says what it likes.
+struct Peer(OwnedFd);
+
+impl Peer {
+    fn say(&self, request: &Request) {
+        wire::send(&self.0, request).unwrap();
+    }
+
+    /// The next answer; `None`: it has been hung up on.
+    fn hear(&self) -> Option<Answer> {
+        let longest = Timespec::try_from(PATIENCE).unwrap();
+        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+        assert_eq!(poll(&mut ready, Some(&longest)).unwrap(), 1, "no answer");
+        wire::receive(&self.0).ok().flatten()
+    }
+
+    fn open(&self, key: RegionKey) -> Option<Answer> {
+        self.say(&Request::Open { key });
+        self.hear()
+    }
+}
+
+#[test]
+fn nobody_gets_in_who_should_not() {
+    let target = Target::new();
+    let stranger = target.lane(SessionId([8; 16]), (1, 1));
+    assert_eq!(stranger.hear(), Some(Answer::Refused));
+    assert_eq!(stranger.hear(), None);
+    assert!(ask(&target.transport.address(), SESSION).is_ok());
+    assert!(ask(&target.transport.address(), SessionId([8; 16])).is_err());
+    let (key, _region) = target.gpu(Access::RemoteReadWrite);
+    let session = SESSION.0;
+    // (name, what it says first)
+    let cases = [
+        ("it does not greet", Request::Open { key }),
+        (
+            "another version",
+            Request::Hello {
+                version: VERSION + 1,
+                session,
+                lane: Some((1, 1)),
+            },
+        ),
+    ];
+    for (name, first) in cases {
+        let peer = Peer(wire::connect_to(&target.transport.address()).unwrap());
+        peer.say(&first);
+        let answer = peer.hear();
+        assert!(matches!(answer, None | Some(Answer::Refused)), "{name}");
+    }
+    // Who only asked whether it could has no lane, and opens nothing.
+    let asking = Peer(far::greet(&target.transport.address(), session, None).unwrap());
+    assert_eq!(asking.hear(), Some(Answer::Ready));
+    assert_eq!(asking.open(key), None);
+    // An epoch that is over stays over.
+    let told = target.fence(1, 5);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(0));
+    assert_eq!(target.lane(SESSION, (1, 5)).hear(), Some(Answer::Refused));
+    let _peer = target.let_in((1, 6));
+}
+
+#[test]
+fn only_what_peers_may_use_is_opened() {
+    let target = Target::new();
+    let peer = target.let_in((1, 1));
+    let unknown = RegionKey([9; 16]);
+    let (private, _kept) = target.gpu(Access::Local);
+    for key in [unknown, private] {
+        assert_eq!(peer.open(key), Some(Answer::Nothing { key }));
+    }
+    let host = Region::allocate(4096, Access::RemoteReadWrite).unwrap();
+    let (key, _host) = target.add(host);
+    assert_eq!(peer.open(key), Some(Answer::IsOnHost { key }));
+    for (access, writable) in [(Access::RemoteRead, false), (Access::RemoteReadWrite, true)] {
+        let (key, _region) = target.gpu(access);
+        match peer.open(key) {
+            Some(Answer::Opens { key: of, memory }) => {
+                assert_eq!((of, memory.writable, memory.bytes), (key, writable, 4096));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let (key, _region) = target.gpu(Access::RemoteRead);
+    assert!(matches!(peer.open(key), Some(Answer::Opens { .. })));
+    assert_eq!(peer.open(key), None, "it asks twice");
+}
+
+#[test]
+fn memory_is_taken_back_when_the_peer_has_left_it() {
+    let target = Target::new();
+    let peer = target.let_in((1, 1));
+    let (key, region) = target.gpu(Access::RemoteReadWrite);
+    assert!(matches!(peer.open(key), Some(Answer::Opens { .. })));
+    std::thread::scope(|scope| {
+        let going = scope.spawn(|| region.revoke());
+        assert_eq!(peer.hear(), Some(Answer::Leave { key }));
+        assert!(!going.is_finished());
+        peer.say(&Request::Left { key });
+    });
+    target.regions.0.lock().unwrap().remove(&key);
+    drop(region);
+    assert_eq!(target.stub.counts().allocations, 0);
+    assert_eq!(peer.open(key), Some(Answer::Nothing { key }));
+}
+
+#[test]
+fn a_fence_is_answered_when_all_is_left_and_a_closed_socket_is_no_answer() {
+    let target = Target::new();
+    let (key, _region) = target.gpu(Access::RemoteReadWrite);
+    // (name, how the peer ends, whether that says that it has left)
+    type End = fn(Peer, RegionKey);
+    let cases: [(&str, End, bool); 3] = [
+        (
+            "it leaves",
+            |peer, key| peer.say(&Request::Left { key }),
+            true,
+        ),
+        ("it is over", |peer, _| peer.say(&Request::Over), true),
+        ("it hangs up", |peer, _| drop(peer), false),
+    ];
+    for (lane, (name, end, answers)) in (1..).zip(cases) {
+        let peer = target.let_in((lane, 1));
+        assert!(matches!(peer.open(key), Some(Answer::Opens { .. })));
+        let told = target.fence(lane, 1);
+        assert_eq!(peer.hear(), Some(Answer::Leave { key }), "{name}");
+        let silent = told.recv_timeout(Duration::from_millis(20));
+        assert_eq!(silent, Err(RecvTimeoutError::Timeout), "{name}");
+        end(peer, key);
+        match answers {
+            true => assert_eq!(told.recv_timeout(PATIENCE), Ok(0), "{name}"),
+            false => {
+                // The process, which is this one, still lives.
+                let silent = told.recv_timeout(Duration::from_millis(100));
+                assert_eq!(silent, Err(RecvTimeoutError::Timeout), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_session_is_over_when_all_of_its_lanes_have_left() {
+    let target = Target::new();
+    let (key, _region) = target.gpu(Access::RemoteReadWrite);
+    let peers = [target.let_in((1, 1)), target.let_in((2, 1))];
+    for peer in &peers {
+        assert!(matches!(peer.open(key), Some(Answer::Opens { .. })));
+    }
+    let (tell, told) = channel();
+    target
+        .transport
+        .retire_session(SESSION, Box::new(move || tell.send(()).unwrap()));
+    for peer in peers {
+        assert_eq!(peer.hear(), Some(Answer::Leave { key }));
+        assert!(told.try_recv().is_err());
+        peer.say(&Request::Over);
+    }
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(()));
+    assert_eq!(target.lane(SESSION, (3, 1)).hear(), Some(Answer::Refused));
+}
+
+/// An initiator's endpoint with one lane to a target that says what it likes, on whose memory it has a copy under way.
+struct Initiator {
+    stub: Arc<Stub>,
+    endpoint: Box<dyn Endpoint>,
+    /// The target's end.
+    peer: Peer,
+    key: RegionKey,
+    lane: LaneId,
+    clock: Clock,
+    polled: Polled,
+}
+
+impl Initiator {
+    fn new() -> Self {
+        let stub = Arc::new(Stub::new(Machine::default()));
+        let gpus = Gpus::over(stub.clone()).unwrap();
+        let transport = CudaIpcTransport::new(gpus.clone(), Arc::new(Regions::default())).unwrap();
+        let name = RegionKey::random().unwrap().0;
+        let listener = wire::listen_at(&name).unwrap();
+        let clock = Clock::start();
+        let mut endpoint = transport.endpoint(0, clock).unwrap();
+        let host = Region::allocate(4096, Access::Local).unwrap();
+        endpoint.attach_local(SegmentRef(1), Arc::new(host));
+        let key = RegionKey([5; 16]);
+        let bytes = 4096;
+        endpoint.attach_remote(SegmentRef(2), RemoteRegion { key, bytes });
+        let lane = LaneId::new(0, RailId(0));
+        let address = RailAddress {
+            transport: TransportId(0),
+            local: None,
+            remote: ([0, 0, 0, 0], 0).into(),
+            session: SESSION,
+            own: name.as_slice().into(),
+        };
+        endpoint.attach_rail(RailId(0), address);
+        endpoint.open(lane, Epoch(1), clock.now() + PATIENCE.into());
+        let peer = Peer(wire::accept(&listener).unwrap());
+        let hello = Request::Hello {
+            version: VERSION,
+            session: SESSION.0,
+            lane: Some((lane.0, 1)),
+        };
+        assert_eq!(wire::receive(&peer.0).unwrap(), Some(hello));
+        let mut initiator = Self {
+            stub,
+            endpoint,
+            peer,
+            key,
+            lane,
+            clock,
+            polled: Polled::default(),
+        };
+        initiator.tell(&Answer::Ready);
+        assert!(matches!(initiator.fact(), LaneFact::Opened { .. }));
+        assert_eq!(initiator.post(), Stop::All);
+        assert_eq!(initiator.hears(), Some(Request::Open { key }));
+        let base = gpus
+            .driver()
+            .allocate(0, 8192, Sharing::Process)
+            .and_then(|address| gpus.export(address + 100, 4096));
+        let memory = Memory::new(&base.unwrap(), "ffff:00:00.0", 4096, false);
+        initiator.stub.hold();
+        initiator.tell(&Answer::Opens { key, memory });
+        while initiator.stub.counts().copies == 0 {
+            initiator.poll();
+        }
+        initiator
+    }
+
+    fn tell(&self, answer: &Answer) {
+        wire::send(&self.peer.0, answer).unwrap();
+    }
+
+    fn hears(&self) -> Option<Request> {
+        wire::receive(&self.peer.0).unwrap()
+    }
+
+    /// A read of some bytes.
+    fn post(&mut self) -> Stop {
+        let place = |segment| Place {
+            segment: SegmentRef(segment),
+            offset: 0,
+        };
+        let work = Work {
+            cookie: 1,
+            op: Op::Read,
+            local: place(1),
+            remote: place(2),
+            length: 4096,
+            signal: true,
+        };
+        let batch = PostBatch {
+            lane: self.lane,
+            epoch: Epoch(1),
+            works: [work].into_iter().collect(),
+        };
+        self.endpoint.post(&batch).stop
+    }
+
+    fn poll(&mut self) {
+        let now = self.clock.now();
+        self.endpoint.poll(now, &mut self.polled);
+    }
+
+    fn fact(&mut self) -> LaneFact {
+        while self.polled.lanes.is_empty() {
+            self.poll();
+        }
+        self.polled.lanes.remove(0).fact
+    }
+}
+
+#[test]
+fn what_ends_behind_a_target_that_has_gone_is_not_reported() {
+    let mut initiator = Initiator::new();
+    rustix::net::shutdown(&initiator.peer.0, rustix::net::Shutdown::Both).unwrap();
+    // The copy is over before anybody has heard of the end.
+    initiator.stub.go_on();
+    assert_eq!(initiator.fact(), LaneFact::Broken(Cause::Reset));
+    let lane = initiator.lane;
+    initiator.endpoint.fence(lane, Epoch(1), Scope::Local);
+    let fenced = |fact| matches!(fact, LaneFact::Fenced { .. });
+    while !fenced(initiator.fact()) {}
+    assert_eq!(initiator.polled.completions, []);
+    assert_eq!(initiator.stub.counts().imported, 0);
+}
+
+#[test]
+fn memory_is_left_when_the_last_copy_is_over_and_no_sooner() {
+    let mut initiator = Initiator::new();
+    let key = initiator.key;
+    initiator.tell(&Answer::Leave { key });
+    for _ in 0..100 {
+        initiator.poll();
+        assert_eq!(initiator.hears(), None, "it still copies");
+    }
+    assert_eq!(initiator.stub.counts().imported, 1);
+    initiator.stub.go_on();
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    assert_eq!(initiator.hears(), Some(Request::Left { key }));
+    assert_eq!(initiator.stub.counts().imported, 0);
+    // What comes later asks anew.
+    assert_eq!(initiator.post(), Stop::All);
+    assert_eq!(initiator.hears(), Some(Request::Open { key }));
+    initiator.tell(&Answer::Nothing { key });
+    initiator.polled.completions.clear();
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    let outcome = initiator.polled.completions[0].outcome;
+    assert_eq!(outcome, Outcome::Error(Cause::RemoteAccess));
+}
+
+#[test]
+fn a_lane_that_is_over_says_so_behind_its_last_copy() {
+    let mut initiator = Initiator::new();
+    let lane = initiator.lane;
+    initiator.endpoint.fence(lane, Epoch(1), Scope::Local);
+    for _ in 0..100 {
+        initiator.poll();
+        assert_eq!(initiator.hears(), None, "it still copies");
+    }
+    initiator.stub.go_on();
+    let fenced = |fact| matches!(fact, LaneFact::Fenced { .. });
+    assert!(fenced(initiator.fact()));
+    assert_eq!(initiator.polled.completions.len(), 1);
+    assert_eq!(initiator.hears(), Some(Request::Over));
+    assert!(wire::receive::<Request>(&initiator.peer.0).is_err());
+}
+
+#[test]
+fn a_target_that_says_nonsense_loses_its_lane() {
+    let key = RegionKey([6; 16]);
+    // (name, what it says)
+    let cases = [
+        ("it was not asked", Answer::Nothing { key }),
+        ("it lets in twice", Answer::Ready),
+    ];
+    for (name, answer) in cases {
+        let mut initiator = Initiator::new();
+        initiator.tell(&answer);
+        assert_eq!(initiator.fact(), LaneFact::Broken(Cause::Reset), "{name}");
+        initiator.stub.go_on();
+    }
+    // And what is not writable is not written, whatever the work says; nor what lies behind the end.
+    let mut initiator = Initiator::new();
+    let place = |segment, offset| Place {
+        segment: SegmentRef(segment),
+        offset,
+    };
+    for (op, offset) in [(Op::Write, 0), (Op::Read, 4095)] {
+        let work = Work {
+            cookie: 2,
+            op,
+            local: place(1, 0),
+            remote: place(2, offset),
+            length: 2,
+            signal: true,
+        };
+        let batch = PostBatch {
+            lane: initiator.lane,
+            epoch: Epoch(1),
+            works: [work].into_iter().collect(),
+        };
+        let refused = Stop::Rejected(Cause::RemoteAccess);
+        assert_eq!(initiator.endpoint.post(&batch).stop, refused, "{op:?}");
+    }
+    initiator.stub.go_on();
+}

@@ -1,0 +1,227 @@
+//! What is said over a lane's socket. Each packet is one message.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use polyrail_transport::memory::RegionKey;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, connect, listen, recv, send as send_to, socket_with,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::driver::{HANDLE_BYTES, Handle, Sharing};
+use crate::gpus::Export;
+
+/// The version of these messages. Others are refused.
+pub(crate) const VERSION: u16 = 1;
+
+/// The largest message.
+const MESSAGE_BYTES_MAX: usize = 256;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 256;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// From the initiator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// The first message. Without a lane and its epoch it only asks whether the target can be reached.
+    Hello {
+        version: u16,
+        session: [u8; 16],
+        lane: Option<(u32, u32)>,
+    },
+    /// What opens what is behind this key?
+    Open { key: RegionKey },
+    /// Nothing of this end uses what is behind the key any more, nor will.
+    Left { key: RegionKey },
+    /// The same of all keys of the lane; it is over.
+    Over,
+}
+
+/// From the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// To [`Request::Hello`]: come in.
+    Ready,
+    /// To [`Request::Hello`]: no, and the target hangs up.
+    Refused,
+    /// To [`Request::Open`]: this.
+    Opens { key: RegionKey, memory: Memory },
+    /// To [`Request::Open`]: it is in the host's memory, where this transport moves nothing.
+    IsOnHost { key: RegionKey },
+    /// To [`Request::Open`]: there is nothing behind it, or nothing that can be opened.
+    Nothing { key: RegionKey },
+    /// Leave it: say so when nothing uses it any more.
+    Leave { key: RegionKey },
+}
+
+/// What opens a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Memory {
+    fabric: bool,
+    /// The device's PCI address, with zeroes behind it.
+    pci: [u8; 16],
+    handle: [[u8; HANDLE_BYTES / 2]; 2],
+    /// The allocation's size, and where the region begins in it.
+    pub(crate) allocation_bytes: u64,
+    pub(crate) offset: u64,
+    /// The region's size.
+    pub(crate) bytes: u64,
+    /// Whether this end may write to it.
+    pub(crate) writable: bool,
+}
+
+impl Memory {
+    pub(crate) fn new(export: &Export, pci: &str, bytes: u64, writable: bool) -> Self {
+        let mut handle = [[0; HANDLE_BYTES / 2]; 2];
+        let (first, second) = export.handle.bytes.split_at(HANDLE_BYTES / 2);
+        handle[0].copy_from_slice(first);
+        handle[1].copy_from_slice(second);
+        Self {
+            fabric: export.handle.sharing == Sharing::Fabric,
+            pci: padded(pci),
+            handle,
+            allocation_bytes: export.bytes,
+            offset: export.offset,
+            bytes,
+            writable,
+        }
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        let mut bytes = [0; HANDLE_BYTES];
+        bytes[..HANDLE_BYTES / 2].copy_from_slice(&self.handle[0]);
+        bytes[HANDLE_BYTES / 2..].copy_from_slice(&self.handle[1]);
+        let sharing = match self.fabric {
+            true => Sharing::Fabric,
+            false => Sharing::Process,
+        };
+        Handle { sharing, bytes }
+    }
+
+    /// Whether it is on the device with this PCI address.
+    pub(crate) fn is_on(&self, pci: &str) -> bool {
+        self.pci == padded(pci)
+    }
+
+    /// Whether what it says can be: a peer may say anything.
+    pub(crate) fn is_sound(&self) -> bool {
+        let end = self.offset.checked_add(self.bytes);
+        end.is_some_and(|end| end <= self.allocation_bytes)
+            && usize::try_from(self.allocation_bytes).is_ok()
+    }
+}
+
+fn padded(text: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let length = text.len().min(bytes.len());
+    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+    bytes
+}
+
+fn packets() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    Ok(socket_with(family, kind, FLAGS, None)?)
+}
+
+/// A socket that listens under an abstract name.
+pub(crate) fn listen_at(name: &[u8]) -> io::Result<OwnedFd> {
+    let socket = packets()?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// The next connection, if there is one.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(accept_with(listener, FLAGS)?)
+}
+
+/// A connection to who listens under an abstract name. Does not wait for it to be accepted.
+pub(crate) fn connect_to(name: &[u8]) -> io::Result<OwnedFd> {
+    let socket = packets()?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    Ok(socket)
+}
+
+/// Sends a message.
+pub(crate) fn send(socket: &OwnedFd, message: &impl Serialize) -> io::Result<()> {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let bytes = postcard::to_slice(message, &mut bytes).map_err(io::Error::other)?;
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    send_to(socket, bytes, flags)?;
+    Ok(())
+}
+
+/// Receives a message. `None`: there is none now.
+pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<T>> {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+    let length = match recv(socket, &mut bytes, flags) {
+        Ok((_, length)) => length,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match bytes.get(..length) {
+        None => Err(nonsense("a message is too long")),
+        Some([]) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Some(bytes) => {
+            let message = postcard::from_bytes(bytes);
+            message.map(Some).map_err(|_| nonsense("a message is none"))
+        }
+    }
+}
+
+/// What came makes no sense.
+pub(crate) fn nonsense(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_fits_and_comes_as_it_went() {
+        let name = b"polyrail-cuda-wire-test";
+        let name = [&name[..], &std::process::id().to_le_bytes()].concat();
+        let listener = listen_at(&name).unwrap();
+        let near = connect_to(&name).unwrap();
+        let far = accept(&listener).unwrap();
+        assert!(receive::<Answer>(&near).unwrap().is_none());
+        let key = RegionKey([0xff; 16]);
+        let export = Export {
+            ordinal: 0,
+            handle: Handle {
+                sharing: Sharing::Fabric,
+                bytes: std::array::from_fn(|n| n as u8 + 190),
+            },
+            offset: u64::MAX,
+            bytes: u64::MAX,
+        };
+        let memory = Memory::new(&export, "ffffffff:ff:ff.f", u64::MAX, true);
+        assert!(memory.is_on("ffffffff:ff:ff.f") && !memory.is_on("0000:17:00.0"));
+        let answer = Answer::Opens { key, memory };
+        send(&far, &answer).unwrap();
+        assert_eq!(receive(&near).unwrap(), Some(answer));
+        assert_eq!(memory.handle(), export.handle);
+        assert!(!memory.is_sound(), "it ends past its allocation");
+        let hello = Request::Hello {
+            version: u16::MAX,
+            session: [0xff; 16],
+            lane: Some((u32::MAX, u32::MAX)),
+        };
+        send(&near, &hello).unwrap();
+        assert_eq!(receive(&far).unwrap(), Some(hello));
+        send_to(&near, &[0xee; 300], SendFlags::empty()).unwrap();
+        assert!(receive::<Request>(&far).is_err(), "too long");
+        send_to(&near, &[0xee; 3], SendFlags::empty()).unwrap();
+        assert!(receive::<Request>(&far).is_err(), "none");
+        drop(near);
+        assert!(receive::<Request>(&far).is_err(), "hung up");
+    }
+}

@@ -1,0 +1,829 @@
+//! Memory of GPUs under real engines, over a driver in this process.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail::cuda::CudaError;
+use polyrail::cuda::driver::{Driver, End as CopyEnd};
+use polyrail::cuda::stub::{ILLEGAL_ADDRESS, Machine, Stub};
+use polyrail::{
+    Access, Batch, Cause, Config, Engine, FileTerms, Hooks, Local, Op, RegisterError, Remote,
+    Request, SegmentId, Status, SubmitError,
+};
+
+use crate::fixture::*;
+
+/// Several slots, and a bit.
+const BYTES: u64 = 5 * MIB + 4097;
+
+fn stub() -> Arc<Stub> {
+    Arc::new(Stub::new(Machine::default()))
+}
+
+/// An engine with GPUs.
+fn engine_with(config: Config, stub: &Arc<Stub>) -> Engine {
+    let hooks = Hooks {
+        cuda: Some(stub.clone()),
+        ..Hooks::default()
+    };
+    Engine::with_hooks(config, hooks).unwrap()
+}
+
+fn engine(stub: &Arc<Stub>) -> Engine {
+    engine_with(initiator_config(), stub)
+}
+
+fn whole(op: Op, local: SegmentId, remote: SegmentId) -> Request {
+    Request {
+        op,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length: BYTES,
+    }
+}
+
+fn content(engine: &Engine, segment: SegmentId) -> Vec<u8> {
+    bytes(&engine.region(segment).unwrap())
+}
+
+fn fill_with(engine: &Engine, segment: SegmentId, seed: u64) -> Vec<u8> {
+    let region = engine.region(segment).unwrap();
+    fill(&region, seed);
+    pattern(seed, region.bytes())
+}
+
+#[test]
+fn bytes_move_between_host_and_gpus_of_one_engine() {
+    let stub = stub();
+    let engine = engine(&stub);
+    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+    let gpus = [0, 1].map(|ordinal| {
+        let name = format!("gpu{ordinal}");
+        engine
+            .allocate_on_gpu(&name, ordinal, BYTES, Access::Local)
+            .unwrap()
+    });
+    let more = engine
+        .allocate_on_gpu("more", 0, BYTES, Access::Local)
+        .unwrap();
+    let pairs = [
+        (host, gpus[0]),
+        (host, gpus[1]),
+        (gpus[0], gpus[1]),
+        (gpus[1], gpus[0]),
+        (gpus[0], more),
+    ];
+    let mut seed = 0;
+    for (near, far) in pairs {
+        for op in [Op::Write, Op::Read] {
+            let (from, to) = match op {
+                Op::Write => (near, far),
+                Op::Read => (far, near),
+            };
+            seed += 1;
+            let sent = fill_with(&engine, from, seed);
+            completed(&engine.submit(&[whole(op, near, far)]).unwrap());
+            assert!(content(&engine, to) == sent, "{op:?} {seed}");
+        }
+    }
+    let rails = engine.rails();
+    let names: Vec<_> = rails.iter().map(|rail| &rail.name[..]).collect();
+    assert_eq!(names, ["cuda:gpu0", "cuda:gpu1"]);
+    assert!(rails.iter().all(|rail| rail.bytes > 0));
+}
+
+#[test]
+fn pieces_land_where_they_belong_and_nowhere_else() {
+    let stub = stub();
+    let engine = engine(&stub);
+    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+    let gpu = engine
+        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
+        .unwrap();
+    let sent = fill_with(&engine, host, 1);
+    let mut expected = fill_with(&engine, gpu, 2);
+    let pieces = [
+        (0, 1, 1),
+        (7, 4096, 4095),
+        (123_456, 65_537, MIB + 1),
+        (MIB, 2 * MIB, 3 * MIB),
+        (BYTES - 1, BYTES - 1, 1),
+    ];
+    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
+        local_offset,
+        remote_offset,
+        length,
+        ..whole(Op::Write, host, gpu)
+    });
+    completed(&engine.submit(&requests).unwrap());
+    for (from, to, length) in pieces {
+        let (from, to, length) = (from as usize, to as usize, length as usize);
+        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
+    }
+    assert!(content(&engine, gpu) == expected);
+}
+
+#[test]
+fn host_memory_is_pinned_while_it_is_a_segment_and_copies_are_large() {
+    let stub = stub();
+    let engine = engine(&stub);
+    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+    let gpu = engine
+        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
+        .unwrap();
+    assert_eq!(stub.counts().pinned, 1, "scratch; it has not met a GPU");
+    for _ in 0..4 {
+        completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
+    }
+    let counts = stub.counts();
+    assert_eq!((counts.pinned, counts.unpinned), (2, 0));
+    assert!(counts.copy_bytes_max >= MIB, "{counts:?}");
+    engine.unregister(host).unwrap();
+    engine.unregister(gpu).unwrap();
+    assert_eq!(stub.counts().pinned, 1);
+    drop(engine);
+    let counts = stub.counts();
+    assert_eq!((counts.allocations, counts.streams), (0, 0), "{counts:?}");
+    assert_eq!(counts.pinned, 0);
+}
+
+/// A segment at one end, and how to look at what is in it.
+struct End {
+    segment: SegmentId,
+    looks: Looks,
+}
+
+enum Looks {
+    Memory(Engine, SegmentId),
+    File(File),
+}
+
+impl End {
+    fn fill(&self, seed: u64) -> Vec<u8> {
+        match &self.looks {
+            Looks::Memory(engine, segment) => fill_with(engine, *segment, seed),
+            Looks::File(file) => {
+                file.write_all_at(&pattern(seed, BYTES), 0).unwrap();
+                pattern(seed, BYTES)
+            }
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match &self.looks {
+            Looks::Memory(engine, segment) => content(engine, *segment),
+            Looks::File(file) => {
+                let mut bytes = vec![0; BYTES as usize];
+                file.read_exact_at(&mut bytes, 0).unwrap();
+                bytes
+            }
+        }
+    }
+}
+
+/// Two engines on machines of their own, each with GPUs.
+struct Stage {
+    folder: tempfile::TempDir,
+    stubs: [Arc<Stub>; 2],
+    target: Engine,
+    initiator: Engine,
+}
+
+impl Stage {
+    /// One on which GPUs are reached through slots only, as on two hosts.
+    fn new() -> Self {
+        Self::with(initiator_config().without("cuda-ipc"))
+    }
+
+    /// One on which each reaches the other's GPUs.
+    fn on_one_host() -> Self {
+        Self::with(initiator_config())
+    }
+
+    fn with(config: Config) -> Self {
+        let stubs = [stub(), stub()];
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            target: engine_with(target_config("target"), &stubs[0]),
+            initiator: engine_with(config, &stubs[1]),
+            stubs,
+        }
+    }
+
+    fn file(&self, name: &str) -> File {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, pattern(99, BYTES)).unwrap();
+        File::options().read(true).write(true).open(path).unwrap()
+    }
+
+    /// Host memory, memory of a GPU, and a file.
+    fn nears(&self) -> [(&'static str, End); 3] {
+        let engine = &self.initiator;
+        let file = self.file("near");
+        let opened = engine.register_file(file.try_clone().unwrap(), &FileTerms::default());
+        let memory = |segment| End {
+            segment,
+            looks: Looks::Memory(engine.clone(), segment),
+        };
+        [
+            (
+                "host",
+                memory(engine.allocate("host", BYTES, Access::Local).unwrap()),
+            ),
+            ("gpu", memory(self.near_gpu())),
+            (
+                "file",
+                End {
+                    segment: opened.unwrap(),
+                    looks: Looks::File(file),
+                },
+            ),
+        ]
+    }
+
+    fn near_gpu(&self) -> SegmentId {
+        let engine = &self.initiator;
+        engine
+            .allocate_on_gpu("gpu", 1, BYTES, Access::Local)
+            .unwrap()
+    }
+
+    fn far(&self, name: &str, there: SegmentId) -> End {
+        End {
+            segment: self
+                .initiator
+                .open_segment(&address(&self.target, name))
+                .unwrap(),
+            looks: Looks::Memory(self.target.clone(), there),
+        }
+    }
+
+    fn far_gpu(&self, access: Access) -> (SegmentId, End) {
+        let there = self.target.allocate_on_gpu("gpu", 0, BYTES, access);
+        let there = there.unwrap();
+        (there, self.far("gpu", there))
+    }
+
+    fn fars(&self) -> [(&'static str, End); 3] {
+        let access = Access::RemoteReadWrite;
+        let host = self.target.allocate("host", BYTES, access).unwrap();
+        let file = self.file("far");
+        let opened = self
+            .target
+            .register_file(file.try_clone().unwrap(), &FileTerms::default())
+            .unwrap();
+        self.target.offer_file(opened, "file", access).unwrap();
+        let mut far_file = self.far("file", opened);
+        far_file.looks = Looks::File(file);
+        [
+            ("host", self.far("host", host)),
+            ("gpu", self.far_gpu(access).1),
+            ("file", far_file),
+        ]
+    }
+
+    fn submit(&self, request: Request) -> Batch {
+        self.initiator.submit(&[request]).unwrap()
+    }
+
+    fn exchange_all(&self) {
+        let (nears, fars) = (self.nears(), self.fars());
+        let mut seed = 0;
+        for (near_name, near) in &nears {
+            for (far_name, far) in &fars {
+                let case = format!("{near_name} and {far_name}");
+                seed += 1;
+                let sent = near.fill(seed);
+                completed(&self.submit(whole(Op::Write, near.segment, far.segment)));
+                assert!(far.bytes() == sent, "write, {case}");
+                let sent = far.fill(seed + 100);
+                completed(&self.submit(whole(Op::Read, near.segment, far.segment)));
+                assert!(near.bytes() == sent, "read, {case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_move_between_hosts_gpus_and_files_over_tcp() {
+    Stage::new().exchange_all();
+}
+
+#[test]
+fn bytes_move_between_hosts_gpus_and_files_over_shared_memory() {
+    let config = Config {
+        rails: rails(),
+        workers: 1,
+        ..Config::named("initiator").without("cuda-ipc")
+    };
+    let stage = Stage::with(config);
+    stage.exchange_all();
+    let rails = stage.initiator.rails();
+    let shm = rails.iter().find(|rail| rail.name.starts_with("shm:"));
+    assert!(shm.is_some_and(|rail| rail.bytes > BYTES), "{rails:?}");
+}
+
+#[test]
+fn pieces_of_staged_gpus_land_where_they_belong_and_nowhere_else() {
+    let stage = Stage::new();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    let sent = fill_with(&stage.initiator, near, 1);
+    let mut expected = far.fill(2);
+    let pieces = [
+        (3, 0, 1),
+        (7, 4096, 4095),
+        (123_457, 65_537, MIB + 1),
+        (MIB, 2 * MIB, 3 * MIB),
+        (BYTES - 1, BYTES - 1, 1),
+    ];
+    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
+        local_offset,
+        remote_offset,
+        length,
+        ..whole(Op::Write, near, far.segment)
+    });
+    completed(&stage.initiator.submit(&requests).unwrap());
+    for (from, to, length) in pieces {
+        let (from, to, length) = (from as usize, to as usize, length as usize);
+        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
+    }
+    assert!(far.bytes() == expected);
+    // Slots are the only host memory that is copied, and it is pinned.
+    for stub in &stage.stubs {
+        let counts = stub.counts();
+        assert!(counts.pinned >= 1, "{counts:?}");
+    }
+}
+
+#[test]
+fn bytes_move_between_gpus_and_files_of_one_host() {
+    let stage = Stage::new();
+    let [_, (_, gpu), (_, file)] = stage.nears();
+    let mut seed = 0;
+    for (near, far) in [(&gpu, &file), (&file, &gpu)] {
+        seed += 1;
+        let sent = near.fill(seed);
+        completed(&stage.submit(whole(Op::Write, near.segment, far.segment)));
+        assert!(far.bytes() == sent, "write {seed}");
+        let sent = far.fill(seed + 100);
+        completed(&stage.submit(whole(Op::Read, near.segment, far.segment)));
+        assert!(near.bytes() == sent, "read {seed}");
+    }
+    let two = whole(Op::Write, file.segment, file.segment);
+    let refused = stage.initiator.submit(&[two]).unwrap_err();
+    assert!(matches!(refused, SubmitError::TwoFiles { .. }), "{refused}");
+}
+
+#[test]
+fn what_the_owner_does_not_allow_is_not_done() {
+    let stage = Stage::new();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteRead);
+    let refused = stage
+        .initiator
+        .submit(&[whole(Op::Write, near, far.segment)])
+        .unwrap_err();
+    assert!(
+        matches!(refused, SubmitError::Forbidden { segment, .. } if segment == far.segment),
+        "{refused}"
+    );
+    let sent = far.fill(5);
+    completed(&stage.submit(whole(Op::Read, near, far.segment)));
+    assert!(content(&stage.initiator, near) == sent);
+    // Its own engine may write to it, whatever peers may.
+    let own = stage.target.allocate("own", BYTES, Access::Local).unwrap();
+    let sent = fill_with(&stage.target, own, 6);
+    let batch = stage.target.submit(&[whole(Op::Write, own, there)]);
+    completed(&batch.unwrap());
+    assert!(far.bytes() == sent);
+    stage.target.unregister(there).unwrap();
+    let batch = stage.submit(whole(Op::Read, near, far.segment));
+    assert_eq!(ended(&batch).status, Status::Failed);
+    let cause = batch.report(0).unwrap().cause;
+    assert_eq!(cause, Some(Cause::RemoteAccess));
+    let private = stage
+        .target
+        .allocate_on_gpu("private", 0, 4096, Access::Local);
+    private.unwrap();
+    let hidden = stage
+        .initiator
+        .open_segment(&address(&stage.target, "private"));
+    assert!(hidden.is_err());
+}
+
+#[test]
+fn an_address_says_by_itself_where_its_memory_is() {
+    let stub = stub();
+    let engine = engine(&stub);
+    // (name, address, bytes)
+    let pieces = stub.allocate_mapped(1, 4096, 4).unwrap();
+    let mut here = vec![7_u8; 8192];
+    let register = |name: &str, address: u64, bytes| {
+        let base = NonNull::new(address as *mut u8).unwrap();
+        // SAFETY: all of this lives until the engine has ended.
+        unsafe { engine.register(name, base, bytes, Access::Local) }
+    };
+    let host = register("host", here.as_mut_ptr() as u64, 8192).unwrap();
+    let gpu = register("gpu", pieces + 100, 4 * 4096 - 100).unwrap();
+    assert!(engine.region(host).unwrap().device().is_none());
+    let region = engine.region(gpu).unwrap();
+    assert_eq!(region.device().unwrap().ordinal(), 1);
+    let write = Request {
+        length: 8192,
+        ..whole(Op::Write, host, gpu)
+    };
+    completed(&engine.submit(&[write]).unwrap());
+    assert_eq!(get(&region, 0, 8192), [7; 8192]);
+    // Half of it is somewhere else.
+    let error = register("past", pieces, 4 * 4096 + 1).unwrap_err();
+    let foreign = CudaError::ForeignPointer {
+        address: pieces + 4 * 4096,
+    };
+    assert!(
+        matches!(&error, RegisterError::Gpu(error) if *error == foreign),
+        "{error}"
+    );
+    drop(engine);
+}
+
+#[test]
+fn without_a_driver_all_memory_is_the_hosts_and_the_rest_goes_on() {
+    let engine = Engine::new(initiator_config()).unwrap();
+    let error = engine.allocate_on_gpu("gpu", 0, 4096, Access::Local);
+    let error = error.unwrap_err();
+    assert!(matches!(error, RegisterError::Gpu(_)), "{error}");
+    let mut here = vec![1_u8; 4096];
+    let base = NonNull::new(here.as_mut_ptr()).unwrap();
+    // SAFETY: it lives until the engine has ended.
+    let own = unsafe { engine.register("own", base, 4096, Access::Local) }.unwrap();
+    let target = target("target");
+    let there = target
+        .allocate("mem", 4096, Access::RemoteReadWrite)
+        .unwrap();
+    let remote = engine.open_segment(&address(&target, "mem")).unwrap();
+    let write = Request {
+        length: 4096,
+        ..whole(Op::Write, own, remote)
+    };
+    completed(&engine.submit(&[write]).unwrap());
+    assert_eq!(content(&target, there), [1; 4096]);
+    drop(engine);
+}
+
+#[test]
+fn a_configuration_can_do_without_gpus() {
+    let stub = stub();
+    let engine = engine_with(initiator_config().without("cuda"), &stub);
+    let error = engine.allocate_on_gpu("gpu", 0, 4096, Access::Local);
+    assert!(
+        matches!(error, Err(RegisterError::Gpu(CudaError::SwitchedOff))),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn failures_of_the_driver_are_told_apart() {
+    let stub = stub();
+    let engine = engine(&stub);
+    let allocate = |ordinal, bytes| {
+        let allocated = engine.allocate_on_gpu("gpu", ordinal, bytes, Access::Local);
+        match allocated.unwrap_err() {
+            RegisterError::Gpu(error) => error,
+            other => panic!("{other}"),
+        }
+    };
+    let too_much = 2 << 30;
+    let none = CudaError::OutOfMemory { bytes: too_much };
+    assert_eq!(allocate(0, too_much), none);
+    let absent = CudaError::NoDevice {
+        ordinal: 2,
+        devices: 2,
+    };
+    assert_eq!(allocate(2, 1), absent);
+    stub.lose(1, ILLEGAL_ADDRESS);
+    let lost = CudaError::ContextLost {
+        ordinal: 1,
+        code: ILLEGAL_ADDRESS,
+    };
+    assert_eq!(allocate(1, 1), lost);
+    let host = engine.allocate("host", 1, Access::Local).unwrap();
+    let error = engine.order_after(host, 0).unwrap_err();
+    assert!(
+        matches!(error, RegisterError::Gpu(CudaError::ForeignPointer { .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_lost_context_is_said_and_holds_what_it_may_still_write() {
+    let stub = stub();
+    let engine = engine(&stub);
+    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+    let gpu = engine
+        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
+        .unwrap();
+    completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
+    let sent = fill_with(&engine, gpu, 3);
+    fill_with(&engine, host, 4);
+    let region = engine.region(host).unwrap();
+    let copies = stub.counts().copies;
+    stub.hold();
+    let batch = engine.submit(&[whole(Op::Read, host, gpu)]).unwrap();
+    until("a copy is on its way", || {
+        let _ = batch.status();
+        stub.counts().copies > copies
+    });
+    stub.lose(0, ILLEGAL_ADDRESS);
+    assert_eq!(ended(&batch).status, Status::Indeterminate);
+    let report = batch.report(0).unwrap();
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Held, Remote::Settled),
+        "{report:?}"
+    );
+    let kept = engine.unregister(host).unwrap_err();
+    assert!(matches!(kept, RegisterError::InUse { .. }), "{kept}");
+    // It comes after all, and finds what it was meant for.
+    assert!(stub.haunt(0) > 0);
+    let landed = bytes(&region);
+    let wrong = landed.iter().zip(&sent).filter(|(a, b)| a == b).count();
+    assert!(wrong > 0, "some of it has landed, late");
+    // The other one goes on.
+    stub.go_on();
+    let other = engine
+        .allocate_on_gpu("other", 1, BYTES, Access::Local)
+        .unwrap();
+    let spare = engine.allocate("spare", BYTES, Access::Local).unwrap();
+    let sent = fill_with(&engine, spare, 9);
+    completed(&engine.submit(&[whole(Op::Write, spare, other)]).unwrap());
+    assert!(content(&engine, other) == sent);
+    // And the engine ends, and whoever takes the memory back after it is not held up.
+    engine.shutdown();
+    region.revoke();
+}
+
+#[test]
+fn what_is_cancelled_is_reported_when_its_copies_are_over() {
+    let stub = stub();
+    let engine = engine(&stub);
+    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+    let gpu = engine
+        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
+        .unwrap();
+    completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
+    let copies = stub.counts().copies;
+    stub.hold();
+    let batch = engine.submit(&[whole(Op::Read, host, gpu)]).unwrap();
+    until("a copy is on its way", || {
+        let _ = batch.status();
+        stub.counts().copies > copies
+    });
+    batch.cancel();
+    assert!(batch.wait(Duration::from_millis(100)).is_err());
+    assert!(engine.unregister(host).is_err(), "it may still be written");
+    stub.go_on();
+    assert_eq!(ended(&batch).status, Status::Cancelled);
+    assert_eq!(batch.report(0).unwrap().local, Local::Released);
+    engine.unregister(host).unwrap();
+}
+
+#[test]
+fn copies_begin_when_the_programs_stream_is_over() {
+    let stub = stub();
+    let engine = engine(&stub);
+    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+    let gpu = engine
+        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
+        .unwrap();
+    let theirs = stub.stream(0).unwrap();
+    completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
+    stub.hold();
+    let mut made = pattern(8, BYTES);
+    let from = CopyEnd {
+        address: made.as_mut_ptr() as u64,
+        ordinal: None,
+    };
+    let to = CopyEnd {
+        address: engine.region(gpu).unwrap().base().as_ptr() as u64,
+        ordinal: Some(0),
+    };
+    // SAFETY: both live until the stream is finished below.
+    unsafe { stub.copy(0, theirs, to, from, BYTES) }.unwrap();
+    engine.order_after(gpu, theirs.0).unwrap();
+    let batch = engine.submit(&[whole(Op::Read, host, gpu)]).unwrap();
+    assert!(batch.wait(Duration::from_millis(50)).is_err());
+    stub.go_on();
+    completed(&batch);
+    assert!(content(&engine, host) == made);
+    stub.finish(0, theirs).unwrap();
+}
+
+#[test]
+fn the_end_of_the_other_host_ends_what_is_staged() {
+    let stage = Stage::new();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    let batches: Vec<_> = (0..8)
+        .map(|_| stage.submit(whole(Op::Write, near, far.segment)))
+        .collect();
+    stage.target.shutdown();
+    for batch in &batches {
+        let status = ended(batch).status;
+        assert!(
+            !matches!(status, Status::Pending | Status::Cancelled),
+            "{status:?}"
+        );
+    }
+}
+
+#[test]
+fn two_engines_stage_their_gpus_towards_each_other() {
+    let stubs = [stub(), stub()];
+    let config = |n: usize| target_config(&n.to_string()).without("cuda-ipc");
+    let engines = [0, 1].map(|n: usize| engine_with(config(n), &stubs[n]));
+    let own = [0, 1].map(|n: usize| {
+        let access = Access::RemoteReadWrite;
+        let segment = engines[n].allocate_on_gpu("gpu", 0, BYTES, access);
+        let segment = segment.unwrap();
+        fill_with(&engines[n], segment, n as u64);
+        segment
+    });
+    // Each writes the first half of its memory into the second half of the other's, several times at once.
+    let half = BYTES / 2;
+    let batches: Vec<_> = [(0, 1), (1, 0)]
+        .into_iter()
+        .flat_map(|(from, to): (usize, usize)| {
+            let remote = engines[from]
+                .open_segment(&address(&engines[to], "gpu"))
+                .unwrap();
+            let request = Request {
+                remote_offset: half,
+                length: half,
+                ..whole(Op::Write, own[from], remote)
+            };
+            let engine = engines[from].clone();
+            (0..6).map(move |_| engine.submit(&[request]).unwrap())
+        })
+        .collect();
+    for batch in &batches {
+        completed(batch);
+    }
+    for n in [0, 1] {
+        let region = engines[n].region(own[n]).unwrap();
+        let sent = pattern(1 - n as u64, BYTES);
+        assert!(get(&region, half, half) == sent[..half as usize]);
+    }
+}
+
+fn bytes_over(engine: &Engine, transport: &str) -> u64 {
+    let rails = engine.rails();
+    let of = rails.iter().filter(|rail| rail.name.starts_with(transport));
+    of.map(|rail| rail.bytes).sum()
+}
+
+#[test]
+fn bytes_move_between_gpus_of_two_engines_of_one_host_without_slots() {
+    let stage = Stage::on_one_host();
+    stage.exchange_all();
+    // Host, GPU and file of one with the other's GPU, both ways, and nothing of that anywhere else.
+    assert!(bytes_over(&stage.initiator, "cuda-ipc:") >= 6 * BYTES);
+    let near = stage.initiator.local_segment("gpu").unwrap();
+    let far = stage
+        .initiator
+        .open_segment(&address(&stage.target, "gpu"))
+        .unwrap();
+    let over_tcp = bytes_over(&stage.initiator, "tcp:");
+    completed(&stage.submit(whole(Op::Write, near, far)));
+    assert_eq!(bytes_over(&stage.initiator, "tcp:"), over_tcp);
+    assert_eq!(stage.stubs[1].counts().imported, 1);
+}
+
+#[test]
+fn pieces_between_two_engines_land_where_they_belong_and_nowhere_else() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    let sent = fill_with(&stage.initiator, near, 1);
+    let mut expected = far.fill(2);
+    let pieces = [
+        (3, 0, 1),
+        (7, 4096, 4095),
+        (123_457, 65_537, MIB + 1),
+        (BYTES - 1, BYTES - 1, 1),
+    ];
+    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
+        local_offset,
+        remote_offset,
+        length,
+        ..whole(Op::Write, near, far.segment)
+    });
+    completed(&stage.initiator.submit(&requests).unwrap());
+    for (from, to, length) in pieces {
+        let (from, to, length) = (from as usize, to as usize, length as usize);
+        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
+    }
+    assert!(far.bytes() == expected);
+}
+
+#[test]
+fn memory_that_others_have_open_is_left_before_it_goes() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    let copies = stage.stubs[1].counts().copies;
+    stage.stubs[1].hold();
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    until("a copy is on its way", || {
+        let _ = batch.status();
+        stage.stubs[1].counts().copies > copies
+    });
+    std::thread::scope(|scope| {
+        let going = scope.spawn(|| stage.target.unregister(there));
+        until("nobody else gets in", || {
+            stage.target.local_segment("gpu").is_none()
+        });
+        assert!(batch.wait(Duration::from_millis(50)).is_err());
+        assert!(!going.is_finished(), "it went while it was written to");
+        stage.stubs[1].go_on();
+        going.join().unwrap().unwrap();
+    });
+    assert_eq!(stage.stubs[1].counts().imported, 0);
+    until("only scratch is left", || {
+        stage.stubs[0].counts().allocations == 1
+    });
+    let status = ended(&batch).status;
+    assert_ne!(status, Status::Indeterminate);
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    assert_eq!(ended(&batch).status, Status::Failed);
+    let cause = batch.report(0).unwrap().cause;
+    assert_eq!(cause, Some(Cause::RemoteAccess));
+}
+
+#[test]
+fn a_context_that_is_lost_while_it_writes_to_another_engine_says_so() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    let copies = stage.stubs[1].counts().copies;
+    stage.stubs[1].hold();
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    until("a copy is on its way", || {
+        let _ = batch.status();
+        stage.stubs[1].counts().copies > copies
+    });
+    stage.stubs[1].lose(1, ILLEGAL_ADDRESS);
+    assert_eq!(ended(&batch).status, Status::Indeterminate);
+    let report = batch.report(0).unwrap();
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Held, Remote::Unknown),
+        "{report:?}"
+    );
+    assert!(stage.initiator.unregister(near).is_err());
+}
+
+#[test]
+fn memory_that_cannot_be_opened_by_others_goes_through_slots() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let pieces = stage.stubs[0].allocate_mapped(0, MIB, 6).unwrap();
+    let base = NonNull::new(pieces as *mut u8).unwrap();
+    // SAFETY: allocated until the driver ends.
+    let there = unsafe {
+        stage
+            .target
+            .register("pieces", base, BYTES, Access::RemoteReadWrite)
+    };
+    let far = stage.far("pieces", there.unwrap());
+    let sent = fill_with(&stage.initiator, near, 4);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    assert!(far.bytes() == sent);
+    assert_eq!(bytes_over(&stage.initiator, "cuda-ipc:"), 0);
+}
+
+#[test]
+fn an_engine_that_ends_has_left_what_it_had_open() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    let Stage {
+        initiator,
+        target,
+        stubs,
+        ..
+    } = stage;
+    drop(initiator);
+    assert_eq!(stubs[1].counts().imported, 0);
+    target.unregister(there).unwrap();
+    drop((far, target));
+    assert_eq!(stubs[0].counts().allocations, 0);
+}

@@ -1,0 +1,114 @@
+//! Memory of GPUs, checked and measured on a machine that has some: build it elsewhere, copy it there, run it.
+//!
+//! ```text
+//! cargo build --release -p polyrail-tests-gpu
+//! target/release/gpu            # checks and measurements; without a GPU it says so and ends with 3
+//! target/release/gpu --stub     # the checks over a driver in this process
+//! ```
+//!
+//! It ends with 0 if all is good, 1 if something was wrong, 2 if it was called wrongly, 3 without a GPU.
+
+mod checks;
+mod ends;
+mod measure;
+mod target;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use polyrail::cuda::binding::Cuda;
+use polyrail::cuda::stub::{Machine, Stub};
+use polyrail::cuda::{CudaError, Driver};
+
+const USAGE: u8 = 2;
+const ENVIRONMENT: u8 = 3;
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (is_target, stub) = match words[..] {
+        [] => (false, false),
+        ["--stub"] => (false, true),
+        ["target"] => (true, false),
+        ["target", "--stub"] => (true, true),
+        _ => {
+            eprintln!("usage: gpu [--stub]");
+            return ExitCode::from(USAGE);
+        }
+    };
+    let driver = match driver(stub) {
+        Ok(driver) => driver,
+        Err(error) => {
+            println!("no GPU can be used here: {error}");
+            println!("nothing was checked and nothing measured; --stub checks without a GPU");
+            return ExitCode::from(ENVIRONMENT);
+        }
+    };
+    match is_target {
+        true => target::run(driver),
+        false => run(driver, stub),
+    }
+}
+
+fn driver(stub: bool) -> Result<Arc<dyn Driver>, CudaError> {
+    if stub {
+        let machine = Machine {
+            fabric: true,
+            ..Machine::default()
+        };
+        return Ok(Arc::new(Stub::new(machine)));
+    }
+    let driver: Arc<dyn Driver> = Arc::new(Cuda::load()?);
+    match driver.gpus()?.is_empty() {
+        true => Err(CudaError::NoDevice {
+            ordinal: 0,
+            devices: 0,
+        }),
+        false => Ok(driver),
+    }
+}
+
+fn run(driver: Arc<dyn Driver>, stub: bool) -> ExitCode {
+    for gpu in driver.gpus().unwrap_or_default() {
+        let gib = gpu.bytes as f64 / f64::from(1 << 30);
+        println!(
+            "cuda:{} {} at {}, {gib:.1} GiB",
+            gpu.ordinal, gpu.name, gpu.pci
+        );
+    }
+    let mut failed = 0;
+    for (name, check) in checks::ALL {
+        match check(&driver, stub) {
+            Ok(None) => println!("ok      {name}"),
+            Ok(Some(why)) => println!("skipped {name}: {why}"),
+            Err(error) => {
+                println!("FAILED  {name}: {error}");
+                failed += 1;
+            }
+        }
+    }
+    if stub {
+        println!("skipped all measurements: a stub has no speed");
+    } else {
+        for (name, measure) in measure::ALL {
+            match measure(&driver) {
+                Ok(text) => println!("{name}: {text}"),
+                Err(error) => {
+                    println!("FAILED  {name}: {error}");
+                    failed += 1;
+                }
+            }
+        }
+    }
+    match failed {
+        0 => {
+            println!("ok: {} checks", checks::ALL.len());
+            ExitCode::SUCCESS
+        }
+        failed => {
+            println!("FAILED: {failed}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The other process: an engine with memory of every kind, that fills it and says what is in it.
+
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use polyrail::cuda::Driver;
+use polyrail::{Access, Calls, Config, Engine, Hooks};
+
+use crate::ends::{BYTES, MEASURED, PROBE, digest, pattern};
+
+/// Fill a segment with the pattern of a seed, or say what is in it.
+pub(crate) const FILL: u16 = 1;
+pub(crate) const DIGEST: u16 = 2;
+
+struct Filler;
+
+impl Calls for Filler {
+    fn call(&self, engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+        let (seed, name) = body.split_first_chunk().ok_or("too short")?;
+        let name = std::str::from_utf8(name).map_err(|e| e.to_string())?;
+        let region = engine
+            .local_segment(name)
+            .and_then(|segment| engine.region(segment))
+            .ok_or("no such segment")?;
+        match method {
+            FILL => {
+                let bytes = pattern(u64::from_le_bytes(*seed), region.bytes());
+                region.store(&bytes, 0).map_err(|e| e.to_string())?;
+                Ok(Vec::new())
+            }
+            DIGEST => {
+                let mut bytes = vec![0; region.bytes() as usize];
+                region.load(0, &mut bytes).map_err(|e| e.to_string())?;
+                Ok(digest(&bytes).to_le_bytes().to_vec())
+            }
+            _ => Err("no such method".into()),
+        }
+    }
+}
+
+pub(crate) fn run(driver: Arc<dyn Driver>) -> ExitCode {
+    match serve(driver) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the target has failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until the input ends.
+fn serve(driver: Arc<dyn Driver>) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let config = Config {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        ..Config::named("target")
+    };
+    let hooks = Hooks {
+        calls: Some(Arc::new(Filler)),
+        cuda: Some(driver),
+        ..Hooks::default()
+    };
+    let engine = Engine::with_hooks(config, hooks).map_err(|e| text(&e))?;
+    let access = Access::RemoteReadWrite;
+    for (name, bytes) in [("gpu", BYTES), ("gpu-large", MEASURED), (PROBE, 4096)] {
+        let allocated = engine.allocate_on_gpu(name, 0, bytes, access);
+        allocated.map_err(|e| text(&e))?;
+    }
+    for (name, bytes) in [("host", BYTES), ("host-large", MEASURED)] {
+        engine.allocate(name, bytes, access).map_err(|e| text(&e))?;
+    }
+    let address = engine.listening().ok_or("it does not listen")?;
+    println!("{address}");
+    io::stdout().flush().map_err(|e| text(&e))?;
+    let mut ignored = [0; 64];
+    while matches!(io::stdin().read(&mut ignored), Ok(1..)) {}
+    engine.shutdown();
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The program itself, on machines without GPUs.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn gpu(words: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_gpu");
+    Command::new(program).args(words).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn all_checks_pass_over_the_stub_driver() {
+    let output = gpu(&["--stub"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("\nok: 11 checks\n"), "{text}");
+    assert!(text.contains("skipped all measurements"), "{text}");
+}
+
+/// What calls CUDA's driver calls a library in C in its place, which is as strict as it can be.
+#[test]
+fn all_checks_pass_over_a_library_in_place_of_cudas() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda.c");
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1"])
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(folder.path().join("libcuda.so.1"))
+        .arg(source)
+        .arg("-lpthread")
+        .status();
+    assert!(compiled.unwrap().success());
+    let program = env!("CARGO_BIN_EXE_gpu");
+    let output = Command::new(program)
+        .env("LD_LIBRARY_PATH", folder.path())
+        .output()
+        .unwrap();
+    let text = text(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{said}");
+    assert!(
+        text.starts_with("cuda:0 Stand-in 0 at ffff:00:00.0"),
+        "{text}"
+    );
+    assert!(text.contains("\nok: 11 checks\n"), "{text}");
+    // It measures too; what comes of that says nothing here.
+    assert_eq!(text.matches(" GB/s beside ").count(), 5, "{text}");
+}
+
+/// Where there is a GPU the program itself is what is to be run.
+#[test]
+fn without_a_gpu_it_says_so() {
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        return;
+    }
+    let output = gpu(&[]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.starts_with("no GPU can be used here: "), "{text}");
+}
+
+#[test]
+fn it_is_told_how_to_call_it() {
+    let output = gpu(&["--fast"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("usage"));
+}
