@@ -257,6 +257,12 @@ impl Target {
             Frame::Process(process) if !session.process_said => {
                 session.process_said = true;
                 session.watch = wires.watch(key, &process, ctx.process, Watched::Session(id));
+                if session.watch.is_some() {
+                    log::debug!(
+                        "control: {id:?}: the process of \"{}\" is watched",
+                        printable(&session.name)
+                    );
+                }
             }
             Frame::Notify { number, body } => session.notify(ctx, wires, id, key, number, body),
             Frame::Stage(message) => ctx.handler.staged(Party::Session(id), message),
