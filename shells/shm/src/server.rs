@@ -5,9 +5,8 @@ use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use polyrail_core::transport::Capabilities;
@@ -15,9 +14,10 @@ use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{Loan, RegionTable};
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::service::ServiceThread;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::endpoint::ShmEndpoint;
 use crate::far::Mappings;
@@ -49,7 +49,7 @@ pub struct ShmTransport {
     /// What it is reached by, and the socket that listens there; or why there is none.
     listener: io::Result<(Vec<u8>, Arc<OwnedFd>)>,
     /// The service thread, once a peer could come.
-    service: Mutex<Option<Handle>>,
+    service: Mutex<Option<ServiceThread<Command>>>,
 }
 
 /// What the service thread and others share.
@@ -63,12 +63,6 @@ impl Common {
     pub(crate) fn sessions(&self) -> MutexGuard<'_, HashSet<SessionId>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-struct Handle {
-    commands: Sender<Command>,
-    wake: Arc<OwnedFd>,
-    thread: JoinHandle<()>,
 }
 
 enum Command {
@@ -93,10 +87,12 @@ impl ShmTransport {
     }
 
     /// The service thread, started if need be. Without it nobody is let in.
-    fn service(&self) -> MutexGuard<'_, Option<Handle>> {
+    fn service(&self) -> MutexGuard<'_, Option<ServiceThread<Command>>> {
         let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
         if let (None, Ok((_, listener))) = (&*service, &self.listener) {
-            match Service::start(self.common.clone(), listener.clone()) {
+            let (common, listener) = (self.common.clone(), listener.clone());
+            let make = |wake, commands| Service::new(common, wake, listener, commands);
+            match ServiceThread::start("shm", make, Service::serve) {
                 Ok(started) => *service = Some(started),
                 Err(error) => log::error!("shm: cannot start the service thread: {error}"),
             }
@@ -107,11 +103,7 @@ impl ShmTransport {
     /// Hands a command to the service thread. If there is none, it is dropped with its answer: nothing was proved.
     fn tell(&self, command: Command) {
         if let Some(service) = &*self.service() {
-            if service.commands.send(command).is_err() {
-                log::error!("shm: the service thread is gone");
-            }
-            // It fails only if the counter is full, and then the thread is awake anyway.
-            let _ = rustix::io::write(&service.wake, &1u64.to_ne_bytes());
+            service.tell(command);
         }
     }
 }
@@ -128,26 +120,6 @@ fn listen() -> io::Result<(Vec<u8>, Arc<OwnedFd>)> {
 impl fmt::Debug for ShmTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ShmTransport")
-    }
-}
-
-impl Drop for ShmTransport {
-    fn drop(&mut self) {
-        let service = self
-            .service
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some(service) = service.take() else {
-            return;
-        };
-        // The thread ends when it finds that no sender is left.
-        drop(service.commands);
-        let _ = rustix::io::write(&service.wake, &1u64.to_ne_bytes());
-        // An answer may hold the last reference to the transport, and then this is that thread.
-        if service.thread.thread().id() != thread::current().id() && service.thread.join().is_err()
-        {
-            log::error!("shm: the service thread panicked");
-        }
     }
 }
 
@@ -240,17 +212,20 @@ struct Service {
 }
 
 impl Service {
-    fn start(common: Arc<Common>, listener: Arc<OwnedFd>) -> io::Result<Handle> {
+    fn new(
+        common: Arc<Common>,
+        wake: Arc<OwnedFd>,
+        listener: Arc<OwnedFd>,
+        commands: Receiver<Command>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let data = EventData::new_u64(LISTEN);
         epoll::add(&epoll, &listener, data, EventFlags::IN)?;
-        let (sender, commands) = mpsc::channel();
-        let service = Self {
+        Ok(Self {
             common,
             epoll,
-            wake: wake.clone(),
+            wake,
             listener,
             commands,
             records: HashMap::new(),
@@ -260,14 +235,6 @@ impl Service {
             leaving: Vec::new(),
             retiring: Vec::new(),
             token_last: FIRST,
-        };
-        let thread = thread::Builder::new()
-            .name("polyrail-shm".into())
-            .spawn(move || service.serve())?;
-        Ok(Handle {
-            commands: sender,
-            wake,
-            thread,
         })
     }
 

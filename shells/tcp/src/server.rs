@@ -5,9 +5,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail_control::codec::{self, Frame, Greeting, Purpose, Refusal};
@@ -16,9 +15,10 @@ use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::RegionTable;
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::service::ServiceThread;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use socket2::SockRef;
 
 use crate::endpoint::{TcpEndpoint, abort};
@@ -55,13 +55,7 @@ pub struct TcpTransport {
     name: &'static str,
     regions: Arc<dyn RegionTable>,
     /// The service thread, once a first command needed one.
-    service: Mutex<Option<Handle>>,
-}
-
-struct Handle {
-    commands: Sender<Command>,
-    wake: Arc<OwnedFd>,
-    thread: JoinHandle<()>,
+    service: Mutex<Option<ServiceThread<Command>>>,
 }
 
 enum Command {
@@ -90,47 +84,22 @@ impl TcpTransport {
     fn tell(&self, command: Command) {
         let mut service = self.service.lock().unwrap_or_else(|e| e.into_inner());
         if service.is_none() {
-            match Service::start(Arc::clone(&self.regions)) {
+            let regions = self.regions.clone();
+            let make = |wake, commands| Service::new(regions, wake, commands);
+            match ServiceThread::start("tcp", make, Service::run) {
                 Ok(started) => *service = Some(started),
                 Err(error) => log::error!("tcp: cannot start the service thread: {error}"),
             }
         }
         if let Some(service) = &*service {
-            if service.commands.send(command).is_err() {
-                log::error!("tcp: the service thread is gone");
-            }
-            service.wake();
+            service.tell(command);
         }
-    }
-}
-
-impl Handle {
-    fn wake(&self) {
-        // It fails only if the counter is full, and then the thread is awake anyway.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
 impl fmt::Debug for TcpTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TcpTransport")
-    }
-}
-
-impl Drop for TcpTransport {
-    fn drop(&mut self) {
-        let service = self.service.get_mut().unwrap_or_else(|e| e.into_inner());
-        let Some(service) = service.take() else {
-            return;
-        };
-        // The thread ends when it finds that no sender is left.
-        drop(service.commands);
-        let _ = rustix::io::write(&service.wake, &1u64.to_ne_bytes());
-        // An answer may hold the last reference to the transport, and then this is that thread.
-        if service.thread.thread().id() != thread::current().id() && service.thread.join().is_err()
-        {
-            log::error!("tcp: the service thread panicked");
-        }
     }
 }
 
@@ -260,28 +229,22 @@ struct Service {
 }
 
 impl Service {
-    fn start(regions: Arc<dyn RegionTable>) -> io::Result<Handle> {
+    fn new(
+        regions: Arc<dyn RegionTable>,
+        wake: Arc<OwnedFd>,
+        commands: Receiver<Command>,
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
-        let (sender, commands) = mpsc::channel();
-        let service = Self {
+        Ok(Self {
             regions,
             epoll,
-            wake: Arc::clone(&wake),
+            wake,
             commands,
             records: HashMap::new(),
             inbound: Numbered::default(),
             token_last: WAKE,
             alone: None,
-        };
-        let thread = thread::Builder::new()
-            .name("polyrail-tcp".into())
-            .spawn(move || service.run())?;
-        Ok(Handle {
-            commands: sender,
-            wake,
-            thread,
         })
     }
 

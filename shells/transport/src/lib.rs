@@ -12,6 +12,7 @@ pub mod fault;
 pub mod mapping;
 pub mod memory;
 pub mod numbered;
+pub mod service;
 
 use std::fmt;
 use std::io;

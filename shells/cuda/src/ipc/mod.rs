@@ -23,17 +23,16 @@ mod wire;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::RegionTable;
+use polyrail_transport::service::ServiceThread;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::far::{Imports, Theirs};
 use self::server::{Command, Common, Service};
@@ -64,13 +63,7 @@ pub struct CudaIpcTransport {
     name: Vec<u8>,
     listener: Arc<OwnedFd>,
     /// The service thread, once a peer could come.
-    service: Mutex<Option<Handle>>,
-}
-
-struct Handle {
-    commands: Sender<Command>,
-    wake: Arc<OwnedFd>,
-    thread: JoinHandle<()>,
+    service: Mutex<Option<ServiceThread<Command>>>,
 }
 
 impl CudaIpcTransport {
@@ -89,26 +82,13 @@ impl CudaIpcTransport {
         })
     }
 
-    fn start(&self) -> io::Result<Handle> {
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (commands, queue) = channel();
-        let (common, listener) = (self.common.clone(), self.listener.clone());
-        let service = Service::new(common, wake.clone(), listener, queue)?;
-        let thread = thread::Builder::new()
-            .name("polyrail-cuda".into())
-            .spawn(move || service.serve())?;
-        Ok(Handle {
-            commands,
-            wake,
-            thread,
-        })
-    }
-
     /// The service thread, started if need be. Without it nobody is let in.
-    fn service(&self) -> MutexGuard<'_, Option<Handle>> {
+    fn service(&self) -> MutexGuard<'_, Option<ServiceThread<Command>>> {
         let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
         if service.is_none() {
-            match self.start() {
+            let (common, listener) = (self.common.clone(), self.listener.clone());
+            let make = |wake, commands| Service::new(common, wake, listener, commands);
+            match ServiceThread::start(NAME, make, Service::serve) {
                 Ok(started) => *service = Some(started),
                 Err(error) => log::error!("cuda-ipc: cannot start the service thread: {error}"),
             }
@@ -119,10 +99,7 @@ impl CudaIpcTransport {
     /// Hands a command to the service thread. If there is none, it is dropped with its answer: nothing was proved.
     fn tell(&self, command: Command) {
         if let Some(service) = &*self.service() {
-            if service.commands.send(command).is_err() {
-                log::error!("cuda-ipc: the service thread is gone");
-            }
-            let _ = rustix::io::write(&service.wake, &1u64.to_ne_bytes());
+            service.tell(command);
         }
     }
 }
@@ -130,26 +107,6 @@ impl CudaIpcTransport {
 impl fmt::Debug for CudaIpcTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CudaIpcTransport")
-    }
-}
-
-impl Drop for CudaIpcTransport {
-    fn drop(&mut self) {
-        let service = self
-            .service
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some(service) = service.take() else {
-            return;
-        };
-        // The thread ends when it finds that no sender is left.
-        drop(service.commands);
-        let _ = rustix::io::write(&service.wake, &1u64.to_ne_bytes());
-        // An answer may hold the last reference to the transport, and then this is that thread.
-        if service.thread.thread().id() != thread::current().id() && service.thread.join().is_err()
-        {
-            log::error!("cuda-ipc: the service thread has panicked");
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use polyrail_core::units::{RailId, SegmentRef, TransportId};
