@@ -178,6 +178,9 @@ pub(crate) struct Inner {
     workers: Mutex<Vec<Worker>>,
     next_worker: AtomicUsize,
     pub(crate) peers: Arc<Mutex<Peers>>,
+    /// Held until all workers know of a peer's segment that is new, so that it is not made known twice, and nobody names
+    /// it before.
+    opening: Mutex<()>,
     /// By address, what is held while a session is made there, so that it is not made twice.
     dialing: Mutex<HashMap<SocketAddr, Arc<Mutex<()>>>>,
     plans: Arc<Mutex<PlanIds>>,
@@ -364,6 +367,7 @@ impl Engine {
             workers: Mutex::new(workers),
             next_worker: AtomicUsize::new(0),
             peers,
+            opening: Mutex::default(),
             dialing: Mutex::default(),
             plans: Arc::default(),
             outbox: Arc::new(Outbox::new()),
@@ -608,6 +612,7 @@ impl Engine {
         slots: Option<RemoteSlots>,
     ) -> Result<SegmentId, OpenError> {
         let segments = &self.inner.segments;
+        let _opening = lock(&self.inner.opening);
         if let Some(id) = segments.find_remote(peer, &descriptor) {
             return Ok(id);
         }

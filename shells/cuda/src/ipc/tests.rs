@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use std::sync::mpsc::channel;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use polyrail_core::units::{RailId, SegmentRef, TransportId};
 use polyrail_core::work::{Cause, LaneFact, Op, Outcome, Place, PostBatch, Scope, Stop, Work};

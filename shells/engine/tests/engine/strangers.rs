@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Barrier;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -191,6 +192,31 @@ fn two_ways_to_one_engine_make_one_session() {
     });
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(engine.rails().len(), RAILS);
+}
+
+#[test]
+fn a_segment_that_several_open_at_once_is_one() {
+    const ROUNDS: usize = 500;
+    const OPENERS: usize = 4;
+    let target = target("target");
+    let engine = initiator();
+    let turn = Barrier::new(OPENERS);
+    for round in 0..ROUNDS {
+        let name = format!("mem{round}");
+        target
+            .allocate(&name, 64 << 10, Access::RemoteReadWrite)
+            .unwrap();
+        let at = address(&target, &name);
+        let open = || {
+            turn.wait();
+            engine.open_segment(&at).unwrap()
+        };
+        let ids = thread::scope(|scope| {
+            let opened = [(); OPENERS].map(|()| scope.spawn(open));
+            opened.map(|opened| opened.join().unwrap())
+        });
+        assert_eq!(ids, [ids[0]; OPENERS], "{name}");
+    }
 }
 
 #[test]
