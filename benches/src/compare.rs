@@ -126,7 +126,12 @@ impl Drop for Player {
 /// Runs everybody and prints the table.
 pub(crate) fn run(args: &Args) -> io::Result<()> {
     let wanted = |list: &[String], name: &str| {
-        list.is_empty() || list.iter().any(|start| name.starts_with(start.as_str()))
+        // An × is not on every keyboard.
+        let plain = |name: &str| name.replace('×', "x");
+        list.is_empty()
+            || list
+                .iter()
+                .any(|start| plain(name).starts_with(&plain(start)))
     };
     let mut players = Vec::new();
     for (name, mut command) in commands(args)? {
@@ -140,7 +145,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     }
     let cells = Cell::all().into_iter();
     let cells: Vec<Cell> = cells
-        .filter(|cell| wanted(&args.cells, &cell.to_string().replace('×', "x")))
+        .filter(|cell| wanted(&args.cells, &cell.to_string()))
         .collect();
     let mut file = match &args.rows {
         Some(path) => Some(BufWriter::new(File::create(path)?)),

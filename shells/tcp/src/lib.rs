@@ -17,6 +17,7 @@ mod endpoint;
 mod inbox;
 mod lane;
 mod opening;
+mod place;
 mod serve;
 mod server;
 mod sys;

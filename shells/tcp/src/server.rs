@@ -22,6 +22,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::SockRef;
 
 use crate::endpoint::{TcpEndpoint, abort};
+use crate::place::Place;
 use crate::serve::{End, Served};
 use crate::{LANES_PER_SESSION_MAX, WORK_BYTES_MAX, WORKS_MAX, tune};
 
@@ -189,11 +190,14 @@ impl Spin {
         self.last = spinning.then(|| (token, Instant::now()));
     }
 
+    /// The lane that was looked at in vain for so long that it is time to sleep. Says so once.
+    fn gives_up(&mut self) -> Option<u64> {
+        let (token, _) = self.last.take_if(|(_, at)| at.elapsed() >= SPIN)?;
+        Some(token)
+    }
+
     /// Whether to look again. Sleeping is for later then.
-    fn goes_on(&mut self) -> bool {
-        if self.last.is_some_and(|(_, at)| at.elapsed() >= SPIN) {
-            self.last = None;
-        }
+    fn goes_on(&self) -> bool {
         self.last.is_some()
     }
 
@@ -226,6 +230,7 @@ struct Service {
     /// Whatever comes for a socket that epoll knows is told to it, whether anybody sleeps there or not, on the
     /// processor of the sender and under a lock. While one lane is looked at all the time that is for nothing.
     alone: Option<u64>,
+    place: Place,
 }
 
 impl Service {
@@ -245,6 +250,7 @@ impl Service {
             inbound: Numbered::default(),
             token_last: WAKE,
             alone: None,
+            place: Place::default(),
         })
     }
 
@@ -252,6 +258,11 @@ impl Service {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         let mut spin = Spin::default();
         loop {
+            if let Some(token) = spin.gives_up()
+                && self.makes_room(token)
+            {
+                spin.last = Some((token, Instant::now()));
+            }
             let spinning = spin.goes_on();
             self.leave_alone(spin.alone());
             if let Some(token) = spin.unasked() {
@@ -283,6 +294,15 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// Lets the initiator of a lane have this processor, if both are on one. Whether that was so.
+    fn makes_room(&mut self, token: u64) -> bool {
+        let inbound = self.inbound.get(&token);
+        inbound.is_some_and(|inbound| {
+            let Served { stream, peer, .. } = &inbound.served;
+            self.place.leave_to(*peer, stream)
+        })
     }
 
     /// Takes this lane out of epoll, and puts back the one that is out of it.

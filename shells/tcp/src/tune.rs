@@ -24,7 +24,7 @@ pub(crate) fn prepare(socket: SockRef<'_>, peer: IpAddr) -> io::Result<()> {
 }
 
 /// Only addresses of this host can be bound.
-fn is_of_this_host(address: IpAddr) -> bool {
+pub(crate) fn is_of_this_host(address: IpAddr) -> bool {
     UdpSocket::bind((address.to_canonical(), 0)).is_ok()
 }
 
