@@ -73,6 +73,8 @@ pub(crate) struct Post {
     pub(crate) leased: AtomicBool,
     /// When the thread looks again by itself, in nanoseconds of the engine's clock.
     pub(crate) looks_at: AtomicU64,
+    /// When there was something to do by itself, as the last waiter that drove knew.
+    pub(crate) due_at: AtomicU64,
     /// Who submitted last waited at once.
     trusted: AtomicBool,
     /// When somebody last submitted, in nanoseconds since `start`.
@@ -204,6 +206,7 @@ impl Post {
             waiter_drives: AtomicBool::new(false),
             leased: AtomicBool::new(false),
             looks_at: AtomicU64::new(u64::MAX),
+            due_at: AtomicU64::new(u64::MAX),
             trusted: AtomicBool::new(false),
             submitted_at: AtomicU64::new(0),
             start: std::time::Instant::now(),

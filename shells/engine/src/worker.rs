@@ -228,8 +228,9 @@ fn serve(post: &Post, mut bed: Bed, clock: Clock) {
     let mut lease = LEASE_MIN;
     loop {
         let before = std::mem::replace(&mut drives, post.drives.load(Relaxed));
-        let leave_it =
-            !called && post.leased.load(Relaxed) && before != drives && !post.is_left_alone();
+        let due = Instant::from_nanos(post.due_at.load(Relaxed));
+        let is_driven = before != drives && clock.now() < due;
+        let leave_it = !called && post.leased.load(Relaxed) && is_driven && !post.is_left_alone();
         let turn = match leave_it {
             true => Ok(Turn::Lease),
             false => post.seat.drive(|driven| driven.run()),
@@ -246,11 +247,17 @@ fn serve(post: &Post, mut bed: Bed, clock: Clock) {
                     true => LEASE_MIN,
                     false => (lease + lease).min(LEASE_MAX),
                 };
-                post.looks_at
-                    .store((clock.now() + lease).as_nanos(), Relaxed);
+                let now = clock.now();
+                let due = Instant::from_nanos(post.due_at.load(Relaxed));
+                // What is overdue is done by whoever has the seat.
+                let looks_at = match due > now {
+                    true => due.min(now + lease),
+                    false => now + lease,
+                };
+                post.looks_at.store(looks_at.as_nanos(), Relaxed);
                 post.leased.store(true, Relaxed);
                 bed.heed_endpoint(false);
-                bed.sleep(Some(lease))
+                bed.sleep(Some(looks_at.since(now)))
             }
         };
     }
@@ -487,10 +494,13 @@ impl Loop<'_> {
         let may_sleep = self.may_sleep(THREAD);
         post.asleep.store(THREAD, Relaxed);
         let due = self.due().unwrap_or(Instant::MAX).as_nanos();
-        !may_sleep
-            || self.ending_at.is_some()
-            || post.needs_thread(comes_back)
-            || due < post.looks_at.load(Relaxed)
+        post.due_at.store(due, Relaxed);
+        // It is told once: from then on it looks by then.
+        let looks_late = due < post.looks_at.load(Relaxed);
+        if looks_late {
+            post.looks_at.fetch_min(due, Relaxed);
+        }
+        !may_sleep || self.ending_at.is_some() || post.needs_thread(comes_back) || looks_late
     }
 
     /// Lets the pacer look at what was done.
