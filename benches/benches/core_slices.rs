@@ -158,7 +158,7 @@ impl Fleet {
             lanes: rows(lanes, || Lane::EMPTY),
             requests: rows::<Row<RequestRow>>(2 * shape.requests, || Row::EMPTY),
             shares: &mut [],
-            attempts: rows::<Row<Attempt>>(4096, || Row::EMPTY),
+            attempts: rows(4096, || Attempt::EMPTY),
             batches: rows::<Row<BatchRow>>(2 * shape.requests, || Row::EMPTY),
         };
         let config = Config {

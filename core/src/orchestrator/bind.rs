@@ -6,7 +6,7 @@ use super::lane::{Lane, Phase, kib_of};
 use super::path::Lead;
 use super::peer::Peer;
 use super::post::Run;
-use super::{Orchestrator, Policy, Reason, is_nil};
+use super::{Orchestrator, Policy, Reason};
 use crate::path::Preference;
 use crate::path::class::ClassSet;
 use crate::plan::{NO_RAILS, PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
@@ -82,11 +82,11 @@ impl Cut {
         slice::next_length(self.rest(), usual)
     }
 
-    /// Its next slice on a rail, with so many bytes in flight there before it.
-    fn attempt(&self, rail: RailId, length: u32, ahead_bytes: u64) -> Attempt {
+    /// The first one of its next slices on a rail, with so many bytes in flight there before them.
+    fn attempt(&self, rail: RailId, slices: Slices, ahead_bytes: u64) -> Attempt {
         let load = Load::Slice(self.request);
-        let mut attempt = Attempt::new(load, self.op, self.cursor, length);
-        attempt.bind_to(rail, ahead_bytes);
+        let mut attempt = Attempt::new(load, self.op, self.cursor, slices.length);
+        attempt.bind_to(rail, ahead_bytes, slices.bytes());
         attempt
     }
 
@@ -913,7 +913,7 @@ impl Orchestrator<'_> {
         cut: &Cut,
         ahead_bytes: u64,
     ) -> u32 {
-        let attempt = cut.attempt(rail, slices.length, ahead_bytes);
+        let attempt = cut.attempt(rail, slices, ahead_bytes);
         if !self.attempts.has_two() {
             self.evict_lost();
         }
@@ -1017,7 +1017,7 @@ impl Orchestrator<'_> {
         let chosen = chosen.and_then(|index| candidates.get(index).copied());
         let bound = chosen.and_then(|candidate| self.bind_to(now, candidate.rail, next));
         let (Some(candidate), Some(length)) = (chosen, bound) else {
-            let full = next.again && is_nil(self.attempts.next_row());
+            let full = next.again && self.attempts.is_full();
             if full && chosen.is_some() {
                 self.pass_over(next.request);
                 self.arm(now + BIND_RETRY, Reason::Bind);

@@ -1,13 +1,12 @@
 //! What is on a lane: attempts that were handed out, in that order, and behind them those that were not.
 
 use super::attempt::{Attempt, Stage, Timing};
+use super::attempts::{self, Attempts};
 use super::post::{Run, Works};
-use crate::queue::{Link, Queue};
-use crate::table::{NIL, Table};
+use crate::queue::Queue;
+use crate::table::NIL;
 use crate::units::AttemptId;
 use crate::work::{Completion, Outcome};
-
-pub(super) type Attempts<'a> = Table<'a, Attempt, AttemptId>;
 
 /// One queue with a mark in it, so that handing out moves the mark and nothing else.
 #[derive(Debug)]
@@ -102,12 +101,9 @@ impl Flight {
         mut slice: Attempt,
         count: u32,
     ) -> u32 {
-        let mut before = self.queue.back().unwrap_or(NIL);
-        let run = attempts.insert_run(count, |id: AttemptId, next| {
-            let this = slice.in_row(id.index, Link::between(before, next));
-            before = id.index;
+        let run = attempts.insert_run(count, |_, row| {
+            row.put(&slice);
             slice.advance();
-            this
         });
         let Some(run) = run else {
             return 0;
@@ -127,22 +123,18 @@ impl Flight {
         &mut self,
         attempts: &mut Attempts<'_>,
         run: &Run<'_>,
-        mut sequence: u32,
+        sequence: u32,
         works: &mut Works,
     ) -> u32 {
         let mut slice = run.attempt();
         let (local, remote) = run.request.places();
-        let mut before = self.queue.back().unwrap_or(NIL);
-        slice.stage = Stage::Posted;
+        slice.set_stage(Stage::Posted);
         slice.posted_at = run.now;
-        let run = attempts.insert_run(run.slices.count, |id: AttemptId, next| {
-            let mut this = slice.in_row(id.index, Link::between(before, next));
-            this.sequence = sequence;
-            let _ = works.push(this.work(id, local, remote, true));
-            before = id.index;
-            sequence = sequence.wrapping_add(1);
+        slice.sequence = sequence;
+        let run = attempts.insert_run(run.slices.count, |id, row| {
+            row.put(&slice);
+            let _ = works.push(slice.work(id, local, remote, true));
             slice.advance();
-            this
         });
         let Some(run) = run else {
             return 0;
@@ -219,21 +211,26 @@ impl Flight {
         request: u32,
         mut is_one: impl FnMut(AttemptId, &Attempt) -> bool,
     ) -> Ended {
-        let mut ended = Ended::NONE;
-        let (count, behind) = attempts.remove_run(self.queue.front().unwrap_or(NIL), |id, row| {
-            if !(row.is_of(request) && row.is_usual() && is_one(id, row)) {
-                return None;
+        let mut bytes = 0;
+        let ends = (self.queue.front(), self.queue.back());
+        let (front, back) = (ends.0.unwrap_or(NIL), ends.1.unwrap_or(NIL));
+        let ended = attempts.remove_run(front, back, |id, row| {
+            let ends = is_one(id, row) && row.is_of(request) && row.is_usual();
+            if ends {
+                bytes += u64::from(row.length);
             }
-            ended.last = row.timing();
-            ended.bytes += u64::from(ended.last.length);
-            Some(row.next())
+            ends
         });
+        let attempts::Ended {
+            count,
+            behind,
+            last,
+        } = ended;
         if count > 0 {
             self.posted -= count;
             self.queue.cut_front(attempts, behind, count);
         }
-        ended.count = count;
-        ended
+        Ended { count, bytes, last }
     }
 
     /// Takes one out that was not handed out.
@@ -266,7 +263,6 @@ mod tests {
     extern crate std;
     use super::super::attempt::Load;
     use super::*;
-    use crate::table::Row;
     use crate::work::Op;
     use quickcheck::quickcheck;
     use std::collections::VecDeque;
@@ -274,7 +270,7 @@ mod tests {
 
     quickcheck! {
         fn behaves_like_two_deques(ops: Vec<(u8, u8)>) -> bool {
-            let mut rows: Vec<Row<Attempt>> = (0..64).map(|_| Row::EMPTY).collect();
+            let mut rows = [Attempt::EMPTY; 64];
             let mut attempts = Attempts::new(&mut rows);
             let mut flight = Flight::EMPTY;
             let (mut posted, mut bound) = (VecDeque::new(), VecDeque::new());
@@ -283,7 +279,7 @@ mod tests {
                 // Two requests, so that not all in a row are of one.
                 let slice = Attempt::new(Load::Slice(u32::from(which % 16 == 0)), Op::Write, 0, 1);
                 match op % 7 {
-                    0 => if let Ok(id) = attempts.insert(slice) {
+                    0 => if let Some(id) = attempts.insert(slice) {
                         flight.bind(&mut attempts, id.index);
                         bound.push_back(id.index);
                     },
@@ -291,14 +287,14 @@ mod tests {
                         if let Some(index) = flight.first_bound() {
                             let next = flight.bound_after(&mut attempts, index);
                             flight.hand_out(next.unwrap_or(NIL), 1);
-                            if let Some(row) = attempts.at_mut(index) { row.stage = Stage::Posted }
+                            if let Some(row) = attempts.at_mut(index) { row.set_stage(Stage::Posted) }
                         }
                         posted.extend(bound.pop_front());
                     }
                     2 => {
                         let last = posted.pop_back();
                         if flight.take_back(&mut attempts) != last { return false }
-                        if let Some(row) = last.and_then(|last| attempts.at_mut(last)) { row.stage = Stage::Bound }
+                        if let Some(row) = last.and_then(|last| attempts.at_mut(last)) { row.set_stage(Stage::Bound) }
                         last.into_iter().for_each(|last| bound.push_front(last));
                     }
                     3 => if let Some(index) = pick(&posted) {
