@@ -1,9 +1,9 @@
 //! One posting of one slice, from the moment it gets a rail to its completion or fence.
 
 use super::Orchestrator;
-use super::attempts::Attempts;
-use super::flight::{Ended, Flight};
+use super::attempts::{Ended, Freed};
 use crate::queue::Link;
+use crate::rail::Known;
 use crate::rail::estimate::{Observation, Sample};
 use crate::rail::select::Policy;
 use crate::table::NIL;
@@ -320,13 +320,6 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Of none.
-    pub(super) const NONE: Self = Self {
-        posted_at: Instant::ZERO,
-        ahead_bytes: 0,
-        length: 0,
-    };
-
     /// What the attempt's completion, seen at `at`, shows of the rail.
     fn seen(self, at: Instant) -> Sample {
         Sample {
@@ -356,6 +349,11 @@ impl Run {
         }
     }
 
+    /// Whether a completion is one of them, and a good one.
+    fn goes_on(&self, next: &Completion) -> bool {
+        (next.lane, next.epoch) == self.lane && next.outcome == Outcome::Success
+    }
+
     /// More of them. Gives what others have shown that were seen at another instant.
     #[inline]
     fn saw(&mut self, more: Observation) -> Option<Observation> {
@@ -381,8 +379,7 @@ pub(super) enum End {
 }
 
 impl Orchestrator<'_> {
-    /// Puts a new attempt into the table. The last row is kept for slices that are cut
-    /// again, and for probes of paused rails.
+    /// Puts a new attempt into the table. The last row is kept for slices that are cut again, and for probes of paused rails.
     pub(super) fn new_attempt(&mut self, attempt: Attempt) -> Option<AttemptId> {
         let request = attempt.request();
         let id = match self.attempts.insert_but_last(attempt) {
@@ -648,69 +645,77 @@ impl Orchestrator<'_> {
                 continue;
             }
             let mut run = Run::new((first.lane, first.epoch));
-            while let Some((next, behind)) = rest.split_first()
-                && (next.lane, next.epoch) == run.lane
-                && next.outcome == Outcome::Success
-            {
-                let at = next.at.min(now);
-                let ended = self.ended_together(at, &mut run, |flight, attempts, request| {
-                    flight.end_answered(attempts, request, rest)
-                });
-                rest = if ended > 0 {
-                    rest.get(ended..).unwrap_or_default()
-                } else {
-                    self.succeeded(now, AttemptId::from_bits(next.cookie), at, &mut run);
-                    behind
-                };
+            if let Some(ended) = self.end_answered(first.lane.rail(), rest) {
+                self.ended_together(first.at.min(now), &ended, &mut run);
+                rest = rest.get(ended.freed.count as usize..).unwrap_or_default();
+            }
+            if rest.first().is_some_and(|next| run.goes_on(next)) {
+                (rest, run) = self.completed_behind(now, rest, run);
             }
             self.end_run(now, &run);
         }
     }
 
-    /// By far the most usual: bytes of slices of one request without copies arrived, seen at one instant. Takes those
-    /// in front on their lane as `end` does, and tells how many.
-    #[inline]
-    fn ended_together(
+    /// What is left of a run: completions that were seen later than others, or are of another request, or are not usual.
+    /// Gives what is behind it.
+    #[inline(never)]
+    fn completed_behind<'c>(
         &mut self,
-        at: Instant,
-        run: &mut Run,
-        end: impl FnOnce(&mut Flight, &mut Attempts<'_>, u32) -> Ended,
-    ) -> usize {
-        let rail = run.lane.0.rail();
+        now: Instant,
+        mut rest: &'c [Completion],
+        mut run: Run,
+    ) -> (&'c [Completion], Run) {
+        while let Some((next, behind)) = rest.split_first()
+            && run.goes_on(next)
+        {
+            let at = next.at.min(now);
+            rest = match self.end_answered(next.lane.rail(), rest) {
+                Some(ended) => {
+                    self.ended_together(at, &ended, &mut run);
+                    rest.get(ended.freed.count as usize..).unwrap_or_default()
+                }
+                None => {
+                    self.succeeded(now, AttemptId::from_bits(next.cookie), at, &mut run);
+                    behind
+                }
+            };
+        }
+        (rest, run)
+    }
+
+    /// By far the most usual: bytes of slices of one request without copies arrived, seen at one instant, and they are the
+    /// first ones on their lane. Takes them off it.
+    #[inline(always)] // it is little more than a call
+    fn end_answered(&mut self, rail: RailId, answers: &[Completion]) -> Option<Ended> {
         if self.config.policy == Policy::Documented {
             // It learns from each.
-            return 0;
+            return None;
         }
-        let Some(lane) = self.lanes.get_mut(rail.index()) else {
-            return 0;
-        };
-        let first = lane.flight.first_posted();
-        let Some(first) = first.and_then(|first| self.attempts.at(first)) else {
-            return 0;
-        };
-        let Some(request) = first.request() else {
-            return 0;
-        };
-        let (op, timing) = (first.op(), first.timing());
-        let Ended { count, bytes, last } = end(&mut lane.flight, &mut self.attempts, request);
-        if count == 0 {
-            return 0;
-        }
-        lane.released(op, count, bytes);
+        let lane = self.lanes.get_mut(rail.index())?;
+        lane.flight.end_answered(&mut self.attempts, answers)
+    }
+
+    /// Counts slices that have ended, seen at one instant.
+    #[inline(always)] // see `Self::end_run`
+    fn ended_together(&mut self, at: Instant, ended: &Ended, run: &mut Run) {
+        let rail = run.lane.0.rail();
+        let Freed { count, bytes, .. } = ended.freed;
         run.released_bytes += bytes;
-        let (first, last) = (timing.seen(at), last.seen(at));
+        let (first, last) = (ended.first.seen(at), ended.last.seen(at));
         let together = Observation::of_several(first, last, bytes, count.into());
         if let Some(seen) = run.saw(together) {
             self.shared.handle_observation(rail, &seen);
         }
-        if let Some((request, row)) = self.requests.entry_mut(request) {
+        if let Some((request, row)) = self.requests.entry_mut(ended.request) {
+            if let Some(lane) = self.lanes.get_mut(rail.index()) {
+                lane.released(row.op, count, bytes);
+            }
             row.held -= count;
             row.acked_bytes += bytes;
             if row.may_be_over() {
                 self.settle_request(request);
             }
         }
-        count as usize
     }
 
     /// Whether a completion is of the present epoch of a lane of this worker.
@@ -736,9 +741,12 @@ impl Orchestrator<'_> {
         let sequence = row.sequence;
         // In-order transports signal one work for several: everything before it on the lane is done too.
         loop {
-            self.ended_together(at, run, |flight, attempts, request| {
-                flight.end_covered(attempts, request, id, sequence)
-            });
+            if self.config.policy != Policy::Documented
+                && let Some(lane) = self.lanes.get_mut(rail.index())
+                && let Some(ended) = (lane.flight).end_covered(&mut self.attempts, id, sequence)
+            {
+                self.ended_together(at, &ended, run);
+            }
             match self.first_posted(rail).filter(|first| *first != id.index) {
                 Some(before) if self.is_before(before, id) => self.arrived(now, before, at, run),
                 _ => break,
@@ -784,16 +792,21 @@ impl Orchestrator<'_> {
     }
 
     /// All of a run of completions of one lane have been counted.
-    #[inline]
+    #[inline(always)] // what the run shows goes into arithmetic
     fn end_run(&mut self, now: Instant, run: &Run) {
         let rail = run.lane.0.rail();
-        let peer = self.shared.peer(rail);
+        let row = self.shared.known(rail);
+        let peer = row.as_ref().and_then(Known::peer);
+        if let Some(row) = &row {
+            row.release(run.released_bytes);
+        }
         if run.released_bytes > 0 {
-            self.shared.release(rail, run.released_bytes);
             self.got_room(rail, peer);
         }
         if let Some(seen) = &run.seen {
-            self.shared.handle_observation(rail, seen);
+            if let Some(row) = &row {
+                row.handle_observation(seen);
+            }
             self.rail_succeeded(rail);
         }
         self.lane_progressed(now, rail);

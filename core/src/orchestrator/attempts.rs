@@ -7,6 +7,7 @@ use super::attempt::{Attempt, Marks, Stage, Timing};
 use crate::queue::{Link, Links};
 use crate::table::{Id, NIL};
 use crate::units::AttemptId;
+use crate::work::{Completion, Outcome};
 
 /// Rows for attempts, over memory that the caller owns, with a list of those that are free. What is free is alone of its
 /// slice, as most attempts are all their lives.
@@ -18,30 +19,91 @@ pub(super) struct Attempts<'a> {
     used: usize,
 }
 
-/// Attempts that ended one after the other.
+/// Slices of one request that ended one after the other.
 pub(super) struct Ended {
-    pub(super) count: u32,
-    /// The row behind them.
-    pub(super) behind: u32,
-    /// Of the last of them.
+    /// Its row.
+    pub(super) request: u32,
+    pub(super) freed: Freed,
+    /// Of the first and of the last of them.
+    pub(super) first: Timing,
     pub(super) last: Timing,
+}
+
+/// Rows of slices in a row that are not in use any more.
+#[derive(Clone, Copy)]
+pub(super) struct Freed {
+    pub(super) count: u32,
+    /// The row behind them; [`NIL`]: none.
+    pub(super) behind: u32,
+    pub(super) bytes: u64,
+}
+
+impl Freed {
+    /// Frees the rows of usual slices of one request, from the one in `first` on, as long as they are linked to each other
+    /// and `ends` agrees.
+    #[inline(always)] // its loop is that of who calls it
+    pub(super) fn in_order(
+        rows: &mut [Attempt],
+        first: u32,
+        mut ends: impl FnMut(AttemptId, &Attempt) -> bool,
+    ) -> Self {
+        let mut freed = Self {
+            count: 0,
+            behind: first,
+            bytes: 0,
+        };
+        let Some(request) = rows.get(first as usize).and_then(Attempt::request) else {
+            return freed;
+        };
+        while let Some(row) = rows.get_mut(freed.behind as usize)
+            && ends(AttemptId::new(freed.behind, row.generation), row)
+            && row.is_of(request)
+            && row.is_usual()
+        {
+            row.marks = Marks::FREE;
+            freed.behind = row.next();
+            freed.bytes += u64::from(row.length);
+            freed.count += 1;
+        }
+        freed
+    }
+
+    /// The same for those that these answers are of, in that order, as long as the answers are like the first one.
+    #[inline(never)] // so that its loop has the registers for itself
+    pub(super) fn answered(rows: &mut [Attempt], first: u32, answers: &[Completion]) -> Self {
+        let like = answers.first();
+        let (at, lane) = like.map_or(Default::default(), |like| {
+            (like.at, (like.lane, like.epoch))
+        });
+        let mut rest = answers.iter();
+        Self::in_order(rows, first, |id, _| {
+            rest.next().is_some_and(|next| {
+                next.cookie == id.to_bits()
+                    && next.at == at
+                    && (next.lane, next.epoch) == lane
+                    && next.outcome == Outcome::Success
+            })
+        })
+    }
 }
 
 impl<'a> Attempts<'a> {
     /// Takes over `rows`, whatever was in them.
     pub(super) fn new(rows: &'a mut [Attempt]) -> Self {
-        let count = u32::try_from(rows.len()).unwrap_or(NIL - 1).min(NIL - 1);
-        for (row, index) in rows.iter_mut().zip(0..count) {
-            let next = index + 1;
-            let link = Link::between(
-                index.checked_sub(1).unwrap_or(NIL),
-                if next < count { next } else { NIL },
-            );
+        let count = rows.len().min(NIL as usize - 1);
+        let rows = rows.get_mut(..count).unwrap_or_default();
+        let mut previous = NIL;
+        for (index, row) in (0..).zip(rows.iter_mut()) {
+            let link = Link::between(previous, index + 1);
             *row = Attempt::EMPTY.in_row(index, row.generation, link);
+            previous = index;
+        }
+        if let Some(last) = rows.last_mut() {
+            last.link.set_next(NIL);
         }
         Self {
+            free: if rows.is_empty() { NIL } else { 0 },
             rows,
-            free: if count == 0 { NIL } else { 0 },
             used: 0,
         }
     }
@@ -151,46 +213,37 @@ impl<'a> Attempts<'a> {
         Some(attempt)
     }
 
-    /// Frees rows that are linked to each other, from `first` on and to `end` at most, behind which there is none, as long
-    /// as `ends` says that they do, which have no copies.
-    #[inline(always)] // its loop is that of who calls it
+    /// Frees rows that are linked to each other, from `first` on and to `end` at most, behind which there is none: those that
+    /// `free` says.
+    #[inline(always)] // it is not much, and what it gives is taken apart
     pub(super) fn remove_run(
         &mut self,
         first: u32,
         end: u32,
-        mut ends: impl FnMut(AttemptId, &Attempt) -> bool,
-    ) -> Ended {
-        let (mut behind, mut count) = (first, 0);
-        while let Some(row) = self.rows.get_mut(behind as usize)
-            && ends(AttemptId::new(behind, row.generation), row)
-        {
-            row.marks = Marks::FREE;
-            behind = row.next();
-            count += 1;
+        free: impl FnOnce(&mut [Attempt], u32) -> Freed,
+    ) -> Option<Ended> {
+        let freed = free(self.rows, first);
+        if freed.count == 0 {
+            return None;
         }
-        let last = self
-            .rows
-            .get(behind as usize)
-            .map_or(end, Attempt::previous);
-        let timing = match self.rows.get_mut(last as usize) {
-            Some(row) if count > 0 => {
-                row.link.set_next(self.free);
-                row.timing()
-            }
-            _ => Timing::NONE,
-        };
-        if count > 0 {
-            if let Some(next) = self.rows.get_mut(self.free as usize) {
-                next.link.set_previous(last);
-            }
-            self.free = first;
-            self.used -= count as usize;
+        let free = core::mem::replace(&mut self.free, first);
+        self.used -= freed.count as usize;
+        let behind = self.rows.get(freed.behind as usize);
+        let last = behind.map_or(end, Attempt::previous);
+        if let Some(next) = self.rows.get_mut(free as usize) {
+            next.link.set_previous(last);
         }
-        Ended {
-            count,
-            behind,
-            last: timing,
-        }
+        // What has just been in the rows is there still.
+        let first = self.rows.get(first as usize)?;
+        let (request, first) = (first.request()?, first.timing());
+        let last = self.rows.get_mut(last as usize)?;
+        last.link.set_next(free);
+        Some(Ended {
+            request,
+            freed,
+            first,
+            last: last.timing(),
+        })
     }
 
     /// The attempt in a row, whatever its generation.
@@ -242,6 +295,109 @@ impl<'a> Attempts<'a> {
 
 impl Links<0> for Attempts<'_> {
     fn link(&mut self, index: u32) -> Option<&mut Link> {
-        self.at_mut(index).map(|row| &mut row.link)
+        // Not asked is whether it is free: rows that change hands are linked by what they had, or will have.
+        self.rows.get_mut(index as usize).map(|row| &mut row.link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::super::attempt::Load;
+    use super::*;
+    use crate::work::Op;
+    use quickcheck::quickcheck;
+    use std::vec::Vec;
+
+    /// A slice of a request in row `request`, handed out.
+    fn slice(request: u32) -> Attempt {
+        let mut slice = Attempt::new(Load::Slice(request), Op::Write, 0, 1);
+        slice.set_stage(Stage::Posted);
+        slice
+    }
+
+    #[test]
+    fn the_last_free_row_is_for_some_only() {
+        let mut rows = [Attempt::EMPTY; 2];
+        let mut attempts = Attempts::new(&mut rows);
+        let first = attempts.insert_but_last(slice(0)).unwrap();
+        assert!(!attempts.has_two() && !attempts.is_full());
+        assert_eq!(attempts.insert_but_last(slice(0)), None);
+        assert_eq!(attempts.insert_run(1, |_, _| {}), None);
+        let last = attempts.insert(slice(0)).unwrap();
+        assert!(attempts.is_full());
+        assert_eq!(attempts.insert(slice(0)), None);
+        attempts.remove(last);
+        attempts.remove(first);
+        assert_eq!((attempts.count_free(), attempts.capacity()), (2, 2));
+    }
+
+    #[test]
+    fn a_table_without_rows_is_full() {
+        let mut attempts = Attempts::new(&mut []);
+        assert!(attempts.is_full() && !attempts.has_two());
+        assert_eq!(attempts.insert(slice(0)), None);
+        assert_eq!(attempts.insert_run(1, |_, _| {}), None);
+    }
+
+    quickcheck! {
+        fn rows_change_hands_in_runs_and_one_by_one(ops: Vec<(u8, u8)>) -> bool {
+            let mut rows = [Attempt::EMPTY; 12];
+            let mut attempts = Attempts::new(&mut rows);
+            // Runs of rows that were given out together, with their ids.
+            let mut runs: Vec<Vec<AttemptId>> = Vec::new();
+            let mut stale = Vec::new();
+            for (number, (op, which)) in ops.into_iter().enumerate() {
+                let room = attempts.capacity() - attempts.len();
+                match op % 4 {
+                    0 => {
+                        let id = attempts.insert(slice(number as u32));
+                        if id.is_some() != (room > 0) { return false }
+                        runs.extend(id.map(|id| std::vec![id]));
+                    }
+                    1 => {
+                        let (mut ids, like) = (Vec::new(), slice(number as u32));
+                        let run = attempts.insert_run(which.into(), |id, row| { row.put(&like); ids.push(id) });
+                        if ids.len() != usize::from(which).min(room.saturating_sub(1)) { return false }
+                        let ends = ids.first().zip(ids.last());
+                        if run.map(|(first, last, _)| (first, last)) != ends.map(|(first, last)| (first.index, last.index)) { return false }
+                        if let Some((first, last, _)) = run {
+                            if let Some(row) = attempts.at_mut(first) { row.link.set_previous(NIL) }
+                            if let Some(row) = attempts.at_mut(last) { row.link.set_next(NIL) }
+                            runs.push(ids);
+                        }
+                    }
+                    2 if !runs.is_empty() => {
+                        let run = usize::from(which) % runs.len();
+                        for id in runs.swap_remove(run) {
+                            if attempts.remove(id).is_none() { return false }
+                            stale.push(id);
+                        }
+                    }
+                    3 if !runs.is_empty() => {
+                        let run = usize::from(which) % runs.len();
+                        let ids = runs.swap_remove(run);
+                        let ends = (ids[0].index, ids[ids.len() - 1].index);
+                        let mut count = 0;
+                        let ended = attempts.remove_run(ends.0, ends.1, |rows, first| {
+                            Freed::in_order(rows, first, |_, _| { count += 1; count <= 1 + usize::from(which % 4) })
+                        });
+                        let freed = ended.map_or(0, |ended| ended.freed.count as usize);
+                        if freed != ids.len().min(1 + usize::from(which % 4)) { return false }
+                        stale.extend(&ids[..freed]);
+                        if freed < ids.len() { runs.push(ids[freed..].to_vec()) }
+                    }
+                    _ => {}
+                }
+                let mut live: Vec<_> = runs.iter().flatten().copied().collect();
+                let mut found: Vec<_> = attempts.iter().map(|(id, _)| id).collect();
+                live.sort_unstable();
+                found.sort_unstable();
+                let free = attempts.capacity() - attempts.len();
+                if live != found || attempts.len() != live.len() || attempts.count_free() != free { return false }
+                if stale.iter().any(|id| attempts.get(*id).is_some()) { return false }
+            }
+            true
+        }
     }
 }

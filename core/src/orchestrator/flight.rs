@@ -1,12 +1,12 @@
 //! What is on a lane: attempts that were handed out, in that order, and behind them those that were not.
 
-use super::attempt::{Attempt, Stage, Timing};
-use super::attempts::{self, Attempts};
+use super::attempt::{Attempt, Stage};
+use super::attempts::{Attempts, Ended, Freed};
 use super::post::{Run, Works};
 use crate::queue::Queue;
 use crate::table::NIL;
 use crate::units::AttemptId;
-use crate::work::{Completion, Outcome};
+use crate::work::Completion;
 
 /// One queue with a mark in it, so that handing out moves the mark and nothing else.
 #[derive(Debug)]
@@ -166,25 +166,15 @@ impl Flight {
     }
 
     /// Takes out and frees those that were handed out first and that these answers are of, in that order, as long as
-    /// they are usual ones of one request, and the answers like the first one.
-    #[inline(never)] // so that its loop has the registers for itself
+    /// they are usual ones of one request, and the answers like the first one. `None`: there is none.
+    #[inline(always)] // see `Self::end_in_order`
     pub(super) fn end_answered(
         &mut self,
         attempts: &mut Attempts<'_>,
-        request: u32,
         answers: &[Completion],
-    ) -> Ended {
-        let Some(like) = answers.first() else {
-            return Ended::NONE;
-        };
-        let mut rest = answers.iter();
-        self.end_in_order(attempts, request, |id, _| {
-            rest.next().is_some_and(|next| {
-                next.cookie == id.to_bits()
-                    && next.at == like.at
-                    && (next.lane, next.epoch) == (like.lane, like.epoch)
-                    && next.outcome == Outcome::Success
-            })
+    ) -> Option<Ended> {
+        self.end_in_order(attempts, |rows, first| {
+            Freed::answered(rows, first, answers)
         })
     }
 
@@ -193,44 +183,29 @@ impl Flight {
     pub(super) fn end_covered(
         &mut self,
         attempts: &mut Attempts<'_>,
-        request: u32,
         id: AttemptId,
         sequence: u32,
-    ) -> Ended {
-        self.end_in_order(attempts, request, |other, row| {
-            other == id || !row.signal() && row.sequence < sequence
+    ) -> Option<Ended> {
+        self.end_in_order(attempts, |rows, first| {
+            Freed::in_order(rows, first, |other, row| {
+                other == id || !row.signal() && row.sequence < sequence
+            })
         })
     }
 
-    /// Takes out and frees those that were handed out first, as long as they are usual ones of one request and
-    /// `is_one` agrees.
-    #[inline]
+    /// Takes out those that were handed out first and that `free` frees.
+    #[inline(always)] // what it gives is taken apart
     fn end_in_order(
         &mut self,
         attempts: &mut Attempts<'_>,
-        request: u32,
-        mut is_one: impl FnMut(AttemptId, &Attempt) -> bool,
-    ) -> Ended {
-        let mut bytes = 0;
-        let ends = (self.queue.front(), self.queue.back());
-        let (front, back) = (ends.0.unwrap_or(NIL), ends.1.unwrap_or(NIL));
-        let ended = attempts.remove_run(front, back, |id, row| {
-            let ends = is_one(id, row) && row.is_of(request) && row.is_usual();
-            if ends {
-                bytes += u64::from(row.length);
-            }
-            ends
-        });
-        let attempts::Ended {
-            count,
-            behind,
-            last,
-        } = ended;
-        if count > 0 {
-            self.posted -= count;
-            self.queue.cut_front(attempts, behind, count);
-        }
-        Ended { count, bytes, last }
+        free: impl FnOnce(&mut [Attempt], u32) -> Freed,
+    ) -> Option<Ended> {
+        let (front, back) = (self.queue.front()?, self.queue.back()?);
+        let ended = attempts.remove_run(front, back, free)?;
+        self.posted -= ended.freed.count;
+        self.queue
+            .cut_front(attempts, ended.freed.behind, ended.freed.count);
+        Some(ended)
     }
 
     /// Takes one out that was not handed out.
@@ -240,22 +215,6 @@ impl Flight {
         }
         self.queue.remove(attempts, index);
     }
-}
-
-/// Slices of one request that ended one after the other.
-pub(super) struct Ended {
-    pub(super) count: u32,
-    pub(super) bytes: u64,
-    /// Of the last of them.
-    pub(super) last: Timing,
-}
-
-impl Ended {
-    const NONE: Self = Self {
-        count: 0,
-        bytes: 0,
-        last: Timing::NONE,
-    };
 }
 
 #[cfg(test)]
@@ -324,8 +283,8 @@ mod tests {
                         let (mut asked, request) = (0, posted.front().and_then(|index| attempts.at(*index)?.request()));
                         let is_of_first = |index: &&u32| attempts.at(**index).is_some_and(|row| row.request() == request);
                         let count = posted.iter().take_while(is_of_first).take(usize::from(which % 5)).count();
-                        let ended = flight.end_in_order(&mut attempts, request.unwrap_or(0), |_, _| { asked += 1; asked <= which % 5 });
-                        if ended.count as usize != count { return false }
+                        let ended = flight.end_in_order(&mut attempts, |rows, first| Freed::in_order(rows, first, |_, _| { asked += 1; asked <= which % 5 }));
+                        if ended.map_or(0, |ended| ended.freed.count as usize) != count { return false }
                         if posted.drain(..count).any(|index| attempts.at(index).is_some()) { return false }
                     }
                 }

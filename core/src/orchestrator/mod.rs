@@ -868,10 +868,26 @@ impl Orchestrator<'_> {
 
     #[inline(never)]
     fn next_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
+        if self.posts.is_empty() {
+            self.bind(now, out);
+        }
+        if out.works.is_empty() {
+            self.bound_post(now, out)?;
+        } else {
+            self.arm_progress(now, out.lane.rail());
+        }
+        self.posting = Some(Posting {
+            lane: out.lane,
+            epoch: out.epoch,
+            count: out.works.len(),
+        });
+        Some(out.lane)
+    }
+
+    /// Fills `out`, which is empty, with what lanes have to post. `None`: nothing.
+    #[inline(never)]
+    fn bound_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<()> {
         loop {
-            if self.posts.is_empty() {
-                self.bind(now, out);
-            }
             if self.bindable && out.works.is_empty() {
                 self.gather(now, out);
             }
@@ -882,12 +898,10 @@ impl Orchestrator<'_> {
                 self.arm_progress(now, out.lane.rail());
             }
             if !out.works.is_empty() {
-                self.posting = Some(Posting {
-                    lane: out.lane,
-                    epoch: out.epoch,
-                    count: out.works.len(),
-                });
-                return Some(out.lane);
+                return Some(());
+            }
+            if self.posts.is_empty() {
+                self.bind(now, out);
             }
         }
     }

@@ -286,7 +286,8 @@ impl Orchestrator<'_> {
         true
     }
 
-    /// The answer to a post.
+    /// The answer to a post that leaves something to do.
+    #[cold]
     pub(super) fn posted(&mut self, now: Instant, posting: Posting, accepted: usize, stop: Stop) {
         let rail = posting.lane.rail();
         let index = u32::from(rail.0);

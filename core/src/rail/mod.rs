@@ -159,6 +159,11 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
+    /// Whom it reaches; `None`: its row is not in use.
+    pub(crate) fn peer(&self) -> Option<PeerId> {
+        self.row.peer()
+    }
+
     /// Gives room back.
     pub(crate) fn release(&self, bytes: u64) {
         self.row.inflight_bytes.fetch_sub(bytes, AcqRel);
