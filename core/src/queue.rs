@@ -29,6 +29,21 @@ impl Link {
         self.next
     }
 
+    /// The row before; [`NIL`]: none.
+    pub(crate) const fn previous(self) -> u32 {
+        self.previous
+    }
+
+    /// Puts another row behind.
+    pub(crate) fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+
+    /// Puts another row before.
+    pub(crate) fn set_previous(&mut self, previous: u32) {
+        self.previous = previous;
+    }
+
     /// Whether it is in a queue.
     pub(crate) const fn is_queued(self) -> bool {
         self.previous != UNQUEUED
@@ -137,8 +152,7 @@ impl<const KIND: usize> Queue<KIND> {
         self.length += 1;
     }
 
-    /// Appends rows that are linked to each other already, from `first` to `last`, and the first one to the last one
-    /// of before.
+    /// Appends rows that are linked to each other already, from `first` to `last`.
     pub(crate) fn push_run<L: Links<KIND> + ?Sized>(
         &mut self,
         rows: &mut L,
@@ -147,6 +161,10 @@ impl<const KIND: usize> Queue<KIND> {
         match rows.link(self.tail) {
             Some(before) => before.next = first,
             None => self.head = first,
+        }
+        let tail = self.tail;
+        if let Some(link) = rows.link(first) {
+            link.previous = tail;
         }
         if let Some(link) = rows.link(last) {
             link.next = NIL;

@@ -92,25 +92,8 @@ impl<'a, T, I: Id> Table<'a, T, I> {
         self.free
     }
 
-    /// Whether there is more than one free row.
-    pub(crate) fn has_two(&self) -> bool {
-        let next = self.rows.get(self.free as usize);
-        next.is_some_and(|row| matches!(row.content, Content::Free(next) if next != NIL))
-    }
-
     /// Puts a value into a free row; gives it back if there is none.
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
-        self.insert_if(value, |_| true)
-    }
-
-    /// The same, but leaves the last free row free.
-    pub(crate) fn insert_but_last(&mut self, value: T) -> Result<I, T> {
-        self.insert_if(value, |next| next != NIL)
-    }
-
-    /// Puts a value into a free row, if the one that is free next may be so.
-    #[inline]
-    fn insert_if(&mut self, value: T, may_leave: impl FnOnce(u32) -> bool) -> Result<I, T> {
         let index = self.free;
         let Some(row) = self.rows.get_mut(index as usize) else {
             return Err(value);
@@ -118,39 +101,11 @@ impl<'a, T, I: Id> Table<'a, T, I> {
         let Content::Free(next) = row.content else {
             return Err(value);
         };
-        if !may_leave(next) {
-            return Err(value);
-        }
         self.free = next;
         self.used += 1;
         row.generation = row.generation.wrapping_add(1);
         row.content = Content::Value(value);
         Ok(I::new(index, row.generation))
-    }
-
-    /// Puts up to `count` values into free rows, each made from its id and the row that the next value goes to. Gives the
-    /// first and the last row, and how many there were. Leaves the last free row free.
-    #[inline]
-    pub(crate) fn insert_run(
-        &mut self,
-        count: u32,
-        mut make: impl FnMut(I, u32) -> T,
-    ) -> Option<(u32, u32, u32)> {
-        let first = self.free;
-        let (mut last, mut free, mut inserted) = (first, first, 0);
-        while inserted < count
-            && let Some(row) = self.rows.get_mut(free as usize)
-            && let Content::Free(next) = row.content
-            && next != NIL
-        {
-            row.generation = row.generation.wrapping_add(1);
-            row.content = Content::Value(make(I::new(free, row.generation), next));
-            (last, free) = (free, next);
-            inserted += 1;
-        }
-        self.free = free;
-        self.used += inserted as usize;
-        (inserted > 0).then_some((first, last, inserted))
     }
 
     /// The value of `id`, unless its row has been freed since.
@@ -187,29 +142,6 @@ impl<'a, T, I: Id> Table<'a, T, I> {
             Content::Value(value) => Some(value),
             Content::Free(_) => None,
         }
-    }
-
-    /// Frees rows one after the other, from `index` on, as long as `ends` says that they do and which comes then; with
-    /// [`NIL`] none does. Gives how many there were, and the one behind them.
-    #[inline]
-    pub(crate) fn remove_run(
-        &mut self,
-        mut index: u32,
-        mut ends: impl FnMut(I, &T) -> Option<u32>,
-    ) -> (u32, u32) {
-        let (mut free, mut count) = (self.free, 0);
-        while let Some(row) = self.rows.get_mut(index as usize)
-            && let Content::Value(value) = &row.content
-            && let Some(next) = ends(I::new(index, row.generation), value)
-        {
-            row.content = Content::Free(free);
-            free = index;
-            index = next;
-            count += 1;
-        }
-        self.free = free;
-        self.used -= count as usize;
-        (count, index)
     }
 
     /// The value in a row, whatever its generation.

@@ -1,11 +1,12 @@
 //! One posting of one slice, from the moment it gets a rail to its completion or fence.
 
-use super::flight::{Attempts, Ended, Flight};
-use super::{Orchestrator, is_nil};
-use crate::queue::{Link, Linked};
+use super::Orchestrator;
+use super::attempts::{Ended, Freed};
+use crate::queue::Link;
+use crate::rail::Known;
 use crate::rail::estimate::{Observation, Sample};
 use crate::rail::select::Policy;
-use crate::table::{NIL, Row};
+use crate::table::NIL;
 use crate::time::Instant;
 use crate::units::{AttemptId, Epoch, LaneId, PeerId, RailId, RequestId};
 use crate::work::{Cause, Completion, Op, Outcome, Place, Work};
@@ -13,12 +14,14 @@ use crate::work::{Cause, Completion, Op, Outcome, Place, Work};
 /// Where an attempt is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// In its request's queue: to be sent again, on whichever rail can take it.
-    Waiting,
-    /// In its lane's queue: has a rail and room on it, not handed out yet.
-    Bound,
     /// Handed out. Ends by a completion or by the lane's fence.
     Posted,
+    /// In its lane's queue: has a rail and room on it, not handed out yet.
+    Bound,
+    /// In its request's queue: to be sent again, on whichever rail can take it.
+    Waiting,
+    /// Nowhere: the row is free.
+    Free,
 }
 
 /// What an attempt is for.
@@ -59,31 +62,50 @@ impl Load {
     }
 }
 
-/// What is true of an attempt or is not, one bit each.
+/// What is true of an attempt or is not, one bit each; above these bits its stage, and below them its rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Marks(u8);
+pub(super) struct Marks(u32);
+
+const STAGE_SHIFT: u32 = 24;
+const STAGE_BITS: u32 = 0b11 << STAGE_SHIFT;
+const RAIL_BITS: u32 = 0xffff;
 
 impl Marks {
     /// It reads; else it writes.
-    const READ: Self = Self(1);
+    const READ: Self = Self(1 << 16);
     /// Its work asks for no completion of its own.
-    const QUIET: Self = Self(1 << 1);
+    const QUIET: Self = Self(1 << 17);
     /// Another copy of its slice has arrived.
-    pub(super) const DONE: Self = Self(1 << 2);
+    pub(super) const DONE: Self = Self(1 << 18);
     /// Its lane's fence has been given up; its request does not wait for it any more.
-    pub(super) const LOST: Self = Self(1 << 3);
+    pub(super) const LOST: Self = Self(1 << 19);
     /// It is not to be bound to the rail of its sibling, an older copy.
-    const APART: Self = Self(1 << 4);
+    const APART: Self = Self(1 << 20);
     /// Its slice has had copies.
-    const COPIED: Self = Self(1 << 5);
+    const COPIED: Self = Self(1 << 21);
     /// It is a probe.
-    const PROBE: Self = Self(1 << 6);
+    const PROBE: Self = Self(1 << 22);
     /// What most have none of.
     pub(super) const UNUSUAL: Self =
         Self(Self::DONE.0 | Self::LOST.0 | Self::COPIED.0 | Self::PROBE.0);
     /// And what goes to a lane where each work asks for a completion, neither.
     pub(super) const UNUSUAL_OR_QUIET: Self = Self(Self::UNUSUAL.0 | Self::QUIET.0);
+    /// None of what goes to a lane has a bit of these once it has been handed out.
+    const UNUSUAL_OR_NOT_POSTED: Self = Self(Self::UNUSUAL.0 | STAGE_BITS);
+
+    /// Of a free row.
+    pub(super) const FREE: Self = Self(0).at(Stage::Free);
+
+    const fn at(self, stage: Stage) -> Self {
+        Self(self.0 & !STAGE_BITS | (stage as u32) << STAGE_SHIFT)
+    }
+
+    const fn on(self, rail: RailId) -> Self {
+        Self(self.0 & !RAIL_BITS | rail.0 as u32)
+    }
 }
+
+const _: () = assert!(Stage::Posted as u32 == 0);
 
 /// A row of the attempts' table; opaque.
 ///
@@ -91,11 +113,10 @@ impl Marks {
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
 pub struct Attempt {
+    /// How often its row has been used.
+    pub(super) generation: u32,
     load: u32,
-    pub(super) stage: Stage,
-    marks: Marks,
-    /// Its rail, once bound.
-    pub(super) rail: RailId,
+    pub(super) marks: Marks,
     /// Position in the order of its lane's epoch, once posted.
     pub(super) sequence: u32,
     /// Bytes from the start of the request.
@@ -106,18 +127,28 @@ pub struct Attempt {
     ahead_bytes: u32,
     /// The next copy of the same slice, in a ring; itself if there is none.
     pub(super) sibling: u32,
-    link: Link,
+    /// Its place in its request's queue, on its lane, or among the free rows.
+    pub(super) link: Link,
 }
 
-const _: () = assert!(size_of::<Row<Attempt>>() <= 52);
-
-impl Linked<0> for Attempt {
-    fn link(&mut self) -> &mut Link {
-        &mut self.link
-    }
-}
+const _: () = assert!(size_of::<Attempt>() <= 52);
 
 impl Attempt {
+    /// A free row, for the arrays that a caller hands in.
+    pub const EMPTY: Self = Self {
+        generation: 0,
+        load: HEALTH_PROBE,
+        marks: Marks::FREE,
+        sequence: 0,
+        offset: 0,
+        length: 0,
+        posted_at: Instant::ZERO,
+        ahead_bytes: 0,
+        sibling: NIL,
+        link: Link::NONE,
+    };
+
+    /// Not in a row yet.
     pub(super) fn new(load: Load, op: Op, offset: u64, length: u32) -> Self {
         let reads = if op == Op::Read { Marks::READ.0 } else { 0 };
         let probes = match load {
@@ -126,31 +157,59 @@ impl Attempt {
         };
         Self {
             load: load.pack(),
-            stage: Stage::Waiting,
-            marks: Marks(reads | probes),
-            rail: RailId(0),
-            sequence: 0,
+            marks: Marks(reads | probes).at(Stage::Waiting),
             offset,
             length,
-            posted_at: Instant::ZERO,
-            ahead_bytes: 0,
-            sibling: NIL,
-            link: Link::NONE,
+            ..Self::EMPTY
         }
     }
 
-    /// It has a rail, with `ahead_bytes` in flight there before it; more than 4 GiB count as that.
-    pub(super) fn bind_to(&mut self, rail: RailId, ahead_bytes: u64) {
-        self.stage = Stage::Bound;
-        self.rail = rail;
-        self.ahead_bytes = u32::try_from(ahead_bytes).unwrap_or(u32::MAX);
+    /// It has a rail, and so have slices behind it, of so many `bytes` with it. There are `ahead_bytes` in flight before it;
+    /// what makes it more than 4 GiB together does not count.
+    pub(super) fn bind_to(&mut self, rail: RailId, ahead_bytes: u64, bytes: u64) {
+        self.marks = self.marks.at(Stage::Bound).on(rail);
+        let ahead_max = u64::from(u32::MAX).saturating_sub(bytes);
+        self.ahead_bytes = ahead_bytes.min(ahead_max) as u32;
     }
 
-    /// It in a row of the table, alone of its slice and in a queue.
-    pub(super) fn in_row(mut self, index: u32, link: Link) -> Self {
-        self.sibling = index;
-        self.link = link;
-        self
+    /// It in a row of the table, alone of its slice.
+    pub(super) fn in_row(self, index: u32, generation: u32, link: Link) -> Self {
+        Self {
+            generation,
+            sibling: index,
+            link,
+            ..self
+        }
+    }
+
+    /// Makes it an attempt like another one. Whose row it is, it keeps, and where that is linked.
+    #[inline(always)] // see `Flight::post_run`
+    pub(super) fn put(&mut self, like: &Self) {
+        self.load = like.load;
+        self.marks = like.marks;
+        self.sequence = like.sequence;
+        self.offset = like.offset;
+        self.length = like.length;
+        self.posted_at = like.posted_at;
+        self.ahead_bytes = like.ahead_bytes;
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        match self.marks.0 & STAGE_BITS {
+            bits if bits == Marks(0).at(Stage::Posted).0 => Stage::Posted,
+            bits if bits == Marks(0).at(Stage::Bound).0 => Stage::Bound,
+            bits if bits == Marks(0).at(Stage::Waiting).0 => Stage::Waiting,
+            _ => Stage::Free,
+        }
+    }
+
+    /// Its rail, once bound.
+    pub(super) fn rail(&self) -> RailId {
+        RailId(self.marks.0 as u16)
+    }
+
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        self.marks = self.marks.at(stage);
     }
 
     /// It as a work, of a request whose first byte is there on both sides.
@@ -166,10 +225,11 @@ impl Attempt {
         }
     }
 
-    /// Makes it the slice behind itself, on the same rail.
+    /// Makes it the slice behind itself, on the same lane.
     pub(super) fn advance(&mut self) {
+        self.sequence = self.sequence.wrapping_add(1);
         self.offset += u64::from(self.length);
-        self.ahead_bytes = self.ahead_bytes.saturating_add(self.length);
+        self.ahead_bytes = self.ahead_bytes.wrapping_add(self.length);
     }
 
     pub(super) fn load(&self) -> Load {
@@ -187,12 +247,12 @@ impl Attempt {
     }
 
     fn is_posted_on(&self, rail: RailId) -> bool {
-        self.stage == Stage::Posted && self.rail == rail
+        self.stage() == Stage::Posted && self.rail() == rail
     }
 
     /// Whether it was handed out, is a slice that never had a copy, and its request waits for it.
     pub(super) fn is_usual(&self) -> bool {
-        self.stage == Stage::Posted && !self.is(Marks::UNUSUAL)
+        !self.is(Marks::UNUSUAL_OR_NOT_POSTED)
     }
 
     pub(super) fn op(&self) -> Op {
@@ -236,6 +296,12 @@ impl Attempt {
         link.next()
     }
 
+    /// The one before it; [`NIL`]: none.
+    pub(super) fn previous(&self) -> u32 {
+        let link = self.link;
+        link.previous()
+    }
+
     pub(super) fn is(&self, mark: Marks) -> bool {
         self.marks.0 & mark.0 != 0
     }
@@ -254,13 +320,6 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Of none.
-    pub(super) const NONE: Self = Self {
-        posted_at: Instant::ZERO,
-        ahead_bytes: 0,
-        length: 0,
-    };
-
     /// What the attempt's completion, seen at `at`, shows of the rail.
     fn seen(self, at: Instant) -> Sample {
         Sample {
@@ -290,6 +349,11 @@ impl Run {
         }
     }
 
+    /// Whether a completion is one of them, and a good one.
+    fn goes_on(&self, next: &Completion) -> bool {
+        (next.lane, next.epoch) == self.lane && next.outcome == Outcome::Success
+    }
+
     /// More of them. Gives what others have shown that were seen at another instant.
     #[inline]
     fn saw(&mut self, more: Observation) -> Option<Observation> {
@@ -315,17 +379,14 @@ pub(super) enum End {
 }
 
 impl Orchestrator<'_> {
-    /// Puts a new attempt into the table; a lone one is its own sibling. The last row is kept for slices that are cut
-    /// again, and for probes of paused rails.
-    pub(super) fn new_attempt(&mut self, mut attempt: Attempt) -> Option<AttemptId> {
+    /// Puts a new attempt into the table. The last row is kept for slices that are cut again, and for probes of paused rails.
+    pub(super) fn new_attempt(&mut self, attempt: Attempt) -> Option<AttemptId> {
         let request = attempt.request();
-        attempt.sibling = self.attempts.next_row();
         let id = match self.attempts.insert_but_last(attempt) {
-            Ok(id) => id,
-            Err(mut attempt) => {
+            Some(id) => id,
+            None => {
                 self.evict_lost();
-                attempt.sibling = self.attempts.next_row();
-                self.attempts.insert_but_last(attempt).ok()?
+                self.attempts.insert_but_last(attempt)?
             }
         };
         if let Some(row) = request.and_then(|request| self.requests.at_mut(request)) {
@@ -335,13 +396,12 @@ impl Orchestrator<'_> {
     }
 
     /// Puts a new attempt into any row that is free, the last one too.
-    pub(super) fn last_attempt(&mut self, mut attempt: Attempt) -> Option<u32> {
-        if is_nil(self.attempts.next_row()) {
+    pub(super) fn last_attempt(&mut self, attempt: Attempt) -> Option<u32> {
+        if self.attempts.is_full() {
             self.evict_lost();
         }
-        attempt.sibling = self.attempts.next_row();
         let request = attempt.request();
-        let id = self.attempts.insert(attempt).ok()?;
+        let id = self.attempts.insert(attempt)?;
         if let Some(row) = request.and_then(|request| self.requests.at_mut(request)) {
             row.held += 1;
         }
@@ -440,13 +500,13 @@ impl Orchestrator<'_> {
         let Some(row) = self.attempts.at(index) else {
             return;
         };
-        let (stage, rail, length) = (row.stage, row.rail, u64::from(row.length));
+        let (stage, rail, length) = (row.stage(), row.rail(), u64::from(row.length));
         let op = row.op();
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
         match stage {
-            Stage::Waiting => return,
+            Stage::Waiting | Stage::Free => return,
             Stage::Bound => lane.flight.remove_bound(&mut self.attempts, index),
             Stage::Posted => lane.flight.remove_posted(&mut self.attempts, index),
         }
@@ -483,7 +543,7 @@ impl Orchestrator<'_> {
         let Some(next) = self.attempts.at(index).map(|row| row.sibling) else {
             return true;
         };
-        if next == index || is_nil(next) {
+        if next == index {
             return true;
         }
         let mut at = next;
@@ -507,7 +567,7 @@ impl Orchestrator<'_> {
         let sibling = self.attempts.at(attempt.sibling);
         sibling
             .filter(|_| attempt.is(Marks::APART))
-            .map(|row| row.rail)
+            .map(Attempt::rail)
     }
 
     /// The request that an attempt is a slice of.
@@ -524,7 +584,7 @@ impl Orchestrator<'_> {
     /// Puts an attempt into its request's queue of slices to be sent again, and the request first in line.
     pub(super) fn wait_again(&mut self, request: u32, index: u32) {
         if let Some(row) = self.attempts.at_mut(index) {
-            row.stage = Stage::Waiting;
+            row.set_stage(Stage::Waiting);
         }
         let length = self.attempt_bytes(index);
         let rejoined = self.rejoin(request, index);
@@ -561,7 +621,7 @@ impl Orchestrator<'_> {
             _ => {
                 // Nobody wants it any more. It touches nothing, so it just goes.
                 if let Some(row) = self.attempts.at_mut(index) {
-                    row.stage = Stage::Waiting;
+                    row.set_stage(Stage::Waiting);
                 }
                 self.end_attempt(index, End::Ended);
             }
@@ -585,69 +645,77 @@ impl Orchestrator<'_> {
                 continue;
             }
             let mut run = Run::new((first.lane, first.epoch));
-            while let Some((next, behind)) = rest.split_first()
-                && (next.lane, next.epoch) == run.lane
-                && next.outcome == Outcome::Success
-            {
-                let at = next.at.min(now);
-                let ended = self.ended_together(at, &mut run, |flight, attempts, request| {
-                    flight.end_answered(attempts, request, rest)
-                });
-                rest = if ended > 0 {
-                    rest.get(ended..).unwrap_or_default()
-                } else {
-                    self.succeeded(now, AttemptId::from_bits(next.cookie), at, &mut run);
-                    behind
-                };
+            if let Some(ended) = self.end_answered(first.lane.rail(), rest) {
+                self.ended_together(first.at.min(now), &ended, &mut run);
+                rest = rest.get(ended.freed.count as usize..).unwrap_or_default();
+            }
+            if rest.first().is_some_and(|next| run.goes_on(next)) {
+                (rest, run) = self.completed_behind(now, rest, run);
             }
             self.end_run(now, &run);
         }
     }
 
-    /// By far the most usual: bytes of slices of one request without copies arrived, seen at one instant. Takes those
-    /// in front on their lane as `end` does, and tells how many.
-    #[inline]
-    fn ended_together(
+    /// What is left of a run: completions that were seen later than others, or are of another request, or are not usual.
+    /// Gives what is behind it.
+    #[inline(never)]
+    fn completed_behind<'c>(
         &mut self,
-        at: Instant,
-        run: &mut Run,
-        end: impl FnOnce(&mut Flight, &mut Attempts<'_>, u32) -> Ended,
-    ) -> usize {
-        let rail = run.lane.0.rail();
+        now: Instant,
+        mut rest: &'c [Completion],
+        mut run: Run,
+    ) -> (&'c [Completion], Run) {
+        while let Some((next, behind)) = rest.split_first()
+            && run.goes_on(next)
+        {
+            let at = next.at.min(now);
+            rest = match self.end_answered(next.lane.rail(), rest) {
+                Some(ended) => {
+                    self.ended_together(at, &ended, &mut run);
+                    rest.get(ended.freed.count as usize..).unwrap_or_default()
+                }
+                None => {
+                    self.succeeded(now, AttemptId::from_bits(next.cookie), at, &mut run);
+                    behind
+                }
+            };
+        }
+        (rest, run)
+    }
+
+    /// By far the most usual: bytes of slices of one request without copies arrived, seen at one instant, and they are the
+    /// first ones on their lane. Takes them off it.
+    #[inline(always)] // it is little more than a call
+    fn end_answered(&mut self, rail: RailId, answers: &[Completion]) -> Option<Ended> {
         if self.config.policy == Policy::Documented {
             // It learns from each.
-            return 0;
+            return None;
         }
-        let Some(lane) = self.lanes.get_mut(rail.index()) else {
-            return 0;
-        };
-        let first = lane.flight.first_posted();
-        let Some(first) = first.and_then(|first| self.attempts.at(first)) else {
-            return 0;
-        };
-        let Some(request) = first.request() else {
-            return 0;
-        };
-        let (op, timing) = (first.op(), first.timing());
-        let Ended { count, bytes, last } = end(&mut lane.flight, &mut self.attempts, request);
-        if count == 0 {
-            return 0;
-        }
-        lane.released(op, count, bytes);
+        let lane = self.lanes.get_mut(rail.index())?;
+        lane.flight.end_answered(&mut self.attempts, answers)
+    }
+
+    /// Counts slices that have ended, seen at one instant.
+    #[inline(always)] // see `Self::end_run`
+    fn ended_together(&mut self, at: Instant, ended: &Ended, run: &mut Run) {
+        let rail = run.lane.0.rail();
+        let Freed { count, bytes, .. } = ended.freed;
         run.released_bytes += bytes;
-        let (first, last) = (timing.seen(at), last.seen(at));
+        let (first, last) = (ended.first.seen(at), ended.last.seen(at));
         let together = Observation::of_several(first, last, bytes, count.into());
         if let Some(seen) = run.saw(together) {
             self.shared.handle_observation(rail, &seen);
         }
-        if let Some((request, row)) = self.requests.entry_mut(request) {
+        if let Some((request, row)) = self.requests.entry_mut(ended.request) {
+            if let Some(lane) = self.lanes.get_mut(rail.index()) {
+                lane.released(row.op, count, bytes);
+            }
             row.held -= count;
             row.acked_bytes += bytes;
             if row.may_be_over() {
                 self.settle_request(request);
             }
         }
-        count as usize
     }
 
     /// Whether a completion is of the present epoch of a lane of this worker.
@@ -673,9 +741,12 @@ impl Orchestrator<'_> {
         let sequence = row.sequence;
         // In-order transports signal one work for several: everything before it on the lane is done too.
         loop {
-            self.ended_together(at, run, |flight, attempts, request| {
-                flight.end_covered(attempts, request, id, sequence)
-            });
+            if self.config.policy != Policy::Documented
+                && let Some(lane) = self.lanes.get_mut(rail.index())
+                && let Some(ended) = (lane.flight).end_covered(&mut self.attempts, id, sequence)
+            {
+                self.ended_together(at, &ended, run);
+            }
             match self.first_posted(rail).filter(|first| *first != id.index) {
                 Some(before) if self.is_before(before, id) => self.arrived(now, before, at, run),
                 _ => break,
@@ -721,16 +792,21 @@ impl Orchestrator<'_> {
     }
 
     /// All of a run of completions of one lane have been counted.
-    #[inline]
+    #[inline(always)] // what the run shows goes into arithmetic
     fn end_run(&mut self, now: Instant, run: &Run) {
         let rail = run.lane.0.rail();
-        let peer = self.shared.peer(rail);
+        let row = self.shared.known(rail);
+        let peer = row.as_ref().and_then(Known::peer);
+        if let Some(row) = &row {
+            row.release(run.released_bytes);
+        }
         if run.released_bytes > 0 {
-            self.shared.release(rail, run.released_bytes);
             self.got_room(rail, peer);
         }
         if let Some(seen) = &run.seen {
-            self.shared.handle_observation(rail, seen);
+            if let Some(row) = &row {
+                row.handle_observation(seen);
+            }
             self.rail_succeeded(rail);
         }
         self.lane_progressed(now, rail);
@@ -778,7 +854,7 @@ impl Orchestrator<'_> {
         let evictable = |row: &Attempt| {
             let fenced = self
                 .lanes
-                .get(row.rail.index())
+                .get(row.rail().index())
                 .is_some_and(|lane| lane.is_locally_fenced());
             let request = row.request().and_then(|request| self.requests.at(request));
             row.is(Marks::LOST) && fenced && request.is_some_and(|request| request.is_reported())

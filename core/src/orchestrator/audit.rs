@@ -52,9 +52,16 @@ fn check(
 impl Orchestrator<'_> {
     /// Checks everything. Linear in the tables, quadratic nowhere that matters.
     pub fn audit(&self) -> Result<(), Violation> {
+        self.audit_attempts()?;
         self.audit_requests()?;
         self.audit_lanes()?;
         self.audit_peers()
+    }
+
+    fn audit_attempts(&self) -> Result<(), Violation> {
+        let free = self.attempts.capacity() - self.attempts.len();
+        let found = self.attempts.count_free() as u64;
+        check("free rows for attempts", 0_u64, found, free as u64)
     }
 
     fn audit_requests(&self) -> Result<(), Violation> {
@@ -63,7 +70,7 @@ impl Orchestrator<'_> {
             for (index, attempt) in self.attempts.iter().filter(|(_, a)| a.is_of(id.index)) {
                 held += 1;
                 lost += u64::from(attempt.is(Marks::LOST));
-                waiting += u64::from(attempt.stage == Stage::Waiting);
+                waiting += u64::from(attempt.stage() == Stage::Waiting);
                 let counts = !attempt.is(Marks::DONE) && self.is_first_copy(index.index);
                 unique += if counts { u64::from(attempt.length) } else { 0 };
             }
@@ -130,9 +137,9 @@ impl Orchestrator<'_> {
         for (index, lane) in self.lanes.iter().enumerate() {
             let rail = RailId(index as u16);
             let (mut bytes, mut bound, mut posted, mut reads) = (0, 0, 0, 0);
-            for (_, attempt) in self.attempts.iter().filter(|(_, a)| a.rail == rail) {
-                match attempt.stage {
-                    Stage::Waiting => continue,
+            for (_, attempt) in self.attempts.iter().filter(|(_, a)| a.rail() == rail) {
+                match attempt.stage() {
+                    Stage::Waiting | Stage::Free => continue,
                     Stage::Bound => bound += 1,
                     Stage::Posted => posted += 1,
                 }
@@ -196,7 +203,7 @@ impl Orchestrator<'_> {
             {
                 unbound += row.length - row.cursor;
                 pending += u64::from(row.has_unbound());
-                let waits = |a: &super::Attempt| a.is_of(id.index) && a.stage == Stage::Waiting;
+                let waits = |a: &super::Attempt| a.is_of(id.index) && a.stage() == Stage::Waiting;
                 unbound += self
                     .attempts
                     .iter()

@@ -6,7 +6,7 @@ use super::lane::{Lane, Phase, kib_of};
 use super::path::Lead;
 use super::peer::Peer;
 use super::post::Run;
-use super::{Orchestrator, Policy, Reason, is_nil};
+use super::{Orchestrator, Policy, Reason};
 use crate::path::Preference;
 use crate::path::class::ClassSet;
 use crate::plan::{NO_RAILS, PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
@@ -82,11 +82,11 @@ impl Cut {
         slice::next_length(self.rest(), usual)
     }
 
-    /// Its next slice on a rail, with so many bytes in flight there before it.
-    fn attempt(&self, rail: RailId, length: u32, ahead_bytes: u64) -> Attempt {
+    /// The first one of its next slices on a rail, with so many bytes in flight there before them.
+    fn attempt(&self, rail: RailId, slices: Slices, ahead_bytes: u64) -> Attempt {
         let load = Load::Slice(self.request);
-        let mut attempt = Attempt::new(load, self.op, self.cursor, length);
-        attempt.bind_to(rail, ahead_bytes);
+        let mut attempt = Attempt::new(load, self.op, self.cursor, slices.length);
+        attempt.bind_to(rail, ahead_bytes, slices.bytes());
         attempt
     }
 
@@ -119,35 +119,29 @@ struct Need {
     rest_bytes: u64,
     /// And of all that its peer has to bind.
     unbound_bytes: u64,
-    line: Line,
 }
 
 impl Need {
-    /// What [`Self::closely`] says, where a bound tells it that is found quicker: only this worker has something on the rail,
-    /// its device has nothing else, and even a whole window would leave so much that all rails are busy for longer.
-    #[inline(never)] // so that it has the registers for itself
-    fn whole_room(
-        &self,
-        rail: &Healthy<'_>,
-        lane: &Lane,
-        op: Op,
-        pace: &mut Pace,
-    ) -> Option<Slices> {
+    /// How many [`Self::closely`] says, where a bound tells it that is found quicker: only this worker has something on the
+    /// rail, its device has nothing else, and even a whole window would leave so much that all rails are busy for longer.
+    #[inline(always)] // see `Orchestrator::refill`
+    fn whole_room(&self, rail: &Healthy<'_>, lane: &Lane, op: Op, pace: &mut Pace) -> Option<u32> {
         let length = u64::from(self.length.max(1));
         let room_bytes = rail.own_room(lane.inflight_bytes)?;
         let count = (room_bytes / length).min(lane.room_works(op) as u64);
-        let count = count.min(u64::from(self.slices_max));
-        let bytes = count * length;
+        let mut count = count.min(u64::from(self.slices_max));
         let is_right = rail.slice_bytes() <= self.length && self.length <= lane.work_bytes_max();
-        // The last slice of a request may be of another length.
-        if count == 0 || !is_right || bytes + length > self.rest_bytes {
+        if (count + 1) * length > self.rest_bytes {
+            // The last slice of a request may be of another length.
+            count = count.min(whole(self.rest_bytes, self.length));
+        }
+        if count == 0 || !is_right {
             return None;
         }
+        let bytes = count * length;
         let rest = self.unbound_bytes.saturating_sub(bytes - length);
-        pace.has_plenty(rail.fill_span(), rest).then_some(Slices {
-            length: self.length,
-            count: count as u32,
-        })
+        pace.has_plenty(rail.fill_span(), rest)
+            .then_some(count as u32)
     }
 
     /// How many of them go to the only rail that may have room, if that cannot be told at once. `Some(None)`: the next one
@@ -158,7 +152,7 @@ impl Need {
         shared: &Shared<'_>,
         lanes: &[Lane],
         (rails, position, rail): (&PlanRails, usize, &Healthy<'_>),
-        op: Op,
+        (op, line): (Op, Line),
         pace: &mut Pace,
     ) -> Option<Option<Slices>> {
         let row = *rails.get(position)?;
@@ -166,11 +160,11 @@ impl Need {
         let spot = board::spot(rail, position as u8, row, lane, op);
         let (length, unbound_bytes) = (self.length, self.unbound_bytes);
         let (turn, rest_bytes) = (self.slices_max, self.rest_bytes);
-        let plenty = pace.plenty_run(&spot, self.line, length, unbound_bytes, turn, rest_bytes);
+        let plenty = pace.plenty_run(&spot, line, length, unbound_bytes, turn, rest_bytes);
         if plenty.is_some() {
             return Some(plenty);
         }
-        let lone = Lone::new(spot, self.line, self.length)?;
+        let lone = Lone::new(spot, line, self.length)?;
         let look = || board::look(rails, lanes, shared, None, 1 << position, self.length);
         let slices_max = whole(self.rest_bytes, self.length).min(u64::from(self.slices_max)) as u32;
         Some(pace.lone_run(&lone, self.unbound_bytes, slices_max, look))
@@ -343,9 +337,11 @@ impl Orchestrator<'_> {
     }
 
     /// Binds slices of one peer's requests, in the order in which they go, a bounded number.
-    #[inline]
+    #[inline(always)] // both that call it are loops of their own
     fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32, out: &mut PostBatch) {
-        self.line = self.shared.line(self.config.worker);
+        if !self.shared.has_one_worker() {
+            self.line = self.shared.line(self.config.worker);
+        }
         if self.board.is_used() {
             self.board.clear(self.line);
         }
@@ -643,7 +639,7 @@ impl Orchestrator<'_> {
     /// By far the most usual: one lane has got room again, and the others have none. Binds what goes there of a request,
     /// without a board, on which nothing may be. If the rest waits, so does the peer from then on. `None`: what is left takes
     /// a look at all rails.
-    #[inline(never)]
+    #[inline(always)] // calls on the way there and back would be a tenth of it
     fn refill(
         &mut self,
         now: Instant,
@@ -686,14 +682,13 @@ impl Orchestrator<'_> {
             slices_max: *turn,
             rest_bytes: rest,
             unbound_bytes: peer_row.unbound_bytes,
-            line: self.line,
         };
         let slices = match need.whole_room(&healthy, lane, row.op, pace) {
-            Some(slices) => slices,
+            Some(count) => Slices { length, count },
             None => {
                 let lanes = &*self.lanes;
                 let at = (rails, position, &healthy);
-                match need.closely(shared, lanes, at, row.op, pace) {
+                match need.closely(shared, lanes, at, (row.op, self.line), pace) {
                     Some(Some(slices)) => slices,
                     Some(None) => return Some(Bound::Wait),
                     None => return None,
@@ -718,14 +713,17 @@ impl Orchestrator<'_> {
         };
         let attempts = &mut self.attempts;
         let id = LaneId::new(self.config.worker, rail.rail);
-        let count = if lane.posts_at_once() && takes(out, id, slices.count) {
+        let at_once = lane.posts_at_once() && takes(out, id, slices.count);
+        let count = if at_once {
             (out.lane, out.epoch) = (id, lane.epoch);
             lane.post_run(attempts, &run, window_bytes, &mut out.works)
         } else {
-            let count = lane.bind_run(attempts, run.attempt(), slices.count, window_bytes);
-            self.posts.push_back(self.lanes, u32::from(rail.rail.0));
-            count
+            lane.bind_run(attempts, run.attempt(), slices.count, window_bytes)
         };
+        let is_filled = lane.is_filled(slice_kib);
+        if !at_once {
+            self.posts.push_back(self.lanes, u32::from(rail.rail.0));
+        }
         let bytes = u64::from(length) * u64::from(count);
         if count != slices.count {
             shared.release(rail.rail, slices.bytes() - bytes);
@@ -743,15 +741,16 @@ impl Orchestrator<'_> {
             return Some(Bound::Yes);
         }
         // What is left may begin with a shorter slice than the lane is filled for.
-        let is_filled = self.lanes.get(rail.rail.index())?.is_filled(slice_kib);
         if rest < u64::from(length) || !is_filled {
             return None;
         }
         pace.note_filled(peer_row.rooms, slice_kib);
         peer_row.stuck_since = Instant::MAX;
         peer_row.waits_for_room = true;
-        let requests = &mut self.requests;
-        peer_row.pending.served(now, requests, request, count);
+        if peer_row.pending.served_at(now, row, count) {
+            let requests = &mut self.requests;
+            peer_row.pending.served_above(now, requests, request);
+        }
         Some(Bound::Wait)
     }
 
@@ -913,7 +912,7 @@ impl Orchestrator<'_> {
         cut: &Cut,
         ahead_bytes: u64,
     ) -> u32 {
-        let attempt = cut.attempt(rail, slices.length, ahead_bytes);
+        let attempt = cut.attempt(rail, slices, ahead_bytes);
         if !self.attempts.has_two() {
             self.evict_lost();
         }
@@ -1017,7 +1016,7 @@ impl Orchestrator<'_> {
         let chosen = chosen.and_then(|index| candidates.get(index).copied());
         let bound = chosen.and_then(|candidate| self.bind_to(now, candidate.rail, next));
         let (Some(candidate), Some(length)) = (chosen, bound) else {
-            let full = next.again && is_nil(self.attempts.next_row());
+            let full = next.again && self.attempts.is_full();
             if full && chosen.is_some() {
                 self.pass_over(next.request);
                 self.arm(now + BIND_RETRY, Reason::Bind);

@@ -1,8 +1,8 @@
 //! Slices that were cut for one lane and have to go over another that takes less at a time.
 
+use super::Orchestrator;
 use super::attempt::{Attempt, Marks};
 use super::bind::Next;
-use super::{Orchestrator, is_nil};
 use crate::units::RequestId;
 
 impl Attempt {
@@ -56,7 +56,7 @@ impl Orchestrator<'_> {
     /// waits beside it. Else what was cut in two would keep the row that is there for the next cut, or for a probe.
     /// Whether it did; its own row is free then.
     pub(super) fn rejoin(&mut self, request: u32, index: u32) -> bool {
-        if !is_nil(self.attempts.next_row()) {
+        if !self.attempts.is_full() {
             return false;
         }
         let is_alone = |row: &Attempt, index| row.sibling == index && !row.is(Marks::DONE);

@@ -1,13 +1,12 @@
 //! What is on a lane: attempts that were handed out, in that order, and behind them those that were not.
 
-use super::attempt::{Attempt, Stage, Timing};
+use super::attempt::{Attempt, Stage};
+use super::attempts::{Attempts, Ended, Freed};
 use super::post::{Run, Works};
-use crate::queue::{Link, Queue};
-use crate::table::{NIL, Table};
+use crate::queue::Queue;
+use crate::table::NIL;
 use crate::units::AttemptId;
-use crate::work::{Completion, Outcome};
-
-pub(super) type Attempts<'a> = Table<'a, Attempt, AttemptId>;
+use crate::work::Completion;
 
 /// One queue with a mark in it, so that handing out moves the mark and nothing else.
 #[derive(Debug)]
@@ -102,12 +101,9 @@ impl Flight {
         mut slice: Attempt,
         count: u32,
     ) -> u32 {
-        let mut before = self.queue.back().unwrap_or(NIL);
-        let run = attempts.insert_run(count, |id: AttemptId, next| {
-            let this = slice.in_row(id.index, Link::between(before, next));
-            before = id.index;
+        let run = attempts.insert_run(count, |_, row| {
+            row.put(&slice);
             slice.advance();
-            this
         });
         let Some(run) = run else {
             return 0;
@@ -127,22 +123,18 @@ impl Flight {
         &mut self,
         attempts: &mut Attempts<'_>,
         run: &Run<'_>,
-        mut sequence: u32,
+        sequence: u32,
         works: &mut Works,
     ) -> u32 {
         let mut slice = run.attempt();
         let (local, remote) = run.request.places();
-        let mut before = self.queue.back().unwrap_or(NIL);
-        slice.stage = Stage::Posted;
+        slice.set_stage(Stage::Posted);
         slice.posted_at = run.now;
-        let run = attempts.insert_run(run.slices.count, |id: AttemptId, next| {
-            let mut this = slice.in_row(id.index, Link::between(before, next));
-            this.sequence = sequence;
-            let _ = works.push(this.work(id, local, remote, true));
-            before = id.index;
-            sequence = sequence.wrapping_add(1);
+        slice.sequence = sequence;
+        let run = attempts.insert_run(run.slices.count, |id, row| {
+            row.put(&slice);
+            let _ = works.push(slice.work(id, local, remote, true));
             slice.advance();
-            this
         });
         let Some(run) = run else {
             return 0;
@@ -174,25 +166,15 @@ impl Flight {
     }
 
     /// Takes out and frees those that were handed out first and that these answers are of, in that order, as long as
-    /// they are usual ones of one request, and the answers like the first one.
-    #[inline(never)] // so that its loop has the registers for itself
+    /// they are usual ones of one request, and the answers like the first one. `None`: there is none.
+    #[inline(always)] // see `Self::end_in_order`
     pub(super) fn end_answered(
         &mut self,
         attempts: &mut Attempts<'_>,
-        request: u32,
         answers: &[Completion],
-    ) -> Ended {
-        let Some(like) = answers.first() else {
-            return Ended::NONE;
-        };
-        let mut rest = answers.iter();
-        self.end_in_order(attempts, request, |id, _| {
-            rest.next().is_some_and(|next| {
-                next.cookie == id.to_bits()
-                    && next.at == like.at
-                    && (next.lane, next.epoch) == (like.lane, like.epoch)
-                    && next.outcome == Outcome::Success
-            })
+    ) -> Option<Ended> {
+        self.end_in_order(attempts, |rows, first| {
+            Freed::answered(rows, first, answers)
         })
     }
 
@@ -201,39 +183,29 @@ impl Flight {
     pub(super) fn end_covered(
         &mut self,
         attempts: &mut Attempts<'_>,
-        request: u32,
         id: AttemptId,
         sequence: u32,
-    ) -> Ended {
-        self.end_in_order(attempts, request, |other, row| {
-            other == id || !row.signal() && row.sequence < sequence
+    ) -> Option<Ended> {
+        self.end_in_order(attempts, |rows, first| {
+            Freed::in_order(rows, first, |other, row| {
+                other == id || !row.signal() && row.sequence < sequence
+            })
         })
     }
 
-    /// Takes out and frees those that were handed out first, as long as they are usual ones of one request and
-    /// `is_one` agrees.
-    #[inline]
+    /// Takes out those that were handed out first and that `free` frees.
+    #[inline(always)] // what it gives is taken apart
     fn end_in_order(
         &mut self,
         attempts: &mut Attempts<'_>,
-        request: u32,
-        mut is_one: impl FnMut(AttemptId, &Attempt) -> bool,
-    ) -> Ended {
-        let mut ended = Ended::NONE;
-        let (count, behind) = attempts.remove_run(self.queue.front().unwrap_or(NIL), |id, row| {
-            if !(row.is_of(request) && row.is_usual() && is_one(id, row)) {
-                return None;
-            }
-            ended.last = row.timing();
-            ended.bytes += u64::from(ended.last.length);
-            Some(row.next())
-        });
-        if count > 0 {
-            self.posted -= count;
-            self.queue.cut_front(attempts, behind, count);
-        }
-        ended.count = count;
-        ended
+        free: impl FnOnce(&mut [Attempt], u32) -> Freed,
+    ) -> Option<Ended> {
+        let (front, back) = (self.queue.front()?, self.queue.back()?);
+        let ended = attempts.remove_run(front, back, free)?;
+        self.posted -= ended.freed.count;
+        self.queue
+            .cut_front(attempts, ended.freed.behind, ended.freed.count);
+        Some(ended)
     }
 
     /// Takes one out that was not handed out.
@@ -245,28 +217,11 @@ impl Flight {
     }
 }
 
-/// Slices of one request that ended one after the other.
-pub(super) struct Ended {
-    pub(super) count: u32,
-    pub(super) bytes: u64,
-    /// Of the last of them.
-    pub(super) last: Timing,
-}
-
-impl Ended {
-    const NONE: Self = Self {
-        count: 0,
-        bytes: 0,
-        last: Timing::NONE,
-    };
-}
-
 #[cfg(test)]
 mod tests {
     extern crate std;
     use super::super::attempt::Load;
     use super::*;
-    use crate::table::Row;
     use crate::work::Op;
     use quickcheck::quickcheck;
     use std::collections::VecDeque;
@@ -274,7 +229,7 @@ mod tests {
 
     quickcheck! {
         fn behaves_like_two_deques(ops: Vec<(u8, u8)>) -> bool {
-            let mut rows: Vec<Row<Attempt>> = (0..64).map(|_| Row::EMPTY).collect();
+            let mut rows = [Attempt::EMPTY; 64];
             let mut attempts = Attempts::new(&mut rows);
             let mut flight = Flight::EMPTY;
             let (mut posted, mut bound) = (VecDeque::new(), VecDeque::new());
@@ -283,7 +238,7 @@ mod tests {
                 // Two requests, so that not all in a row are of one.
                 let slice = Attempt::new(Load::Slice(u32::from(which % 16 == 0)), Op::Write, 0, 1);
                 match op % 7 {
-                    0 => if let Ok(id) = attempts.insert(slice) {
+                    0 => if let Some(id) = attempts.insert(slice) {
                         flight.bind(&mut attempts, id.index);
                         bound.push_back(id.index);
                     },
@@ -291,14 +246,14 @@ mod tests {
                         if let Some(index) = flight.first_bound() {
                             let next = flight.bound_after(&mut attempts, index);
                             flight.hand_out(next.unwrap_or(NIL), 1);
-                            if let Some(row) = attempts.at_mut(index) { row.stage = Stage::Posted }
+                            if let Some(row) = attempts.at_mut(index) { row.set_stage(Stage::Posted) }
                         }
                         posted.extend(bound.pop_front());
                     }
                     2 => {
                         let last = posted.pop_back();
                         if flight.take_back(&mut attempts) != last { return false }
-                        if let Some(row) = last.and_then(|last| attempts.at_mut(last)) { row.stage = Stage::Bound }
+                        if let Some(row) = last.and_then(|last| attempts.at_mut(last)) { row.set_stage(Stage::Bound) }
                         last.into_iter().for_each(|last| bound.push_front(last));
                     }
                     3 => if let Some(index) = pick(&posted) {
@@ -328,8 +283,8 @@ mod tests {
                         let (mut asked, request) = (0, posted.front().and_then(|index| attempts.at(*index)?.request()));
                         let is_of_first = |index: &&u32| attempts.at(**index).is_some_and(|row| row.request() == request);
                         let count = posted.iter().take_while(is_of_first).take(usize::from(which % 5)).count();
-                        let ended = flight.end_in_order(&mut attempts, request.unwrap_or(0), |_, _| { asked += 1; asked <= which % 5 });
-                        if ended.count as usize != count { return false }
+                        let ended = flight.end_in_order(&mut attempts, |rows, first| Freed::in_order(rows, first, |_, _| { asked += 1; asked <= which % 5 }));
+                        if ended.map_or(0, |ended| ended.freed.count as usize) != count { return false }
                         if posted.drain(..count).any(|index| attempts.at(index).is_some()) { return false }
                     }
                 }

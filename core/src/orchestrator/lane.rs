@@ -1,8 +1,9 @@
 //! Lanes: opened when they are wanted, suspected when they stand still, fenced when they fail.
 
 use super::attempt::{Attempt, Load};
+use super::attempts::Attempts;
 use super::fence::Fence;
-use super::flight::{Attempts, Flight};
+use super::flight::Flight;
 use super::post::{PROBE_BYTES, Run, Works};
 use super::{LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};

@@ -226,7 +226,6 @@ impl Waiters {
 
     /// So many slices of a request got rails: its class was served. If it had moved up it goes back to where it
     /// belongs once its turn is over, and it has nothing to be sent again.
-    #[inline]
     pub(super) fn served(
         &mut self,
         now: Instant,
@@ -234,22 +233,26 @@ impl Waiters {
         index: u32,
         slices: u32,
     ) {
-        let Some(row) = requests.at_mut(index) else {
-            return;
-        };
+        let row = requests.at_mut(index);
+        if row.is_some_and(|row| self.served_at(now, row, slices)) {
+            self.served_above(now, requests, index);
+        }
+    }
+
+    /// The same for a request that is where it belongs. Whether it is not, and [`Self::served_above`] has the rest to do.
+    #[inline]
+    pub(super) fn served_at(&mut self, now: Instant, row: &mut RequestRow, slices: u32) -> bool {
         row.turn = row
             .turn
             .saturating_sub(u8::try_from(slices).unwrap_or(u8::MAX));
         if let Some(since) = self.since.get_mut(row.home.index()) {
             *since = now;
         }
-        if row.class != row.home {
-            self.served_above(now, requests, index);
-        }
+        row.class != row.home
     }
 
     #[inline(never)]
-    fn served_above(&mut self, now: Instant, requests: &mut Requests<'_>, index: u32) {
+    pub(super) fn served_above(&mut self, now: Instant, requests: &mut Requests<'_>, index: u32) {
         let Some(row) = requests.at_mut(index) else {
             return;
         };

@@ -9,6 +9,7 @@
 
 mod assign;
 mod attempt;
+mod attempts;
 mod audit;
 mod bind;
 mod board;
@@ -39,12 +40,11 @@ use crate::report::Report;
 use crate::send_queue::SendQueueConfig;
 use crate::table::{NIL, Row, Table};
 use crate::time::{Duration, Instant};
-use crate::units::{
-    AttemptId, BatchId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId, TransportId,
-};
+use crate::units::{BatchId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId, TransportId};
 use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Priority, Scope, Stop};
 
 use attempt::Attempt;
+use attempts::Attempts;
 use board::{Board, Pace, View};
 use lane::Lane;
 use peer::Peer;
@@ -319,7 +319,7 @@ pub struct Tables<'a> {
     /// policies.
     pub shares: &'a mut [Shares],
     /// Slices in flight or waiting to be sent again. At least two: the last free row is kept for those that are cut again.
-    pub attempts: &'a mut [Row<Attempt>],
+    pub attempts: &'a mut [Attempt],
     /// Batches not yet taken.
     pub batches: &'a mut [Row<BatchRow>],
 }
@@ -340,7 +340,7 @@ pub struct Store<
     lanes: [Lane; RAILS],
     requests: [Row<RequestRow>; REQUESTS],
     shares: [Shares; SHARES],
-    attempts: [Row<Attempt>; ATTEMPTS],
+    attempts: [Attempt; ATTEMPTS],
     batches: [Row<BatchRow>; BATCHES],
 }
 
@@ -362,7 +362,7 @@ impl<
             lanes: [const { Lane::EMPTY }; RAILS],
             requests: [const { Row::EMPTY }; REQUESTS],
             shares: [Shares::NONE; SHARES],
-            attempts: [const { Row::EMPTY }; ATTEMPTS],
+            attempts: [Attempt::EMPTY; ATTEMPTS],
             batches: [const { Row::EMPTY }; BATCHES],
         }
     }
@@ -429,7 +429,7 @@ pub struct Orchestrator<'a> {
     requests: Table<'a, RequestRow, RequestId>,
     /// Slices of a request not yet bound, by the rail that is to carry them. `Documented` only.
     shares: &'a mut [Shares],
-    attempts: Table<'a, Attempt, AttemptId>,
+    attempts: Attempts<'a>,
     batches: Table<'a, BatchRow, BatchId>,
     /// Peers with bytes to bind that may find room.
     ready: Queue<{ peer::READY }>,
@@ -499,7 +499,7 @@ impl<'a> Orchestrator<'a> {
             lanes: tables.lanes,
             requests: Table::new(tables.requests),
             shares: tables.shares,
-            attempts: Table::new(tables.attempts),
+            attempts: Attempts::new(tables.attempts),
             batches: Table::new(tables.batches),
             ready: Queue::EMPTY,
             waiting: Queue::EMPTY,
@@ -868,10 +868,26 @@ impl Orchestrator<'_> {
 
     #[inline(never)]
     fn next_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
+        if self.posts.is_empty() {
+            self.bind(now, out);
+        }
+        if out.works.is_empty() {
+            self.bound_post(now, out)?;
+        } else {
+            self.arm_progress(now, out.lane.rail());
+        }
+        self.posting = Some(Posting {
+            lane: out.lane,
+            epoch: out.epoch,
+            count: out.works.len(),
+        });
+        Some(out.lane)
+    }
+
+    /// Fills `out`, which is empty, with what lanes have to post. `None`: nothing.
+    #[inline(never)]
+    fn bound_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<()> {
         loop {
-            if self.posts.is_empty() {
-                self.bind(now, out);
-            }
             if self.bindable && out.works.is_empty() {
                 self.gather(now, out);
             }
@@ -882,12 +898,10 @@ impl Orchestrator<'_> {
                 self.arm_progress(now, out.lane.rail());
             }
             if !out.works.is_empty() {
-                self.posting = Some(Posting {
-                    lane: out.lane,
-                    epoch: out.epoch,
-                    count: out.works.len(),
-                });
-                return Some(out.lane);
+                return Some(());
+            }
+            if self.posts.is_empty() {
+                self.bind(now, out);
             }
         }
     }

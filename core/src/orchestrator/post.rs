@@ -1,7 +1,7 @@
 //! Works on their way to a lane: handed out, answered, taken back.
 
 use super::attempt::{Load, Marks, Stage};
-use super::flight::Attempts;
+use super::attempts::Attempts;
 use super::lane::{Lane, Phase};
 use super::peer::Peer;
 use super::request::RequestRow;
@@ -36,7 +36,7 @@ impl Run<'_> {
     pub(super) fn attempt(&self) -> Attempt {
         let (load, length) = (Load::Slice(self.row), self.slices.length);
         let mut attempt = Attempt::new(load, self.request.op, self.request.cursor, length);
-        attempt.bind_to(self.rail, self.ahead_bytes);
+        attempt.bind_to(self.rail, self.ahead_bytes, self.slices.bytes());
         attempt
     }
 }
@@ -55,7 +55,7 @@ impl Out {
     /// Hands out the next one.
     #[inline(always)] // see `Self::all_signalled`
     fn work(&mut self, id: AttemptId, row: &mut Attempt, signal: bool) -> Work {
-        row.stage = Stage::Posted;
+        row.set_stage(Stage::Posted);
         row.posted_at = self.now;
         row.sequence = self.sequence;
         self.sequence = self.sequence.wrapping_add(1);
@@ -134,8 +134,8 @@ impl Orchestrator<'_> {
         let Some(row) = self.attempts.at_mut(index) else {
             return;
         };
-        row.bind_to(rail, ahead_bytes);
         let (op, bytes) = (row.op(), u64::from(row.length));
+        row.bind_to(rail, ahead_bytes, bytes);
         lane.flight.bind(&mut self.attempts, index);
         lane.reserved(op, 1, bytes);
         self.posts.push_back(self.lanes, u32::from(rail.0));
@@ -286,7 +286,8 @@ impl Orchestrator<'_> {
         true
     }
 
-    /// The answer to a post.
+    /// The answer to a post that leaves something to do.
+    #[cold]
     pub(super) fn posted(&mut self, now: Instant, posting: Posting, accepted: usize, stop: Stop) {
         let rail = posting.lane.rail();
         let index = u32::from(rail.0);
@@ -364,7 +365,7 @@ impl Orchestrator<'_> {
         };
         lane.next_sequence = lane.next_sequence.wrapping_sub(1);
         if let Some(row) = self.attempts.at_mut(last) {
-            row.stage = Stage::Bound;
+            row.set_stage(Stage::Bound);
         }
         self.posts.push_back(self.lanes, u32::from(rail.0));
     }

@@ -605,7 +605,7 @@ impl Orchestrator<'_> {
             (row.is_of(id.index) || row.is_of(transfer))
                 && !self
                     .lanes
-                    .get(row.rail.index())
+                    .get(row.rail().index())
                     .is_some_and(|lane| lane.is_locally_fenced())
         })
     }
@@ -757,8 +757,8 @@ impl Orchestrator<'_> {
         for rail in self.rails_of(peer) {
             let carries = self.attempts.iter().any(|(_, row)| {
                 row.is_of(id.index)
-                    && row.rail == rail
-                    && row.stage == super::attempt::Stage::Posted
+                    && row.rail() == rail
+                    && row.stage() == super::attempt::Stage::Posted
             });
             if carries {
                 self.start_fence(now, rail, cause);

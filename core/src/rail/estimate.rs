@@ -200,7 +200,7 @@ impl Estimate {
     }
 
     /// Learns from completions.
-    #[inline]
+    #[inline(always)]
     pub fn handle_observation(&mut self, seen: &Observation) {
         self.learn_sums(seen);
         let longest = self.delay(&seen.first);
@@ -218,6 +218,22 @@ impl Estimate {
             _ => Duration::ZERO,
         };
         self.learn_base(&seen.first, delay);
+    }
+
+    /// Whether it has seen a completion since it was new.
+    pub(crate) fn has_learned(&self) -> bool {
+        self.last_seen != Instant::ZERO
+    }
+
+    /// What is asked of a device is as another one has learned it.
+    pub(crate) fn take_over(&mut self, learned: &Self) {
+        self.bytes_sum = learned.bytes_sum;
+        self.busy_sum = learned.busy_sum;
+        self.last_seen = learned.last_seen;
+        self.delay_base = learned.delay_base;
+        self.base_candidate = learned.base_candidate;
+        self.base_since = learned.base_since;
+        self.set_rate(learned.rate);
     }
 
     #[inline(always)]

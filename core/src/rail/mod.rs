@@ -96,7 +96,7 @@ impl Rail {
             delay_base: self.speed.delay_base(),
             inflight_bytes: self.inflight_bytes.load(Relaxed),
             device_bytes: device.map_or(0, Device::all_bytes),
-            device_rate: device.map_or(rate, |device| device.speed.rate()),
+            device_rate: device.map_or(rate, Device::rate),
         }
     }
 
@@ -120,6 +120,23 @@ impl Rail {
         Some(ahead)
     }
 
+    /// Doubles a returning rail's window per window completed, more slowly after flaps, until it is no limit.
+    #[cold]
+    fn widen(&self, bytes: u64) {
+        let cap = self.window_cap.load(Relaxed);
+        let flaps = u64::from(self.health.flaps()).max(1);
+        let wider = u64::from(cap).saturating_add(bytes.div_ceil(flaps));
+        let lifted = wider
+            >= self
+                .speed
+                .rate()
+                .bytes_in(RETURN_WINDOW_SPAN)
+                .max(8 * u64::from(RETURN_WINDOW_BYTES));
+        let wider = u32::try_from(wider).unwrap_or(NO_CAP);
+        self.window_cap
+            .store(if lifted { NO_CAP } else { wider }, Relaxed);
+    }
+
     /// Whom it reaches; `None`: the row is not in use.
     fn peer(&self) -> Option<PeerId> {
         let ends = self.ends.load(Acquire);
@@ -129,6 +146,49 @@ impl Rail {
     /// The device that it runs on; the last number if the row is not in use.
     fn device(&self) -> DeviceId {
         DeviceId(self.ends.load(Relaxed) as u16)
+    }
+}
+
+/// A rail, to tell it what has completed there.
+pub(crate) struct Known<'a> {
+    rail: RailId,
+    row: &'a Rail,
+    device: Option<&'a Device>,
+    /// The usual slice.
+    slice_bytes: u32,
+}
+
+impl Known<'_> {
+    /// Whom it reaches; `None`: its row is not in use.
+    pub(crate) fn peer(&self) -> Option<PeerId> {
+        self.row.peer()
+    }
+
+    /// Gives room back.
+    pub(crate) fn release(&self, bytes: u64) {
+        self.row.inflight_bytes.fetch_sub(bytes, AcqRel);
+        if let Some(device) = self.device {
+            device.inflight_bytes.fetch_sub(bytes, AcqRel);
+        }
+    }
+
+    /// Learns from slices that completed.
+    #[inline(always)] // see `Speed::learn`
+    pub(crate) fn handle_observation(&self, seen: &Observation) {
+        let row = self.row;
+        row.done_bytes.fetch_add(seen.bytes(), Relaxed);
+        row.done_at.store(seen.seen_at().as_nanos(), Relaxed);
+        row.speed.learn(self.slice_bytes, seen);
+        if let Some(device) = self.device {
+            if device.only_rail.load(Relaxed) == u32::from(self.rail.0) {
+                device.rate.store(row.speed.rate.load(Relaxed), Relaxed);
+            } else {
+                device.learn(seen);
+            }
+        }
+        if row.window_cap.load(Relaxed) != NO_CAP {
+            row.widen(seen.bytes());
+        }
     }
 }
 
@@ -217,8 +277,15 @@ pub struct Device {
     inflight_bytes: AtomicU64,
     /// As the shell has said last; beside what is read with it.
     others_bytes: AtomicU64,
-    speed: Speed,
+    /// How fast it is.
+    rate: AtomicU64,
+    /// The only rail on it, which knows all that there is to learn of it; [`NIL`]: there are several, or none.
+    only_rail: AtomicU32,
+    estimate: Mutex<Option<Estimate>>,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Device>() <= 128);
 
 impl Device {
     /// A row not in use, for the arrays that a caller hands in.
@@ -226,8 +293,40 @@ impl Device {
     pub const EMPTY: Self = Self {
         inflight_bytes: AtomicU64::new(0),
         others_bytes: AtomicU64::new(0),
-        speed: Speed::EMPTY,
+        rate: AtomicU64::new(u64::MAX),
+        only_rail: AtomicU32::new(NIL),
+        estimate: Mutex::new(None),
     };
+
+    fn install(&self, config: EstimateConfig) {
+        let mut known = self.estimate.lock();
+        self.publish(known.insert(Estimate::new(config)));
+        self.only_rail.store(NIL, Relaxed);
+    }
+
+    /// Learns from slices that completed on one of several rails.
+    fn learn(&self, seen: &Observation) {
+        if let Some(estimate) = self.estimate.lock().as_mut() {
+            estimate.learn_rate(seen);
+            self.publish(estimate);
+        }
+    }
+
+    /// Has learned what its only rail has until now.
+    fn take_over(&self, learned: &Estimate) {
+        if let Some(estimate) = self.estimate.lock().as_mut() {
+            estimate.take_over(learned);
+            self.publish(estimate);
+        }
+    }
+
+    fn publish(&self, estimate: &Estimate) {
+        self.rate.store(estimate.rate().to_bits(), Relaxed);
+    }
+
+    fn rate(&self) -> Rate {
+        Rate::from_bits(self.rate.load(Relaxed))
+    }
 
     /// Bytes in flight on it, of this engine and, weighted, of the host's other processes.
     fn all_bytes(&self) -> u64 {
@@ -236,7 +335,7 @@ impl Device {
     }
 }
 
-/// A learned speed: the estimate behind a lock, and what choosing needs of it in atomics.
+/// How fast a rail is: the estimate behind a lock, and what choosing needs of it in atomics.
 #[derive(Debug)]
 #[repr(C)]
 struct Speed {
@@ -266,6 +365,14 @@ impl Speed {
         self.publish(estimate.insert(Estimate::new(config)), slice_bytes);
     }
 
+    #[inline(always)] // one stretch of arithmetic with little to keep
+    fn learn(&self, slice_bytes: u32, seen: &Observation) {
+        if let Some(estimate) = self.estimate.lock().as_mut() {
+            estimate.handle_observation(seen);
+            self.publish(estimate, slice_bytes);
+        }
+    }
+
     fn update(&self, slice_bytes: u32, learn: impl FnOnce(&mut Estimate)) {
         if let Some(estimate) = self.estimate.lock().as_mut() {
             learn(estimate);
@@ -273,22 +380,11 @@ impl Speed {
         }
     }
 
-    /// Learns only how fast a device is.
-    fn update_rate(&self, seen: &Observation) {
-        if let Some(estimate) = self.estimate.lock().as_mut() {
-            estimate.learn_rate(seen);
-            self.publish_rate(estimate);
-        }
-    }
-
-    fn publish_rate(&self, estimate: &Estimate) {
+    #[inline(always)] // see `Self::learn`
+    fn publish(&self, estimate: &Estimate, slice_bytes: u32) {
         self.rate.store(estimate.rate().to_bits(), Relaxed);
         self.delay_base
             .store(estimate.kept_delay_base().to_bits(), Relaxed);
-    }
-
-    fn publish(&self, estimate: &Estimate, slice_bytes: u32) {
-        self.publish_rate(estimate);
         let window = estimate.window_bytes(slice_bytes);
         let window = u32::try_from(window).unwrap_or(u32::MAX);
         self.window_bytes.store(window, Relaxed);
@@ -304,6 +400,12 @@ impl Speed {
 
     fn delay_base(&self) -> Duration {
         Delay::span_of(self.delay_base.load(Relaxed))
+    }
+
+    /// All that has been learned; `None`: nothing yet.
+    fn learned(&self) -> Option<Estimate> {
+        let estimate = *self.estimate.lock();
+        estimate.filter(Estimate::has_learned)
     }
 
     fn rate_nominal(&self) -> Rate {
@@ -386,7 +488,7 @@ impl<'a> Shared<'a> {
     pub fn install_device(&self, device: DeviceId, config: EstimateConfig) -> bool {
         self.devices
             .get(device.index())
-            .map(|row| row.speed.install(config, self.slice_bytes))
+            .map(|row| row.install(config))
             .is_some()
     }
 
@@ -394,12 +496,13 @@ impl<'a> Shared<'a> {
     /// [`crate::orchestrator::Orchestrator::forget_peer`]. `false` if there is no such row, or none for its
     /// device.
     pub fn install_rail(&self, rail: RailId, config: RailConfig) -> bool {
-        let (Some(row), true) = (
+        let (Some(row), Some(device)) = (
             self.rails.get(rail.index()),
-            config.device.index() < self.devices.len(),
+            self.devices.get(config.device.index()),
         ) else {
             return false;
         };
+        self.count_rail(rail, config.device, device);
         row.speed.install(config.estimate, self.slice_bytes);
         let counters = [
             &row.bandwidth,
@@ -416,6 +519,25 @@ impl<'a> Shared<'a> {
         let ends = u32::from(config.peer.0) << 16 | u32::from(config.device.0);
         row.ends.store(ends, Release);
         true
+    }
+
+    /// A rail comes to a device. What the one that was alone there has learned is the device's then.
+    fn count_rail(&self, rail: RailId, id: DeviceId, device: &Device) {
+        let used = |row: &&Rail| row.peer().is_some() && row.device() == id;
+        let mut others = (0..)
+            .zip(self.rails)
+            .filter(|(index, row)| *index != rail.index() && used(row));
+        let only = match (others.next(), others.next()) {
+            (None, _) => u32::from(rail.0),
+            (Some((_, other)), None) => {
+                if let Some(learned) = other.speed.learned() {
+                    device.take_over(&learned);
+                }
+                NIL
+            }
+            _ => NIL,
+        };
+        device.only_rail.store(only, Relaxed);
     }
 
     /// Says how many bytes other processes of the host have in flight on a device, weighted: see [`diffusion`]. From
@@ -565,29 +687,28 @@ impl<'a> Shared<'a> {
 
     /// Gives room back.
     pub(crate) fn release(&self, rail: RailId, bytes: u64) {
-        let Some(row) = self.rails.get(rail.index()) else {
-            return;
-        };
-        row.inflight_bytes.fetch_sub(bytes, AcqRel);
-        if let Some(device) = self.device(row) {
-            device.inflight_bytes.fetch_sub(bytes, AcqRel);
+        if let Some(row) = self.known(rail) {
+            row.release(bytes);
         }
     }
 
+    /// A rail, to tell it what has completed there.
+    pub(crate) fn known(&self, rail: RailId) -> Option<Known<'a>> {
+        let row = self.rails.get(rail.index())?;
+        Some(Known {
+            rail,
+            row,
+            device: self.device(row),
+            slice_bytes: self.slice_bytes,
+        })
+    }
+
     /// Learns from slices that completed.
+    #[inline(never)]
     pub(crate) fn handle_observation(&self, rail: RailId, seen: &Observation) {
-        let Some(row) = self.rails.get(rail.index()) else {
-            return;
-        };
-        row.done_bytes.fetch_add(seen.bytes(), Relaxed);
-        row.done_at.store(seen.seen_at().as_nanos(), Relaxed);
-        row.speed.update(self.slice_bytes, |estimate| {
-            estimate.handle_observation(seen)
-        });
-        if let Some(device) = self.device(row) {
-            device.speed.update_rate(seen);
+        if let Some(row) = self.known(rail) {
+            row.handle_observation(seen);
         }
-        self.widen(row, seen.bytes());
     }
 
     /// Learns from a probe of `bytes` that met an idle rail.
@@ -692,25 +813,6 @@ impl<'a> Shared<'a> {
     fn device(&self, rail: &Rail) -> Option<&'a Device> {
         self.devices.get(rail.device().index())
     }
-
-    /// Doubles a returning rail's window per window completed, more slowly after flaps, until it is no limit.
-    fn widen(&self, row: &Rail, bytes: u64) {
-        let cap = row.window_cap.load(Relaxed);
-        if cap == NO_CAP {
-            return;
-        }
-        let flaps = u64::from(row.health.flaps()).max(1);
-        let wider = u64::from(cap).saturating_add(bytes.div_ceil(flaps));
-        let lifted = wider
-            >= row
-                .speed
-                .rate()
-                .bytes_in(RETURN_WINDOW_SPAN)
-                .max(8 * u64::from(RETURN_WINDOW_BYTES));
-        let wider = u32::try_from(wider).unwrap_or(NO_CAP);
-        row.window_cap
-            .store(if lifted { NO_CAP } else { wider }, Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -779,6 +881,57 @@ mod tests {
         }
         assert_eq!(shared.device_inflight_bytes(DeviceId(0)), 500);
         assert!(!shared.set_others(DeviceId(2), 1));
+    }
+
+    #[test]
+    fn a_device_knows_what_its_only_rail_has_learned_when_another_comes() {
+        const NOMINAL: Rate = Rate::from_bytes_per_sec(1_000_000_000);
+        let estimate = EstimateConfig {
+            rate_nominal: NOMINAL,
+            delay_base: Duration::from_micros(3),
+            tier: 0,
+            slice_span: Duration::ZERO,
+            batch_span: Duration::ZERO,
+        };
+        let config = |device| RailConfig {
+            peer: PeerId(0),
+            device: DeviceId(device),
+            estimate,
+        };
+        let (rails, devices) = ([const { Rail::EMPTY }; 4], [const { Device::EMPTY }; 2]);
+        let shared = Shared::new(&rails, &devices, &[], 64);
+        // The first device has one rail for now, the second one two from the start.
+        for device in [0, 1] {
+            assert!(shared.install_device(DeviceId(device), estimate));
+        }
+        for (rail, device) in [(0, 0), (1, 1), (2, 1)] {
+            assert!(shared.install_rail(RailId(rail), config(device)));
+        }
+        let device_rate = |rail| shared.load(RailId(rail)).unwrap().device_rate;
+        // A tenth of the nominal rate, each behind the one before.
+        let learn = |rails: [u16; 2], first: u64| {
+            for number in first..first + 50 {
+                let at = |number| Instant::from_nanos(1_000_000 * number);
+                let seen = Observation::new(Sample {
+                    posted_at: at(number),
+                    seen_at: at(number + 1),
+                    ahead_bytes: 0,
+                    bytes: 100_000,
+                });
+                for rail in rails {
+                    shared.handle_observation(RailId(rail), &seen);
+                }
+            }
+        };
+        learn([0, 1], 1);
+        assert!(device_rate(0).bytes_per_sec() < NOMINAL.bytes_per_sec() / 5);
+        assert_eq!(device_rate(0), shared.rate(RailId(0)), "the only rail's");
+        assert_eq!(device_rate(1), device_rate(0), "its own, of the same");
+        assert!(shared.install_rail(RailId(3), config(0)));
+        assert_eq!(device_rate(3), device_rate(1), "taken over");
+        learn([3, 2], 60);
+        assert_eq!(device_rate(0), device_rate(2), "its own from then on");
+        assert_ne!(device_rate(0), shared.rate(RailId(3)));
     }
 
     #[test]

@@ -55,7 +55,7 @@ struct Places {
     peers: Option<NonNull<Peer>>,
     lanes: Option<NonNull<Lane>>,
     requests: Option<NonNull<Row<RequestRow>>>,
-    attempts: Option<NonNull<Row<Attempt>>>,
+    attempts: Option<NonNull<Attempt>>,
     batches: Option<NonNull<Row<BatchRow>>>,
 }
 
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn polyrail_core_create(
                 lanes: fill(lanes, limits.rails as usize, || Lane::EMPTY),
                 requests: fill(requests, limits.requests as usize, || Row::EMPTY),
                 shares: &mut [],
-                attempts: fill(attempts, limits.attempts as usize, || Row::EMPTY),
+                attempts: fill(attempts, limits.attempts as usize, || Attempt::EMPTY),
                 batches: fill(batches, limits.batches as usize, || Row::EMPTY),
             }
         };

@@ -146,7 +146,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         0
     };
     let mut shares = boxed(shares_max, || Shares::NONE);
-    let mut attempts = boxed::<Row<Attempt>>(ATTEMPTS_MAX, || Row::EMPTY);
+    let mut attempts = boxed(ATTEMPTS_MAX, || Attempt::EMPTY);
     let mut batches = boxed::<Row<BatchRow>>(BATCHES_MAX, || Row::EMPTY);
     let tables = Tables {
         plans: &mut plans,

@@ -43,7 +43,7 @@ pub(crate) struct WorkerMemory {
     lanes: Vec<Lane>,
     requests: Vec<Row<RequestRow>>,
     shares: Vec<Shares>,
-    attempts: Vec<Row<Attempt>>,
+    attempts: Vec<Attempt>,
     batches: Vec<Row<BatchRow>>,
 }
 
@@ -60,7 +60,7 @@ impl WorkerMemory {
             lanes: rows(capacities.rails as usize, || Lane::EMPTY),
             requests: rows(capacities.requests as usize, || Row::EMPTY),
             shares: rows(capacities.requests as usize, || Shares::NONE),
-            attempts: rows(capacities.attempts as usize, || Row::EMPTY),
+            attempts: rows(capacities.attempts as usize, || Attempt::EMPTY),
             batches: rows(capacities.batches as usize, || Row::EMPTY),
         }
     }
@@ -80,7 +80,7 @@ impl WorkerMemory {
             lanes: rows(lanes, || Lane::EMPTY),
             requests: rows(requests, || Row::EMPTY),
             shares: rows(requests, || Shares::NONE),
-            attempts: rows(attempts, || Row::EMPTY),
+            attempts: rows(attempts, || Attempt::EMPTY),
             batches: rows(batches + SPARE_BATCHES, || Row::EMPTY),
         }
     }
