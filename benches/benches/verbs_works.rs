@@ -20,7 +20,7 @@ use polyrail_core::time::Duration;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{LaneFact, Op, POST_MAX, Place, PostBatch, Stop, Work};
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::{
     Endpoint, InboundLane, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
@@ -41,7 +41,7 @@ const EPOCH: Epoch = Epoch(1);
 struct Only(Arc<Region>);
 
 impl RegionTable for Only {
-    fn find(&self, _: &RegionKey) -> Option<Arc<Region>> {
+    fn find(&self, _: &RegionKey, _: TrustDomain) -> Option<Arc<Region>> {
         Some(self.0.clone())
     }
 }
@@ -166,6 +166,7 @@ fn joined(mut stream: TcpStream) -> InboundLane {
             return InboundLane {
                 transport: Some(transport),
                 session: SessionId(session),
+                domain: TrustDomain::COMMON,
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),
                 stream,

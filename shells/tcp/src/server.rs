@@ -459,6 +459,7 @@ impl Service {
     fn serve(&mut self, lane: InboundLane) -> io::Result<()> {
         let InboundLane {
             session,
+            domain,
             lane,
             stream,
             ..
@@ -475,7 +476,7 @@ impl Service {
             session,
             lane,
             interest,
-            served: Served::new(stream, peer),
+            served: Served::new(stream, peer, domain),
         };
         self.inbound.insert(token, inbound);
         Ok(())

@@ -1,11 +1,13 @@
 //! An open port of a device.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use polyrail_core::work::LaneLimits;
+use polyrail_transport::memory::TrustDomain;
 
 use crate::discover::{LinkLayer, Port, Sysfs};
 use crate::ffi::{Context, Path, Pd};
@@ -28,8 +30,8 @@ pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
     /// For this engine's own works.
     pub(crate) ours: Arc<Pd>,
-    /// For those of peers.
-    pub(crate) theirs: Arc<Pd>,
+    /// For those of peers, by their trust domains; each is made when it is first asked for.
+    theirs: Mutex<HashMap<TrustDomain, Arc<Pd>>>,
     pub(crate) limits: LaneLimits,
     /// Lanes that one completion queue has room for.
     pub(crate) lanes_per_queue: u32,
@@ -81,7 +83,7 @@ impl Device {
             number,
             sysfs: sysfs.clone(),
             ours: Arc::new(Pd::new(&context)?),
-            theirs: Arc::new(Pd::new(&context)?),
+            theirs: Mutex::default(),
             context,
             limits: LaneLimits {
                 reads_max: (reads.max(1) as u16).min(works_max),
@@ -112,6 +114,18 @@ impl Device {
             0 => bytes - offset,
             most => most.min(bytes - offset),
         }
+    }
+
+    /// The protection domain of peers of a trust domain, and of the memory that they may touch: what a key opens in one
+    /// means nothing in another.
+    pub(crate) fn theirs(&self, domain: TrustDomain) -> io::Result<Arc<Pd>> {
+        let mut theirs = self.theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = theirs.get(&domain) {
+            return Ok(known.clone());
+        }
+        let made = Arc::new(Pd::new(&self.context)?);
+        theirs.insert(domain, made.clone());
+        Ok(made)
     }
 
     /// So many places in a completion queue, or as many as there can be.

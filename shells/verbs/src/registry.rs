@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::{io, thread};
 
-use polyrail_transport::memory::{Loan, Region, RegionKey};
+use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 
 use crate::device::{Device, OVERLAP};
-use crate::ffi::{Mr, Reach};
+use crate::ffi::{Mr, Pd, Reach};
 use crate::mailbox::{Mailbox, Said};
 use crate::wire::{Grant, Granted};
 
@@ -113,11 +113,7 @@ impl Registered {
         }
     }
 
-    fn register(&self, slot: usize, device: &Device, region: &Arc<Region>, reach: Reach) {
-        let domain = match reach {
-            Reach::Own => &device.ours,
-            Reach::Read | Reach::ReadWrite => &device.theirs,
-        };
+    fn register(&self, slot: usize, device: &Device, region: &Arc<Region>, whose: Whose) {
         let slot = &self.slots[slot];
         let mut held = lock(&slot.held);
         if matches!(*held, Held::Gone) {
@@ -125,12 +121,20 @@ impl Registered {
         }
         let relaxed = device.settings.relaxed_ordering;
         let (step, count) = device.pieces(self.bytes);
-        let piece = |number: u64| {
+        let (domain, reach) = match whose {
+            Whose::Ours => (Ok(device.ours.clone()), Reach::Own),
+            Whose::Theirs(domain, reach) => (device.theirs(domain), reach),
+        };
+        let piece = |domain: &Arc<Pd>, number: u64| {
             let offset = if number == 0 { 0 } else { step * number };
             let range = (offset, device.piece_bytes(offset, self.bytes));
             Ok((offset, Mr::new(domain, region, range, reach, relaxed)?))
         };
-        let state = match (0..count).map(piece).collect::<io::Result<Vec<_>>>() {
+        let pieces = domain.and_then(|domain| {
+            let pieces = (0..count).map(|number| piece(&domain, number));
+            pieces.collect::<io::Result<Vec<_>>>()
+        });
+        let state = match pieces {
             Ok(pieces) => {
                 let keys = pieces.iter().map(|(_, mr)| mr.local_key()).collect();
                 let _ = slot.keys.set((step, keys));
@@ -233,16 +237,25 @@ impl Registry {
             &registered,
             region,
             devices.to_vec(),
-            Reach::Own,
+            Whose::Ours,
             Registered::told,
         );
         registered
     }
 }
 
-/// Registers a region for peers with one device, and then does something.
+/// For whose works a region is registered.
+#[derive(Clone, Copy)]
+enum Whose {
+    Ours,
+    /// For peers of a trust domain, who may do so much.
+    Theirs(TrustDomain, Reach),
+}
+
+/// Registers a region with one device for peers of a trust domain, and then does something.
 pub(crate) fn register_for_peers(
     region: &Arc<Region>,
+    domain: TrustDomain,
     device: &Arc<Device>,
     then: impl Fn(&Registered) + Send + Sync + 'static,
 ) -> Arc<Registered> {
@@ -252,7 +265,8 @@ pub(crate) fn register_for_peers(
         Access::RemoteRead | Access::Local => Reach::Read,
     };
     let registered = Registered::new(region, 1);
-    start(&registered, region, vec![device.clone()], reach, then);
+    let whose = Whose::Theirs(domain, reach);
+    start(&registered, region, vec![device.clone()], whose, then);
     registered
 }
 
@@ -260,7 +274,7 @@ fn start(
     registered: &Arc<Registered>,
     region: &Arc<Region>,
     devices: Vec<Arc<Device>>,
-    reach: Reach,
+    whose: Whose,
     then: impl Fn(&Registered) + Send + Sync + 'static,
 ) {
     let loan: Weak<Registered> = Arc::downgrade(registered);
@@ -274,7 +288,7 @@ fn start(
         let (to, region, then) = (registered.clone(), region.clone(), then.clone());
         let thread = thread::Builder::new().name("polyrail-verbs-r".into());
         let spawned = thread.spawn(move || {
-            to.register(slot, &device, &region, reach);
+            to.register(slot, &device, &region, whose);
             then(&to);
         });
         if let Err(error) = spawned {

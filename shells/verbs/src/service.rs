@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::device::Device;
 use crate::ffi::{Cq, Event, Qp};
-use crate::inbound::Inbound;
+use crate::inbound::{Inbound, Opened};
 use crate::mailbox::{Mailbox, Said};
 use crate::outbound::{Opening, Outbound};
 
@@ -39,7 +39,7 @@ pub(crate) enum Order {
     Fence(SessionId, LaneId, Epoch, FenceAnswer),
     Retire(SessionId, RetireAnswer),
     /// A region that a peer asked after has been registered, or could not be.
-    Registered(RegionKey),
+    Registered(Opened),
     Stop,
 }
 
@@ -214,7 +214,7 @@ impl Loop {
                     self.inbound.retire(session);
                     answer();
                 }
-                Order::Registered(key) => self.inbound.registered(connections, key),
+                Order::Registered(opened) => self.inbound.registered(connections, opened),
                 Order::Stop => return false,
             }
         }

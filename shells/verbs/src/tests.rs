@@ -16,7 +16,9 @@ use polyrail_core::work::{
     Work,
 };
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{
+    Access, DeviceMemory, DmaBuf, Region, RegionKey, RegionTable, TrustDomain,
+};
 use polyrail_transport::{
     Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
@@ -45,8 +47,15 @@ fn turn() -> MutexGuard<'static, ()> {
 #[derive(Default)]
 struct Regions(Mutex<Vec<Arc<Region>>>);
 
+/// Of a peer in another trust domain, to which all regions are closed.
+const OTHER: SessionId = SessionId([4; 16]);
+const ANOTHER: TrustDomain = TrustDomain(1);
+
 impl RegionTable for Regions {
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+    fn find(&self, key: &RegionKey, domain: TrustDomain) -> Option<Arc<Region>> {
+        if domain != TrustDomain::COMMON {
+            return None;
+        }
         self.0
             .lock()
             .unwrap()
@@ -275,6 +284,10 @@ fn accept(mut stream: TcpStream) -> Option<InboundLane> {
             return Some(InboundLane {
                 transport: Some(transport),
                 session: SessionId(session),
+                domain: match SessionId(session) == OTHER {
+                    true => ANOTHER,
+                    false => TrustDomain::COMMON,
+                },
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),
                 stream,
@@ -478,6 +491,87 @@ fn what_is_not_allowed_is_refused_before_or_by_the_device() {
         (4, Outcome::Error(Cause::Flushed)),
     ];
     assert_eq!(pair.completed(3), ended);
+}
+
+#[test]
+fn peers_of_another_trust_domain_are_told_of_nothing() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+    let address = RailAddress {
+        session: OTHER,
+        ..pair.address.clone()
+    };
+    pair.endpoint.attach_rail(RailId(0), address);
+    pair.opened(2);
+    for op in [Op::Write, Op::Read] {
+        let posted = pair.post(2, &[work(2, op, 0, 8, true)]);
+        assert_eq!(posted.stop, Stop::Rejected(Cause::RemoteAccess), "{op:?}");
+    }
+}
+
+/// What a peer that guesses would do: it posts works itself, with a key that it was not told.
+#[test]
+fn a_guessed_key_of_another_trust_domain_opens_nothing() {
+    use crate::device::Device;
+    use crate::ffi::raw::{Sge, Wc};
+    use crate::ffi::{Cq, Mr, Qp, Reach, Work};
+    let _turn = turn();
+    let (_root, sysfs) = stub::machine().unwrap();
+    let ports = sysfs.ports();
+    let device = |number: usize| {
+        let opened = Device::open(
+            &stub::calls(),
+            &sysfs,
+            &ports[number],
+            number,
+            Settings::default(),
+        );
+        opened.unwrap()
+    };
+    let (peer, target) = (device(0), device(1));
+    let region = |access| Arc::new(Region::allocate(4096, access).unwrap());
+    let (local, remote) = (region(Access::Local), region(Access::RemoteReadWrite));
+    fill(&local, 7);
+    let whole = (0, 4096);
+    let own = Mr::new(&peer.ours, &local, whole, Reach::Own, false).unwrap();
+    let theirs = target.theirs(TrustDomain::COMMON).unwrap();
+    let opened = Mr::new(&theirs, &remote, whole, Reach::ReadWrite, false).unwrap();
+    // (whose peer, the status of its write)
+    for (domain, status) in [(ANOTHER, 10), (TrustDomain::COMMON, 0)] {
+        let queues = [&peer, &target].map(|of| Arc::new(Cq::new(&of.context, 16).unwrap()));
+        let (path, mut ours) = peer.way([127, 0, 0, 1].into()).unwrap();
+        let (back, mut its) = target.way([127, 0, 0, 2].into()).unwrap();
+        let out = Qp::new(&peer.ours, &queues[0], 4, 0).unwrap();
+        let inbound = target.theirs(domain).unwrap();
+        let inbound = Qp::new(&inbound, &queues[1], 1, 1).unwrap();
+        (ours.queue_pair, its.queue_pair) = (out.number(), inbound.number());
+        out.init(1, false).unwrap();
+        inbound.init(1, true).unwrap();
+        out.connect(&ours, &its, &path).unwrap();
+        inbound.connect(&its, &ours, &back).unwrap();
+        let write = Work {
+            id: 1,
+            op: Op::Write,
+            local: Sge {
+                addr: local.base().as_ptr() as u64,
+                length: 8,
+                lkey: own.local_key(),
+            },
+            remote_address: remote.base().as_ptr() as u64,
+            remote_key: opened.remote_key(),
+            signal: true,
+        };
+        let (accepted, result) = out.post(&[write]);
+        assert_eq!((accepted, result.is_ok()), (1, true));
+        let mut seen = [Wc::default(); 2];
+        assert_eq!(queues[0].poll(&mut seen).unwrap(), 1);
+        assert_eq!(seen[0].status, status, "{domain:?}");
+        let arrived = u8::from(status == 0) * 7;
+        assert_eq!(byte(&remote, 0), arrived, "{domain:?}");
+    }
 }
 
 #[test]

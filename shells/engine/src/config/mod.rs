@@ -20,6 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use polyrail_core::orchestrator::Config as CoreConfig;
 use polyrail_core::path::config::PathConfig as CorePathConfig;
 use polyrail_core::path::island::IslandPrefix;
@@ -81,6 +82,8 @@ pub struct Config {
     pub staging: StagingConfig,
     /// How queue pairs are made and connected.
     pub verbs: VerbsConfig,
+    /// Who may know of which segments.
+    pub security: SecurityConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
     pub transports: BTreeMap<String, TransportConfig>,
 }
@@ -104,6 +107,21 @@ impl Default for StagingConfig {
             slot_bytes: 1 << 20,
         }
     }
+}
+
+/// Who may know of which segments. Without it there is one trust domain, in which all are.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SecurityConfig {
+    /// Trust domains by their names: see [`crate::Engine::domain`].
+    pub domains: BTreeMap<String, DomainConfig>,
+}
+
+/// A trust domain.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DomainConfig {
+    /// Whose addresses begin so is in it; of domains that both fit, in the one that says more bits. All addresses that a
+    /// peer comes from have to be of one domain.
+    pub peers: Vec<IpNet>,
 }
 
 /// How queue pairs of transport verbs are made and connected.
@@ -462,6 +480,7 @@ impl Default for Config {
             path: PathConfig::default(),
             staging: StagingConfig::default(),
             verbs: VerbsConfig::default(),
+            security: SecurityConfig::default(),
             transports: BTreeMap::new(),
         }
     }
