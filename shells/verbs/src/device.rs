@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use polyrail_core::work::LaneLimits;
 use polyrail_transport::memory::TrustDomain;
 
 use crate::discover::{LinkLayer, Port, Sysfs};
+use crate::ffi::raw::Calls;
 use crate::ffi::{Context, Path, Pd};
 use crate::gid::Gid;
 use crate::wire::{DeviceName, Side, first_packet};
@@ -26,6 +27,8 @@ pub(crate) struct Device {
     port: u8,
     /// Its place among those of the transport.
     pub(crate) number: usize,
+    /// Which opening of the device at that place this is, from 0.
+    pub(crate) opening: u32,
     sysfs: Sysfs,
     pub(crate) context: Arc<Context>,
     /// For this engine's own works.
@@ -44,10 +47,20 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn open(
-        calls: &crate::ffi::raw::Calls,
+        calls: &Calls,
         sysfs: &Sysfs,
         found: &Port,
         number: usize,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        Self::open_again(calls, sysfs, found, (number, 0), settings)
+    }
+
+    fn open_again(
+        calls: &Calls,
+        sysfs: &Sysfs,
+        found: &Port,
+        (number, opening): (usize, u32),
         settings: Settings,
     ) -> io::Result<Self> {
         let context = Arc::new(Context::open(calls, &found.device)?);
@@ -81,6 +94,7 @@ impl Device {
             name: found.device.clone(),
             port: found.port,
             number,
+            opening,
             sysfs: sysfs.clone(),
             ours: Arc::new(Pd::new(&context)?),
             theirs: Mutex::default(),
@@ -221,6 +235,36 @@ impl Device {
     /// `rxe0 port 1 (::ffff:10.0.0.1)`, for errors.
     pub(crate) fn describe(&self, gid: Gid) -> String {
         format!("{} port {} ({gid})", self.name, self.port)
+    }
+}
+
+/// A place of the transport for a device: the device that is open there, or has failed until it can be opened again.
+pub(crate) struct Site {
+    calls: Calls,
+    now: RwLock<Arc<Device>>,
+}
+
+impl Site {
+    pub(crate) fn new(calls: &Calls, device: Device) -> Self {
+        Self {
+            calls: *calls,
+            now: RwLock::new(Arc::new(device)),
+        }
+    }
+
+    pub(crate) fn device(&self) -> Arc<Device> {
+        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+        now.clone()
+    }
+
+    /// Opens the device of this name anew.
+    pub(crate) fn reopen(&self) -> io::Result<Arc<Device>> {
+        let before = self.device();
+        let (found, place) = (before.now(), (before.number, before.opening + 1));
+        let (calls, sysfs, settings) = (&self.calls, &before.sysfs, before.settings);
+        let opened = Arc::new(Device::open_again(calls, sysfs, &found, place, settings)?);
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = opened.clone();
+        Ok(opened)
     }
 }
 

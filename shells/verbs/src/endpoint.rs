@@ -20,10 +20,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::cause::cause;
 use crate::completion::{Queue, Seat};
+use crate::ffi::Work;
 use crate::ffi::raw::{Sge, Wc};
-use crate::ffi::{Qp, Work};
 use crate::lane::{Ends, Lane, Unready};
-use crate::mailbox::{Mailbox, Said};
+use crate::mailbox::{Made, Mailbox, Said};
 use crate::outbound::Opening;
 use crate::registry::Registered;
 use crate::server::Common;
@@ -136,7 +136,7 @@ impl VerbsEndpoint {
                 self.answered(open.give_up_asking());
                 self.serials.remove(&open.serial);
                 self.leave(open.seat);
-                (open.device, Some(Box::new(open.qp)))
+                (open.device.number, Some(Box::new(open.qp)))
             }
         };
         let tell = qp.is_some().then(|| self.mailbox.clone());
@@ -245,12 +245,28 @@ impl VerbsEndpoint {
                         out.lanes.extend(awaited.then(|| fenced(lane, epoch)));
                     }
                 }
+                Said::PortActive(device) => self.port_active(device, out),
                 Said::Registered => {
                     let lanes: Vec<_> = self.serials.values().copied().collect();
                     for lane in lanes {
                         self.unblock(lane, out);
                     }
                 }
+            }
+        }
+    }
+
+    /// Lanes of rails that start at this device may be opened again.
+    fn port_active(&mut self, device: usize, out: &mut Polled) {
+        for (lane, slot) in &self.lanes {
+            let address = self.rails.get(&lane.rail());
+            let service = address.and_then(|address| {
+                let found = self.common.service_between(address.local, address.remote);
+                found.ok()
+            });
+            if service.is_some_and(|service| service.site.device().number == device) {
+                out.lanes
+                    .push(report(*lane, slot.epoch, LaneFact::PortActive));
             }
         }
     }
@@ -267,7 +283,7 @@ impl VerbsEndpoint {
         }
     }
 
-    fn opened(&mut self, lane: LaneId, epoch: Epoch, (qp, seat): (Qp, Seat), out: &mut Polled) {
+    fn opened(&mut self, lane: LaneId, epoch: Epoch, made: Made, out: &mut Polled) {
         let slot = self.lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch);
         let Some(Slot {
             state: state @ State::Opening { .. },
@@ -275,28 +291,27 @@ impl VerbsEndpoint {
         }) = slot
         else {
             // Given up meanwhile, which its device's thread has been told: this is the only handle.
-            drop(qp);
-            return;
-        };
-        let State::Opening { device, .. } = *state else {
+            drop(made);
             return;
         };
         self.serial_last = self.serial_last.wrapping_add(1);
         let serial = self.serial_last;
-        if !self.queues.iter().any(|queue| queue.is_of(&seat)) {
-            let shared = seat.queue().clone();
+        // Those of a device that has failed, once no lane is left on them.
+        self.queues.retain(|queue| !queue.is_forgotten());
+        if !self.queues.iter().any(|queue| queue.is_of(&made.seat)) {
+            let shared = made.seat.queue().clone();
             let data = EventData::new_u64(0);
             if let Err(error) = epoll::add(&self.epoll, shared.cq.fd(), data, EventFlags::IN) {
                 log::error!("verbs: nobody is woken by a completion queue: epoll_ctl: {error}");
             }
             self.queues.push(Queue::new(shared));
         }
-        let mut open = Lane::new(qp, seat, device, serial);
+        let limits = made.device.limits;
+        let mut open = Lane::new(made, serial);
         open.used = self.posts;
         *state = State::Open(Box::new(open));
         self.serials.insert(serial, lane);
         self.opening -= 1;
-        let limits = self.common.devices[device].limits;
         out.lanes
             .push(report(lane, epoch, LaneFact::Opened { limits }));
     }
@@ -330,7 +345,7 @@ impl VerbsEndpoint {
             return;
         };
         let ended = before - open.posted();
-        let device = &self.common.devices[open.device];
+        let device = &open.device;
         let cause = cause(wc.status, wc.status != 0 && device.is_down());
         let say = |cookie, outcome| Completion {
             lane,
@@ -415,7 +430,7 @@ impl VerbsEndpoint {
             let State::Open(open) = &slot.state else {
                 continue;
             };
-            if open.device != device || open.leaves {
+            if open.device.number != device || open.leaves {
                 continue;
             }
             count += 1;
@@ -448,16 +463,16 @@ impl VerbsEndpoint {
             address: address.clone(),
             mailbox: self.mailbox.clone(),
         })));
-        Ok(service.device.number)
+        Ok(service.site.device().number)
     }
 }
 
 impl Endpoint for VerbsEndpoint {
     fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
         let Common {
-            registry, devices, ..
+            registry, sites, ..
         } = &*self.common;
-        let registered = registry.register(&region, devices, &self.mailbox);
+        let registered = registry.register(&region, sites, &self.mailbox);
         self.locals.insert(segment, registered);
     }
 
@@ -535,7 +550,7 @@ impl Endpoint for VerbsEndpoint {
                             open.asks(self.clock.now(), key);
                             self.asking = true;
                             let ask = Order::Ask(batch.lane, batch.epoch, key);
-                            self.common.desk(open.device).order(ask);
+                            self.common.desk(open.device.number).order(ask);
                         }
                         stop = match unready {
                             Unready::Not(cause) => Stop::Rejected(cause),

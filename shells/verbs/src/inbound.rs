@@ -364,6 +364,15 @@ impl Inbound {
         self.queues.clear();
     }
 
+    /// The device has been opened again: lanes are served on this one from now on, and regions registered with it when
+    /// somebody asks after them.
+    pub(crate) fn renew(&mut self, device: Arc<Device>) {
+        self.registered.clear();
+        // Whoever came meanwhile may have had one made on the device that had failed.
+        self.queues.clear();
+        self.device = device;
+    }
+
     pub(crate) fn retire(&mut self, session: SessionId) {
         self.records.remove(&session);
         self.lanes.retain(|_, served| served.session != session);

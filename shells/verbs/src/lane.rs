@@ -1,6 +1,7 @@
 //! An open lane on its worker: what it has posted, and what opens which region.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::SegmentRef;
@@ -10,8 +11,10 @@ use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
 
 use crate::completion::Seat;
+use crate::device::Device;
 use crate::ffi::raw::Sge;
 use crate::ffi::{Qp, Work};
+use crate::mailbox::Made;
 use crate::registry::{Key, Registered};
 use crate::sight::{IMMEDIATE, Sight};
 use crate::wire::{Answer, Grant, Granted};
@@ -27,7 +30,8 @@ const PIECES_MAX: usize = 1024;
 pub(crate) struct Lane {
     pub(crate) qp: Qp,
     pub(crate) seat: Seat,
-    pub(crate) device: usize,
+    /// What its queue pair was made on.
+    pub(crate) device: Arc<Device>,
     /// Tells its completions from those of queue pairs before it.
     pub(crate) serial: u32,
     /// Cookies of works that are posted and not completed, in order.
@@ -72,7 +76,8 @@ pub(crate) struct Ends {
 }
 
 impl Lane {
-    pub(crate) fn new(qp: Qp, seat: Seat, device: usize, serial: u32) -> Self {
+    pub(crate) fn new(made: Made, serial: u32) -> Self {
+        let Made { qp, seat, device } = made;
         Self {
             qp,
             seat,
@@ -107,7 +112,7 @@ impl Lane {
     ) -> Result<Ends, Unready> {
         let local = local.ok_or(Unready::Not(Cause::LocalProtection))?;
         let remote = remote.ok_or(Unready::Not(Cause::RemoteAccess))?;
-        let (local_key, local_begin, local_end) = match local.key(self.device, work.local.offset) {
+        let (local_key, local_begin, local_end) = match local.key(&self.device, work.local.offset) {
             Key::Ready(key, begin, end) => (key, begin, end),
             Key::Pending => return Err(Unready::Wait),
             // Another device may be able to.

@@ -40,6 +40,7 @@ fn turn() -> MutexGuard<'static, ()> {
     stub::cut(false);
     stub::set_registration_max(0);
     stub::refuse_registrations(None);
+    (0..2).for_each(|device| stub::unplug(device, false));
     turn
 }
 
@@ -828,23 +829,94 @@ fn what_devices_say_unasked_is_acted_on() {
         pair.opened(1);
         pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
         assert_eq!(pair.completed(1), [(1, SUCCESS)], "{name}");
+        stub::unplug(device, what == DeviceFatal);
         stub::happen(device, what);
         let fact = pair.fact();
         let broken = (Epoch(1), LaneFact::Broken(cause));
         assert_eq!((fact.epoch, fact.fact), broken, "{name}");
         pair.fence(1);
-        stub::happen(device, PortActive);
+        let mut epoch = 2;
         if !opens {
             let refused = LaneFact::OpenFailed(Cause::Refused);
-            assert_eq!(pair.open(2), refused, "{name}");
-            continue;
+            assert_eq!(pair.open(epoch), refused, "{name}");
+            stub::unplug(device, false);
+            // It is not looked for at each try.
+            epoch += 1;
+            while pair.open(epoch) == refused {
+                epoch += 1;
+            }
+        } else {
+            pair.opened(epoch);
         }
-        pair.opened(2);
-        pair.post(2, &[work(2, Op::Write, 0, 8, true)]);
+        fill(&pair.local, 9);
+        pair.post(epoch, &[work(2, Op::Write, 0, 8, true)]);
         assert_eq!(pair.completed(1), [(2, SUCCESS)], "{name}");
+        assert_eq!(byte(&pair.remote, 7), 9, "{name}");
         assert!(pair.endpoint.make_visible(SESSION, 1), "{name}");
         pair.until(|pair| pair.visible.pop() == Some(1));
+        // What is registered later is known to the device that is there now.
+        let other = SegmentRef(9);
+        pair.endpoint.attach_local(other, pair.local.clone());
+        let mut read = work(3, Op::Read, 0, 8, true);
+        read.local.segment = other;
+        pair.post(epoch, &[read]);
+        assert_eq!(pair.completed(1), [(3, SUCCESS)], "{name}");
+        // And it is heard.
+        stub::happen(device, PairFatal);
+        let fact = pair.fact();
+        assert!(matches!(fact.fact, LaneFact::Broken(_)), "{name}: {fact:?}");
     }
+}
+
+#[test]
+fn a_port_that_is_active_again_is_told_of_each_lane_over_it() {
+    use crate::stub::Happening::*;
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    stub::happen(0, PortDown);
+    let down = LaneFact::Broken(Cause::DeviceDown);
+    assert_eq!(pair.fact().fact, down);
+    pair.fence(1);
+    // The other device's is nothing to it.
+    stub::happen(1, PortActive);
+    stub::happen(0, PortActive);
+    let fact = pair.fact();
+    let told = (fact.lane, fact.epoch, fact.fact);
+    assert_eq!(told, (LANE, Epoch(1), LaneFact::PortActive));
+    pair.opened(2);
+    assert!(pair.facts.is_empty(), "{:?}", pair.facts);
+}
+
+#[test]
+fn a_device_that_came_back_leaves_nothing_of_the_one_before() {
+    let _turn = turn();
+    let before = COUNTERS.live.load(SeqCst);
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+    let mut epoch = 1;
+    for _ in 0..3 {
+        for device in [0, 1] {
+            stub::happen(device, stub::Happening::DeviceFatal);
+            assert!(matches!(pair.fact().fact, LaneFact::Broken(_)));
+            pair.fence(epoch);
+            epoch += 1;
+            // Refused while it was tried just now.
+            while pair.open(epoch) == LaneFact::OpenFailed(Cause::Refused) {
+                epoch += 1;
+            }
+            pair.post(epoch, &[work(1, Op::Write, 0, 8, true)]);
+            assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+        }
+    }
+    // Two devices, at either end.
+    pair.until(|_| stub::contexts() == 4);
+    pair.remote.revoke();
+    pair.local.revoke();
+    drop(pair);
+    assert_eq!(COUNTERS.live.load(SeqCst), before);
 }
 
 #[test]

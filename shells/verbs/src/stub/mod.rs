@@ -60,6 +60,7 @@ pub(crate) const NAMES: [&std::ffi::CStr; 2] = [c"stub0", c"stub1"];
 
 static REGISTRATION_MAX: AtomicU64 = AtomicU64::new(0);
 static REFUSING: AtomicU32 = AtomicU32::new(u32::MAX);
+static UNPLUGGED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 static CUT: AtomicBool = AtomicBool::new(false);
 static FAST: AtomicBool = AtomicBool::new(false);
 static BELIEVING: AtomicBool = AtomicBool::new(false);
@@ -121,9 +122,21 @@ fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
     look(state().get_or_insert_default())
 }
 
+/// How often devices are open now, all together.
+#[cfg(test)]
+pub(crate) fn contexts() -> usize {
+    with(|state| state.contexts.len())
+}
+
 /// Cuts the wire between the devices, or joins it again: what is posted meanwhile is lost, and nobody is told.
 pub fn cut(cut: bool) {
     CUT.store(cut, SeqCst);
+}
+
+/// Takes a device away, or puts it back: while it is away it cannot be opened. Those that have it open are told by
+/// [`Happening::DeviceFatal`] only.
+pub fn unplug(number: usize, away: bool) {
+    UNPLUGGED[number].store(away, SeqCst);
 }
 
 /// Lets devices that are opened from now on register so many bytes at once; 0: any number.
@@ -284,6 +297,12 @@ unsafe fn device_of(context: usize) -> usize {
 
 unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     let null = ptr::null_mut();
+    let number = usize::from(ptr::eq(device, self::device(1)));
+    if UNPLUGGED[number].load(SeqCst) {
+        // SAFETY: of this thread.
+        unsafe { *libc::__errno_location() = libc::ENODEV };
+        return ptr::null_mut();
+    }
     let context = give(Context {
         _device: device,
         ops: ContextOps {
