@@ -198,6 +198,7 @@ fn over_rdma(
         gid_index: config.gid_index(),
         traffic_class: config.traffic_class,
         service_level: config.service_level,
+        inline_bytes: config.inline_bytes,
         gpu_memory: config.gpu_memory,
         relaxed_ordering: config.relaxed_ordering,
         ..Default::default()

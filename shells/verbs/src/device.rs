@@ -11,13 +11,15 @@ use polyrail_transport::memory::TrustDomain;
 
 use crate::discover::{LinkLayer, Port, Sysfs};
 use crate::ffi::raw::Calls;
-use crate::ffi::{Context, Path, Pd};
+use crate::ffi::{Context, Extras, Path, Pd};
 use crate::gid::Gid;
 use crate::wire::{DeviceName, Side, first_packet};
 use crate::{LANES_PER_QUEUE, Settings};
 
 /// Bytes of the largest work, where a port does not say less.
 const WORK_BYTES_MAX: u32 = 16 << 20;
+/// Ranges of one work: each makes every place in a send queue longer.
+const RANGES_MAX: u32 = 8;
 /// Pieces that a region is registered in overlap by as much, so that each work lies in one.
 pub(crate) const OVERLAP: u64 = WORK_BYTES_MAX as u64;
 
@@ -36,6 +38,10 @@ pub(crate) struct Device {
     /// For those of peers, by their trust domains; each is made when it is first asked for.
     theirs: Mutex<HashMap<TrustDomain, Arc<Pd>>>,
     pub(crate) limits: LaneLimits,
+    /// What its queue pairs that post are to be able to do.
+    pub(crate) extras: Extras,
+    /// Ranges of one read; of a write as many as its queue pair can take.
+    pub(crate) read_ranges: u32,
     /// Lanes that one completion queue has room for.
     pub(crate) lanes_per_queue: u32,
     completions_max: i32,
@@ -104,6 +110,11 @@ impl Device {
                 covers: true,
                 ..LaneLimits::new(works_max, bytes)
             },
+            extras: Extras {
+                ranges: at_most(can.max_sge, RANGES_MAX),
+                inline_bytes: settings.inline_bytes.into(),
+            },
+            read_ranges: at_most(can.max_sge_rd, RANGES_MAX),
             lanes_per_queue: at_most(can.max_cqe, LANES_PER_QUEUE * rooms) / rooms,
             completions_max: can.max_cqe,
             registration_max: can.max_mr_size,

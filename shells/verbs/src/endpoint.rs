@@ -8,7 +8,7 @@ use std::sync::Arc;
 use polyrail_core::time::Instant;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, Outcome, POST_MAX, PostBatch, Posted, Scope, Stop,
+    Cause, Completion, LaneFact, Op, Outcome, PostBatch, Posted, Scope, Stop,
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
@@ -20,9 +20,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::cause::cause;
 use crate::completion::{Queue, Seat};
-use crate::ffi::Work;
-use crate::ffi::raw::{Sge, Wc};
+use crate::ffi::raw::Wc;
 use crate::lane::{Ends, Lane, Unready};
+use crate::list::List;
 use crate::mailbox::{Made, Mailbox, Said};
 use crate::outbound::Opening;
 use crate::registry::Registered;
@@ -63,6 +63,8 @@ pub(crate) struct VerbsEndpoint {
     immediate_last: u32,
     /// Posts so far.
     posts: u64,
+    /// Room for what is being posted.
+    list: Box<List>,
 }
 
 /// A lane's latest epoch.
@@ -110,6 +112,7 @@ impl VerbsEndpoint {
             visible: Vec::new(),
             immediate_last: 0,
             posts: 0,
+            list: Box::new(List::new()),
         })
     }
 
@@ -341,12 +344,6 @@ impl VerbsEndpoint {
             return;
         };
         let before = open.posted();
-        let Some((cookie, covered)) = open.complete(wc.wr_id) else {
-            return;
-        };
-        let ended = before - open.posted();
-        let device = &open.device;
-        let cause = cause(wc.status, wc.status != 0 && device.is_down());
         let say = |cookie, outcome| Completion {
             lane,
             epoch: slot.epoch,
@@ -354,28 +351,44 @@ impl VerbsEndpoint {
             at: now,
             outcome,
         };
-        if let Some(cause) = cause
-            && cause != Cause::Flushed
-        {
-            log::debug!(
-                "verbs: {lane:?} {:?} on {}: {cause} (status {}, vendor's {:#x})",
-                slot.epoch,
-                device.name,
-                wc.status,
-                wc.vendor_err,
-            );
-            // Works are carried out in order: those before the one that failed have been.
-            let covered = covered.filter(|cookie| *cookie != IMMEDIATE);
+        if wc.status == 0 {
+            match open.complete(wc.wr_id) {
+                Some(IMMEDIATE) => {}
+                Some(cookie) => out.completions.push(say(cookie, Outcome::Success)),
+                None => return,
+            }
+        } else {
+            let Some(failed) = open.fail(wc.wr_id) else {
+                return;
+            };
+            let device = &open.device;
+            let cause = cause(wc.status, device.is_down());
+            if cause != Cause::Flushed {
+                log::debug!(
+                    "verbs: {lane:?} {:?} on {}: {cause} (status {}, vendor's {:#x})",
+                    slot.epoch,
+                    device.name,
+                    wc.status,
+                    wc.vendor_err,
+                );
+                // Works are carried out in order: those before the one that failed have been.
+                let covered = failed.before.filter(|cookie| *cookie != IMMEDIATE);
+                out.completions
+                    .extend(covered.map(|cookie| say(cookie, Outcome::Success)));
+            }
+            if failed.cookie == IMMEDIATE {
+                out.lanes
+                    .push(report(lane, slot.epoch, LaneFact::Broken(cause)));
+            } else {
+                out.completions
+                    .push(say(failed.cookie, Outcome::Error(cause)));
+            }
+            let flushed = Outcome::Error(Cause::Flushed);
+            let rest = failed.rest.into_iter();
             out.completions
-                .extend(covered.map(|cookie| say(cookie, Outcome::Success)));
+                .extend(rest.map(|cookie| say(cookie, flushed)));
         }
-        let outcome = cause.map_or(Outcome::Success, Outcome::Error);
-        if cookie != IMMEDIATE {
-            out.completions.push(say(cookie, outcome));
-        } else if let Some(cause) = cause {
-            out.lanes
-                .push(report(lane, slot.epoch, LaneFact::Broken(cause)));
-        }
+        let ended = before - open.posted();
         self.posted -= ended;
         if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
             queue.posted -= ended;
@@ -535,7 +548,10 @@ impl Endpoint for VerbsEndpoint {
         };
         self.posts += 1;
         open.used = self.posts;
-        let mut works = [NO_WORK; POST_MAX];
+        let list = &mut *self.list;
+        list.clear();
+        let writes = open.qp.extras.ranges;
+        let reads = writes.min(open.device.read_ranges);
         let mut count = 0;
         let mut stop = Stop::All;
         let mut last: Option<Ends> = None;
@@ -564,15 +580,23 @@ impl Endpoint for VerbsEndpoint {
                 }
             }
             if let Some(ends) = &last {
-                works[count] = ends.work(open.id(count), work);
+                let ranges_max = match work.op {
+                    Op::Write => writes,
+                    Op::Read => reads,
+                };
+                let id = open.id(count);
                 count += 1;
+                list.add(id, &batch.works[..count], ends, ranges_max);
             }
         }
         if count == 0 {
             return Posted { accepted: 0, stop };
         }
         let cookies = batch.works.iter().map(|work| work.cookie);
-        let posted = open.post(&works[..count], cookies, stop);
+        list.carry(open.qp.extras, &batch.works, |work| {
+            self.locals.get(&work.local.segment)?.region()
+        });
+        let posted = open.post(list, cookies, stop);
         if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
             queue.posted += posted.accepted;
         }
@@ -674,19 +698,6 @@ impl Endpoint for VerbsEndpoint {
         opening.min()
     }
 }
-
-const NO_WORK: Work = Work {
-    id: 0,
-    op: polyrail_core::work::Op::Write,
-    local: Sge {
-        addr: 0,
-        length: 0,
-        lkey: 0,
-    },
-    remote_address: 0,
-    remote_key: 0,
-    signal: false,
-};
 
 impl Drop for VerbsEndpoint {
     /// Queue pairs go in their own time; memory is deregistered with `locals`, and so out of their reach.

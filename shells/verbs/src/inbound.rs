@@ -13,7 +13,7 @@ use polyrail_transport::{InboundLane, SessionId};
 use crate::LANES_PER_SESSION_MAX;
 use crate::device::Device;
 use crate::ffi::raw::{self, Wc};
-use crate::ffi::{Cq, Pd, Qp};
+use crate::ffi::{Cq, Extras, Pd, Qp};
 use crate::registry::{Registered, register_for_peers};
 use crate::service::{Connections, Desk, Order};
 use crate::talk::{Talk, nonsense};
@@ -404,7 +404,7 @@ fn join(
     peer: &Side,
 ) -> io::Result<(Qp, Side)> {
     let (path, mut own) = device.way(address)?;
-    let qp = Qp::new(domain, queue, 1, IMMEDIATES)?;
+    let qp = Qp::new(domain, queue, (1, IMMEDIATES), Extras::NONE)?;
     qp.init(path.port, true)?;
     for _ in 0..IMMEDIATES {
         qp.expect_immediate()?;

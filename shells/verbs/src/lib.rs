@@ -28,6 +28,7 @@ mod ffi;
 mod gid;
 mod inbound;
 mod lane;
+mod list;
 mod mailbox;
 mod outbound;
 mod registry;

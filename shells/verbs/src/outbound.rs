@@ -106,7 +106,8 @@ impl Outbound {
         let seat = self.seat(lane.worker())?;
         // With room for an immediate behind all that core posts.
         let works = u32::from(self.device.limits.works_max) + 1;
-        let qp = Qp::new(&self.device.ours, &seat.queue().cq, works, 0)?;
+        let device = &self.device;
+        let qp = Qp::new(&device.ours, &seat.queue().cq, (works, 0), device.extras)?;
         qp.init(path.port, false)?;
         own.queue_pair = qp.number();
         let mut talk = Talk::new(connect(local, address.remote)?);

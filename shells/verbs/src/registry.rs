@@ -97,6 +97,11 @@ impl Registered {
         })
     }
 
+    /// The region, while anybody has it.
+    pub(crate) fn region(&self) -> Option<Arc<Region>> {
+        self.region.upgrade()
+    }
+
     /// The address of one of its bytes.
     pub(crate) fn address(&self, offset: u64) -> u64 {
         self.base.wrapping_add(offset)

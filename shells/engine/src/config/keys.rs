@@ -572,6 +572,19 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "verbs/inline_bytes",
+        field: Field::Whole {
+            unit: "bytes",
+            least: 0,
+            most: 256,
+            get: |config| config.verbs.inline_bytes.into(),
+            set: |config, bytes| config.verbs.inline_bytes = bytes as u16,
+        },
+        meaning: "Writes of up to so many bytes carry them themselves, which spares the device from reading memory. \
+                  Devices that can do less do less. 0: none does.",
+        source: OURS,
+    },
+    Key {
         path: "verbs/gpu_memory",
         field: Field::Flag {
             get: |config| config.verbs.gpu_memory,

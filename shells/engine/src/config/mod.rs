@@ -143,6 +143,8 @@ pub struct VerbsConfig {
     pub traffic_class: u8,
     /// The service level of packets.
     pub service_level: u8,
+    /// Writes of up to so many bytes carry them themselves, which spares the device from reading memory.
+    pub inline_bytes: u16,
     /// Moves bytes of GPUs' memory too, through its DMA-BUF.
     pub gpu_memory: bool,
     /// Lets devices write memory in another order than packets came in, where they can.
@@ -170,6 +172,7 @@ impl Default for VerbsConfig {
             gid_row: Self::GID_OF_RAIL,
             traffic_class: 0,
             service_level: 0,
+            inline_bytes: 64,
             gpu_memory: false,
             relaxed_ordering: true,
         }
