@@ -216,6 +216,8 @@ pub enum LaneFact {
         /// Which fact.
         scope: Scope,
     },
+    /// The port under it carries packets again. If its rail is paused, that is worth a probe at once.
+    PortActive,
 }
 
 /// Why something ended other than well. One list for works, lanes, rails and reports.

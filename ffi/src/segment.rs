@@ -166,6 +166,8 @@ impl From<RegisterError> for Failure {
             RegisterError::Full { .. } => POLYRAIL_ERROR_FULL,
             RegisterError::Stale { .. } => POLYRAIL_ERROR_HANDLE,
             RegisterError::InUse { .. } => POLYRAIL_ERROR_IN_USE,
+            RegisterError::NoDomain { .. } => POLYRAIL_ERROR_NOT_FOUND,
+            RegisterError::NotInDomain => POLYRAIL_ERROR_ARGUMENT,
             RegisterError::Forked => POLYRAIL_ERROR_FORKED,
             RegisterError::Gpu(CudaError::NoDevice { .. }) => POLYRAIL_ERROR_NOT_FOUND,
             RegisterError::Gpu(CudaError::ForeignPointer { .. }) => POLYRAIL_ERROR_ARGUMENT,

@@ -352,6 +352,7 @@ impl Orchestrator<'_> {
             (LaneFact::Fenced { scope, delivered }, Phase::Fencing(fence)) => {
                 self.fenced(rail, fence, scope, delivered);
             }
+            (LaneFact::PortActive, phase) => self.port_active(now, rail, phase),
             // What cannot be fenced now stays unproven; `give_up_at` is what ends the wait.
             (LaneFact::Unfenceable { .. }, _)
             // Late or doubled facts.
@@ -631,6 +632,25 @@ impl Orchestrator<'_> {
             self.duplicate(index);
             next = self.posted_after(rail, index);
         }
+    }
+
+    /// The port under a rail carries packets again: if it is paused, it is probed at once. An opening for a probe that began
+    /// before that may have been lost, and is begun anew. A cooldown (mode `reset`) lasts as long as it does.
+    fn port_active(&mut self, now: Instant, rail: RailId, phase: Phase) {
+        if matches!(self.config.health, HealthMode::Reset(_)) {
+            return;
+        }
+        let probing = self
+            .lanes
+            .get(rail.index())
+            .is_some_and(|lane| lane.probing);
+        if probing && matches!(phase, Phase::Opening { .. }) {
+            self.open_failed(now, rail, Cause::Refused);
+        }
+        if let Some(health) = self.shared.health(rail) {
+            health.hasten_probe(now);
+        }
+        self.arm_probe(rail);
     }
 
     /// Probes a paused rail by opening its lane anew, if that is due and nobody else does.

@@ -261,6 +261,13 @@ impl RailHealth {
             .then(|| Instant::from_nanos(self.probe_at.load(Acquire)))
     }
 
+    /// Something speaks for a paused rail: the next probe is due at once.
+    pub(crate) fn hasten_probe(&self, now: Instant) {
+        if self.state() == RailState::Paused {
+            self.set_probe_at(now);
+        }
+    }
+
     /// Claims the probe that is due for `worker`. `true` for one worker only. Should it fail, the next one is
     /// due an interval from now.
     pub fn claim_probe(&self, now: Instant, worker: u16) -> bool {

@@ -48,7 +48,7 @@ pub struct Joined {
 
 /// The work as it stands; without entries there is none yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct Open {
+pub struct OpenWork {
     /// Behind its last byte, on either side.
     local_end: Place,
     remote_end: Place,
@@ -56,18 +56,37 @@ struct Open {
     entries: u16,
 }
 
-impl Open {
-    fn join(&self, piece: Piece, limits: MergeLimits) -> Join {
+impl OpenWork {
+    fn how(&self, piece: &Piece, limits: &MergeLimits) -> Join {
         let fits = self.bytes + piece.length <= u64::from(limits.work_bytes_max);
         if self.entries == 0 || self.remote_end != piece.remote || !fits {
             Join::Work
         } else if self.local_end == piece.local {
             Join::Extend
-        } else if self.entries < limits.entries_max {
+        } else if self.entries < limits.entries_max.max(1) {
             Join::Entry
         } else {
             Join::Work
         }
+    }
+
+    /// How a piece joins it, and from then on it is the work with that piece. A piece that is longer than a work may be is
+    /// one by itself: see [`Merge`] for such.
+    #[inline]
+    pub fn join(&mut self, piece: &Piece, limits: &MergeLimits) -> Join {
+        let join = self.how(piece, limits);
+        let (bytes, entries) = match join {
+            Join::Extend => (self.bytes, self.entries),
+            Join::Entry => (self.bytes, self.entries + 1),
+            Join::Work => (0, 1),
+        };
+        *self = Self {
+            local_end: after(piece.local, piece.length),
+            remote_end: after(piece.remote, piece.length),
+            bytes: bytes + piece.length,
+            entries,
+        };
+        join
     }
 }
 
@@ -78,7 +97,7 @@ pub struct Merge<I> {
     limits: MergeLimits,
     /// What is left of a piece that was cut.
     rest: Option<Piece>,
-    open: Open,
+    open: OpenWork,
 }
 
 impl<I: Iterator<Item = Piece>> Merge<I> {
@@ -91,24 +110,8 @@ impl<I: Iterator<Item = Piece>> Merge<I> {
                 work_bytes_max: limits.work_bytes_max.max(1),
             },
             rest: None,
-            open: Open::default(),
+            open: OpenWork::default(),
         }
-    }
-
-    fn join(&mut self, piece: Piece) -> Join {
-        let join = self.open.join(piece, self.limits);
-        let (bytes, entries) = match join {
-            Join::Extend => (self.open.bytes, self.open.entries),
-            Join::Entry => (self.open.bytes, self.open.entries + 1),
-            Join::Work => (0, 1),
-        };
-        self.open = Open {
-            local_end: after(piece.local, piece.length),
-            remote_end: after(piece.remote, piece.length),
-            bytes: bytes + piece.length,
-            entries,
-        };
-        join
     }
 }
 
@@ -130,7 +133,7 @@ impl<I: Iterator<Item = Piece>> Iterator for Merge<I> {
         }
         let piece = Piece { length, ..piece };
         Some(Joined {
-            join: self.join(piece),
+            join: self.open.join(&piece, &self.limits),
             piece,
         })
     }

@@ -17,7 +17,7 @@ use polyrail_core::work::{
     Work,
 };
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::{
     Endpoint, InboundLane, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
@@ -59,7 +59,7 @@ pub(crate) fn lane(number: u16) -> LaneId {
 pub(crate) struct Table(Mutex<HashMap<RegionKey, Arc<Region>>>);
 
 impl RegionTable for Table {
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+    fn find(&self, key: &RegionKey, _: TrustDomain) -> Option<Arc<Region>> {
         let regions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         regions.get(key).cloned()
     }
@@ -105,7 +105,7 @@ impl World {
         let table = Arc::new(Table::default());
         let target = made(&table)?;
         let initiator = made(&Arc::default())?;
-        target.begin_session(SESSION);
+        target.begin_session(SESSION, TrustDomain::COMMON);
         let own = target.address();
         let acceptor = match own.is_empty() {
             true => Some(Acceptor::start(target.clone())?),
@@ -547,6 +547,7 @@ fn accept(mut stream: TcpStream) -> Option<InboundLane> {
             return Some(InboundLane {
                 transport,
                 session: SessionId(session),
+                domain: TrustDomain::COMMON,
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),
                 stream,

@@ -42,6 +42,7 @@ use polyrail_core::path::view::PathView;
 use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::TrustDomain;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 pub use self::error::{AskError, ConnectError, Ends, SessionLoss};
@@ -208,15 +209,18 @@ pub type CallAnswer = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
 /// [`Plane::describe`] or [`Plane::call`]. Answers may be given at once or later, from any thread; an answer
 /// that is dropped counts as "never".
 pub trait Handler: Send + Sync {
-    /// Target: what peers may know of the segment of this name.
-    fn describe(&self, name: &str) -> Option<SegmentDescriptor>;
+    /// Target: the trust domain of whoever comes from this address.
+    fn domain_of(&self, address: IpAddr) -> TrustDomain;
+
+    /// Target: what peers of this trust domain may know of the segment of this name.
+    fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor>;
 
     /// Target: how this side sees the connection whose rails join these addresses, its own first; `None`: it does
     /// no path isolation.
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView>;
 
     /// Target: a session that transports may admit lanes of, until [`Self::session_ended`].
-    fn session_began(&self, session: SessionId);
+    fn session_began(&self, session: SessionId, domain: TrustDomain);
 
     /// Target: a lane of a session that exists. Hand it to its transport.
     fn lane(&self, lane: InboundLane);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use polyrail_core::time::Instant;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{Cause, Work};
-use polyrail_transport::memory::{Pinned, Region, RegionTable};
+use polyrail_transport::memory::{Pinned, Region, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{RailAddress, RemoteRegion};
 
@@ -98,7 +98,7 @@ impl Own {
 
 impl Far for Own {
     fn attach(&mut self, segment: SegmentRef, region: RemoteRegion) {
-        let found = self.regions.find(&region.key);
+        let found = self.regions.find(&region.key, TrustDomain::COMMON);
         if let Some(found) = found.filter(|found| found.device().is_some()) {
             self.known.insert(segment, found);
         }

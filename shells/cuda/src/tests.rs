@@ -8,7 +8,7 @@ use polyrail_core::units::{RailId, SegmentRef, TransportId};
 use polyrail_core::work::{
     Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
 };
-use polyrail_transport::memory::{Access, Region, RegionKey};
+use polyrail_transport::memory::{Access, Region, RegionKey, TrustDomain};
 use polyrail_transport::{LaneReport, Polled, RailAddress, RemoteRegion};
 
 use super::*;
@@ -24,7 +24,7 @@ const BYTES: u64 = 1 << 20;
 struct Regions(Mutex<HashMap<RegionKey, Arc<Region>>>);
 
 impl RegionTable for Regions {
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+    fn find(&self, key: &RegionKey, _: TrustDomain) -> Option<Arc<Region>> {
         self.0.lock().unwrap().get(key).cloned()
     }
 }

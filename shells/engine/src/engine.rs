@@ -29,13 +29,14 @@ use polyrail_cuda::{CudaError, Driver, Gpus};
 use polyrail_record::{Header, Recorder};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
-use polyrail_transport::memory::{Access, Region};
+use polyrail_transport::memory::{Access, Region, TrustDomain};
 use polyrail_transport::{RemoteRegion, SessionId};
 use polyrail_uring::FileTable;
 
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::config::Config;
 use crate::delivery::{Delivery, Outbox, Outgoing};
+use crate::domains::Domains;
 use crate::errand::{self, Errand};
 use crate::error::{CallError, EngineError, NotifyError, OpenError, RegisterError, SubmitError};
 use crate::fabric::Fabric;
@@ -164,6 +165,7 @@ pub(crate) struct Inner {
     failovers: Arc<Failovers>,
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) segments: Arc<Segments>,
+    pub(crate) domains: Arc<Domains>,
     pub(crate) files: Arc<Files>,
     pub(crate) gpus: Result<Arc<Gpus>, CudaError>,
     pub(crate) stager: Arc<StagerCell>,
@@ -277,8 +279,10 @@ impl Engine {
         let neighbours = join_neighbours(&config, &errands);
         let fabric = Arc::new(Fabric::new(posts.len(), recorder, neighbours));
         let inbox = Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?);
+        let domains = Arc::new(Domains::new(&config.security));
         let reception = Reception {
             segments: segments.clone(),
+            domains: domains.clone(),
             transports: transports.clone(),
             posts: posts.clone(),
             errands: errands.clone(),
@@ -287,7 +291,7 @@ impl Engine {
             path: config.path.clone(),
         };
         let described = segments
-            .describe(SCRATCH_NAME)
+            .describe(SCRATCH_NAME, TrustDomain::COMMON)
             .ok_or_else(|| EngineError::Config {
                 text: "no memory for probes".into(),
             })?;
@@ -356,6 +360,7 @@ impl Engine {
             failovers,
             fabric,
             segments,
+            domains,
             files,
             gpus,
             stager,
@@ -397,13 +402,23 @@ impl Engine {
         bytes: u64,
         access: Access,
     ) -> Result<SegmentId, RegisterError> {
+        self.allocate_in(TrustDomain::COMMON, name, bytes, access)
+    }
+
+    pub(crate) fn allocate_in(
+        &self,
+        domain: TrustDomain,
+        name: &str,
+        bytes: u64,
+        access: Access,
+    ) -> Result<SegmentId, RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);
         }
         check_segment(name, bytes)?;
         let region = Region::allocate(bytes, access)
             .map_err(|source| RegisterError::System { bytes, source })?;
-        self.add_region(name, region)
+        self.add_region(name, region, domain)
     }
 
     /// Registers memory of the program as a segment: the host's, or a GPU's, as CUDA's driver says of the address. Without
@@ -421,6 +436,21 @@ impl Engine {
         bytes: u64,
         access: Access,
     ) -> Result<SegmentId, RegisterError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register_in(TrustDomain::COMMON, name, base, bytes, access) }
+    }
+
+    /// # Safety
+    ///
+    /// That of [`Self::register`].
+    pub(crate) unsafe fn register_in(
+        &self,
+        domain: TrustDomain,
+        name: &str,
+        base: NonNull<u8>,
+        bytes: u64,
+        access: Access,
+    ) -> Result<SegmentId, RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);
         }
@@ -428,26 +458,41 @@ impl Engine {
         // SAFETY: the caller promises the same for memory of GPUs.
         let on_gpu = unsafe { self.region_on_gpu(base.as_ptr() as u64, bytes, access) }?;
         if let Some(region) = on_gpu {
-            return self.add_region(name, region);
+            return self.add_region(name, region, domain);
         }
         // SAFETY: the caller promises what `Region::new` asks for; `unregister` revokes the region before
         // it returns.
         let region = unsafe { Region::new(base, bytes, access, None) }
             .map_err(|source| RegisterError::System { bytes, source })?;
-        self.add_region(name, region)
+        self.add_region(name, region, domain)
     }
 
     /// Registers a region as a segment, so that peers find in it from the start what the program has put there.
     pub fn register_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
-        check_segment(name, region.bytes())?;
-        self.add_region(name, region)
+        self.register_region_in(TrustDomain::COMMON, name, region)
     }
 
-    fn add_region(&self, name: &str, region: Region) -> Result<SegmentId, RegisterError> {
+    pub(crate) fn register_region_in(
+        &self,
+        domain: TrustDomain,
+        name: &str,
+        region: Region,
+    ) -> Result<SegmentId, RegisterError> {
+        check_segment(name, region.bytes())?;
+        self.add_region(name, region, domain)
+    }
+
+    fn add_region(
+        &self,
+        name: &str,
+        region: Region,
+        domain: TrustDomain,
+    ) -> Result<SegmentId, RegisterError> {
         let on = region.device().map(|device| device.ordinal());
         match on {
+            Some(_) if domain != TrustDomain::COMMON => Err(RegisterError::NotInDomain),
             Some(ordinal) => self.add_device_memory(name, region, ordinal),
-            None => self.add_memory(name, region, SegmentKind::Memory),
+            None => self.add_memory(name, region, SegmentKind::Memory, domain),
         }
     }
 
@@ -457,8 +502,10 @@ impl Engine {
         name: &str,
         region: Region,
         kind: SegmentKind,
+        domain: TrustDomain,
     ) -> Result<SegmentId, RegisterError> {
-        let id = self.inner.segments.add_local(name, region, kind)?;
+        let segments = &self.inner.segments;
+        let id = segments.add_local(name, region, kind, Some(domain))?;
         self.attach_local(id);
         Ok(id)
     }
@@ -1115,9 +1162,25 @@ impl Engine {
         let numbers = lock(&inner.peers).take_numbers()?;
         let met = inner
             .plane
-            .connect(numbers.peer, None, remote, CONNECT_TIMEOUT)
+            .connect(
+                numbers.peer,
+                self.dials_from(remote),
+                remote,
+                CONNECT_TIMEOUT,
+            )
             .map_err(OpenError::Connect)?;
         self.add_peer(numbers, remote, &met)
+    }
+
+    /// Where a peer is dialed from; `None`: where the kernel chooses. On loopback it chooses one address for all, and who
+    /// has rails at another would be taken for somebody else there.
+    fn dials_from(&self, remote: SocketAddr) -> Option<IpAddr> {
+        let mut rails = self.inner.config.rails.iter();
+        let near = |rail: &&IpAddr| rail.is_loopback() && rail.is_ipv4() == remote.is_ipv4();
+        remote
+            .ip()
+            .is_loopback()
+            .then(|| rails.find(near).copied())?
     }
 
     /// Adds the peer that has just introduced itself. If it is one that has told us that this is an address of
@@ -1611,7 +1674,7 @@ fn add_scratch(segments: &Segments) -> Result<SegmentId, EngineError> {
     let region = Region::allocate(u64::from(SLICE_BYTES), Access::RemoteReadWrite)
         .map_err(system("get memory for probes"))?;
     segments
-        .add_local(SCRATCH_NAME, region, SegmentKind::Memory)
+        .add_local(SCRATCH_NAME, region, SegmentKind::Memory, None)
         .map_err(|error| EngineError::Config {
             text: error.to_string(),
         })

@@ -136,6 +136,15 @@ pub enum RegisterError {
     },
     /// It is to be on a GPU, and that cannot be.
     Gpu(CudaError),
+    /// The configuration has no trust domain of this name.
+    NoDomain {
+        /// The name.
+        name: String,
+        /// Those that it has.
+        known: Vec<String>,
+    },
+    /// Memory of a GPU can be of the common trust domain only.
+    NotInDomain,
     /// This process was forked from the engine's: make an engine in this one.
     Forked,
 }
@@ -144,6 +153,20 @@ impl fmt::Display for RegisterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NameTaken { name } => write!(f, "a segment named \"{name}\" exists already"),
+            Self::NoDomain { name, known } => {
+                let known = match known.is_empty() {
+                    true => "none".to_owned(),
+                    false => known.join(", "),
+                };
+                write!(
+                    f,
+                    "the configuration has no trust domain \"{name}\" (security/domains); it has: {known}"
+                )
+            }
+            Self::NotInDomain => write!(
+                f,
+                "memory of a GPU can be of the common trust domain only: peers may be staged to it, and slots are common"
+            ),
             Self::BadName { name } => write!(
                 f,
                 "\"{}\" cannot name a segment: 1 to 255 bytes without '/' and control characters",

@@ -7,7 +7,7 @@ use polyrail_cuda::{CudaError, CudaIpcTransport, CudaTransport, Gpus};
 use polyrail_shm::ShmTransport;
 use polyrail_tcp::TcpTransport;
 use polyrail_transport::Transport;
-use polyrail_transport::memory::{Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_uring::{FileTable, FileTransport, Way};
 
 use crate::config::VerbsConfig;
@@ -198,6 +198,7 @@ fn over_rdma(
         gid_index: config.gid_index(),
         traffic_class: config.traffic_class,
         service_level: config.service_level,
+        inline_bytes: config.inline_bytes,
         gpu_memory: config.gpu_memory,
         relaxed_ordering: config.relaxed_ordering,
         ..Default::default()
@@ -216,7 +217,7 @@ fn over_rdma(_: Arc<dyn RegionTable>, _: &VerbsConfig) -> io::Result<Arc<dyn Tra
 struct NoRegions;
 
 impl RegionTable for NoRegions {
-    fn find(&self, _: &RegionKey) -> Option<Arc<Region>> {
+    fn find(&self, _: &RegionKey, _: TrustDomain) -> Option<Arc<Region>> {
         None
     }
 }

@@ -32,6 +32,7 @@ mod batch;
 mod completion;
 mod config;
 mod delivery;
+mod domains;
 mod endpoints;
 mod engine;
 mod errand;
@@ -81,11 +82,12 @@ pub use polyrail_uring::FileTerms;
 pub use batch::Batch;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
-    Config, ConfigError, Effective, HealthConfig, HealthMode, IsolationMode, Loaded, PathConfig,
-    Place, Problem, SendQueueConfig, Sources, SprayConfig, StagingConfig, TransportConfig,
-    VerbsConfig, reference,
+    Config, ConfigError, DomainConfig, Effective, HealthConfig, HealthMode, IsolationMode, Loaded,
+    PathConfig, Place, Problem, SecurityConfig, SendQueueConfig, Sources, SprayConfig,
+    StagingConfig, TransportConfig, VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
+pub use domains::Domain;
 pub use engine::{Calls, Engine, Hooks, RailStatus, Request, Terms};
 pub use error::{
     CallError, DeliveryError, EngineError, FileError, NotifyError, OpenError, ReceiveError,

@@ -12,9 +12,11 @@ use polyrail_core::orchestrator::Proof;
 use polyrail_core::path::view::PathView;
 use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
+use polyrail_transport::memory::TrustDomain;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::config::PathConfig;
+use crate::domains::Domains;
 use crate::errand::Errand;
 use crate::notification::Inbox;
 use crate::post::{Command, Post};
@@ -24,6 +26,7 @@ use crate::transports::Transports;
 
 pub(crate) struct Reception {
     pub(crate) segments: Arc<Segments>,
+    pub(crate) domains: Arc<Domains>,
     pub(crate) transports: Arc<Transports>,
     pub(crate) posts: Vec<Arc<Post>>,
     pub(crate) errands: Sender<Errand>,
@@ -41,8 +44,12 @@ impl Reception {
 }
 
 impl Handler for Reception {
-    fn describe(&self, name: &str) -> Option<SegmentDescriptor> {
-        self.segments.describe(name)
+    fn domain_of(&self, address: IpAddr) -> TrustDomain {
+        self.domains.of(address)
+    }
+
+    fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor> {
+        self.segments.describe(name, domain)
     }
 
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView> {
@@ -53,8 +60,8 @@ impl Handler for Reception {
         seen.map(|path| path.view)
     }
 
-    fn session_began(&self, session: SessionId) {
-        self.transports.begin_session(session);
+    fn session_began(&self, session: SessionId, domain: TrustDomain) {
+        self.transports.begin_session(session, domain);
     }
 
     fn lane(&self, lane: InboundLane) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use polyrail_control::codec::{SegmentDescriptor, SegmentKind};
 use polyrail_core::units::{PeerId, PlanId, PoolId, SegmentRef};
 use polyrail_core::work::Op;
-use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 
 use crate::error::{RegisterError, SubmitError};
@@ -44,9 +44,18 @@ pub(crate) struct LocalSegment {
     pub(crate) name: String,
     pub(crate) region: Arc<Region>,
     pub(crate) kind: SegmentKind,
+    /// The trust domain whose peers may use it; `None`: all may.
+    domain: Option<TrustDomain>,
     pub(crate) generation: u64,
     /// Requests submitted and not ended that use it.
     pub(crate) requests: AtomicU64,
+}
+
+impl LocalSegment {
+    /// Whether peers of a trust domain may know of it.
+    fn is_for(&self, domain: TrustDomain) -> bool {
+        self.domain.is_none_or(|own| own == domain)
+    }
 }
 
 /// Memory of a peer, or bytes of a file.
@@ -181,14 +190,15 @@ impl Segments {
         change(&mut self.tables.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Registers memory of this process under a name.
+    /// Registers memory of this process under a name, for peers of a trust domain, or of all.
     pub(crate) fn add_local(
         &self,
         name: &str,
         region: Region,
         kind: SegmentKind,
+        domain: Option<TrustDomain>,
     ) -> Result<SegmentId, RegisterError> {
-        self.add_own(name, region, kind, None)
+        self.add_own(name, region, kind, None, domain)
     }
 
     /// Registers memory of a GPU of this host, which is a peer to core.
@@ -198,7 +208,8 @@ impl Segments {
         region: Region,
         gpu: PeerId,
     ) -> Result<SegmentId, RegisterError> {
-        self.add_own(name, region, SegmentKind::Memory, Some(gpu))
+        let domain = Some(TrustDomain::COMMON);
+        self.add_own(name, region, SegmentKind::Memory, Some(gpu), domain)
     }
 
     fn add_own(
@@ -207,6 +218,7 @@ impl Segments {
         region: Region,
         kind: SegmentKind,
         gpu: Option<PeerId>,
+        domain: Option<TrustDomain>,
     ) -> Result<SegmentId, RegisterError> {
         self.write(|tables| {
             if tables.names.contains_key(name) {
@@ -244,6 +256,7 @@ impl Segments {
                     Some(_) => SegmentKind::File { number: id.0 },
                     None => kind,
                 },
+                domain,
                 generation: tables.generation,
                 requests: AtomicU64::new(0),
             });
@@ -396,15 +409,17 @@ impl Segments {
         self.read(|tables| tables.names.get(name).copied())
     }
 
-    /// What peers may know of a segment; `None`: there is none that they may see.
-    pub(crate) fn describe(&self, name: &str) -> Option<SegmentDescriptor> {
+    /// What peers of a trust domain may know of a segment; `None`: there is none that they may see.
+    pub(crate) fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor> {
         let id = self.by_name(name)?;
         if let Some(file) = self.read(|tables| tables.offers.get(&id).cloned()) {
-            return Some(file);
+            // What is offered passes through slots, which are for the common domain.
+            return (domain == TrustDomain::COMMON).then_some(file);
         }
         let local = self.local(id)?;
         let region = &local.region;
-        (region.access().allows_remote_read()).then(|| SegmentDescriptor {
+        let may = region.access().allows_remote_read() && local.is_for(domain);
+        may.then(|| SegmentDescriptor {
             name: local.name.clone(),
             generation: local.generation,
             bytes: region.bytes(),
@@ -574,9 +589,11 @@ impl Known<'_> {
 }
 
 impl RegionTable for Segments {
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+    fn find(&self, key: &RegionKey, domain: TrustDomain) -> Option<Arc<Region>> {
         self.read(|tables| match tables.segments.get(tables.keys.get(key)?) {
-            Some(Segment::Local(local) | Segment::Device(local, _)) => Some(local.region.clone()),
+            Some(Segment::Local(local) | Segment::Device(local, _)) => {
+                local.is_for(domain).then(|| local.region.clone())
+            }
             Some(Segment::Remote(_)) | None => None,
         })
     }

@@ -12,7 +12,7 @@ use polyrail_cuda::{CudaError, Gpus};
 use polyrail_load::Library;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
-use polyrail_transport::memory::RegionTable;
+use polyrail_transport::memory::{RegionTable, TrustDomain};
 use polyrail_transport::{
     Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
 };
@@ -196,9 +196,9 @@ impl Transports {
     }
 
     /// Lets lanes of a session in.
-    pub(crate) fn begin_session(&self, session: SessionId) {
+    pub(crate) fn begin_session(&self, session: SessionId, domain: TrustDomain) {
         for row in &self.rows {
-            row.transport.begin_session(session);
+            row.transport.begin_session(session, domain);
         }
     }
 

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail::{
     Access, Config, DeliveryStatus, Engine, Hooks, Op, Plugin, RailState, Request, Status,
 };
 use polyrail_core::time::Duration as CoreDuration;
 use polyrail_verbs::Settings;
-use polyrail_verbs::stub::{COUNTERS, StubTransport, skip_bytes};
+use polyrail_verbs::stub::{COUNTERS, Happening, StubTransport, happen, skip_bytes};
 
 const BYTES: u64 = 64 << 20;
 
@@ -212,5 +212,51 @@ fn lanes_to_many_peers_take_turns() {
     assert!(made > 2 * 2 * 4, "{made}");
     for rail in initiator.rails() {
         assert!(matches!(rail.state, RailState::Healthy), "{rail:?}");
+    }
+}
+
+/// A device that had failed used to stay out until its engine ended, at either end.
+#[test]
+fn rails_of_a_device_that_has_failed_come_back_with_it() {
+    let _turn = turn();
+    skip_bytes(false);
+    let target = engine("target", true);
+    target
+        .allocate("mem", BYTES, Access::RemoteReadWrite)
+        .unwrap();
+    let initiator = engine("initiator", false);
+    let local = initiator.allocate("local", BYTES, Access::Local).unwrap();
+    let at = target.listening().unwrap();
+    let remote = initiator.open_segment(&format!("{at}/mem")).unwrap();
+    let write = || {
+        let request = Request {
+            op: Op::Write,
+            local,
+            local_offset: 0,
+            remote,
+            remote_offset: 0,
+            length: 8 << 20,
+        };
+        let batch = initiator.submit(&[request]).unwrap();
+        batch.wait(PATIENCE).unwrap().status
+    };
+    assert_eq!(write(), Status::Completed);
+    // Each rail begins at one of the devices and ends at the other.
+    for device in [0, 1] {
+        let before = initiator.rails();
+        happen(device, Happening::DeviceFatal);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            // It may fail while there is no rail at all.
+            let status = write();
+            let rails = initiator.rails();
+            let moved = rails.iter().zip(&before).all(|(rail, before)| {
+                matches!(rail.state, RailState::Healthy) && rail.bytes > before.bytes + (8 << 20)
+            });
+            if moved && status == Status::Completed {
+                break;
+            }
+            assert!(Instant::now() < until, "{rails:?}");
+        }
     }
 }

@@ -13,7 +13,9 @@ use std::ptr::{null, null_mut};
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use polyrail_transport::memory::{Access, Entered, Pinned, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{
+    Access, Entered, Pinned, Region, RegionKey, RegionTable, TrustDomain,
+};
 
 use crate::abi::*;
 
@@ -121,7 +123,8 @@ unsafe extern "C" fn find_region(
     };
     let mut bytes = [0; POLYRAIL_TRANSPORT_KEY_BYTES];
     bytes.copy_from_slice(key);
-    match host.regions.find(&RegionKey(bytes)) {
+    // Libraries know no trust domains, so what is of one is not for them.
+    match host.regions.find(&RegionKey(bytes), TrustDomain::COMMON) {
         Some(region) => Arc::into_raw(region).cast(),
         None => null(),
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::RegionTable;
+use polyrail_transport::memory::{RegionTable, TrustDomain};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 
 use crate::abi::*;
@@ -161,7 +161,11 @@ impl Transport for Loaded {
         Ok(capabilities(reached))
     }
 
-    fn begin_session(&self, session: SessionId) {
+    /// Libraries know no trust domains: only sessions of the common one begin, and reach what is of it.
+    fn begin_session(&self, session: SessionId, domain: TrustDomain) {
+        if domain != TrustDomain::COMMON {
+            return;
+        }
         let begin = function!(self.instance.library, begin_session);
         // SAFETY: a session has as many bytes.
         unsafe { begin(self.instance.at, session.0.as_ptr()) };

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_transport::SessionId;
-use polyrail_transport::memory::{Loan, Region, RegionKey};
+use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Pulled};
@@ -167,6 +167,8 @@ impl Loan for Grant {
 pub(crate) struct Served {
     socket: Arc<OwnedFd>,
     board: Arc<Board>,
+    /// Whose regions it reaches.
+    domain: TrustDomain,
     /// The initiator's, if it can be read.
     process: Option<Process>,
     grants: HashMap<u16, Arc<Grant>>,
@@ -181,10 +183,16 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn new(socket: OwnedFd, board: Arc<Board>, process: Option<Process>) -> Self {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        board: Arc<Board>,
+        domain: TrustDomain,
+        process: Option<Process>,
+    ) -> Self {
         Self {
             socket: Arc::new(socket),
             board,
+            domain,
             process,
             grants: HashMap::new(),
             seen: None,
@@ -216,7 +224,7 @@ impl Served {
         if usize::from(grant) >= GRANTS_MAX || self.grants.contains_key(&grant) {
             return Err(nonsense("it uses a grant twice"));
         }
-        let region = common.regions.find(&key);
+        let region = common.regions.find(&key, self.domain);
         let region = region.filter(|region| region.access().allows_remote_read());
         // An address on a device means nothing to another process.
         let region = region.filter(|region| region.device().is_none());
@@ -396,7 +404,7 @@ impl Served {
 
     fn carry_out(&self, common: &Common, offer: &Offer) -> Pulled {
         let length = offer.length;
-        let region = common.regions.find(&offer.key);
+        let region = common.regions.find(&offer.key, self.domain);
         let region = region.filter(|region| region.access().allows_remote_write());
         let Some(region) = region.filter(|_| length <= WORK_BYTES_MAX) else {
             return Pulled::Refused;

@@ -1,6 +1,6 @@
 //! The target's half: a thread that hands memory out and pulls what is offered.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Loan, RegionTable};
+use polyrail_transport::memory::{Loan, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::service::ServiceThread;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
@@ -56,11 +56,12 @@ pub struct ShmTransport {
 pub(crate) struct Common {
     pub(crate) regions: Arc<dyn RegionTable>,
     pub(crate) cookie: Arc<OwnCookie>,
-    sessions: Mutex<HashSet<SessionId>>,
+    /// Those that lanes are admitted of, each with the trust domain that it is in.
+    sessions: Mutex<HashMap<SessionId, TrustDomain>>,
 }
 
 impl Common {
-    pub(crate) fn sessions(&self) -> MutexGuard<'_, HashSet<SessionId>> {
+    pub(crate) fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, TrustDomain>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,8 +142,8 @@ impl Transport for ShmTransport {
         reach::reach(address, session, &self.common.cookie).map_err(|error| error.to_string())
     }
 
-    fn begin_session(&self, session: SessionId) {
-        self.common.sessions().insert(session);
+    fn begin_session(&self, session: SessionId, domain: TrustDomain) {
+        self.common.sessions().insert(session, domain);
         drop(self.service());
     }
 
@@ -365,17 +366,18 @@ impl Service {
         let Some(greeting) = Greeting::receive(socket)? else {
             return Ok(false);
         };
-        let text = match &greeting.lane {
-            _ if !self.common.sessions().contains(&greeting.session) => "no such session",
-            Some((lane, _)) if !self.begins(token, greeting.session, *lane) => {
+        let domain = self.common.sessions().get(&greeting.session).copied();
+        let text = match (&greeting.lane, domain) {
+            (_, None) => "no such session",
+            (Some((lane, _)), Some(_)) if !self.begins(token, greeting.session, *lane) => {
                 "this epoch of the lane is over, or there are too many lanes"
             }
-            _ => return self.admit(token, greeting).map(|()| false),
+            (_, Some(domain)) => return self.admit(token, greeting, domain).map(|()| false),
         };
         self.refuse(token, text)
     }
 
-    fn admit(&mut self, token: u64, greeting: Greeting) -> io::Result<()> {
+    fn admit(&mut self, token: u64, greeting: Greeting, domain: TrustDomain) -> io::Result<()> {
         let Some(Connection::New(socket)) = self.connections.remove(&token) else {
             return Ok(());
         };
@@ -386,7 +388,7 @@ impl Service {
             Some((name, board)) => Connection::Lane {
                 session: greeting.session,
                 lane: LaneId(name.lane),
-                served: Served::new(socket, board, process),
+                served: Served::new(socket, board, domain, process),
             },
         };
         self.connections.insert(token, connection);

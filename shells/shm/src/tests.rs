@@ -12,7 +12,7 @@ use polyrail_core::work::{
     Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::{
     Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport, Waits,
 };
@@ -34,12 +34,19 @@ fn lane() -> LaneId {
     LaneId::new(0, RailId(0))
 }
 
+/// Of a peer in another trust domain.
+const OTHER: SessionId = SessionId([8; 16]);
+const ANOTHER: TrustDomain = TrustDomain(1);
+
 #[derive(Default)]
-struct Table(Mutex<HashMap<RegionKey, Arc<Region>>>);
+struct Table(Mutex<HashMap<RegionKey, (TrustDomain, Arc<Region>)>>);
 
 impl RegionTable for Table {
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
-        self.0.lock().unwrap().get(key).cloned()
+    fn find(&self, key: &RegionKey, domain: TrustDomain) -> Option<Arc<Region>> {
+        let found = self.0.lock().unwrap().get(key).cloned();
+        found
+            .filter(|(of, _)| *of == domain)
+            .map(|(_, region)| region)
     }
 }
 
@@ -62,14 +69,25 @@ impl Target {
     fn start() -> Self {
         let table = Arc::new(Table::default());
         let transport = ShmTransport::new(table.clone()).unwrap();
-        transport.begin_session(SESSION);
+        transport.begin_session(SESSION, TrustDomain::COMMON);
+        transport.begin_session(OTHER, ANOTHER);
         Self { transport, table }
     }
 
     fn register(&self, bytes: u64, access: Access, shared: bool) -> Arc<Region> {
+        self.register_in(TrustDomain::COMMON, bytes, access, shared)
+    }
+
+    fn register_in(
+        &self,
+        domain: TrustDomain,
+        bytes: u64,
+        access: Access,
+        shared: bool,
+    ) -> Arc<Region> {
         let region = region(bytes, access, shared);
         let mut table = self.table.0.lock().unwrap();
-        table.insert(region.key(), region.clone());
+        table.insert(region.key(), (domain, region.clone()));
         region
     }
 
@@ -368,6 +386,32 @@ fn what_is_not_allowed_is_refused_and_touches_nothing() {
         for region in [open, readable] {
             assert!(bytes(&region).iter().all(|byte| *byte == 0));
         }
+    }
+}
+
+#[test]
+fn a_key_opens_nothing_to_peers_of_another_trust_domain() {
+    for shared in [true, false] {
+        let target = Target::start();
+        let regions = [TrustDomain::COMMON, ANOTHER]
+            .map(|domain| target.register_in(domain, 4096, Access::RemoteReadWrite, shared));
+        for (own, session) in [SESSION, OTHER].into_iter().enumerate() {
+            for (turn, region) in regions.iter().enumerate() {
+                let (address, far) = (target.transport.address(), far(region));
+                let mut initiator = Initiator::new(address, far, session);
+                assert!(matches!(initiator.open(ONE), LaneFact::Opened { .. }));
+                put(&initiator.local, &[1 + own as u8; 100]);
+                let expected = match turn == own {
+                    true => Outcome::Success,
+                    false => Outcome::Error(Cause::RemoteAccess),
+                };
+                let outcome = initiator.outcomes(&[write(100)]);
+                assert_eq!(outcome, [expected], "{session:?} {turn}");
+                assert_eq!(initiator.fence(ONE), FENCED);
+            }
+            assert_eq!(bytes(&regions[own])[..100], [1 + own as u8; 100]);
+        }
+        assert_eq!(bytes(&regions[0])[..100], [1; 100], "nobody else wrote");
     }
 }
 

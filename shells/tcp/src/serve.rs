@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use polyrail_core::work::Op;
-use polyrail_transport::memory::{Region, RegionTable};
+use polyrail_transport::memory::{Region, RegionTable, TrustDomain};
 use rustix::event::epoll::EventFlags;
 
 use crate::inbox::Inbox;
@@ -64,6 +64,8 @@ impl Outgoing {
 pub(crate) struct Served {
     pub(crate) stream: TcpStream,
     pub(crate) peer: SocketAddr,
+    /// Whose regions it reaches.
+    domain: TrustDomain,
     inbox: Inbox,
     incoming: Option<Incoming>,
     outgoing: VecDeque<Outgoing>,
@@ -79,10 +81,11 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn new(stream: TcpStream, peer: SocketAddr) -> Self {
+    pub(crate) fn new(stream: TcpStream, peer: SocketAddr, domain: TrustDomain) -> Self {
         Self {
             stream,
             peer,
+            domain,
             inbox: Inbox::new(),
             incoming: None,
             outgoing: VecDeque::with_capacity(WORKS_MAX.into()),
@@ -185,7 +188,8 @@ impl Served {
         if request.sequence != self.received {
             return bad("sequence", request.sequence);
         }
-        let Some(region) = regions.find(&request.key).filter(|r| allows(r, &request)) else {
+        let found = regions.find(&request.key, self.domain);
+        let Some(region) = found.filter(|region| allows(region, &request)) else {
             self.refuse(request);
             return Ok(());
         };

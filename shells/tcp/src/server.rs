@@ -479,6 +479,7 @@ impl Service {
     fn serve(&mut self, lane: InboundLane) -> io::Result<()> {
         let InboundLane {
             session,
+            domain,
             lane,
             stream,
             ..
@@ -495,7 +496,7 @@ impl Service {
             session,
             lane,
             interest,
-            served: Served::new(stream, peer),
+            served: Served::new(stream, peer, domain),
         };
         self.inbound.insert(token, inbound);
         Ok(())

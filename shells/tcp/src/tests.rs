@@ -17,7 +17,7 @@ use polyrail_core::work::{
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
-use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::{
     Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
@@ -34,12 +34,19 @@ const TWO: Epoch = Epoch(2);
 /// Far beyond what anything here takes.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
+/// Of a peer in another trust domain.
+const OTHER: SessionId = SessionId([8; 16]);
+const ANOTHER: TrustDomain = TrustDomain(1);
+
 #[derive(Default)]
-struct Table(Mutex<HashMap<RegionKey, Arc<Region>>>);
+struct Table(Mutex<HashMap<RegionKey, (TrustDomain, Arc<Region>)>>);
 
 impl RegionTable for Table {
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
-        self.0.lock().unwrap().get(key).cloned()
+    fn find(&self, key: &RegionKey, domain: TrustDomain) -> Option<Arc<Region>> {
+        let found = self.0.lock().unwrap().get(key).cloned();
+        found
+            .filter(|(of, _)| *of == domain)
+            .map(|(_, region)| region)
     }
 }
 
@@ -95,9 +102,13 @@ impl Target {
     }
 
     fn register(&self, bytes: u64, access: Access) -> Arc<Region> {
+        self.register_in(TrustDomain::COMMON, bytes, access)
+    }
+
+    fn register_in(&self, domain: TrustDomain, bytes: u64, access: Access) -> Arc<Region> {
         let region = Arc::new(Region::allocate(bytes, access).unwrap());
         let mut table = self.table.0.lock().unwrap();
-        table.insert(region.key(), Arc::clone(&region));
+        table.insert(region.key(), (domain, Arc::clone(&region)));
         region
     }
 
@@ -142,6 +153,10 @@ fn accept(mut stream: TcpStream) -> Option<InboundLane> {
             return Some(InboundLane {
                 transport: None,
                 session: SessionId(session),
+                domain: match SessionId(session) == OTHER {
+                    true => ANOTHER,
+                    false => TrustDomain::COMMON,
+                },
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),
                 stream,
@@ -593,6 +608,42 @@ fn what_the_owner_forbids_fails_with_the_cause_and_touches_nothing() {
     initiator.name(&read_only);
     let outcome = initiator.carry_out(lane(0), Epoch(99), work(Op::Read, 3, 0, 0, 100));
     assert_eq!(outcome, Outcome::Success);
+}
+
+#[test]
+fn a_key_opens_nothing_to_peers_of_another_trust_domain() {
+    const BYTES: u64 = 4096;
+    let target = Target::start();
+    let regions = [TrustDomain::COMMON, ANOTHER]
+        .map(|domain| target.register_in(domain, BYTES, Access::RemoteReadWrite));
+    for (own, session) in [SESSION, OTHER].into_iter().enumerate() {
+        let mut initiator = Initiator::new(target.address, 1, BYTES);
+        let rail = RailAddress {
+            transport: TransportId(0),
+            local: None,
+            remote: target.address,
+            session,
+            own: Arc::default(),
+        };
+        initiator.endpoint.attach_rail(RailId(0), rail);
+        fill(&initiator.local, 1 + own as u64);
+        for (turn, region) in regions.iter().enumerate() {
+            for (attempt, op) in [Op::Write, Op::Read].into_iter().enumerate() {
+                let epoch = Epoch((1 + 2 * turn + attempt) as u32);
+                initiator.open(lane(0), epoch);
+                initiator.name(region);
+                let outcome = initiator.carry_out(lane(0), epoch, work(op, 1, 0, 0, 100));
+                let expected = match turn == own {
+                    true => Outcome::Success,
+                    false => Outcome::Error(Cause::RemoteAccess),
+                };
+                assert_eq!(outcome, expected, "{session:?} {op:?} {turn}");
+            }
+        }
+        let same = content(&regions[own])[..100] == content(&initiator.local)[..100];
+        assert!(same, "only what is its own was written and read");
+    }
+    assert_ne!(content(&regions[0])[..100], content(&regions[1])[..100]);
 }
 
 #[test]

@@ -553,7 +553,10 @@ impl Lane {
             match fact {
                 LaneFact::Opened { .. } => self.stage = Stage::Open,
                 LaneFact::OpenFailed(_) | LaneFact::Broken(_) => self.end(),
-                LaneFact::Writable | LaneFact::Fenced { .. } | LaneFact::Unfenceable { .. } => {}
+                LaneFact::Writable
+                | LaneFact::Fenced { .. }
+                | LaneFact::Unfenceable { .. }
+                | LaneFact::PortActive => {}
             }
             out.lanes.push(self.report(id, fact));
         }

@@ -27,7 +27,7 @@ use polyrail_core::work::{Completion, LaneFact, PostBatch, Posted, Scope};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::clock::Clock;
-use crate::memory::{Region, RegionKey};
+use crate::memory::{Region, RegionKey, TrustDomain};
 
 /// A session between two engines, drawn at random by the target. Knowing it is what lets a lane in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -212,6 +212,8 @@ pub struct InboundLane {
     pub transport: Option<String>,
     /// Whose.
     pub session: SessionId,
+    /// The trust domain that the session is in: the lane reaches regions of this one only.
+    pub domain: TrustDomain,
     /// The initiator's number for it.
     pub lane: LaneId,
     /// Its epoch. The transport refuses one that is not newer than the last fenced one.
@@ -259,9 +261,9 @@ pub trait Transport: Send + Sync {
         Ok(self.capabilities())
     }
 
-    /// Lets lanes of a session in that do not come through [`Self::admit`].
-    fn begin_session(&self, session: SessionId) {
-        let _ = session;
+    /// Lets lanes of a session in that do not come through [`Self::admit`]. They reach regions of this trust domain only.
+    fn begin_session(&self, session: SessionId, domain: TrustDomain) {
+        let _ = (session, domain);
     }
 
     /// Whether it has a device of this host where a rail to a peer starts: at this address, or where the kernel

@@ -76,6 +76,16 @@ impl fmt::Debug for RegionKey {
     }
 }
 
+/// Which of an engine's trust domains a peer or a segment is in: peers may use segments of their own domain, and know of
+/// no other. The engine that owns the segments numbers them, and says which peer is where; peers are not asked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct TrustDomain(pub u16);
+
+impl TrustDomain {
+    /// That of peers and segments that nobody has put into another one.
+    pub const COMMON: Self = Self(0);
+}
+
 /// A range of this process's memory that transports may touch until it is revoked.
 pub struct Region {
     base: NonNull<u8>,
@@ -488,8 +498,9 @@ fn common_node(nodes: &[libc::c_int]) -> Option<u16> {
 
 /// Where the target finds what peers may touch. Asked for every work, from the service thread.
 pub trait RegionTable: Send + Sync {
-    /// The region that this key opens. `None` once it is no longer registered.
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>>;
+    /// The region that this key opens to peers of this trust domain. `None` if it is another one's, and once it is no
+    /// longer registered.
+    fn find(&self, key: &RegionKey, domain: TrustDomain) -> Option<Arc<Region>>;
 }
 
 #[cfg(test)]

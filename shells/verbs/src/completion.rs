@@ -83,6 +83,11 @@ impl Queue {
         Arc::ptr_eq(&self.shared, seat.queue())
     }
 
+    /// Whether no lane is on it, nor will be.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
+
     /// Keeps a lane's room until what it left there has been taken.
     pub(crate) fn leave(&mut self, seat: Seat) {
         self.leaving.push(seat);

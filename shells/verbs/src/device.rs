@@ -1,20 +1,25 @@
 //! An open port of a device.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use polyrail_core::work::LaneLimits;
+use polyrail_transport::memory::TrustDomain;
 
 use crate::discover::{LinkLayer, Port, Sysfs};
-use crate::ffi::{Context, Path, Pd};
+use crate::ffi::raw::Calls;
+use crate::ffi::{Context, Extras, Path, Pd};
 use crate::gid::Gid;
 use crate::wire::{DeviceName, Side, first_packet};
 use crate::{LANES_PER_QUEUE, Settings};
 
 /// Bytes of the largest work, where a port does not say less.
 const WORK_BYTES_MAX: u32 = 16 << 20;
+/// Ranges of one work: each makes every place in a send queue longer.
+const RANGES_MAX: u32 = 8;
 /// Pieces that a region is registered in overlap by as much, so that each work lies in one.
 pub(crate) const OVERLAP: u64 = WORK_BYTES_MAX as u64;
 
@@ -24,13 +29,19 @@ pub(crate) struct Device {
     port: u8,
     /// Its place among those of the transport.
     pub(crate) number: usize,
+    /// Which opening of the device at that place this is, from 0.
+    pub(crate) opening: u32,
     sysfs: Sysfs,
     pub(crate) context: Arc<Context>,
     /// For this engine's own works.
     pub(crate) ours: Arc<Pd>,
-    /// For those of peers.
-    pub(crate) theirs: Arc<Pd>,
+    /// For those of peers, by their trust domains; each is made when it is first asked for.
+    theirs: Mutex<HashMap<TrustDomain, Arc<Pd>>>,
     pub(crate) limits: LaneLimits,
+    /// What its queue pairs that post are to be able to do.
+    pub(crate) extras: Extras,
+    /// Ranges of one read; of a write as many as its queue pair can take.
+    pub(crate) read_ranges: u32,
     /// Lanes that one completion queue has room for.
     pub(crate) lanes_per_queue: u32,
     completions_max: i32,
@@ -42,10 +53,20 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn open(
-        calls: &crate::ffi::raw::Calls,
+        calls: &Calls,
         sysfs: &Sysfs,
         found: &Port,
         number: usize,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        Self::open_again(calls, sysfs, found, (number, 0), settings)
+    }
+
+    fn open_again(
+        calls: &Calls,
+        sysfs: &Sysfs,
+        found: &Port,
+        (number, opening): (usize, u32),
         settings: Settings,
     ) -> io::Result<Self> {
         let context = Arc::new(Context::open(calls, &found.device)?);
@@ -79,15 +100,21 @@ impl Device {
             name: found.device.clone(),
             port: found.port,
             number,
+            opening,
             sysfs: sysfs.clone(),
             ours: Arc::new(Pd::new(&context)?),
-            theirs: Arc::new(Pd::new(&context)?),
+            theirs: Mutex::default(),
             context,
             limits: LaneLimits {
                 reads_max: (reads.max(1) as u16).min(works_max),
                 covers: true,
                 ..LaneLimits::new(works_max, bytes)
             },
+            extras: Extras {
+                ranges: at_most(can.max_sge, RANGES_MAX),
+                inline_bytes: settings.inline_bytes.into(),
+            },
+            read_ranges: at_most(can.max_sge_rd, RANGES_MAX),
             lanes_per_queue: at_most(can.max_cqe, LANES_PER_QUEUE * rooms) / rooms,
             completions_max: can.max_cqe,
             registration_max: can.max_mr_size,
@@ -112,6 +139,18 @@ impl Device {
             0 => bytes - offset,
             most => most.min(bytes - offset),
         }
+    }
+
+    /// The protection domain of peers of a trust domain, and of the memory that they may touch: what a key opens in one
+    /// means nothing in another.
+    pub(crate) fn theirs(&self, domain: TrustDomain) -> io::Result<Arc<Pd>> {
+        let mut theirs = self.theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = theirs.get(&domain) {
+            return Ok(known.clone());
+        }
+        let made = Arc::new(Pd::new(&self.context)?);
+        theirs.insert(domain, made.clone());
+        Ok(made)
     }
 
     /// So many places in a completion queue, or as many as there can be.
@@ -207,6 +246,36 @@ impl Device {
     /// `rxe0 port 1 (::ffff:10.0.0.1)`, for errors.
     pub(crate) fn describe(&self, gid: Gid) -> String {
         format!("{} port {} ({gid})", self.name, self.port)
+    }
+}
+
+/// A place of the transport for a device: the device that is open there, or has failed until it can be opened again.
+pub(crate) struct Site {
+    calls: Calls,
+    now: RwLock<Arc<Device>>,
+}
+
+impl Site {
+    pub(crate) fn new(calls: &Calls, device: Device) -> Self {
+        Self {
+            calls: *calls,
+            now: RwLock::new(Arc::new(device)),
+        }
+    }
+
+    pub(crate) fn device(&self) -> Arc<Device> {
+        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+        now.clone()
+    }
+
+    /// Opens the device of this name anew.
+    pub(crate) fn reopen(&self) -> io::Result<Arc<Device>> {
+        let before = self.device();
+        let (found, place) = (before.now(), (before.number, before.opening + 1));
+        let (calls, sysfs, settings) = (&self.calls, &before.sysfs, before.settings);
+        let opened = Arc::new(Device::open_again(calls, sysfs, &found, place, settings)?);
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = opened.clone();
+        Ok(opened)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use polyrail_core::time::Instant;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, Outcome, POST_MAX, PostBatch, Posted, Scope, Stop,
+    Cause, Completion, LaneFact, Op, Outcome, PostBatch, Posted, Scope, Stop,
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
@@ -20,10 +20,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::cause::cause;
 use crate::completion::{Queue, Seat};
-use crate::ffi::raw::{Sge, Wc};
-use crate::ffi::{Qp, Work};
+use crate::ffi::raw::Wc;
 use crate::lane::{Ends, Lane, Unready};
-use crate::mailbox::{Mailbox, Said};
+use crate::list::List;
+use crate::mailbox::{Made, Mailbox, Said};
 use crate::outbound::Opening;
 use crate::registry::Registered;
 use crate::server::Common;
@@ -63,6 +63,8 @@ pub(crate) struct VerbsEndpoint {
     immediate_last: u32,
     /// Posts so far.
     posts: u64,
+    /// Room for what is being posted.
+    list: Box<List>,
 }
 
 /// A lane's latest epoch.
@@ -110,6 +112,7 @@ impl VerbsEndpoint {
             visible: Vec::new(),
             immediate_last: 0,
             posts: 0,
+            list: Box::new(List::new()),
         })
     }
 
@@ -136,7 +139,7 @@ impl VerbsEndpoint {
                 self.answered(open.give_up_asking());
                 self.serials.remove(&open.serial);
                 self.leave(open.seat);
-                (open.device, Some(Box::new(open.qp)))
+                (open.device.number, Some(Box::new(open.qp)))
             }
         };
         let tell = qp.is_some().then(|| self.mailbox.clone());
@@ -245,12 +248,28 @@ impl VerbsEndpoint {
                         out.lanes.extend(awaited.then(|| fenced(lane, epoch)));
                     }
                 }
+                Said::PortActive(device) => self.port_active(device, out),
                 Said::Registered => {
                     let lanes: Vec<_> = self.serials.values().copied().collect();
                     for lane in lanes {
                         self.unblock(lane, out);
                     }
                 }
+            }
+        }
+    }
+
+    /// Lanes of rails that start at this device may be opened again.
+    fn port_active(&mut self, device: usize, out: &mut Polled) {
+        for (lane, slot) in &self.lanes {
+            let address = self.rails.get(&lane.rail());
+            let service = address.and_then(|address| {
+                let found = self.common.service_between(address.local, address.remote);
+                found.ok()
+            });
+            if service.is_some_and(|service| service.site.device().number == device) {
+                out.lanes
+                    .push(report(*lane, slot.epoch, LaneFact::PortActive));
             }
         }
     }
@@ -267,7 +286,7 @@ impl VerbsEndpoint {
         }
     }
 
-    fn opened(&mut self, lane: LaneId, epoch: Epoch, (qp, seat): (Qp, Seat), out: &mut Polled) {
+    fn opened(&mut self, lane: LaneId, epoch: Epoch, made: Made, out: &mut Polled) {
         let slot = self.lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch);
         let Some(Slot {
             state: state @ State::Opening { .. },
@@ -275,28 +294,27 @@ impl VerbsEndpoint {
         }) = slot
         else {
             // Given up meanwhile, which its device's thread has been told: this is the only handle.
-            drop(qp);
-            return;
-        };
-        let State::Opening { device, .. } = *state else {
+            drop(made);
             return;
         };
         self.serial_last = self.serial_last.wrapping_add(1);
         let serial = self.serial_last;
-        if !self.queues.iter().any(|queue| queue.is_of(&seat)) {
-            let shared = seat.queue().clone();
+        // Those of a device that has failed, once no lane is left on them.
+        self.queues.retain(|queue| !queue.is_forgotten());
+        if !self.queues.iter().any(|queue| queue.is_of(&made.seat)) {
+            let shared = made.seat.queue().clone();
             let data = EventData::new_u64(0);
             if let Err(error) = epoll::add(&self.epoll, shared.cq.fd(), data, EventFlags::IN) {
                 log::error!("verbs: nobody is woken by a completion queue: epoll_ctl: {error}");
             }
             self.queues.push(Queue::new(shared));
         }
-        let mut open = Lane::new(qp, seat, device, serial);
+        let limits = made.device.limits;
+        let mut open = Lane::new(made, serial);
         open.used = self.posts;
         *state = State::Open(Box::new(open));
         self.serials.insert(serial, lane);
         self.opening -= 1;
-        let limits = self.common.devices[device].limits;
         out.lanes
             .push(report(lane, epoch, LaneFact::Opened { limits }));
     }
@@ -326,12 +344,6 @@ impl VerbsEndpoint {
             return;
         };
         let before = open.posted();
-        let Some((cookie, covered)) = open.complete(wc.wr_id) else {
-            return;
-        };
-        let ended = before - open.posted();
-        let device = &self.common.devices[open.device];
-        let cause = cause(wc.status, wc.status != 0 && device.is_down());
         let say = |cookie, outcome| Completion {
             lane,
             epoch: slot.epoch,
@@ -339,28 +351,44 @@ impl VerbsEndpoint {
             at: now,
             outcome,
         };
-        if let Some(cause) = cause
-            && cause != Cause::Flushed
-        {
-            log::debug!(
-                "verbs: {lane:?} {:?} on {}: {cause} (status {}, vendor's {:#x})",
-                slot.epoch,
-                device.name,
-                wc.status,
-                wc.vendor_err,
-            );
-            // Works are carried out in order: those before the one that failed have been.
-            let covered = covered.filter(|cookie| *cookie != IMMEDIATE);
+        if wc.status == 0 {
+            match open.complete(wc.wr_id) {
+                Some(IMMEDIATE) => {}
+                Some(cookie) => out.completions.push(say(cookie, Outcome::Success)),
+                None => return,
+            }
+        } else {
+            let Some(failed) = open.fail(wc.wr_id) else {
+                return;
+            };
+            let device = &open.device;
+            let cause = cause(wc.status, device.is_down());
+            if cause != Cause::Flushed {
+                log::debug!(
+                    "verbs: {lane:?} {:?} on {}: {cause} (status {}, vendor's {:#x})",
+                    slot.epoch,
+                    device.name,
+                    wc.status,
+                    wc.vendor_err,
+                );
+                // Works are carried out in order: those before the one that failed have been.
+                let covered = failed.before.filter(|cookie| *cookie != IMMEDIATE);
+                out.completions
+                    .extend(covered.map(|cookie| say(cookie, Outcome::Success)));
+            }
+            if failed.cookie == IMMEDIATE {
+                out.lanes
+                    .push(report(lane, slot.epoch, LaneFact::Broken(cause)));
+            } else {
+                out.completions
+                    .push(say(failed.cookie, Outcome::Error(cause)));
+            }
+            let flushed = Outcome::Error(Cause::Flushed);
+            let rest = failed.rest.into_iter();
             out.completions
-                .extend(covered.map(|cookie| say(cookie, Outcome::Success)));
+                .extend(rest.map(|cookie| say(cookie, flushed)));
         }
-        let outcome = cause.map_or(Outcome::Success, Outcome::Error);
-        if cookie != IMMEDIATE {
-            out.completions.push(say(cookie, outcome));
-        } else if let Some(cause) = cause {
-            out.lanes
-                .push(report(lane, slot.epoch, LaneFact::Broken(cause)));
-        }
+        let ended = before - open.posted();
         self.posted -= ended;
         if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
             queue.posted -= ended;
@@ -415,7 +443,7 @@ impl VerbsEndpoint {
             let State::Open(open) = &slot.state else {
                 continue;
             };
-            if open.device != device || open.leaves {
+            if open.device.number != device || open.leaves {
                 continue;
             }
             count += 1;
@@ -448,16 +476,16 @@ impl VerbsEndpoint {
             address: address.clone(),
             mailbox: self.mailbox.clone(),
         })));
-        Ok(service.device.number)
+        Ok(service.site.device().number)
     }
 }
 
 impl Endpoint for VerbsEndpoint {
     fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
         let Common {
-            registry, devices, ..
+            registry, sites, ..
         } = &*self.common;
-        let registered = registry.register(&region, devices, &self.mailbox);
+        let registered = registry.register(&region, sites, &self.mailbox);
         self.locals.insert(segment, registered);
     }
 
@@ -520,7 +548,10 @@ impl Endpoint for VerbsEndpoint {
         };
         self.posts += 1;
         open.used = self.posts;
-        let mut works = [NO_WORK; POST_MAX];
+        let list = &mut *self.list;
+        list.clear();
+        let writes = open.qp.extras.ranges;
+        let reads = writes.min(open.device.read_ranges);
         let mut count = 0;
         let mut stop = Stop::All;
         let mut last: Option<Ends> = None;
@@ -535,7 +566,7 @@ impl Endpoint for VerbsEndpoint {
                             open.asks(self.clock.now(), key);
                             self.asking = true;
                             let ask = Order::Ask(batch.lane, batch.epoch, key);
-                            self.common.desk(open.device).order(ask);
+                            self.common.desk(open.device.number).order(ask);
                         }
                         stop = match unready {
                             Unready::Not(cause) => Stop::Rejected(cause),
@@ -549,15 +580,23 @@ impl Endpoint for VerbsEndpoint {
                 }
             }
             if let Some(ends) = &last {
-                works[count] = ends.work(open.id(count), work);
+                let ranges_max = match work.op {
+                    Op::Write => writes,
+                    Op::Read => reads,
+                };
+                let id = open.id(count);
                 count += 1;
+                list.add(id, &batch.works[..count], ends, ranges_max);
             }
         }
         if count == 0 {
             return Posted { accepted: 0, stop };
         }
         let cookies = batch.works.iter().map(|work| work.cookie);
-        let posted = open.post(&works[..count], cookies, stop);
+        list.carry(open.qp.extras, &batch.works, |work| {
+            self.locals.get(&work.local.segment)?.region()
+        });
+        let posted = open.post(list, cookies, stop);
         if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
             queue.posted += posted.accepted;
         }
@@ -659,19 +698,6 @@ impl Endpoint for VerbsEndpoint {
         opening.min()
     }
 }
-
-const NO_WORK: Work = Work {
-    id: 0,
-    op: polyrail_core::work::Op::Write,
-    local: Sge {
-        addr: 0,
-        length: 0,
-        lkey: 0,
-    },
-    remote_address: 0,
-    remote_key: 0,
-    signal: false,
-};
 
 impl Drop for VerbsEndpoint {
     /// Queue pairs go in their own time; memory is deregistered with `locals`, and so out of their reach.

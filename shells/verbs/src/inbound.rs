@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use polyrail_control::codec::{Greeting, Purpose};
 use polyrail_core::units::{Epoch, LaneId};
-use polyrail_transport::memory::{Access, RegionKey, RegionTable};
+use polyrail_transport::memory::{Access, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{InboundLane, SessionId};
 
 use crate::LANES_PER_SESSION_MAX;
 use crate::device::Device;
 use crate::ffi::raw::{self, Wc};
-use crate::ffi::{Cq, Qp};
+use crate::ffi::{Cq, Extras, Pd, Qp};
 use crate::registry::{Registered, register_for_peers};
 use crate::service::{Connections, Desk, Order};
 use crate::talk::{Talk, nonsense};
@@ -43,7 +43,8 @@ pub(crate) struct Inbound {
     pairs: HashMap<u32, u64>,
     records: HashMap<SessionId, HashMap<LaneId, Record>>,
     lanes: Numbered<u64, Served>,
-    registered: Numbered<RegionKey, Arc<Registered>>,
+    /// What peers asked after, by their trust domains.
+    registered: HashMap<Opened, Arc<Registered>>,
 }
 
 /// What is remembered of a lane.
@@ -56,9 +57,13 @@ struct Record {
     token: Option<u64>,
 }
 
+/// A region as peers of a trust domain know it.
+pub(crate) type Opened = (TrustDomain, RegionKey);
+
 /// A lane that is served.
 struct Served {
     session: SessionId,
+    domain: TrustDomain,
     lane: LaneId,
     talk: Talk,
     writes: bool,
@@ -78,7 +83,7 @@ impl Inbound {
             pairs: HashMap::new(),
             records: HashMap::new(),
             lanes: Numbered::default(),
-            registered: Numbered::default(),
+            registered: HashMap::new(),
         }
     }
 
@@ -93,6 +98,7 @@ impl Inbound {
     fn try_admit(&mut self, connections: &mut Connections, lane: InboundLane) -> io::Result<()> {
         let InboundLane {
             session,
+            domain,
             lane,
             epoch,
             stream,
@@ -114,6 +120,7 @@ impl Inbound {
         }
         let served = Served {
             session,
+            domain,
             lane,
             talk,
             writes,
@@ -249,11 +256,14 @@ impl Inbound {
         match (message, has_pair) {
             (Message::Side(peer), false) => {
                 let address = served.talk.stream.local_addr()?.ip();
+                let domain = served.domain;
                 let lanes = &self.lanes;
                 self.pairs.retain(|_, token| lanes.contains_key(token));
                 let queue = self.queue(connections);
-                let joined = queue
-                    .and_then(|queue| join(&self.device, &queue, address.to_canonical(), &peer));
+                let joined = queue.and_then(|queue| {
+                    let domain = self.device.theirs(domain)?;
+                    join(&self.device, &domain, &queue, address.to_canonical(), &peer)
+                });
                 let Some(served) = self.lanes.get_mut(&token) else {
                     return Ok(());
                 };
@@ -275,36 +285,41 @@ impl Inbound {
     fn grant(&mut self, token: u64, key: RegionKey) -> io::Result<()> {
         self.registered
             .retain(|_, registered| !registered.is_gone());
-        let region = self.regions.find(&key);
-        let region = region.filter(|region| region.access() != Access::Local);
         let Some(served) = self.lanes.get_mut(&token) else {
             return Ok(());
         };
+        let domain = served.domain;
+        let region = self.regions.find(&key, domain);
+        let region = region.filter(|region| region.access() != Access::Local);
         let Some(region) = region else {
             return served.talk.say(&Message::Told(key, Answer::Nothing));
         };
-        if let Some(granted) = self.registered.get(&key).and_then(|known| known.grant()) {
+        let opened = (domain, key);
+        let known = self.registered.get(&opened);
+        if let Some(granted) = known.and_then(|known| known.grant()) {
             return served.tell(key, &granted);
         }
         if served.asked.len() >= ASKED_MAX {
             return Err(io::Error::other("it asks after too many regions at once"));
         }
         served.asked.push(key);
-        if !self.registered.contains_key(&key) {
+        if !self.registered.contains_key(&opened) {
             let desk = self.desk.clone();
-            let then = move |_: &Registered| desk.order(Order::Registered(key));
-            let registered = register_for_peers(&region, &self.device, then);
-            self.registered.insert(key, registered);
+            let then = move |_: &Registered| desk.order(Order::Registered(opened));
+            let registered = register_for_peers(&region, domain, &self.device, then);
+            self.registered.insert(opened, registered);
         }
         Ok(())
     }
 
     /// A region has been registered, or could not be: answers all who asked after it.
-    pub(crate) fn registered(&mut self, connections: &mut Connections, key: RegionKey) {
-        let granted = self.registered.get(&key).and_then(|known| known.grant());
+    pub(crate) fn registered(&mut self, connections: &mut Connections, opened: Opened) {
+        let (domain, key) = opened;
+        let granted = self.registered.get(&opened).and_then(|known| known.grant());
         let granted = granted.unwrap_or(Granted::Nothing);
         let mut broken = Vec::new();
-        for (token, served) in &mut self.lanes {
+        let of_domain = |(_, served): &(&u64, &mut Served)| served.domain == domain;
+        for (token, served) in self.lanes.iter_mut().filter(of_domain) {
             let before = served.asked.len();
             served.asked.retain(|asked| *asked != key);
             if served.asked.len() == before {
@@ -349,6 +364,15 @@ impl Inbound {
         self.queues.clear();
     }
 
+    /// The device has been opened again: lanes are served on this one from now on, and regions registered with it when
+    /// somebody asks after them.
+    pub(crate) fn renew(&mut self, device: Arc<Device>) {
+        self.registered.clear();
+        // Whoever came meanwhile may have had one made on the device that had failed.
+        self.queues.clear();
+        self.device = device;
+    }
+
     pub(crate) fn retire(&mut self, session: SessionId) {
         self.records.remove(&session);
         self.lanes.retain(|_, served| served.session != session);
@@ -374,12 +398,13 @@ impl Served {
 /// A queue pair for a peer's, and what the peer is told of it.
 fn join(
     device: &Device,
+    domain: &Arc<Pd>,
     queue: &Arc<Cq>,
     address: std::net::IpAddr,
     peer: &Side,
 ) -> io::Result<(Qp, Side)> {
     let (path, mut own) = device.way(address)?;
-    let qp = Qp::new(&device.theirs, queue, 1, IMMEDIATES)?;
+    let qp = Qp::new(domain, queue, (1, IMMEDIATES), Extras::NONE)?;
     qp.init(path.port, true)?;
     for _ in 0..IMMEDIATES {
         qp.expect_immediate()?;

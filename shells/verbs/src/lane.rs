@@ -1,6 +1,7 @@
 //! An open lane on its worker: what it has posted, and what opens which region.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::SegmentRef;
@@ -10,8 +11,11 @@ use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
 
 use crate::completion::Seat;
+use crate::device::Device;
+use crate::ffi::Qp;
 use crate::ffi::raw::Sge;
-use crate::ffi::{Qp, Work};
+use crate::list::List;
+use crate::mailbox::Made;
 use crate::registry::{Key, Registered};
 use crate::sight::{IMMEDIATE, Sight};
 use crate::wire::{Answer, Grant, Granted};
@@ -27,11 +31,14 @@ const PIECES_MAX: usize = 1024;
 pub(crate) struct Lane {
     pub(crate) qp: Qp,
     pub(crate) seat: Seat,
-    pub(crate) device: usize,
+    /// What its queue pair was made on.
+    pub(crate) device: Arc<Device>,
     /// Tells its completions from those of queue pairs before it.
     pub(crate) serial: u32,
     /// Cookies of works that are posted and not completed, in order.
     posted: VecDeque<u64>,
+    /// Of those, which went as one: the number of the last, and how many.
+    joined: VecDeque<(u32, u8)>,
     /// The number of the first of them.
     first: u32,
     /// What opens regions of the peer, as far as it was asked.
@@ -59,6 +66,17 @@ pub(crate) enum Unready {
     Not(Cause),
 }
 
+/// A work of the device's that has failed.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Failed {
+    /// The cookie of the first of core's that it was made of.
+    pub(crate) cookie: u64,
+    /// Of the one before it, which has not.
+    pub(crate) before: Option<u64>,
+    /// Of the others that it was made of.
+    pub(crate) rest: Vec<u64>,
+}
+
 /// Both ends of works of one pair of segments, on one lane: a piece of each, as the devices know them.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
@@ -72,13 +90,15 @@ pub(crate) struct Ends {
 }
 
 impl Lane {
-    pub(crate) fn new(qp: Qp, seat: Seat, device: usize, serial: u32) -> Self {
+    pub(crate) fn new(made: Made, serial: u32) -> Self {
+        let Made { qp, seat, device } = made;
         Self {
             qp,
             seat,
             device,
             serial,
             posted: VecDeque::new(),
+            joined: VecDeque::new(),
             first: 0,
             grants: Grants::default(),
             asked: Vec::new(),
@@ -107,7 +127,7 @@ impl Lane {
     ) -> Result<Ends, Unready> {
         let local = local.ok_or(Unready::Not(Cause::LocalProtection))?;
         let remote = remote.ok_or(Unready::Not(Cause::RemoteAccess))?;
-        let (local_key, local_begin, local_end) = match local.key(self.device, work.local.offset) {
+        let (local_key, local_begin, local_end) = match local.key(&self.device, work.local.offset) {
             Key::Ready(key, begin, end) => (key, begin, end),
             Key::Pending => return Err(Unready::Wait),
             // Another device may be able to.
@@ -193,13 +213,20 @@ impl Lane {
     /// Hands works to the device, in one list.
     pub(crate) fn post(
         &mut self,
-        works: &[Work],
+        list: &List,
         cookies: impl Iterator<Item = u64>,
         stop: Stop,
     ) -> Posted {
-        let (accepted, result) = self.qp.post(works);
+        let (taken, result) = self.qp.post(list.works(), &list.ranges, &list.bytes);
+        let mut taken = list.works()[..taken].iter();
+        let mut accepted = taken.len();
+        if list.is_joined {
+            accepted = taken.clone().map(|work| usize::from(work.joined)).sum();
+            let joined = taken.clone().filter(|work| work.joined > 1);
+            self.joined
+                .extend(joined.map(|work| (work.id as u32, work.joined)));
+        }
         self.posted.extend(cookies.take(accepted));
-        let mut taken = works[..accepted].iter();
         self.sight.wrote |= taken.any(|work| work.op == Op::Write);
         let stop = match result {
             Ok(()) => stop,
@@ -213,17 +240,42 @@ impl Lane {
         Posted { accepted, stop }
     }
 
-    /// Takes the work that has completed under this number off the list, and those before it: its cookie, and that of
-    /// the one before it if that is newly covered. `None`: there is none.
-    pub(crate) fn complete(&mut self, id: u64) -> Option<(u64, Option<u64>)> {
-        let place = (id as u32).wrapping_sub(self.first) as usize;
-        let cookie = *self.posted.get(place)?;
-        let before = place
-            .checked_sub(1)
-            .and_then(|before| self.posted.get(before).copied());
-        self.posted.drain(..=place);
-        self.first = self.first.wrapping_add(place as u32 + 1);
-        Some((cookie, before))
+    /// Takes the work that has completed well under this number off the list, and those before it: its cookie. `None`:
+    /// there is none.
+    pub(crate) fn complete(&mut self, id: u64) -> Option<u64> {
+        let last = (id as u32).wrapping_sub(self.first) as usize;
+        let cookie = *self.posted.get(last)?;
+        self.take(last);
+        Some(cookie)
+    }
+
+    /// The same of one that has failed.
+    pub(crate) fn fail(&mut self, id: u64) -> Option<Failed> {
+        let last = (id as u32).wrapping_sub(self.first) as usize;
+        self.posted.get(last)?;
+        let joined = self.joined.iter().find(|(of, _)| *of == id as u32);
+        let others = joined.map_or(0, |(_, joined)| usize::from(*joined) - 1);
+        let first = last.saturating_sub(others);
+        let failed = Failed {
+            cookie: *self.posted.get(first)?,
+            before: first
+                .checked_sub(1)
+                .and_then(|before| self.posted.get(before).copied()),
+            rest: self.posted.range(first + 1..=last).copied().collect(),
+        };
+        self.take(last);
+        Some(failed)
+    }
+
+    /// Takes works up to this place off the list.
+    fn take(&mut self, last: usize) {
+        while let Some((number, _)) = self.joined.front()
+            && number.wrapping_sub(self.first) as usize <= last
+        {
+            self.joined.pop_front();
+        }
+        self.posted.drain(..=last);
+        self.first = self.first.wrapping_add(last as u32 + 1);
     }
 }
 
@@ -293,20 +345,22 @@ impl Ends {
         lies_in(work.remote.offset, work.length, offset, bytes)
     }
 
-    /// A work that they hold, as the device takes it.
-    pub(crate) fn work(&self, id: u64, work: &CoreWork) -> Work {
-        Work {
-            id,
-            op: work.op,
-            local: Sge {
-                addr: self.local_address + work.local.offset,
-                length: work.length,
-                lkey: self.local_key,
-            },
-            remote_address: self.grant.address + (work.remote.offset - self.grant.offset),
-            remote_key: self.grant.remote_key,
-            signal: work.signal,
+    /// Of a work that they hold, where it is on this side.
+    pub(crate) fn range(&self, work: &CoreWork) -> Sge {
+        Sge {
+            addr: self.local_address + work.local.offset,
+            length: work.length,
+            lkey: self.local_key,
         }
+    }
+
+    /// And where it is at the peer.
+    pub(crate) fn remote_address(&self, work: &CoreWork) -> u64 {
+        self.grant.address + (work.remote.offset - self.grant.offset)
+    }
+
+    pub(crate) fn remote_key(&self) -> u32 {
+        self.grant.remote_key
     }
 }
 

@@ -9,8 +9,8 @@
 //! they post lists of works and take completions.
 //!
 //! Memory is registered twice where peers may use it, in two protection domains of each device: that of the queue
-//! pairs which carry this engine's works, and that of those which peers' works come in on. So a peer's key, made up or
-//! not, never opens memory that is not a segment for peers.
+//! pairs which carry this engine's works, and that of those which works of peers of its trust domain come in on. So a
+//! peer's key, made up or not, never opens memory that is not a segment for peers of its own trust domain.
 //!
 //! **Invariant:** after a fence's local fact the queue pair has been destroyed; after its remote fact the peer's has.
 //!
@@ -28,6 +28,7 @@ mod ffi;
 mod gid;
 mod inbound;
 mod lane;
+mod list;
 mod mailbox;
 mod outbound;
 mod registry;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_core::work::Cause;
@@ -11,13 +11,22 @@ use polyrail_transport::memory::RegionKey;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::completion::Seat;
+use crate::device::Device;
 use crate::ffi::Qp;
 use crate::wire::Answer;
+
+/// A connected queue pair.
+pub(crate) struct Made {
+    pub(crate) qp: Qp,
+    pub(crate) seat: Seat,
+    /// What it was made on.
+    pub(crate) device: Arc<Device>,
+}
 
 /// One thing that a worker is told.
 pub(crate) enum Said {
     /// A lane is connected.
-    Opened(LaneId, Epoch, Box<(Qp, Seat)>),
+    Opened(LaneId, Epoch, Box<Made>),
     /// It could not be.
     OpenFailed(LaneId, Epoch),
     /// What opens a region at the far end of a lane, or a piece of it.
@@ -30,6 +39,8 @@ pub(crate) enum Said {
     Ended(LaneId, Epoch),
     /// Memory of this side has been registered with a device, or could not be.
     Registered,
+    /// The port of the device at this place carries packets again.
+    PortActive(usize),
 }
 
 /// A worker's.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use polyrail_control::codec::{self, Decoder, Frame, GREETING_BYTES, Greeting, Purpose};
 use polyrail_core::units::{Epoch, LaneId};
@@ -17,7 +17,7 @@ use crate::NAME;
 use crate::completion::{Seat, SharedQueue};
 use crate::device::{Device, local_address};
 use crate::ffi::{Path, Qp};
-use crate::mailbox::{Mailbox, Said};
+use crate::mailbox::{Made, Mailbox, Said};
 use crate::service::Connections;
 use crate::talk::{Talk, nonsense};
 use crate::wire::{Message, Side};
@@ -37,6 +37,8 @@ pub(crate) struct Outbound {
     tokens: HashMap<(LaneId, Epoch), u64>,
     /// Completion queues, by worker.
     queues: HashMap<u16, Vec<Arc<SharedQueue>>>,
+    /// Of workers that have asked for lanes.
+    mailboxes: HashMap<u16, Weak<Mailbox>>,
 }
 
 /// A lane's connection.
@@ -68,6 +70,7 @@ impl Outbound {
             lanes: Numbered::default(),
             tokens: HashMap::new(),
             queues: HashMap::new(),
+            mailboxes: HashMap::new(),
         }
     }
 
@@ -78,6 +81,8 @@ impl Outbound {
             address,
             mailbox,
         } = opening;
+        self.mailboxes
+            .insert(lane.worker(), Arc::downgrade(&mailbox));
         match self.try_open(connections, lane, epoch, &address, mailbox.clone()) {
             Ok(()) => {}
             Err(error) => {
@@ -101,7 +106,8 @@ impl Outbound {
         let seat = self.seat(lane.worker())?;
         // With room for an immediate behind all that core posts.
         let works = u32::from(self.device.limits.works_max) + 1;
-        let qp = Qp::new(&self.device.ours, &seat.queue().cq, works, 0)?;
+        let device = &self.device;
+        let qp = Qp::new(&device.ours, &seat.queue().cq, (works, 0), device.extras)?;
         qp.init(path.port, false)?;
         own.queue_pair = qp.number();
         let mut talk = Talk::new(connect(local, address.remote)?);
@@ -219,6 +225,34 @@ impl Outbound {
         }
     }
 
+    /// The port carries packets again.
+    pub(crate) fn port_active(&self) {
+        for mailbox in self.mailboxes.values().filter_map(Weak::upgrade) {
+            mailbox.say(Said::PortActive(self.device.number));
+        }
+    }
+
+    /// The device is of no use any more: lanes that are being opened on it are given up, too.
+    pub(crate) fn device_failed(&mut self) {
+        self.break_all(Cause::Fatal);
+        let is_opening = |(_, talking): &(&u64, &Talking)| !matches!(talking.stage, Stage::Open);
+        let opening: Vec<u64> = self
+            .lanes
+            .iter()
+            .filter(is_opening)
+            .map(|(token, _)| *token)
+            .collect();
+        for token in opening {
+            self.fail(token, &io::Error::other("the device has failed"));
+        }
+        self.forget_queues();
+    }
+
+    /// The device has been opened again: lanes are opened on this one from now on.
+    pub(crate) fn renew(&mut self, device: Arc<Device>) {
+        self.device = device;
+    }
+
     /// One of the completion queues has failed: lanes that are opened from now on get others.
     pub(crate) fn forget_queues(&mut self) {
         self.queues.clear();
@@ -247,7 +281,7 @@ impl Talking {
         }
     }
 
-    fn advance(&mut self, device: &Device) -> io::Result<()> {
+    fn advance(&mut self, device: &Arc<Device>) -> io::Result<()> {
         if let Some(error) = self.talk.stream.take_error()? {
             return Err(error);
         }
@@ -271,8 +305,9 @@ impl Talking {
             match (message, std::mem::replace(&mut self.stage, Stage::Open)) {
                 (Message::Side(peer), Stage::Joining(path, qp, seat)) => {
                     self.join(device, &peer, &path, &qp)?;
-                    let opened = Said::Opened(self.lane, self.epoch, Box::new((qp, seat)));
-                    self.mailbox.say(opened);
+                    let device = device.clone();
+                    let made = Box::new(Made { qp, seat, device });
+                    self.mailbox.say(Said::Opened(self.lane, self.epoch, made));
                 }
                 (Message::Told(key, answer), Stage::Open) => {
                     self.mailbox

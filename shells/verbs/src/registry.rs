@@ -1,14 +1,15 @@
 //! Memory that is registered with devices, each in its own time and all at once.
 
-use std::sync::atomic::{AtomicU8, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::{io, thread};
 
-use polyrail_transport::memory::{Loan, Region, RegionKey};
+use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 
-use crate::device::{Device, OVERLAP};
-use crate::ffi::{Mr, Reach};
+use crate::device::{Device, OVERLAP, Site};
+use crate::ffi::{Mr, Pd, Reach};
 use crate::mailbox::{Mailbox, Said};
 use crate::wire::{Grant, Granted};
 
@@ -16,13 +17,19 @@ use crate::wire::{Grant, Granted};
 pub(crate) struct Registered {
     base: u64,
     pub(crate) bytes: u64,
-    slots: Vec<Slot>,
+    region: Weak<Region>,
+    /// By the places of devices.
+    slots: Vec<RwLock<Arc<Slot>>>,
+    /// It cannot be used any more.
+    ended: AtomicBool,
     /// Workers that wait for it.
     waiting: Mutex<Vec<Weak<Mailbox>>>,
 }
 
 /// A region as one device knows it.
 struct Slot {
+    /// Which opening of the device.
+    opening: u32,
     /// One of [`PENDING`], [`READY`], [`FAILED`], [`GONE`].
     state: AtomicU8,
     /// Once it is ready: how far pieces begin after one another, and the local key of each.
@@ -44,8 +51,9 @@ enum Held {
 }
 
 impl Slot {
-    fn new() -> Self {
+    fn new(opening: u32) -> Self {
         Self {
+            opening,
             state: AtomicU8::new(PENDING),
             keys: OnceLock::new(),
             held: Mutex::new(Held::Pending),
@@ -77,13 +85,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registered {
-    fn new(region: &Region, devices: usize) -> Arc<Self> {
+    fn new(region: &Arc<Region>, devices: &[Arc<Device>]) -> Arc<Self> {
+        let slot = |device: &Arc<Device>| RwLock::new(Arc::new(Slot::new(device.opening)));
         Arc::new(Self {
             base: region.base().as_ptr() as u64,
             bytes: region.bytes(),
-            slots: (0..devices).map(|_| Slot::new()).collect(),
+            region: Arc::downgrade(region),
+            slots: devices.iter().map(slot).collect(),
+            ended: AtomicBool::new(false),
             waiting: Mutex::default(),
         })
+    }
+
+    /// The region, while anybody has it.
+    pub(crate) fn region(&self) -> Option<Arc<Region>> {
+        self.region.upgrade()
     }
 
     /// The address of one of its bytes.
@@ -92,10 +108,17 @@ impl Registered {
     }
 
     /// What a device may do with the piece that a work which begins there lies in.
-    pub(crate) fn key(&self, device: usize, offset: u64) -> Key {
-        let Some(slot) = self.slots.get(device) else {
+    pub(crate) fn key(&self, device: &Device, offset: u64) -> Key {
+        let Some(slot) = self.slots.get(device.number) else {
             return Key::Gone;
         };
+        let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
+        match slot.opening.cmp(&device.opening) {
+            Ordering::Less => return Key::Pending,
+            Ordering::Equal => {}
+            // The device of an older opening is of no use any more.
+            Ordering::Greater => return Key::Failed,
+        }
         match (slot.state.load(Acquire), slot.keys.get()) {
             (PENDING, _) => Key::Pending,
             (READY, Some((step, keys))) => {
@@ -113,24 +136,27 @@ impl Registered {
         }
     }
 
-    fn register(&self, slot: usize, device: &Device, region: &Arc<Region>, reach: Reach) {
-        let domain = match reach {
-            Reach::Own => &device.ours,
-            Reach::Read | Reach::ReadWrite => &device.theirs,
-        };
-        let slot = &self.slots[slot];
+    fn register(&self, slot: &Slot, device: &Device, region: &Arc<Region>, whose: Whose) {
         let mut held = lock(&slot.held);
         if matches!(*held, Held::Gone) {
             return;
         }
         let relaxed = device.settings.relaxed_ordering;
         let (step, count) = device.pieces(self.bytes);
-        let piece = |number: u64| {
+        let (domain, reach) = match whose {
+            Whose::Ours => (Ok(device.ours.clone()), Reach::Own),
+            Whose::Theirs(domain, reach) => (device.theirs(domain), reach),
+        };
+        let piece = |domain: &Arc<Pd>, number: u64| {
             let offset = if number == 0 { 0 } else { step * number };
             let range = (offset, device.piece_bytes(offset, self.bytes));
             Ok((offset, Mr::new(domain, region, range, reach, relaxed)?))
         };
-        let state = match (0..count).map(piece).collect::<io::Result<Vec<_>>>() {
+        let pieces = domain.and_then(|domain| {
+            let pieces = (0..count).map(|number| piece(&domain, number));
+            pieces.collect::<io::Result<Vec<_>>>()
+        });
+        let state = match pieces {
             Ok(pieces) => {
                 let keys = pieces.iter().map(|(_, mr)| mr.local_key()).collect();
                 let _ = slot.keys.set((step, keys));
@@ -153,8 +179,46 @@ impl Registered {
         slot.state.store(state, Release);
     }
 
+    fn slot(&self, place: usize) -> Arc<Slot> {
+        let slot = self.slots[place].read();
+        slot.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn give_up(&self) {
-        self.slots.iter().for_each(Slot::give_up);
+        self.ended.store(true, SeqCst);
+        for place in 0..self.slots.len() {
+            self.slot(place).give_up();
+        }
+    }
+
+    /// Registers it with a device that has been opened again, in a thread of its own.
+    fn renew(self: &Arc<Self>, device: &Arc<Device>) {
+        let (Some(region), Some(slot)) = (self.region.upgrade(), self.slots.get(device.number))
+        else {
+            return;
+        };
+        let before = {
+            let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
+            if slot.opening >= device.opening {
+                return;
+            }
+            std::mem::replace(&mut *slot, Arc::new(Slot::new(device.opening)))
+        };
+        // Deregisters, while nobody waits for it.
+        drop(before);
+        // Whoever has ended it since then has ended this too.
+        if self.ended.load(SeqCst) {
+            return self.give_up();
+        }
+        let then = Arc::new(Registered::told);
+        spawn(
+            self,
+            device.number,
+            &region,
+            device.clone(),
+            Whose::Ours,
+            then,
+        );
     }
 
     /// Lets a worker know when more of it is registered.
@@ -171,7 +235,7 @@ impl Registered {
 
     /// What a peer needs to reach it through the only device that it is registered with. `None`: it is being registered.
     pub(crate) fn grant(&self) -> Option<Granted> {
-        let slot = &self.slots[0];
+        let slot = self.slot(0);
         match (&*lock(&slot.held), slot.state.load(Acquire)) {
             (Held::Pending, _) => None,
             (Held::Ready(pieces), _) => {
@@ -195,7 +259,7 @@ impl Registered {
 
     /// It cannot be used any more, or never could.
     pub(crate) fn is_gone(&self) -> bool {
-        matches!(self.key(0, 0), Key::Gone | Key::Failed)
+        matches!(self.slot(0).state.load(Acquire), FAILED | GONE)
     }
 }
 
@@ -216,7 +280,7 @@ impl Registry {
     pub(crate) fn register(
         &self,
         region: &Arc<Region>,
-        devices: &[Arc<Device>],
+        sites: &[Arc<Site>],
         mailbox: &Arc<Mailbox>,
     ) -> Arc<Registered> {
         let mut known = lock(&self.known);
@@ -225,24 +289,42 @@ impl Registry {
             registered.tell(mailbox);
             return registered;
         }
-        let registered = Registered::new(region, devices.len());
+        // While nobody renews: the devices are those that are open now, or are renewed afterwards.
+        let devices: Vec<_> = sites.iter().map(|site| site.device()).collect();
+        let registered = Registered::new(region, &devices);
         registered.tell(mailbox);
         known.insert(region.key(), Arc::downgrade(&registered));
         drop(known);
-        start(
-            &registered,
-            region,
-            devices.to_vec(),
-            Reach::Own,
-            Registered::told,
-        );
+        start(&registered, region, devices, Whose::Ours, Registered::told);
         registered
     }
 }
 
-/// Registers a region for peers with one device, and then does something.
+impl Registry {
+    /// A device has been opened again: registers with it what was registered with it before.
+    pub(crate) fn renew(&self, device: &Arc<Device>) {
+        let known: Vec<_> = lock(&self.known)
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for registered in known {
+            registered.renew(device);
+        }
+    }
+}
+
+/// For whose works a region is registered.
+#[derive(Clone, Copy)]
+enum Whose {
+    Ours,
+    /// For peers of a trust domain, who may do so much.
+    Theirs(TrustDomain, Reach),
+}
+
+/// Registers a region with one device for peers of a trust domain, and then does something.
 pub(crate) fn register_for_peers(
     region: &Arc<Region>,
+    domain: TrustDomain,
     device: &Arc<Device>,
     then: impl Fn(&Registered) + Send + Sync + 'static,
 ) -> Arc<Registered> {
@@ -251,8 +333,10 @@ pub(crate) fn register_for_peers(
         Access::RemoteReadWrite => Reach::ReadWrite,
         Access::RemoteRead | Access::Local => Reach::Read,
     };
-    let registered = Registered::new(region, 1);
-    start(&registered, region, vec![device.clone()], reach, then);
+    let devices = vec![device.clone()];
+    let registered = Registered::new(region, &devices);
+    let whose = Whose::Theirs(domain, reach);
+    start(&registered, region, devices, whose, then);
     registered
 }
 
@@ -260,7 +344,7 @@ fn start(
     registered: &Arc<Registered>,
     region: &Arc<Region>,
     devices: Vec<Arc<Device>>,
-    reach: Reach,
+    whose: Whose,
     then: impl Fn(&Registered) + Send + Sync + 'static,
 ) {
     let loan: Weak<Registered> = Arc::downgrade(registered);
@@ -270,16 +354,31 @@ fn start(
         return then(registered);
     }
     // Pinning pages of a large region takes long, so nobody waits for it.
-    for (slot, device) in devices.into_iter().enumerate() {
-        let (to, region, then) = (registered.clone(), region.clone(), then.clone());
-        let thread = thread::Builder::new().name("polyrail-verbs-r".into());
-        let spawned = thread.spawn(move || {
-            to.register(slot, &device, &region, reach);
-            then(&to);
-        });
-        if let Err(error) = spawned {
-            log::error!("verbs: no thread to register memory: {error}");
-            registered.give_up();
+    for (place, device) in devices.into_iter().enumerate() {
+        spawn(registered, place, region, device, whose, then.clone());
+    }
+}
+
+/// Registers a region with one device in a thread of its own.
+fn spawn(
+    registered: &Arc<Registered>,
+    place: usize,
+    region: &Arc<Region>,
+    device: Arc<Device>,
+    whose: Whose,
+    then: Arc<impl Fn(&Registered) + Send + Sync + 'static>,
+) {
+    let (to, region, slot) = (registered.clone(), region.clone(), registered.slot(place));
+    let thread = thread::Builder::new().name("polyrail-verbs-r".into());
+    let spawned = thread.spawn(move || {
+        // Else the device was opened again meanwhile, and a thread of its own registers the region with that.
+        if slot.opening == device.opening {
+            to.register(&slot, &device, &region, whose);
         }
+        then(&to);
+    });
+    if let Err(error) = spawned {
+        log::error!("verbs: no thread to register memory: {error}");
+        registered.give_up();
     }
 }

@@ -15,7 +15,7 @@ use polyrail_transport::{
     Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
 };
 
-use crate::device::{Device, local_address};
+use crate::device::{Device, Site, local_address};
 use crate::discover::Sysfs;
 use crate::endpoint::VerbsEndpoint;
 use crate::ffi::raw::Calls;
@@ -31,8 +31,8 @@ pub struct VerbsTransport {
 /// What endpoints share with the transport.
 pub(crate) struct Common {
     services: Vec<Service>,
-    pub(crate) devices: Vec<Arc<Device>>,
-    pub(crate) registry: Registry,
+    pub(crate) sites: Vec<Arc<Site>>,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) settings: Settings,
     /// Where addresses of this host were found to be.
     places: Mutex<HashMap<IpAddr, usize>>,
@@ -45,7 +45,7 @@ impl Common {
         let place = match places.get(&address) {
             Some(place) => *place,
             None => {
-                let has = |service: &Service| service.device.has(address);
+                let has = |service: &Service| service.site.device().has(address);
                 let place = self.services.iter().position(has)?;
                 places.insert(address, place);
                 place
@@ -86,11 +86,15 @@ impl VerbsTransport {
         regions: Arc<dyn RegionTable>,
         settings: Settings,
     ) -> io::Result<Self> {
+        let registry = Arc::new(Registry::default());
         let mut services = Vec::new();
         let mut reasons = Vec::new();
         for port in sysfs.ports() {
-            let opened = Device::open(calls, sysfs, &port, services.len(), settings)
-                .and_then(|device| Service::start(Arc::new(device), regions.clone()));
+            let opened =
+                Device::open(calls, sysfs, &port, services.len(), settings).and_then(|device| {
+                    let site = Arc::new(Site::new(calls, device));
+                    Service::start(site, regions.clone(), registry.clone())
+                });
             match opened {
                 Ok(service) => services.push(service),
                 Err(error) => {
@@ -108,12 +112,12 @@ impl VerbsTransport {
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         let common = Common {
-            devices: services
+            sites: services
                 .iter()
-                .map(|service| service.device.clone())
+                .map(|service| service.site.clone())
                 .collect(),
             services,
-            registry: Registry::default(),
+            registry,
             settings,
             places: Mutex::default(),
         };
@@ -155,8 +159,8 @@ impl Transport for VerbsTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut devices = self.common.devices.iter();
-        let registers = devices.all(|device| device.context.registers_dma_bufs());
+        let mut sites = self.common.sites.iter();
+        let registers = sites.all(|site| site.device().context.registers_dma_bufs());
         match self.common.settings.gpu_memory && registers {
             true => Capabilities::HOST
                 .with_local(MemoryKind::Device)
@@ -187,7 +191,7 @@ impl Transport for VerbsTransport {
     fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
         let service = self.common.service_between(local, remote).ok();
         Prior {
-            bits_per_sec: service.and_then(|service| service.device.speed_bits_per_sec()),
+            bits_per_sec: service.and_then(|service| service.site.device().speed_bits_per_sec()),
             carries_itself: true,
             batch_span: self.common.settings.batch_span,
         }

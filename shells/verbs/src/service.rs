@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_core::work::Cause;
@@ -14,13 +15,17 @@ use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::device::Device;
+use crate::device::{Device, Site};
 use crate::ffi::{Cq, Event, Qp};
-use crate::inbound::Inbound;
+use crate::inbound::{Inbound, Opened};
 use crate::mailbox::{Mailbox, Said};
 use crate::outbound::{Opening, Outbound};
+use crate::registry::Registry;
 
 const EVENTS_MAX: usize = 64;
+
+/// How often it is tried whether a device that has failed is there again, at most.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 const WAKE: u64 = 0;
 const ASYNC: u64 = 1;
@@ -39,7 +44,7 @@ pub(crate) enum Order {
     Fence(SessionId, LaneId, Epoch, FenceAnswer),
     Retire(SessionId, RetireAnswer),
     /// A region that a peer asked after has been registered, or could not be.
-    Registered(RegionKey),
+    Registered(Opened),
     Stop,
 }
 
@@ -74,13 +79,18 @@ impl Desk {
 
 /// A device and its thread. Dropping it ends all lanes over the device and waits for the thread.
 pub(crate) struct Service {
-    pub(crate) device: Arc<Device>,
+    pub(crate) site: Arc<Site>,
     pub(crate) desk: Desk,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Service {
-    pub(crate) fn start(device: Arc<Device>, regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+    pub(crate) fn start(
+        site: Arc<Site>,
+        regions: Arc<dyn RegionTable>,
+        registry: Arc<Registry>,
+    ) -> io::Result<Self> {
+        let device = site.device();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
@@ -94,7 +104,10 @@ impl Service {
         let room = Loop {
             inbound: Inbound::new(device.clone(), regions, desk.clone()),
             outbound: Outbound::new(device.clone()),
+            site: site.clone(),
             device: device.clone(),
+            registry,
+            retry_at: Instant::now(),
             connections: Connections { epoll, last: FIRST },
             wake,
             orders,
@@ -103,7 +116,7 @@ impl Service {
             .name(format!("polyrail-verbs-{}", device.name))
             .spawn(move || room.serve())?;
         Ok(Self {
-            device,
+            site,
             desk,
             thread: Mutex::new(Some(thread)),
         })
@@ -117,7 +130,8 @@ impl Drop for Service {
         let Some(thread) = thread.take() else { return };
         // An answer may hold the last reference to the transport, and then this is that thread.
         if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-            log::error!("verbs: the thread of {} panicked", self.device.name);
+            let name = &self.site.device().name;
+            log::error!("verbs: the thread of {name} panicked");
         }
     }
 }
@@ -161,7 +175,12 @@ fn interest(writes: bool) -> EventFlags {
 }
 
 struct Loop {
+    site: Arc<Site>,
+    /// What is open there.
     device: Arc<Device>,
+    registry: Arc<Registry>,
+    /// When it is tried next whether a device that has failed is there again.
+    retry_at: Instant,
     connections: Connections,
     wake: Arc<OwnedFd>,
     orders: Receiver<Order>,
@@ -185,7 +204,7 @@ impl Loop {
             for event in ready {
                 match event.data.u64() {
                     WAKE => drop(rustix::io::read(&*self.wake, &mut [0; 8])),
-                    ASYNC => self.happened(),
+                    ASYNC => self.happened(event.flags),
                     token => {
                         if !self.outbound.hear(&mut self.connections, token) {
                             self.inbound.hear(&mut self.connections, token);
@@ -201,10 +220,16 @@ impl Loop {
         while let Ok(order) = self.orders.try_recv() {
             let connections = &mut self.connections;
             match order {
-                Order::Open(opening) => self.outbound.open(connections, *opening),
+                Order::Open(opening) => {
+                    self.revive();
+                    self.outbound.open(&mut self.connections, *opening);
+                }
                 Order::Ask(lane, epoch, key) => self.outbound.ask(connections, lane, epoch, key),
                 Order::End(lane, epoch, qp, tell) => self.outbound.end(lane, epoch, qp, tell),
-                Order::Admit(lane) => self.inbound.admit(connections, *lane),
+                Order::Admit(lane) => {
+                    self.revive();
+                    self.inbound.admit(&mut self.connections, *lane);
+                }
                 Order::Fence(session, lane, epoch, answer) => {
                     self.inbound.fence(session, lane, epoch);
                     // Writes are not counted on this side: nothing is known to have arrived.
@@ -214,7 +239,7 @@ impl Loop {
                     self.inbound.retire(session);
                     answer();
                 }
-                Order::Registered(key) => self.inbound.registered(connections, key),
+                Order::Registered(opened) => self.inbound.registered(connections, opened),
                 Order::Stop => return false,
             }
         }
@@ -222,22 +247,19 @@ impl Loop {
     }
 
     /// Acts on what no work asked for.
-    fn happened(&mut self) {
-        let name = &self.device.name;
+    fn happened(&mut self, flags: EventFlags) {
         while let Some(event) = self.device.context.event() {
+            let name = &self.device.name;
             match event {
                 Event::PortDown => {
                     log::warn!("verbs: {name}: the port is down");
                     self.outbound.break_all(Cause::DeviceDown);
                 }
-                // Probes of its paused rails find that out by themselves.
-                Event::PortActive => log::info!("verbs: {name}: the port is active"),
-                Event::DeviceFatal => {
-                    log::error!("verbs: {name}: the device has failed");
-                    self.device.fail();
-                    self.outbound.break_all(Cause::Fatal);
-                    self.inbound.break_all();
+                Event::PortActive => {
+                    log::info!("verbs: {name}: the port is active");
+                    self.outbound.port_active();
                 }
+                Event::DeviceFatal => return self.device_failed(),
                 Event::QueuePair(None) => {
                     log::warn!("verbs: {name}: a completion queue has failed");
                     self.outbound.break_all(Cause::Fatal);
@@ -251,6 +273,49 @@ impl Loop {
                 }
                 Event::Other => {}
             }
+        }
+        // The kernel has taken it away, and says nothing of it any more.
+        if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
+            self.device_failed();
+        }
+    }
+
+    /// The device is of no use any more. It is tried again when somebody wants a lane over it.
+    fn device_failed(&mut self) {
+        log::error!("verbs: {}: the device has failed", self.device.name);
+        self.device.fail();
+        // Readable for ever, perhaps.
+        let fd = self.device.context.async_fd();
+        if let Err(error) = epoll::delete(&self.connections.epoll, fd) {
+            log::error!("verbs: epoll_ctl: {error}");
+        }
+        self.outbound.device_failed();
+        self.inbound.break_all();
+    }
+
+    /// Opens a device that has failed anew, if it can be now.
+    fn revive(&mut self) {
+        let now = Instant::now();
+        if !self.device.has_failed() || now < self.retry_at {
+            return;
+        }
+        self.retry_at = now + RETRY_INTERVAL;
+        let listened = self.site.reopen().and_then(|device| {
+            let data = EventData::new_u64(ASYNC);
+            let fd = device.context.async_fd();
+            epoll::add(&self.connections.epoll, fd, data, EventFlags::IN)?;
+            Ok(device)
+        });
+        let name = &self.device.name;
+        match listened {
+            Ok(device) => {
+                log::warn!("verbs: {name}: the device is there again");
+                self.registry.renew(&device);
+                self.inbound.renew(device.clone());
+                self.outbound.renew(device.clone());
+                self.device = device;
+            }
+            Err(error) => log::debug!("verbs: {name} is not there again: {error}"),
         }
     }
 }

@@ -24,6 +24,9 @@ pub struct Settings {
     pub traffic_class: u8,
     /// The service level of packets, 0 to 15.
     pub service_level: u8,
+    /// Writes of up to so many bytes carry them themselves, which spares the device from reading memory. Devices that can
+    /// do less do less; 0: none does.
+    pub inline_bytes: u16,
     /// Moves bytes of GPUs' memory too, registered through its DMA-BUF. Not tried on hardware yet.
     pub gpu_memory: bool,
     /// Lets devices write memory in another order than packets came in, where they can.
@@ -43,6 +46,7 @@ impl Default for Settings {
             gid_index: None,
             traffic_class: 0,
             service_level: 0,
+            inline_bytes: 64,
             gpu_memory: false,
             relaxed_ordering: true,
         }

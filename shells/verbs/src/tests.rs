@@ -16,7 +16,9 @@ use polyrail_core::work::{
     Work,
 };
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{
+    Access, DeviceMemory, DmaBuf, Region, RegionKey, RegionTable, TrustDomain,
+};
 use polyrail_transport::{
     Endpoint, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
@@ -38,6 +40,8 @@ fn turn() -> MutexGuard<'static, ()> {
     stub::cut(false);
     stub::set_registration_max(0);
     stub::refuse_registrations(None);
+    (0..2).for_each(|device| stub::unplug(device, false));
+    stub::be_plain(false);
     turn
 }
 
@@ -45,8 +49,15 @@ fn turn() -> MutexGuard<'static, ()> {
 #[derive(Default)]
 struct Regions(Mutex<Vec<Arc<Region>>>);
 
+/// Of a peer in another trust domain, to which all regions are closed.
+const OTHER: SessionId = SessionId([4; 16]);
+const ANOTHER: TrustDomain = TrustDomain(1);
+
 impl RegionTable for Regions {
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+    fn find(&self, key: &RegionKey, domain: TrustDomain) -> Option<Arc<Region>> {
+        if domain != TrustDomain::COMMON {
+            return None;
+        }
         self.0
             .lock()
             .unwrap()
@@ -275,6 +286,10 @@ fn accept(mut stream: TcpStream) -> Option<InboundLane> {
             return Some(InboundLane {
                 transport: Some(transport),
                 session: SessionId(session),
+                domain: match SessionId(session) == OTHER {
+                    true => ANOTHER,
+                    false => TrustDomain::COMMON,
+                },
                 lane: LaneId(lane),
                 epoch: Epoch(epoch),
                 stream,
@@ -358,6 +373,266 @@ fn a_batch_rings_once_and_one_completion_covers_it() {
     assert_eq!(pair.completed(1), [(31, SUCCESS)]);
     let after = [&COUNTERS.doorbells, &COUNTERS.completions].map(|count| count.load(SeqCst));
     assert_eq!([after[0] - before[0], after[1] - before[1]], [1, 1]);
+}
+
+/// A work from one place to another.
+fn from_to(cookie: u64, op: Op, local: u64, remote: u64, length: u32, signal: bool) -> Work {
+    let mut work = work(cookie, op, local, length, signal);
+    work.remote.offset = remote;
+    work
+}
+
+/// Fills a region so that no two of its words of four bytes are alike.
+fn number(region: &Region) {
+    for word in 0..region.bytes() / 4 {
+        // SAFETY: inside the region, which is mapped, and nothing is posted on it now.
+        unsafe {
+            region
+                .base()
+                .cast::<u32>()
+                .add(word as usize)
+                .write(word as u32)
+        };
+    }
+}
+
+fn word(region: &Region, offset: u64) -> u32 {
+    // SAFETY: inside the region, which is mapped.
+    unsafe {
+        region
+            .base()
+            .cast::<u32>()
+            .add(offset as usize / 4)
+            .read_volatile()
+    }
+}
+
+const KIB: u64 = 1024;
+
+#[test]
+fn short_works_that_lie_together_at_the_peer_go_as_one() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(99, Op::Read, 0, 8, true)]);
+    pair.completed(1);
+    number(&pair.local);
+    // From every other page here, backwards, to one page after the other there.
+    let page = |op, index: u64, signal| {
+        from_to(
+            index,
+            op,
+            (100 - 2 * index) * 4 * KIB,
+            index * 4 * KIB,
+            4096,
+            signal,
+        )
+    };
+    let write = |index, signal| page(Op::Write, index, signal);
+    let read = |index, signal| page(Op::Read, index, signal);
+    let same = |index: u64| from_to(index, Op::Write, index * 64, index * 64, 64, index == 31);
+    let slice = |index: u64| {
+        from_to(
+            index,
+            Op::Write,
+            index * 64 * KIB,
+            index * 64 * KIB,
+            65_536,
+            index == 3,
+        )
+    };
+    let mixed = |index: u64| page([Op::Write, Op::Read][index as usize % 2], index, index == 5);
+    // (name, works, works of the device's, ranges)
+    let cases: [(&str, Vec<Work>, u64, u64); 8] = [
+        (
+            "as many ranges as there may be",
+            (0..8).map(|i| write(i, i == 7)).collect(),
+            1,
+            8,
+        ),
+        ("one more", (0..9).map(|i| write(i, i == 8)).collect(), 2, 9),
+        (
+            "reads have fewer",
+            (0..7).map(|i| read(i, i == 6)).collect(),
+            3,
+            7,
+        ),
+        (
+            "who asks for a completion ends a work",
+            (0..6).map(|i| write(i, i == 2 || i == 5)).collect(),
+            2,
+            6,
+        ),
+        ("another kind", (0..6).map(mixed).collect(), 6, 6),
+        ("together on both sides", (0..32).map(same).collect(), 1, 1),
+        (
+            "slices are works by themselves",
+            (0..4).map(slice).collect(),
+            4,
+            4,
+        ),
+        ("a gap", vec![write(0, false), write(2, true)], 2, 2),
+    ];
+    for (name, works, count, ranges) in cases {
+        fill(&pair.remote, 0);
+        if works[0].op == Op::Read {
+            number(&pair.remote);
+            fill(&pair.local, 0);
+        }
+        let before = [&COUNTERS.works, &COUNTERS.ranges].map(|count| count.load(SeqCst));
+        let posted = pair.post(1, &works);
+        assert_eq!(
+            (posted.accepted, posted.stop),
+            (works.len(), Stop::All),
+            "{name}"
+        );
+        let after = [&COUNTERS.works, &COUNTERS.ranges].map(|count| count.load(SeqCst));
+        let seen = [after[0] - before[0], after[1] - before[1]];
+        assert_eq!(seen, [count, ranges], "{name}");
+        let signals: Vec<_> = works.iter().filter(|work| work.signal).collect();
+        let told: Vec<_> = signals.iter().map(|work| (work.cookie, SUCCESS)).collect();
+        assert_eq!(pair.completed(told.len()), told, "{name}");
+        if name != "another kind" {
+            for work in &works {
+                for at in [0, work.length as u64 - 4] {
+                    let ends = (
+                        word(&pair.local, work.local.offset + at),
+                        word(&pair.remote, work.remote.offset + at),
+                    );
+                    let from = match work.op {
+                        Op::Write => work.local.offset,
+                        Op::Read => work.remote.offset,
+                    };
+                    let expected = ((from + at) / 4) as u32;
+                    assert_eq!(ends, (expected, expected), "{name}");
+                }
+            }
+        }
+        number(&pair.local);
+    }
+}
+
+#[test]
+fn of_works_that_went_as_one_the_first_fails_and_the_others_are_flushed() {
+    let _turn = turn();
+    let mut pair = Pair::with(Settings::default(), Access::RemoteRead);
+    pair.opened(1);
+    let read = |cookie, at: u64| from_to(cookie, Op::Read, at * 3000, at * 1000, 1000, false);
+    let write = |cookie, at: u64| from_to(cookie, Op::Write, at * 3000, at * 1000, 1000, false);
+    let works = [
+        read(1, 0),
+        read(2, 1),
+        write(3, 2),
+        write(4, 3),
+        write(5, 4),
+        read(6, 5),
+    ];
+    let posted = pair.post(1, &works);
+    assert_eq!((posted.accepted, posted.stop), (6, Stop::All));
+    let flushed = Outcome::Error(Cause::Flushed);
+    let ended = [
+        (2, SUCCESS),
+        (3, Outcome::Error(Cause::RemoteAccess)),
+        (4, flushed),
+        (5, flushed),
+        (6, flushed),
+    ];
+    assert_eq!(pair.completed(5), ended);
+    assert_eq!(byte(&pair.remote, 2500), 0);
+}
+
+#[test]
+fn a_queue_that_is_full_took_whole_works_of_the_devices() {
+    let _turn = turn();
+    let settings = Settings {
+        queue_depth: 4,
+        ..Settings::default()
+    };
+    let mut pair = Pair::with(settings, Access::RemoteReadWrite);
+    pair.opened(1);
+    pair.post(1, &[work(99, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    // Pairs that go as one, with gaps between them: of six works of the device's five fit.
+    let works: Vec<_> = (0..12)
+        .map(|i| {
+            from_to(
+                i,
+                Op::Write,
+                i * 300,
+                i / 2 * 1000 + i % 2 * 100,
+                100,
+                false,
+            )
+        })
+        .collect();
+    let posted = pair.endpoint.post(&PostBatch {
+        lane: LANE,
+        epoch: Epoch(1),
+        works: works.into_iter().collect(),
+    });
+    assert_eq!((posted.accepted, posted.stop), (10, Stop::Full));
+}
+
+#[test]
+fn short_writes_carry_their_bytes_where_the_device_can() {
+    let _turn = turn();
+    let inline = || COUNTERS.inline.load(SeqCst);
+    // (bytes by configuration, whether the device does neither, bytes of the longest that does)
+    for (inline_bytes, plain, longest) in [
+        (64, false, 64),
+        (256, false, 96),
+        (0, false, 0),
+        (64, true, 0),
+    ] {
+        stub::be_plain(plain);
+        let settings = Settings {
+            inline_bytes,
+            ..Settings::default()
+        };
+        let mut pair = Pair::with(settings, Access::RemoteReadWrite);
+        pair.opened(1);
+        pair.post(1, &[work(99, Op::Read, 0, 8, true)]);
+        pair.completed(1);
+        number(&pair.local);
+        let before = inline();
+        let mut count = 0;
+        for length in [1, 63, 64, 65, 96, 97, 256, 300] {
+            let write = from_to(7, Op::Write, 4096 + 4, 1000, length, true);
+            pair.post(1, &[write]);
+            assert_eq!(pair.completed(1), [(7, SUCCESS)]);
+            count += u64::from(length <= longest);
+            assert_eq!(
+                inline() - before,
+                count,
+                "{length} of {inline_bytes}, {plain}"
+            );
+            for at in [0, u64::from(length) - 1] {
+                let own = byte(&pair.local, 4096 + 4 + at);
+                assert_eq!(byte(&pair.remote, 1000 + at), own, "{length}");
+            }
+        }
+        // Not if it is a part of one that is longer, nor into a read.
+        pair.post(
+            1,
+            &[
+                from_to(1, Op::Write, 0, 0, 48, false),
+                from_to(2, Op::Write, 48, 48, 48, true),
+            ],
+        );
+        pair.post(1, &[from_to(3, Op::Read, 0, 0, 8, true)]);
+        assert_eq!(pair.completed(2), [(2, SUCCESS), (3, SUCCESS)]);
+        assert_eq!(inline() - before, count);
+    }
+    // What has been taken away is not looked at.
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    pair.completed(1);
+    let before = inline();
+    pair.local.revoke();
+    let posted = pair.post(1, &[work(2, Op::Write, 0, 8, true)]);
+    assert_eq!(posted.stop, Stop::Rejected(Cause::LocalProtection));
+    assert_eq!(inline(), before);
 }
 
 #[test]
@@ -478,6 +753,89 @@ fn what_is_not_allowed_is_refused_before_or_by_the_device() {
         (4, Outcome::Error(Cause::Flushed)),
     ];
     assert_eq!(pair.completed(3), ended);
+}
+
+#[test]
+fn peers_of_another_trust_domain_are_told_of_nothing() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+    let address = RailAddress {
+        session: OTHER,
+        ..pair.address.clone()
+    };
+    pair.endpoint.attach_rail(RailId(0), address);
+    pair.opened(2);
+    for op in [Op::Write, Op::Read] {
+        let posted = pair.post(2, &[work(2, op, 0, 8, true)]);
+        assert_eq!(posted.stop, Stop::Rejected(Cause::RemoteAccess), "{op:?}");
+    }
+}
+
+/// What a peer that guesses would do: it posts works itself, with a key that it was not told.
+#[test]
+fn a_guessed_key_of_another_trust_domain_opens_nothing() {
+    use crate::device::Device;
+    use crate::ffi::raw::{Sge, Wc};
+    use crate::ffi::{Cq, Extras, Mr, Qp, Reach, Source, Work};
+    let _turn = turn();
+    let (_root, sysfs) = stub::machine().unwrap();
+    let ports = sysfs.ports();
+    let device = |number: usize| {
+        let opened = Device::open(
+            &stub::calls(),
+            &sysfs,
+            &ports[number],
+            number,
+            Settings::default(),
+        );
+        opened.unwrap()
+    };
+    let (peer, target) = (device(0), device(1));
+    let region = |access| Arc::new(Region::allocate(4096, access).unwrap());
+    let (local, remote) = (region(Access::Local), region(Access::RemoteReadWrite));
+    fill(&local, 7);
+    let whole = (0, 4096);
+    let own = Mr::new(&peer.ours, &local, whole, Reach::Own, false).unwrap();
+    let theirs = target.theirs(TrustDomain::COMMON).unwrap();
+    let opened = Mr::new(&theirs, &remote, whole, Reach::ReadWrite, false).unwrap();
+    // (whose peer, the status of its write)
+    for (domain, status) in [(ANOTHER, 10), (TrustDomain::COMMON, 0)] {
+        let queues = [&peer, &target].map(|of| Arc::new(Cq::new(&of.context, 16).unwrap()));
+        let (path, mut ours) = peer.way([127, 0, 0, 1].into()).unwrap();
+        let (back, mut its) = target.way([127, 0, 0, 2].into()).unwrap();
+        let out = Qp::new(&peer.ours, &queues[0], (4, 0), Extras::NONE).unwrap();
+        let inbound = target.theirs(domain).unwrap();
+        let inbound = Qp::new(&inbound, &queues[1], (1, 1), Extras::NONE).unwrap();
+        (ours.queue_pair, its.queue_pair) = (out.number(), inbound.number());
+        out.init(1, false).unwrap();
+        inbound.init(1, true).unwrap();
+        out.connect(&ours, &its, &path).unwrap();
+        inbound.connect(&its, &ours, &back).unwrap();
+        let range = Sge {
+            addr: local.base().as_ptr() as u64,
+            length: 8,
+            lkey: own.local_key(),
+        };
+        let write = Work {
+            id: 1,
+            op: Op::Write,
+            source: Source::Range(range),
+            joined: 1,
+            remote_address: remote.base().as_ptr() as u64,
+            remote_key: opened.remote_key(),
+            signal: true,
+        };
+        let (accepted, result) = out.post(&[write], &[], &[]);
+        assert_eq!((accepted, result.is_ok()), (1, true));
+        let mut seen = [Wc::default(); 2];
+        assert_eq!(queues[0].poll(&mut seen).unwrap(), 1);
+        assert_eq!(seen[0].status, status, "{domain:?}");
+        let arrived = u8::from(status == 0) * 7;
+        assert_eq!(byte(&remote, 0), arrived, "{domain:?}");
+    }
 }
 
 #[test]
@@ -734,23 +1092,94 @@ fn what_devices_say_unasked_is_acted_on() {
         pair.opened(1);
         pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
         assert_eq!(pair.completed(1), [(1, SUCCESS)], "{name}");
+        stub::unplug(device, what == DeviceFatal);
         stub::happen(device, what);
         let fact = pair.fact();
         let broken = (Epoch(1), LaneFact::Broken(cause));
         assert_eq!((fact.epoch, fact.fact), broken, "{name}");
         pair.fence(1);
-        stub::happen(device, PortActive);
+        let mut epoch = 2;
         if !opens {
             let refused = LaneFact::OpenFailed(Cause::Refused);
-            assert_eq!(pair.open(2), refused, "{name}");
-            continue;
+            assert_eq!(pair.open(epoch), refused, "{name}");
+            stub::unplug(device, false);
+            // It is not looked for at each try.
+            epoch += 1;
+            while pair.open(epoch) == refused {
+                epoch += 1;
+            }
+        } else {
+            pair.opened(epoch);
         }
-        pair.opened(2);
-        pair.post(2, &[work(2, Op::Write, 0, 8, true)]);
+        fill(&pair.local, 9);
+        pair.post(epoch, &[work(2, Op::Write, 0, 8, true)]);
         assert_eq!(pair.completed(1), [(2, SUCCESS)], "{name}");
+        assert_eq!(byte(&pair.remote, 7), 9, "{name}");
         assert!(pair.endpoint.make_visible(SESSION, 1), "{name}");
         pair.until(|pair| pair.visible.pop() == Some(1));
+        // What is registered later is known to the device that is there now.
+        let other = SegmentRef(9);
+        pair.endpoint.attach_local(other, pair.local.clone());
+        let mut read = work(3, Op::Read, 0, 8, true);
+        read.local.segment = other;
+        pair.post(epoch, &[read]);
+        assert_eq!(pair.completed(1), [(3, SUCCESS)], "{name}");
+        // And it is heard.
+        stub::happen(device, PairFatal);
+        let fact = pair.fact();
+        assert!(matches!(fact.fact, LaneFact::Broken(_)), "{name}: {fact:?}");
     }
+}
+
+#[test]
+fn a_port_that_is_active_again_is_told_of_each_lane_over_it() {
+    use crate::stub::Happening::*;
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    stub::happen(0, PortDown);
+    let down = LaneFact::Broken(Cause::DeviceDown);
+    assert_eq!(pair.fact().fact, down);
+    pair.fence(1);
+    // The other device's is nothing to it.
+    stub::happen(1, PortActive);
+    stub::happen(0, PortActive);
+    let fact = pair.fact();
+    let told = (fact.lane, fact.epoch, fact.fact);
+    assert_eq!(told, (LANE, Epoch(1), LaneFact::PortActive));
+    pair.opened(2);
+    assert!(pair.facts.is_empty(), "{:?}", pair.facts);
+}
+
+#[test]
+fn a_device_that_came_back_leaves_nothing_of_the_one_before() {
+    let _turn = turn();
+    let before = COUNTERS.live.load(SeqCst);
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+    let mut epoch = 1;
+    for _ in 0..3 {
+        for device in [0, 1] {
+            stub::happen(device, stub::Happening::DeviceFatal);
+            assert!(matches!(pair.fact().fact, LaneFact::Broken(_)));
+            pair.fence(epoch);
+            epoch += 1;
+            // Refused while it was tried just now.
+            while pair.open(epoch) == LaneFact::OpenFailed(Cause::Refused) {
+                epoch += 1;
+            }
+            pair.post(epoch, &[work(1, Op::Write, 0, 8, true)]);
+            assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+        }
+    }
+    // Two devices, at either end.
+    pair.until(|_| stub::contexts() == 4);
+    pair.remote.revoke();
+    pair.local.revoke();
+    drop(pair);
+    assert_eq!(COUNTERS.live.load(SeqCst), before);
 }
 
 #[test]

@@ -128,6 +128,7 @@ fn said(fact: &LaneFact) -> String {
             None => format!("fenced ({scope:?})"),
         },
         LaneFact::Unfenceable { scope } => format!("cannot be fenced ({scope:?})"),
+        LaneFact::PortActive => "its port is active again".to_owned(),
     }
 }
 

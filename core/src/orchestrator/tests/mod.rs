@@ -22,6 +22,7 @@ mod cut;
 mod failover;
 mod merge;
 mod path;
+mod port;
 mod priority;
 mod reset;
 mod signal;

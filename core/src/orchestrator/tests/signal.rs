@@ -136,6 +136,61 @@ fn works_in_bulk_go_in_lots_with_one_completion_each() {
 }
 
 #[test]
+fn a_lot_is_half_of_the_window_however_slow_the_rail_is() {
+    for (rate, most) in [(250, 4), (500, 6), (1_000, 9), (2_000, 16), (6_000, 40)] {
+        let rate = Rate::from_bytes_per_sec(rate * 1_000_000);
+        let mut world = World::new(Policy::Spray, 2);
+        let limits = LaneLimits {
+            works_max: 128,
+            reads_max: 48,
+            ..SELECTIVE
+        };
+        world.limits = [limits; RAILS];
+        for rail in 0..2 {
+            let estimate = EstimateConfig {
+                rate_nominal: rate,
+                delay_base: Duration::from_micros(50),
+                tier: 0,
+                slice_span: Duration::ZERO,
+                batch_span: Duration::from_micros(500),
+            };
+            let config = RailConfig {
+                peer: PEER,
+                device: DeviceId(rail),
+                estimate,
+            };
+            assert!(world.core.shared.install_rail(RailId(rail), config));
+            world.links[usize::from(rail)].rate = rate;
+        }
+        // Both lanes open.
+        world.submit(99, Op::Write, 16 << 20);
+        world.run_until_reported(1, Duration::from_secs(1));
+        for (tag, op) in [(0, Op::Write), (1, Op::Read)] {
+            world.submit(tag, op, 64 << 20);
+            world.posted = Counts::default();
+            world.run_until_reported(2 + tag as usize, Duration::from_secs(1));
+            let window = world.core.shared.window_bytes(RailId(0)) / u64::from(SLICE);
+            assert_eq!(window, most, "{rate:?}");
+            let Counts {
+                posts,
+                works,
+                signals,
+            } = world.posted;
+            // Half of the window, but for the ends of the request.
+            let lot = window as usize * 45;
+            assert!(
+                posts * lot <= works * 100,
+                "{rate:?} {op:?}: {works}, {posts}"
+            );
+            assert!(
+                signals * lot <= works * 100,
+                "{rate:?} {op:?}: {works}, {signals}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_partial_post_is_covered_by_the_next_work_or_by_a_scratch_word() {
     for cancelled in [false, true] {
         let mut world = idle();

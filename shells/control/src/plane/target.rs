@@ -6,6 +6,7 @@ use std::sync::Arc;
 use polyrail_core::stage::StageMessage;
 use polyrail_core::time::Duration;
 use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::memory::TrustDomain;
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
 use super::mailbox::{Command, Mailbox, Pending};
@@ -35,6 +36,8 @@ struct Session {
     /// Who has it.
     name: String,
     incarnation: u64,
+    /// The trust domain that it is in: that of the address it came from first. All others have to be of the same.
+    domain: TrustDomain,
     /// Its open connections.
     connections: BTreeSet<Key>,
     /// Fences that the engine works on, with the connections that wait for the answer.
@@ -123,6 +126,7 @@ impl Target {
             return wires.refuse(key, Refusal::Full, text);
         }
         let id = SessionId(id);
+        let domain = wires.domain(ctx, key);
         log::debug!(
             "control: {id:?} of \"{}\" at {} begins",
             printable(&hello.name),
@@ -131,6 +135,7 @@ impl Target {
         let session = Session {
             name: hello.name,
             incarnation: hello.incarnation,
+            domain,
             connections: BTreeSet::from([key]),
             fences: HashMap::new(),
             call: Call::None,
@@ -141,7 +146,7 @@ impl Target {
             stage_turn: 0,
         };
         self.sessions.insert(id, session);
-        ctx.handler.session_began(id);
+        ctx.handler.session_began(id, domain);
         self.admit(ctx, wires, key, id);
     }
 
@@ -166,6 +171,10 @@ impl Target {
                 "the session at \"{}\" belongs to incarnation {:016x}, not {:016x}",
                 ctx.name, session.incarnation, hello.incarnation
             );
+            log::warn!("control: {text}");
+            return wires.refuse(key, Refusal::Protocol, text);
+        }
+        if let Some(text) = session.is_foreign(ctx, wires, key) {
             log::warn!("control: {text}");
             return wires.refuse(key, Refusal::Protocol, text);
         }
@@ -204,14 +213,20 @@ impl Target {
             let text = format!("\"{}\" is ending the session", ctx.name);
             return wires.refuse(key, Refusal::ShuttingDown, text);
         }
-        if !self.sessions.contains_key(&session) {
+        let Some(known) = self.sessions.get(&session) else {
             let text = format!("\"{}\" does not know the session", ctx.name);
             return wires.refuse(key, Refusal::SessionUnknown, text);
+        };
+        if let Some(text) = known.is_foreign(ctx, wires, key) {
+            log::warn!("control: {text}");
+            return wires.refuse(key, Refusal::Protocol, text);
         }
+        let domain = known.domain;
         if let Some(stream) = wires.take_stream(key) {
             ctx.handler.lane(InboundLane {
                 transport: join.transport,
                 session,
+                domain,
                 lane: join.lane,
                 epoch: join.epoch,
                 stream,
@@ -229,7 +244,7 @@ impl Target {
         match frame {
             Frame::Describe { question, name } => {
                 let segment = (name.len() <= NAME_BYTES_MAX)
-                    .then(|| ctx.handler.describe(&name))
+                    .then(|| ctx.handler.describe(&name, session.domain))
                     .flatten();
                 send(wires, key, &Frame::Description { question, segment });
             }
@@ -265,7 +280,10 @@ impl Target {
                 }
             }
             Frame::Notify { number, body } => session.notify(ctx, wires, id, key, number, body),
-            Frame::Stage(message) => ctx.handler.staged(Party::Session(id), message),
+            // Slots are shared by all who may know of them, so they are for the common domain only.
+            Frame::Stage(message) if session.domain == TrustDomain::COMMON => {
+                ctx.handler.staged(Party::Session(id), message);
+            }
             // A heartbeat has done its work by arriving; nothing else is let through.
             _ => {}
         }
@@ -454,6 +472,20 @@ impl Target {
 }
 
 impl Session {
+    /// What is wrong with a connection that comes from an address of another trust domain than the session's: whoever
+    /// got hold of a session's name is not let in with it.
+    fn is_foreign(&self, ctx: &Context, wires: &Wires, key: Key) -> Option<String> {
+        let domain = wires.domain(ctx, key);
+        (domain != self.domain).then(|| {
+            format!(
+                "{} is of another trust domain at \"{}\" than the session is that it asks for; all addresses of a peer \
+                 have to be of one",
+                wires.remote(key),
+                ctx.name
+            )
+        })
+    }
+
     /// A peer wants a lane fenced. Asked again while the engine works on it, it only waits with the others.
     fn fence(&mut self, ctx: &Context, id: SessionId, key: Key, lane: LaneId, epoch: Epoch) {
         let waiting = self.fences.len();

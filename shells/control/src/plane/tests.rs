@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use polyrail_core::path::config::PathConfig;
 use polyrail_core::transport::MemoryKind;
-use polyrail_transport::memory::{Access, RegionKey};
+use polyrail_transport::memory::{Access, RegionKey, TrustDomain};
 
 use super::*;
 use crate::codec::{
@@ -63,8 +63,19 @@ impl Handler for Recorder {
         (!rails.is_empty()).then(|| PathView::new(&path, rails.iter().copied()))
     }
 
-    fn describe(&self, name: &str) -> Option<SegmentDescriptor> {
-        (name == "mem").then(|| segment("mem"))
+    /// Whoever comes from 127.0.0.N is of domain N from 100 on.
+    fn domain_of(&self, address: IpAddr) -> TrustDomain {
+        match address {
+            IpAddr::V4(address) if address.octets()[3] >= 100 => {
+                TrustDomain(address.octets()[3].into())
+            }
+            _ => TrustDomain::COMMON,
+        }
+    }
+
+    fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor> {
+        let own = format!("of {}", domain.0);
+        (name == "mem" || name == own).then(|| segment(name))
     }
     fn lane(&self, lane: InboundLane) {
         self.tell(Told::Lane(lane));
@@ -89,7 +100,7 @@ impl Handler for Recorder {
         }
         room.is_ok()
     }
-    fn session_began(&self, _: SessionId) {}
+    fn session_began(&self, _: SessionId, _: TrustDomain) {}
     fn staged(&self, from: Party, message: StageMessage) {
         self.tell(Told::Staged(from, message));
     }
@@ -982,6 +993,60 @@ fn a_session_cannot_be_joined_under_another_name() {
         "{frames:?}"
     );
     initiator.describe_works();
+}
+
+#[test]
+fn a_peer_knows_and_is_known_in_its_own_trust_domain_only() {
+    let (target, initiator) = (Engine::target(), Engine::initiator());
+    let local = Some("127.0.0.100".parse().unwrap());
+    let to = target.listens[0];
+    let connected = initiator.plane.connect(PEER, local, to, PATIENCE);
+    let session = connected.unwrap().session;
+    let described = |name| initiator.plane.describe(PEER, name, PATIENCE).unwrap();
+    assert_eq!(described("of 100"), Some(segment("of 100")));
+    assert_eq!(described("of 0"), None);
+
+    // Slots are not for it, and its word about them goes nowhere.
+    let question = StageMessage::Free {
+        ticket: polyrail_core::units::Ticket {
+            index: 1,
+            generation: 1,
+        },
+        fenced: true,
+    };
+    initiator.plane.stage(Party::Peer(PEER), question);
+    initiator.plane.fence(PEER, LANE, EPOCH);
+    let first = target.told.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(first, Told::Fence(LANE, EPOCH, None)));
+
+    // Who comes from elsewhere is not let into the session, neither with a connection nor with a lane.
+    let again = Frame::Hello {
+        name: "alpha".into(),
+        incarnation: 1,
+        session: Some(session.0),
+        token: vec![],
+    };
+    for (purpose, frame) in [(Purpose::Control, again), (Purpose::Lane, join(session))] {
+        let (_, frames) = read_all(&mut say(to, &greeted(purpose, &[frame])));
+        let Some(Frame::Refused { reason, text }) = frames.first() else {
+            panic!("{frames:?}");
+        };
+        assert_eq!(*reason, Refusal::Protocol);
+        assert!(text.contains("127.0.0.1:"), "{text}");
+        assert!(text.contains("another trust domain"), "{text}");
+    }
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let near: SocketAddr = "127.0.0.100:0".parse().unwrap();
+    socket.bind(&near.into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    let bytes = greeted(Purpose::Lane, &[join(session)]);
+    stream.write_all(&bytes).unwrap();
+    let lane = target.told("lane", |told| match told {
+        Told::Lane(lane) => Some(lane),
+        _ => None,
+    });
+    assert_eq!((lane.session, lane.domain), (session, TrustDomain(100)));
 }
 
 #[test]

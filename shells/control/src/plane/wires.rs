@@ -9,10 +9,12 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::PeerId;
 use polyrail_transport::SessionId;
 use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::TrustDomain;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::reactor::Context;
 use super::timers::{Timer, Timers};
 use crate::codec::{CodecError, Frame, Refusal};
 use crate::connection::{Connection, ConnectionConfig, Event, Hello, Welcome};
@@ -629,6 +631,14 @@ impl Wires {
     pub(super) fn remote(&self, key: Key) -> String {
         let remote = self.wires.get(&key).map(|wire| wire.remote);
         remote.map_or("an unknown address".into(), |remote| remote.to_string())
+    }
+
+    /// The trust domain of the address that a wire comes from.
+    pub(super) fn domain(&self, ctx: &Context, key: Key) -> TrustDomain {
+        let remote = self.wires.get(&key).map(|wire| wire.remote);
+        remote.map_or(TrustDomain::COMMON, |remote| {
+            ctx.handler.domain_of(remote.ip().to_canonical())
+        })
     }
 
     /// Whether the kernel has connected a wire that was dialled.

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::RegionTable;
+use polyrail_transport::memory::{RegionTable, TrustDomain};
 use polyrail_transport::service::ServiceThread;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -132,8 +132,8 @@ impl Transport for CudaIpcTransport {
         asked.map(|()| self.capabilities())
     }
 
-    fn begin_session(&self, session: SessionId) {
-        self.common.sessions().insert(session);
+    fn begin_session(&self, session: SessionId, domain: TrustDomain) {
+        self.common.sessions().insert(session, domain);
         drop(self.service());
     }
 

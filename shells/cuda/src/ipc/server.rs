@@ -1,6 +1,6 @@
 //! The target's half: a thread that tells peers what opens a region, and sees that they leave it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_core::units::{Epoch, LaneId};
-use polyrail_transport::memory::{Loan, Region, RegionKey, RegionTable};
+use polyrail_transport::memory::{Loan, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -45,7 +45,8 @@ pub(super) enum Command {
 pub(super) struct Common {
     pub(super) gpus: Arc<Gpus>,
     pub(super) regions: Arc<dyn RegionTable>,
-    sessions: Mutex<HashSet<SessionId>>,
+    /// Those that connections are let in of, each with the trust domain that it is in.
+    sessions: Mutex<HashMap<SessionId, TrustDomain>>,
 }
 
 impl Common {
@@ -57,7 +58,7 @@ impl Common {
         }
     }
 
-    pub(super) fn sessions(&self) -> MutexGuard<'_, HashSet<SessionId>> {
+    pub(super) fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, TrustDomain>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -127,6 +128,8 @@ struct Connection {
     end: OwnedFd,
     /// `None`: it has not greeted.
     session: Option<SessionId>,
+    /// Whose regions it reaches.
+    domain: TrustDomain,
     lane: Option<LaneId>,
     grants: HashMap<RegionKey, Arc<Grant>>,
     /// Nothing more is opened for it.
@@ -287,6 +290,7 @@ impl Service {
                 socket: Arc::new(socket),
                 end,
                 session: None,
+                domain: TrustDomain::COMMON,
                 lane: None,
                 grants: HashMap::new(),
                 ending: false,
@@ -325,16 +329,18 @@ impl Service {
                 lane,
             } if connection.session.is_none() => {
                 let session = SessionId(session);
+                let domain = self.common.sessions().get(&session).copied();
                 let lets_in = version == VERSION
-                    && self.common.sessions().contains(&session)
+                    && domain.is_some()
                     && lane.is_none_or(|lane| self.begins(token, session, lane));
                 let connection = self.connections.get_mut(&token);
                 let connection = connection.ok_or_else(|| nonsense("it has gone"))?;
-                if !lets_in {
+                let Some(domain) = domain.filter(|_| lets_in) else {
                     let _ = wire::send(&connection.socket, &Answer::Refused);
                     return Err(nonsense("it is not let in"));
-                }
+                };
                 connection.session = Some(session);
+                connection.domain = domain;
                 connection.lane = lane.map(|(lane, _)| LaneId(lane));
                 wire::send(&connection.socket, &Answer::Ready)
             }
@@ -457,7 +463,7 @@ impl Service {
 /// Opens a region to a peer, if it may use it.
 fn open(common: &Common, connection: &mut Connection, key: RegionKey) -> io::Result<Answer> {
     let nothing = Answer::Nothing { key };
-    let region = common.regions.find(&key);
+    let region = common.regions.find(&key, connection.domain);
     let region = region.filter(|region| region.access().allows_remote_read());
     let Some(region) = region.filter(|_| !connection.ending) else {
         return Ok(nothing);

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use polyrail_core::units::{RailId, SegmentRef, TransportId};
 use polyrail_core::work::{Cause, LaneFact, Op, Outcome, Place, PostBatch, Scope, Stop, Work};
-use polyrail_transport::memory::{Access, Region, RegionKey};
+use polyrail_transport::memory::{Access, Region, RegionKey, TrustDomain};
 use polyrail_transport::{Polled, RailAddress, RemoteRegion};
 
 use super::wire::{Memory, Request, VERSION};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Regions(Mutex<HashMap<RegionKey, Arc<Region>>>);
 
 impl RegionTable for Regions {
-    fn find(&self, key: &RegionKey) -> Option<Arc<Region>> {
+    fn find(&self, key: &RegionKey, _: TrustDomain) -> Option<Arc<Region>> {
         self.0.lock().unwrap().get(key).cloned()
     }
 }
@@ -40,7 +40,7 @@ impl Target {
         let gpus = Gpus::over(stub.clone()).unwrap();
         let regions = Arc::new(Regions::default());
         let transport = CudaIpcTransport::new(gpus.clone(), regions.clone()).unwrap();
-        transport.begin_session(SESSION);
+        transport.begin_session(SESSION, TrustDomain::COMMON);
         Self {
             stub,
             gpus,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use serde_json::Value;
 
 /// What a key stands for in a `T`. The limits belong to the type.
@@ -22,6 +23,11 @@ pub(super) enum Field<T: 'static> {
         most: usize,
         get: fn(&T) -> Vec<IpAddr>,
         set: fn(&mut T, Vec<IpAddr>),
+    },
+    /// What addresses begin with, each once.
+    Prefixes {
+        get: fn(&T) -> Vec<IpNet>,
+        set: fn(&mut T, Vec<IpNet>),
     },
     /// One of a few words, by position.
     Choice {
@@ -86,6 +92,8 @@ impl fmt::Display for Span {
 
 /// Bytes of a word.
 const WORD_BYTES_MAX: usize = 255;
+/// Prefixes of one list.
+const PREFIXES_MAX: usize = 256;
 /// Characters of a wrong value that an error repeats.
 const SHOWN_MAX: usize = 60;
 
@@ -111,6 +119,11 @@ impl<T> Field<T> {
                     return Err(format!("{twice} is listed twice; each address is one rail"));
                 }
                 set(to, addresses);
+            }
+            Self::Prefixes { set, .. } => {
+                let prefixes = value.as_array().and_then(|list| prefixes(list));
+                let prefixes = prefixes.filter(|prefixes| prefixes.len() <= PREFIXES_MAX);
+                set(to, prefixes.ok_or_else(wrong)?);
             }
             Self::Choice { words, set, .. } => {
                 let word = value.as_str();
@@ -146,6 +159,10 @@ impl<T> Field<T> {
                 let texts = get(of).into_iter().map(|address| address.to_string());
                 texts.collect::<Vec<_>>().into()
             }
+            Self::Prefixes { get, .. } => {
+                let texts = get(of).into_iter().map(|prefix| prefix.to_string());
+                texts.collect::<Vec<_>>().into()
+            }
             Self::Choice { words, get, .. } => get(of)
                 .and_then(|position| words.get(position).copied())
                 .into(),
@@ -176,13 +193,14 @@ impl<T> Field<T> {
         let literal = |text: &str| serde_json::from_str(text).ok();
         let value = match self {
             Self::Word { .. } | Self::Address { .. } | Self::Choice { .. } => None,
-            Self::Addresses { .. } if !text.starts_with('[') => {
+            Self::Addresses { .. } | Self::Prefixes { .. } if !text.starts_with('[') => {
                 Some(text.split(',').map(str::trim).collect::<Vec<_>>().into())
             }
             Self::Numbers { .. } if !text.starts_with('[') => literal(&format!("[{text}]")),
             Self::Flag { .. } if text == "1" => Some(true.into()),
             Self::Flag { .. } if text == "0" => Some(false.into()),
             Self::Addresses { .. }
+            | Self::Prefixes { .. }
             | Self::Numbers { .. }
             | Self::Flag { .. }
             | Self::Whole { .. }
@@ -197,6 +215,7 @@ impl<T> Field<T> {
             Self::Word { .. } => "word".into(),
             Self::Address { .. } => "`ADDRESS:PORT`".into(),
             Self::Addresses { .. } => "list of addresses".into(),
+            Self::Prefixes { .. } => "list of prefixes".into(),
             Self::Choice { .. } => "word".into(),
             Self::Flag { .. } => "bool".into(),
             Self::Whole { unit: "", .. } => "whole number".into(),
@@ -217,6 +236,9 @@ impl<T> Field<T> {
             Self::Addresses { most, .. } => {
                 format!("at most {most}, each once, such as [\"10.0.0.1\", \"10.0.1.1\"]")
             }
+            Self::Prefixes { .. } => {
+                format!("at most {PREFIXES_MAX}, such as [\"10.0.1.0/24\", \"10.0.2.7\"]")
+            }
             Self::Choice { words, .. } => words.join(", "),
             Self::Flag { .. } => "true or false".into(),
             Self::Whole { least, most, .. } => format!("from {least} to {most}"),
@@ -231,6 +253,9 @@ impl<T> Field<T> {
             Self::Word { .. } => self.range(),
             Self::Address { .. } => "ADDRESS:PORT, such as \"127.0.0.1:7000\"".into(),
             Self::Addresses { .. } => format!("a list of addresses, {}", self.range()),
+            Self::Prefixes { .. } => {
+                format!("a list of what addresses begin with, {}", self.range())
+            }
             Self::Choice { words, .. } => match words {
                 [only] => format!("\"{only}\", the only one there is"),
                 words => format!("one of {}", words.join(", ")),
@@ -243,7 +268,10 @@ impl<T> Field<T> {
         };
         let what = match (self, value) {
             (Self::Word { .. } | Self::Address { .. } | Self::Choice { .. }, Value::String(_))
-            | (Self::Addresses { .. } | Self::Numbers { .. }, Value::Array(_))
+            | (
+                Self::Addresses { .. } | Self::Prefixes { .. } | Self::Numbers { .. },
+                Value::Array(_),
+            )
             | (Self::Number { .. }, Value::Number(_)) => "is not possible",
             (Self::Whole { .. }, Value::Number(number)) if number.is_f64() => "is not whole",
             (Self::Whole { .. }, Value::Number(_)) => "is not possible",
@@ -260,6 +288,16 @@ fn is_word(text: &str) -> bool {
 fn addresses(list: &[Value]) -> Option<Vec<IpAddr>> {
     let address = |value: &Value| value.as_str()?.parse().ok();
     list.iter().map(address).collect()
+}
+
+/// Of an address without a number of bits, all of them.
+fn prefixes(list: &[Value]) -> Option<Vec<IpNet>> {
+    let prefix = |value: &Value| {
+        let text = value.as_str()?;
+        let whole = text.parse::<IpAddr>().map(IpNet::from);
+        Some(whole.or_else(|_| text.parse()).ok()?.trunc())
+    };
+    list.iter().map(prefix).collect()
 }
 
 fn twice(addresses: &[IpAddr]) -> Option<IpAddr> {

@@ -8,7 +8,7 @@ use polyrail_core::rail::select::Policy;
 use polyrail_core::topology::RailMap;
 
 use super::field::{Field, Span};
-use super::{Config, HealthMode, IsolationMode, TransportConfig};
+use super::{Config, DomainConfig, HealthMode, IsolationMode, TransportConfig};
 use crate::engine::WORKERS_MAX;
 
 /// One key of a `T`.
@@ -572,6 +572,19 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "verbs/inline_bytes",
+        field: Field::Whole {
+            unit: "bytes",
+            least: 0,
+            most: 256,
+            get: |config| config.verbs.inline_bytes.into(),
+            set: |config, bytes| config.verbs.inline_bytes = bytes as u16,
+        },
+        meaning: "Writes of up to so many bytes carry them themselves, which spares the device from reading memory. \
+                  Devices that can do less do less. 0: none does.",
+        source: OURS,
+    },
+    Key {
         path: "verbs/gpu_memory",
         field: Field::Flag {
             get: |config| config.verbs.gpu_memory,
@@ -591,6 +604,22 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
 ];
+
+/// Where the keys of [`DOMAIN`] are, below the name of a trust domain.
+pub(super) const DOMAINS: &str = "security/domains";
+
+/// Keys of each trust domain.
+pub(super) const DOMAIN: &[Key<DomainConfig>] = &[Key {
+    path: "peers",
+    field: Field::Prefixes {
+        get: |domain| domain.peers.clone(),
+        set: |domain, peers| domain.peers = peers,
+    },
+    meaning: "Whose address begins so is in the domain; where several fit, in the one that says more bits. Peers of a domain \
+              are told of its segments and of no others; those of none, of what is registered for none. All addresses \
+              that a peer comes from have to be of one domain.",
+    source: OURS,
+}];
 
 /// Where the keys of [`TRANSPORT`] are, below the name of a transport.
 pub(super) const TRANSPORTS: &str = "transports";
@@ -812,6 +841,7 @@ mod tests {
     fn keys_are_unique_and_every_default_can_be_set() {
         let mut paths: Vec<&str> = ENGINE.iter().map(|key| key.path).collect();
         paths.extend(TRANSPORT.iter().map(|key| key.path));
+        paths.extend(DOMAIN.iter().map(|key| key.path));
         let count = paths.len();
         paths.sort_unstable();
         paths.dedup();

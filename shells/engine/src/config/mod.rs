@@ -20,6 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use polyrail_core::orchestrator::Config as CoreConfig;
 use polyrail_core::path::config::PathConfig as CorePathConfig;
 use polyrail_core::path::island::IslandPrefix;
@@ -81,6 +82,8 @@ pub struct Config {
     pub staging: StagingConfig,
     /// How queue pairs are made and connected.
     pub verbs: VerbsConfig,
+    /// Who may know of which segments.
+    pub security: SecurityConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
     pub transports: BTreeMap<String, TransportConfig>,
 }
@@ -106,6 +109,21 @@ impl Default for StagingConfig {
     }
 }
 
+/// Who may know of which segments. Without it there is one trust domain, in which all are.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SecurityConfig {
+    /// Trust domains by their names: see [`crate::Engine::domain`].
+    pub domains: BTreeMap<String, DomainConfig>,
+}
+
+/// A trust domain.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DomainConfig {
+    /// Whose addresses begin so is in it; of domains that both fit, in the one that says more bits. All addresses that a
+    /// peer comes from have to be of one domain.
+    pub peers: Vec<IpNet>,
+}
+
 /// How queue pairs of transport verbs are made and connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsConfig {
@@ -125,6 +143,8 @@ pub struct VerbsConfig {
     pub traffic_class: u8,
     /// The service level of packets.
     pub service_level: u8,
+    /// Writes of up to so many bytes carry them themselves, which spares the device from reading memory.
+    pub inline_bytes: u16,
     /// Moves bytes of GPUs' memory too, through its DMA-BUF.
     pub gpu_memory: bool,
     /// Lets devices write memory in another order than packets came in, where they can.
@@ -152,6 +172,7 @@ impl Default for VerbsConfig {
             gid_row: Self::GID_OF_RAIL,
             traffic_class: 0,
             service_level: 0,
+            inline_bytes: 64,
             gpu_memory: false,
             relaxed_ordering: true,
         }
@@ -462,6 +483,7 @@ impl Default for Config {
             path: PathConfig::default(),
             staging: StagingConfig::default(),
             verbs: VerbsConfig::default(),
+            security: SecurityConfig::default(),
             transports: BTreeMap::new(),
         }
     }

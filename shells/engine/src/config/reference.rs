@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::field::Field;
-use super::keys::{ENGINE, Key, TRANSPORT, TRANSPORTS};
+use super::keys::{DOMAIN, DOMAINS, ENGINE, Key, TRANSPORT, TRANSPORTS};
 use super::variables::{VARIABLES, Variable};
-use super::{Config, SendQueueConfig, TransportConfig};
+use super::{Config, DomainConfig, SendQueueConfig, TransportConfig};
 use crate::known;
 
 const INTRODUCTION: &str = "\
@@ -51,6 +51,11 @@ pub fn reference() -> String {
     ));
     let below = format!("{TRANSPORTS}/NAME/");
     table(&mut page, &below, TRANSPORT, &TransportConfig::default());
+    page.push_str(
+        "\n## Each trust domain\n\nNames are the program's: 1 to 32 of a-z, 0-9, - and _.\n\n",
+    );
+    let below = format!("{DOMAINS}/NAME/");
+    table(&mut page, &below, DOMAIN, &DomainConfig::default());
     variables(&mut page);
     profile(&mut page, &SendQueueConfig::mori());
     page

@@ -11,11 +11,13 @@ use serde_json::Value;
 
 use super::entry::{Member, Text};
 use super::keys::{
-    ENGINE, ENGINE_RELATIONS, Key, Relation, TRANSPORT, TRANSPORT_RELATIONS, TRANSPORTS,
+    DOMAIN, DOMAINS, ENGINE, ENGINE_RELATIONS, Key, Relation, TRANSPORT, TRANSPORT_RELATIONS,
+    TRANSPORTS,
 };
 use super::nearest::{distance, nearest};
 use super::problem::{ConfigError, Place, Problem};
-use super::{Config, TransportConfig};
+use super::{Config, DomainConfig, TransportConfig};
+use crate::domains::DOMAINS_MAX;
 use crate::known;
 
 /// What environment variables begin with.
@@ -75,6 +77,7 @@ pub struct Effective {
 enum Known<'a> {
     Engine(&'static Key<Config>),
     Transport(&'a str, &'static Key<TransportConfig>),
+    Domain(&'a str, &'static Key<DomainConfig>),
 }
 
 impl Sources {
@@ -265,6 +268,7 @@ impl Sources {
                 let value = match &known {
                     Known::Engine(key) => key.field.parse_variable(&text),
                     Known::Transport(_, key) => key.field.parse_variable(&text),
+                    Known::Domain(_, key) => key.field.parse_variable(&text),
                 };
                 self.set(&known, path, place, &value);
             }
@@ -282,6 +286,11 @@ impl Sources {
                 let transports = &mut self.config.transports;
                 key.field
                     .apply(transports.entry((*name).to_owned()).or_default(), value)
+            }
+            Known::Domain(name, key) => {
+                let domains = &mut self.config.security.domains;
+                key.field
+                    .apply(domains.entry((*name).to_owned()).or_default(), value)
             }
         };
         match set {
@@ -354,6 +363,16 @@ impl Sources {
                 );
             }
         }
+        let default = DomainConfig::default();
+        for (name, domain) in &self.config.security.domains {
+            for Key { path, field, .. } in DOMAIN {
+                compare(
+                    domain_path(name, path),
+                    field.value(domain),
+                    field.value(&default),
+                );
+            }
+        }
         effective
     }
 }
@@ -384,6 +403,17 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
             }
         }
     }
+    for (name, domain) in &config.security.domains {
+        if !is_name(name) {
+            let text = format!("\"{name}\" cannot name a trust domain: {NAMES}");
+            note(DOMAINS.to_owned(), text);
+        }
+        for Key { path, field, .. } in DOMAIN {
+            if let Err(text) = field.check(domain) {
+                note(domain_path(name, path), text);
+            }
+        }
+    }
     relations(config, &mut |(key, _), text| note(key, text));
     match problems.is_empty() {
         true => Ok(()),
@@ -401,11 +431,36 @@ fn relations(config: &Config, wrong: &mut dyn FnMut((String, String), String)) {
             );
         }
     }
+    let domains = &config.security.domains;
+    if domains.len() > DOMAINS_MAX {
+        let text = format!(
+            "{} trust domains; {DOMAINS_MAX} are possible",
+            domains.len()
+        );
+        wrong((DOMAINS.to_owned(), DOMAINS.to_owned()), text);
+    }
+    for (index, (name, domain)) in domains.iter().enumerate() {
+        for (other, before) in domains.iter().take(index) {
+            let both = domain
+                .peers
+                .iter()
+                .find(|peers| before.peers.contains(peers));
+            if let Some(both) = both {
+                let text = format!(
+                    "{both} is said of domain {other} too, so nobody could say whose it is"
+                );
+                wrong(
+                    (domain_path(name, "peers"), domain_path(other, "peers")),
+                    text,
+                );
+            }
+        }
+    }
     for (name, transport) in &config.transports {
         if !transport.library.is_empty() && !can_be_loaded(name) {
             let text = match known::is_built_in(name) {
                 true => "is built in: a library's transport has another name",
-                false => "cannot name a library's transport: 1 to 32 of a-z, 0-9, - and _",
+                false => &format!("cannot name a library's transport: {NAMES}"),
             };
             let key = transport_path(name, "library");
             wrong((key.clone(), key), format!("{name} {text}"));
@@ -419,6 +474,10 @@ fn relations(config: &Config, wrong: &mut dyn FnMut((String, String), String)) {
     }
 }
 
+fn domain_path(name: &str, path: &str) -> String {
+    format!("{DOMAINS}/{name}/{path}")
+}
+
 fn transport_path(name: &str, path: &str) -> String {
     format!("{TRANSPORTS}/{name}/{path}")
 }
@@ -427,6 +486,10 @@ fn transport_path(name: &str, path: &str) -> String {
 fn find(path: &str) -> Option<Known<'_>> {
     if let Some(key) = ENGINE.iter().find(|key| key.path == path) {
         return Some(Known::Engine(key));
+    }
+    if let Some((name, rest)) = of_domain(path) {
+        let key = DOMAIN.iter().find(|key| key.path == rest)?;
+        return is_name(name).then_some(Known::Domain(name, key));
     }
     let (name, rest) = of_transport(path)?;
     let key = TRANSPORT.iter().find(|key| key.path == rest)?;
@@ -442,10 +505,25 @@ fn of_transport(path: &str) -> Option<(&str, &str)> {
         .split_once('/')
 }
 
+/// A path below a trust domain, taken apart.
+fn of_domain(path: &str) -> Option<(&str, &str)> {
+    path.strip_prefix(DOMAINS)?
+        .strip_prefix('/')?
+        .split_once('/')
+}
+
+/// What [`is_name`] asks for.
+const NAMES: &str = "1 to 32 of a-z, 0-9, - and _";
+
+/// Whether a program may call something of its own so.
+fn is_name(name: &str) -> bool {
+    let good = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    (1..=32).contains(&name.len()) && name.bytes().all(good)
+}
+
 /// Whether a transport of this name can come from a library.
 fn can_be_loaded(name: &str) -> bool {
-    let good = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
-    (1..=32).contains(&name.len()) && name.bytes().all(good) && !known::is_built_in(name)
+    is_name(name) && !known::is_built_in(name)
 }
 
 /// All paths that stand for a value.
@@ -456,11 +534,15 @@ fn paths() -> Vec<String> {
             .iter()
             .map(move |key| transport_path(name, key.path))
     });
-    engine.chain(transport).collect()
+    let domain = DOMAIN.iter().map(|key| domain_path("NAME", key.path));
+    engine.chain(transport).chain(domain).collect()
 }
 
 fn is_section(path: &str) -> bool {
-    !children(path).is_empty()
+    let domain = path
+        .strip_prefix(DOMAINS)
+        .and_then(|rest| rest.strip_prefix('/'));
+    !children(path).is_empty() || domain.is_some_and(is_name)
 }
 
 /// The words that can follow a section; an empty one is the whole.

@@ -21,7 +21,7 @@ fn variables(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
 #[test]
 fn what_is_wrong_is_said_with_place_value_and_what_would_be_right() {
     // (configuration, the one problem's text begins, and names)
-    let cases: [(&str, &str, &[&str]); 31] = [
+    let cases: [(&str, &str, &[&str]); 35] = [
         ("", "f.json:1:1: no JSON", &["EOF"]),
         ("[]", "f.json:1:1: a configuration is an object", &["{"]),
         ("{\"policy\": \"spray\"", "f.json:1:18: no JSON", &[]),
@@ -55,6 +55,26 @@ fn what_is_wrong_is_said_with_place_value_and_what_would_be_right() {
             r#"{"health": {"peer_silence": 5}}"#,
             "f.json:1:14: health/peer_silence: unknown key",
             &["is health/peer_silence_ms"],
+        ),
+        (
+            r#"{"security": {"domains": {"red": {"peer": []}}}}"#,
+            "f.json:1:36: security/domains/red/peer: unknown key",
+            &["is security/domains/NAME/peers"],
+        ),
+        (
+            r#"{"security": {"domains": {"Red": {"peers": []}}}}"#,
+            "f.json:1:28: security/domains/Red: unknown key",
+            &["security/domains/NAME"],
+        ),
+        (
+            r#"{"security": {"domains": {"red": {"peers": ["10.0.0.0/33"]}}}}"#,
+            "f.json:1:36: security/domains/red/peers: ",
+            &["10.0.0.0/33", "is not possible", "10.0.1.0/24"],
+        ),
+        (
+            r#"{"security": {"domains": {"red": {"peers": ["10.0.0.9/8"]}, "green": {"peers": ["10.0.0.0/8"]}}}}"#,
+            "f.json:1:72: security/domains/red/peers: 10.0.0.0/8 is said of domain green too",
+            &["whose it is"],
         ),
         (
             r#"{"Policy": "spray"}"#,
@@ -399,6 +419,34 @@ fn what_a_program_sets_is_checked_as_well() {
         "transports/udp",
     ];
     assert_eq!(keys, expected);
+}
+
+#[test]
+fn trust_domains_are_called_what_one_likes() {
+    let file = r#"{ "security": { "domains": { "red": { "peers": ["10.0.0.0/8"] } } } }"#;
+    let environment = variables(&[(
+        "POLYRAIL_SECURITY__DOMAINS__BLUE-2__PEERS",
+        "192.0.2.7, fd00::/8",
+    )]);
+    let sources = Sources::new().json("f", file).variables(environment);
+    let Loaded {
+        config, effective, ..
+    } = sources.load().unwrap();
+    let peers = |name: &str| config.security.domains[name].peers.clone();
+    assert_eq!(peers("red"), ["10.0.0.0/8".parse().unwrap()]);
+    let blue = ["192.0.2.7/32", "fd00::/8"].map(|prefix| prefix.parse().unwrap());
+    assert_eq!(peers("blue-2"), blue);
+    let keys: Vec<_> = effective.iter().map(|e| &e.key[..]).collect();
+    let expected = [
+        "security/domains/blue-2/peers",
+        "security/domains/red/peers",
+    ];
+    assert_eq!(keys, expected);
+    let mut program = Config::default();
+    let domains = &mut program.security.domains;
+    domains.insert("No Name".into(), DomainConfig::default());
+    let text = program.check().unwrap_err().to_string();
+    assert!(text.contains("\"No Name\" cannot name"), "{text}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use polyrail_core::stage::{Direction, PoolConfig, StageMessage};
 use polyrail_core::units::{PeerId, PoolId, StageId};
 use polyrail_core::work::Place;
 use polyrail_transport::SessionId;
-use polyrail_transport::memory::{Access, Region};
+use polyrail_transport::memory::{Access, Region, TrustDomain};
 
 pub(crate) use self::route::Route;
 use self::work::Work;
@@ -160,7 +160,7 @@ impl Engine {
         let region = Region::allocate(bytes, Access::RemoteReadWrite)?;
         let kind = SegmentKind::Slots { bytes: slot_bytes };
         let segment = self
-            .add_memory(pool_name(pool), region, kind)
+            .add_memory(pool_name(pool), region, kind, TrustDomain::COMMON)
             .map_err(io::Error::other)?;
         Ok(PoolConfig {
             direction,

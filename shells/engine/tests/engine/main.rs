@@ -2,6 +2,7 @@
 
 mod calls;
 mod cancel;
+mod domains;
 mod errors;
 mod failover;
 mod faults;

@@ -14,7 +14,7 @@ mod pair;
 pub(crate) mod raw;
 
 pub(crate) use handle::{Context, Cq, Event, Mr, Pd, Reach};
-pub(crate) use pair::{Path, Qp, Work};
+pub(crate) use pair::{Extras, Path, Qp, Source, Work};
 
 use std::io;
 use std::sync::OnceLock;

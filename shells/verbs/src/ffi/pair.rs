@@ -30,16 +30,48 @@ pub(crate) struct Path {
 pub(crate) struct Work {
     pub(crate) id: u64,
     pub(crate) op: Op,
-    pub(crate) local: raw::Sge,
+    pub(crate) source: Source,
     pub(crate) remote_address: u64,
     pub(crate) remote_key: u32,
     pub(crate) signal: bool,
+    /// How many of core's works it is made of.
+    pub(crate) joined: u8,
+}
+
+/// Where the bytes of a work are on this side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// In one range.
+    Range(raw::Sge),
+    /// In so many ranges of a list, from this one on.
+    Ranges(u8, u8),
+    /// In the work itself: so many of a list of bytes, from this one on. Writes only.
+    Inline(u16, u16),
+}
+
+/// What a queue pair may be asked for, besides works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extras {
+    /// Ranges of one work.
+    pub(crate) ranges: u32,
+    /// Bytes that a write may carry in itself.
+    pub(crate) inline_bytes: u32,
+}
+
+impl Extras {
+    /// What every device can do.
+    pub(crate) const NONE: Self = Self {
+        ranges: 1,
+        inline_bytes: 0,
+    };
 }
 
 /// A reliable connected queue pair.
 pub(crate) struct Qp {
     pd: Arc<Pd>,
     raw: NonNull<raw::Qp>,
+    /// What it can do.
+    pub(crate) extras: Extras,
     _cq: Arc<Cq>,
 }
 
@@ -49,8 +81,25 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// One that can hold so many works, and room for so many immediates.
-    pub(crate) fn new(pd: &Arc<Pd>, cq: &Arc<Cq>, works: u32, receives: u32) -> io::Result<Self> {
+    /// One that can hold so many works, and room for so many immediates. Devices that cannot do the extras do without.
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        (works, receives): (u32, u32),
+        extras: Extras,
+    ) -> io::Result<Self> {
+        Self::create(pd, cq, (works, receives), extras).or_else(|error| match extras {
+            Extras::NONE => Err(error),
+            _ => Self::create(pd, cq, (works, receives), Extras::NONE),
+        })
+    }
+
+    fn create(
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        (works, receives): (u32, u32),
+        extras: Extras,
+    ) -> io::Result<Self> {
         let mut attributes = raw::QpInitAttr {
             qp_context: ptr::null_mut(),
             send_cq: cq.raw.as_ptr(),
@@ -59,9 +108,9 @@ impl Qp {
             cap: raw::QpCap {
                 max_send_wr: works,
                 max_recv_wr: receives.max(1),
-                max_send_sge: 1,
+                max_send_sge: extras.ranges,
                 max_recv_sge: 1,
-                max_inline_data: 0,
+                max_inline_data: extras.inline_bytes,
             },
             qp_type: raw::QPT_RC,
             sq_sig_all: 0,
@@ -71,6 +120,11 @@ impl Qp {
         Ok(Self {
             raw: made("ibv_create_qp", raw)?,
             pd: pd.clone(),
+            // It says what came of it, which may be less.
+            extras: Extras {
+                ranges: extras.ranges.min(attributes.cap.max_send_sge.max(1)),
+                inline_bytes: extras.inline_bytes.min(attributes.cap.max_inline_data),
+            },
             _cq: cq.clone(),
         })
     }
@@ -139,15 +193,43 @@ impl Qp {
         self.modify("ibv_modify_qp to RTS", to, raw::QP_TO_RTS)
     }
 
-    /// Posts works as one list. The number of works taken, and why not more. Whatever they name, the device checks
-    /// it against what is registered in its domain.
-    pub(crate) fn post(&self, works: &[Work]) -> (usize, io::Result<()>) {
+    /// Posts works as one list. The number of works taken, and why not more. Whatever their ranges name, the device
+    /// checks it against what is registered in its domain; bytes that are carried inline are copied before this returns.
+    ///
+    /// # Panics
+    ///
+    /// If a work names ranges or bytes that are not in the lists.
+    pub(crate) fn post(
+        &self,
+        works: &[Work],
+        ranges: &[raw::Sge],
+        bytes: &[u8],
+    ) -> (usize, io::Result<()>) {
         let count = works.len().min(POST_MAX);
-        let mut ranges = [raw::Sge::default(); POST_MAX];
+        let mut carried_at = [raw::Sge::default(); POST_MAX];
         let mut list = [MaybeUninit::<raw::SendWr>::uninit(); POST_MAX];
         let first = list.as_mut_ptr().cast::<raw::SendWr>();
         for (index, work) in works[..count].iter().enumerate() {
-            ranges[index] = work.local;
+            let mut flags = if work.signal { raw::SEND_SIGNALED } else { 0 };
+            let several: &[raw::Sge];
+            match work.source {
+                Source::Range(ref range) => several = std::slice::from_ref(range),
+                Source::Ranges(first, count) => {
+                    let first = usize::from(first);
+                    several = &ranges[first..first + usize::from(count)];
+                }
+                Source::Inline(first, length) => {
+                    let first = usize::from(first);
+                    let carried = &bytes[first..first + usize::from(length)];
+                    carried_at[index] = raw::Sge {
+                        addr: carried.as_ptr() as u64,
+                        length: length.into(),
+                        lkey: 0,
+                    };
+                    several = std::slice::from_ref(&carried_at[index]);
+                    flags |= raw::SEND_INLINE;
+                }
+            }
             let next = match index + 1 < count {
                 // SAFETY: inside the list.
                 true => unsafe { first.add(index + 1) },
@@ -156,13 +238,14 @@ impl Qp {
             list[index].write(raw::SendWr {
                 wr_id: work.id,
                 next,
-                sg_list: &mut ranges[index],
-                num_sge: 1,
+                // The library only reads it.
+                sg_list: several.as_ptr().cast_mut(),
+                num_sge: several.len() as c_int,
                 opcode: match work.op {
                     Op::Write => raw::WR_RDMA_WRITE,
                     Op::Read => raw::WR_RDMA_READ,
                 },
-                send_flags: if work.signal { raw::SEND_SIGNALED } else { 0 },
+                send_flags: flags,
                 imm_data: 0,
                 remote_addr: work.remote_address,
                 rkey: work.remote_key,
@@ -172,7 +255,8 @@ impl Qp {
         if count == 0 {
             return (0, Ok(()));
         }
-        // SAFETY: the list has `count` works, the last without a next, each with one range.
+        // SAFETY: the list has `count` works, the last without a next, each with as many ranges as it says; of one that
+        // is inline, the range is of `bytes`, which is borrowed.
         let (answer, bad) = unsafe { self.send(first) };
         if answer == 0 {
             return (count, Ok(()));
@@ -221,7 +305,7 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// It is a list, each with as many ranges as it says.
+    /// It is a list, each with as many ranges as it says; those of works that are inline can be read.
     unsafe fn send(&self, first: *mut raw::SendWr) -> (c_int, *mut raw::SendWr) {
         let mut bad = ptr::null_mut();
         // SAFETY: it lives; the library copies the list. Memory that works name is registered, and so pinned, or the

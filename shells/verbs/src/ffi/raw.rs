@@ -275,6 +275,8 @@ pub(crate) const WR_RDMA_WRITE: c_int = 0;
 pub(crate) const WR_RDMA_WRITE_WITH_IMM: c_int = 1;
 pub(crate) const WR_RDMA_READ: c_int = 4;
 pub(crate) const SEND_SIGNALED: u32 = 2;
+/// The work carries its bytes itself.
+pub(crate) const SEND_INLINE: u32 = 8;
 /// What a completion is of: an immediate that has come behind a write.
 pub(crate) const WC_RECV_RDMA_WITH_IMM: c_int = 129;
 
@@ -367,6 +369,8 @@ mod layout {
         assert!(size_of::<DeviceAttr>() == 232);
         assert!(offset_of!(DeviceAttr, max_mr_size) == 80);
         assert!(offset_of!(DeviceAttr, max_qp_wr) == 112);
+        assert!(offset_of!(DeviceAttr, max_sge) == 120);
+        assert!(offset_of!(DeviceAttr, max_sge_rd) == 124);
         assert!(offset_of!(DeviceAttr, max_cqe) == 132);
         assert!(offset_of!(DeviceAttr, max_qp_rd_atom) == 144);
         assert!(offset_of!(DeviceAttr, max_qp_init_rd_atom) == 156);

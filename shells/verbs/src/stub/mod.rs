@@ -32,6 +32,10 @@ pub struct Counters {
     pub doorbells: AtomicU64,
     /// Works in them.
     pub works: AtomicU64,
+    /// Ranges of this side that they name.
+    pub ranges: AtomicU64,
+    /// Works that carry their bytes themselves.
+    pub inline: AtomicU64,
     /// Completions that were made.
     pub completions: AtomicU64,
     /// Immediates that arrived.
@@ -48,6 +52,8 @@ pub struct Counters {
 pub static COUNTERS: Counters = Counters {
     doorbells: AtomicU64::new(0),
     works: AtomicU64::new(0),
+    ranges: AtomicU64::new(0),
+    inline: AtomicU64::new(0),
     completions: AtomicU64::new(0),
     immediates: AtomicU64::new(0),
     queue_pairs: AtomicU64::new(0),
@@ -60,6 +66,8 @@ pub(crate) const NAMES: [&std::ffi::CStr; 2] = [c"stub0", c"stub1"];
 
 static REGISTRATION_MAX: AtomicU64 = AtomicU64::new(0);
 static REFUSING: AtomicU32 = AtomicU32::new(u32::MAX);
+static UNPLUGGED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+static PLAIN: AtomicBool = AtomicBool::new(false);
 static CUT: AtomicBool = AtomicBool::new(false);
 static FAST: AtomicBool = AtomicBool::new(false);
 static BELIEVING: AtomicBool = AtomicBool::new(false);
@@ -121,9 +129,26 @@ fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
     look(state().get_or_insert_default())
 }
 
+/// How often devices are open now, all together.
+#[cfg(test)]
+pub(crate) fn contexts() -> usize {
+    with(|state| state.contexts.len())
+}
+
 /// Cuts the wire between the devices, or joins it again: what is posted meanwhile is lost, and nobody is told.
 pub fn cut(cut: bool) {
     CUT.store(cut, SeqCst);
+}
+
+/// Takes a device away, or puts it back: while it is away it cannot be opened. Those that have it open are told by
+/// [`Happening::DeviceFatal`] only.
+pub fn unplug(number: usize, away: bool) {
+    UNPLUGGED[number].store(away, SeqCst);
+}
+
+/// Makes devices refuse queue pairs for works of several ranges or with bytes in them, or not.
+pub fn be_plain(plain: bool) {
+    PLAIN.store(plain, SeqCst);
 }
 
 /// Lets devices that are opened from now on register so many bytes at once; 0: any number.
@@ -284,6 +309,12 @@ unsafe fn device_of(context: usize) -> usize {
 
 unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     let null = ptr::null_mut();
+    let number = usize::from(ptr::eq(device, self::device(1)));
+    if UNPLUGGED[number].load(SeqCst) {
+        // SAFETY: of this thread.
+        unsafe { *libc::__errno_location() = libc::ENODEV };
+        return ptr::null_mut();
+    }
     let context = give(Context {
         _device: device,
         ops: ContextOps {
@@ -313,11 +344,17 @@ unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     0
 }
 
+/// Ranges of one read.
+pub(crate) const READ_RANGES_MAX: c_int = 3;
+/// Bytes that a work carries, however many it is asked to.
+pub(crate) const INLINE_MAX: u32 = 96;
+
 unsafe extern "C" fn query_device(_: *mut Context, attributes: *mut DeviceAttr) -> c_int {
     // SAFETY: the caller gives room for them, of zeroes.
     let attributes = unsafe { &mut *attributes };
     attributes.max_mr_size = REGISTRATION_MAX.load(SeqCst);
     (attributes.max_qp_wr, attributes.max_cqe) = (1024, 1 << 16);
+    (attributes.max_sge, attributes.max_sge_rd) = (16, READ_RANGES_MAX);
     (attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom) = (64, 64);
     0
 }
@@ -587,6 +624,14 @@ struct OwnPair {
 }
 
 unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut raw::Qp {
+    // SAFETY: the caller gives attributes.
+    let can = unsafe { &mut (*attributes).cap };
+    if PLAIN.load(SeqCst) && (can.max_send_sge > 1 || can.max_inline_data > 0) {
+        // SAFETY: of this thread.
+        unsafe { *libc::__errno_location() = libc::EINVAL };
+        return ptr::null_mut();
+    }
+    can.max_inline_data = can.max_inline_data.min(INLINE_MAX);
     let number = NUMBER.fetch_add(1, SeqCst);
     COUNTERS.queue_pairs.fetch_add(1, SeqCst);
     let pair = Pair {
@@ -679,6 +724,9 @@ unsafe extern "C" fn post_send(
             return libc::ENOMEM;
         }
         COUNTERS.works.fetch_add(1, SeqCst);
+        COUNTERS.ranges.fetch_add(work.num_sge as u64, SeqCst);
+        let inline = u64::from(work.send_flags & raw::SEND_INLINE != 0);
+        COUNTERS.inline.fetch_add(inline, SeqCst);
         if !CUT.load(SeqCst) {
             let status = match believing {
                 _ if work.opcode == raw::WR_RDMA_WRITE_WITH_IMM => {
@@ -716,19 +764,30 @@ static ONE: u64 = 1;
 ///
 /// What is registered is mapped.
 unsafe fn carry_out(state: &mut State, number: u32, work: &SendWr) -> c_int {
-    // SAFETY: the caller of `post_send` gives one range with each work.
-    let range = unsafe { *work.sg_list };
+    // SAFETY: the caller of `post_send` gives so many ranges with each work.
+    let ranges = unsafe { std::slice::from_raw_parts(work.sg_list, work.num_sge as usize) };
+    let length: u64 = ranges.iter().map(|range| u64::from(range.length)).sum();
     let Some(own) = state.pairs.get(&number) else {
         return FLUSHED;
     };
     if own.state != raw::QPS_RTS {
         return FLUSHED;
     }
-    let inside = |memory: &Memory, from: u64| {
-        from >= memory.address && from + u64::from(range.length) <= memory.address + memory.bytes
+    let inside = |memory: &Memory, from: u64, length: u64| {
+        from >= memory.address && from + length <= memory.address + memory.bytes
     };
-    let here = state.memory.get(&range.lkey);
-    let here = here.filter(|memory| memory.domain == own.domain && inside(memory, range.addr));
+    let is_inline = work.send_flags & raw::SEND_INLINE != 0;
+    let most = match (is_inline, work.opcode) {
+        (true, _) => length <= u64::from(INLINE_MAX),
+        (false, raw::WR_RDMA_READ) => work.num_sge <= READ_RANGES_MAX,
+        (false, _) => work.num_sge <= 16,
+    };
+    let is_ours = |range: &raw::Sge| {
+        let memory = state.memory.get(&range.lkey);
+        let memory = memory.filter(|memory| memory.domain == own.domain);
+        memory.is_some_and(|memory| inside(memory, range.addr, range.length.into()))
+    };
+    let here = (most && (is_inline || ranges.iter().all(is_ours))).then_some(());
     let peer = state
         .pairs
         .get(&own.peer)
@@ -740,7 +799,8 @@ unsafe fn carry_out(state: &mut State, number: u32, work: &SendWr) -> c_int {
     let there = peer.and_then(|peer| {
         let memory = state.memory.get(&work.rkey)?;
         let allowed = memory.access & peer.access & needed != 0;
-        (allowed && memory.domain == peer.domain && inside(memory, work.remote_addr)).then_some(())
+        (allowed && memory.domain == peer.domain && inside(memory, work.remote_addr, length))
+            .then_some(())
     });
     let status = match (here, peer, there) {
         (None, ..) => LOCAL_PROTECTION,
@@ -757,14 +817,17 @@ unsafe fn carry_out(state: &mut State, number: u32, work: &SendWr) -> c_int {
     if FAST.load(SeqCst) {
         return 0;
     }
-    let (local, remote) = (range.addr as *mut u8, work.remote_addr as *mut u8);
-    let length = range.length as usize;
-    // SAFETY: both ranges lie in registered memory, which is pinned; they may overlap.
-    unsafe {
-        match work.opcode {
-            raw::WR_RDMA_WRITE => ptr::copy(local, remote, length),
-            _ => ptr::copy(remote, local, length),
+    let mut remote = work.remote_addr as *mut u8;
+    for range in ranges {
+        let (local, length) = (range.addr as *mut u8, range.length as usize);
+        // SAFETY: both ranges lie in registered memory, which is pinned, or the local one is inline; they may overlap.
+        unsafe {
+            match work.opcode {
+                raw::WR_RDMA_WRITE => ptr::copy(local, remote, length),
+                _ => ptr::copy(remote, local, length),
+            }
         }
+        remote = remote.wrapping_add(length);
     }
     0
 }
