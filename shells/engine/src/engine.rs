@@ -53,13 +53,13 @@ use crate::path::PeerPath;
 use crate::peers::{Numbers, Peer, Peers, RailPair};
 use crate::post::{Command, Due, Post, REQUESTS_MAX, Submission};
 use crate::reception::Reception;
-use crate::room::NoRoom;
+use crate::room::{NoRoom, Room};
 use crate::rows::{NoRow, RowId};
 use crate::segments::{
     Hold, KnownPair, LocalSegment, NoPlan, RemoteSegment, RemoteSlots, SCRATCH_NAME, Segment,
     SegmentId, Segments, SlotMemory,
 };
-use crate::staging::{IN, OUT, Route, Stager, StagerCell, Word, pool_name};
+use crate::staging::{EngineCell, IN, OUT, Route, Stager, StagerCell, Word, pool_name};
 use crate::stats::{Failovers, Stats};
 use crate::transports::{Catalog, Plugin, TransportStatus, Transports};
 use crate::worker::{self, PLANS_MAX, Start, Worker};
@@ -308,6 +308,7 @@ impl Engine {
         let peers = Peers::new(config.estimate(), machine.clone(), config.asks_devices());
         let peers = Arc::new(Mutex::new(peers));
         let hints = Hints::new(&config.path).map(Arc::new);
+        let whole = Arc::new(EngineCell::new());
         let mut workers = Vec::new();
         for core in cores {
             let started = transports
@@ -324,6 +325,7 @@ impl Engine {
                         failovers: failovers.clone(),
                         faults: hooks.faults.clone(),
                         hints: hints.clone(),
+                        engine: whole.clone(),
                     };
                     Worker::start(start, &posts)
                 });
@@ -377,6 +379,7 @@ impl Engine {
             closing: AtomicBool::new(false),
         });
         let engine = Self::from_inner(inner);
+        let _ = whole.set(engine.downgrade());
         engine.attach_local(scratch);
         let runner = errand::Runner::start(errand_queue, engine.downgrade())
             .map_err(system("start a thread"))?;
@@ -783,11 +786,34 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         check_size(requests)?;
+        self.submit_prepared(self.prepare(requests)?, terms, notification)
+    }
+
+    /// Submits a request through slots, whatever reaches both of its ends.
+    pub(crate) fn submit_through_slots(
+        &self,
+        request: &Request,
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        if self.is_closing() {
+            return Err(SubmitError::ShutDown);
+        }
+        let prepared = self.prepare_staged(std::slice::from_ref(request), true)?;
+        self.submit_prepared(prepared, terms, None)
+    }
+
+    fn submit_prepared(
+        &self,
+        prepared: Prepared,
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+    ) -> Result<Batch, SubmitError> {
+        let inner = &self.inner;
         let Prepared {
             submissions,
             held,
             stager,
-        } = self.prepare(requests)?;
+        } = prepared;
         let post = match &stager {
             Some(stager) => &stager.post,
             None => &inner.posts[self.choose_worker()],
@@ -805,6 +831,30 @@ impl Engine {
         submitted.inspect_err(|_| release(&held.unwrap_or_default()))
     }
 
+    /// Submits a hop of what is staged, also where programs have taken all the room that there is for them: they may wait
+    /// for it. Itself it does not wait.
+    pub(crate) fn submit_hop(
+        &self,
+        request: &Request,
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        let request = std::slice::from_ref(request);
+        match self.submit_with(request, terms) {
+            Err(SubmitError::Full) => {}
+            submitted => return submitted,
+        }
+        let prepared = self.prepare(request)?;
+        let post = &self.inner.posts[self.choose_worker()];
+        let mut held = Some(prepared.held);
+        let make = |row, room, _| {
+            let batch = BatchShared::new(row, held.take().unwrap_or_default());
+            Arc::new(batch.taking(room).as_hop())
+        };
+        let submissions = &prepared.submissions;
+        let submitted = self.enqueue_in(&post.hop_room, post, submissions, terms, None, make);
+        submitted.inspect_err(|_| release(&held.unwrap_or_default()))
+    }
+
     /// Hands submissions to whoever carries them out, as a batch that `make` makes once there is room.
     pub(crate) fn enqueue(
         &self,
@@ -814,8 +864,20 @@ impl Engine {
         notification: Option<Outgoing>,
         make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
     ) -> Result<Batch, SubmitError> {
+        self.enqueue_in(&post.room, post, submissions, terms, notification, make)
+    }
+
+    fn enqueue_in(
+        &self,
+        whole: &Room,
+        post: &Arc<Post>,
+        submissions: &[Submission],
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+        make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
+    ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
-        let room = post.room.take(
+        let room = whole.take(
             &inner.clock,
             submissions.len() as u16,
             self.patience(terms),
@@ -844,7 +906,7 @@ impl Engine {
                 Ok(Batch::new(batch, post.clone()))
             }
             Err(why) => {
-                post.room.give_back(room.unwrap_or_default());
+                whole.give_back(room.unwrap_or_default());
                 Err(match why {
                     NoRow::Full => SubmitError::Full,
                     NoRow::Closed => SubmitError::ShutDown,
@@ -1254,8 +1316,8 @@ impl Engine {
         loop {
             match self.prepare_known(requests) {
                 Ok(prepared) => return prepared,
-                Err(index) => match self.route(index, &requests[index])? {
-                    Route::Staged { .. } => return self.prepare_staged(requests),
+                Err(index) => match self.route(index, &requests[index], false)? {
+                    Route::Staged { .. } => return self.prepare_staged(requests, false),
                     // Two segments that never met before; the next look knows them, unless one has gone meanwhile.
                     Route::Direct => drop(self.pair(index, &requests[index])?),
                 },
@@ -1284,6 +1346,7 @@ impl Engine {
                 local_offset: request.local_offset,
                 remote_offset: request.remote_offset,
                 length: request.length,
+                through_slots: false,
             });
             pair = Some((ids.0, ids.1, found));
         }
@@ -1301,15 +1364,20 @@ impl Engine {
         }))
     }
 
-    /// The same for a batch with a request that is staged: all of it goes to whoever stages.
-    fn prepare_staged(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
+    /// The same for a batch with a request that is staged: all of it goes to whoever stages. `through_slots`: also what a
+    /// transport could carry that reaches memory of GPUs.
+    fn prepare_staged(
+        &self,
+        requests: &[Request],
+        through_slots: bool,
+    ) -> Result<Prepared, SubmitError> {
         let stager = self.stager().map_err(|error| {
             log::error!("cannot stage through memory: {error}");
             SubmitError::Staging
         })?;
         let segments = &self.inner.segments;
         for (index, request) in requests.iter().enumerate() {
-            self.check_route(index, request)?;
+            self.check_route(index, request, through_slots)?;
         }
         let known = segments.known();
         let mut held = Vec::with_capacity(requests.len());
@@ -1333,6 +1401,7 @@ impl Engine {
             local_offset: request.local_offset,
             remote_offset: request.remote_offset,
             length: request.length,
+            through_slots,
         };
         Ok(Prepared {
             submissions: requests.iter().map(submission).collect(),
@@ -1486,7 +1555,7 @@ impl Inner {
         }
         let workers = std::mem::take(&mut *lock(&self.workers));
         for worker in &workers {
-            worker.post.room.close();
+            worker.post.close_room();
             worker.post.send(Command::ShutDown);
         }
         for thread in workers.into_iter().filter_map(|worker| worker.thread) {

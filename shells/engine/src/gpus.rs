@@ -228,9 +228,14 @@ impl Engine {
         }
     }
 
-    /// How a request goes whose segments no plan joins.
-    pub(crate) fn route(&self, index: usize, request: &Request) -> Result<Route, SubmitError> {
-        let joins = |kind: MemoryKind, far: &RemoteSegment| self.joins(kind, far);
+    /// How a request goes whose segments no plan joins, or one that is to go through slots wherever it can.
+    pub(crate) fn route(
+        &self,
+        index: usize,
+        request: &Request,
+        through_slots: bool,
+    ) -> Result<Route, SubmitError> {
+        let joins = |kind: MemoryKind, far: &RemoteSegment| !through_slots && self.joins(kind, far);
         self.inner.segments.route(index, request, &joins)
     }
 
@@ -239,8 +244,9 @@ impl Engine {
         &self,
         index: usize,
         request: &Request,
+        through_slots: bool,
     ) -> Result<Route, SubmitError> {
-        let joins = |kind: MemoryKind, far: &RemoteSegment| self.joins(kind, far);
+        let joins = |kind: MemoryKind, far: &RemoteSegment| !through_slots && self.joins(kind, far);
         self.inner.segments.check_route(index, request, &joins)
     }
 
@@ -250,8 +256,10 @@ impl Engine {
             Some(peer) => {
                 let here = (kind, None);
                 let there = far.descriptor.memory;
-                let ways = peer.plan_transports(&self.inner.transports, here, there);
-                ways.iter().any(|way| !way.rails.is_empty())
+                let transports = &self.inner.transports;
+                let ways = peer.plan_transports(transports, here, there);
+                ways.iter()
+                    .any(|way| !way.rails.is_empty() && !transports.stages(way.transport))
             }
             // A GPU of this host; or a peer that is lost, as whoever asks will see.
             None => true,

@@ -472,8 +472,9 @@ fn open(common: &Common, connection: &mut Connection, key: RegionKey) -> io::Res
     let export = match common.gpus.export(address, region.bytes()) {
         Ok(export) => export,
         Err(error) => {
-            log::warn!("cuda-ipc: {region:?} cannot be opened by peers: {error}");
-            return Ok(nothing);
+            // The peer tries again and again.
+            log::debug!("cuda-ipc: {region:?} cannot be opened by peers: {error}");
+            return Ok(Answer::Locked { key });
         }
     };
     if !lend(connection, &region, key) {

@@ -827,3 +827,150 @@ fn an_engine_that_ends_has_left_what_it_had_open() {
     drop((far, target));
     assert_eq!(stubs[0].counts().allocations, 0);
 }
+
+fn failovers(engine: &Engine) -> Vec<(&'static str, &'static str)> {
+    let failovers = engine.stats().failovers;
+    failovers.iter().map(|row| (row.from, row.to)).collect()
+}
+
+#[test]
+fn what_a_driver_refuses_to_open_is_staged_until_it_does_not() {
+    // (whose driver refuses, what it does not do)
+    for (side, name) in [(1, "opens nothing"), (0, "lets nothing be opened")] {
+        let stage = Stage::on_one_host();
+        let (nears, fars) = (stage.nears(), stage.fars());
+        let (_, far) = &fars[1];
+        stage.stubs[side].set_closed(true);
+        let mut seed = 0;
+        for (kind, near) in &nears {
+            let case = format!("{name}, {kind}");
+            seed += 1;
+            let sent = near.fill(seed);
+            completed(&stage.submit(whole(Op::Write, near.segment, far.segment)));
+            assert!(far.bytes() == sent, "write, {case}");
+            let sent = far.fill(seed + 100);
+            completed(&stage.submit(whole(Op::Read, near.segment, far.segment)));
+            assert!(near.bytes() == sent, "read, {case}");
+        }
+        assert_eq!(bytes_over(&stage.initiator, "cuda-ipc:"), 0, "{name}");
+        assert_eq!(failovers(&stage.initiator)[0], ("cuda-ipc", "staged"));
+        stage.stubs[side].set_closed(false);
+        let (_, near) = &nears[1];
+        until("it is copied directly again", || {
+            completed(&stage.submit(whole(Op::Write, near.segment, far.segment)));
+            bytes_over(&stage.initiator, "cuda-ipc:") > 0
+        });
+    }
+}
+
+#[test]
+fn what_fails_on_its_way_goes_on_through_slots() {
+    for op in [Op::Write, Op::Read] {
+        let stage = Stage::on_one_host();
+        let near = stage.near_gpu();
+        let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+        let copies = stage.stubs[1].counts().copies;
+        let sent = match op {
+            Op::Write => fill_with(&stage.initiator, near, 5),
+            Op::Read => far.fill(5),
+        };
+        let before = stage.stubs[1].counts().copies;
+        stage.stubs[1].hold();
+        let batch = stage.submit(whole(op, near, far.segment));
+        until("a copy is on its way", || {
+            let _ = batch.status();
+            stage.stubs[1].counts().copies > before.max(copies)
+        });
+        stage.stubs[1].set_closed(true);
+        stage.stubs[1].go_on();
+        completed(&batch);
+        let direct = bytes_over(&stage.initiator, "cuda-ipc:");
+        assert!((1..BYTES).contains(&direct), "{op:?}: {direct}");
+        assert!(bytes_over(&stage.initiator, "tcp:") >= BYTES, "{op:?}");
+        let got = match op {
+            Op::Write => far.bytes(),
+            Op::Read => content(&stage.initiator, near),
+        };
+        assert!(got == sent, "{op:?}");
+        assert_eq!(failovers(&stage.initiator), [("cuda-ipc", "staged")]);
+    }
+}
+
+#[test]
+fn what_is_cancelled_behind_a_driver_that_refuses_ends_when_its_hops_have() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    let copies = stage.stubs[0].counts().copies;
+    stage.stubs[0].hold();
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    until("a copy at the other end is on its way", || {
+        let _ = batch.status();
+        stage.stubs[0].counts().copies > copies
+    });
+    batch.cancel();
+    assert!(batch.wait(Duration::from_millis(100)).is_err());
+    stage.stubs[0].go_on();
+    assert_eq!(ended(&batch).status, Status::Cancelled);
+    let report = batch.report(0).unwrap();
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Released, Remote::Settled)
+    );
+    stage.initiator.unregister(near).unwrap();
+    stage.target.unregister(there).unwrap();
+}
+
+#[test]
+fn what_nobody_may_read_is_not_tried_another_way() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    stage.target.unregister(there).unwrap();
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    assert_eq!(ended(&batch).status, Status::Failed);
+    let cause = batch.report(0).unwrap().cause;
+    assert_eq!(cause, Some(Cause::RemoteAccess));
+    // And who has gone is gone, whatever way was taken.
+    let (_, other) = stage.fars().into_iter().next().unwrap();
+    let batches: Vec<_> = (0..8)
+        .map(|_| stage.submit(whole(Op::Write, near, other.segment)))
+        .collect();
+    stage.target.shutdown();
+    for batch in &batches {
+        let status = ended(batch).status;
+        assert_ne!(status, Status::Pending);
+    }
+}
+
+#[test]
+fn as_many_requests_as_there_is_room_for_leave_room_for_their_hops() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    let sent = fill_with(&stage.initiator, near, 1);
+    let before = far.fill(2);
+    const REQUESTS: usize = 16_384;
+    let requests: Vec<_> = (0..REQUESTS as u64)
+        .map(|at| Request {
+            local_offset: 2 * at,
+            remote_offset: 2 * at,
+            length: 1,
+            ..whole(Op::Write, near, far.segment)
+        })
+        .collect();
+    completed(&stage.initiator.submit(&requests).unwrap());
+    let got = far.bytes();
+    for at in 0..REQUESTS {
+        assert_eq!(
+            got[2 * at..][..2],
+            [sent[2 * at], before[2 * at + 1]],
+            "{at}"
+        );
+    }
+}
