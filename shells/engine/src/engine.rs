@@ -46,7 +46,7 @@ use crate::gpus;
 use crate::hints::Hints;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
-use crate::machine::Machine;
+use crate::machine::{Machine, Whereabouts};
 use crate::neighbours::Neighbours;
 use crate::notification::{Desk, Inbox, Notifications};
 use crate::path::PeerPath;
@@ -160,7 +160,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     calls: Option<Arc<dyn Calls>>,
     pub(crate) transports: Arc<Catalog>,
-    machine: Arc<Machine>,
+    pub(crate) machine: Arc<Machine>,
     failovers: Arc<Failovers>,
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) segments: Arc<Segments>,
@@ -1418,16 +1418,17 @@ impl Engine {
             .segments
             .local(request.local)
             .ok_or_else(|| stale(request.local))?;
-        let memory_node = inner.machine.memory_node(&local.region);
         let remote = inner
             .segments
             .remote(request.remote)
             .ok_or_else(|| stale(request.remote))?;
+        // Before anything is locked.
+        let whereabouts = self.whereabouts(&local.region);
         self.pin_for_gpu(&local, &remote);
         let ids = (request.local, request.remote);
         inner
             .segments
-            .plan(ids, || self.make_plan(ids, (&local, memory_node), &remote))
+            .plan(ids, || self.make_plan(ids, (&local, &whereabouts), &remote))
             .map_err(|why| match why {
                 NoPlan::Stale(segment) => stale(segment),
                 NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
@@ -1437,14 +1438,14 @@ impl Engine {
     fn make_plan(
         &self,
         ids: (SegmentId, SegmentId),
-        (local, memory_node): (&LocalSegment, Option<u16>),
+        (local, whereabouts): (&LocalSegment, &Whereabouts),
         remote: &RemoteSegment,
     ) -> Result<PlanId, NoPlan> {
         let inner = &self.inner;
         let known = lock(&inner.peers).get(remote.peer).cloned();
         let plan = match known {
             Some(peer) => {
-                let here = (local.region.memory(), memory_node);
+                let here = (local.region.memory(), whereabouts);
                 Some(self.plan_to(&peer, ids, here, remote.descriptor.memory))
             }
             None => self.plan_to_disk(remote.peer, ids),
@@ -1456,12 +1457,12 @@ impl Engine {
         Ok(id)
     }
 
-    /// How bytes move between a segment whose memory is `here`, of that kind and on that node, and one of a peer.
+    /// How bytes move between a segment whose memory is `here`, of that kind and in that place, and one of a peer.
     fn plan_to(
         &self,
         peer: &Peer,
         (local, remote): (SegmentId, SegmentId),
-        here: (MemoryKind, Option<u16>),
+        here: (MemoryKind, &Whereabouts),
         there: MemoryKind,
     ) -> Plan {
         let inner = &self.inner;
@@ -1720,6 +1721,8 @@ mod tests {
 
     use polyrail_core::plan::PlanRail;
     use polyrail_core::topology::RailMap;
+    use polyrail_cuda::Distance;
+    use polyrail_cuda::stub::{Machine as StubMachine, Stub};
 
     use crate::machine::{Device, DeviceState};
 
@@ -1737,11 +1740,26 @@ mod tests {
         Machine {
             devices: devices.iter().map(device).collect(),
             memory_node: |_| Some(1),
+            // By the last letter of its name, so that each can be had.
+            gpu_distance: |gpu, name| {
+                assert_eq!(gpu, "ffff:01:00.0");
+                match name.chars().last()? {
+                    's' => Some(Distance::Switch),
+                    'b' => Some(Distance::Bridge),
+                    'n' => Some(Distance::Node),
+                    'y' => Some(Distance::System),
+                    _ => None,
+                }
+            },
         }
     }
 
     /// An engine there that uses these addresses, mapped to the nearest ones.
     fn engine_on(machine: Machine, hosts: &[u8], listen: bool) -> Engine {
+        engine_with(machine, hosts, listen, Hooks::default())
+    }
+
+    fn engine_with(machine: Machine, hosts: &[u8], listen: bool, hooks: Hooks) -> Engine {
         let config = Config {
             listen: listen.then(|| SocketAddr::from(([127, 0, 0, hosts[0]], 0))),
             rails: hosts.iter().map(|host| [127, 0, 0, *host].into()).collect(),
@@ -1749,7 +1767,7 @@ mod tests {
             workers: 1,
             ..Config::named("one of two").without("shm")
         };
-        Engine::on(machine, config, Hooks::default()).unwrap()
+        Engine::on(machine, config, hooks).unwrap()
     }
 
     /// The rails of an engine that knows `here` to one that knows `there`: their names, tiers, and the rates in
@@ -1764,11 +1782,11 @@ mod tests {
         let remote = engine.open_segment(&format!("{at}/mem")).unwrap();
         let peer = lock(&engine.inner.peers).at(at).unwrap().clone();
         let region = engine.region(local).unwrap();
-        let node = engine.inner.machine.memory_node(&region);
+        let place = engine.whereabouts(&region);
         let plan = engine.plan_to(
             &peer,
             (local, remote),
-            (MemoryKind::Host, node),
+            (MemoryKind::Host, &place),
             MemoryKind::Host,
         );
         let shared = engine.inner.fabric.shared();
@@ -1806,6 +1824,37 @@ mod tests {
         let name = |host| format!("tcp:127.0.0.{host}>127.0.0.{host}");
         let expected = expected.map(|(host, tier, rate)| (name(host), tier, rate));
         assert_eq!(rails, expected);
+    }
+
+    #[test]
+    fn tiers_of_a_gpus_memory_go_by_the_way_on_the_bus() {
+        let names = ["mlx-s", "mlx-b", "mlx-n", "mlx-y", "eth0", "eth1"];
+        let nodes = [0, 0, 0, 0, 0, 1].map(Some);
+        let devices: Vec<_> = (1..)
+            .zip(names)
+            .zip(nodes)
+            .map(|((host, name), node)| (host, name, node, None))
+            .collect();
+        let hosts = [1, 2, 3, 4, 5, 6];
+        let target = engine_on(machine(&[]), &hosts, true);
+        let access = Access::RemoteReadWrite;
+        target.allocate("mem", 4096, access).unwrap();
+        let at = target.listening().unwrap();
+        let hooks = Hooks {
+            cuda: Some(Arc::new(Stub::new(StubMachine::default()))),
+            ..Hooks::default()
+        };
+        let engine = engine_with(machine(&devices), &hosts, false, hooks);
+        let gpu = engine.allocate_on_gpu("gpu", 1, 4096, Access::Local);
+        let gpu = gpu.unwrap();
+        let remote = engine.open_segment(&format!("{at}/mem")).unwrap();
+        let peer = lock(&engine.inner.peers).at(at).unwrap().clone();
+        let place = engine.whereabouts(&engine.region(gpu).unwrap());
+        let here = (MemoryKind::Host, &place);
+        let plan = engine.plan_to(&peer, (gpu, remote), here, MemoryKind::Host);
+        let tiers: Vec<_> = plan.all_rails().map(|rail| rail.tier).collect();
+        // Where the bus says nothing, the node does, which is 1 for all memory here.
+        assert_eq!(tiers, [0, 0, 1, 2, 1, 0]);
     }
 
     #[test]
