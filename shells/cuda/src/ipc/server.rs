@@ -340,7 +340,11 @@ impl Service {
             }
             Request::Open { key } if connection.lane.is_some() => {
                 let answer = open(&self.common, connection, key)?;
-                wire::send(&connection.socket, &answer)
+                match wire::send(&connection.socket, &answer) {
+                    // What it said before it hung up is still to be heard.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                    sent => sent,
+                }
             }
             Request::Left { key } => {
                 if let Some(grant) = connection.grants.remove(&key) {

@@ -222,6 +222,34 @@ fn a_fence_is_answered_when_all_is_left_and_a_closed_socket_is_no_answer() {
 }
 
 #[test]
+fn what_a_peer_said_before_it_hung_up_is_heard() {
+    // A lane that was fenced before it had heard what opens its memory: the target could not tell it, and waited for the
+    // end of its process, though the peer had said that the lane was over.
+    let target = Target::new();
+    let (key, region) = target.gpu(Access::RemoteReadWrite);
+    let peer = target.let_in((1, 1));
+    let (go_on, waits) = channel::<()>();
+    let (tell, held) = channel();
+    let hold = Box::new(move |_| {
+        tell.send(()).unwrap();
+        waits.recv().unwrap();
+    });
+    let transport = &target.transport;
+    transport.fence_inbound(SESSION, LaneId(9), Epoch(1), hold);
+    held.recv_timeout(PATIENCE).unwrap();
+    peer.say(&Request::Open { key });
+    peer.say(&Request::Over);
+    drop(peer);
+    go_on.send(()).unwrap();
+    let told = target.fence(1, 1);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(0));
+    target.regions.0.lock().unwrap().remove(&key);
+    region.revoke();
+    drop(region);
+    assert_eq!(target.stub.counts().allocations, 0);
+}
+
+#[test]
 fn a_session_is_over_when_all_of_its_lanes_have_left() {
     let target = Target::new();
     let (key, _region) = target.gpu(Access::RemoteReadWrite);
@@ -448,13 +476,15 @@ fn what_the_driver_refuses_to_open_is_tried_before_its_rail_counts_as_good_again
         initiator.endpoint.open(lane, Epoch(epoch), by);
         initiator.peer = greeted(&initiator.listener, (lane.0, epoch));
         initiator.tell(&Answer::Ready);
-        while initiator.polled.lanes.is_empty() {
+        let asked = loop {
             initiator.poll();
-            if let Some(heard) = initiator.hears() {
-                assert_eq!(heard, Request::Open { key }, "{epoch}");
-                initiator.tell(&says);
+            if let Some(asked) = initiator.hears() {
+                break asked;
             }
-        }
+        };
+        assert_eq!(asked, Request::Open { key }, "{epoch}");
+        assert_eq!(initiator.polled.lanes, [], "{epoch}");
+        initiator.tell(&says);
         let opened = matches!(initiator.fact(), LaneFact::Opened { .. });
         assert_eq!(opened, is_open, "{epoch}");
     }
