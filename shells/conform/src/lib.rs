@@ -4,10 +4,13 @@
 //! our own transports are held to them by `tests/own.rs`. `polyrail check-transport` does the same for a library. A
 //! transport that keeps them all can still be wrong: here nothing fails by itself, and nobody pulls a cable.
 
+mod driven;
 mod fences;
 mod memory;
 mod requests;
 mod world;
+
+pub use driven::Driven;
 
 use std::fmt;
 use std::io;
