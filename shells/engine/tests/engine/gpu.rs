@@ -1,7 +1,6 @@
 //! Memory of GPUs under real engines, over a driver in this process.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use polyrail::{
     Request, SegmentId, Status, SubmitError,
 };
 
+use crate::ends::{End, check_pieces};
 use crate::fixture::*;
 
 /// Several slots, and a bit.
@@ -105,27 +105,8 @@ fn pieces_land_where_they_belong_and_nowhere_else() {
     let gpu = engine
         .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
         .unwrap();
-    let sent = fill_with(&engine, host, 1);
-    let mut expected = fill_with(&engine, gpu, 2);
-    let pieces = [
-        (0, 1, 1),
-        (7, 4096, 4095),
-        (123_456, 65_537, MIB + 1),
-        (MIB, 2 * MIB, 3 * MIB),
-        (BYTES - 1, BYTES - 1, 1),
-    ];
-    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
-        local_offset,
-        remote_offset,
-        length,
-        ..whole(Op::Write, host, gpu)
-    });
-    completed(&engine.submit(&requests).unwrap());
-    for (from, to, length) in pieces {
-        let (from, to, length) = (from as usize, to as usize, length as usize);
-        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
-    }
-    assert!(content(&engine, gpu) == expected);
+    let [near, far] = [host, gpu].map(|segment| End::memory(&engine, segment));
+    check_pieces(&engine, &near, &far);
 }
 
 #[test]
@@ -150,40 +131,6 @@ fn host_memory_is_pinned_while_it_is_a_segment_and_copies_are_large() {
     let counts = stub.counts();
     assert_eq!((counts.allocations, counts.streams), (0, 0), "{counts:?}");
     assert_eq!(counts.pinned, 0);
-}
-
-/// A segment at one end, and how to look at what is in it.
-struct End {
-    segment: SegmentId,
-    looks: Looks,
-}
-
-enum Looks {
-    Memory(Engine, SegmentId),
-    File(File),
-}
-
-impl End {
-    fn fill(&self, seed: u64) -> Vec<u8> {
-        match &self.looks {
-            Looks::Memory(engine, segment) => fill_with(engine, *segment, seed),
-            Looks::File(file) => {
-                file.write_all_at(&pattern(seed, BYTES), 0).unwrap();
-                pattern(seed, BYTES)
-            }
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        match &self.looks {
-            Looks::Memory(engine, segment) => content(engine, *segment),
-            Looks::File(file) => {
-                let mut bytes = vec![0; BYTES as usize];
-                file.read_exact_at(&mut bytes, 0).unwrap();
-                bytes
-            }
-        }
-    }
 }
 
 /// Two engines on machines of their own, each with GPUs.
@@ -226,23 +173,12 @@ impl Stage {
         let engine = &self.initiator;
         let file = self.file("near");
         let opened = engine.register_file(file.try_clone().unwrap(), &FileTerms::default());
-        let memory = |segment| End {
-            segment,
-            looks: Looks::Memory(engine.clone(), segment),
-        };
+        let memory = |segment| End::memory(engine, segment);
+        let host = engine.allocate("host", BYTES, Access::Local).unwrap();
         [
-            (
-                "host",
-                memory(engine.allocate("host", BYTES, Access::Local).unwrap()),
-            ),
+            ("host", memory(host)),
             ("gpu", memory(self.near_gpu())),
-            (
-                "file",
-                End {
-                    segment: opened.unwrap(),
-                    looks: Looks::File(file),
-                },
-            ),
+            ("file", End::file(opened.unwrap(), file)),
         ]
     }
 
@@ -253,14 +189,14 @@ impl Stage {
             .unwrap()
     }
 
+    fn open(&self, name: &str) -> SegmentId {
+        self.initiator
+            .open_segment(&address(&self.target, name))
+            .unwrap()
+    }
+
     fn far(&self, name: &str, there: SegmentId) -> End {
-        End {
-            segment: self
-                .initiator
-                .open_segment(&address(&self.target, name))
-                .unwrap(),
-            looks: Looks::Memory(self.target.clone(), there),
-        }
+        End::memory(&self.target, there).known_as(self.open(name))
     }
 
     fn far_gpu(&self, access: Access) -> (SegmentId, End) {
@@ -278,12 +214,10 @@ impl Stage {
             .register_file(file.try_clone().unwrap(), &FileTerms::default())
             .unwrap();
         self.target.offer_file(opened, "file", access).unwrap();
-        let mut far_file = self.far("file", opened);
-        far_file.looks = Looks::File(file);
         [
             ("host", self.far("host", host)),
             ("gpu", self.far_gpu(access).1),
-            ("file", far_file),
+            ("file", End::file(self.open("file"), file)),
         ]
     }
 
@@ -331,29 +265,9 @@ fn bytes_move_between_hosts_gpus_and_files_over_shared_memory() {
 #[test]
 fn pieces_of_staged_gpus_land_where_they_belong_and_nowhere_else() {
     let stage = Stage::new();
-    let near = stage.near_gpu();
+    let near = End::memory(&stage.initiator, stage.near_gpu());
     let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
-    let sent = fill_with(&stage.initiator, near, 1);
-    let mut expected = far.fill(2);
-    let pieces = [
-        (3, 0, 1),
-        (7, 4096, 4095),
-        (123_457, 65_537, MIB + 1),
-        (MIB, 2 * MIB, 3 * MIB),
-        (BYTES - 1, BYTES - 1, 1),
-    ];
-    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
-        local_offset,
-        remote_offset,
-        length,
-        ..whole(Op::Write, near, far.segment)
-    });
-    completed(&stage.initiator.submit(&requests).unwrap());
-    for (from, to, length) in pieces {
-        let (from, to, length) = (from as usize, to as usize, length as usize);
-        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
-    }
-    assert!(far.bytes() == expected);
+    check_pieces(&stage.initiator, &near, &far);
     // Slots are the only host memory that is copied, and it is pinned.
     for stub in &stage.stubs {
         let counts = stub.counts();
@@ -707,28 +621,10 @@ fn bytes_move_between_gpus_of_two_engines_of_one_host_without_slots() {
 #[test]
 fn pieces_between_two_engines_land_where_they_belong_and_nowhere_else() {
     let stage = Stage::on_one_host();
-    let near = stage.near_gpu();
+    let near = End::memory(&stage.initiator, stage.near_gpu());
     let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
-    let sent = fill_with(&stage.initiator, near, 1);
-    let mut expected = far.fill(2);
-    let pieces = [
-        (3, 0, 1),
-        (7, 4096, 4095),
-        (123_457, 65_537, MIB + 1),
-        (BYTES - 1, BYTES - 1, 1),
-    ];
-    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
-        local_offset,
-        remote_offset,
-        length,
-        ..whole(Op::Write, near, far.segment)
-    });
-    completed(&stage.initiator.submit(&requests).unwrap());
-    for (from, to, length) in pieces {
-        let (from, to, length) = (from as usize, to as usize, length as usize);
-        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
-    }
-    assert!(far.bytes() == expected);
+    check_pieces(&stage.initiator, &near, &far);
+    assert!(bytes_over(&stage.initiator, "cuda-ipc:") > 4 * MIB);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod calls;
 mod cancel;
+mod ends;
 mod errors;
 mod failover;
 mod faults;
