@@ -122,7 +122,7 @@ impl Shared {
     }
 
     /// It takes its room from there.
-    pub(crate) fn as_hop(mut self) -> Self {
+    pub(crate) fn for_hop(mut self) -> Self {
         self.hop = true;
         self
     }

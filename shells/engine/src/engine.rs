@@ -848,7 +848,7 @@ impl Engine {
         let mut held = Some(prepared.held);
         let make = |row, room, _| {
             let batch = BatchShared::new(row, held.take().unwrap_or_default());
-            Arc::new(batch.taking(room).as_hop())
+            Arc::new(batch.taking(room).for_hop())
         };
         let submissions = &prepared.submissions;
         let submitted = self.enqueue_in(&post.hop_room, post, submissions, terms, None, make);
