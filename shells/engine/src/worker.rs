@@ -640,6 +640,7 @@ impl Loop<'_> {
             leaving,
             gone,
             forgotten,
+            handover,
             ..
         } = self;
         leaving.retain(|lost| {
@@ -651,6 +652,9 @@ impl Loop<'_> {
                     forgotten.extend(&lost.plans);
                     let surplus = forgotten.len().saturating_sub(FORGOTTEN_MAX);
                     forgotten.drain(..surplus);
+                }
+                for plan in &lost.plans {
+                    handover.forget(*plan);
                 }
                 for rail in &lost.numbers.rails {
                     endpoint.forget_rail(*rail);
@@ -736,9 +740,10 @@ impl Loop<'_> {
         match event {
             Event::RequestDone { request, tag } => {
                 let last = self.core.transport_of(request);
-                let is_staged = last.is_some_and(|last| self.transports.stages(last));
+                let transports = &self.transports;
+                let refused = || last.is_some_and(|last| transports.stages(last));
                 if let Some(report) = self.core.take(request)
-                    && !self.handover.takes(self.looked, tag, &report, is_staged)
+                    && !self.handover.takes(self.looked, tag, &report, refused)
                 {
                     self.log_end(last, &report);
                     self.post.report(tag, report);

@@ -213,14 +213,24 @@ impl Handover {
         }
     }
 
-    /// A request has ended in core; `refused`: it had come to [`STAGED`]. Whether it goes on: then it has not ended for the
-    /// program.
-    pub(crate) fn takes(&mut self, now: Instant, tag: u64, report: &Report, refused: bool) -> bool {
+    /// A request has ended in core; `refused` says whether it had come to [`STAGED`]. Whether it goes on: then it has not
+    /// ended for the program.
+    pub(crate) fn takes(
+        &mut self,
+        now: Instant,
+        tag: u64,
+        report: &Report,
+        refused: impl FnOnce() -> bool,
+    ) -> bool {
+        // As mostly: no plan is of GPUs.
+        if self.known.is_empty() {
+            return false;
+        }
         let Some(entry) = self.known.remove(&tag) else {
             return false;
         };
         let proved = (report.local, report.remote) == (Local::Released, Remote::Settled);
-        if !(refused && proved && report.status == Status::Failed) {
+        if !(proved && report.status == Status::Failed && refused()) {
             return false;
         }
         let (row, _) = RowId::from_tag(tag);

@@ -870,3 +870,44 @@ fn as_many_requests_as_there_is_room_for_leave_room_for_their_hops() {
         );
     }
 }
+
+#[test]
+fn what_follows_a_batch_follows_it_through_slots_too() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    let write = whole(Op::Write, near, far.segment);
+    let sent = fill_with(&stage.initiator, near, 1);
+    let batch = stage.initiator.submit_notifying(&[write, write], b"there");
+    completed(&batch.unwrap());
+    let notifications = stage.target.notifications();
+    let told = notifications.wait(PATIENCE).unwrap();
+    assert_eq!(told.bytes, b"there");
+    assert!(far.bytes() == sent);
+    // And a transfer that is posted many times.
+    let mut transfer = stage.initiator.prepare_transfer(&[write]).unwrap();
+    for seed in 2..5 {
+        let sent = fill_with(&stage.initiator, near, seed);
+        completed(&transfer.post().unwrap());
+        assert!(far.bytes() == sent, "{seed}");
+    }
+    assert_eq!(bytes_over(&stage.initiator, "cuda-ipc:"), 0);
+}
+
+#[test]
+fn without_a_budget_for_failovers_the_first_fault_is_final() {
+    let config = Config {
+        max_failover_attempts: 0,
+        ..initiator_config()
+    };
+    let stage = Stage::with(config);
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    assert_eq!(ended(&batch).status, Status::Failed);
+    let cause = batch.report(0).unwrap().cause;
+    assert_eq!(cause, Some(Cause::FailoverLimit));
+    stage.initiator.unregister(near).unwrap();
+}
