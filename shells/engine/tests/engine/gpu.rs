@@ -721,7 +721,8 @@ fn an_engine_that_ends_has_left_what_it_had_open() {
     assert_eq!(stubs[1].counts().imported, 0);
     target.unregister(there).unwrap();
     drop((far, target));
-    assert_eq!(stubs[0].counts().allocations, 0);
+    // The thread that stages may be at work, and have the last handle.
+    until("all of it has gone", || stubs[0].counts().allocations == 0);
 }
 
 fn failovers(engine: &Engine) -> Vec<(&'static str, &'static str)> {
@@ -832,15 +833,17 @@ fn what_nobody_may_read_is_not_tried_another_way() {
     let cause = batch.report(0).unwrap().cause;
     assert_eq!(cause, Some(Cause::RemoteAccess));
     // And who has gone is gone, whatever way was taken.
-    let (_, other) = stage.fars().into_iter().next().unwrap();
-    let batches: Vec<_> = (0..8)
-        .map(|_| stage.submit(whole(Op::Write, near, other.segment)))
-        .collect();
+    let other = stage
+        .target
+        .allocate_on_gpu("other", 1, BYTES, Access::RemoteReadWrite);
+    let other = stage.far("other", other.unwrap());
+    let batch = stage.submit(whole(Op::Write, near, other.segment));
     stage.target.shutdown();
-    for batch in &batches {
-        let status = ended(batch).status;
-        assert_ne!(status, Status::Pending);
-    }
+    let status = ended(&batch).status;
+    assert!(
+        !matches!(status, Status::Pending | Status::Cancelled),
+        "{status:?}"
+    );
 }
 
 #[test]
