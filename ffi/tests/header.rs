@@ -4,6 +4,8 @@
 //! POLYRAIL_BLESS=1 cargo test -p polyrail-ffi --test header
 //! ```
 
+mod generated;
+
 use std::path::{Path, PathBuf};
 
 /// The sources, in the order in which the header tells of them.
@@ -26,39 +28,14 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn made() -> String {
-    let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).unwrap();
-    let builder = SOURCES
-        .iter()
-        .fold(cbindgen::Builder::new(), |builder, source| {
-            builder.with_src(folder().join("src").join(source).with_extension("rs"))
-        });
-    let mut header = Vec::new();
-    builder
-        .with_config(config)
-        .generate()
-        .unwrap()
-        .write(&mut header);
-    String::from_utf8(header).unwrap()
-}
-
 #[test]
 fn the_header_is_what_the_sources_make() {
-    let path = folder().join("include/polyrail.h");
-    let made = made();
-    if std::env::var_os("POLYRAIL_BLESS").is_some() {
-        std::fs::write(&path, &made).unwrap();
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        kept == made,
-        "include/polyrail.h is not what the sources make: see the top of this file"
-    );
+    generated::check(&folder(), "include/polyrail.h", &SOURCES);
 }
 
 #[test]
 fn every_function_is_in_the_header_and_guards_its_body() {
-    let header = made();
+    let header = generated::made(&folder(), &SOURCES);
     let mut functions = 0;
     for entry in std::fs::read_dir(folder().join("src")).unwrap() {
         let path = entry.unwrap().path();

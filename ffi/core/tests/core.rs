@@ -6,6 +6,9 @@
 //! POLYRAIL_BLESS=1 cargo test -p polyrail-core-ffi
 //! ```
 
+#[path = "../../tests/generated/mod.rs"]
+mod generated;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -18,34 +21,9 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn made() -> String {
-    let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).unwrap();
-    let builder = SOURCES
-        .iter()
-        .fold(cbindgen::Builder::new(), |builder, source| {
-            builder.with_src(folder().join("src").join(source).with_extension("rs"))
-        });
-    let mut header = Vec::new();
-    builder
-        .with_config(config)
-        .generate()
-        .unwrap()
-        .write(&mut header);
-    String::from_utf8(header).unwrap()
-}
-
 #[test]
 fn the_header_is_what_the_sources_make() {
-    let path = folder().join("include/polyrail_core.h");
-    let made = made();
-    if std::env::var_os("POLYRAIL_BLESS").is_some() {
-        std::fs::write(&path, &made).unwrap();
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        kept == made,
-        "include/polyrail_core.h is not what the sources make: see the top of this file"
-    );
+    generated::check(&folder(), "include/polyrail_core.h", &SOURCES);
 }
 
 /// The library that cargo has built for this test: the newest one, because older ones are of older sources.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use polyrail_conform::{Make, PROMISES, check};
+use polyrail_conform::{PROMISES, Subject, check};
 use polyrail_load::Library;
 
 use crate::exit::Failure;
@@ -24,12 +24,12 @@ pub(crate) struct CheckTransportArgs {
 pub(crate) fn run(args: &CheckTransportArgs) -> Result<(), Failure> {
     let library = Library::open(&args.library);
     let library = library.map_err(|error| Failure::Usage(error.to_string()))?;
-    let make: Make = Arc::new(move |regions| library.make(regions));
     say(format_args!("transport {}\n", library.name()))?;
+    let subject = Subject::new(Arc::new(move |regions| library.make(regions)));
     let mut broken = 0;
     for promise in PROMISES {
         say(format_args!("{:<13} ", promise.name))?;
-        match check(promise, &make) {
+        match check(promise, &subject) {
             Ok(()) => say(format_args!("kept\n"))?,
             Err(how) => {
                 broken += 1;

@@ -2,7 +2,7 @@
 
 use polyrail_core::work::{LaneFact, Op, Outcome, POST_MAX, Work};
 
-use crate::Make;
+use crate::Subject;
 use crate::world::*;
 
 /// Works that are on their way when a lane ends.
@@ -15,8 +15,8 @@ fn many(op: Op, works_max: u16, work_bytes_max: u32) -> Vec<Work> {
 }
 
 /// A world in which many works have been posted, and some may have ended.
-fn under_way(make: &Make, op: Op) -> Said<(World, usize)> {
-    let (mut world, limits) = World::open(make)?;
+fn under_way(subject: &Subject, op: Op) -> Said<(World, usize)> {
+    let (mut world, limits) = World::open(subject)?;
     fill(&world.here, 1);
     fill(&world.there, 2);
     let works = many(op, limits.works_max, limits.work_bytes_max);
@@ -31,17 +31,19 @@ fn succeeded(world: &World) -> usize {
     world.completions.iter().filter(good).count()
 }
 
-pub(crate) fn local(make: &Make) -> Said<()> {
+pub(crate) fn local(subject: &Subject) -> Said<()> {
     for op in [Op::Read, Op::Write] {
-        let (mut world, _) = under_way(make, op)?;
+        let (mut world, _) = under_way(subject, op)?;
         world.fence_local(lane(0), ONE)?;
         // What it would still read, or write, is the program's again.
         poison(&world.here, 0xaa);
         world.idle()?;
         untouched(&world.here, 0xaa, "here after a local fence")?;
         world.fence_local(lane(0), ONE)?;
-        let there = world.there.clone();
-        if op == Op::Write && wrong(&there, |place| old_or_new(&there, place)).is_some() {
+        // As it was, or as the source was.
+        let good = |(place, is): (u64, u8)| [1, 2].contains(&((place % 251) as u8 ^ is));
+        let there = content(&world.there);
+        if op == Op::Write && !(0..).zip(there).all(good) {
             return Err(
                 "after a local fence, what the program wrote then arrived at the peer".to_owned(),
             );
@@ -50,17 +52,9 @@ pub(crate) fn local(make: &Make) -> Said<()> {
     Ok(())
 }
 
-/// What a byte of the peer's memory may be: as it was, or as the source was.
-fn old_or_new(there: &polyrail_transport::memory::Region, place: u64) -> u8 {
-    let (old, new) = ((place % 251) as u8 ^ 2, (place % 251) as u8 ^ 1);
-    // SAFETY: inside the memory, which lives as long as the region.
-    let is = unsafe { there.base().as_ptr().add(place as usize).read_volatile() };
-    if is == new { new } else { old }
-}
-
-pub(crate) fn remote(make: &Make) -> Said<()> {
+pub(crate) fn remote(subject: &Subject) -> Said<()> {
     for looks in [0, 1, 3] {
-        let (mut world, posted) = under_way(make, Op::Write)?;
+        let (mut world, posted) = under_way(subject, Op::Write)?;
         for _ in 0..looks {
             world.look()?;
         }
@@ -79,7 +73,7 @@ pub(crate) fn remote(make: &Make) -> Said<()> {
         }
         // Twice is as good as once.
         world.fence_remote(lane(0), ONE)?;
-        let (mut world, posted) = under_way(make, Op::Write)?;
+        let (mut world, posted) = under_way(subject, Op::Write)?;
         world.until("completions of all works", |world| {
             (succeeded(world) == posted).then_some(())
         })?;
@@ -91,15 +85,15 @@ pub(crate) fn remote(make: &Make) -> Said<()> {
         }
     }
     // A lane that never was.
-    let mut world = World::new(make)?;
+    let mut world = World::new(subject)?;
     match world.fence_remote(lane(1), TWO)? {
         0 => Ok(()),
         count => Err(format!("{count} works delivered on a lane that never was")),
     }
 }
 
-pub(crate) fn reopening(make: &Make) -> Said<()> {
-    let (mut world, _) = World::open(make)?;
+pub(crate) fn reopening(subject: &Subject) -> Said<()> {
+    let (mut world, _) = World::open(subject)?;
     world.carry_out(lane(0), ONE, &[work(1, Op::Write, 0, 4096)])?;
     world.fence_local(lane(0), ONE)?;
     world.fence_remote(lane(0), TWO)?;
@@ -112,8 +106,8 @@ pub(crate) fn reopening(make: &Make) -> Said<()> {
     world.carry_out(lane(0), three, &[work(2, Op::Write, 0, 4096)])
 }
 
-pub(crate) fn neighbours(make: &Make) -> Said<()> {
-    let (mut world, limits) = World::open(make)?;
+pub(crate) fn neighbours(subject: &Subject) -> Said<()> {
+    let (mut world, limits) = World::open(subject)?;
     world.open_lane(lane(1), ONE)?;
     let works = many(Op::Write, limits.works_max, limits.work_bytes_max);
     world.post_all(lane(0), ONE, &works)?;
@@ -122,18 +116,16 @@ pub(crate) fn neighbours(make: &Make) -> Said<()> {
     world.completions.clear();
     fill(&world.here, 5);
     world.carry_out(lane(1), ONE, &[work(99, Op::Write, 0, 4096)])?;
-    let there = world.there.clone();
     let moved = |place: u64| (place % 251) as u8 ^ 5;
-    // SAFETY: inside the memory, which lives as long as the region.
-    let is = |place: u64| unsafe { there.base().as_ptr().add(place as usize).read_volatile() };
-    match (0..4096).find(|place| is(*place) != moved(*place)) {
+    let there = content(&world.there);
+    match (0..4096).find(|place| there[*place as usize] != moved(*place)) {
         None => Ok(()),
         Some(place) => Err(format!("byte {place} of the other lane's write is wrong")),
     }
 }
 
-pub(crate) fn closing(make: &Make) -> Said<()> {
-    let (mut world, _) = World::open(make)?;
+pub(crate) fn closing(subject: &Subject) -> Said<()> {
+    let (mut world, _) = World::open(subject)?;
     world.carry_out(lane(0), ONE, &[work(1, Op::Write, 0, 4096)])?;
     world.endpoint.close(lane(0), ONE);
     world.idle()?;
@@ -148,8 +140,8 @@ pub(crate) fn closing(make: &Make) -> Said<()> {
     world.carry_out(lane(0), TWO, &[work(2, Op::Read, 0, 4096)])
 }
 
-pub(crate) fn retiring(make: &Make) -> Said<()> {
-    let (mut world, _) = under_way(make, Op::Write)?;
+pub(crate) fn retiring(subject: &Subject) -> Said<()> {
+    let (mut world, _) = under_way(subject, Op::Write)?;
     world.retire()?;
     poison(&world.there, 0xee);
     world.idle()?;

@@ -5,7 +5,7 @@ use polyrail_core::work::{Op, Work};
 use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::{Access, RegionKey};
 
-use crate::Make;
+use crate::Subject;
 use crate::world::*;
 
 /// Another segment of the peer's.
@@ -19,8 +19,8 @@ struct Refused {
 }
 
 impl Refused {
-    fn new(make: &Make) -> Said<Self> {
-        let world = World::new(make)?;
+    fn new(subject: &Subject) -> Said<Self> {
+        let world = World::new(subject)?;
         poison(&world.here, 0xaa);
         poison(&world.there, 0xee);
         Ok(Self { world, epoch: 0 })
@@ -44,8 +44,8 @@ impl Refused {
     }
 }
 
-pub(crate) fn remote_range(make: &Make) -> Said<()> {
-    let mut refused = Refused::new(make)?;
+pub(crate) fn remote_range(subject: &Subject) -> Said<()> {
+    let mut refused = Refused::new(subject)?;
     for op in [Op::Write, Op::Read] {
         for (offset, why) in [
             (BYTES - 1, "ends past the peer's segment"),
@@ -63,8 +63,8 @@ pub(crate) fn remote_range(make: &Make) -> Said<()> {
     Ok(())
 }
 
-pub(crate) fn local_range(make: &Make) -> Said<()> {
-    let mut refused = Refused::new(make)?;
+pub(crate) fn local_range(subject: &Subject) -> Said<()> {
+    let mut refused = Refused::new(subject)?;
     for op in [Op::Write, Op::Read] {
         let mut beyond = work(1, op, 0, LENGTH);
         beyond.local.offset = BYTES - 1;
@@ -80,15 +80,15 @@ pub(crate) fn local_range(make: &Make) -> Said<()> {
     )
 }
 
-pub(crate) fn access(make: &Make) -> Said<()> {
-    let mut refused = Refused::new(make)?;
+pub(crate) fn access(subject: &Subject) -> Said<()> {
+    let mut refused = Refused::new(subject)?;
     let on_it = |op| {
         let mut work = work(1, op, 0, LENGTH);
         work.remote.segment = OTHER;
         work
     };
     for access in [Access::RemoteRead, Access::Local] {
-        let region = refused.world.table.add(BYTES, access)?;
+        let region = refused.world.add(access)?;
         poison(&region, 0xdd);
         refused.world.endpoint.attach_remote(OTHER, named(&region));
         refused.try_out(on_it(Op::Write), "writes what peers may not write")?;
@@ -102,8 +102,8 @@ pub(crate) fn access(make: &Make) -> Said<()> {
     Ok(())
 }
 
-pub(crate) fn keys(make: &Make) -> Said<()> {
-    let mut refused = Refused::new(make)?;
+pub(crate) fn keys(subject: &Subject) -> Said<()> {
+    let mut refused = Refused::new(subject)?;
     let nothing = RemoteRegion {
         key: RegionKey([1; 16]),
         bytes: BYTES,
@@ -117,13 +117,20 @@ pub(crate) fn keys(make: &Make) -> Said<()> {
     Ok(())
 }
 
-pub(crate) fn revoked(make: &Make) -> Said<()> {
-    let (mut world, _) = World::open(make)?;
+pub(crate) fn revoked(subject: &Subject) -> Said<()> {
+    let (mut world, _) = World::open(subject)?;
     // It has been used, so whatever a transport keeps of it is kept.
     world.carry_out(lane(0), ONE, &[work(1, Op::Write, 0, LENGTH)])?;
     let there = world.there.clone();
     world.table.remove(&there);
-    there.revoke();
+    // Whoever copies may be asked to leave first.
+    let going = {
+        let there = there.clone();
+        std::thread::spawn(move || there.revoke())
+    };
+    world.until("the end of memory that is taken back", |_| {
+        going.is_finished().then_some(())
+    })?;
     poison(&there, 0xee);
     world.completions.clear();
     world.fails(

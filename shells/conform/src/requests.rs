@@ -6,7 +6,7 @@ use polyrail_core::transport::MemoryKind;
 use polyrail_core::work::{LaneFact, Op, Outcome, POST_MAX, Stop, Work};
 use polyrail_transport::SessionId;
 
-use crate::Make;
+use crate::Subject;
 use crate::world::*;
 
 /// How long who sleeps on the descriptor may have to wait for one thing.
@@ -14,8 +14,8 @@ const ASLEEP: Duration = Duration::from_secs(2);
 /// Bytes of a work where it does not matter.
 const SHORT: u32 = 4096;
 
-pub(crate) fn words(make: &Make) -> Said<()> {
-    let world = World::new(make)?;
+pub(crate) fn words(subject: &Subject) -> Said<()> {
+    let world = World::new(subject)?;
     let name = world.target.name();
     let good = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
     if name.is_empty() || name.len() > 32 || !name.bytes().all(good) {
@@ -32,25 +32,29 @@ pub(crate) fn words(make: &Make) -> Said<()> {
         return Err("its address changes".to_owned());
     }
     let can = world.target.capabilities();
-    match can.allows_local(MemoryKind::Host) && can.allows_remote(MemoryKind::Host) {
+    let there = match world.there.device() {
+        None => MemoryKind::Host,
+        Some(_) => world.there.memory(),
+    };
+    match can.allows_local(MemoryKind::Host) && can.allows_remote(there) {
         true => Ok(()),
         false => Err(
-            "it does not move bytes between host memories: nothing else can be tried here"
+            "it does not move bytes between such memories: nothing else can be tried here"
                 .to_owned(),
         ),
     }
 }
 
-pub(crate) fn opens(make: &Make) -> Said<()> {
-    let (_, limits) = World::open(make)?;
+pub(crate) fn opens(subject: &Subject) -> Said<()> {
+    let (_, limits) = World::open(subject)?;
     match limits.works_max > 0 && limits.work_bytes_max > 0 && limits.reads_max > 0 {
         true => Ok(()),
         false => Err(format!("the limits {limits:?}")),
     }
 }
 
-pub(crate) fn strangers(make: &Make) -> Said<()> {
-    let mut world = World::new(make)?;
+pub(crate) fn strangers(subject: &Subject) -> Said<()> {
+    let mut world = World::new(subject)?;
     world.use_session(SessionId([8; 16]));
     match world.try_open(lane(0), ONE)? {
         LaneFact::OpenFailed(_) => Ok(()),
@@ -59,8 +63,8 @@ pub(crate) fn strangers(make: &Make) -> Said<()> {
 }
 
 /// Moves some bytes that begin and end anywhere.
-fn moves(make: &Make, op: Op) -> Said<()> {
-    let (mut world, _) = World::open(make)?;
+fn moves(subject: &Subject, op: Op) -> Said<()> {
+    let (mut world, _) = World::open(subject)?;
     for (cookie, offset, length) in [(5, 0, 1), (u64::MAX, 4095, 4098), (0, BYTES - 7, 7)] {
         let (from, to) = match op {
             Op::Write => (world.here.clone(), world.there.clone()),
@@ -86,16 +90,16 @@ fn moves(make: &Make, op: Op) -> Said<()> {
     Ok(())
 }
 
-pub(crate) fn writes(make: &Make) -> Said<()> {
-    moves(make, Op::Write)
+pub(crate) fn writes(subject: &Subject) -> Said<()> {
+    moves(subject, Op::Write)
 }
 
-pub(crate) fn reads(make: &Make) -> Said<()> {
-    moves(make, Op::Read)
+pub(crate) fn reads(subject: &Subject) -> Said<()> {
+    moves(subject, Op::Read)
 }
 
-pub(crate) fn largest(make: &Make) -> Said<()> {
-    let (mut world, limits) = World::open(make)?;
+pub(crate) fn largest(subject: &Subject) -> Said<()> {
+    let (mut world, limits) = World::open(subject)?;
     let length = u64::from(limits.work_bytes_max).min(BYTES) as u32;
     fill(&world.here, 1);
     poison(&world.there, 0);
@@ -117,8 +121,8 @@ fn row(op: Op, count: u64) -> Vec<Work> {
         .collect()
 }
 
-pub(crate) fn once(make: &Make) -> Said<()> {
-    let (mut world, limits) = World::open(make)?;
+pub(crate) fn once(subject: &Subject) -> Said<()> {
+    let (mut world, limits) = World::open(subject)?;
     for op in [Op::Write, Op::Read] {
         let works = row(op, u64::from(limits.works_max) * 2 + POST_MAX as u64);
         world.completions.clear();
@@ -136,8 +140,8 @@ pub(crate) fn once(make: &Make) -> Said<()> {
     }
 }
 
-pub(crate) fn order(make: &Make) -> Said<()> {
-    let (mut world, limits) = World::open(make)?;
+pub(crate) fn order(subject: &Subject) -> Said<()> {
+    let (mut world, limits) = World::open(subject)?;
     fill(&world.here, 9);
     // All to the same place: the last one stays.
     let works: Vec<_> = (0..u64::from(limits.works_max.min(POST_MAX as u16)))
@@ -157,8 +161,8 @@ pub(crate) fn order(make: &Make) -> Said<()> {
     }
 }
 
-pub(crate) fn descriptor(make: &Make) -> Said<()> {
-    let (mut world, _) = World::open(make)?;
+pub(crate) fn descriptor(subject: &Subject) -> Said<()> {
+    let (mut world, _) = World::open(subject)?;
     // What was opened may have left something to do.
     world.idle()?;
     for (cookie, op) in [(1, Op::Write), (2, Op::Read), (3, Op::Write)] {
@@ -191,8 +195,8 @@ pub(crate) fn descriptor(make: &Make) -> Said<()> {
     Ok(())
 }
 
-pub(crate) fn epochs(make: &Make) -> Said<()> {
-    let (mut world, _) = World::open(make)?;
+pub(crate) fn epochs(subject: &Subject) -> Said<()> {
+    let (mut world, _) = World::open(subject)?;
     poison(&world.there, 0xee);
     fill(&world.here, 0);
     let posted = world

@@ -23,7 +23,7 @@ use polyrail_transport::{
 };
 use rustix::event::{PollFd, PollFlags};
 
-use crate::Make;
+use crate::{Memory, Subject};
 
 /// Bytes of each memory.
 pub(crate) const BYTES: u64 = 4 << 20;
@@ -66,12 +66,9 @@ impl RegionTable for Table {
 }
 
 impl Table {
-    pub(crate) fn add(&self, bytes: u64, access: Access) -> Said<Arc<Region>> {
-        let region = Region::allocate(bytes, access);
-        let region = Arc::new(region.map_err(|error| format!("no memory: {error}"))?);
+    fn add(&self, region: Arc<Region>) {
         let mut regions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        regions.insert(region.key(), region.clone());
-        Ok(region)
+        regions.insert(region.key(), region);
     }
 
     pub(crate) fn remove(&self, region: &Region) {
@@ -88,6 +85,7 @@ pub(crate) struct World {
     pub(crate) here: Arc<Region>,
     pub(crate) there: Arc<Region>,
     pub(crate) completions: Vec<Completion>,
+    memory: Memory,
     clock: Clock,
     polled: Polled,
     facts: Vec<(LaneId, Epoch, LaneFact)>,
@@ -97,21 +95,23 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(make: &Make) -> Said<Self> {
+    pub(crate) fn new(subject: &Subject) -> Said<Self> {
         let made = |table: &Arc<Table>| {
-            let made = make(table.clone());
+            let made = (subject.make)(table.clone());
             made.map_err(|error| format!("it cannot be made: {error}"))
         };
         let table = Arc::new(Table::default());
         let target = made(&table)?;
-        let initiator = made(&Arc::default())?;
+        let (initiator, own) = match &subject.own_rail {
+            None => (made(&Arc::default())?, target.address()),
+            Some(rail) => (target.clone(), rail.clone()),
+        };
         target.begin_session(SESSION, TrustDomain::COMMON);
-        let own = target.address();
         let acceptor = match own.is_empty() {
             true => Some(Acceptor::start(target.clone())?),
             false => None,
         };
-        if !own.is_empty() {
+        if subject.has_peers() && !own.is_empty() {
             let reached = initiator.reach(&own, SESSION);
             reached.map_err(|why| format!("it does not reach the other end: {why}"))?;
         }
@@ -128,8 +128,9 @@ impl World {
         let clock = Clock::start();
         let endpoint = initiator.endpoint(0, clock);
         let mut endpoint = endpoint.map_err(|error| format!("it has no endpoint: {error}"))?;
-        let here = Table::default().add(BYTES, Access::Local)?;
-        let there = table.add(BYTES, Access::RemoteReadWrite)?;
+        let here = allocated(Region::allocate(BYTES, Access::Local))?;
+        let there = allocated((subject.memory)(BYTES, Access::RemoteReadWrite))?;
+        table.add(there.clone());
         endpoint.attach_local(LOCAL, here.clone());
         endpoint.attach_remote(REMOTE, named(&there));
         for number in 0..2 {
@@ -142,6 +143,7 @@ impl World {
             here,
             there,
             completions: Vec::new(),
+            memory: subject.memory.clone(),
             clock,
             polled: Polled::default(),
             facts: Vec::new(),
@@ -152,10 +154,17 @@ impl World {
     }
 
     /// A world with its first lane open.
-    pub(crate) fn open(make: &Make) -> Said<(Self, LaneLimits)> {
-        let mut world = Self::new(make)?;
+    pub(crate) fn open(subject: &Subject) -> Said<(Self, LaneLimits)> {
+        let mut world = Self::new(subject)?;
         let limits = world.open_lane(lane(0), ONE)?;
         Ok((world, limits))
+    }
+
+    /// More memory of the target.
+    pub(crate) fn add(&self, access: Access) -> Said<Arc<Region>> {
+        let region = allocated((self.memory)(BYTES, access))?;
+        self.table.add(region.clone());
+        Ok(region)
     }
 
     /// Says that the rails are of another session.
@@ -395,6 +404,11 @@ impl World {
     }
 }
 
+fn allocated(region: std::io::Result<Region>) -> Said<Arc<Region>> {
+    let region = region.map_err(|error| format!("no memory: {error}"))?;
+    Ok(Arc::new(region))
+}
+
 /// A peer's memory, as an endpoint knows it.
 pub(crate) fn named(region: &Region) -> RemoteRegion {
     RemoteRegion {
@@ -449,6 +463,11 @@ pub(crate) fn poison(region: &Region, byte: u8) {
 
 fn write(region: &Region, byte: impl Fn(u64) -> u8) {
     let base = region.base().as_ptr();
+    if let Some(device) = region.device() {
+        let bytes: Vec<u8> = (0..region.bytes()).map(byte).collect();
+        let stored = device.store(&bytes, base as u64);
+        return stored.expect("the device takes what its memory is filled with");
+    }
     for place in 0..region.bytes() {
         // SAFETY: inside the memory, which lives as long as the region; nothing else is to touch it now, and a
         // transport that does is what is looked for.
@@ -456,12 +475,25 @@ fn write(region: &Region, byte: impl Fn(u64) -> u8) {
     }
 }
 
-/// The first byte of a memory that is not as it should be.
-pub(crate) fn wrong(region: &Region, should: impl Fn(u64) -> u8) -> Option<u64> {
+/// What is in a memory, also after it has been taken back.
+pub(crate) fn content(region: &Region) -> Vec<u8> {
     let base = region.base().as_ptr();
+    if let Some(device) = region.device() {
+        let mut bytes = vec![0; region.bytes() as usize];
+        let loaded = device.load(base as u64, &mut bytes);
+        loaded.expect("the device tells what is in its memory");
+        return bytes;
+    }
     // SAFETY: as above.
     let is = |place: u64| unsafe { base.add(place as usize).read_volatile() };
-    (0..region.bytes()).find(|place| is(*place) != should(*place))
+    (0..region.bytes()).map(is).collect()
+}
+
+/// The first byte of a memory that is not as it should be.
+pub(crate) fn wrong(region: &Region, should: impl Fn(u64) -> u8) -> Option<u64> {
+    let mut bytes = (0..).zip(content(region));
+    let wrong = bytes.find(|(place, is)| *is != should(*place));
+    wrong.map(|(place, _)| place)
 }
 
 /// Whether a memory still is what it was filled with.

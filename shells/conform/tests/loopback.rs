@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail::{Access, Config, Engine, Op, Request, Status};
-use polyrail_conform::{Make, PROMISES, check};
+use polyrail_conform::{PROMISES, Subject, check};
 use polyrail_load::Library;
 
 /// Builds a transport of `tests/transports`; where its library is.
@@ -40,18 +40,18 @@ fn loopback() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/transports/loopback.c")
 }
 
-fn maker(library: &Path) -> Make {
+fn subject(library: &Path) -> Subject {
     let library = Library::open(library).unwrap();
-    Arc::new(move |regions| library.make(regions))
+    Subject::new(Arc::new(move |regions| library.make(regions)))
 }
 
 #[test]
 fn a_transport_in_c_keeps_every_promise() {
     let folder = tempfile::tempdir().unwrap();
-    let make = maker(&build(folder.path(), &loopback(), &[]));
+    let subject = subject(&build(folder.path(), &loopback(), &[]));
     let broken: Vec<_> = PROMISES
         .iter()
-        .filter_map(|promise| Some((promise.name, check(promise, &make).err()?)))
+        .filter_map(|promise| Some((promise.name, check(promise, &subject).err()?)))
         .collect();
     assert_eq!(broken, []);
 }
@@ -99,12 +99,12 @@ fn a_broken_promise_is_named() {
     ];
     for (define, name, words) in cases {
         let folder = tempfile::tempdir().unwrap();
-        let make = maker(&build(folder.path(), &loopback(), &[define]));
+        let subject = subject(&build(folder.path(), &loopback(), &[define]));
         let promise = PROMISES
             .iter()
             .find(|promise| promise.name == name)
             .unwrap();
-        let said = check(promise, &make).expect_err(define);
+        let said = check(promise, &subject).expect_err(define);
         assert!(said.contains(words), "{define}: {said}");
     }
 }

@@ -1,27 +1,64 @@
 //! Our own transports keep every promise.
 
+use std::io;
 use std::sync::Arc;
 
-use polyrail_conform::{Make, PROMISES, check};
+use polyrail_conform::{Memory, Subject, check};
+use polyrail_cuda::stub::{Machine, Stub};
+use polyrail_cuda::{CudaIpcTransport, CudaTransport, Gpus, Sharing};
 use polyrail_shm::ShmTransport;
 use polyrail_tcp::TcpTransport;
 
-fn keeps_all(make: Make) {
-    let broken: Vec<_> = PROMISES
-        .iter()
-        .filter_map(|promise| Some((promise.name, check(promise, &make).err()?)))
+fn keeps_all(subject: &Subject) {
+    let broken: Vec<_> = subject
+        .promises()
+        .filter_map(|promise| Some((promise.name, check(promise, subject).err()?)))
         .collect();
     assert_eq!(broken, []);
 }
 
 #[test]
 fn tcp_keeps_every_promise() {
-    keeps_all(Arc::new(|regions| Ok(Arc::new(TcpTransport::new(regions)))));
+    keeps_all(&Subject::new(Arc::new(|regions| {
+        Ok(Arc::new(TcpTransport::new(regions)))
+    })));
 }
 
 #[test]
 fn shm_keeps_every_promise() {
-    keeps_all(Arc::new(|regions| {
+    keeps_all(&Subject::new(Arc::new(|regions| {
         Ok(Arc::new(ShmTransport::new(regions)?))
-    }));
+    })));
+}
+
+/// GPUs over a driver in this process, and memory of one.
+fn gpus() -> (Arc<Gpus>, Memory) {
+    let gpus = Gpus::over(Arc::new(Stub::new(Machine::default()))).unwrap();
+    let memory = {
+        let gpus = gpus.clone();
+        move |bytes, access| {
+            let region = gpus.allocate(1, bytes, access, Sharing::Process);
+            region.map_err(io::Error::from)
+        }
+    };
+    (gpus, Arc::new(memory))
+}
+
+#[test]
+fn cuda_ipc_keeps_every_promise() {
+    let (gpus, memory) = gpus();
+    keeps_all(&Subject::over(
+        Arc::new(move |regions| Ok(Arc::new(CudaIpcTransport::new(gpus.clone(), regions)?))),
+        memory,
+    ));
+}
+
+#[test]
+fn cuda_keeps_every_promise_that_is_not_made_to_peers() {
+    let (gpus, memory) = gpus();
+    let subject = Subject::over(
+        Arc::new(move |regions| Ok(Arc::new(CudaTransport::new(gpus.clone(), regions)))),
+        memory,
+    );
+    keeps_all(&subject.without_peers(1_u32.to_le_bytes().into()));
 }

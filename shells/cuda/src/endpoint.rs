@@ -194,7 +194,7 @@ impl CudaEndpoint {
             (None, None) => return Err(Cause::LocalProtection),
         };
         if self.lost.contains(&ordinal) {
-            return Err(Cause::LocalOperation);
+            return Err(self.far.refusal());
         }
         Ok(Turn::Run(Run {
             ordinal,
@@ -538,7 +538,7 @@ impl CudaEndpoint {
                 }
                 Err(Failed::Before(error)) => {
                     log::warn!("a copy was not begun: {error}");
-                    break Stop::Rejected(Cause::LocalOperation);
+                    break Stop::Rejected(self.far.refusal());
                 }
             }
         };

@@ -63,6 +63,8 @@ pub(crate) trait Far: Send {
     }
     /// The far end of a work on a lane that is open.
     fn pin(&mut self, lane: LaneId, work: &Work) -> Result<Pin, Cause>;
+    /// What a work ends with that cannot be copied, though nothing is wrong with it.
+    fn refusal(&self) -> Cause;
     fn poll(&mut self, _now: Instant, _out: &mut Vec<FarEvent>) {}
     /// Whether what has been copied has got there.
     fn is_sound(&self, _lane: LaneId) -> bool {
@@ -119,5 +121,10 @@ impl Far for Own {
         };
         let kept = Kept::Region { pinned };
         Ok(Pin::There(FarEnd { end, kept }))
+    }
+
+    /// No other way leads to this memory.
+    fn refusal(&self) -> Cause {
+        Cause::LocalOperation
     }
 }

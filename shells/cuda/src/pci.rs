@@ -17,6 +17,17 @@ pub enum Distance {
 }
 
 impl Distance {
+    /// The tier of a device so far from a GPU, for the GPU's memory: 0 is nearest.
+    ///
+    /// Source: TENT §3.1, which counts from 1.
+    pub const fn tier(self) -> u8 {
+        match self {
+            Self::Switch | Self::Bridge => 0,
+            Self::Node => 1,
+            Self::System => 2,
+        }
+    }
+
     /// In a word, for output.
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,15 +1,15 @@
 //! Lanes over the stub.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
 
+use polyrail_conform::Driven;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{RailId, SegmentRef, TransportId};
-use polyrail_core::work::{
-    Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
-};
+use polyrail_core::work::{Cause, LaneFact, Op, Outcome, Place, Posted, Scope, Stop, Work};
 use polyrail_transport::memory::{Access, Region, RegionKey, TrustDomain};
-use polyrail_transport::{LaneReport, Polled, RailAddress, RemoteRegion};
+use polyrail_transport::{RailAddress, RemoteRegion};
 
 use super::*;
 use crate::stub::{ILLEGAL_ADDRESS, Machine, Stub};
@@ -34,11 +34,22 @@ struct Bench {
     stub: Arc<Stub>,
     gpus: Arc<Gpus>,
     regions: Arc<Regions>,
-    endpoint: Box<dyn Endpoint>,
-    clock: Clock,
-    lane: LaneId,
+    driven: Driven,
     memory: HashMap<SegmentRef, Arc<Region>>,
-    polled: Polled,
+}
+
+impl Deref for Bench {
+    type Target = Driven;
+
+    fn deref(&self) -> &Driven {
+        &self.driven
+    }
+}
+
+impl DerefMut for Bench {
+    fn deref_mut(&mut self) -> &mut Driven {
+        &mut self.driven
+    }
 }
 
 impl Bench {
@@ -57,11 +68,8 @@ impl Bench {
             stub,
             gpus,
             regions,
-            endpoint,
-            clock,
-            lane: LaneId::new(0, RailId(7)),
+            driven: Driven::new(endpoint, clock, LaneId::new(0, RailId(7)), EPOCH),
             memory: HashMap::new(),
-            polled: Polled::default(),
         };
         bench.attach(HOST, Region::allocate(BYTES, Access::Local).unwrap());
         for (segment, ordinal) in [(GPU, 0), (OTHER, 1)] {
@@ -77,9 +85,8 @@ impl Bench {
             session: SessionId([0; 16]),
             own: 0_u32.to_le_bytes().as_slice().into(),
         };
-        bench.endpoint.attach_rail(RailId(7), address);
-        bench.endpoint.open(bench.lane, EPOCH, Instant::MAX);
-        assert!(matches!(bench.fact().fact, LaneFact::Opened { .. }));
+        bench.driven.endpoint.attach_rail(RailId(7), address);
+        bench.open();
         bench
     }
 
@@ -87,63 +94,12 @@ impl Bench {
         let region = Arc::new(region);
         let key = region.key();
         self.regions.0.lock().unwrap().insert(key, region.clone());
-        self.endpoint.attach_local(segment, region.clone());
+        self.driven.endpoint.attach_local(segment, region.clone());
         let bytes = region.bytes();
-        self.endpoint
+        self.driven
+            .endpoint
             .attach_remote(segment, RemoteRegion { key, bytes });
         self.memory.insert(segment, region);
-    }
-
-    fn poll(&mut self) {
-        let now = self.clock.now();
-        self.endpoint.poll(now, &mut self.polled);
-    }
-
-    fn fact(&mut self) -> LaneReport {
-        while self.polled.lanes.is_empty() {
-            self.poll();
-        }
-        self.polled.lanes.remove(0)
-    }
-
-    fn post(&mut self, works: &[Work]) -> Posted {
-        let works = works.iter().copied().collect();
-        self.endpoint.post(&PostBatch {
-            lane: self.lane,
-            epoch: EPOCH,
-            works,
-        })
-    }
-
-    /// Sleeps as a worker does.
-    fn sleep(&mut self) {
-        let nobody = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let due = self.endpoint.poll_timeout().expect("something to wait for");
-        let longest = due.since(self.clock.now());
-        let fd = std::os::fd::AsFd::as_fd(&nobody);
-        self.endpoint.sleep(fd, Some(longest)).unwrap();
-    }
-
-    /// Posts works and waits for their outcomes, in order of their cookies.
-    fn run(&mut self, works: &[Work]) -> Vec<Outcome> {
-        let mut rest = works;
-        let mut seen: Vec<Completion> = Vec::new();
-        while seen.len() < works.len() {
-            let next = &rest[..rest.len().min(32)];
-            if !next.is_empty() {
-                let posted = self.post(next);
-                assert!(matches!(posted.stop, Stop::All | Stop::Full), "{posted:?}");
-                rest = &rest[posted.accepted..];
-            }
-            let before = seen.len();
-            self.poll();
-            seen.append(&mut self.polled.completions);
-            if seen.len() == before {
-                self.sleep();
-            }
-        }
-        seen.sort_by_key(|seen| seen.cookie);
-        seen.into_iter().map(|seen| seen.outcome).collect()
     }
 
     fn bytes(&self, segment: SegmentRef, offset: u64, length: u64) -> Vec<u8> {
@@ -280,8 +236,8 @@ fn streams_and_events_are_used_again() {
     let counts = bench.stub.counts();
     assert!(counts.events <= 8, "{counts:?}");
     assert_eq!(counts.streams, 3);
-    bench.endpoint = CudaTransport::new(bench.gpus.clone(), bench.regions.clone())
-        .endpoint(0, bench.clock)
+    bench.driven.endpoint = CudaTransport::new(bench.gpus.clone(), bench.regions.clone())
+        .endpoint(0, bench.driven.clock)
         .unwrap();
     let counts = bench.stub.counts();
     assert_eq!((counts.events, counts.streams), (0, 0));
@@ -291,6 +247,7 @@ fn streams_and_events_are_used_again() {
 fn what_does_not_lie_inside_is_refused_where_it_is() {
     let mut bench = Bench::new();
     bench
+        .driven
         .endpoint
         .attach_local(SegmentRef(8), bench.memory[&HOST].clone());
     let good = work(0, Op::Write, (HOST, 0), (GPU, 0), 10);
@@ -324,10 +281,10 @@ fn what_does_not_lie_inside_is_refused_where_it_is() {
             stop: Stop::Rejected(cause),
         };
         assert_eq!(posted, refused, "{name}");
-        while bench.polled.completions.is_empty() {
+        while bench.driven.polled.completions.is_empty() {
             bench.poll();
         }
-        bench.polled.completions.clear();
+        bench.driven.polled.completions.clear();
     }
     bench.memory[&GPU].revoke();
     let posted = bench.post(&[good]);
@@ -350,7 +307,7 @@ fn a_lane_takes_only_so_many_works() {
     };
     assert_eq!(bench.post(&works), full);
     bench.stub.go_on();
-    while bench.polled.completions.len() < usize::from(WORKS_MAX) {
+    while bench.driven.polled.completions.len() < usize::from(WORKS_MAX) {
         bench.poll();
     }
     assert_eq!(bench.post(&works).stop, Stop::All);
@@ -363,12 +320,12 @@ fn a_fence_holds_when_the_last_copy_is_over_and_no_sooner() {
     let write = work(1, Op::Write, (HOST, 0), (GPU, 0), 100);
     bench.post(&[write]);
     for scope in [Scope::Local, Scope::Remote] {
-        bench.endpoint.fence(bench.lane, EPOCH, scope);
+        bench.driven.endpoint.fence(bench.driven.lane, EPOCH, scope);
     }
     for _ in 0..100 {
         bench.poll();
     }
-    assert_eq!(bench.polled.lanes, [], "it is still on its way");
+    assert_eq!(bench.driven.polled.lanes, [], "it is still on its way");
     let flushed = Stop::Rejected(Cause::Flushed);
     assert_eq!(bench.post(&[write]).stop, flushed, "nothing more is taken");
     bench.stub.go_on();
@@ -379,15 +336,18 @@ fn a_fence_holds_when_the_last_copy_is_over_and_no_sooner() {
         };
         assert_eq!(bench.fact().fact, fact);
     }
-    assert_eq!(bench.polled.completions.len(), 1);
+    assert_eq!(bench.driven.polled.completions.len(), 1);
     // Again, and of an epoch that was never used.
     for epoch in [EPOCH, Epoch(9)] {
-        bench.endpoint.fence(bench.lane, epoch, Scope::Local);
+        bench
+            .driven
+            .endpoint
+            .fence(bench.driven.lane, epoch, Scope::Local);
         let fact = bench.fact();
         assert!(matches!(fact.fact, LaneFact::Fenced { .. }), "{fact:?}");
-        bench.polled.lanes.clear();
+        bench.driven.polled.lanes.clear();
         bench.poll();
-        bench.polled.lanes.clear();
+        bench.driven.polled.lanes.clear();
     }
 }
 
@@ -401,7 +361,7 @@ fn a_lost_context_is_no_fence_and_lets_go_of_nothing() {
     bench.stub.lose(0, ILLEGAL_ADDRESS);
     assert_eq!(bench.fact().fact, LaneFact::Broken(Cause::Fatal));
     for scope in [Scope::Local, Scope::Remote] {
-        bench.endpoint.fence(bench.lane, EPOCH, scope);
+        bench.driven.endpoint.fence(bench.driven.lane, EPOCH, scope);
     }
     let mut facts = Vec::new();
     while facts.len() < 4 {
@@ -409,10 +369,14 @@ fn a_lost_context_is_no_fence_and_lets_go_of_nothing() {
     }
     let unfenceable = |fact: &LaneFact| matches!(fact, LaneFact::Unfenceable { .. });
     assert!(facts.iter().all(unfenceable), "{facts:?}");
-    assert_eq!(bench.polled.completions, [], "nobody knows how it ended");
+    assert_eq!(
+        bench.driven.polled.completions,
+        [],
+        "nobody knows how it ended"
+    );
     // What it was to write to is still there when it does so after all.
     let region = bench.memory.remove(&HOST).unwrap();
-    bench.endpoint.detach_local(HOST);
+    bench.driven.endpoint.detach_local(HOST);
     bench.regions.0.lock().unwrap().remove(&region.key());
     let weak = Arc::downgrade(&region);
     drop(region);
@@ -422,7 +386,10 @@ fn a_lost_context_is_no_fence_and_lets_go_of_nothing() {
     region.load(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 100], "the device's zeroes have come");
     // The device is of no use any more; the other one is.
-    bench.endpoint.open(bench.lane, Epoch(2), Instant::MAX);
+    bench
+        .driven
+        .endpoint
+        .open(bench.driven.lane, Epoch(2), Instant::MAX);
     assert_eq!(bench.fact().fact, LaneFact::OpenFailed(Cause::Fatal));
 }
 
@@ -431,7 +398,10 @@ fn a_fence_that_waits_is_told_that_the_context_is_lost() {
     let mut bench = Bench::new();
     bench.stub.hold();
     bench.post(&[work(1, Op::Write, (HOST, 0), (GPU, 0), 100)]);
-    bench.endpoint.fence(bench.lane, EPOCH, Scope::Local);
+    bench
+        .driven
+        .endpoint
+        .fence(bench.driven.lane, EPOCH, Scope::Local);
     bench.stub.lose(0, ILLEGAL_ADDRESS);
     let scope = Scope::Local;
     assert_eq!(bench.fact().fact, LaneFact::Unfenceable { scope });
@@ -445,7 +415,10 @@ fn a_context_that_is_lost_when_works_are_posted_leaves_their_end_open() {
     bench.stub.lose(0, ILLEGAL_ADDRESS);
     assert_eq!(bench.post(&[one]).stop, Stop::Unknown);
     assert_eq!(bench.fact().fact, LaneFact::Broken(Cause::Fatal));
-    bench.endpoint.fence(bench.lane, EPOCH, Scope::Remote);
+    bench
+        .driven
+        .endpoint
+        .fence(bench.driven.lane, EPOCH, Scope::Remote);
     assert!(matches!(bench.fact().fact, LaneFact::Unfenceable { .. }));
 }
 
@@ -456,7 +429,10 @@ fn what_was_not_begun_on_a_lost_context_has_ended() {
     let one = work(1, Op::Write, (HOST, 0), (GPU, 0), 100);
     assert_eq!(bench.post(&[one]).stop, Stop::Rejected(Cause::Fatal));
     assert_eq!(bench.fact().fact, LaneFact::Broken(Cause::Fatal));
-    bench.endpoint.fence(bench.lane, EPOCH, Scope::Remote);
+    bench
+        .driven
+        .endpoint
+        .fence(bench.driven.lane, EPOCH, Scope::Remote);
     assert!(matches!(bench.fact().fact, LaneFact::Fenced { .. }));
 }
 
@@ -490,7 +466,7 @@ fn copies_wait_for_the_programs_stream() {
     );
     assert_eq!(bench.post(&[within]).stop, Stop::All);
     bench.stub.go_on();
-    while bench.polled.completions.len() < 2 {
+    while bench.driven.polled.completions.len() < 2 {
         bench.poll();
     }
     assert!(bench.bytes(HOST, 0, 64) == made);
@@ -518,7 +494,7 @@ fn copies_into_another_device_wait_for_its_stream_too() {
     let within = work(1, Op::Write, (GPU, 0), (OTHER, 0), 64);
     assert_eq!(bench.post(&[within]).stop, Stop::All);
     bench.stub.go_on();
-    while bench.polled.completions.is_empty() {
+    while bench.driven.polled.completions.is_empty() {
         bench.poll();
     }
     assert_eq!(bench.bytes(OTHER, 0, 64), [0; 64], "ours came last");
@@ -544,14 +520,14 @@ fn the_longer_a_copy_takes_the_later_it_is_looked_at() {
     bench.stub.hold();
     bench.post(&[work(1, Op::Write, (HOST, 0), (GPU, 0), 1)]);
     let waits = |bench: &Bench| {
-        let due = bench.endpoint.poll_timeout().unwrap();
-        due.since(bench.clock.now())
+        let due = bench.driven.endpoint.poll_timeout().unwrap();
+        due.since(bench.driven.clock.now())
     };
     assert!(waits(&bench) <= Duration::from_millis(1));
     bench.stub.go_on();
-    while bench.polled.completions.is_empty() {
+    while bench.driven.polled.completions.is_empty() {
         bench.sleep();
         bench.poll();
     }
-    assert_eq!(bench.endpoint.poll_timeout(), None);
+    assert_eq!(bench.driven.endpoint.poll_timeout(), None);
 }

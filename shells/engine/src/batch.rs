@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     holds: Vec<Hold>,
     /// What tells of its notification, if it carries one.
     slip: Option<Owned<Slip>>,
+    /// It is a hop that programs had left no room for: its room is that which is kept for such.
+    hop: bool,
 }
 
 struct State {
@@ -110,7 +112,19 @@ impl Shared {
             done: Condvar::new(),
             holds: Vec::new(),
             slip: None,
+            hop: false,
         }
+    }
+
+    /// Whether its room is the one that is kept for hops.
+    pub(crate) fn is_hop(&self) -> bool {
+        self.hop
+    }
+
+    /// It takes its room from there.
+    pub(crate) fn for_hop(mut self) -> Self {
+        self.hop = true;
+        self
     }
 
     /// The room that it still takes: it takes none any more.

@@ -47,20 +47,20 @@ use crate::gpus;
 use crate::hints::Hints;
 use crate::leaving::Leaving;
 use crate::listen::{self, Listening};
-use crate::machine::Machine;
+use crate::machine::{Machine, Whereabouts};
 use crate::neighbours::Neighbours;
 use crate::notification::{Desk, Inbox, Notifications};
 use crate::path::PeerPath;
 use crate::peers::{Numbers, Peer, Peers, RailPair};
 use crate::post::{Command, Due, Post, REQUESTS_MAX, Submission};
 use crate::reception::Reception;
-use crate::room::NoRoom;
+use crate::room::{NoRoom, Room};
 use crate::rows::{NoRow, RowId};
 use crate::segments::{
     Hold, KnownPair, LocalSegment, NoPlan, RemoteSegment, RemoteSlots, SCRATCH_NAME, Segment,
     SegmentId, Segments, SlotMemory,
 };
-use crate::staging::{IN, OUT, Route, Stager, StagerCell, Word, pool_name};
+use crate::staging::{EngineCell, IN, OUT, Route, Stager, StagerCell, Word, pool_name};
 use crate::stats::{Failovers, Stats};
 use crate::transports::{Catalog, Plugin, TransportStatus, Transports};
 use crate::worker::{self, PLANS_MAX, Start, Worker};
@@ -161,7 +161,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     calls: Option<Arc<dyn Calls>>,
     pub(crate) transports: Arc<Catalog>,
-    machine: Arc<Machine>,
+    pub(crate) machine: Arc<Machine>,
     failovers: Arc<Failovers>,
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) segments: Arc<Segments>,
@@ -312,6 +312,7 @@ impl Engine {
         let peers = Peers::new(config.estimate(), machine.clone(), config.asks_devices());
         let peers = Arc::new(Mutex::new(peers));
         let hints = Hints::new(&config.path).map(Arc::new);
+        let whole = Arc::new(EngineCell::new());
         let mut workers = Vec::new();
         for core in cores {
             let started = transports
@@ -328,6 +329,7 @@ impl Engine {
                         failovers: failovers.clone(),
                         faults: hooks.faults.clone(),
                         hints: hints.clone(),
+                        engine: whole.clone(),
                     };
                     Worker::start(start, &posts)
                 });
@@ -382,6 +384,7 @@ impl Engine {
             closing: AtomicBool::new(false),
         });
         let engine = Self::from_inner(inner);
+        let _ = whole.set(engine.downgrade());
         engine.attach_local(scratch);
         let runner = errand::Runner::start(errand_queue, engine.downgrade())
             .map_err(system("start a thread"))?;
@@ -830,11 +833,34 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         check_size(requests)?;
+        self.submit_prepared(self.prepare(requests)?, terms, notification)
+    }
+
+    /// Submits a request through slots, whatever reaches both of its ends.
+    pub(crate) fn submit_through_slots(
+        &self,
+        request: &Request,
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        if self.is_closing() {
+            return Err(SubmitError::ShutDown);
+        }
+        let prepared = self.prepare_staged(std::slice::from_ref(request), true)?;
+        self.submit_prepared(prepared, terms, None)
+    }
+
+    fn submit_prepared(
+        &self,
+        prepared: Prepared,
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+    ) -> Result<Batch, SubmitError> {
+        let inner = &self.inner;
         let Prepared {
             submissions,
             held,
             stager,
-        } = self.prepare(requests)?;
+        } = prepared;
         let post = match &stager {
             Some(stager) => &stager.post,
             None => &inner.posts[self.choose_worker()],
@@ -852,6 +878,30 @@ impl Engine {
         submitted.inspect_err(|_| release(&held.unwrap_or_default()))
     }
 
+    /// Submits a hop of what is staged, also where programs have taken all the room that there is for them: they may wait
+    /// for it. Itself it does not wait.
+    pub(crate) fn submit_hop(
+        &self,
+        request: &Request,
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        let request = std::slice::from_ref(request);
+        match self.submit_with(request, terms) {
+            Err(SubmitError::Full) => {}
+            submitted => return submitted,
+        }
+        let prepared = self.prepare(request)?;
+        let post = &self.inner.posts[self.choose_worker()];
+        let mut held = Some(prepared.held);
+        let make = |row, room, _| {
+            let batch = BatchShared::new(row, held.take().unwrap_or_default());
+            Arc::new(batch.taking(room).for_hop())
+        };
+        let submissions = &prepared.submissions;
+        let submitted = self.enqueue_in(&post.hop_room, post, submissions, terms, None, make);
+        submitted.inspect_err(|_| release(&held.unwrap_or_default()))
+    }
+
     /// Hands submissions to whoever carries them out, as a batch that `make` makes once there is room.
     pub(crate) fn enqueue(
         &self,
@@ -861,8 +911,20 @@ impl Engine {
         notification: Option<Outgoing>,
         make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
     ) -> Result<Batch, SubmitError> {
+        self.enqueue_in(&post.room, post, submissions, terms, notification, make)
+    }
+
+    fn enqueue_in(
+        &self,
+        whole: &Room,
+        post: &Arc<Post>,
+        submissions: &[Submission],
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+        make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
+    ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
-        let room = post.room.take(
+        let room = whole.take(
             &inner.clock,
             submissions.len() as u16,
             self.patience(terms),
@@ -891,7 +953,7 @@ impl Engine {
                 Ok(Batch::new(batch, post.clone()))
             }
             Err(why) => {
-                post.room.give_back(room.unwrap_or_default());
+                whole.give_back(room.unwrap_or_default());
                 Err(match why {
                     NoRow::Full => SubmitError::Full,
                     NoRow::Closed => SubmitError::ShutDown,
@@ -1317,8 +1379,8 @@ impl Engine {
         loop {
             match self.prepare_known(requests) {
                 Ok(prepared) => return prepared,
-                Err(index) => match self.route(index, &requests[index])? {
-                    Route::Staged { .. } => return self.prepare_staged(requests),
+                Err(index) => match self.route(index, &requests[index], false)? {
+                    Route::Staged { .. } => return self.prepare_staged(requests, false),
                     // Two segments that never met before; the next look knows them, unless one has gone meanwhile.
                     Route::Direct => drop(self.pair(index, &requests[index])?),
                 },
@@ -1347,6 +1409,7 @@ impl Engine {
                 local_offset: request.local_offset,
                 remote_offset: request.remote_offset,
                 length: request.length,
+                through_slots: false,
             });
             pair = Some((ids.0, ids.1, found));
         }
@@ -1364,15 +1427,20 @@ impl Engine {
         }))
     }
 
-    /// The same for a batch with a request that is staged: all of it goes to whoever stages.
-    fn prepare_staged(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
+    /// The same for a batch with a request that is staged: all of it goes to whoever stages. `through_slots`: also what a
+    /// transport could carry that reaches memory of GPUs.
+    fn prepare_staged(
+        &self,
+        requests: &[Request],
+        through_slots: bool,
+    ) -> Result<Prepared, SubmitError> {
         let stager = self.stager().map_err(|error| {
             log::error!("cannot stage through memory: {error}");
             SubmitError::Staging
         })?;
         let segments = &self.inner.segments;
         for (index, request) in requests.iter().enumerate() {
-            self.check_route(index, request)?;
+            self.check_route(index, request, through_slots)?;
         }
         let known = segments.known();
         let mut held = Vec::with_capacity(requests.len());
@@ -1396,6 +1464,7 @@ impl Engine {
             local_offset: request.local_offset,
             remote_offset: request.remote_offset,
             length: request.length,
+            through_slots,
         };
         Ok(Prepared {
             submissions: requests.iter().map(submission).collect(),
@@ -1412,16 +1481,17 @@ impl Engine {
             .segments
             .local(request.local)
             .ok_or_else(|| stale(request.local))?;
-        let memory_node = inner.machine.memory_node(&local.region);
         let remote = inner
             .segments
             .remote(request.remote)
             .ok_or_else(|| stale(request.remote))?;
+        // Before anything is locked.
+        let whereabouts = self.whereabouts(&local.region);
         self.pin_for_gpu(&local, &remote);
         let ids = (request.local, request.remote);
         inner
             .segments
-            .plan(ids, || self.make_plan(ids, (&local, memory_node), &remote))
+            .plan(ids, || self.make_plan(ids, (&local, &whereabouts), &remote))
             .map_err(|why| match why {
                 NoPlan::Stale(segment) => stale(segment),
                 NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
@@ -1431,14 +1501,14 @@ impl Engine {
     fn make_plan(
         &self,
         ids: (SegmentId, SegmentId),
-        (local, memory_node): (&LocalSegment, Option<u16>),
+        (local, whereabouts): (&LocalSegment, &Whereabouts),
         remote: &RemoteSegment,
     ) -> Result<PlanId, NoPlan> {
         let inner = &self.inner;
         let known = lock(&inner.peers).get(remote.peer).cloned();
         let plan = match known {
             Some(peer) => {
-                let here = (local.region.memory(), memory_node);
+                let here = (local.region.memory(), whereabouts);
                 Some(self.plan_to(&peer, ids, here, remote.descriptor.memory))
             }
             None => self.plan_to_disk(remote.peer, ids),
@@ -1450,12 +1520,12 @@ impl Engine {
         Ok(id)
     }
 
-    /// How bytes move between a segment whose memory is `here`, of that kind and on that node, and one of a peer.
+    /// How bytes move between a segment whose memory is `here`, of that kind and in that place, and one of a peer.
     fn plan_to(
         &self,
         peer: &Peer,
         (local, remote): (SegmentId, SegmentId),
-        here: (MemoryKind, Option<u16>),
+        here: (MemoryKind, &Whereabouts),
         there: MemoryKind,
     ) -> Plan {
         let inner = &self.inner;
@@ -1549,7 +1619,7 @@ impl Inner {
         }
         let workers = std::mem::take(&mut *lock(&self.workers));
         for worker in &workers {
-            worker.post.room.close();
+            worker.post.close_room();
             worker.post.send(Command::ShutDown);
         }
         for thread in workers.into_iter().filter_map(|worker| worker.thread) {
@@ -1714,6 +1784,8 @@ mod tests {
 
     use polyrail_core::plan::PlanRail;
     use polyrail_core::topology::RailMap;
+    use polyrail_cuda::Distance;
+    use polyrail_cuda::stub::{Machine as StubMachine, Stub};
 
     use crate::machine::{Device, DeviceState};
 
@@ -1731,11 +1803,26 @@ mod tests {
         Machine {
             devices: devices.iter().map(device).collect(),
             memory_node: |_| Some(1),
+            // By the last letter of its name, so that each can be had.
+            gpu_distance: |gpu, name| {
+                assert_eq!(gpu, "ffff:01:00.0");
+                match name.chars().last()? {
+                    's' => Some(Distance::Switch),
+                    'b' => Some(Distance::Bridge),
+                    'n' => Some(Distance::Node),
+                    'y' => Some(Distance::System),
+                    _ => None,
+                }
+            },
         }
     }
 
     /// An engine there that uses these addresses, mapped to the nearest ones.
     fn engine_on(machine: Machine, hosts: &[u8], listen: bool) -> Engine {
+        engine_with(machine, hosts, listen, Hooks::default())
+    }
+
+    fn engine_with(machine: Machine, hosts: &[u8], listen: bool, hooks: Hooks) -> Engine {
         let config = Config {
             listen: listen.then(|| SocketAddr::from(([127, 0, 0, hosts[0]], 0))),
             rails: hosts.iter().map(|host| [127, 0, 0, *host].into()).collect(),
@@ -1743,7 +1830,7 @@ mod tests {
             workers: 1,
             ..Config::named("one of two").without("shm")
         };
-        Engine::on(machine, config, Hooks::default()).unwrap()
+        Engine::on(machine, config, hooks).unwrap()
     }
 
     /// The rails of an engine that knows `here` to one that knows `there`: their names, tiers, and the rates in
@@ -1758,11 +1845,11 @@ mod tests {
         let remote = engine.open_segment(&format!("{at}/mem")).unwrap();
         let peer = lock(&engine.inner.peers).at(at).unwrap().clone();
         let region = engine.region(local).unwrap();
-        let node = engine.inner.machine.memory_node(&region);
+        let place = engine.whereabouts(&region);
         let plan = engine.plan_to(
             &peer,
             (local, remote),
-            (MemoryKind::Host, node),
+            (MemoryKind::Host, &place),
             MemoryKind::Host,
         );
         let shared = engine.inner.fabric.shared();
@@ -1800,6 +1887,37 @@ mod tests {
         let name = |host| format!("tcp:127.0.0.{host}>127.0.0.{host}");
         let expected = expected.map(|(host, tier, rate)| (name(host), tier, rate));
         assert_eq!(rails, expected);
+    }
+
+    #[test]
+    fn tiers_of_a_gpus_memory_go_by_the_way_on_the_bus() {
+        let names = ["mlx-s", "mlx-b", "mlx-n", "mlx-y", "eth0", "eth1"];
+        let nodes = [0, 0, 0, 0, 0, 1].map(Some);
+        let devices: Vec<_> = (1..)
+            .zip(names)
+            .zip(nodes)
+            .map(|((host, name), node)| (host, name, node, None))
+            .collect();
+        let hosts = [1, 2, 3, 4, 5, 6];
+        let target = engine_on(machine(&[]), &hosts, true);
+        let access = Access::RemoteReadWrite;
+        target.allocate("mem", 4096, access).unwrap();
+        let at = target.listening().unwrap();
+        let hooks = Hooks {
+            cuda: Some(Arc::new(Stub::new(StubMachine::default()))),
+            ..Hooks::default()
+        };
+        let engine = engine_with(machine(&devices), &hosts, false, hooks);
+        let gpu = engine.allocate_on_gpu("gpu", 1, 4096, Access::Local);
+        let gpu = gpu.unwrap();
+        let remote = engine.open_segment(&format!("{at}/mem")).unwrap();
+        let peer = lock(&engine.inner.peers).at(at).unwrap().clone();
+        let place = engine.whereabouts(&engine.region(gpu).unwrap());
+        let here = (MemoryKind::Host, &place);
+        let plan = engine.plan_to(&peer, (gpu, remote), here, MemoryKind::Host);
+        let tiers: Vec<_> = plan.all_rails().map(|rail| rail.tier).collect();
+        // Where the bus says nothing, the node does, which is 1 for all memory here.
+        assert_eq!(tiers, [0, 0, 1, 2, 1, 0]);
     }
 
     #[test]

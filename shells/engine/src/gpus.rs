@@ -2,15 +2,15 @@
 //! the transport that copies. Such a segment is the near end of some requests and the far end of others; what no transport
 //! carries further passes through slots in the host's memory, which are pinned for GPUs once one meets them.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Duration;
+use polyrail_core::topology::tier;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::Rate;
-use polyrail_cuda::{CudaError, Distance, Gpu, Gpus, Sharing, Stream, pci};
+use polyrail_cuda::{CudaError, Distance, Gpu, Gpus, Sharing, Stream};
 use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::{Access, Region};
 
@@ -19,7 +19,7 @@ use crate::engine::{Engine, Hooks, Request, check_segment, lock};
 use crate::error::{RegisterError, SubmitError};
 use crate::files::{Disk, Medium};
 use crate::known::CUDA;
-use crate::machine::{self, Device};
+use crate::machine::{self, Device, Whereabouts};
 use crate::post::Command;
 use crate::segments::{LocalSegment, RemoteSegment, SegmentId};
 use crate::staging::Route;
@@ -46,20 +46,32 @@ pub struct GpuInfo {
     pub interfaces: Vec<(String, Distance)>,
 }
 
+impl GpuInfo {
+    /// The tier of a device for this GPU's memory, 0 the nearest: by the way between them on the PCI bus, or, of a device
+    /// that is not on it or says nothing, by their NUMA nodes.
+    pub fn tier(&self, device: &Device) -> u8 {
+        let mut known = self.interfaces.iter();
+        let known = known.find(|(name, _)| *name == device.name);
+        known.map_or_else(
+            || tier(self.numa_node, device.numa_node),
+            |(_, distance)| distance.tier(),
+        )
+    }
+}
+
 /// The GPUs of this machine. An error says why there are none.
 pub fn gpus() -> Result<Vec<GpuInfo>, CudaError> {
     Ok(describe(&*Gpus::load()?, &machine::devices()))
 }
 
 fn describe(gpus: &Gpus, devices: &[Device]) -> Vec<GpuInfo> {
-    let sys = Path::new("/sys");
     let info = |gpu: &Gpu| GpuInfo {
         gpu: gpu.clone(),
         numa_node: gpus.numa_node(gpu.ordinal),
         interfaces: devices
             .iter()
             .filter_map(|device| {
-                let distance = pci::distance(sys, &gpu.pci, &device.name)?;
+                let distance = machine::gpu_distance(&gpu.pci, &device.name)?;
                 Some((device.name.clone(), distance))
             })
             .collect(),
@@ -218,6 +230,16 @@ impl Engine {
         })
     }
 
+    /// Where registered memory is. Asks the kernel.
+    pub(crate) fn whereabouts(&self, region: &Region) -> Whereabouts {
+        let gpu = |ordinal: u32| {
+            let gpus = self.inner.gpus.as_ref().ok()?;
+            Some(&*gpus.gpus().get(ordinal as usize)?.pci)
+        };
+        let gpu = region.device().and_then(|device| gpu(device.ordinal()));
+        self.inner.machine.whereabouts(region, gpu)
+    }
+
     /// Pins what is copied to or from a GPU.
     pub(crate) fn pin_for_gpu(&self, local: &LocalSegment, remote: &RemoteSegment) {
         let disk = self.inner.files.disk(|disk| disk.peer == remote.peer);
@@ -228,9 +250,14 @@ impl Engine {
         }
     }
 
-    /// How a request goes whose segments no plan joins.
-    pub(crate) fn route(&self, index: usize, request: &Request) -> Result<Route, SubmitError> {
-        let joins = |kind: MemoryKind, far: &RemoteSegment| self.joins(kind, far);
+    /// How a request goes whose segments no plan joins, or one that is to go through slots wherever it can.
+    pub(crate) fn route(
+        &self,
+        index: usize,
+        request: &Request,
+        through_slots: bool,
+    ) -> Result<Route, SubmitError> {
+        let joins = |kind: MemoryKind, far: &RemoteSegment| !through_slots && self.joins(kind, far);
         self.inner.segments.route(index, request, &joins)
     }
 
@@ -239,8 +266,9 @@ impl Engine {
         &self,
         index: usize,
         request: &Request,
+        through_slots: bool,
     ) -> Result<Route, SubmitError> {
-        let joins = |kind: MemoryKind, far: &RemoteSegment| self.joins(kind, far);
+        let joins = |kind: MemoryKind, far: &RemoteSegment| !through_slots && self.joins(kind, far);
         self.inner.segments.check_route(index, request, &joins)
     }
 
@@ -248,10 +276,12 @@ impl Engine {
     fn joins(&self, kind: MemoryKind, far: &RemoteSegment) -> bool {
         match lock(&self.inner.peers).get(far.peer) {
             Some(peer) => {
-                let here = (kind, None);
+                let here = (kind, &Whereabouts::default());
                 let there = far.descriptor.memory;
-                let ways = peer.plan_transports(&self.inner.transports, here, there);
-                ways.iter().any(|way| !way.rails.is_empty())
+                let transports = &self.inner.transports;
+                let ways = peer.plan_transports(transports, here, there);
+                ways.iter()
+                    .any(|way| !way.rails.is_empty() && !transports.stages(way.transport))
             }
             // A GPU of this host; or a peer that is lost, as whoever asks will see.
             None => true,

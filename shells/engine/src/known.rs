@@ -12,6 +12,7 @@ use polyrail_uring::{FileTable, FileTransport, Way};
 
 use crate::config::VerbsConfig;
 use crate::files::Files;
+use crate::staging::StagedTransport;
 use crate::transports::try_out;
 
 /// The name of the transport that works everywhere.
@@ -24,6 +25,8 @@ pub(crate) const VERBS: &str = "verbs";
 pub(crate) const CUDA: &str = polyrail_cuda::NAME;
 /// The name of the one that copies between memory of GPUs of several processes.
 pub(crate) const CUDA_IPC: &str = polyrail_cuda::ipc::NAME;
+/// The name of what goes on through slots in the host's memory where those that reach memory of GPUs fail.
+pub(crate) const STAGED: &str = "staged";
 /// The names of those that move bytes of files.
 pub(crate) const URING: &str = "uring";
 pub(crate) const PREAD: &str = "pread";
@@ -36,7 +39,7 @@ struct Known {
 }
 
 /// All of them. Configurations may name each, so that one file serves different builds.
-const KNOWN: [Known; 8] = [
+const KNOWN: [Known; 9] = [
     Known {
         name: TCP,
         moves: "memory of any two hosts, over connections",
@@ -70,6 +73,11 @@ const KNOWN: [Known; 8] = [
     Known {
         name: CUDA_IPC,
         moves: "memory of GPUs between processes on one host",
+        built_in: cfg!(feature = "cuda"),
+    },
+    Known {
+        name: STAGED,
+        moves: "memory of GPUs through that of hosts, where others fail",
         built_in: cfg!(feature = "cuda"),
     },
     Known {
@@ -134,7 +142,7 @@ pub(crate) fn is_built_in(name: &str) -> bool {
 pub(crate) fn feature(name: &str) -> Option<&'static str> {
     match name {
         VERBS => Some(VERBS),
-        CUDA | CUDA_IPC => Some(CUDA),
+        CUDA | CUDA_IPC | STAGED => Some(CUDA),
         _ => None,
     }
 }
@@ -143,7 +151,7 @@ pub(crate) fn feature(name: &str) -> Option<&'static str> {
 fn install(name: &str) -> Availability {
     let files: Arc<dyn FileTable> = Arc::new(Files::default());
     let gpus = match name {
-        CUDA | CUDA_IPC => Gpus::load(),
+        CUDA | CUDA_IPC | STAGED => Gpus::load(),
         _ => Err(CudaError::SwitchedOff),
     };
     let verbs = VerbsConfig::default();
@@ -180,6 +188,10 @@ pub(crate) fn make(
             let gpus = gpus.as_ref().map_err(|error| error.clone())?;
             Ok(Arc::new(CudaIpcTransport::new(gpus.clone(), regions)?))
         }
+        STAGED => match gpus {
+            Ok(_) => Ok(Arc::new(StagedTransport)),
+            Err(error) => Err(error.clone().into()),
+        },
         _ => Ok(Arc::new(TcpTransport::new(regions))),
     }
 }

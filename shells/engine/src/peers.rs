@@ -13,7 +13,7 @@ use polyrail_core::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, PlanRail, PlanTra
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::time::Duration;
-use polyrail_core::topology::{DeviceFacts, tier};
+use polyrail_core::topology::DeviceFacts;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, Rate, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
@@ -22,7 +22,7 @@ use crate::config::{Config, PathConfig};
 use crate::engine::lock;
 use crate::error::OpenError;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
-use crate::machine::{Machine, facts_of};
+use crate::machine::{Machine, Whereabouts, facts_of};
 use crate::path::PeerPath;
 use crate::segments::SegmentId;
 use crate::stats::DeviceTraffic;
@@ -112,11 +112,11 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// The transports that join memory of these kinds with this peer's, and their rails: each in the tier of its
-    /// local device for memory on `memory_node`.
+    /// local device for memory that is where `here` says.
     pub(crate) fn plan_transports(
         &self,
         catalog: &Catalog,
-        (local, memory_node): (MemoryKind, Option<u16>),
+        (local, here): (MemoryKind, &Whereabouts),
         remote: MemoryKind,
     ) -> heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX> {
         let ranked = catalog.rank(&self.offers, local, remote);
@@ -128,7 +128,7 @@ impl Peer {
                 .filter(|rail| rail.pair.transport == transport)
                 .map(|rail| PlanRail {
                     rail: rail.rail,
-                    tier: tier(memory_node, rail.pair.node),
+                    tier: here.tier(rail.pair.local, rail.pair.node),
                     class: rail.class,
                 })
                 .collect(),

@@ -25,10 +25,15 @@ use crate::room::Room;
 use crate::rows::{BatchRows, NoRow, RowId};
 use crate::seat::{NoSeat, Seat};
 
-/// Requests that one worker can hold, from submission to report.
+/// Requests of the program that one worker can hold, from submission to report.
 pub(crate) const REQUESTS_MAX: usize = 16_384;
+/// Hops of what is staged that it can hold beside these: requests that were handed over to be staged keep their room, and
+/// would wait for hops that find none.
+pub(crate) const HOPS_MAX: usize = 64;
+/// All of both.
+pub(crate) const ROWS_MAX: usize = REQUESTS_MAX + HOPS_MAX;
 /// Batches that one worker can hold: as many as there can be with one request each.
-pub(crate) const BATCHES_MAX: usize = REQUESTS_MAX;
+pub(crate) const BATCHES_MAX: usize = ROWS_MAX;
 /// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
 const ASK: std::time::Duration = std::time::Duration::from_micros(50);
 /// Who waits for a batch so soon after a submission had nothing else to do.
@@ -50,6 +55,8 @@ pub(crate) enum Command {
     /// A peer is lost: let go of it as soon as nothing is open with it.
     ForgetPeer(Arc<Leaving>),
     Cancel(RowId),
+    /// A request that was handed over to be staged has ended so.
+    StagedEnded(u64, Report),
     /// Another worker made room.
     Room,
     ShutDown,
@@ -60,6 +67,8 @@ pub(crate) struct Post {
     pub(crate) ring: Ring<Box<[Slot]>, Box<[AtomicU64]>>,
     /// For requests.
     pub(crate) room: Room,
+    /// For hops, where programs have taken all that.
+    pub(crate) hop_room: Room,
     pub(crate) batches: Mutex<BatchRows>,
     commands: Mutex<Vec<Command>>,
     has_commands: AtomicBool,
@@ -107,6 +116,8 @@ pub(crate) struct Submission {
     pub(crate) local_offset: u64,
     pub(crate) remote_offset: u64,
     pub(crate) length: u64,
+    /// Of one that is staged: no transport that reaches memory of GPUs is to carry it.
+    pub(crate) through_slots: bool,
 }
 
 /// When the requests of a batch are due.
@@ -128,6 +139,7 @@ const READ: u64 = 1;
 const LAST: u64 = 2;
 const HIGH: u64 = 4;
 const LOW: u64 = 8;
+const SLOTS: u64 = 16;
 
 /// What the flags of an entry say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,18 +148,21 @@ pub(crate) struct Flags {
     /// It is the last request of its batch.
     pub(crate) last: bool,
     pub(crate) priority: Priority,
+    /// As [`Submission::through_slots`] says.
+    pub(crate) through_slots: bool,
 }
 
 impl Flags {
     fn to_bits(self) -> u64 {
         let op = if self.op == Op::Read { READ } else { 0 };
         let last = if self.last { LAST } else { 0 };
+        let slots = if self.through_slots { SLOTS } else { 0 };
         let priority = match self.priority {
             Priority::High => HIGH,
             Priority::Normal => 0,
             Priority::Low => LOW,
         };
-        op | last | priority
+        op | last | priority | slots
     }
 
     pub(crate) fn from_bits(bits: u64) -> Self {
@@ -155,6 +170,7 @@ impl Flags {
         Self {
             op: if has(READ) { Op::Read } else { Op::Write },
             last: has(LAST),
+            through_slots: has(SLOTS),
             priority: match (has(HIGH), has(LOW)) {
                 (true, _) => Priority::High,
                 (false, true) => Priority::Low,
@@ -170,6 +186,7 @@ impl Submission {
             op: self.op,
             last,
             priority: due.priority,
+            through_slots: self.through_slots,
         };
         let Self {
             plan,
@@ -193,11 +210,12 @@ impl Submission {
 
 impl Post {
     pub(crate) fn new(config: &SendQueueConfig) -> io::Result<Self> {
-        let slots = (0..REQUESTS_MAX).map(|_| Slot::EMPTY).collect();
-        let cells = (0..REQUESTS_MAX).map(|_| AtomicU64::new(0)).collect();
+        let slots = (0..ROWS_MAX).map(|_| Slot::EMPTY).collect();
+        let cells = (0..ROWS_MAX).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
             ring: Ring::new(slots, cells),
             room: Room::new(REQUESTS_MAX as u16, config),
+            hop_room: Room::new(HOPS_MAX as u16, &SendQueueConfig::default()),
             batches: Mutex::default(),
             commands: Mutex::default(),
             has_commands: AtomicBool::new(false),
@@ -259,7 +277,8 @@ impl Post {
     pub(crate) fn report(&self, tag: u64, report: Report) {
         let (row, position) = RowId::from_tag(tag);
         if let Some(batch) = self.batch(row) {
-            self.room.give_back(batch.record(position, report));
+            self.room_of(&batch)
+                .give_back(batch.record(position, report));
         }
     }
 
@@ -277,13 +296,27 @@ impl Post {
             batches.keep(row);
         }
         drop(batches);
-        self.room.give_back(batch.take_room());
+        self.room_of(&batch).give_back(batch.take_room());
         ended.tell(send);
+    }
+
+    /// Where a batch has its room.
+    fn room_of(&self, batch: &BatchShared) -> &Room {
+        match batch.is_hop() {
+            true => &self.hop_room,
+            false => &self.room,
+        }
+    }
+
+    /// Takes no more requests.
+    pub(crate) fn close_room(&self) {
+        self.room.close();
+        self.hop_room.close();
     }
 
     /// Whether every request that room was taken for has been reported.
     pub(crate) fn is_idle(&self) -> bool {
-        self.room.is_free()
+        self.room.is_free() && self.hop_room.is_free()
     }
 
     pub(crate) fn cancel(&self, row: RowId) {

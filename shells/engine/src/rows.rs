@@ -7,7 +7,7 @@ use crate::batch::Shared;
 use crate::post::{BATCHES_MAX, REQUESTS_MAX};
 
 /// Names a batch to its worker. A row that is used again has a new generation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct RowId {
     pub(crate) index: u16,
     generation: u32,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use polyrail_core::units::TransportId;
 
 /// Transports that are told apart in the counters: more than an engine has.
-const TRANSPORTS_MAX: usize = 8;
+const TRANSPORTS_MAX: usize = 16;
 
 /// What an engine has done since it started. See [`crate::Engine::stats`].
 #[derive(Clone, Debug, Default, PartialEq)]

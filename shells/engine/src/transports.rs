@@ -22,7 +22,7 @@ use crate::config::{Config, IsolationMode, TransportConfig};
 use crate::endpoints::Joined;
 use crate::engine::lock;
 use crate::error::EngineError;
-use crate::known::{self, CUDA, CUDA_IPC, PREAD, SHM, TCP, URING, VERBS, is_built_in};
+use crate::known::{self, CUDA, CUDA_IPC, PREAD, SHM, STAGED, TCP, URING, VERBS, is_built_in};
 use crate::peers::RailPair;
 
 /// A transport beside those that the engine has, preferred to them.
@@ -123,9 +123,9 @@ impl Transports {
         faults: Option<Arc<Faults>>,
     ) -> Result<Self, EngineError> {
         let missing = |name: &str, error: &io::Error| {
-            // What keeps one of the two over GPUs away is said of the other.
+            // What keeps one of those over GPUs away is said of the first.
             let level = match name {
-                CUDA_IPC => log::Level::Debug,
+                CUDA_IPC | STAGED => log::Level::Debug,
                 _ => log::Level::Warn,
             };
             log::log!(level, "transport {name} is not there: {error}");
@@ -139,10 +139,10 @@ impl Transports {
         let plugged = plugins
             .iter()
             .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
-        let all = [SHM, CUDA_IPC, VERBS, TCP, CUDA, URING, PREAD].into_iter();
+        let all = [SHM, CUDA_IPC, VERBS, STAGED, TCP, CUDA, URING, PREAD].into_iter();
         // A driver may have been plugged in.
-        let is_there =
-            |name: &str| is_built_in(name) || matches!(name, CUDA | CUDA_IPC) && gpus.is_ok();
+        let over_gpus = |name: &str| matches!(name, CUDA | CUDA_IPC | STAGED);
+        let is_there = |name: &str| is_built_in(name) || over_gpus(name) && gpus.is_ok();
         let own = all.filter(|name| is_there(name) && is_wanted(name, config));
         let own = own.map(|name| (name, faults.clone().filter(|_| name == TCP)));
         let own = own.filter_map(|(name, faults)| {
@@ -360,18 +360,29 @@ impl Catalog {
         row.is_some_and(|row| !row.address.is_empty())
     }
 
-    /// Those that join memory of any kind in the host's memory with such memory, or that of GPUs, of a peer, the best first.
+    /// Whether a transport only goes on with what others have failed to do.
+    pub(crate) fn stages(&self, transport: TransportId) -> bool {
+        self.name(transport) == STAGED
+    }
+
+    /// Those that join memory of the host's, or of its GPUs, with such memory of a peer, the best first.
     pub(crate) fn common(&self, theirs: &[TransportOffer]) -> Vec<TransportId> {
-        let to = |remote| self.rank(theirs, MemoryKind::Host, remote);
-        let mut common = to(MemoryKind::Host);
-        common.extend(to(MemoryKind::Shared));
-        common.extend(to(MemoryKind::DeviceShared));
+        let mut common = Vec::new();
+        for remote in [
+            MemoryKind::Host,
+            MemoryKind::Shared,
+            MemoryKind::DeviceShared,
+        ] {
+            common.extend(self.rank(theirs, MemoryKind::Host, remote));
+        }
+        common.extend(self.rank(theirs, MemoryKind::Device, MemoryKind::Host));
         common.sort_unstable();
         common.dedup();
         common
     }
 
-    /// Those that join memory here with memory of a peer that offers `theirs`, the best first.
+    /// Those that join memory here with memory of a peer that offers `theirs`, the best first. What stages is there if
+    /// one of the two is a GPU's, and only behind another one.
     pub(crate) fn rank(
         &self,
         theirs: &[TransportOffer],
@@ -389,10 +400,15 @@ impl Catalog {
                 capabilities: Capabilities::from_bits(offer.capabilities),
             })
             .collect();
-        rank(ours, &theirs, local, remote)
+        let mut ranked: Vec<_> = rank(ours, &theirs, local, remote)
             .into_iter()
             .map(|position| TransportId(position as u8))
-            .collect()
+            .collect();
+        let is_gpu = |kind| matches!(kind, MemoryKind::Device | MemoryKind::DeviceShared);
+        if ranked.len() < 2 || !(is_gpu(local) || is_gpu(remote)) {
+            ranked.retain(|transport| !self.stages(*transport));
+        }
+        ranked
     }
 }
 
@@ -410,7 +426,8 @@ impl Row {
 /// could tell apart.
 pub(crate) fn is_wanted(name: &str, config: &Config) -> bool {
     let said = config.transports.get(name);
-    let by_itself = !matches!(name, SHM | CUDA_IPC) || config.path.mode == IsolationMode::Off;
+    let by_itself =
+        !matches!(name, SHM | CUDA_IPC | STAGED) || config.path.mode == IsolationMode::Off;
     said.map_or(by_itself, |transport| transport.enable)
 }
 

@@ -39,9 +39,10 @@ use crate::leaving::Leaving;
 use crate::neighbours::Neighbours;
 use crate::pace::{Pace, Pacer, Peek, Progress};
 use crate::peers::Peers;
-use crate::post::{BATCHES_MAX, Command, Flags, NOBODY, Post, REQUESTS_MAX, THREAD, WAITER};
+use crate::post::{BATCHES_MAX, Command, Flags, NOBODY, Post, ROWS_MAX, THREAD, WAITER};
 use crate::rows::RowId;
 use crate::seat::NoSeat;
+use crate::staging::{EngineCell, Handover};
 use crate::stats::Failovers;
 use crate::transports::Catalog;
 
@@ -76,7 +77,7 @@ pub(crate) const CAPACITIES: Capacities = Capacities {
     devices: DEVICES_MAX as u32,
     peers: PEERS_MAX as u32,
     plans: PLANS_MAX as u32,
-    requests: REQUESTS_MAX as u32,
+    requests: ROWS_MAX as u32,
     attempts: ATTEMPTS_MAX as u32,
     batches: BATCHES_MAX as u32,
 };
@@ -101,6 +102,8 @@ pub(crate) struct Start {
     pub(crate) faults: Option<Arc<Faults>>,
     /// What an agent says, if one is asked.
     pub(crate) hints: Option<Arc<Hints>>,
+    /// The engine itself, once it is there.
+    pub(crate) engine: Arc<EngineCell>,
 }
 
 /// The post boxes of all workers.
@@ -139,9 +142,9 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     let mut plans = boxed(PLANS_MAX, || PlanRow::EMPTY);
     let mut peers = boxed(PEERS_MAX, || Peer::EMPTY);
     let mut lanes = boxed(RAILS_MAX, || Lane::EMPTY);
-    let mut requests = boxed::<Row<RequestRow>>(REQUESTS_MAX, || Row::EMPTY);
+    let mut requests = boxed::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
     let shares_max = if start.config.policy == Policy::Documented {
-        REQUESTS_MAX
+        ROWS_MAX
     } else {
         0
     };
@@ -173,8 +176,10 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         clock,
         faults,
         hints,
+        engine,
         ..
     } = start;
+    let handover = Handover::new(engine, posts[usize::from(start.config.worker)].clone());
     let mut driven = Loop {
         core,
         fabric,
@@ -209,6 +214,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         done: Progress::default(),
         moved: false,
         disks: AttachedDisks::new(peer_silence),
+        handover,
         looked: clock.now(),
         left_at: Instant::ZERO,
         peek: Peek::default(),
@@ -394,6 +400,8 @@ pub(crate) struct Loop<'a> {
     /// The endpoint had something in the last round.
     moved: bool,
     disks: AttachedDisks,
+    /// What goes on through slots.
+    handover: Handover,
     /// When the last round looked.
     looked: Instant,
     /// When a waiter last left the seat.
@@ -560,7 +568,8 @@ impl Loop<'_> {
         let neighbours = self.fabric.neighbours();
         let heartbeat = neighbours.and_then(Neighbours::poll_timeout);
         let endpoint = self.endpoint.poll_timeout();
-        [core, endpoint, self.ending_at, leaving, heartbeat]
+        let handover = self.handover.due();
+        [core, endpoint, handover, self.ending_at, leaving, heartbeat]
             .into_iter()
             .flatten()
             .min()
@@ -600,6 +609,7 @@ impl Loop<'_> {
             neighbours.look(now, self.fabric);
         }
         busy |= self.drain(now);
+        self.handover.hand_over(now);
         busy |= self.forget_peers(now);
         if let Some(neighbours) = self.fabric.neighbours() {
             neighbours.publish(now, busy, self.fabric);
@@ -640,6 +650,7 @@ impl Loop<'_> {
             leaving,
             gone,
             forgotten,
+            handover,
             ..
         } = self;
         leaving.retain(|lost| {
@@ -651,6 +662,9 @@ impl Loop<'_> {
                     forgotten.extend(&lost.plans);
                     let surplus = forgotten.len().saturating_sub(FORGOTTEN_MAX);
                     forgotten.drain(..surplus);
+                }
+                for plan in &lost.plans {
+                    handover.forget(*plan);
                 }
                 for rail in &lost.numbers.rails {
                     endpoint.forget_rail(*rail);
@@ -736,14 +750,19 @@ impl Loop<'_> {
         match event {
             Event::RequestDone { request, tag } => {
                 let last = self.core.transport_of(request);
-                if let Some(report) = self.core.take(request) {
+                let transports = &self.transports;
+                let refused = || last.is_some_and(|last| transports.stages(last));
+                if let Some(report) = self.core.take(request)
+                    && !self.handover.takes(self.looked, tag, &report, refused)
+                {
                     self.log_end(last, &report);
                     self.post.report(tag, report);
                 }
             }
             Event::BatchDone { batch, tag } => {
-                if self.core.take_batch(batch).is_some() {
-                    self.finish(RowId::from_tag(tag).0);
+                let (row, _) = RowId::from_tag(tag);
+                if self.core.take_batch(batch).is_some() && self.handover.has_ended(row) {
+                    self.finish(row);
                 }
             }
             // Of a batch that has been reported; its handle is told through what it was given then.
@@ -857,7 +876,9 @@ impl Loop<'_> {
             deadline,
             _,
         ] = entry;
-        let Flags { op, last, priority } = Flags::from_bits(flags);
+        let Flags {
+            op, last, priority, ..
+        } = Flags::from_bits(flags);
         let (row, position) = RowId::from_tag(tag);
         if position == 0 && !self.open_batch(row) {
             return false;
@@ -877,7 +898,10 @@ impl Loop<'_> {
             op,
         };
         match self.submit_to_core(now, &request) {
-            Ok(id) => self.note(row, id),
+            Ok(id) => {
+                self.handover.note(&entry);
+                self.note(row, id);
+            }
             Err(Refusal::Core(SubmitError::Full)) => {
                 if position == 0 {
                     self.core.seal_batch(batch);
@@ -970,10 +994,20 @@ impl Loop<'_> {
             Command::AttachRail(rail, address) => self.endpoint.attach_rail(rail, address),
             Command::AttachDisk(disk) => self.disks.add(disk),
             Command::InstallPlan(id, plan) => {
+                self.handover.learn(id, &plan, &self.transports);
                 let installed = self.core.install_plan(now, id, &plan);
                 debug_assert!(installed, "the tables are as large as the engine's numbers");
             }
-            Command::RetirePlan(id) => self.core.retire_plan(id),
+            Command::RetirePlan(id) => {
+                self.handover.forget(id);
+                self.core.retire_plan(id);
+            }
+            Command::StagedEnded(tag, report) => {
+                self.post.report(tag, report);
+                if self.handover.settle(tag) {
+                    self.finish(RowId::from_tag(tag).0);
+                }
+            }
             Command::Frame(peer, frame) => self.core.handle_frame(now, peer, &frame),
             Command::PeerGone(peer, proof) => {
                 if proof == Proof::ProcessGone && !self.gone.contains(&peer) {
@@ -1019,6 +1053,7 @@ impl Loop<'_> {
             // It may be about this batch, or stand before it in line.
             self.endings.push_back(Ending::Cancel(row));
         }
+        self.handover.cancel(row);
         let open = self.open.get(usize::from(row.index));
         let Some(open) = open.filter(|open| open.row == row) else {
             return;

@@ -16,7 +16,7 @@
 //! and a write that has any, go through it. A file is never written in both ways at once (`turns` says why). Files that
 //! cannot be opened so go through the cache altogether.
 //!
-//! //! The parts: `file` is a range and how it is cut, `turns` who may write it, `endpoint` the lanes, `ring` and `threads`
+//! The parts: `file` is a range and how it is cut, `turns` who may write it, `endpoint` the lanes, `ring` and `threads`
 //! the two ways, with all `unsafe` of the crate in `ring` and `sys`.
 
 mod endpoint;

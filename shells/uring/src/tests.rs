@@ -3,17 +3,16 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use polyrail_core::time::{Duration, Instant};
+use polyrail_conform::Driven;
 use polyrail_core::units::{RailId, SegmentRef};
-use polyrail_core::work::{
-    Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
-};
+use polyrail_core::work::{Cause, LaneFact, Op, Outcome, Place, Posted, Scope, Stop, Work};
+use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::{Access, Region};
-use polyrail_transport::{LaneReport, Polled, RemoteRegion};
 
 use super::*;
 use crate::turns::Side;
@@ -33,11 +32,22 @@ impl FileTable for Files {
 
 /// An endpoint with one lane, one piece of memory and one file.
 struct Bench {
-    endpoint: Box<dyn Endpoint>,
-    clock: Clock,
-    lane: LaneId,
+    driven: Driven,
     region: Arc<Region>,
-    polled: Polled,
+}
+
+impl Deref for Bench {
+    type Target = Driven;
+
+    fn deref(&self) -> &Driven {
+        &self.driven
+    }
+}
+
+impl DerefMut for Bench {
+    fn deref_mut(&mut self) -> &mut Driven {
+        &mut self.driven
+    }
 }
 
 impl Bench {
@@ -55,68 +65,11 @@ impl Bench {
         endpoint.attach_local(MEMORY, region.clone());
         let lane = LaneId::new(0, RailId(0));
         let mut bench = Self {
-            endpoint,
-            clock,
-            lane,
+            driven: Driven::new(endpoint, clock, lane, EPOCH),
             region,
-            polled: Polled::default(),
         };
-        bench.endpoint.open(lane, EPOCH, Instant::MAX);
-        assert!(matches!(bench.fact().fact, LaneFact::Opened { .. }));
+        bench.open();
         bench
-    }
-
-    fn poll(&mut self) {
-        let now = self.clock.now();
-        self.endpoint.poll(now, &mut self.polled);
-    }
-
-    /// Sleeps on the endpoint's descriptor, as a worker does.
-    fn sleep(&mut self) {
-        let nobody = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let now = self.clock.now();
-        let due = self.endpoint.poll_timeout();
-        let longest = due.map_or(Duration::from_secs(5), |due| due.since(now));
-        let fd = std::os::fd::AsFd::as_fd(&nobody);
-        self.endpoint.sleep(fd, Some(longest)).unwrap();
-    }
-
-    fn fact(&mut self) -> LaneReport {
-        while self.polled.lanes.is_empty() {
-            self.poll();
-        }
-        self.polled.lanes.remove(0)
-    }
-
-    fn post(&mut self, works: &[Work]) -> Posted {
-        let works = works.iter().copied().collect();
-        self.endpoint.post(&PostBatch {
-            lane: self.lane,
-            epoch: EPOCH,
-            works,
-        })
-    }
-
-    /// Posts works, more of them as there is room, and waits for their outcomes, in order of their cookies.
-    fn run(&mut self, works: &[Work]) -> Vec<Outcome> {
-        let mut rest = works;
-        let mut seen: Vec<Completion> = Vec::new();
-        while seen.len() < works.len() {
-            let next = &rest[..rest.len().min(32)];
-            if !next.is_empty() {
-                let posted = self.post(next);
-                assert!(matches!(posted.stop, Stop::All | Stop::Full), "{posted:?}");
-                rest = &rest[posted.accepted..];
-            }
-            let before = seen.len();
-            self.poll();
-            seen.append(&mut self.polled.completions);
-            if seen.len() == before {
-                self.sleep();
-            }
-        }
-        seen.sort_by_key(|seen| seen.cookie);
-        seen.into_iter().map(|seen| seen.outcome).collect()
     }
 
     fn fill(&self, offset: u64, bytes: &[u8]) {
@@ -355,13 +308,16 @@ fn a_write_waits_for_those_that_go_the_other_way_and_a_read_does_not() {
             bench.run(&[work(2, Op::Read, 0, 0, 100)]),
             [Outcome::Success]
         );
-        assert!(bench.endpoint.poll_timeout().is_some(), "it looks again");
+        assert!(
+            bench.driven.endpoint.poll_timeout().is_some(),
+            "it looks again"
+        );
         drop(other);
-        while bench.polled.completions.is_empty() {
+        while bench.driven.polled.completions.is_empty() {
             bench.poll();
         }
-        assert_eq!(bench.polled.completions[0].cookie, 1);
-        assert_eq!(bench.endpoint.poll_timeout(), None, "nothing waits");
+        assert_eq!(bench.driven.polled.completions[0].cookie, 1);
+        assert_eq!(bench.driven.endpoint.poll_timeout(), None, "nothing waits");
     }
 }
 
@@ -500,8 +456,8 @@ fn a_fence_holds_only_once_the_kernel_has_let_go() {
     let mut bench = Bench::new(Way::Uring, 4096, FileRange::of(file, 1 << 20));
     let posted = bench.post(&[work(7, Op::Read, 0, 0, 4)]);
     assert_eq!(posted.stop, Stop::All);
-    let lane = bench.lane;
-    bench.endpoint.fence(lane, EPOCH, Scope::Local);
+    let lane = bench.driven.lane;
+    bench.driven.endpoint.fence(lane, EPOCH, Scope::Local);
     let region = bench.region.clone();
     std::thread::scope(|scope| {
         let revoked = scope.spawn(move || region.revoke());
@@ -510,7 +466,7 @@ fn a_fence_holds_only_once_the_kernel_has_let_go() {
             bench.poll();
             std::thread::yield_now();
         }
-        assert!(bench.polled.lanes.is_empty() && bench.polled.completions.is_empty());
+        assert!(bench.driven.polled.lanes.is_empty() && bench.driven.polled.completions.is_empty());
         assert!(!revoked.is_finished(), "the kernel may still write there");
         let refused = bench.post(&[work(8, Op::Read, 0, 0, 4)]);
         assert_eq!(refused.stop, Stop::Rejected(Cause::Flushed));
@@ -521,11 +477,11 @@ fn a_fence_holds_only_once_the_kernel_has_let_go() {
             delivered: None,
         };
         assert_eq!(facts, [fenced(Scope::Local), fenced(Scope::Remote)]);
-        assert_eq!(bench.polled.completions[0].outcome, Outcome::Success);
+        assert_eq!(bench.driven.polled.completions[0].outcome, Outcome::Success);
         revoked.join().unwrap();
     });
     // Again: answered again.
-    bench.endpoint.fence(lane, EPOCH, Scope::Local);
+    bench.driven.endpoint.fence(lane, EPOCH, Scope::Local);
     let fenced = bench.fact().fact;
     assert!(matches!(fenced, LaneFact::Fenced { .. }));
 }
@@ -537,7 +493,8 @@ fn an_endpoint_that_ends_waits_for_the_kernel() {
     let mut bench = Bench::new(Way::Uring, 4096, FileRange::of(file, 1 << 20));
     bench.post(&[work(7, Op::Read, 0, 0, 4)]);
     let Bench {
-        endpoint, region, ..
+        driven: Driven { endpoint, .. },
+        region,
     } = bench;
     std::thread::scope(|scope| {
         let ended = scope.spawn(move || drop(endpoint));

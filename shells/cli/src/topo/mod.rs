@@ -136,20 +136,12 @@ fn tiers(nodes: &[NumaNode], devices: &[Device]) -> Vec<Tier> {
         .collect()
 }
 
-/// Those of a GPU's memory. Of a device that is not on the PCI bus, or says nothing, what its node says holds.
+/// Those of a GPU's memory.
 fn tiers_of(gpu: &GpuInfo, devices: &[Device]) -> Vec<Tier> {
-    let tier = |device: &Device| {
-        let known = gpu.interfaces.iter().find(|(name, _)| *name == device.name);
-        Tier {
-            memory: memory_of(gpu),
-            device: device.name.clone(),
-            tier: match known.map(|(_, distance)| distance) {
-                Some(Distance::Switch | Distance::Bridge) => 0,
-                Some(Distance::Node) => 1,
-                Some(Distance::System) => 2,
-                None => polyrail::tier(gpu.numa_node, device.numa_node),
-            },
-        }
+    let tier = |device: &Device| Tier {
+        memory: memory_of(gpu),
+        device: device.name.clone(),
+        tier: gpu.tier(device),
     };
     devices.iter().map(tier).collect()
 }

@@ -93,6 +93,8 @@ pub(crate) struct Use {
 enum Known {
     Asked,
     Nothing,
+    /// It is there, and one of the two drivers does not let it be opened.
+    Locked,
     OnHost,
     Open {
         of: Arc<Use>,
@@ -107,12 +109,40 @@ struct Lane {
     socket: OwnedFd,
     is_open: bool,
     by: Instant,
+    /// What has to be opened before the lane counts as open: it was refused when it was last tried on this rail.
+    trial: Option<RegionKey>,
     keys: HashMap<RegionKey, Known>,
     /// What the target wants back, while copies still use it.
     leaving: Vec<(RegionKey, Weak<Use>)>,
 }
 
 impl Lane {
+    /// Notes what has become of a key that was asked for.
+    fn learn(
+        &mut self,
+        key: RegionKey,
+        known: Known,
+        refused: &mut Option<RegionKey>,
+    ) -> io::Result<Option<Event>> {
+        let is_locked = matches!(known, Known::Locked);
+        match self.keys.get_mut(&key) {
+            Some(row @ Known::Asked) => *row = known,
+            _ => return Err(nonsense("it answers what was not asked")),
+        }
+        *refused = match is_locked {
+            true => Some(key),
+            false => refused.filter(|refused| *refused != key),
+        };
+        match self.trial.take_if(|trial| *trial == key) {
+            None => Ok(Some(FarEvent::Again)),
+            Some(_) if is_locked => Err(io::Error::other("what it offers still cannot be opened")),
+            Some(_) => {
+                self.is_open = true;
+                Ok(Some(FarEvent::Opened))
+            }
+        }
+    }
+
     /// Says of each key that was to be left when it is.
     fn leave(&mut self) -> io::Result<()> {
         let is_left = |(_, of): &mut (RegionKey, Weak<Use>)| of.strong_count() == 0;
@@ -132,6 +162,9 @@ pub(super) struct Theirs {
     rails: Numbered<RailId, RailAddress>,
     remotes: Numbered<SegmentRef, RemoteRegion>,
     lanes: Numbered<LaneId, Lane>,
+    /// What a driver last refused to open on each rail. Scratch is never opened, so probes of it would say that all is
+    /// well again, when it is not.
+    refused: Numbered<RailId, RegionKey>,
 }
 
 impl Theirs {
@@ -143,6 +176,7 @@ impl Theirs {
             rails: Numbered::default(),
             remotes: Numbered::default(),
             lanes: Numbered::default(),
+            refused: Numbered::default(),
         })
     }
 
@@ -164,7 +198,12 @@ impl Theirs {
         for _ in 0..MESSAGES_MAX {
             let heard = match wire::receive(&row.socket) {
                 Ok(None) => return,
-                Ok(Some(answer)) => take(row, &self.gpus, &self.imports, answer),
+                Ok(Some(answer)) => {
+                    let mut refused = self.refused.remove(&lane.rail());
+                    let heard = take(row, &self.gpus, &self.imports, &mut refused, answer);
+                    self.refused.extend(refused.map(|key| (lane.rail(), key)));
+                    heard
+                }
                 Err(error) => Err(error),
             };
             match heard {
@@ -205,29 +244,34 @@ pub(super) fn greet(
 /// What is to be said of the lane.
 type Event = fn(LaneId, Epoch) -> FarEvent;
 
-/// What comes of an answer.
+/// What comes of an answer. `refused` is what could not be opened on the lane's rail when it was last tried.
 fn take(
     row: &mut Lane,
     gpus: &Arc<Gpus>,
     imports: &Imports,
+    refused: &mut Option<RegionKey>,
     answer: Answer,
 ) -> io::Result<Option<Event>> {
-    let mut asked = |key: RegionKey, known: Known| match row.keys.get_mut(&key) {
-        Some(row @ Known::Asked) => {
-            *row = known;
-            Ok(Some(FarEvent::Again as Event))
-        }
-        _ => Err(nonsense("it answers what was not asked")),
-    };
     match answer {
-        Answer::Ready if !row.is_open => {
-            row.is_open = true;
-            Ok(Some(FarEvent::Opened))
+        Answer::Ready if row.is_open || row.trial.is_some() => {
+            Err(nonsense("it lets in who is in"))
         }
-        Answer::Ready => Err(nonsense("it lets in who is in")),
+        Answer::Ready => match *refused {
+            None => {
+                row.is_open = true;
+                Ok(Some(FarEvent::Opened))
+            }
+            Some(key) => {
+                wire::send(&row.socket, &Request::Open { key })?;
+                row.keys.insert(key, Known::Asked);
+                row.trial = Some(key);
+                Ok(None)
+            }
+        },
         Answer::Refused => Err(io::Error::other("refused")),
-        Answer::Nothing { key } => asked(key, Known::Nothing),
-        Answer::IsOnHost { key } => asked(key, Known::OnHost),
+        Answer::Nothing { key } => row.learn(key, Known::Nothing, refused),
+        Answer::Locked { key } => row.learn(key, Known::Locked, refused),
+        Answer::IsOnHost { key } => row.learn(key, Known::OnHost, refused),
         Answer::Opens { key, memory } => {
             if !memory.is_sound() {
                 return Err(nonsense("a region ends past its allocation"));
@@ -246,11 +290,16 @@ fn take(
                     memory,
                 },
                 Err(error) => {
-                    log::warn!("cuda-ipc: a peer's memory cannot be opened: {error}");
-                    Known::Nothing
+                    // It is tried again and again.
+                    let level = match refused {
+                        Some(_) => log::Level::Debug,
+                        None => log::Level::Warn,
+                    };
+                    log::log!(level, "cuda-ipc: a peer's memory cannot be opened: {error}");
+                    Known::Locked
                 }
             };
-            asked(key, known)
+            row.learn(key, known, refused)
         }
         Answer::Leave { key } => {
             let of = match row.keys.remove(&key) {
@@ -286,6 +335,7 @@ impl Far for Theirs {
                     socket,
                     is_open: false,
                     by,
+                    trial: None,
                     keys: HashMap::new(),
                     leaving: Vec::new(),
                 };
@@ -311,6 +361,7 @@ impl Far for Theirs {
             }
             Some(Known::Asked) => Ok(Pin::Wait),
             Some(Known::Nothing) => Err(Cause::RemoteAccess),
+            Some(Known::Locked) => Err(self.refusal()),
             Some(Known::OnHost) => Ok(Pin::Answered),
             Some(Known::Open {
                 of,
@@ -332,6 +383,11 @@ impl Far for Theirs {
                 }))
             }
         }
+    }
+
+    /// Another transport may reach it, or it can be staged.
+    fn refusal(&self) -> Cause {
+        Cause::Refused
     }
 
     fn poll(&mut self, now: Instant, out: &mut Vec<FarEvent>) {

@@ -346,7 +346,11 @@ impl Service {
             }
             Request::Open { key } if connection.lane.is_some() => {
                 let answer = open(&self.common, connection, key)?;
-                wire::send(&connection.socket, &answer)
+                match wire::send(&connection.socket, &answer) {
+                    // What it said before it hung up is still to be heard.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                    sent => sent,
+                }
             }
             Request::Left { key } => {
                 if let Some(grant) = connection.grants.remove(&key) {
@@ -478,8 +482,9 @@ fn open(common: &Common, connection: &mut Connection, key: RegionKey) -> io::Res
     let export = match common.gpus.export(address, region.bytes()) {
         Ok(export) => export,
         Err(error) => {
-            log::warn!("cuda-ipc: {region:?} cannot be opened by peers: {error}");
-            return Ok(nothing);
+            // The peer tries again and again.
+            log::debug!("cuda-ipc: {region:?} cannot be opened by peers: {error}");
+            return Ok(Answer::Locked { key });
         }
     };
     if !lend(connection, &region, key) {

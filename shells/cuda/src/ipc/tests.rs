@@ -222,6 +222,34 @@ fn a_fence_is_answered_when_all_is_left_and_a_closed_socket_is_no_answer() {
 }
 
 #[test]
+fn what_a_peer_said_before_it_hung_up_is_heard() {
+    // A lane that was fenced before it had heard what opens its memory: the target could not tell it, and waited for the
+    // end of its process, though the peer had said that the lane was over.
+    let target = Target::new();
+    let (key, region) = target.gpu(Access::RemoteReadWrite);
+    let peer = target.let_in((1, 1));
+    let (go_on, waits) = channel::<()>();
+    let (tell, held) = channel();
+    let hold = Box::new(move |_| {
+        tell.send(()).unwrap();
+        waits.recv().unwrap();
+    });
+    let transport = &target.transport;
+    transport.fence_inbound(SESSION, LaneId(9), Epoch(1), hold);
+    held.recv_timeout(PATIENCE).unwrap();
+    peer.say(&Request::Open { key });
+    peer.say(&Request::Over);
+    drop(peer);
+    go_on.send(()).unwrap();
+    let told = target.fence(1, 1);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok(0));
+    target.regions.0.lock().unwrap().remove(&key);
+    region.revoke();
+    drop(region);
+    assert_eq!(target.stub.counts().allocations, 0);
+}
+
+#[test]
 fn a_session_is_over_when_all_of_its_lanes_have_left() {
     let target = Target::new();
     let (key, _region) = target.gpu(Access::RemoteReadWrite);
@@ -246,12 +274,26 @@ fn a_session_is_over_when_all_of_its_lanes_have_left() {
 struct Initiator {
     stub: Arc<Stub>,
     endpoint: Box<dyn Endpoint>,
+    listener: OwnedFd,
     /// The target's end.
     peer: Peer,
     key: RegionKey,
+    memory: Memory,
     lane: LaneId,
     clock: Clock,
     polled: Polled,
+}
+
+/// A lane that an initiator has just connected.
+fn greeted(listener: &OwnedFd, lane: (u32, u32)) -> Peer {
+    let peer = Peer(wire::accept(listener).unwrap());
+    let hello = Request::Hello {
+        version: VERSION,
+        session: SESSION.0,
+        lane: Some(lane),
+    };
+    assert_eq!(wire::receive(&peer.0).unwrap(), Some(hello));
+    peer
 }
 
 impl Initiator {
@@ -277,19 +319,19 @@ impl Initiator {
             own: name.as_slice().into(),
         };
         endpoint.attach_rail(RailId(0), address);
+        let base = gpus
+            .driver()
+            .allocate(0, 8192, Sharing::Process)
+            .and_then(|address| gpus.export(address + 100, 4096));
+        let memory = Memory::new(&base.unwrap(), "ffff:00:00.0", 4096, false);
         endpoint.open(lane, Epoch(1), clock.now() + PATIENCE.into());
-        let peer = Peer(wire::accept(&listener).unwrap());
-        let hello = Request::Hello {
-            version: VERSION,
-            session: SESSION.0,
-            lane: Some((lane.0, 1)),
-        };
-        assert_eq!(wire::receive(&peer.0).unwrap(), Some(hello));
         let mut initiator = Self {
             stub,
             endpoint,
-            peer,
+            peer: greeted(&listener, (lane.0, 1)),
+            listener,
             key,
+            memory,
             lane,
             clock,
             polled: Polled::default(),
@@ -298,11 +340,6 @@ impl Initiator {
         assert!(matches!(initiator.fact(), LaneFact::Opened { .. }));
         assert_eq!(initiator.post(), Stop::All);
         assert_eq!(initiator.hears(), Some(Request::Open { key }));
-        let base = gpus
-            .driver()
-            .allocate(0, 8192, Sharing::Process)
-            .and_then(|address| gpus.export(address + 100, 4096));
-        let memory = Memory::new(&base.unwrap(), "ffff:00:00.0", 4096, false);
         initiator.stub.hold();
         initiator.tell(&Answer::Opens { key, memory });
         while initiator.stub.counts().copies == 0 {
@@ -395,6 +432,63 @@ fn memory_is_left_when_the_last_copy_is_over_and_no_sooner() {
     }
     let outcome = initiator.polled.completions[0].outcome;
     assert_eq!(outcome, Outcome::Error(Cause::RemoteAccess));
+}
+
+#[test]
+fn what_the_driver_refuses_to_open_is_tried_before_its_rail_counts_as_good_again() {
+    let mut initiator = Initiator::new();
+    let (key, lane) = (initiator.key, initiator.lane);
+    let opens = Answer::Opens {
+        key,
+        memory: initiator.memory,
+    };
+    initiator.tell(&Answer::Leave { key });
+    initiator.stub.go_on();
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    assert_eq!(initiator.hears(), Some(Request::Left { key }));
+    initiator.polled.completions.clear();
+    // Its own driver refuses.
+    initiator.stub.set_closed(true);
+    assert_eq!(initiator.post(), Stop::All);
+    assert_eq!(initiator.hears(), Some(Request::Open { key }));
+    initiator.tell(&opens);
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    let outcome = initiator.polled.completions[0].outcome;
+    assert_eq!(outcome, Outcome::Error(Cause::Refused));
+    // (epoch, what the target says, whether the initiator's driver still refuses, whether the lane opens)
+    let cases = [
+        (2, opens, true, false),
+        (3, Answer::Locked { key }, false, false),
+        (4, opens, false, true),
+    ];
+    for (epoch, says, closed, is_open) in cases {
+        initiator
+            .endpoint
+            .fence(lane, Epoch(epoch - 1), Scope::Local);
+        while !matches!(initiator.fact(), LaneFact::Fenced { .. }) {}
+        initiator.polled.lanes.clear();
+        initiator.stub.set_closed(closed);
+        let by = initiator.clock.now() + PATIENCE.into();
+        initiator.endpoint.open(lane, Epoch(epoch), by);
+        initiator.peer = greeted(&initiator.listener, (lane.0, epoch));
+        initiator.tell(&Answer::Ready);
+        let asked = loop {
+            initiator.poll();
+            if let Some(asked) = initiator.hears() {
+                break asked;
+            }
+        };
+        assert_eq!(asked, Request::Open { key }, "{epoch}");
+        assert_eq!(initiator.polled.lanes, [], "{epoch}");
+        initiator.tell(&says);
+        let opened = matches!(initiator.fact(), LaneFact::Opened { .. });
+        assert_eq!(opened, is_open, "{epoch}");
+    }
+    assert_eq!(initiator.stub.counts().imported, 1);
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub(crate) enum Answer {
     Nothing { key: RegionKey },
     /// Leave it: say so when nothing uses it any more.
     Leave { key: RegionKey },
+    /// To [`Request::Open`]: it is there, and the target's driver does not let others open it.
+    Locked { key: RegionKey },
 }
 
 /// What opens a region.

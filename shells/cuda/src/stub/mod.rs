@@ -121,6 +121,8 @@ struct State {
     last: u64,
     held: bool,
     full: bool,
+    /// Memory is shared with no other process.
+    closed: bool,
     ended: bool,
     /// A copy is under way, outside the lock.
     busy: bool,
@@ -306,6 +308,12 @@ impl Stub {
         lock(&self.shared).full = full;
     }
 
+    /// From now on memory of other processes is neither opened nor copied, and theirs not let open this one's, or it is
+    /// again: as where a driver forbids it, between containers for instance.
+    pub fn set_closed(&self, closed: bool) {
+        lock(&self.shared).closed = closed;
+    }
+
     /// Memory that the program has put together from `count` pieces of `unit` bytes each, which nobody can share.
     pub fn allocate_mapped(&self, ordinal: u32, unit: u64, count: u64) -> Answer<u64> {
         self.add(ordinal, unit * count, unit, Sharing::Process)
@@ -392,6 +400,11 @@ impl Stub {
         self.shared.changed.notify_all();
         Ok(())
     }
+}
+
+/// What a driver says that forbids something.
+fn not_permitted(call: &'static str) -> CudaError {
+    CudaError::Driver { call, code: 800 }
 }
 
 impl Drop for Stub {
@@ -509,6 +522,13 @@ impl Driver for Stub {
         bytes: u64,
     ) -> Answer<()> {
         let mut state = lock(&self.shared);
+        let is_foreign = |end: End| {
+            let found = state.find(end.address);
+            found.is_some_and(|(_, found)| found.imported.is_some())
+        };
+        if state.closed && (is_foreign(to) || is_foreign(from)) {
+            return Err(not_permitted("cuMemcpyAsync"));
+        }
         state.copies += 1;
         state.copy_bytes_max = state.copy_bytes_max.max(bytes);
         if !(state.is_pinned(to, bytes) && state.is_pinned(from, bytes)) {
@@ -569,6 +589,9 @@ impl Driver for Stub {
     fn export(&self, ordinal: u32, base: u64) -> Answer<Handle> {
         let state = lock(&self.shared);
         state.check(ordinal)?;
+        if state.closed {
+            return Err(not_permitted("cuIpcGetMemHandle"));
+        }
         let known = state.allocations.get(&base);
         let known = known.filter(|known| known.unit == known.memory.bytes());
         let known = known.ok_or(CudaError::Unsupported {
@@ -585,6 +608,9 @@ impl Driver for Stub {
         self.ordinal(ordinal)?;
         let mut state = lock(&self.shared);
         state.check(ordinal)?;
+        if state.closed {
+            return Err(not_permitted("cuIpcOpenMemHandle"));
+        }
         let number = |at: usize| {
             let word = handle.bytes[at..at + 4].try_into().unwrap_or([0; 4]);
             u32::from_le_bytes(word)

@@ -355,7 +355,7 @@ impl Config {
     /// says otherwise.
     pub fn use_rails(&mut self, rails: &[IpAddr]) {
         self.rails = rails.to_vec();
-        for name in [known::SHM, known::CUDA_IPC] {
+        for name in [known::SHM, known::CUDA_IPC, known::STAGED] {
             let inside = self.transports.entry(name.into());
             inside.or_insert(TransportConfig {
                 enable: false,

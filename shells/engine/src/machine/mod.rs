@@ -9,10 +9,12 @@ mod rdma;
 mod sysfs;
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use polyrail_control::codec::RailFact;
-use polyrail_core::topology::DeviceFacts;
+use polyrail_core::topology::{DeviceFacts, tier};
 use polyrail_core::units::Rate;
+use polyrail_cuda::Distance;
 use polyrail_transport::memory::Region;
 
 use crate::config::Config;
@@ -39,6 +41,31 @@ pub(crate) struct Machine {
     pub(crate) devices: Vec<Device>,
     /// The NUMA node of registered memory.
     pub(crate) memory_node: fn(&Region) -> Option<u16>,
+    /// How far an interface, by its name, is from a GPU, by its PCI address.
+    pub(crate) gpu_distance: fn(&str, &str) -> Option<Distance>,
+}
+
+/// Where memory is, so far as devices may be near or far from it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Whereabouts {
+    /// Its NUMA node, if that is known and matters.
+    node: Option<u16>,
+    /// Of a GPU's: how far the devices of these addresses are from it.
+    distances: Vec<(IpAddr, Distance)>,
+}
+
+impl Whereabouts {
+    /// The tier of a device for it: of this address, and on this node.
+    pub(crate) fn tier(&self, address: Option<IpAddr>, node: Option<u16>) -> u8 {
+        let mut known = self.distances.iter();
+        let known = known.find(|(of, _)| Some(*of) == address);
+        known.map_or_else(|| tier(self.node, node), |(_, distance)| distance.tier())
+    }
+}
+
+/// How far an interface of this machine is from a GPU; `None`: it is no PCI device, or nothing is known.
+pub(crate) fn gpu_distance(pci: &str, interface: &str) -> Option<Distance> {
+    polyrail_cuda::pci::distance(Path::new("/sys"), pci, interface)
 }
 
 impl Machine {
@@ -56,6 +83,7 @@ impl Machine {
         Self {
             devices: device::with_addresses(&Sysfs::new("/sys"), &addresses),
             memory_node: Region::numa_node,
+            gpu_distance,
         }
     }
 
@@ -63,6 +91,21 @@ impl Machine {
     pub(crate) fn memory_node(&self, region: &Region) -> Option<u16> {
         let knows = self.devices.iter().any(|device| device.numa_node.is_some());
         knows.then(|| (self.memory_node)(region)).flatten()
+    }
+
+    /// Where registered memory is; `gpu`: the PCI address of the GPU that it is on. Asks the kernel.
+    pub(crate) fn whereabouts(&self, region: &Region, gpu: Option<&str>) -> Whereabouts {
+        let distances = |gpu: &str| {
+            let known = self.devices.iter().filter_map(|device| {
+                let distance = (self.gpu_distance)(gpu, &device.name)?;
+                Some(device.addresses.iter().map(move |at| (*at, distance)))
+            });
+            known.flatten().collect()
+        };
+        Whereabouts {
+            node: self.memory_node(region),
+            distances: gpu.map(distances).unwrap_or_default(),
+        }
     }
 
     /// What decides which remote device this address's device faces.
@@ -142,6 +185,7 @@ mod tests {
                 addresses: Vec::new(),
             }],
             memory_node: |_| Some(7),
+            gpu_distance: |_, _| None,
         };
         assert_eq!(machine(Some(0)).memory_node(&region), Some(7));
         assert_eq!(machine(None).memory_node(&region), None);

@@ -1,9 +1,11 @@
-//! Requests that no transport carries in one piece: between a file and another host. They pass through slots in memory
+//! Requests that no transport carries in one piece: between a file and another host, for instance. They pass through slots in memory
 //! on the way, chunk by chunk, as core's `stage` decides; each hop is a request of its own, which the workers carry out
 //! like all others.
 //!
-//! One thread per engine, started when the first file meets the network.
+//! One thread per engine, started when the first file meets the network. Workers hand it what a transport has failed to
+//! do that reaches memory of GPUs: see `handover`.
 
+mod handover;
 mod parties;
 mod route;
 mod work;
@@ -24,6 +26,7 @@ use polyrail_core::work::Place;
 use polyrail_transport::SessionId;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
 
+pub(crate) use self::handover::{EngineCell, Handover, StagedTransport};
 pub(crate) use self::route::Route;
 use self::work::Work;
 use crate::batch::Batch;

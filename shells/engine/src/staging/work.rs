@@ -277,7 +277,12 @@ impl Work {
             deadline,
             _,
         ] = entry;
-        let Flags { op, last, priority } = Flags::from_bits(flags);
+        let Flags {
+            op,
+            last,
+            priority,
+            through_slots,
+        } = Flags::from_bits(flags);
         let (row, position) = RowId::from_tag(tag);
         let open = self.open.entry(row.index).or_insert_with(|| Open {
             row,
@@ -299,7 +304,7 @@ impl Work {
         };
         let begun = match self.ending_at {
             Some(_) => Err((Status::ShutDown, Cause::ShutDown)),
-            None => match engine.route(position, &request) {
+            None => match engine.route(position, &request, through_slots) {
                 Ok(route) => match route.staged(&request, due) {
                     Some(staged) => stage(core, now, &staged),
                     None => direct(engine, now, tag, &request, due, &self.words),
@@ -349,7 +354,7 @@ impl Work {
         let terms = terms(now, stage.deadline, stage.priority);
         let id = stage.id;
         let words = self.words.clone();
-        match engine.submit_with(&[request], &terms) {
+        match engine.submit_hop(&request, &terms) {
             Ok(batch) => {
                 let ended = batch.clone();
                 let tell = move |report| words.put(Word::HopEnded(id, report, ended));
@@ -489,7 +494,7 @@ fn hop_request(engine: &Engine, stage: &Stage) -> Request {
 }
 
 /// Nobody waits for room: this thread has others to serve.
-fn terms(now: Instant, deadline: Option<Instant>, priority: Priority) -> Terms<'static> {
+pub(super) fn terms(now: Instant, deadline: Option<Instant>, priority: Priority) -> Terms<'static> {
     Terms {
         deadline: deadline.map(|at| at.since(now).into()),
         room_within: Some(std::time::Duration::ZERO),
@@ -499,7 +504,7 @@ fn terms(now: Instant, deadline: Option<Instant>, priority: Priority) -> Terms<'
 }
 
 /// How a request ends that no worker took.
-fn not_begun(error: &SubmitError) -> (Status, Cause) {
+pub(super) fn not_begun(error: &SubmitError) -> (Status, Cause) {
     match error {
         SubmitError::PeerLost { .. } => (Status::PeerLost, Cause::PeerGone),
         SubmitError::ShutDown => (Status::ShutDown, Cause::ShutDown),
@@ -511,7 +516,7 @@ fn not_begun(error: &SubmitError) -> (Status, Cause) {
 }
 
 /// Nothing of it has moved.
-fn refused(status: Status, cause: Cause) -> Report {
+pub(super) fn refused(status: Status, cause: Cause) -> Report {
     Report {
         status,
         delivered_bytes: 0,

@@ -1,7 +1,6 @@
 //! Memory of GPUs under real engines, over a driver in this process.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use polyrail::{
     Request, SegmentId, Status, SubmitError,
 };
 
+use crate::ends::{End, check_pieces};
 use crate::fixture::*;
 
 /// Several slots, and a bit.
@@ -105,27 +105,8 @@ fn pieces_land_where_they_belong_and_nowhere_else() {
     let gpu = engine
         .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
         .unwrap();
-    let sent = fill_with(&engine, host, 1);
-    let mut expected = fill_with(&engine, gpu, 2);
-    let pieces = [
-        (0, 1, 1),
-        (7, 4096, 4095),
-        (123_456, 65_537, MIB + 1),
-        (MIB, 2 * MIB, 3 * MIB),
-        (BYTES - 1, BYTES - 1, 1),
-    ];
-    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
-        local_offset,
-        remote_offset,
-        length,
-        ..whole(Op::Write, host, gpu)
-    });
-    completed(&engine.submit(&requests).unwrap());
-    for (from, to, length) in pieces {
-        let (from, to, length) = (from as usize, to as usize, length as usize);
-        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
-    }
-    assert!(content(&engine, gpu) == expected);
+    let [near, far] = [host, gpu].map(|segment| End::memory(&engine, segment));
+    check_pieces(&engine, &near, &far);
 }
 
 #[test]
@@ -150,40 +131,6 @@ fn host_memory_is_pinned_while_it_is_a_segment_and_copies_are_large() {
     let counts = stub.counts();
     assert_eq!((counts.allocations, counts.streams), (0, 0), "{counts:?}");
     assert_eq!(counts.pinned, 0);
-}
-
-/// A segment at one end, and how to look at what is in it.
-struct End {
-    segment: SegmentId,
-    looks: Looks,
-}
-
-enum Looks {
-    Memory(Engine, SegmentId),
-    File(File),
-}
-
-impl End {
-    fn fill(&self, seed: u64) -> Vec<u8> {
-        match &self.looks {
-            Looks::Memory(engine, segment) => fill_with(engine, *segment, seed),
-            Looks::File(file) => {
-                file.write_all_at(&pattern(seed, BYTES), 0).unwrap();
-                pattern(seed, BYTES)
-            }
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        match &self.looks {
-            Looks::Memory(engine, segment) => content(engine, *segment),
-            Looks::File(file) => {
-                let mut bytes = vec![0; BYTES as usize];
-                file.read_exact_at(&mut bytes, 0).unwrap();
-                bytes
-            }
-        }
-    }
 }
 
 /// Two engines on machines of their own, each with GPUs.
@@ -226,23 +173,12 @@ impl Stage {
         let engine = &self.initiator;
         let file = self.file("near");
         let opened = engine.register_file(file.try_clone().unwrap(), &FileTerms::default());
-        let memory = |segment| End {
-            segment,
-            looks: Looks::Memory(engine.clone(), segment),
-        };
+        let memory = |segment| End::memory(engine, segment);
+        let host = engine.allocate("host", BYTES, Access::Local).unwrap();
         [
-            (
-                "host",
-                memory(engine.allocate("host", BYTES, Access::Local).unwrap()),
-            ),
+            ("host", memory(host)),
             ("gpu", memory(self.near_gpu())),
-            (
-                "file",
-                End {
-                    segment: opened.unwrap(),
-                    looks: Looks::File(file),
-                },
-            ),
+            ("file", End::file(opened.unwrap(), file)),
         ]
     }
 
@@ -253,14 +189,14 @@ impl Stage {
             .unwrap()
     }
 
+    fn open(&self, name: &str) -> SegmentId {
+        self.initiator
+            .open_segment(&address(&self.target, name))
+            .unwrap()
+    }
+
     fn far(&self, name: &str, there: SegmentId) -> End {
-        End {
-            segment: self
-                .initiator
-                .open_segment(&address(&self.target, name))
-                .unwrap(),
-            looks: Looks::Memory(self.target.clone(), there),
-        }
+        End::memory(&self.target, there).known_as(self.open(name))
     }
 
     fn far_gpu(&self, access: Access) -> (SegmentId, End) {
@@ -278,12 +214,10 @@ impl Stage {
             .register_file(file.try_clone().unwrap(), &FileTerms::default())
             .unwrap();
         self.target.offer_file(opened, "file", access).unwrap();
-        let mut far_file = self.far("file", opened);
-        far_file.looks = Looks::File(file);
         [
             ("host", self.far("host", host)),
             ("gpu", self.far_gpu(access).1),
-            ("file", far_file),
+            ("file", End::file(self.open("file"), file)),
         ]
     }
 
@@ -331,29 +265,9 @@ fn bytes_move_between_hosts_gpus_and_files_over_shared_memory() {
 #[test]
 fn pieces_of_staged_gpus_land_where_they_belong_and_nowhere_else() {
     let stage = Stage::new();
-    let near = stage.near_gpu();
+    let near = End::memory(&stage.initiator, stage.near_gpu());
     let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
-    let sent = fill_with(&stage.initiator, near, 1);
-    let mut expected = far.fill(2);
-    let pieces = [
-        (3, 0, 1),
-        (7, 4096, 4095),
-        (123_457, 65_537, MIB + 1),
-        (MIB, 2 * MIB, 3 * MIB),
-        (BYTES - 1, BYTES - 1, 1),
-    ];
-    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
-        local_offset,
-        remote_offset,
-        length,
-        ..whole(Op::Write, near, far.segment)
-    });
-    completed(&stage.initiator.submit(&requests).unwrap());
-    for (from, to, length) in pieces {
-        let (from, to, length) = (from as usize, to as usize, length as usize);
-        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
-    }
-    assert!(far.bytes() == expected);
+    check_pieces(&stage.initiator, &near, &far);
     // Slots are the only host memory that is copied, and it is pinned.
     for stub in &stage.stubs {
         let counts = stub.counts();
@@ -707,28 +621,10 @@ fn bytes_move_between_gpus_of_two_engines_of_one_host_without_slots() {
 #[test]
 fn pieces_between_two_engines_land_where_they_belong_and_nowhere_else() {
     let stage = Stage::on_one_host();
-    let near = stage.near_gpu();
+    let near = End::memory(&stage.initiator, stage.near_gpu());
     let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
-    let sent = fill_with(&stage.initiator, near, 1);
-    let mut expected = far.fill(2);
-    let pieces = [
-        (3, 0, 1),
-        (7, 4096, 4095),
-        (123_457, 65_537, MIB + 1),
-        (BYTES - 1, BYTES - 1, 1),
-    ];
-    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
-        local_offset,
-        remote_offset,
-        length,
-        ..whole(Op::Write, near, far.segment)
-    });
-    completed(&stage.initiator.submit(&requests).unwrap());
-    for (from, to, length) in pieces {
-        let (from, to, length) = (from as usize, to as usize, length as usize);
-        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
-    }
-    assert!(far.bytes() == expected);
+    check_pieces(&stage.initiator, &near, &far);
+    assert!(bytes_over(&stage.initiator, "cuda-ipc:") > 4 * MIB);
 }
 
 #[test]
@@ -825,5 +721,196 @@ fn an_engine_that_ends_has_left_what_it_had_open() {
     assert_eq!(stubs[1].counts().imported, 0);
     target.unregister(there).unwrap();
     drop((far, target));
-    assert_eq!(stubs[0].counts().allocations, 0);
+    // The thread that stages may be at work, and have the last handle.
+    until("all of it has gone", || stubs[0].counts().allocations == 0);
+}
+
+fn failovers(engine: &Engine) -> Vec<(&'static str, &'static str)> {
+    let failovers = engine.stats().failovers;
+    failovers.iter().map(|row| (row.from, row.to)).collect()
+}
+
+#[test]
+fn what_a_driver_refuses_to_open_is_staged_until_it_does_not() {
+    // (whose driver refuses, what it does not do)
+    for (side, name) in [(1, "opens nothing"), (0, "lets nothing be opened")] {
+        let stage = Stage::on_one_host();
+        let (nears, fars) = (stage.nears(), stage.fars());
+        let (_, far) = &fars[1];
+        stage.stubs[side].set_closed(true);
+        let mut seed = 0;
+        for (kind, near) in &nears {
+            let case = format!("{name}, {kind}");
+            seed += 1;
+            let sent = near.fill(seed);
+            completed(&stage.submit(whole(Op::Write, near.segment, far.segment)));
+            assert!(far.bytes() == sent, "write, {case}");
+            let sent = far.fill(seed + 100);
+            completed(&stage.submit(whole(Op::Read, near.segment, far.segment)));
+            assert!(near.bytes() == sent, "read, {case}");
+        }
+        assert_eq!(bytes_over(&stage.initiator, "cuda-ipc:"), 0, "{name}");
+        assert_eq!(failovers(&stage.initiator)[0], ("cuda-ipc", "staged"));
+        stage.stubs[side].set_closed(false);
+        let (_, near) = &nears[1];
+        until("it is copied directly again", || {
+            completed(&stage.submit(whole(Op::Write, near.segment, far.segment)));
+            bytes_over(&stage.initiator, "cuda-ipc:") > 0
+        });
+    }
+}
+
+#[test]
+fn what_fails_on_its_way_goes_on_through_slots() {
+    for op in [Op::Write, Op::Read] {
+        let stage = Stage::on_one_host();
+        let near = stage.near_gpu();
+        let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+        let copies = stage.stubs[1].counts().copies;
+        let sent = match op {
+            Op::Write => fill_with(&stage.initiator, near, 5),
+            Op::Read => far.fill(5),
+        };
+        let before = stage.stubs[1].counts().copies;
+        stage.stubs[1].hold();
+        let batch = stage.submit(whole(op, near, far.segment));
+        until("a copy is on its way", || {
+            let _ = batch.status();
+            stage.stubs[1].counts().copies > before.max(copies)
+        });
+        stage.stubs[1].set_closed(true);
+        stage.stubs[1].go_on();
+        completed(&batch);
+        let direct = bytes_over(&stage.initiator, "cuda-ipc:");
+        assert!((1..BYTES).contains(&direct), "{op:?}: {direct}");
+        assert!(bytes_over(&stage.initiator, "tcp:") >= BYTES, "{op:?}");
+        let got = match op {
+            Op::Write => far.bytes(),
+            Op::Read => content(&stage.initiator, near),
+        };
+        assert!(got == sent, "{op:?}");
+        assert_eq!(failovers(&stage.initiator), [("cuda-ipc", "staged")]);
+    }
+}
+
+#[test]
+fn what_is_cancelled_behind_a_driver_that_refuses_ends_when_its_hops_have() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    let copies = stage.stubs[0].counts().copies;
+    stage.stubs[0].hold();
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    until("a copy at the other end is on its way", || {
+        let _ = batch.status();
+        stage.stubs[0].counts().copies > copies
+    });
+    batch.cancel();
+    assert!(batch.wait(Duration::from_millis(100)).is_err());
+    stage.stubs[0].go_on();
+    assert_eq!(ended(&batch).status, Status::Cancelled);
+    let report = batch.report(0).unwrap();
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Released, Remote::Settled)
+    );
+    stage.initiator.unregister(near).unwrap();
+    stage.target.unregister(there).unwrap();
+}
+
+#[test]
+fn what_nobody_may_read_is_not_tried_another_way() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    completed(&stage.submit(whole(Op::Write, near, far.segment)));
+    stage.target.unregister(there).unwrap();
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    assert_eq!(ended(&batch).status, Status::Failed);
+    let cause = batch.report(0).unwrap().cause;
+    assert_eq!(cause, Some(Cause::RemoteAccess));
+    // And who has gone is gone, whatever way was taken.
+    let other = stage
+        .target
+        .allocate_on_gpu("other", 1, BYTES, Access::RemoteReadWrite);
+    let other = stage.far("other", other.unwrap());
+    let batch = stage.submit(whole(Op::Write, near, other.segment));
+    stage.target.shutdown();
+    let status = ended(&batch).status;
+    assert!(
+        !matches!(status, Status::Pending | Status::Cancelled),
+        "{status:?}"
+    );
+}
+
+#[test]
+fn as_many_requests_as_there_is_room_for_leave_room_for_their_hops() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    let sent = fill_with(&stage.initiator, near, 1);
+    let before = far.fill(2);
+    const REQUESTS: usize = 16_384;
+    let requests: Vec<_> = (0..REQUESTS as u64)
+        .map(|at| Request {
+            local_offset: 2 * at,
+            remote_offset: 2 * at,
+            length: 1,
+            ..whole(Op::Write, near, far.segment)
+        })
+        .collect();
+    completed(&stage.initiator.submit(&requests).unwrap());
+    let got = far.bytes();
+    for at in 0..REQUESTS {
+        assert_eq!(
+            got[2 * at..][..2],
+            [sent[2 * at], before[2 * at + 1]],
+            "{at}"
+        );
+    }
+}
+
+#[test]
+fn what_follows_a_batch_follows_it_through_slots_too() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    let write = whole(Op::Write, near, far.segment);
+    let sent = fill_with(&stage.initiator, near, 1);
+    let batch = stage.initiator.submit_notifying(&[write, write], b"there");
+    completed(&batch.unwrap());
+    let notifications = stage.target.notifications();
+    let told = notifications.wait(PATIENCE).unwrap();
+    assert_eq!(told.bytes, b"there");
+    assert!(far.bytes() == sent);
+    // And a transfer that is posted many times.
+    let mut transfer = stage.initiator.prepare_transfer(&[write]).unwrap();
+    for seed in 2..5 {
+        let sent = fill_with(&stage.initiator, near, seed);
+        completed(&transfer.post().unwrap());
+        assert!(far.bytes() == sent, "{seed}");
+    }
+    assert_eq!(bytes_over(&stage.initiator, "cuda-ipc:"), 0);
+}
+
+#[test]
+fn without_a_budget_for_failovers_the_first_fault_is_final() {
+    let config = Config {
+        max_failover_attempts: 0,
+        ..initiator_config()
+    };
+    let stage = Stage::with(config);
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    let batch = stage.submit(whole(Op::Write, near, far.segment));
+    assert_eq!(ended(&batch).status, Status::Failed);
+    let cause = batch.report(0).unwrap().cause;
+    assert_eq!(cause, Some(Cause::FailoverLimit));
+    stage.initiator.unregister(near).unwrap();
 }

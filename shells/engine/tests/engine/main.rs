@@ -3,6 +3,7 @@
 mod calls;
 mod cancel;
 mod domains;
+mod ends;
 mod errors;
 mod failover;
 mod faults;

@@ -9,43 +9,11 @@ use polyrail::{
     SegmentId, StagingConfig, Status, SubmitError,
 };
 
+use crate::ends::{End, check_pieces};
 use crate::fixture::*;
 
 /// Several slots, and a bit.
 const BYTES: u64 = 9 * MIB + 4097;
-
-/// A segment at one end, and how to look at what is in it.
-struct End {
-    segment: SegmentId,
-    looks: Looks,
-}
-
-enum Looks {
-    Memory(Engine, SegmentId),
-    File(File),
-}
-
-impl End {
-    fn fill(&self, seed: u64) -> Vec<u8> {
-        let bytes = pattern(seed, BYTES);
-        match &self.looks {
-            Looks::Memory(engine, segment) => fill(&engine.region(*segment).unwrap(), seed),
-            Looks::File(file) => file.write_all_at(&bytes, 0).unwrap(),
-        }
-        bytes
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        match &self.looks {
-            Looks::Memory(engine, segment) => bytes(&engine.region(*segment).unwrap()),
-            Looks::File(file) => {
-                let mut bytes = vec![0; BYTES as usize];
-                file.read_exact_at(&mut bytes, 0).unwrap();
-                bytes
-            }
-        }
-    }
-}
 
 /// Two engines, and at each a file and memory.
 struct Stage {
@@ -101,19 +69,12 @@ impl Stage {
         let segment = self
             .initiator
             .register_file(file.try_clone().unwrap(), &FileTerms::default());
-        End {
-            segment: segment.unwrap(),
-            looks: Looks::File(file),
-        }
+        End::file(segment.unwrap(), file)
     }
 
     fn near_memory(&self) -> End {
         let segment = self.initiator.allocate("here", BYTES, Access::Local);
-        let segment = segment.unwrap();
-        End {
-            segment,
-            looks: Looks::Memory(self.initiator.clone(), segment),
-        }
+        End::memory(&self.initiator, segment.unwrap())
     }
 
     /// The target's number of its file, and ours.
@@ -129,8 +90,7 @@ impl Stage {
             .open_segment(&address(&self.target, "file"))
             .unwrap();
         assert_eq!(self.initiator.segment_bytes(segment), Some(BYTES));
-        let looks = Looks::File(file);
-        (there, End { segment, looks })
+        (there, End::file(segment, file))
     }
 
     fn far_memory(&self) -> End {
@@ -138,13 +98,11 @@ impl Stage {
             .target
             .allocate("mem", BYTES, Access::RemoteReadWrite)
             .unwrap();
-        End {
-            segment: self
-                .initiator
-                .open_segment(&address(&self.target, "mem"))
-                .unwrap(),
-            looks: Looks::Memory(self.target.clone(), there),
-        }
+        let segment = self
+            .initiator
+            .open_segment(&address(&self.target, "mem"))
+            .unwrap();
+        End::memory(&self.target, there).known_as(segment)
     }
 
     fn submit(&self, request: Request) -> Batch {
@@ -232,28 +190,7 @@ fn slots_that_make_no_sense_are_refused() {
 fn pieces_land_where_they_belong_and_nowhere_else() {
     let stage = Stage::new();
     let (near, far) = (stage.near_file(), stage.far_file(Access::RemoteReadWrite).1);
-    let sent = near.fill(1);
-    let mut expected = far.fill(2);
-    // (local offset, remote offset, length)
-    let pieces = [
-        (0, 1, 1),
-        (7, 4096, 4095),
-        (123_456, 65_537, MIB + 1),
-        (MIB, 2 * MIB, 3 * MIB),
-        (BYTES - 1, BYTES - 1, 1),
-    ];
-    let requests = pieces.map(|(local_offset, remote_offset, length)| Request {
-        local_offset,
-        remote_offset,
-        length,
-        ..request(Op::Write, &near, &far)
-    });
-    completed(&stage.initiator.submit(&requests).unwrap());
-    for (from, to, length) in pieces {
-        let (from, to, length) = (from as usize, to as usize, length as usize);
-        expected[to..to + length].copy_from_slice(&sent[from..from + length]);
-    }
-    assert!(far.bytes() == expected);
+    check_pieces(&stage.initiator, &near, &far);
 }
 
 #[test]

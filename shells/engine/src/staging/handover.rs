@@ -1,0 +1,343 @@
+//! What a worker hands over to be staged: requests that a transport which reaches memory of GPUs has failed to carry out.
+//!
+//! A plan between such memory ends with a transport called `staged`, so core decides as it does between all others: when a
+//! request leaves a transport whose rails are paused, whether its budget allows that, and when newer ones go back. But a
+//! request that passes through slots is carried out by others, over other transports to the same peer, and would wait in
+//! core's line before them. So it does not stay there: lanes of `staged` refuse every work, which ends the request in core
+//! once nothing of it is on its way any more; then it goes, all of it, to whoever stages, and the program is told how that
+//! has ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, Weak};
+
+use polyrail_core::plan::Plan;
+use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::ring::Entry;
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::transport::{Capabilities, MemoryKind};
+use polyrail_core::units::{Epoch, LaneId, PlanId, RailId, SegmentRef};
+use polyrail_core::work::{Cause, LaneFact, LaneLimits, PostBatch, Posted, Scope, Stop};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::memory::Region;
+use polyrail_transport::{
+    Endpoint, FenceAnswer, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion,
+    RetireAnswer, SessionId, Transport, Waits,
+};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::alive;
+use super::work::{not_begun, refused, terms};
+use crate::batch::Batch;
+use crate::engine::{Inner, Request};
+use crate::error::SubmitError;
+use crate::known::STAGED;
+use crate::post::{Command, Flags, Post};
+use crate::rows::RowId;
+use crate::segments::SegmentId;
+use crate::transports::Catalog;
+
+/// The engine that stages, once it is there. Transports and workers are made before it.
+pub(crate) type EngineCell = OnceLock<Weak<Inner>>;
+
+/// How long a request waits that whoever stages has no room for.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// The transport. It has only an initiator's half, and that moves nothing.
+pub(crate) struct StagedTransport;
+
+impl Transport for StagedTransport {
+    fn name(&self) -> &'static str {
+        STAGED
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::HOST
+            .with_local(MemoryKind::Device)
+            .with_remote(MemoryKind::Device)
+    }
+
+    /// It has one rail to each peer, whatever the network's are.
+    fn address(&self) -> Vec<u8> {
+        b"slots".to_vec()
+    }
+
+    fn endpoint(&self, _: u16, _: Clock) -> io::Result<Box<dyn Endpoint>> {
+        Ok(Box::new(Refusal {
+            facts: Vec::new(),
+            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        }))
+    }
+
+    /// No peer has lanes here.
+    fn admit(&self, _lane: InboundLane) {}
+
+    fn fence_inbound(&self, _: SessionId, _: LaneId, _: Epoch, answer: FenceAnswer) {
+        answer(0);
+    }
+
+    fn retire_session(&self, _: SessionId, answer: RetireAnswer) {
+        answer();
+    }
+}
+
+/// Lanes that open at once, and take nothing.
+struct Refusal {
+    facts: Vec<LaneReport>,
+    /// Never readable.
+    fd: OwnedFd,
+}
+
+impl Endpoint for Refusal {
+    fn attach_local(&mut self, _: SegmentRef, _: Arc<Region>) {}
+
+    fn detach_local(&mut self, _: SegmentRef) {}
+
+    fn attach_remote(&mut self, _: SegmentRef, _: RemoteRegion) {}
+
+    fn attach_rail(&mut self, _: RailId, _: RailAddress) {}
+
+    fn open(&mut self, lane: LaneId, epoch: Epoch, _: Instant) {
+        let limits = LaneLimits::new(1, u32::MAX);
+        let fact = LaneFact::Opened { limits };
+        self.facts.push(LaneReport { lane, epoch, fact });
+    }
+
+    /// Said to be the request's own fault, so that it ends.
+    fn post(&mut self, _: &PostBatch) -> Posted {
+        Posted {
+            accepted: 0,
+            stop: Stop::Rejected(Cause::LocalOperation),
+        }
+    }
+
+    fn poll(&mut self, _: Instant, out: &mut Polled) {
+        out.lanes.append(&mut self.facts);
+    }
+
+    fn fence(&mut self, lane: LaneId, epoch: Epoch, _: Scope) {
+        let fact = |scope| LaneFact::Fenced {
+            scope,
+            delivered: None,
+        };
+        let facts = [Scope::Local, Scope::Remote].map(fact);
+        let facts = facts.map(|fact| LaneReport { lane, epoch, fact });
+        self.facts.extend(facts);
+    }
+
+    fn close(&mut self, _: LaneId, _: Epoch) {}
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        (!self.facts.is_empty()).then_some(Instant::ZERO)
+    }
+
+    fn waits(&self) -> Waits {
+        Waits::Nothing
+    }
+}
+
+/// Two segments between which requests can be staged.
+type Pair = (SegmentId, SegmentId);
+
+/// What a worker hands over.
+pub(crate) struct Handover {
+    engine: Arc<EngineCell>,
+    /// The worker's own.
+    post: Arc<Post>,
+    /// Plans that end with [`STAGED`].
+    plans: HashMap<PlanId, Pair>,
+    /// Requests of such plans that core has, by their tags, as they were submitted.
+    known: HashMap<u64, Entry>,
+    /// Requests that are to be handed over as soon as there is room.
+    waiting: VecDeque<(u64, Entry)>,
+    retry_at: Instant,
+    /// Batches of which some have been.
+    open: HashMap<RowId, Open>,
+}
+
+/// A batch of the program's of which some requests are staged.
+#[derive(Default)]
+struct Open {
+    staged: HashMap<u64, Option<Batch>>,
+    /// All others have ended.
+    is_done: bool,
+    /// The program has cancelled it.
+    is_cancelled: bool,
+}
+
+impl Handover {
+    pub(crate) fn new(engine: Arc<EngineCell>, post: Arc<Post>) -> Self {
+        Self {
+            engine,
+            post,
+            plans: HashMap::new(),
+            known: HashMap::new(),
+            waiting: VecDeque::new(),
+            retry_at: Instant::MAX,
+            open: HashMap::new(),
+        }
+    }
+
+    /// A plan is installed.
+    pub(crate) fn learn(&mut self, id: PlanId, plan: &Plan, transports: &Catalog) {
+        let last = plan.transports.last();
+        if last.is_some_and(|last| transports.stages(last.transport)) {
+            let pair = (SegmentId(plan.local.0), SegmentId(plan.remote.0));
+            self.plans.insert(id, pair);
+        }
+    }
+
+    /// A plan is retired.
+    pub(crate) fn forget(&mut self, id: PlanId) {
+        self.plans.remove(&id);
+    }
+
+    /// A request has gone to core.
+    pub(crate) fn note(&mut self, entry: &Entry) {
+        let [tag, plan, ..] = *entry;
+        if !self.plans.is_empty()
+            && let Some((local, remote)) = self.plans.get(&PlanId::from_bits(plan))
+        {
+            let segments = PlanId {
+                index: local.0,
+                generation: remote.0,
+            };
+            let mut entry = *entry;
+            entry[1] = segments.to_bits();
+            self.known.insert(tag, entry);
+        }
+    }
+
+    /// A request has ended in core; `refused` says whether it had come to [`STAGED`]. Whether it goes on: then it has not
+    /// ended for the program.
+    pub(crate) fn takes(
+        &mut self,
+        now: Instant,
+        tag: u64,
+        report: &Report,
+        refused: impl FnOnce() -> bool,
+    ) -> bool {
+        // As mostly: no plan is of GPUs.
+        if self.known.is_empty() {
+            return false;
+        }
+        let Some(entry) = self.known.remove(&tag) else {
+            return false;
+        };
+        let proved = (report.local, report.remote) == (Local::Released, Remote::Settled);
+        if !(proved && report.status == Status::Failed && refused()) {
+            return false;
+        }
+        let (row, _) = RowId::from_tag(tag);
+        self.open.entry(row).or_default().staged.insert(tag, None);
+        self.waiting.push_back((tag, entry));
+        self.retry_at = now;
+        true
+    }
+
+    /// All requests of a batch have ended in core. Whether they have for the program.
+    pub(crate) fn has_ended(&mut self, row: RowId) -> bool {
+        match self.open.get_mut(&row) {
+            None => true,
+            Some(open) => {
+                open.is_done = true;
+                false
+            }
+        }
+    }
+
+    /// A request that was handed over has ended. Whether that was the last one of its batch.
+    pub(crate) fn settle(&mut self, tag: u64) -> bool {
+        let (row, _) = RowId::from_tag(tag);
+        let Some(open) = self.open.get_mut(&row) else {
+            return false;
+        };
+        open.staged.remove(&tag);
+        let is_last = open.staged.is_empty() && open.is_done;
+        if open.staged.is_empty() {
+            self.open.remove(&row);
+        }
+        is_last
+    }
+
+    /// The program cancels a batch.
+    pub(crate) fn cancel(&mut self, row: RowId) {
+        if let Some(open) = self.open.get_mut(&row) {
+            open.is_cancelled = true;
+            open.staged.values().flatten().for_each(Batch::cancel);
+        }
+    }
+
+    /// When [`Self::hand_over`] has something to do.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        (!self.waiting.is_empty()).then_some(self.retry_at)
+    }
+
+    /// Hands over what waits.
+    pub(crate) fn hand_over(&mut self, now: Instant) {
+        if self.due().is_none_or(|due| now < due) {
+            return;
+        }
+        while let Some((tag, entry)) = self.waiting.pop_front() {
+            match self.begin(now, tag, &entry) {
+                Ok(()) => {}
+                Err(SubmitError::Full) => {
+                    self.waiting.push_front((tag, entry));
+                    self.retry_at = now + RETRY;
+                    return;
+                }
+                Err(error) => {
+                    let (status, cause) = not_begun(&error);
+                    let report = refused(status, cause);
+                    self.post.send(Command::StagedEnded(tag, report));
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Instant, tag: u64, entry: &Entry) -> Result<(), SubmitError> {
+        let [
+            _,
+            segments,
+            local_offset,
+            remote_offset,
+            length,
+            flags,
+            deadline,
+            _,
+        ] = *entry;
+        let (row, _) = RowId::from_tag(tag);
+        let engine = self.engine.get().and_then(alive);
+        let (Some(open), Some(engine)) = (self.open.get_mut(&row), engine) else {
+            return Err(SubmitError::ShutDown);
+        };
+        let Flags { op, priority, .. } = Flags::from_bits(flags);
+        let pair = PlanId::from_bits(segments);
+        let request = Request {
+            op,
+            local: SegmentId(pair.index),
+            local_offset,
+            remote: SegmentId(pair.generation),
+            remote_offset,
+            length,
+        };
+        let deadline = Some(Instant::from_nanos(deadline)).filter(|at| *at != Instant::MAX);
+        let batch = engine.submit_through_slots(&request, &terms(now, deadline, priority))?;
+        if open.is_cancelled {
+            batch.cancel();
+        }
+        open.staged.insert(tag, Some(batch.clone()));
+        let (post, ended) = (self.post.clone(), batch.clone());
+        batch.on_done(move |_| {
+            if let Some(report) = ended.report(0) {
+                post.send(Command::StagedEnded(tag, report));
+            }
+        });
+        Ok(())
+    }
+}
