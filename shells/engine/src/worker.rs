@@ -751,9 +751,9 @@ impl Loop<'_> {
             Event::RequestDone { request, tag } => {
                 let last = self.core.transport_of(request);
                 let transports = &self.transports;
-                let refused = || last.is_some_and(|last| transports.stages(last));
+                let at_staged = || last.is_some_and(|last| transports.stages(last));
                 if let Some(report) = self.core.take(request)
-                    && !self.handover.takes(self.looked, tag, &report, refused)
+                    && !self.handover.takes(self.looked, tag, &report, at_staged)
                 {
                     self.log_end(last, &report);
                     self.post.report(tag, report);

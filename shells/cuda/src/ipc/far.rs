@@ -52,12 +52,28 @@ impl Drop for Import {
 #[derive(Default)]
 pub(super) struct Imports {
     rows: Mutex<HashMap<Name, Weak<Import>>>,
+    /// What a driver last refused to open on each rail. Scratch is never opened, so probes of it would say that all is
+    /// well again, when it is not.
+    refused: Mutex<Numbered<RailId, RegionKey>>,
 }
 
 /// The device that something is open for, and the words that have opened it.
 type Name = (u32, [u8; HANDLE_BYTES]);
 
 impl Imports {
+    fn refused(&self, rail: RailId) -> Option<RegionKey> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.get(&rail).copied()
+    }
+
+    fn set_refused(&self, rail: RailId, key: Option<RegionKey>) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        match key {
+            Some(key) => refused.insert(rail, key),
+            None => refused.remove(&rail),
+        };
+    }
+
     fn open(
         &self,
         gpus: &Arc<Gpus>,
@@ -162,9 +178,6 @@ pub(super) struct Theirs {
     rails: Numbered<RailId, RailAddress>,
     remotes: Numbered<SegmentRef, RemoteRegion>,
     lanes: Numbered<LaneId, Lane>,
-    /// What a driver last refused to open on each rail. Scratch is never opened, so probes of it would say that all is
-    /// well again, when it is not.
-    refused: Numbered<RailId, RegionKey>,
 }
 
 impl Theirs {
@@ -176,7 +189,6 @@ impl Theirs {
             rails: Numbered::default(),
             remotes: Numbered::default(),
             lanes: Numbered::default(),
-            refused: Numbered::default(),
         })
     }
 
@@ -199,9 +211,12 @@ impl Theirs {
             let heard = match wire::receive(&row.socket) {
                 Ok(None) => return,
                 Ok(Some(answer)) => {
-                    let mut refused = self.refused.remove(&lane.rail());
+                    let before = self.imports.refused(lane.rail());
+                    let mut refused = before;
                     let heard = take(row, &self.gpus, &self.imports, &mut refused, answer);
-                    self.refused.extend(refused.map(|key| (lane.rail(), key)));
+                    if refused != before {
+                        self.imports.set_refused(lane.rail(), refused);
+                    }
                     heard
                 }
                 Err(error) => Err(error),

@@ -11,7 +11,9 @@
 //! What completes counts if the target's socket was still open behind the last copy: so nothing is reported into memory
 //! of a process that was killed.
 //!
-//! A probe's scratch is in the host's memory, where nothing is moved; that the target says so is the probe's answer.
+//! A probe's scratch is in the host's memory, where nothing is moved; that the target says so is the probe's answer. So
+//! where a driver has refused to open something, a lane on that rail counts as open only once that opens: else a probe would
+//! say that all is well.
 //!
 //! **Invariant:** a fence is answered by the target only when nothing is open to that lane any more.
 

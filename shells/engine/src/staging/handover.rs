@@ -41,6 +41,9 @@ use crate::transports::Catalog;
 /// The engine that stages, once it is there. Transports and workers are made before it.
 pub(crate) type EngineCell = OnceLock<Weak<Inner>>;
 
+/// What its lanes say of each work: that it is the request's own fault, so that it ends.
+const REFUSED: Cause = Cause::LocalOperation;
+
 /// How long a request waits that whoever stages has no room for.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -104,11 +107,10 @@ impl Endpoint for Refusal {
         self.facts.push(LaneReport { lane, epoch, fact });
     }
 
-    /// Said to be the request's own fault, so that it ends.
     fn post(&mut self, _: &PostBatch) -> Posted {
         Posted {
             accepted: 0,
-            stop: Stop::Rejected(Cause::LocalOperation),
+            stop: Stop::Rejected(REFUSED),
         }
     }
 
@@ -213,14 +215,14 @@ impl Handover {
         }
     }
 
-    /// A request has ended in core; `refused` says whether it had come to [`STAGED`]. Whether it goes on: then it has not
+    /// A request has ended in core; `at_staged` says whether it had come to [`STAGED`]. Whether it goes on: then it has not
     /// ended for the program.
     pub(crate) fn takes(
         &mut self,
         now: Instant,
         tag: u64,
         report: &Report,
-        refused: impl FnOnce() -> bool,
+        at_staged: impl FnOnce() -> bool,
     ) -> bool {
         // As mostly: no plan is of GPUs.
         if self.known.is_empty() {
@@ -230,7 +232,8 @@ impl Handover {
             return false;
         };
         let proved = (report.local, report.remote) == (Local::Released, Remote::Settled);
-        if !(proved && report.status == Status::Failed && refused()) {
+        let refused = (report.status, report.cause) == (Status::Failed, Some(REFUSED));
+        if !(proved && refused && at_staged()) {
             return false;
         }
         let (row, _) = RowId::from_tag(tag);

@@ -914,3 +914,34 @@ fn without_a_budget_for_failovers_the_first_fault_is_final() {
     assert_eq!(cause, Some(Cause::FailoverLimit));
     stage.initiator.unregister(near).unwrap();
 }
+
+#[test]
+fn what_one_worker_was_refused_the_others_know() {
+    let config = Config {
+        workers: 3,
+        ..initiator_config()
+    };
+    let stage = Stage::with(config);
+    let near = stage.near_gpu();
+    let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
+    stage.stubs[1].set_closed(true);
+    let write = whole(Op::Write, near, far.segment);
+    let sent = fill_with(&stage.initiator, near, 3);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    completed(&stage.submit(write));
+                }
+            });
+        }
+    });
+    assert!(far.bytes() == sent);
+    // Those that were under way when the first was refused went on as well; newer ones did not try.
+    let before = stage.initiator.stats().failovers_total();
+    for _ in 0..8 {
+        completed(&stage.submit(write));
+    }
+    assert_eq!(stage.initiator.stats().failovers_total(), before);
+    assert_eq!(bytes_over(&stage.initiator, "cuda-ipc:"), 0);
+}
