@@ -125,7 +125,17 @@ impl Need {
     /// How many [`Self::closely`] says, where a bound tells it that is found quicker: only this worker has something on the
     /// rail, its device has nothing else, and even a whole window would leave so much that all rails are busy for longer.
     #[inline(always)] // see `Orchestrator::refill`
-    fn whole_room(&self, rail: &Healthy<'_>, lane: &Lane, op: Op, pace: &mut Pace) -> Option<u32> {
+    fn whole_room(
+        &self,
+        rail: &Healthy<'_>,
+        lane: &Lane,
+        op: Op,
+        line: Line,
+        pace: &mut Pace,
+    ) -> Option<u32> {
+        if !line.has_all() {
+            return None;
+        }
         let length = u64::from(self.length.max(1));
         let room_bytes = rail.own_room(lane.inflight_bytes)?;
         let count = (room_bytes / length).min(lane.room_works(op) as u64);
@@ -683,7 +693,7 @@ impl Orchestrator<'_> {
             rest_bytes: rest,
             unbound_bytes: peer_row.unbound_bytes,
         };
-        let slices = match need.whole_room(&healthy, lane, row.op, pace) {
+        let slices = match need.whole_room(&healthy, lane, row.op, self.line, pace) {
             Some(count) => Slices { length, count },
             None => {
                 let lanes = &*self.lanes;

@@ -3,9 +3,9 @@
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
 //! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `post` hands them
 //! out, `lane` opens and suspects, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
-//! follows one posting of one slice, `request` counts until a report can be given, `line` says which goes first, `merge`
-//! makes one of several, `peer` watches who is silent, `path` chooses classes of rails, `timer` finds what is due,
-//! `audit` checks every invariant.
+//! follows one posting of one slice, `attempts` has rows for them, `request` counts until a report can be given, `line`
+//! says which goes first, `merge` makes one of several, `peer` watches who is silent, `path` chooses classes of rails,
+//! `timer` finds what is due, `audit` checks every invariant.
 
 mod assign;
 mod attempt;

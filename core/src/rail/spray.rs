@@ -21,6 +21,11 @@ pub struct Line {
 }
 
 impl Line {
+    /// Whether the one that asks may fill a window on which nobody else has anything: nobody else waits, or for less long.
+    pub(crate) fn has_all(&self) -> bool {
+        self.is_first || self.waiting < 2
+    }
+
     /// Of the only worker, for what is not urgent.
     pub const ALONE: Self = Self {
         waiting: 0,

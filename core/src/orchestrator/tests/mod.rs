@@ -762,6 +762,26 @@ fn a_worker_whose_requests_are_cancelled_waits_no_more() {
 }
 
 #[test]
+fn a_worker_that_others_have_waited_longer_than_takes_its_share_of_a_window() {
+    // It took all of it where nobody had anything on a rail, and one look told that this was worth it.
+    let mut world = World::among(3, Config::new(0, Policy::Spray), &[0], usize::MAX);
+    world.submit(0, Op::Write, 64 << 16);
+    world.run_until_reported(1, Duration::from_secs(1));
+    for other in [1, 2] {
+        world.core.shared.set_waiting(other, Some(Instant::ZERO));
+    }
+    world.submit(1, Op::Write, 1 << 28);
+    for _ in 0..1_000 {
+        world.run(world.now + Duration::from_micros(10));
+        let taken = world.core.lanes[0].inflight_bytes;
+        let window = world.core.shared.window_bytes(RailId(0));
+        // A third, or what that was before the last completions.
+        let share = (window / 2).max(SLICE.into());
+        assert!(taken <= share, "{taken} of {window}");
+    }
+}
+
+#[test]
 fn a_full_lane_that_never_says_it_is_writable_is_tried_again() {
     // Nothing was posted, so neither a completion nor a timer came, and the request hung.
     let mut world = World::new(Policy::Spray, 1);
