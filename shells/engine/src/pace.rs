@@ -250,35 +250,6 @@ impl Pacer {
     }
 }
 
-/// The most times in a row that [`Peek`] says no.
-const PEEK_SKIPS_MAX: u8 = 31;
-
-/// Whether to look once more before sleeping: as long as something is found, and now and then.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Peek {
-    /// Times to say no after the last look in vain.
-    skips: u8,
-    left: u8,
-}
-
-impl Peek {
-    /// Whether to look now. Asked before every sleep.
-    pub(crate) fn is_due(&mut self) -> bool {
-        let due = self.left == 0;
-        self.left = self.left.saturating_sub(1);
-        due
-    }
-
-    /// Whether such a look found anything.
-    pub(crate) fn tell(&mut self, found: bool) {
-        self.skips = match found {
-            true => 0,
-            false => (2 * self.skips + 1).min(PEEK_SKIPS_MAX),
-        };
-        self.left = self.skips;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,24 +332,6 @@ mod tests {
         assert!(run(&mut pacer, Instant::ZERO, 300, quiet) > 0.8);
         assert!(run(&mut pacer, Instant::ZERO, 300, busy) < 0.3);
         assert!(run(&mut pacer, Instant::ZERO, 300, quiet) > 0.7);
-    }
-
-    #[test]
-    fn looks_in_vain_become_rare() {
-        let mut peek = Peek::default();
-        let looks = |peek: &mut Peek, found: bool| {
-            let look = |_: &u32| {
-                let due = peek.is_due();
-                if due {
-                    peek.tell(found);
-                }
-                due
-            };
-            (0..320).filter(look).count()
-        };
-        assert_eq!(looks(&mut peek, true), 320);
-        assert!((10..20).contains(&looks(&mut peek, false)));
-        assert!(looks(&mut peek, true) >= 288, "it is back soon");
     }
 
     #[test]

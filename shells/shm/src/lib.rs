@@ -51,8 +51,9 @@ pub const LANES_PER_SESSION_MAX: usize = 4096;
 /// was copied then, and whoever is next has to fetch all that it needs.
 const TURN_BYTES: u64 = 2 << 20;
 
-/// Bytes that a target pulls before it tells the initiator: who spins there does so for 50 µs, and sleeps then.
-const TELL_BYTES: u64 = 512 << 10;
+/// Bytes that a target pulls before it tells the initiator, who spins meanwhile for longer than that takes. To tell costs a
+/// look after the peer's process.
+const TELL_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests;
