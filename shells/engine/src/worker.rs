@@ -26,7 +26,7 @@ use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::peek::Peek;
-use polyrail_transport::{Endpoint, Polled, Waits, timespec};
+use polyrail_transport::{Endpoint, Polled, timespec};
 use rustix::event::epoll;
 
 use crate::batch::Shared as BatchShared;
@@ -38,7 +38,7 @@ use crate::files::AttachedDisks;
 use crate::hints::{Hints, READ_INTERVAL};
 use crate::leaving::Leaving;
 use crate::neighbours::Neighbours;
-use crate::pace::{Pace, Pacer, Progress};
+use crate::pace::{Idle, Pace, Pacer, Progress};
 use crate::peers::Peers;
 use crate::post::{BATCHES_MAX, Command, Flags, NOBODY, Post, REQUESTS_MAX, THREAD, WAITER};
 use crate::rows::RowId;
@@ -52,10 +52,6 @@ pub(crate) const PLANS_MAX: usize = 4_096;
 const ATTEMPTS_MAX: usize = 16_384;
 /// Submissions taken in one round.
 const TAKE_MAX: usize = 256;
-/// Rounds without anything to do before the worker sleeps are bounded by this time, if it spins at all.
-const SPIN: Duration = Duration::from_micros(50);
-/// The same while a peer that is awake carries out what is waited for: as long as 2 MiB take at half the usual speed.
-const SPIN_NEAR: Duration = Duration::from_micros(200);
 /// Who waits again so soon after a wait is expected to go on so: what is under way meanwhile need not be looked after.
 const SOON: Duration = Duration::from_micros(50);
 /// How often a worker looks whether it can let go of a lost peer.
@@ -208,6 +204,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         leaving_at: Instant::ZERO,
         gone: Vec::new(),
         forgotten: VecDeque::new(),
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
         pacer: Pacer::default(),
         done: Progress::default(),
         moved: false,
@@ -267,17 +264,6 @@ enum Turn {
     Lease,
     /// The worker has ended.
     Over,
-}
-
-/// How to look again while there is nothing to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Look {
-    /// Sleep at once.
-    Never,
-    /// For so long.
-    Spin(Duration),
-    /// For so long, and let the peer run, which needs this processor.
-    Yield(Duration),
 }
 
 /// Something to sleep on: until somebody calls or the endpoint has something.
@@ -395,6 +381,8 @@ pub(crate) struct Loop<'a> {
     gone: Vec<PeerId>,
     /// Plans of peers whose end was proved, the last forgotten ones: what is submitted to them late is told.
     forgotten: VecDeque<PlanId>,
+    /// Processors that this process may use.
+    processors: usize,
     pacer: Pacer,
     /// What was posted so far.
     done: Progress,
@@ -434,8 +422,8 @@ impl Loop<'_> {
                 post.asleep.store(THREAD, Relaxed);
                 return Turn::Lease;
             }
-            let look = self.look(THREAD);
-            if !self.spins(now, busy, look, &mut idle_since) && self.may_sleep(THREAD) {
+            let idle = self.idle(THREAD);
+            if !self.spins(now, busy, idle, &mut idle_since) && self.may_sleep(THREAD) {
                 self.endpoint.arm();
                 let until = self.due();
                 let looks_at = until.unwrap_or(Instant::MAX);
@@ -484,8 +472,8 @@ impl Loop<'_> {
                 break;
             }
             self.count(now);
-            let look = self.look(WAITER);
-            if !self.spins(now, busy, look, &mut idle_since) {
+            let idle = self.idle(WAITER);
+            if !self.spins(now, busy, idle, &mut idle_since) {
                 // On one core the peer may have run while something was posted, and its answer be there.
                 peeking = busy && !self.moved && self.peek.is_due();
                 if !peeking && self.may_sleep(WAITER) {
@@ -534,15 +522,20 @@ impl Loop<'_> {
         }
     }
 
-    /// How to look again, after the last thing that there was to do.
-    fn look(&self, who: u8) -> Look {
-        match (self.endpoint.waits(), self.pacer.pace()) {
-            // A waiter has nothing better to do. Whoever submits and does something else does not gain by it.
-            (Waits::Near, _) if who == WAITER => Look::Spin(SPIN_NEAR),
-            (Waits::Here, _) if who == WAITER => Look::Yield(SPIN_NEAR),
-            (Waits::Long, _) | (_, Pace::Sleep) => Look::Never,
-            (_, Pace::Spin) => Look::Spin(SPIN),
+    /// For how long to look again after the last thing that there was to do.
+    fn idle(&self, who: u8) -> Idle {
+        let waits = self.endpoint.waits();
+        match who {
+            WAITER => Idle::of_waiter(waits, self.pacer.pace(), || self.has_processors()),
+            _ => Idle::of_thread(waits, self.pacer.pace()),
         }
+    }
+
+    /// Whether there are processors for all who wait for a worker, and for as many peers that are at their works.
+    fn has_processors(&self) -> bool {
+        let waiters = self.posts.iter();
+        let waiters = waiters.filter(|post| post.waiter_drives.load(Relaxed));
+        2 * waiters.count() <= self.processors
     }
 
     /// Whether to look again instead of sleeping.
@@ -550,23 +543,23 @@ impl Loop<'_> {
         &self,
         now: Instant,
         busy: bool,
-        look: Look,
+        idle: Idle,
         idle_since: &mut Option<Instant>,
     ) -> bool {
         // What was posted just now is hardly there yet, and the sleep notices if it is.
         let due = || self.endpoint.poll_timeout().is_some_and(|at| at <= now);
-        if busy && (self.moved || look != Look::Never || due()) {
+        if busy && (self.moved || idle != Idle::Sleep || due()) {
             *idle_since = None;
             return true;
         }
         let since = *idle_since.get_or_insert(now);
-        let longest = match look {
-            Look::Never => return false,
-            Look::Spin(longest) => {
+        let longest = match idle {
+            Idle::Sleep => return false,
+            Idle::Spin(longest) => {
                 std::hint::spin_loop();
                 longest
             }
-            Look::Yield(longest) => {
+            Idle::Yield(longest) => {
                 std::thread::yield_now();
                 longest
             }

@@ -64,6 +64,10 @@ const NOWHERE: u32 = 0;
 pub(crate) struct Processor(u32);
 
 impl Processor {
+    /// One that nobody runs on.
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self(u32::MAX - 1);
+
     /// The one that the calling thread runs on now.
     pub(crate) fn here() -> Self {
         Self(sched_getcpu() as u32)

@@ -13,7 +13,7 @@ use polyrail_transport::memory::{Region, RegionKey};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{RemoteRegion, Waits};
 
-use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Pulled, Processor, Withdrawn};
+use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
 use crate::far::{Far, Mappings, Memory};
 use crate::process::{Process, is_hung_up};
 use crate::socket::{self, nonsense};

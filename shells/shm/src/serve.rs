@@ -283,7 +283,7 @@ impl Served {
         let mut pulled: heapless::Vec<Pulled, OFFERS_MAX> = heapless::Vec::new();
         let mut held = None;
         while (bytes < TURN_BYTES && !pulled.is_full()) || held.is_some() {
-            let Some(run) = self.take_run(pulled.len(), &mut held) else {
+            let Some(run) = self.take_run(common, pulled.len(), &mut held) else {
                 break;
             };
             bytes += u64::from(run.offer.length);
@@ -327,9 +327,9 @@ impl Served {
 
     /// Takes offers that go on where the one before ends, the first of them `after` so many. `held` is one that was taken
     /// and does not.
-    fn take_run(&mut self, after: usize, held: &mut Option<Offer>) -> Option<Run> {
+    fn take_run(&mut self, common: &Common, after: usize, held: &mut Option<Offer>) -> Option<Run> {
         let first = held.take();
-        let first = first.or_else(|| self.take(self.row + after))?;
+        let first = first.or_else(|| self.take(common, self.row + after))?;
         let mut run = Run::new(first);
         while u64::from(run.offer.length) < TELL_BYTES
             && after + run.lengths.len() < OFFERS_MAX
@@ -344,7 +344,7 @@ impl Served {
     }
 
     /// Takes the offer in a row. If there is none, the next one has to call, or it is looked for again for a while.
-    fn take(&mut self, row: usize) -> Option<Offer> {
+    fn take(&mut self, common: &Common, row: usize) -> Option<Offer> {
         if let Some(offer) = self.board.take(row) {
             if self.spins_until.take().is_some() {
                 self.peek.tell(true);
@@ -352,7 +352,10 @@ impl Served {
             return Some(offer);
         }
         match self.spins_until {
-            None => self.spins_until = self.peek.is_due().then(|| Instant::now() + SPIN),
+            None if self.may_look(common) && self.peek.is_due() => {
+                self.spins_until = Some(Instant::now() + SPIN);
+            }
+            None => {}
             Some(until) if Instant::now() >= until => {
                 self.spins_until = None;
                 self.peek.tell(false);
@@ -360,8 +363,7 @@ impl Served {
             Some(_) => {}
         }
         if self.spins_until.is_some() {
-            if self.board.awaited_at() == self.looks {
-                // It can offer nothing before it runs.
+            if self.is_awaited_here() {
                 thread::yield_now();
             }
             return None;
@@ -370,6 +372,16 @@ impl Served {
         let late = self.board.take(row)?;
         self.look();
         Some(late)
+    }
+
+    /// Whether the initiator looks for answers on this processor, and can offer nothing before it runs.
+    fn is_awaited_here(&self) -> bool {
+        self.looks.is_some() && self.board.awaited_at() == self.looks
+    }
+
+    /// Whether nobody is kept from running by looking on.
+    fn may_look(&self, common: &Common) -> bool {
+        self.is_awaited_here() || common.has_processors()
     }
 
     /// Says what became of offers. What was pulled counts if the initiator was there until now; whether it was.
