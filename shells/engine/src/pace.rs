@@ -7,6 +7,7 @@
 //! core makes slices longer when they pass faster. Spinning costs processor time, so it has to be clearly better.
 
 use polyrail_core::time::{Duration, Instant};
+use polyrail_transport::Waits;
 
 /// What counts as one look at a pace: so long at least.
 const WINDOW: Duration = Duration::from_millis(2);
@@ -48,6 +49,47 @@ impl Pace {
         match self {
             Self::Sleep => Self::Spin,
             Self::Spin => Self::Sleep,
+        }
+    }
+}
+
+/// For how long who spins looks again.
+const SPIN: Duration = Duration::from_micros(50);
+/// The same while a peer that is awake carries out what is waited for: as long as 2 MiB take at half the usual speed.
+const SPIN_NEAR: Duration = Duration::from_micros(200);
+
+/// What to do while there is nothing to do: for how long to look again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Idle {
+    /// Not at all.
+    Sleep,
+    /// For so long.
+    Spin(Duration),
+    /// For so long, and let the peer run meanwhile, which needs this processor.
+    Yield(Duration),
+}
+
+impl Idle {
+    /// A worker's own thread, for works that nobody waits for: who submits and does something else does not gain by
+    /// spinning for a peer.
+    pub(crate) fn of_thread(waits: Waits, pace: Pace) -> Self {
+        match (waits, pace) {
+            (Waits::Long, _) | (_, Pace::Sleep) => Self::Sleep,
+            (_, Pace::Spin) => Self::Spin(SPIN),
+        }
+    }
+
+    /// Somebody who waits, and has nothing better to do. A peer that is awake needs no trial.
+    pub(crate) fn of_waiter(
+        waits: Waits,
+        pace: Pace,
+        has_processors: impl FnOnce() -> bool,
+    ) -> Self {
+        match waits {
+            Waits::Near if has_processors() => Self::Spin(SPIN_NEAR),
+            Waits::Near => Self::Sleep,
+            Waits::Here => Self::Yield(SPIN_NEAR),
+            Waits::Nothing | Waits::Long | Waits::Short => Self::of_thread(waits, pace),
         }
     }
 }
@@ -250,35 +292,6 @@ impl Pacer {
     }
 }
 
-/// The most times in a row that [`Peek`] says no.
-const PEEK_SKIPS_MAX: u8 = 31;
-
-/// Whether to look once more before sleeping: as long as something is found, and now and then.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Peek {
-    /// Times to say no after the last look in vain.
-    skips: u8,
-    left: u8,
-}
-
-impl Peek {
-    /// Whether to look now. Asked before every sleep.
-    pub(crate) fn is_due(&mut self) -> bool {
-        let due = self.left == 0;
-        self.left = self.left.saturating_sub(1);
-        due
-    }
-
-    /// Whether such a look found anything.
-    pub(crate) fn tell(&mut self, found: bool) {
-        self.skips = match found {
-            true => 0,
-            false => (2 * self.skips + 1).min(PEEK_SKIPS_MAX),
-        };
-        self.left = self.skips;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,21 +377,29 @@ mod tests {
     }
 
     #[test]
-    fn looks_in_vain_become_rare() {
-        let mut peek = Peek::default();
-        let looks = |peek: &mut Peek, found: bool| {
-            let look = |_: &u32| {
-                let due = peek.is_due();
-                if due {
-                    peek.tell(found);
-                }
-                due
-            };
-            (0..320).filter(look).count()
-        };
-        assert_eq!(looks(&mut peek, true), 320);
-        assert!((10..20).contains(&looks(&mut peek, false)));
-        assert!(looks(&mut peek, true) >= 288, "it is back soon");
+    fn who_waits_for_a_peer_that_is_awake_does_not_sleep() {
+        use Waits::*;
+        let (spin, near) = (Idle::Spin(SPIN), Idle::Spin(SPIN_NEAR));
+        let here = Idle::Yield(SPIN_NEAR);
+        // (waits for, pace, there are processors, a waiter looks, a worker's thread looks)
+        let cases = [
+            (Nothing, Pace::Sleep, true, Idle::Sleep, Idle::Sleep),
+            (Nothing, Pace::Spin, true, spin, spin),
+            (Short, Pace::Sleep, true, Idle::Sleep, Idle::Sleep),
+            (Short, Pace::Spin, false, spin, spin),
+            (Long, Pace::Spin, true, Idle::Sleep, Idle::Sleep),
+            (Near, Pace::Sleep, true, near, Idle::Sleep),
+            (Near, Pace::Spin, true, near, spin),
+            // It would keep another's peer from running.
+            (Near, Pace::Spin, false, Idle::Sleep, spin),
+            (Here, Pace::Sleep, false, here, Idle::Sleep),
+        ];
+        for (waits, pace, processors, waiter, thread) in cases {
+            let name = format!("{waits:?} {pace:?} {processors}");
+            let of_waiter = Idle::of_waiter(waits, pace, || processors);
+            assert_eq!(of_waiter, waiter, "{name}");
+            assert_eq!(Idle::of_thread(waits, pace), thread, "{name}");
+        }
     }
 
     #[test]

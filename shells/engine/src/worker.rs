@@ -25,7 +25,8 @@ use polyrail_core::work::{Cause, PostBatch};
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
-use polyrail_transport::{Endpoint, Polled, Waits, timespec};
+use polyrail_transport::peek::Peek;
+use polyrail_transport::{Endpoint, Polled, timespec};
 use rustix::event::epoll;
 
 use crate::batch::Shared as BatchShared;
@@ -37,7 +38,7 @@ use crate::files::AttachedDisks;
 use crate::hints::{Hints, READ_INTERVAL};
 use crate::leaving::Leaving;
 use crate::neighbours::Neighbours;
-use crate::pace::{Pace, Pacer, Peek, Progress};
+use crate::pace::{Idle, Pace, Pacer, Progress};
 use crate::peers::Peers;
 use crate::post::{BATCHES_MAX, Command, Flags, NOBODY, Post, ROWS_MAX, THREAD, WAITER};
 use crate::rows::RowId;
@@ -52,8 +53,6 @@ pub(crate) const PLANS_MAX: usize = 4_096;
 const ATTEMPTS_MAX: usize = 16_384;
 /// Submissions taken in one round.
 const TAKE_MAX: usize = 256;
-/// Rounds without anything to do before the worker sleeps are bounded by this time, if it spins at all.
-const SPIN: Duration = Duration::from_micros(50);
 /// Who waits again so soon after a wait is expected to go on so: what is under way meanwhile need not be looked after.
 const SOON: Duration = Duration::from_micros(50);
 /// How often a worker looks whether it can let go of a lost peer.
@@ -210,6 +209,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         leaving_at: Instant::ZERO,
         gone: Vec::new(),
         forgotten: VecDeque::new(),
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
         pacer: Pacer::default(),
         done: Progress::default(),
         moved: false,
@@ -394,6 +394,8 @@ pub(crate) struct Loop<'a> {
     gone: Vec<PeerId>,
     /// Plans of peers whose end was proved, the last forgotten ones: what is submitted to them late is told.
     forgotten: VecDeque<PlanId>,
+    /// Processors that this process may use.
+    processors: usize,
     pacer: Pacer,
     /// What was posted so far.
     done: Progress,
@@ -435,7 +437,8 @@ impl Loop<'_> {
                 post.asleep.store(THREAD, Relaxed);
                 return Turn::Lease;
             }
-            if !self.spins(now, busy, &mut idle_since) && self.may_sleep(THREAD) {
+            let idle = self.idle(THREAD);
+            if !self.spins(now, busy, idle, &mut idle_since) && self.may_sleep(THREAD) {
                 self.endpoint.arm();
                 let until = self.due();
                 let looks_at = until.unwrap_or(Instant::MAX);
@@ -484,7 +487,8 @@ impl Loop<'_> {
                 break;
             }
             self.count(now);
-            if !self.spins(now, busy, &mut idle_since) {
+            let idle = self.idle(WAITER);
+            if !self.spins(now, busy, idle, &mut idle_since) {
                 // On one core the peer may have run while something was posted, and its answer be there.
                 peeking = busy && !self.moved && self.peek.is_due();
                 if !peeking && self.may_sleep(WAITER) {
@@ -536,18 +540,49 @@ impl Loop<'_> {
         }
     }
 
+    /// For how long to look again after the last thing that there was to do.
+    fn idle(&self, who: u8) -> Idle {
+        let waits = self.endpoint.waits();
+        match who {
+            WAITER => Idle::of_waiter(waits, self.pacer.pace(), || self.has_processors()),
+            _ => Idle::of_thread(waits, self.pacer.pace()),
+        }
+    }
+
+    /// Whether there are processors for all who wait for a worker, and for as many peers that are at their works.
+    fn has_processors(&self) -> bool {
+        let waiters = self.posts.iter();
+        let waiters = waiters.filter(|post| post.waiter_drives.load(Relaxed));
+        2 * waiters.count() <= self.processors
+    }
+
     /// Whether to look again instead of sleeping.
-    fn spins(&self, now: Instant, busy: bool, idle_since: &mut Option<Instant>) -> bool {
-        let spinning = self.pacer.pace() == Pace::Spin && self.endpoint.waits() != Waits::Long;
+    fn spins(
+        &self,
+        now: Instant,
+        busy: bool,
+        idle: Idle,
+        idle_since: &mut Option<Instant>,
+    ) -> bool {
         // What was posted just now is hardly there yet, and the sleep notices if it is.
         let due = || self.endpoint.poll_timeout().is_some_and(|at| at <= now);
-        if busy && (self.moved || spinning || due()) {
+        if busy && (self.moved || idle != Idle::Sleep || due()) {
             *idle_since = None;
             return true;
         }
         let since = *idle_since.get_or_insert(now);
-        std::hint::spin_loop();
-        spinning && now.since(since) < SPIN
+        let longest = match idle {
+            Idle::Sleep => return false,
+            Idle::Spin(longest) => {
+                std::hint::spin_loop();
+                longest
+            }
+            Idle::Yield(longest) => {
+                std::thread::yield_now();
+                longest
+            }
+        };
+        now.since(since) < longest
     }
 
     /// Announces who is going to sleep. `false`: something came before that, and it is withdrawn.

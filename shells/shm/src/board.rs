@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::RegionKey;
+use rustix::thread::sched_getcpu;
 
 /// Offers that a board has room for.
 pub(crate) const OFFERS_MAX: usize = 64;
@@ -31,11 +32,9 @@ struct OfferRow {
 #[repr(C)]
 struct Layout {
     offers: [OfferRow; OFFERS_MAX],
-    /// Whether the target looks at offers by itself. Else it has to be called.
+    /// Where the target looks at offers by itself. [`NOWHERE`]: it has to be called.
     looks: AtomicU32,
-    /// Whether the initiator spins while it waits, and the target is to do the same.
-    spins: AtomicU32,
-    /// Whether the initiator looks for answers by itself. Else it has to be called.
+    /// Where the initiator looks for answers by itself. [`NOWHERE`]: it has to be called.
     awaits: AtomicU32,
     grants: [AtomicU32; GRANTS_MAX],
 }
@@ -56,6 +55,32 @@ const FAILED: u32 = 6;
 const BUSY: u32 = 1;
 /// The target does not allow it any more.
 const CLOSED: u32 = 2;
+
+/// Nobody looks. A processor's number is one less than what stands for it.
+const NOWHERE: u32 = 0;
+
+/// A processor of this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Processor(u32);
+
+impl Processor {
+    /// One that nobody runs on.
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self(u32::MAX - 1);
+
+    /// The one that the calling thread runs on now.
+    pub(crate) fn here() -> Self {
+        Self(sched_getcpu() as u32)
+    }
+
+    fn of_word(word: u32) -> Option<Self> {
+        word.checked_sub(1).map(Self)
+    }
+
+    fn word(at: Option<Self>) -> u32 {
+        at.map_or(NOWHERE, |at| at.0.wrapping_add(1))
+    }
+}
 
 /// What is to be pulled, and where to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +155,7 @@ impl Board {
             word.store(u64::from_le_bytes(*half), Relaxed);
         }
         row.state.store(OFFERED, SeqCst);
-        self.layout().looks.load(SeqCst) == 0
+        self.layout().looks.load(SeqCst) == NOWHERE
     }
 
     /// Initiator: what became of the offer in a row, which is free then. `None`: nothing yet.
@@ -160,33 +185,33 @@ impl Board {
         withdrawn
     }
 
-    /// Target: says whether it looks at offers by itself from now on. One that has said that it does not looks once
-    /// more: what was offered before calls nobody.
-    pub(crate) fn set_looks(&self, looks: bool) {
-        self.layout().looks.store(looks.into(), SeqCst);
+    /// Target: says where it looks at offers by itself from now on; `None`: nowhere. One that has said that it does not
+    /// looks once more: what was offered before calls nobody.
+    pub(crate) fn set_looks(&self, at: Option<Processor>) {
+        self.layout().looks.store(Processor::word(at), SeqCst);
     }
 
-    /// Initiator: says whether it spins while it waits.
-    pub(crate) fn set_spins(&self, spins: bool) {
-        self.layout().spins.store(spins.into(), Relaxed);
+    /// Initiator: where the target looks at offers by itself; `None`: nowhere.
+    pub(crate) fn looked_at(&self) -> Option<Processor> {
+        Processor::of_word(self.layout().looks.load(Relaxed))
     }
 
-    /// Target: whether the initiator says so.
-    pub(crate) fn spins(&self) -> bool {
-        self.layout().spins.load(Relaxed) != 0
-    }
-
-    /// Initiator: says whether it looks for answers by itself from now on. One that has said that it does not looks
-    /// once more: what was answered before calls nobody.
-    pub(crate) fn set_awaits(&self, awaits: bool) {
-        self.layout().awaits.store(awaits.into(), SeqCst);
+    /// Initiator: says where it looks for answers by itself from now on; `None`: nowhere. One that has said that it does
+    /// not looks once more: what was answered before calls nobody.
+    pub(crate) fn set_awaits(&self, at: Option<Processor>) {
+        self.layout().awaits.store(Processor::word(at), SeqCst);
         fence(SeqCst);
+    }
+
+    /// Target: where the initiator looks for answers by itself; `None`: nowhere.
+    pub(crate) fn awaited_at(&self) -> Option<Processor> {
+        Processor::of_word(self.layout().awaits.load(Relaxed))
     }
 
     /// Target: whether the initiator has to be called to what was answered until now.
     pub(crate) fn calls(&self) -> bool {
         fence(SeqCst);
-        self.layout().awaits.load(SeqCst) == 0
+        self.layout().awaits.load(SeqCst) == NOWHERE
     }
 
     /// Initiator: whether the offer in a row has been answered.
@@ -197,6 +222,10 @@ impl Board {
     /// Target: takes the offer in a row, if there is one.
     pub(crate) fn take(&self, index: usize) -> Option<Offer> {
         let row = self.row(index);
+        // Who looks again and again leaves the row where the initiator writes it.
+        if row.state.load(SeqCst) != OFFERED {
+            return None;
+        }
         row.state
             .compare_exchange(OFFERED, TAKEN, SeqCst, SeqCst)
             .ok()?;
@@ -269,7 +298,7 @@ mod tests {
         let (initiator, target) = sides();
         assert_eq!(target.take(0), None);
         assert!(initiator.offer(0, &OFFER), "nobody looks");
-        target.set_looks(true);
+        target.set_looks(Some(Processor(0)));
         assert!(!initiator.offer(1, &OFFER));
         assert_eq!(target.take(0), Some(OFFER));
         assert_eq!(target.take(0), None, "once");
@@ -286,16 +315,30 @@ mod tests {
     fn who_looks_is_not_called_and_who_does_not_looks_once_more() {
         let (initiator, target) = sides();
         assert!(target.calls(), "nobody has said that they look");
-        initiator.set_awaits(true);
+        initiator.set_awaits(Some(Processor(0)));
         initiator.offer(0, &OFFER);
         target.take(0).unwrap();
         assert!(!initiator.is_answered(0));
         target.tell(0, Pulled::Refused);
         assert!(!target.calls());
-        initiator.set_awaits(false);
+        initiator.set_awaits(None);
         assert!(initiator.is_answered(0) && target.calls());
         assert_eq!(initiator.answer(0), Some(Pulled::Refused));
         assert!(!initiator.is_answered(0));
+    }
+
+    #[test]
+    fn either_side_says_where_it_looks() {
+        let (initiator, target) = sides();
+        let both = || (initiator.looked_at(), target.awaited_at());
+        assert_eq!(both(), (None, None), "each has to be called");
+        let (first, second) = (Some(Processor(0)), Some(Processor(7)));
+        target.set_looks(first);
+        initiator.set_awaits(second);
+        assert_eq!(both(), (first, second));
+        target.set_looks(None);
+        initiator.set_awaits(None);
+        assert_eq!(both(), (None, None));
     }
 
     #[test]

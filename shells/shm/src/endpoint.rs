@@ -19,7 +19,7 @@ use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::board::{Board, Withdrawn};
+use crate::board::{Board, Processor, Withdrawn};
 use crate::far::Mappings;
 use crate::lane::{self, End, Lane, Locals};
 use crate::process::{OwnCookie, Process, is_hung_up};
@@ -67,8 +67,6 @@ pub(crate) struct ShmEndpoint {
     unasked: u32,
     /// Whoever drives this may have slept since the last poll, and been called to an answer.
     slept: Cell<bool>,
-    /// Whoever drives this spins while it waits.
-    spinning: bool,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
 }
@@ -128,7 +126,6 @@ impl ShmEndpoint {
             ending: Vec::new(),
             unasked: 0,
             slept: Cell::new(false),
-            spinning: false,
             facts: VecDeque::new(),
         })
     }
@@ -206,7 +203,6 @@ impl ShmEndpoint {
             std::mem::replace(&mut slot.state, State::Over)
         {
             let open = Lane::new(socket, board, process);
-            open.announce(self.spinning);
             slot.state = State::Open(Box::new(open));
             self.opening -= 1;
             let opened = LaneFact::Opened { limits: LIMITS };
@@ -483,19 +479,9 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn waits(&self) -> Waits {
-        match self.posting.is_empty() {
-            true => Waits::Nothing,
-            false => Waits::Short,
-        }
-    }
-
-    fn announce(&mut self, spinning: bool) {
-        self.spinning = spinning;
-        for slot in self.lanes.values() {
-            if let State::Open(open) = &slot.state {
-                open.announce(spinning);
-            }
-        }
+        let here = Processor::here();
+        let lanes = self.open_lanes().map(|lane| lane.waits(here));
+        lanes.max().unwrap_or(Waits::Nothing)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, Op, Outcome, Work};
-use polyrail_transport::RemoteRegion;
 use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::{Region, RegionKey};
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::{RemoteRegion, Waits};
 
-use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Pulled, Withdrawn};
+use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
 use crate::far::{Far, Mappings, Memory};
 use crate::process::{Process, is_hung_up};
 use crate::socket::{self, nonsense};
@@ -110,8 +110,8 @@ pub(crate) struct Lane {
     pulled: bool,
     /// The target has to be called to offers.
     calls: bool,
-    /// The target was told that this side looks for answers by itself.
-    awaits: Cell<bool>,
+    /// Where the target was told that this side looks for answers by itself.
+    awaits: Cell<Option<Processor>>,
 }
 
 impl Lane {
@@ -131,7 +131,7 @@ impl Lane {
             unsent: false,
             pulled: false,
             calls: false,
-            awaits: Cell::new(false),
+            awaits: Cell::new(None),
         }
     }
 
@@ -171,24 +171,33 @@ impl Lane {
         !self.offered.is_empty()
     }
 
-    /// From here on this side looks for answers by itself.
+    /// From here on this side looks for answers by itself, where it runs now.
     pub(crate) fn look(&self) {
-        if self.is_offering() && !self.awaits.replace(true) {
-            self.board.set_awaits(true);
+        if !self.is_offering() {
+            return;
+        }
+        let here = Some(Processor::here());
+        if self.awaits.replace(here) != here {
+            self.board.set_awaits(here);
         }
     }
 
     /// From here on it has to be called to them. Whether there is one that nobody calls to.
     pub(crate) fn look_no_more(&self) -> bool {
-        if self.awaits.replace(false) {
-            self.board.set_awaits(false);
+        if self.awaits.take().is_some() {
+            self.board.set_awaits(None);
         }
         self.is_offering() && self.board.is_answered(self.first_row)
     }
 
-    /// Tells the target whether this side spins while it waits for it.
-    pub(crate) fn announce(&self, spinning: bool) {
-        self.board.set_spins(spinning);
+    /// What it waits for, seen from the processor that this side runs on.
+    pub(crate) fn waits(&self, here: Processor) -> Waits {
+        match self.board.looked_at() {
+            _ if !self.is_offering() => Waits::Short,
+            None => Waits::Short,
+            Some(there) if there == here => Waits::Here,
+            Some(_) => Waits::Near,
+        }
     }
 
     /// Takes a work that was checked.

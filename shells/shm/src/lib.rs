@@ -9,8 +9,8 @@
 //!
 //! So whoever copies owns the destination or has been given it; nobody writes into another process by its number,
 //! which could have become a stranger's. Works are copied while the endpoint is polled, and complete in that poll;
-//! writes to private memory are offered on a board that both sides map, which the target's thread
-//! `polyrail-shm` works off. Works that go on where others end are copied together. Either side looks for what the
+//! writes to private memory are offered on a board that both sides map, which the target's threads
+//! `polyrail-shm` work off, each the boards of its own lanes. Works that go on where others end are copied together. Either side looks for what the
 //! other one writes on the board while it is awake, and asks to be called by a message before it sleeps.
 //!
 //! A peer is on this host if its socket can be connected to: the socket has an abstract name, drawn at random and
@@ -51,8 +51,9 @@ pub const LANES_PER_SESSION_MAX: usize = 4096;
 /// was copied then, and whoever is next has to fetch all that it needs.
 const TURN_BYTES: u64 = 2 << 20;
 
-/// Bytes that a target pulls before it tells the initiator: who spins there does so for 50 µs, and sleeps then.
-const TELL_BYTES: u64 = 512 << 10;
+/// Bytes that a target pulls before it tells the initiator, who spins meanwhile for longer than that takes. To tell costs a
+/// look after the peer's process.
+const TELL_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use polyrail_transport::SessionId;
 use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
+use polyrail_transport::peek::Peek;
 use rustix::net::{Shutdown, shutdown};
 
-use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Pulled};
+use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled};
 use crate::process::{OwnCookie, Process, is_hung_up};
 use crate::server::Common;
 use crate::socket::{self, nonsense};
@@ -25,7 +26,7 @@ const MESSAGES_MAX: usize = 64;
 /// copy.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long it looks for the next offer of an initiator that spins.
+/// How long it looks for the next offer. Longer than it takes to wake an initiator that was called to answers.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A process that was seen so shortly ago is not looked for before something is pulled from it, only afterwards:
@@ -176,10 +177,14 @@ pub(crate) struct Served {
     seen: Option<Instant>,
     /// The row of the next offer.
     row: usize,
-    /// The initiator was told that this side looks for offers by itself.
-    looks: bool,
+    /// Where the initiator was told that this side looks for offers by itself.
+    looks: Option<Processor>,
     /// Until when it looks for that without being called.
     spins_until: Option<Instant>,
+    /// Whether that pays.
+    peek: Peek,
+    /// Something was told that the initiator has to be called to, if it does not look by itself.
+    uncalled: bool,
 }
 
 impl Served {
@@ -197,8 +202,10 @@ impl Served {
             grants: HashMap::new(),
             seen: None,
             row: 0,
-            looks: false,
+            looks: None,
             spins_until: None,
+            peek: Peek::default(),
+            uncalled: false,
         }
     }
 
@@ -278,13 +285,13 @@ impl Served {
 
     /// Carries out offers, in order, until so much was pulled.
     pub(crate) fn pull(&mut self, common: &Common) -> More {
-        self.set_looks(true);
+        self.look();
         let (mut bytes, mut told) = (0, 0);
         let mut is_there = self.seen.is_some_and(|seen| seen.elapsed() < RECENT);
         let mut pulled: heapless::Vec<Pulled, OFFERS_MAX> = heapless::Vec::new();
         let mut held = None;
         while (bytes < TURN_BYTES && !pulled.is_full()) || held.is_some() {
-            let Some(run) = self.take_run(pulled.len(), &mut held) else {
+            let Some(run) = self.take_run(common, pulled.len(), &mut held) else {
                 break;
             };
             bytes += u64::from(run.offer.length);
@@ -302,6 +309,7 @@ impl Served {
         }
         let full = bytes >= TURN_BYTES || pulled.is_full();
         self.tell(&pulled);
+        self.call();
         match (full, self.spins_until.is_some()) {
             (true, _) => More::Perhaps,
             (false, true) if bytes > 0 => More::Perhaps,
@@ -310,18 +318,26 @@ impl Served {
         }
     }
 
-    fn set_looks(&mut self, looks: bool) {
-        if self.looks != looks {
-            self.looks = looks;
-            self.board.set_looks(looks);
+    /// From here on it looks for offers by itself, where it runs now.
+    fn look(&mut self) {
+        let here = Some(Processor::here());
+        if self.looks != here {
+            self.looks = here;
+            self.board.set_looks(here);
         }
+    }
+
+    /// From here on it has to be called to them.
+    fn look_no_more(&mut self) {
+        self.looks = None;
+        self.board.set_looks(None);
     }
 
     /// Takes offers that go on where the one before ends, the first of them `after` so many. `held` is one that was taken
     /// and does not.
-    fn take_run(&mut self, after: usize, held: &mut Option<Offer>) -> Option<Run> {
+    fn take_run(&mut self, common: &Common, after: usize, held: &mut Option<Offer>) -> Option<Run> {
         let first = held.take();
-        let first = first.or_else(|| self.take(self.row + after))?;
+        let first = first.or_else(|| self.take(common, self.row + after))?;
         let mut run = Run::new(first);
         while u64::from(run.offer.length) < TELL_BYTES
             && after + run.lengths.len() < OFFERS_MAX
@@ -335,23 +351,45 @@ impl Served {
         Some(run)
     }
 
-    /// Takes the offer in a row. If there is none, the next one has to call.
-    fn take(&mut self, row: usize) -> Option<Offer> {
+    /// Takes the offer in a row. If there is none, the next one has to call, or it is looked for again for a while.
+    fn take(&mut self, common: &Common, row: usize) -> Option<Offer> {
         if let Some(offer) = self.board.take(row) {
-            self.spins_until = None;
+            if self.spins_until.take().is_some() {
+                self.peek.tell(true);
+            }
             return Some(offer);
         }
-        if self.board.spins() {
-            let now = Instant::now();
-            if now < *self.spins_until.get_or_insert(now + SPIN) {
-                return None;
+        match self.spins_until {
+            None if self.may_look(common) && self.peek.is_due() => {
+                self.spins_until = Some(Instant::now() + SPIN);
             }
+            None => {}
+            Some(until) if Instant::now() >= until => {
+                self.spins_until = None;
+                self.peek.tell(false);
+            }
+            Some(_) => {}
         }
-        self.spins_until = None;
-        self.set_looks(false);
+        if self.spins_until.is_some() {
+            if self.is_awaited_here() {
+                thread::yield_now();
+            }
+            return None;
+        }
+        self.look_no_more();
         let late = self.board.take(row)?;
-        self.set_looks(true);
+        self.look();
         Some(late)
+    }
+
+    /// Whether the initiator looks for answers on this processor, and can offer nothing before it runs.
+    fn is_awaited_here(&self) -> bool {
+        self.looks.is_some() && self.board.awaited_at() == self.looks
+    }
+
+    /// Whether nobody is kept from running by looking on.
+    fn may_look(&self, common: &Common) -> bool {
+        self.is_awaited_here() || common.has_processors()
     }
 
     /// Says what became of offers. What was pulled counts if the initiator was there until now; whether it was.
@@ -367,11 +405,17 @@ impl Served {
             self.row += 1;
         }
         self.seen = is_there.then(Instant::now);
-        if self.board.calls() {
+        self.uncalled = true;
+        is_there
+    }
+
+    /// Calls an initiator that sleeps to what it was told: after a turn, not whenever it is told something. To wake
+    /// somebody takes longer than to pull 128 KiB.
+    fn call(&mut self) {
+        if std::mem::take(&mut self.uncalled) && self.board.calls() {
             // If it does not fit, there are messages that wake the initiator.
             let _ = socket::send(&self.socket, &Answer::Pulled, None);
         }
-        is_there
     }
 
     fn is_there(&self) -> bool {

@@ -1,12 +1,18 @@
-//! The target's half: a thread that hands memory out and pulls what is offered.
+//! The target's half: threads that hand memory out and pull what is offered.
+//!
+//! Each lane is one thread's, from its first greeting or fence to the end of its session, so that whoever ends it is also
+//! the only one who would pull for it. The first thread hears all greetings, and passes on those of others' lanes. Lanes
+//! go to the threads in turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use polyrail_core::transport::Capabilities;
@@ -14,7 +20,7 @@ use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{Loan, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::service::ServiceThread;
+use polyrail_transport::service::{Caller, ServiceThread};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -34,6 +40,9 @@ const UNASKED_MAX: u32 = 16;
 /// Connections, of all peers.
 const CONNECTIONS_MAX: usize = 4096;
 
+/// The most threads that serve lanes. Memory is busy with fewer copies than a large machine has processors.
+const THREADS_MAX: usize = 4;
+
 /// How often it is looked again whether an initiator has left memory that it may not touch any more.
 const AGAIN: Duration = Duration::from_millis(2);
 
@@ -48,64 +57,168 @@ pub struct ShmTransport {
     mappings: Arc<Mappings>,
     /// What it is reached by, and the socket that listens there; or why there is none.
     listener: io::Result<(Vec<u8>, Arc<OwnedFd>)>,
-    /// The service thread, once a peer could come.
-    service: Mutex<Option<ServiceThread<Command>>>,
+    /// The service threads, once a peer could come.
+    services: Mutex<Vec<ServiceThread<Command>>>,
 }
 
 /// What the service thread and others share.
 pub(crate) struct Common {
     pub(crate) regions: Arc<dyn RegionTable>,
     pub(crate) cookie: Arc<OwnCookie>,
-    /// Those that lanes are admitted of, each with the trust domain that it is in.
-    sessions: Mutex<HashMap<SessionId, TrustDomain>>,
+    sessions: Mutex<Sessions>,
+    /// Processors that this process may use.
+    processors: usize,
+    /// Service threads, once they run.
+    threads: usize,
+    /// Those that are at lanes, or look at them for offers.
+    busy: AtomicUsize,
 }
 
 impl Common {
-    pub(crate) fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, TrustDomain>> {
+    pub(crate) fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there are processors for all service threads that are busy, and for as many initiators.
+    pub(crate) fn has_processors(&self) -> bool {
+        2 * self.busy.load(Relaxed) <= self.processors
+    }
+
+    /// Whose a lane is. `None`: its session is over, or has too many, and it never was and never will be admitted.
+    fn thread_of(&self, session: SessionId, lane: LaneId) -> Option<usize> {
+        self.sessions().thread_of(session, lane, self.threads)
+    }
+}
+
+/// A session that lanes may join.
+#[derive(Debug)]
+struct Session {
+    domain: TrustDomain,
+    /// Whose its lanes are.
+    lanes: HashMap<LaneId, usize>,
+}
+
+/// Sessions that lanes may join.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    sessions: HashMap<SessionId, Session>,
+    /// Lanes that were given to a thread so far.
+    given: usize,
+}
+
+impl Sessions {
+    fn begin(&mut self, session: SessionId, domain: TrustDomain) {
+        let new = Session {
+            domain,
+            lanes: HashMap::new(),
+        };
+        self.sessions.entry(session).or_insert(new);
+    }
+
+    /// The trust domain that a session is in; `None`: there is no such session.
+    fn domain(&self, session: SessionId) -> Option<TrustDomain> {
+        Some(self.sessions.get(&session)?.domain)
+    }
+
+    fn thread_of(&mut self, session: SessionId, lane: LaneId, threads: usize) -> Option<usize> {
+        let lanes = &mut self.sessions.get_mut(&session)?.lanes;
+        if let Some(thread) = lanes.get(&lane) {
+            return Some(*thread);
+        }
+        if lanes.len() >= LANES_PER_SESSION_MAX {
+            return None;
+        }
+        let thread = self.given % threads;
+        self.given += 1;
+        lanes.insert(lane, thread);
+        Some(thread)
     }
 }
 
 enum Command {
+    /// Somebody has greeted, as a lane of this thread's.
+    Greeted(OwnedFd, Greeting),
     Fence(SessionId, LaneId, Epoch, FenceAnswer),
     Retire(SessionId, RetireAnswer),
+    /// Everything before this was done.
+    Pass(RetireAnswer),
+    /// The transport is no more.
+    End,
+}
+
+/// As many answers as one that all of them give: the last one does.
+fn shared_answer(answer: RetireAnswer, count: usize) -> impl Iterator<Item = RetireAnswer> {
+    let answer = Arc::new(Mutex::new((count, Some(answer))));
+    (0..count).map(move |_| {
+        let answer = answer.clone();
+        let one: RetireAnswer = Box::new(move || {
+            let mut shared = answer.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.0 -= 1;
+            let whole = (shared.0 == 0).then(|| shared.1.take()).flatten();
+            // It may be the last one that holds the transport.
+            drop(shared);
+            if let Some(answer) = whole {
+                answer();
+            }
+        });
+        one
+    })
 }
 
 impl ShmTransport {
     /// A transport that gives peers what `regions` names.
     pub fn new(regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
         let common = Common {
             regions,
             cookie: Arc::new(OwnCookie::new()?),
             sessions: Mutex::default(),
+            processors,
+            threads: processors.min(THREADS_MAX),
+            busy: AtomicUsize::new(0),
         };
         Ok(Self {
             common: Arc::new(common),
             mappings: Arc::default(),
             listener: listen(),
-            service: Mutex::new(None),
+            services: Mutex::default(),
         })
     }
 
-    /// The service thread, started if need be. Without it nobody is let in.
-    fn service(&self) -> MutexGuard<'_, Option<ServiceThread<Command>>> {
-        let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (None, Ok((_, listener))) = (&*service, &self.listener) {
-            let (common, listener) = (self.common.clone(), listener.clone());
-            let make = |wake, commands| Service::new(common, wake, listener, commands);
-            match ServiceThread::start("shm", make, Service::serve) {
-                Ok(started) => *service = Some(started),
-                Err(error) => log::error!("shm: cannot start the service thread: {error}"),
+    /// The service threads, started if need be. Without all of them nobody is let in.
+    fn services(&self) -> MutexGuard<'_, Vec<ServiceThread<Command>>> {
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (true, Ok((_, listener))) = (services.is_empty(), &self.listener) {
+            match self.start(listener) {
+                Ok(started) => *services = started,
+                Err(error) => log::error!("shm: cannot start the service threads: {error}"),
             }
         }
-        service
+        services
     }
 
-    /// Hands a command to the service thread. If there is none, it is dropped with its answer: nothing was proved.
-    fn tell(&self, command: Command) {
-        if let Some(service) = &*self.service() {
-            service.tell(command);
-        }
+    fn start(&self, listener: &Arc<OwnedFd>) -> io::Result<Vec<ServiceThread<Command>>> {
+        let start = |role| {
+            let common = self.common.clone();
+            let make = |wake, commands| Service::new(common, wake, role, commands);
+            ServiceThread::start("shm", make, Service::serve)
+        };
+        let others = (1..self.common.threads).map(|_| start(Role::Serves));
+        let others = others.collect::<io::Result<Vec<_>>>()?;
+        let callers = others.iter().map(ServiceThread::caller).collect();
+        let first = start(Role::Listens(listener.clone(), callers))?;
+        Ok([first].into_iter().chain(others).collect())
+    }
+}
+
+/// Hands something to all service threads. If there is none, it is dropped with its answer: nothing was proved.
+fn tell_all(
+    services: &[ServiceThread<Command>],
+    answer: RetireAnswer,
+    command: impl Fn(RetireAnswer) -> Command,
+) {
+    for (service, answer) in services.iter().zip(shared_answer(answer, services.len())) {
+        service.tell(command(answer));
     }
 }
 
@@ -121,6 +234,15 @@ fn listen() -> io::Result<(Vec<u8>, Arc<OwnedFd>)> {
 impl fmt::Debug for ShmTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ShmTransport")
+    }
+}
+
+impl Drop for ShmTransport {
+    /// Service threads call each other, and would wait for ever until nobody does.
+    fn drop(&mut self) {
+        for service in &*self.services.lock().unwrap_or_else(PoisonError::into_inner) {
+            service.tell(Command::End);
+        }
     }
 }
 
@@ -143,8 +265,8 @@ impl Transport for ShmTransport {
     }
 
     fn begin_session(&self, session: SessionId, domain: TrustDomain) {
-        self.common.sessions().insert(session, domain);
-        drop(self.service());
+        self.common.sessions().begin(session, domain);
+        drop(self.services());
     }
 
     fn endpoint(&self, _worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
@@ -161,16 +283,26 @@ impl Transport for ShmTransport {
     }
 
     fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
-        self.tell(Command::Fence(session, lane, epoch, answer));
+        // Held until they are told: a session that is over here is over for whoever is told later.
+        let services = self.services();
+        match self.common.thread_of(session, lane) {
+            Some(thread) => {
+                if let Some(service) = services.get(thread) {
+                    service.tell(Command::Fence(session, lane, epoch, answer));
+                }
+            }
+            None => tell_all(&services, Box::new(move || answer(0)), Command::Pass),
+        }
     }
 
     fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
-        self.common.sessions().remove(&session);
-        self.tell(Command::Retire(session, answer));
+        let services = self.services();
+        self.common.sessions().sessions.remove(&session);
+        tell_all(&services, answer, |answer| Command::Retire(session, answer));
     }
 }
 
-/// What the service thread remembers of an inbound lane.
+/// What a service thread remembers of an inbound lane.
 #[derive(Debug, Default)]
 struct Record {
     /// The newest epoch that was admitted, and the newest that was fenced.
@@ -192,12 +324,19 @@ enum Connection {
     },
 }
 
-/// The service thread.
+/// What a service thread does besides serving its lanes.
+enum Role {
+    /// It hears greetings, and passes on to the others, in order, what is theirs.
+    Listens(Arc<OwnedFd>, Vec<Caller<Command>>),
+    Serves,
+}
+
+/// A service thread.
 struct Service {
     common: Arc<Common>,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
-    listener: Arc<OwnedFd>,
+    role: Role,
     commands: Receiver<Command>,
     records: HashMap<SessionId, HashMap<LaneId, Record>>,
     connections: Numbered<u64, Connection>,
@@ -216,18 +355,20 @@ impl Service {
     fn new(
         common: Arc<Common>,
         wake: Arc<OwnedFd>,
-        listener: Arc<OwnedFd>,
+        role: Role,
         commands: Receiver<Command>,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
-        let data = EventData::new_u64(LISTEN);
-        epoll::add(&epoll, &listener, data, EventFlags::IN)?;
+        if let Role::Listens(listener, _) = &role {
+            let data = EventData::new_u64(LISTEN);
+            epoll::add(&epoll, listener, data, EventFlags::IN)?;
+        }
         Ok(Self {
             common,
             epoll,
             wake,
-            listener,
+            role,
             commands,
             records: HashMap::new(),
             connections: Numbered::default(),
@@ -253,8 +394,16 @@ impl Service {
 
     fn run(&mut self) {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let mut busy = false;
         loop {
-            if self.pulling.is_empty() || self.unasked == 0 || self.unasked > UNASKED_MAX {
+            if busy == self.pulling.is_empty() {
+                busy = !busy;
+                match busy {
+                    true => self.common.busy.fetch_add(1, Relaxed),
+                    false => self.common.busy.fetch_sub(1, Relaxed),
+                };
+            }
+            if !busy || self.unasked == 0 || self.unasked > UNASKED_MAX {
                 let timeout = self.timeout().and_then(|at| Timespec::try_from(at).ok());
                 let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
                     Ok((events, _)) => events,
@@ -304,35 +453,55 @@ impl Service {
     fn handle_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
+                Ok(Command::Greeted(socket, greeting)) => self.take_over(socket, greeting),
                 Ok(Command::Fence(session, lane, epoch, answer)) => {
                     answer(self.fence(session, lane, epoch));
                 }
+                Ok(Command::Pass(answer)) => answer(),
                 Ok(Command::Retire(session, answer)) => self.retire(session, answer),
                 Err(mpsc::TryRecvError::Empty) => return true,
-                Err(mpsc::TryRecvError::Disconnected) => return false,
+                Ok(Command::End) | Err(mpsc::TryRecvError::Disconnected) => return false,
             }
         }
     }
 
     fn accept(&mut self) {
-        while let Ok(socket) = socket::accept(&self.listener) {
-            if self.connections.len() >= CONNECTIONS_MAX {
-                log::warn!(
-                    "shm: {CONNECTIONS_MAX} connections, the limit; one more is turned away"
-                );
+        while let Role::Listens(listener, _) = &self.role
+            && let Ok(socket) = socket::accept(listener)
+        {
+            if let Err(error) = check_user(&socket) {
+                log::warn!("shm: a connection is turned away: {error}");
                 continue;
             }
-            self.token_last += 1;
-            let data = EventData::new_u64(self.token_last);
-            let added = check_user(&socket)
-                .and_then(|()| Ok(epoll::add(&self.epoll, &socket, data, EventFlags::IN)?));
-            match added {
-                Ok(()) => {
-                    let new = Connection::New(socket);
-                    self.connections.insert(self.token_last, new);
-                }
-                Err(error) => log::warn!("shm: a connection is turned away: {error}"),
-            }
+            self.connect(socket);
+        }
+    }
+
+    /// Begins to listen to a connection, if there is room for it. Its number then.
+    fn connect(&mut self, socket: OwnedFd) -> Option<u64> {
+        let most = CONNECTIONS_MAX / self.common.threads;
+        if self.connections.len() >= most {
+            log::warn!("shm: {most} connections, the limit; one more is turned away");
+            return None;
+        }
+        self.token_last += 1;
+        let data = EventData::new_u64(self.token_last);
+        if let Err(error) = epoll::add(&self.epoll, &socket, data, EventFlags::IN) {
+            log::warn!("shm: a connection is turned away: {error}");
+            return None;
+        }
+        let new = Connection::New(socket);
+        self.connections.insert(self.token_last, new);
+        Some(self.token_last)
+    }
+
+    /// Goes on with who has greeted to another thread.
+    fn take_over(&mut self, socket: OwnedFd, greeting: Greeting) {
+        if let Some(token) = self.connect(socket)
+            && let Err(error) = self.enter(token, greeting)
+        {
+            log::debug!("shm: a connection ends: {error}");
+            self.end(token);
         }
     }
 
@@ -358,7 +527,7 @@ impl Service {
         }
     }
 
-    /// Lets in who has greeted. Whether it has offered anything, which it has not.
+    /// Lets in who has greeted, or passes it on to whose it is. Whether it has offered anything, which it has not.
     fn greeted(&mut self, token: u64) -> io::Result<bool> {
         let Some(Connection::New(socket)) = self.connections.get(&token) else {
             return Ok(false);
@@ -366,7 +535,22 @@ impl Service {
         let Some(greeting) = Greeting::receive(socket)? else {
             return Ok(false);
         };
-        let domain = self.common.sessions().get(&greeting.session).copied();
+        let lane = greeting.lane.as_ref().map(|(name, _)| LaneId(name.lane));
+        let thread = lane.and_then(|lane| self.common.thread_of(greeting.session, lane));
+        if let (Role::Listens(_, others), Some(thread @ 1..)) = (&self.role, thread)
+            && let Some(other) = others.get(thread - 1)
+            && let Some(Connection::New(socket)) = self.connections.remove(&token)
+        {
+            epoll::delete(&self.epoll, &socket)?;
+            other.tell(Command::Greeted(socket, greeting));
+            return Ok(false);
+        }
+        self.enter(token, greeting)
+    }
+
+    /// Lets in who has greeted, unless it may not. Whether it has offered anything, which it has not.
+    fn enter(&mut self, token: u64, greeting: Greeting) -> io::Result<bool> {
+        let domain = self.common.sessions().domain(greeting.session);
         let text = match (&greeting.lane, domain) {
             (_, None) => "no such session",
             (Some((lane, _)), Some(_)) if !self.begins(token, greeting.session, *lane) => {
@@ -408,10 +592,11 @@ impl Service {
 
     /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over.
     fn begins(&mut self, token: u64, session: SessionId, name: LaneName) -> bool {
-        let epoch = Epoch(name.epoch);
-        let Some(record) = self.record(session, LaneId(name.lane)) else {
+        let (lane, epoch) = (LaneId(name.lane), Epoch(name.epoch));
+        if self.common.thread_of(session, lane).is_none() {
             return false;
-        };
+        }
+        let record = self.record(session, lane);
         if epoch <= record.fenced || epoch < record.admitted {
             return false;
         }
@@ -422,13 +607,10 @@ impl Service {
         true
     }
 
-    /// What is remembered of a lane. `None`: there is no room, so it was never and will never be admitted.
-    fn record(&mut self, session: SessionId, lane: LaneId) -> Option<&mut Record> {
+    /// What is remembered of a lane.
+    fn record(&mut self, session: SessionId, lane: LaneId) -> &mut Record {
         let lanes = self.records.entry(session).or_default();
-        if lanes.len() >= LANES_PER_SESSION_MAX && !lanes.contains_key(&lane) {
-            return None;
-        }
-        Some(lanes.entry(lane).or_default())
+        lanes.entry(lane).or_default()
     }
 
     /// Carries out offers of one lane.
@@ -468,13 +650,12 @@ impl Service {
 
     /// Ends a lane up to an epoch. Works that were delivered are not counted: none is certain.
     fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> u32 {
-        if let Some(record) = self.record(session, lane) {
-            record.fenced = record.fenced.max(epoch);
-            if record.admitted <= epoch
-                && let Some(token) = record.token.take()
-            {
-                self.end(token);
-            }
+        let record = self.record(session, lane);
+        record.fenced = record.fenced.max(epoch);
+        if record.admitted <= epoch
+            && let Some(token) = record.token.take()
+        {
+            self.end(token);
         }
         0
     }
@@ -497,6 +678,58 @@ impl Service {
             .extract_if(.., |(session, _)| is_over(*session));
         for (_, answer) in over.collect::<Vec<_>>() {
             answer();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyrail_core::units::RailId;
+
+    #[test]
+    fn lanes_go_to_threads_in_turn_and_stay_there_as_long_as_their_session() {
+        let (one, other) = (SessionId([1; 16]), SessionId([2; 16]));
+        let lane = |number| LaneId::new(number, RailId(0));
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.thread_of(one, lane(0), 2), None, "no session");
+        sessions.begin(one, TrustDomain::COMMON);
+        sessions.begin(other, TrustDomain::COMMON);
+        // (session, lane, thread)
+        let cases = [
+            (one, 0, 0),
+            (one, 1, 1),
+            (other, 0, 0),
+            (one, 1, 1),
+            (other, 1, 1),
+            (one, 0, 0),
+        ];
+        for (session, number, thread) in cases {
+            let found = sessions.thread_of(session, lane(number), 2);
+            assert_eq!(found, Some(thread), "{session:?} {number}");
+        }
+        for number in 2..LANES_PER_SESSION_MAX as u16 {
+            assert!(sessions.thread_of(one, lane(number), 2).is_some());
+        }
+        assert_eq!(sessions.thread_of(one, LaneId(u32::MAX), 2), None, "full");
+        assert!(sessions.thread_of(other, LaneId(u32::MAX), 2).is_some());
+        sessions.sessions.remove(&one);
+        assert_eq!(sessions.thread_of(one, lane(0), 2), None, "over");
+    }
+
+    #[test]
+    fn an_answer_of_several_is_given_by_the_last() {
+        for count in [1, 3] {
+            let given = Arc::new(AtomicUsize::new(0));
+            let counted = given.clone();
+            let answer = Box::new(move || {
+                counted.fetch_add(1, Relaxed);
+            });
+            for (index, one) in shared_answer(answer, count).enumerate() {
+                assert_eq!(given.load(Relaxed), 0, "before {index} of {count}");
+                one();
+            }
+            assert_eq!(given.load(Relaxed), 1);
         }
     }
 }

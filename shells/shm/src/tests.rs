@@ -17,7 +17,7 @@ use polyrail_transport::{
     Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport, Waits,
 };
 
-use crate::board::{Board, Offer, Pulled};
+use crate::board::{Board, Offer, Processor, Pulled};
 use crate::process::OwnCookie;
 use crate::wire::{Answer, LaneName, Request, VERSION};
 use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, reach, socket};
@@ -92,10 +92,21 @@ impl Target {
     }
 
     fn fence(&self, epoch: Epoch) -> u32 {
+        self.fence_lane(lane(), epoch)
+    }
+
+    fn fence_lane(&self, lane: LaneId, epoch: Epoch) -> u32 {
         let (sender, answer) = mpsc::channel();
         let told = Box::new(move |delivered| sender.send(delivered).unwrap());
-        self.transport.fence_inbound(SESSION, lane(), epoch, told);
+        self.transport.fence_inbound(SESSION, lane, epoch, told);
         answer.recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn retire(&self) {
+        let (sender, retired) = mpsc::channel();
+        let answer = Box::new(move || sender.send(()).unwrap());
+        self.transport.retire_session(SESSION, answer);
+        retired.recv_timeout(PATIENCE).unwrap();
     }
 }
 
@@ -474,10 +485,7 @@ fn a_peer_is_reached_if_it_knows_the_session() {
     let stranger = own.reach(&address, SessionId([1; 16])).unwrap_err();
     assert!(stranger.contains("no such session"), "{stranger}");
     assert!(own.reach(b"polyrail-nobody", SESSION).is_err());
-    let (sender, retired) = mpsc::channel();
-    let answer = Box::new(move || sender.send(()).unwrap());
-    target.transport.retire_session(SESSION, answer);
-    retired.recv_timeout(PATIENCE).unwrap();
+    target.retire();
     assert!(own.reach(&address, SESSION).is_err());
 }
 
@@ -611,6 +619,172 @@ fn who_polls_is_not_called_and_who_sleeps_is() {
 }
 
 #[test]
+fn who_waits_is_told_to_spin_while_the_target_is_awake_elsewhere() {
+    let (mut initiator, _socket, board, _there) = with_fake();
+    assert_eq!(initiator.endpoint.waits(), Waits::Short, "it was called");
+    let waits = |initiator: &Initiator, at| {
+        board.set_looks(at);
+        let before = Processor::here();
+        let waits = initiator.endpoint.waits();
+        // The kernel may move this thread in between.
+        (before == Processor::here()).then_some(waits)
+    };
+    let until = |initiator: &Initiator, at: &dyn Fn() -> Option<Processor>, expected| {
+        let patience = StdInstant::now() + PATIENCE;
+        while waits(initiator, at()) != Some(expected) {
+            assert!(StdInstant::now() < patience, "not {expected:?}");
+        }
+    };
+    until(&initiator, &|| Some(Processor::here()), Waits::Here);
+    until(&initiator, &|| Some(Processor::NONE), Waits::Near);
+    board.set_looks(None);
+    board.take(0).unwrap();
+    board.take(1).unwrap();
+    board.tell(0, Pulled::Done);
+    board.tell(1, Pulled::Done);
+    initiator.poll();
+    assert_eq!(initiator.endpoint.waits(), Waits::Nothing);
+}
+
+/// Puts offers on a lane's board from this row on, side by side from the start of `there`, and calls. Whether anybody can
+/// be called.
+fn offer_all(
+    (socket, board): &(OwnedFd, Board),
+    row: usize,
+    there: &Region,
+    source: &[u8],
+    each: usize,
+) -> bool {
+    for (index, from) in source.chunks(each).enumerate() {
+        let offer = Offer {
+            source: from.as_ptr().addr() as u64,
+            length: from.len() as u32,
+            key: there.key(),
+            offset: (index * each) as u64,
+        };
+        board.offer(row + index, &offer);
+    }
+    socket::send(socket, &Request::Offered, None).is_ok()
+}
+
+/// Waits until so many rows from this one on are answered, in order.
+fn answers((_, board): &(OwnedFd, Board), row: usize, rows: usize) -> Vec<Pulled> {
+    let until = StdInstant::now() + PATIENCE;
+    let answer = |row| loop {
+        if let Some(answer) = board.answer(row) {
+            return answer;
+        }
+        assert!(StdInstant::now() < until, "row {row}");
+        thread::yield_now();
+    };
+    (row..row + rows).map(answer).collect()
+}
+
+#[test]
+fn who_sleeps_is_called_once_a_turn_not_at_every_answer() {
+    const EACH: usize = (TURN_BYTES / 2) as usize;
+    let target = Target::start();
+    let there = target.register(4 * EACH as u64, Access::RemoteReadWrite, false);
+    let lane = raw(&target);
+    let source = pattern(5, 4 * EACH);
+    // Nobody has said that they look for answers.
+    assert!(offer_all(&lane, 0, &there, &source, EACH));
+    assert_eq!(answers(&lane, 0, 4), [Pulled::Done; 4]);
+    assert!(bytes(&there) == source);
+    // The fence's answer comes after its last call.
+    assert_eq!(target.fence(ONE), 0);
+    let mut calls = 0;
+    while let Ok(said) = socket::receive::<Answer>(&lane.0) {
+        calls += usize::from(matches!(said, Some((Answer::Pulled, _))));
+    }
+    assert_eq!(calls, 2);
+}
+
+#[test]
+fn lanes_of_different_threads_are_served_and_fenced_each_for_itself() {
+    const LANES: usize = 6;
+    const EACH: usize = 70_000;
+    let target = Target::start();
+    let there = target.register(EACH as u64, Access::RemoteReadWrite, false);
+    let number = |lane: usize| LaneId::new(lane as u16, RailId(0));
+    let lanes: Vec<_> = (0..LANES).map(|l| raw_lane(&target, number(l))).collect();
+    for fenced in 0..LANES {
+        for (index, lane) in lanes.iter().enumerate().skip(fenced) {
+            let source = pattern((7 * fenced + index) as u8, EACH);
+            assert!(offer_all(lane, fenced, &there, &source, EACH));
+            assert_eq!(answers(lane, fenced, 1), [Pulled::Done]);
+            assert!(bytes(&there) == source, "lane {index}");
+        }
+        assert_eq!(target.fence_lane(number(fenced), ONE), 0);
+        let source = pattern(200, EACH);
+        offer_all(&lanes[fenced], fenced + 1, &there, &source, EACH);
+        assert!(is_hung_up_soon(&lanes[fenced].0), "lane {fenced}");
+    }
+    for (index, (_, board)) in lanes.iter().enumerate() {
+        assert!(board.take(index + 1).is_some(), "nobody has taken it");
+    }
+    assert!(bytes(&there) != pattern(200, EACH));
+}
+
+#[test]
+fn a_session_has_ended_when_all_threads_have_ended_its_lanes() {
+    let target = Target::start();
+    let there = target.register(4096, Access::RemoteReadWrite, false);
+    let number = |lane| LaneId::new(lane, RailId(0));
+    let lanes: Vec<_> = (0..5).map(|l| raw_lane(&target, number(l))).collect();
+    target.retire();
+    for lane in &lanes {
+        offer_all(lane, 0, &there, &pattern(1, 4096), 4096);
+        assert!(is_hung_up_soon(&lane.0));
+        assert!(lane.1.take(0).is_some(), "nobody has taken it");
+    }
+    assert!(bytes(&there).iter().all(|byte| *byte == 0));
+    // Fences of a session that has ended hold, and it lets nobody in.
+    assert_eq!(target.fence_lane(number(0), TWO), 0);
+    assert_eq!(target.fence_lane(number(9), TWO), 0);
+    let mut late = Initiator::new(target.transport.address(), far(&there), SESSION);
+    assert_eq!(late.open(TWO), LaneFact::OpenFailed(Cause::Refused));
+}
+
+#[test]
+fn a_transport_may_be_dropped_by_the_answer_of_a_service_thread() {
+    for lane in 0..4 {
+        let transport = Arc::new(ShmTransport::new(Arc::new(Table::default())).unwrap());
+        transport.begin_session(SESSION, TrustDomain::COMMON);
+        let (sender, dropped) = mpsc::channel();
+        let last = transport.clone();
+        let (go, gone) = mpsc::channel();
+        let answer = Box::new(move |_| {
+            gone.recv_timeout(PATIENCE).unwrap();
+            drop(last);
+            sender.send(()).unwrap();
+        });
+        // So that lanes before it have taken the threads before its own.
+        for before in 0..lane {
+            let lane = LaneId::new(before, RailId(0));
+            transport.fence_inbound(SESSION, lane, ONE, Box::new(|_| {}));
+        }
+        let lane = LaneId::new(lane, RailId(0));
+        transport.fence_inbound(SESSION, lane, ONE, answer);
+        drop(transport);
+        go.send(()).unwrap();
+        dropped.recv_timeout(PATIENCE).unwrap();
+    }
+}
+
+/// Waits until the other end of a socket is closed, whatever it has said.
+fn is_hung_up_soon(socket: &OwnedFd) -> bool {
+    let until = StdInstant::now() + PATIENCE;
+    while socket::receive::<Answer>(socket).is_ok() {
+        if StdInstant::now() > until {
+            return false;
+        }
+        thread::yield_now();
+    }
+    true
+}
+
+#[test]
 fn offers_that_go_on_where_others_end_are_told_of_one_by_one() {
     let target = Target::start();
     let there = target.register(4096, Access::RemoteReadWrite, true);
@@ -701,10 +875,14 @@ fn an_opening_that_nobody_answers_ends_in_time() {
 
 /// An initiator's end of a lane, of which the test does everything.
 fn raw(target: &Target) -> (OwnedFd, Board) {
+    raw_lane(target, lane())
+}
+
+fn raw_lane(target: &Target, lane: LaneId) -> (OwnedFd, Board) {
     let (board, file) = Board::new().unwrap();
     let cookie = OwnCookie::new().unwrap();
     let name = LaneName {
-        lane: lane().0,
+        lane: lane.0,
         epoch: 1,
     };
     let address = target.transport.address();

@@ -12,6 +12,7 @@ pub mod fault;
 pub mod mapping;
 pub mod memory;
 pub mod numbered;
+pub mod peek;
 pub mod service;
 
 use std::fmt;
@@ -97,6 +98,11 @@ pub enum Waits {
     Long,
     /// Works that may be done any moment, or it does not say.
     Short,
+    /// Works that the peer is at, awake, but on this processor: it goes on once it is let.
+    Here,
+    /// Works that the peer is at, awake and on another processor of this host. It would have to wake who sleeps, which
+    /// takes longer than many a work, and has a processor to itself as long as who waits here spins.
+    Near,
 }
 
 /// The initiator's half of a transport, owned by one worker. No call blocks.

@@ -10,13 +10,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// A running service thread that takes commands `C`. Dropping it waits until the thread has ended, unless this is it.
 ///
-/// The thread ends when it finds that nobody is left to send commands.
+/// The thread ends when it finds that nobody is left to send commands, or when one of them says so.
 #[derive(Debug)]
 pub struct ServiceThread<C> {
-    /// Of whom it is, in logs.
-    name: &'static str,
-    commands: Option<Sender<C>>,
-    wake: Arc<OwnedFd>,
+    caller: Caller<C>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,10 +31,13 @@ impl<C: Send + 'static> ServiceThread<C> {
         let thread = thread::Builder::new()
             .name(format!("polyrail-{name}"))
             .spawn(move || serve(service))?;
-        Ok(Self {
+        let caller = Caller {
             name,
-            commands: Some(commands),
+            commands,
             wake,
+        };
+        Ok(Self {
+            caller,
             thread: Some(thread),
         })
     }
@@ -46,11 +46,38 @@ impl<C: Send + 'static> ServiceThread<C> {
 impl<C> ServiceThread<C> {
     /// Hands it a command. If the thread is gone, the command is dropped with its answer: nothing was proved.
     pub fn tell(&self, command: C) {
-        let told = self
-            .commands
-            .as_ref()
-            .is_some_and(|to| to.send(command).is_ok());
-        if !told {
+        self.caller.tell(command);
+    }
+
+    /// A further way to hand it commands, which does not wait for its end.
+    pub fn caller(&self) -> Caller<C> {
+        self.caller.clone()
+    }
+}
+
+/// A way to hand a service thread commands `C`.
+#[derive(Debug)]
+pub struct Caller<C> {
+    /// Of whom it is, in logs.
+    name: &'static str,
+    commands: Sender<C>,
+    wake: Arc<OwnedFd>,
+}
+
+impl<C> Clone for Caller<C> {
+    fn clone(&self) -> Self {
+        Self {
+            name: self.name,
+            commands: self.commands.clone(),
+            wake: self.wake.clone(),
+        }
+    }
+}
+
+impl<C> Caller<C> {
+    /// Hands the thread a command. If it is gone, the command is dropped with its answer: nothing was proved.
+    pub fn tell(&self, command: C) {
+        if self.commands.send(command).is_err() {
             log::error!("{}: the service thread is gone", self.name);
         }
         self.wake();
@@ -64,14 +91,18 @@ impl<C> ServiceThread<C> {
 
 impl<C> Drop for ServiceThread<C> {
     fn drop(&mut self) {
-        drop(self.commands.take());
-        self.wake();
+        // A channel that nobody listens to, in place of the one that the thread looks at.
+        drop(std::mem::replace(
+            &mut self.caller.commands,
+            mpsc::channel().0,
+        ));
+        self.caller.wake();
         let Some(thread) = self.thread.take() else {
             return;
         };
         // An answer may hold the last reference to the transport, and then this is that thread.
         if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-            log::error!("{}: the service thread panicked", self.name);
+            log::error!("{}: the service thread panicked", self.caller.name);
         }
     }
 }

@@ -18,13 +18,22 @@ use rustix::event::{PollFd, PollFlags};
 use crate::endpoint::{Answered, Driver, Transfer, answer};
 use crate::{END_MAX, TRANSFERS_MAX};
 
+/// Of all bytes that the kernel is asked for, one system call hands over one of so many shares, or one entry. The kernel
+/// makes one request to the disk of neighbours that it is told of by one call. They end together, what the program asks for
+/// then comes together again, and the disk would have one request at a time.
+const SHARES: u64 = 4;
+
 /// How long it sleeps at a time.
 const LOOK: Duration = Duration::from_millis(10);
 
 pub(crate) struct Ring {
     ring: IoUring,
-    /// What the kernel has been asked for, by slot.
+    /// What the kernel has been asked for, or is to be, by slot.
     asked: Vec<Option<Transfer>>,
+    /// Bytes of all that.
+    asked_bytes: u64,
+    /// Slots with what has no entry in the ring yet, in order, and bytes of each.
+    untold: Vec<(u32, u32)>,
     /// Entries that the kernel has not taken yet.
     unsubmitted: bool,
 }
@@ -51,13 +60,51 @@ impl Ring {
         Ok(Self {
             ring,
             asked: (0..TRANSFERS_MAX).map(|_| None).collect(),
+            asked_bytes: 0,
+            untold: Vec::with_capacity(TRANSFERS_MAX),
             unsubmitted: false,
         })
+    }
+
+    /// Puts an entry into the ring.
+    fn tell(&mut self, slot: u32) {
+        let Some(transfer) = &self.asked[slot as usize] else {
+            return;
+        };
+        let entry = entry(slot, transfer);
+        // SAFETY: memory and file are kept by the transfer, which stays in its row until the completion.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        // There are as many entries as slots.
+        assert!(pushed.is_ok(), "the submission queue is full");
+        self.unsubmitted = true;
+    }
+
+    /// Hands the kernel what is in the ring.
+    fn submit(&mut self) {
+        if !self.unsubmitted {
+            return;
+        }
+        // The kernel may have no memory just now, or be interrupted: the next poll tries again.
+        if let Err(error) = self.ring.submit() {
+            log::debug!("io_uring_enter: {error}");
+        }
+        self.unsubmitted = !self.ring.submission().is_empty();
     }
 
     fn in_flight(&self) -> bool {
         self.asked.iter().any(Option::is_some)
     }
+}
+
+/// How many of these slots, each with its bytes, the next system call is about. At least one, if there is one.
+fn together(asked_bytes: u64, untold: &[(u32, u32)]) -> usize {
+    let mut left = asked_bytes / SHARES;
+    let fit = untold.iter().take_while(|(_, bytes)| {
+        let rest = left.checked_sub(u64::from(*bytes));
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    });
+    fit.count().max(1).min(untold.len())
 }
 
 fn entry(slot: u32, transfer: &Transfer) -> squeue::Entry {
@@ -76,26 +123,26 @@ fn entry(slot: u32, transfer: &Transfer) -> squeue::Entry {
 
 impl Driver for Ring {
     fn ask(&mut self, slot: u32, transfer: Transfer) {
-        let entry = entry(slot, &transfer);
+        let bytes = transfer.call().bytes;
+        self.untold.push((slot, bytes));
+        self.asked_bytes += u64::from(bytes);
         let row = &mut self.asked[slot as usize];
         debug_assert!(row.is_none(), "a slot has one transfer");
         *row = Some(transfer);
-        // SAFETY: memory and file are kept by the transfer, which stays in its row until the completion.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        // There are as many entries as slots.
-        assert!(pushed.is_ok(), "the submission queue is full");
-        self.unsubmitted = true;
     }
 
     fn flush(&mut self) {
-        if !self.unsubmitted {
-            return;
+        let untold = std::mem::take(&mut self.untold);
+        let mut rest = &untold[..];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(together(self.asked_bytes, rest));
+            now.iter().for_each(|(slot, _)| self.tell(*slot));
+            self.submit();
+            rest = later;
         }
-        // The kernel may have no memory just now, or be interrupted: the next poll tries again.
-        if let Err(error) = self.ring.submit() {
-            log::debug!("io_uring_enter: {error}");
-        }
-        self.unsubmitted = !self.ring.submission().is_empty();
+        self.submit();
+        self.untold = untold;
+        self.untold.clear();
     }
 
     fn answers(&mut self, limit: usize, to: &mut Vec<Answered>) {
@@ -103,6 +150,7 @@ impl Driver for Ring {
             let slot = completion.user_data() as u32;
             let row = self.asked.get_mut(slot as usize);
             if let Some(transfer) = row.and_then(Option::take) {
+                self.asked_bytes -= u64::from(transfer.call().bytes);
                 let answer = answer(completion.result());
                 to.push(Answered {
                     slot,
@@ -138,5 +186,44 @@ impl Drop for Ring {
             log::error!("a disk does not answer: what it was asked for keeps its memory and file");
             self.asked.drain(..).for_each(std::mem::forget);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_told_of_a_share_at_a_time() {
+        const BLOCK: u32 = 64 << 10;
+        let all = |asked_bytes: u64, sizes: &[u32]| {
+            let untold: Vec<_> = sizes.iter().map(|bytes| (0, *bytes)).collect();
+            let (mut rest, mut calls) = (&untold[..], Vec::new());
+            while !rest.is_empty() {
+                let count = together(asked_bytes, rest);
+                calls.push(count);
+                rest = &rest[count..];
+            }
+            calls
+        };
+        let mib = 1 << 20;
+        // (name, bytes under way with these, bytes of each entry, entries of each call)
+        let cases: [(_, u64, &[u32], &[usize]); 6] = [
+            ("nothing", mib, &[], &[]),
+            ("the first 16 of 16", mib, &[BLOCK; 16], &[4, 4, 4, 4]),
+            ("four more of 16", mib, &[BLOCK; 4], &[4]),
+            ("one alone", BLOCK.into(), &[BLOCK], &[1]),
+            ("two alone", 2 * u64::from(BLOCK), &[BLOCK; 2], &[1, 1]),
+            (
+                "a long one among short ones",
+                mib,
+                &[BLOCK, 700 << 10, BLOCK, BLOCK],
+                &[1, 1, 2],
+            ),
+        ];
+        for (name, asked_bytes, sizes, calls) in cases {
+            assert_eq!(all(asked_bytes, sizes), calls, "{name}");
+        }
+        assert_eq!(together(mib, &[]), 0);
     }
 }
