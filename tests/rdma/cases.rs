@@ -15,6 +15,7 @@ use crate::rails::{RAILS, address, drop_rdma, rail};
 pub(crate) const ALL: &[(&str, fn())] = &[
     ("ports-are-listed", ports_are_listed),
     ("every-size-and-alignment", every_size_and_alignment),
+    ("scattered-blocks", scattered_blocks),
     ("four-workers", four_workers),
     ("short-queues", short_queues),
     ("notifications", notifications),
@@ -122,6 +123,40 @@ fn every_size_and_alignment() {
         bytes.iter().all(|bytes| *bytes > 0),
         "a rail was not used: {bytes:?}"
     );
+    assert_eq!(pair.bytes("tcp").iter().sum::<u64>(), 0);
+}
+
+/// Blocks from all over this side that lie together at the peer: several of them go as one work, with as many ranges.
+fn scattered_blocks() {
+    let mut pair = Pair::start();
+    for (seed, block) in [(21, 4096), (22, 24), (23, 777)] {
+        assert_eq!(pair.target.ask("poison"), "done");
+        let blocks = 1021;
+        // In another order on this side, with gaps, so that neighbours there are none here.
+        let place = |index: u64| index * 389 % blocks * 3 * block;
+        let requests = |pair: &Pair, op| {
+            let one = |index| pair.request(op, place(index), 64 + index * block, block);
+            (0..blocks).map(one).collect::<Vec<_>>()
+        };
+        for index in 0..blocks {
+            pair.fill(seed, place(index), 64 + index * block, block);
+        }
+        pair.complete(&requests(&pair, Op::Write));
+        let end = 64 + blocks * block;
+        let questions = [
+            "untouched 0 64".to_owned(),
+            format!("check {seed} 64 {}", blocks * block),
+            format!("untouched {end} 4096"),
+        ];
+        for question in questions {
+            assert_eq!(pair.target.ask(&question), "good", "{question}");
+        }
+        pair.set(0);
+        pair.complete(&requests(&pair, Op::Read));
+        for index in 0..blocks {
+            pair.check(seed, place(index), 64 + index * block, block);
+        }
+    }
     assert_eq!(pair.bytes("tcp").iter().sum::<u64>(), 0);
 }
 

@@ -260,3 +260,65 @@ fn rails_of_a_device_that_has_failed_come_back_with_it() {
         }
     }
 }
+
+/// Blocks from all over this side that lie together at the peer: the device is given few works for them. On one rail:
+/// where there are several with room, neighbours go over different ones.
+#[test]
+fn short_requests_that_lie_together_at_the_peer_share_works() {
+    let _turn = turn();
+    skip_bytes(false);
+    let target = engine_with("target", true, [2, 9]);
+    let there = target
+        .allocate("mem", BYTES, Access::RemoteReadWrite)
+        .unwrap();
+    let initiator = engine("initiator", false);
+    let local = initiator.allocate("local", BYTES, Access::Local).unwrap();
+    let at = target.listening().unwrap();
+    let remote = initiator.open_segment(&format!("{at}/mem")).unwrap();
+    let run = |requests: &[Request]| {
+        let batch = initiator.submit(requests).unwrap();
+        assert_eq!(batch.wait(PATIENCE).unwrap().status, Status::Completed);
+    };
+    let request = |op, local_offset, remote_offset, length| Request {
+        op,
+        local,
+        local_offset,
+        remote,
+        remote_offset,
+        length,
+    };
+    // The lane opens.
+    run(&[request(Op::Write, 0, 0, BYTES)]);
+    const BLOCK: u64 = 4096;
+    const BLOCKS: u64 = 2048;
+    // In another order on this side, with gaps.
+    let place = |block: u64| block * 1021 % BLOCKS * 3 * BLOCK;
+    let own = initiator.region(local).unwrap();
+    let its = target.region(there).unwrap();
+    for op in [Op::Write, Op::Read] {
+        for block in 0..BLOCKS {
+            let content = [block as u8 ^ (block >> 8) as u8 ^ op as u8; BLOCK as usize];
+            match op {
+                Op::Write => own.store(&content, place(block)),
+                Op::Read => its.store(&content, block * BLOCK),
+            }
+            .unwrap();
+        }
+        let before = COUNTERS.works.load(SeqCst);
+        let blocks = (0..BLOCKS).map(|block| request(op, place(block), block * BLOCK, BLOCK));
+        run(&blocks.collect::<Vec<_>>());
+        let works = COUNTERS.works.load(SeqCst) - before;
+        println!("{op:?}: {works} works for {BLOCKS} blocks");
+        let mut content = [[0; BLOCK as usize]; 2];
+        for block in 0..BLOCKS {
+            own.load(place(block), &mut content[0]).unwrap();
+            its.load(block * BLOCK, &mut content[1]).unwrap();
+            let expected = block as u8 ^ (block >> 8) as u8 ^ op as u8;
+            assert_eq!(content, [[expected; BLOCK as usize]; 2], "{op:?} {block}");
+        }
+        assert!(
+            works * 2 <= BLOCKS,
+            "{op:?}: {works} works for {BLOCKS} blocks"
+        );
+    }
+}
