@@ -67,6 +67,7 @@ impl From<NotifyError> for Failure {
     fn from(error: NotifyError) -> Self {
         let code = match error {
             NotifyError::Stale { .. } => POLYRAIL_ERROR_HANDLE,
+            NotifyError::PeerLost { .. } => POLYRAIL_ERROR_PEER_LOST,
             NotifyError::TooLong { .. } => POLYRAIL_ERROR_ARGUMENT,
             NotifyError::Full => POLYRAIL_ERROR_FULL,
             NotifyError::Unsupported => POLYRAIL_ERROR_INCOMPATIBLE,

@@ -771,8 +771,9 @@ impl Engine {
                 continue;
             }
             let segment = *remote;
-            let remote = self.inner.segments.remote(segment);
-            let peer = remote.ok_or(SubmitError::Stale { index, segment })?.peer;
+            let segments = &self.inner.segments;
+            let remote = segments.remote(segment);
+            let peer = remote.ok_or_else(|| segments.missing(index, segment))?.peer;
             if known.is_some_and(|(_, other)| other != peer) {
                 return Err(SubmitError::NotificationPeers { index });
             }
@@ -804,7 +805,14 @@ impl Engine {
             return Err(NotifyError::TooLong { bytes: length });
         }
         let segment = inner.segments.remote(remote);
-        let peer = segment.ok_or(NotifyError::Stale { segment: remote })?.peer;
+        let segment = segment.ok_or_else(|| match inner.segments.lost(remote) {
+            Some(peer) => NotifyError::PeerLost {
+                segment: remote,
+                peer,
+            },
+            None => NotifyError::Stale { segment: remote },
+        });
+        let peer = segment?.peer;
         if !self.notifies(peer) {
             return Err(NotifyError::Unsupported);
         }

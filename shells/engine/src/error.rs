@@ -754,6 +754,13 @@ pub enum NotifyError {
         /// The id.
         segment: SegmentId,
     },
+    /// The peer that owned the segment is lost, and the segment with it. Open it anew.
+    PeerLost {
+        /// The id.
+        segment: SegmentId,
+        /// Where the peer was.
+        peer: SocketAddr,
+    },
     /// It is longer than one can be: write the rest into a segment.
     TooLong {
         /// Its length.
@@ -775,6 +782,12 @@ impl fmt::Display for NotifyError {
         match self {
             Self::Stale { segment } => {
                 write!(f, "{segment:?} is no segment of a peer, or not any more")
+            }
+            Self::PeerLost { segment, peer } => {
+                write!(
+                    f,
+                    "{segment:?} was lost with the peer at {peer}; open it anew"
+                )
             }
             Self::TooLong { bytes } => write!(
                 f,
