@@ -2,7 +2,8 @@
 //!
 //! The measured function moves [`SLICES`] slices through a real `Orchestrator`. Rails are rotated, and works
 //! of different lanes complete out of order. What drives it is part of the count, 42
-//! instructions of a slice with [`MANY`]. Divide by [`SLICES`]. The limits fail the run 3 % above what was committed.
+//! instructions of a slice with [`MANY`]. Divide by [`SLICES`]. The limits fail the run 3 % above what was committed, and
+//! above [`AIM`] what has reached that.
 
 // The macros make public items without documentation.
 #![allow(missing_docs)]
@@ -32,6 +33,8 @@ use polyrail_core::work::{
 
 /// Slices that are measured.
 const SLICES: u64 = 20_000;
+/// Instructions that a slice may cost.
+const AIM: u64 = 400;
 /// Instructions of one slice when this was committed, of requests of 64 slices; one lane completes at a time.
 const MANY: u64 = 395;
 /// The same, when all lanes complete before core is asked again.
@@ -316,7 +319,12 @@ impl Fleet {
 }
 
 fn limit(instructions: u64) -> LibraryBenchmarkConfig {
-    let limit = instructions * SLICES * 103 / 100;
+    let above = instructions * 103 / 100;
+    // What has reached the aim has to stay there.
+    let limit = match instructions {
+        ..=AIM => above.min(AIM),
+        _ => above,
+    } * SLICES;
     let mut config = LibraryBenchmarkConfig::default();
     config.tool(Callgrind::default().hard_limits([(EventKind::Ir, limit)]));
     config
