@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::RegionKey;
-use rustix::thread::sched_getcpu;
+use polyrail_transport::processor;
 
 /// Offers that a board has room for.
 pub(crate) const OFFERS_MAX: usize = 64;
@@ -68,9 +68,9 @@ impl Processor {
     #[cfg(test)]
     pub(crate) const NONE: Self = Self(u32::MAX - 1);
 
-    /// The one that the calling thread runs on now.
-    pub(crate) fn here() -> Self {
-        Self(sched_getcpu() as u32)
+    /// The one that the calling thread runs on now; `None`: the system does not say.
+    pub(crate) fn here() -> Option<Self> {
+        processor::here().map(|number| Self(number as u32))
     }
 
     fn of_word(word: u32) -> Option<Self> {

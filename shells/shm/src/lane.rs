@@ -176,7 +176,7 @@ impl Lane {
         if !self.is_offering() {
             return;
         }
-        let here = Some(Processor::here());
+        let here = Processor::here();
         if self.awaits.replace(here) != here {
             self.board.set_awaits(here);
         }
@@ -191,12 +191,12 @@ impl Lane {
     }
 
     /// What it waits for, seen from the processor that this side runs on.
-    pub(crate) fn waits(&self, here: Processor) -> Waits {
-        match self.board.looked_at() {
+    pub(crate) fn waits(&self, here: Option<Processor>) -> Waits {
+        match (self.board.looked_at(), here) {
             _ if !self.is_offering() => Waits::Short,
-            None => Waits::Short,
-            Some(there) if there == here => Waits::Here,
-            Some(_) => Waits::Near,
+            (None, _) | (_, None) => Waits::Short,
+            (Some(there), Some(here)) if there == here => Waits::Here,
+            (Some(_), Some(_)) => Waits::Near,
         }
     }
 

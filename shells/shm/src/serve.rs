@@ -320,7 +320,7 @@ impl Served {
 
     /// From here on it looks for offers by itself, where it runs now.
     fn look(&mut self) {
-        let here = Some(Processor::here());
+        let here = Processor::here();
         if self.looks != here {
             self.looks = here;
             self.board.set_looks(here);

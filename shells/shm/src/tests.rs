@@ -635,7 +635,7 @@ fn who_waits_is_told_to_spin_while_the_target_is_awake_elsewhere() {
             assert!(StdInstant::now() < patience, "not {expected:?}");
         }
     };
-    until(&initiator, &|| Some(Processor::here()), Waits::Here);
+    until(&initiator, &Processor::here, Waits::Here);
     until(&initiator, &|| Some(Processor::NONE), Waits::Near);
     board.set_looks(None);
     board.take(0).unwrap();

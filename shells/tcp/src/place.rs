@@ -9,7 +9,8 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
+use polyrail_transport::processor;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use socket2::SockRef;
 
 use crate::tune;
@@ -42,7 +43,9 @@ impl Place {
             return false;
         }
         // Inside of a host it is the sender who receives for the other end; a device's interrupts harm nobody.
-        let here = sched_getcpu();
+        let Some(here) = processor::here() else {
+            return false;
+        };
         let theirs = SockRef::from(stream).cpu_affinity();
         if !theirs.is_ok_and(|theirs| theirs == here) || !tune::is_of_this_host(initiator.ip()) {
             return false;

@@ -13,6 +13,7 @@ pub mod mapping;
 pub mod memory;
 pub mod numbered;
 pub mod peek;
+pub mod processor;
 pub mod service;
 
 use std::fmt;
