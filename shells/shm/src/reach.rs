@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_transport::SessionId;
+use polyrail_transport::packets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::process::{OwnCookie, Process, check_user};
@@ -31,7 +32,7 @@ pub(crate) fn greet(
     cookie: &OwnCookie,
     lane: Option<(LaneName, &OwnedFd)>,
 ) -> io::Result<OwnedFd> {
-    let socket = socket::connect_to(name)?;
+    let socket = packets::connect_to(name)?;
     check_user(&socket)?;
     let hello = Request::Hello {
         version: VERSION,

@@ -20,6 +20,7 @@ use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{Loan, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::packets;
 use polyrail_transport::service::{Caller, ServiceThread};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::Timespec;
@@ -227,7 +228,7 @@ fn listen() -> io::Result<(Vec<u8>, Arc<OwnedFd>)> {
     let mut number = [0; 16];
     getrandom::fill(&mut number).map_err(|e| io::Error::other(e.to_string()))?;
     let name = format!("polyrail-{:032x}", u128::from_ne_bytes(number)).into_bytes();
-    let socket = socket::listen_at(&name)?;
+    let socket = packets::listen_at(&name)?;
     Ok((name, Arc::new(socket)))
 }
 
@@ -467,7 +468,7 @@ impl Service {
 
     fn accept(&mut self) {
         while let Role::Listens(listener, _) = &self.role
-            && let Ok(socket) = socket::accept(listener)
+            && let Ok(socket) = packets::accept(listener)
         {
             if let Err(error) = check_user(&socket) {
                 log::warn!("shm: a connection is turned away: {error}");

@@ -6,47 +6,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::wire::MESSAGE_BYTES_MAX;
-
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 256;
-
-const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
-
-fn packets() -> io::Result<OwnedFd> {
-    Ok(socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        FLAGS,
-        None,
-    )?)
-}
-
-/// A socket that listens under an abstract name.
-pub(crate) fn listen_at(name: &[u8]) -> io::Result<OwnedFd> {
-    let socket = packets()?;
-    bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-/// The next connection, if there is one.
-pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
-    Ok(accept_with(listener, FLAGS)?)
-}
-
-/// A connection to who listens under an abstract name. Does not wait for it to be accepted.
-pub(crate) fn connect_to(name: &[u8]) -> io::Result<OwnedFd> {
-    let socket = packets()?;
-    connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-    Ok(socket)
-}
 
 /// Sends a message, and a descriptor with it.
 pub(crate) fn send(

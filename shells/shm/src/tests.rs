@@ -13,6 +13,7 @@ use polyrail_core::work::{
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
+use polyrail_transport::packets;
 use polyrail_transport::{
     Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport, Waits,
 };
@@ -520,7 +521,7 @@ impl Fake {
         getrandom::fill(&mut number).unwrap();
         let name = format!("polyrail-fake-{:x}", u64::from_ne_bytes(number)).into_bytes();
         Self {
-            listener: socket::listen_at(&name).unwrap(),
+            listener: packets::listen_at(&name).unwrap(),
             name,
             cookie: OwnCookie::new().unwrap(),
         }
@@ -541,7 +542,7 @@ impl Fake {
     fn admit(&self, initiator: &mut Initiator, region: &Region) -> (OwnedFd, Board) {
         let by = initiator.clock.now() + Duration::from_secs(20);
         initiator.endpoint.open(lane(), ONE, by);
-        let socket = socket::accept(&self.listener).unwrap();
+        let socket = packets::accept(&self.listener).unwrap();
         let (hello, file) = Self::receive(&socket);
         assert!(matches!(
             hello,
@@ -939,7 +940,7 @@ fn nonsense_ends_a_connection_and_harms_nobody() {
         vec![hello(VERSION, None), Request::Map { key, grant: 1 }],
     ];
     for requests in cases {
-        let socket = socket::connect_to(&target.transport.address()).unwrap();
+        let socket = packets::connect_to(&target.transport.address()).unwrap();
         for request in &requests {
             // It may hang up before it has heard all.
             let _ = socket::send(&socket, request, None);

@@ -15,13 +15,13 @@ use socket2::SockRef;
 
 use crate::tune;
 
-/// After so long it may move again.
+/// After so long it looks again whether to move: that takes a few system calls.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// When the thread last moved.
+/// When the thread last looked whether to move.
 #[derive(Debug)]
 pub(crate) struct Place {
-    moved: Option<Instant>,
+    looked: Option<Instant>,
     /// How many threads of this host run, or could if there were a processor for them.
     runnable: fn() -> Option<u32>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Place {
 impl Default for Place {
     fn default() -> Self {
         Self {
-            moved: None,
+            looked: None,
             runnable: runnable_now,
         }
     }
@@ -39,7 +39,7 @@ impl Place {
     /// Moves this thread to another processor, if this is that of its initiator, who spins, and another one is idle. Whether it
     /// did.
     pub(crate) fn leave_to(&mut self, initiator: SocketAddr, stream: &TcpStream) -> bool {
-        if self.moved.is_some_and(|at| at.elapsed() < INTERVAL) {
+        if self.looked.is_some_and(|at| at.elapsed() < INTERVAL) {
             return false;
         }
         // Inside of a host it is the sender who receives for the other end; a device's interrupts harm nobody.
@@ -47,10 +47,13 @@ impl Place {
             return false;
         };
         let theirs = SockRef::from(stream).cpu_affinity();
-        if !theirs.is_ok_and(|theirs| theirs == here) || !tune::is_of_this_host(initiator.ip()) {
+        if !theirs.is_ok_and(|theirs| theirs == here) {
             return false;
         }
-        self.moved = Some(Instant::now());
+        self.looked = Some(Instant::now());
+        if !tune::is_of_this_host(initiator.ip()) {
+            return false;
+        }
         let Ok(allowed) = sched_getaffinity(None) else {
             return false;
         };
@@ -110,7 +113,7 @@ mod tests {
         };
 
         let place = |runnable| Place {
-            moved: None,
+            looked: None,
             runnable,
         };
         let idle = || Some(1);
@@ -140,7 +143,7 @@ mod tests {
         assert!(moves(&mut place));
         let after = sched_getaffinity(None).unwrap();
         assert!((0..CpuSet::MAX_CPU).all(|at| after.is_set(at) == allowed.is_set(at)));
-        place.moved = Some(Instant::now() + Duration::from_secs(3600));
+        place.looked = Some(Instant::now() + Duration::from_secs(3600));
         assert!(!moves(&mut place), "not so soon again");
     }
 

@@ -12,6 +12,7 @@ pub mod fault;
 pub mod mapping;
 pub mod memory;
 pub mod numbered;
+pub mod packets;
 pub mod peek;
 pub mod processor;
 pub mod service;

@@ -87,8 +87,8 @@ fn a_window_full_of_works_completes_in_parts() {
     assert!(signals < batch.works.len(), "{:?}", batch.works);
 }
 
-#[test]
-fn works_in_bulk_go_in_lots_with_one_completion_each() {
+/// Two open lanes of rails of this rate, whose works may queue for so long that many share a completion.
+fn in_lots(rate: Rate, batch_span: Duration) -> World<'static> {
     let mut world = World::new(Policy::Spray, 2);
     let limits = LaneLimits {
         works_max: 128,
@@ -98,11 +98,11 @@ fn works_in_bulk_go_in_lots_with_one_completion_each() {
     world.limits = [limits; RAILS];
     for rail in 0..2 {
         let estimate = EstimateConfig {
-            rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
+            rate_nominal: rate,
             delay_base: Duration::from_micros(50),
             tier: 0,
             slice_span: Duration::ZERO,
-            batch_span: Duration::from_millis(10),
+            batch_span,
         };
         let config = RailConfig {
             peer: PEER,
@@ -110,10 +110,20 @@ fn works_in_bulk_go_in_lots_with_one_completion_each() {
             estimate,
         };
         assert!(world.core.shared.install_rail(RailId(rail), config));
+        world.links[usize::from(rail)].rate = rate;
     }
     // Both lanes open.
     world.submit(99, Op::Write, 16 << 20);
     world.run_until_reported(1, Duration::from_secs(1));
+    world
+}
+
+#[test]
+fn works_in_bulk_go_in_lots_with_one_completion_each() {
+    let mut world = in_lots(
+        Rate::from_bytes_per_sec(1_000_000_000),
+        Duration::from_millis(10),
+    );
     for (tag, op) in [(0, Op::Write), (1, Op::Read)] {
         world.submit(tag, op, 64 << 20);
         world.posted = Counts::default();
@@ -139,32 +149,7 @@ fn works_in_bulk_go_in_lots_with_one_completion_each() {
 fn a_lot_is_half_of_the_window_however_slow_the_rail_is() {
     for (rate, most) in [(250, 4), (500, 6), (1_000, 9), (2_000, 16), (6_000, 40)] {
         let rate = Rate::from_bytes_per_sec(rate * 1_000_000);
-        let mut world = World::new(Policy::Spray, 2);
-        let limits = LaneLimits {
-            works_max: 128,
-            reads_max: 48,
-            ..SELECTIVE
-        };
-        world.limits = [limits; RAILS];
-        for rail in 0..2 {
-            let estimate = EstimateConfig {
-                rate_nominal: rate,
-                delay_base: Duration::from_micros(50),
-                tier: 0,
-                slice_span: Duration::ZERO,
-                batch_span: Duration::from_micros(500),
-            };
-            let config = RailConfig {
-                peer: PEER,
-                device: DeviceId(rail),
-                estimate,
-            };
-            assert!(world.core.shared.install_rail(RailId(rail), config));
-            world.links[usize::from(rail)].rate = rate;
-        }
-        // Both lanes open.
-        world.submit(99, Op::Write, 16 << 20);
-        world.run_until_reported(1, Duration::from_secs(1));
+        let mut world = in_lots(rate, Duration::from_micros(500));
         for (tag, op) in [(0, Op::Write), (1, Op::Read)] {
             world.submit(tag, op, 64 << 20);
             world.posted = Counts::default();

@@ -11,6 +11,7 @@ use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{Cause, Op, Work};
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::packets;
 use polyrail_transport::{RailAddress, RemoteRegion};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -244,7 +245,7 @@ pub(super) fn greet(
     session: [u8; 16],
     lane: Option<(u32, u32)>,
 ) -> io::Result<OwnedFd> {
-    let socket = wire::connect_to(name)?;
+    let socket = packets::connect_to(name)?;
     check_user(&socket)?;
     let version = VERSION;
     let hello = Request::Hello {

@@ -32,6 +32,7 @@ use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{RegionTable, TrustDomain};
+use polyrail_transport::packets;
 use polyrail_transport::service::ServiceThread;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -74,7 +75,7 @@ impl CudaIpcTransport {
         // Nobody can guess it.
         let number = polyrail_transport::memory::RegionKey::random()?;
         let name = format!("polyrail-cuda-{:032x}", u128::from_ne_bytes(number.0)).into_bytes();
-        let listener = Arc::new(wire::listen_at(&name)?);
+        let listener = Arc::new(packets::listen_at(&name)?);
         Ok(Self {
             common: Arc::new(Common::new(gpus, regions)),
             imports: Arc::default(),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::memory::{Loan, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::packets;
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{Shutdown, shutdown};
@@ -264,7 +265,7 @@ impl Service {
     }
 
     fn accept(&mut self) {
-        while let Ok(socket) = wire::accept(&self.listener) {
+        while let Ok(socket) = packets::accept(&self.listener) {
             if self.connections.len() >= CONNECTIONS_MAX {
                 log::warn!(
                     "cuda-ipc: {CONNECTIONS_MAX} connections, the limit; one more is turned away"

@@ -127,7 +127,7 @@ fn nobody_gets_in_who_should_not() {
         ),
     ];
     for (name, first) in cases {
-        let peer = Peer(wire::connect_to(&target.transport.address()).unwrap());
+        let peer = Peer(packets::connect_to(&target.transport.address()).unwrap());
         peer.say(&first);
         let answer = peer.hear();
         assert!(matches!(answer, None | Some(Answer::Refused)), "{name}");
@@ -286,7 +286,7 @@ struct Initiator {
 
 /// A lane that an initiator has just connected.
 fn greeted(listener: &OwnedFd, lane: (u32, u32)) -> Peer {
-    let peer = Peer(wire::accept(listener).unwrap());
+    let peer = Peer(packets::accept(listener).unwrap());
     let hello = Request::Hello {
         version: VERSION,
         session: SESSION.0,
@@ -302,7 +302,7 @@ impl Initiator {
         let gpus = Gpus::over(stub.clone()).unwrap();
         let transport = CudaIpcTransport::new(gpus.clone(), Arc::new(Regions::default())).unwrap();
         let name = RegionKey::random().unwrap().0;
-        let listener = wire::listen_at(&name).unwrap();
+        let listener = packets::listen_at(&name).unwrap();
         let clock = Clock::start();
         let mut endpoint = transport.endpoint(0, clock).unwrap();
         let host = Region::allocate(4096, Access::Local).unwrap();

@@ -5,10 +5,7 @@ use std::os::fd::OwnedFd;
 
 use polyrail_transport::memory::RegionKey;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
-    bind, connect, listen, recv, send as send_to, socket_with,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send as send_to};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::driver::{HANDLE_BYTES, Handle, Sharing};
@@ -19,11 +16,6 @@ pub(crate) const VERSION: u16 = 1;
 
 /// The largest message.
 const MESSAGE_BYTES_MAX: usize = 256;
-
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 256;
-
-const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// From the initiator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -125,31 +117,6 @@ fn padded(text: &str) -> [u8; 16] {
     bytes
 }
 
-fn packets() -> io::Result<OwnedFd> {
-    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    Ok(socket_with(family, kind, FLAGS, None)?)
-}
-
-/// A socket that listens under an abstract name.
-pub(crate) fn listen_at(name: &[u8]) -> io::Result<OwnedFd> {
-    let socket = packets()?;
-    bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-/// The next connection, if there is one.
-pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
-    Ok(accept_with(listener, FLAGS)?)
-}
-
-/// A connection to who listens under an abstract name. Does not wait for it to be accepted.
-pub(crate) fn connect_to(name: &[u8]) -> io::Result<OwnedFd> {
-    let socket = packets()?;
-    connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-    Ok(socket)
-}
-
 /// Sends a message.
 pub(crate) fn send(socket: &OwnedFd, message: &impl Serialize) -> io::Result<()> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
@@ -186,14 +153,15 @@ pub(crate) fn nonsense(text: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyrail_transport::packets;
 
     #[test]
     fn every_message_fits_and_comes_as_it_went() {
         let name = b"polyrail-cuda-wire-test";
         let name = [&name[..], &std::process::id().to_le_bytes()].concat();
-        let listener = listen_at(&name).unwrap();
-        let near = connect_to(&name).unwrap();
-        let far = accept(&listener).unwrap();
+        let listener = packets::listen_at(&name).unwrap();
+        let near = packets::connect_to(&name).unwrap();
+        let far = packets::accept(&listener).unwrap();
         assert!(receive::<Answer>(&near).unwrap().is_none());
         let key = RegionKey([0xff; 16]);
         let export = Export {
