@@ -23,6 +23,18 @@ fn stub() -> Arc<Stub> {
     Arc::new(Stub::new(Machine::default()))
 }
 
+/// A request whose copy has begun and does not go on.
+fn stopped_midway(engine: &Engine, stub: &Stub, request: Request) -> Batch {
+    let copies = stub.counts().copies;
+    stub.hold();
+    let batch = engine.submit(&[request]).unwrap();
+    until("a copy is on its way", || {
+        let _ = batch.status();
+        stub.counts().copies > copies
+    });
+    batch
+}
+
 /// An engine with GPUs.
 fn engine_with(config: Config, stub: &Arc<Stub>) -> Engine {
     let hooks = Hooks {
@@ -446,13 +458,7 @@ fn a_lost_context_is_said_and_holds_what_it_may_still_write() {
     let sent = fill_with(&engine, gpu, 3);
     fill_with(&engine, host, 4);
     let region = engine.region(host).unwrap();
-    let copies = stub.counts().copies;
-    stub.hold();
-    let batch = engine.submit(&[whole(Op::Read, host, gpu)]).unwrap();
-    until("a copy is on its way", || {
-        let _ = batch.status();
-        stub.counts().copies > copies
-    });
+    let batch = stopped_midway(&engine, &stub, whole(Op::Read, host, gpu));
     stub.lose(0, ILLEGAL_ADDRESS);
     assert_eq!(ended(&batch).status, Status::Indeterminate);
     let report = batch.report(0).unwrap();
@@ -491,13 +497,7 @@ fn what_is_cancelled_is_reported_when_its_copies_are_over() {
         .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
         .unwrap();
     completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
-    let copies = stub.counts().copies;
-    stub.hold();
-    let batch = engine.submit(&[whole(Op::Read, host, gpu)]).unwrap();
-    until("a copy is on its way", || {
-        let _ = batch.status();
-        stub.counts().copies > copies
-    });
+    let batch = stopped_midway(&engine, &stub, whole(Op::Read, host, gpu));
     batch.cancel();
     assert!(batch.wait(Duration::from_millis(100)).is_err());
     assert!(engine.unregister(host).is_err(), "it may still be written");
@@ -633,13 +633,11 @@ fn memory_that_others_have_open_is_left_before_it_goes() {
     let near = stage.near_gpu();
     let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
     completed(&stage.submit(whole(Op::Write, near, far.segment)));
-    let copies = stage.stubs[1].counts().copies;
-    stage.stubs[1].hold();
-    let batch = stage.submit(whole(Op::Write, near, far.segment));
-    until("a copy is on its way", || {
-        let _ = batch.status();
-        stage.stubs[1].counts().copies > copies
-    });
+    let batch = stopped_midway(
+        &stage.initiator,
+        &stage.stubs[1],
+        whole(Op::Write, near, far.segment),
+    );
     std::thread::scope(|scope| {
         let going = scope.spawn(|| stage.target.unregister(there));
         until("nobody else gets in", || {
@@ -668,13 +666,11 @@ fn a_context_that_is_lost_while_it_writes_to_another_engine_says_so() {
     let near = stage.near_gpu();
     let (_, far) = stage.far_gpu(Access::RemoteReadWrite);
     completed(&stage.submit(whole(Op::Write, near, far.segment)));
-    let copies = stage.stubs[1].counts().copies;
-    stage.stubs[1].hold();
-    let batch = stage.submit(whole(Op::Write, near, far.segment));
-    until("a copy is on its way", || {
-        let _ = batch.status();
-        stage.stubs[1].counts().copies > copies
-    });
+    let batch = stopped_midway(
+        &stage.initiator,
+        &stage.stubs[1],
+        whole(Op::Write, near, far.segment),
+    );
     stage.stubs[1].lose(1, ILLEGAL_ADDRESS);
     assert_eq!(ended(&batch).status, Status::Indeterminate);
     let report = batch.report(0).unwrap();
