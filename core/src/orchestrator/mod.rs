@@ -2,12 +2,13 @@
 //!
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
 //! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `post` hands them
-//! out, `lane` opens and suspects, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
+//! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
 //! follows one posting of one slice, `attempts` has rows for them, `request` counts until a report can be given, `line`
 //! says which goes first, `merge` makes one of several, `peer` watches who is silent, `path` chooses classes of rails,
 //! `timer` finds what is due, `audit` checks every invariant.
 
 mod assign;
+mod at_once;
 mod attempt;
 mod attempts;
 mod audit;
@@ -50,6 +51,7 @@ use lane::Lane;
 use peer::Peer;
 use request::RequestRow;
 
+pub use at_once::AtOnce;
 pub use audit::Violation;
 pub use peer::Proof;
 pub use request::{Cancelled, SubmitError};
@@ -476,6 +478,8 @@ pub struct Orchestrator<'a> {
     selector: Selector,
     /// Requests with a deadline or a grace time.
     timed_requests: u32,
+    /// Works carried out at once since one was measured.
+    carried_at_once: u8,
     /// No timer is due earlier. May be early, never late.
     next_timeout: Instant,
     next_reason: Reason,
@@ -525,6 +529,7 @@ impl<'a> Orchestrator<'a> {
             cursor: RailId(u16::MAX),
             selector: Selector::new(config.seed),
             timed_requests: 0,
+            carried_at_once: 0,
             next_timeout: Instant::MAX,
             next_reason: Reason::Bind,
         }

@@ -172,12 +172,17 @@ impl Known<'_> {
         }
     }
 
+    /// So many bytes have been carried until `at`, and nothing is learned from that.
+    pub(crate) fn carried(&self, at: Instant, bytes: u64) {
+        self.row.done_bytes.fetch_add(bytes, Relaxed);
+        self.row.done_at.store(at.as_nanos(), Relaxed);
+    }
+
     /// Learns from slices that completed.
     #[inline(always)] // see `Speed::learn`
     pub(crate) fn handle_observation(&self, seen: &Observation) {
         let row = self.row;
-        row.done_bytes.fetch_add(seen.bytes(), Relaxed);
-        row.done_at.store(seen.seen_at().as_nanos(), Relaxed);
+        self.carried(seen.seen_at(), seen.bytes());
         row.speed.learn(self.slice_bytes, seen);
         if let Some(device) = self.device {
             if device.only_rail.load(Relaxed) == u32::from(self.rail.0) {

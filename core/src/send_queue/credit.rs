@@ -115,6 +115,11 @@ impl Credits {
         self.snapshot_of(self.levels(), revision)
     }
 
+    /// Whether nobody holds any.
+    pub fn is_free(&self) -> bool {
+        self.levels().held.works == 0
+    }
+
     /// The number that changes with every change.
     pub fn revision(&self) -> Revision {
         Revision(self.revision.load(SeqCst))

@@ -18,6 +18,7 @@ use crate::report::{Local, Remote, Status};
 use crate::units::{DeviceId, Rate, SegmentRef};
 use crate::work::{Cause, LaneLimits, Outcome, Place, Priority, Work};
 
+mod at_once;
 mod cut;
 mod failover;
 mod merge;

@@ -46,6 +46,10 @@ fn batches(core: &mut Orchestrator<'_>, tag: u64, id: BatchId) {
 
 #[inline(never)]
 fn requests(core: &mut Orchestrator<'_>, now: Instant, request: &Request, id: RequestId) {
+    if let Some(at_once) = black_box(core.at_once(request)) {
+        let took = now.since(Instant::ZERO);
+        core.handle_at_once(now, &at_once, at_once.is_measured.then_some(took));
+    }
     let _ = black_box(core.submit(now, request));
     black_box(core.cancel(now, id));
     black_box(core.transport_of(id));
