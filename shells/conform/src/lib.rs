@@ -134,6 +134,12 @@ pub const PROMISES: &[Promise] = &[
         try_out: requests::reads,
     },
     Promise {
+        name: "at-once",
+        text: "what it says it has carried out at once is there, is nothing else, and has no completion",
+        to_peers: false,
+        try_out: requests::at_once,
+    },
+    Promise {
         name: "largest",
         text: "a work of as many bytes as the lane's limits allow goes through",
         to_peers: false,

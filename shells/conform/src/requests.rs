@@ -98,6 +98,53 @@ pub(crate) fn reads(subject: &Subject) -> Said<()> {
     moves(subject, Op::Read)
 }
 
+/// What is carried out at once, if the endpoint does that at all, is there when it says so; what must not be is not.
+pub(crate) fn at_once(subject: &Subject) -> Said<()> {
+    let (mut world, _) = World::open(subject)?;
+    for op in [Op::Write, Op::Read] {
+        // It may have to be told first what is behind a key.
+        world.carry_out(lane(0), ONE, &[work(1, op, 0, 1)])?;
+        let (from, to) = match op {
+            Op::Write => (world.here.clone(), world.there.clone()),
+            Op::Read => (world.there.clone(), world.here.clone()),
+        };
+        fill(&from, 0x55);
+        poison(&to, 0xee);
+        let now = world.now();
+        let good = work(2, op, 4095, 4098);
+        let beyond = work(3, op, BYTES - 7, 8);
+        let mut carries = |epoch, work| world.endpoint.carry_at_once(now, lane(0), epoch, work);
+        if carries(ONE, &beyond) {
+            return Err("a work that leaves both segments was carried out".to_owned());
+        }
+        if carries(TWO, &good) {
+            return Err("a work of another epoch than the lane has was carried out".to_owned());
+        }
+        if !carries(ONE, &good) {
+            continue;
+        }
+        let moved = 4095..4095 + 4098;
+        let should = |place| match moved.contains(&place) {
+            true => (place % 251) as u8 ^ 0x55,
+            false => 0xee,
+        };
+        if let Some(place) = wrong(&to, should) {
+            return Err(format!(
+                "byte {place} is wrong after {good:?} was carried out"
+            ));
+        }
+        world.idle()?;
+        if world
+            .completions
+            .iter()
+            .any(|done| done.cookie == good.cookie)
+        {
+            return Err("what was carried out at once has a completion too".to_owned());
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn largest(subject: &Subject) -> Said<()> {
     let (mut world, limits) = World::open(subject)?;
     let length = u64::from(limits.work_bytes_max).min(BYTES) as u32;

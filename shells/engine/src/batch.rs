@@ -11,8 +11,10 @@ use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::send_queue::credit::Grant;
 use polyrail_core::work::Cause;
+use smallvec::{SmallVec, smallvec};
 
 use crate::delivery::{Delivery, Outgoing, Slip, Ticket};
+use crate::engine::Request;
 use crate::error::{ReleaseError, WaitError};
 use crate::followers::Followers;
 use crate::fork::Owned;
@@ -46,8 +48,6 @@ pub struct Batch {
 pub(crate) struct Shared {
     /// Its row with its worker.
     pub(crate) row: RowId,
-    /// When it was.
-    pub(crate) submitted: Instant,
     state: Mutex<State>,
     done: Condvar,
     /// The segments of its requests, in order: what unregistering looks at.
@@ -58,13 +58,16 @@ pub(crate) struct Shared {
     hop: bool,
 }
 
+/// Most batches have one request.
+pub(crate) type Reports = SmallVec<[Report; 1]>;
+
 struct State {
     /// Of the batch, once it has ended.
     status: Status,
     /// What its requests that have not ended take of the worker's room.
     room: Grant,
     counters: Counters,
-    reports: Vec<Report>,
+    reports: Reports,
     /// Requests whose memory is held or whose peer's side is not settled, those not ended included.
     open: u32,
     /// Nothing more will be told: what is open now stays so.
@@ -76,6 +79,14 @@ struct State {
     sleepers: u32,
 }
 
+const MOVED: Report = Report {
+    status: Status::Completed,
+    delivered_bytes: 0,
+    cause: None,
+    local: Local::Released,
+    remote: Remote::Settled,
+};
+
 const PENDING: Report = Report {
     status: Status::Pending,
     delivered_bytes: 0,
@@ -86,28 +97,27 @@ const PENDING: Report = Report {
 
 impl Shared {
     pub(crate) fn new(row: RowId, holds: Vec<Hold>) -> Self {
-        let reports = vec![PENDING; holds.len()];
+        let reports = smallvec![PENDING; holds.len()];
         Self {
             holds,
             ..Self::with_reports(row, reports)
         }
     }
 
-    pub(crate) fn with_reports(row: RowId, reports: Vec<Report>) -> Self {
+    pub(crate) fn with_reports(row: RowId, reports: impl Into<Reports>) -> Self {
+        let reports = reports.into();
         let state = State {
-            status: Status::Pending,
-            room: Grant::default(),
             counters: counters(&reports),
             open: reports.iter().filter(|report| is_open(report)).count() as u32,
             reports,
-            closed: false,
-            followers: Followers::default(),
-            notification: None,
-            sleepers: 0,
+            ..State::new()
         };
+        Self::with_state(row, state)
+    }
+
+    fn with_state(row: RowId, state: State) -> Self {
         Self {
             row,
-            submitted: Instant::now(),
             state: Mutex::new(state),
             done: Condvar::new(),
             holds: Vec::new(),
@@ -153,42 +163,67 @@ impl Shared {
 
     /// One that has ended, to [begin again](Self::begin_again). Its segments are not held.
     pub(crate) fn spare(holds: Vec<Hold>) -> Self {
-        const DONE: Report = Report {
-            status: Status::Completed,
-            local: Local::Released,
-            remote: Remote::Settled,
-            ..PENDING
-        };
-        let reports = vec![DONE; holds.len()];
-        let spare = Self {
+        let reports = smallvec![MOVED; holds.len()];
+        Self {
             holds,
-            ..Self::with_reports(RowId::default(), reports)
+            ..Self::ended(reports)
+        }
+    }
+
+    /// One whose requests have been carried out.
+    pub(crate) fn carried(requests: &[Request]) -> Self {
+        let mut reports = Reports::with_capacity(requests.len());
+        requests
+            .iter()
+            .for_each(|request| reports.push(moved(request)));
+        Self::ended(reports)
+    }
+
+    /// One that no worker has ever had a row for.
+    fn ended(reports: Reports) -> Self {
+        let counters = counters(&reports);
+        let state = State {
+            status: counters.report().status,
+            counters,
+            reports,
+            ..State::new()
         };
-        // Nobody follows it.
-        let _ = spare.finish();
-        spare
+        Self::with_state(RowId::default(), state)
+    }
+
+    /// The same requests once more, carried out. It has ended, and nobody else knows it.
+    pub(crate) fn carried_again(&mut self, requests: &[Request]) {
+        self.row = RowId::default();
+        self.slip = None;
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = std::mem::take(&mut state.reports);
+        reports.clear();
+        reports.extend(requests.iter().map(moved));
+        let counters = counters(&reports);
+        *state = State {
+            status: counters.report().status,
+            counters,
+            reports,
+            ..State::new()
+        };
     }
 
     /// The same requests once more, in another row. It has ended, nobody else knows it, and its segments are held anew.
     pub(crate) fn begin_again(&mut self, row: RowId, room: Grant, notification: Option<Outgoing>) {
         self.row = row;
-        self.submitted = Instant::now();
         self.slip = notification
             .as_ref()
             .map(|notification| Owned::new(notification.slip().clone()));
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.reports.fill(PENDING);
-        state.counters = counters(&state.reports);
+        let mut reports = std::mem::take(&mut state.reports);
+        reports.fill(PENDING);
         *state = State {
-            status: Status::Pending,
             room,
-            counters: state.counters,
-            open: state.reports.len() as u32,
-            reports: std::mem::take(&mut state.reports),
-            closed: false,
-            followers: Followers::default(),
+            counters: counters(&reports),
+            open: reports.len() as u32,
+            reports,
             notification,
-            sleepers: 0,
+            ..State::new()
         };
     }
 
@@ -366,12 +401,35 @@ impl Ended {
     }
 }
 
+/// How a request ended that was carried out whole.
+fn moved(request: &Request) -> Report {
+    Report {
+        delivered_bytes: request.length,
+        ..MOVED
+    }
+}
+
 /// Whether something of the request can still move, or nobody knows.
 fn is_open(report: &Report) -> bool {
     (report.local, report.remote) != (Local::Released, Remote::Settled)
 }
 
 impl State {
+    /// Of a batch without requests, which has not ended.
+    fn new() -> Self {
+        Self {
+            status: Status::Pending,
+            room: Grant::default(),
+            counters: Counters::new(0),
+            reports: Reports::new(),
+            open: 0,
+            closed: false,
+            followers: Followers::default(),
+            notification: None,
+            sleepers: 0,
+        }
+    }
+
     fn close_one(&mut self, closed: bool) {
         self.open -= u32::from(closed);
     }
@@ -474,6 +532,11 @@ impl Batch {
         timeout: Duration,
         is_so: impl Fn(&State) -> bool,
     ) -> Result<MutexGuard<'_, State>, MutexGuard<'_, State>> {
+        let state = self.shared.state();
+        if is_so(&state) {
+            return Ok(state);
+        }
+        drop(state);
         let start = Instant::now();
         if !timeout.is_zero() {
             self.post.drive(&self.shared, start, timeout);

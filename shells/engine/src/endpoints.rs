@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
-use polyrail_core::work::{Cause, LaneFact, PostBatch, Posted, Scope, Stop};
+use polyrail_core::work::{Cause, LaneFact, PostBatch, Posted, Scope, Stop, Work};
 use polyrail_transport::memory::Region;
 use polyrail_transport::{
     Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Waits,
@@ -159,6 +159,11 @@ impl Endpoint for Joined {
                 stop: Stop::Rejected(Cause::Flushed),
             },
         }
+    }
+
+    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, work: &Work) -> bool {
+        let endpoint = self.of(lane.rail());
+        endpoint.is_some_and(|endpoint| endpoint.carry_at_once(now, lane, epoch, work))
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {

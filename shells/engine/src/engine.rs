@@ -57,8 +57,8 @@ use crate::reception::Reception;
 use crate::room::{NoRoom, Room};
 use crate::rows::{NoRow, RowId};
 use crate::segments::{
-    Hold, KnownPair, LocalSegment, NoPlan, RemoteSegment, RemoteSlots, SCRATCH_NAME, Segment,
-    SegmentId, Segments, SlotMemory,
+    Hold, KnownPair, LocalSegment, NoPlan, Pairs, RemoteSegment, RemoteSlots, SCRATCH_NAME,
+    Segment, SegmentId, Segments, SlotMemory,
 };
 use crate::staging::{EngineCell, IN, OUT, Route, Stager, StagerCell, Word, pool_name};
 use crate::stats::{Failovers, Stats};
@@ -696,7 +696,9 @@ impl Engine {
         Ok(true)
     }
 
-    /// Submits requests as one batch, all or nothing. O(1) in their lengths.
+    /// Submits requests as one batch, all or nothing. O(1) in their lengths, but for what this thread can copy by itself:
+    /// up to [`Config::at_once_bytes`] between memories of processes on this host are moved before it returns, if nothing
+    /// else is under way with the worker, and the batch has ended then.
     ///
     /// A program that has waited for a batch right after it submitted this or another one is expected to do so again,
     /// because then it drives the batch itself. Should it not, nor look at the batch, that begins, or goes on, up to
@@ -841,6 +843,10 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         check_size(requests)?;
+        let make = || Arc::new(BatchShared::carried(requests));
+        if let Some(batch) = self.carry_at_once(requests, terms, make) {
+            return Ok(batch);
+        }
         self.submit_prepared(self.prepare(requests)?, terms, notification)
     }
 
@@ -1371,15 +1377,21 @@ impl Engine {
     /// The worker that a batch goes to: that of the submitting thread, so that threads which wait for their
     /// batches do not meet; if that one is at work, the next one that is not.
     pub(crate) fn choose_worker(&self) -> usize {
+        let posts = &self.inner.posts;
+        let next = || self.inner.next_worker.fetch_add(1, Relaxed) % posts.len();
+        self.idle_worker().unwrap_or_else(next)
+    }
+
+    /// That of the submitting thread, or the next one, if it has nothing to do. `None`: all have.
+    pub(crate) fn idle_worker(&self) -> Option<usize> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static THREAD: usize = THREADS.fetch_add(1, Relaxed);
         }
         let posts = &self.inner.posts;
         let home = THREAD.with(|thread| *thread);
-        let others = (home..home + posts.len()).map(|number| number % posts.len());
-        let idle = others.into_iter().find(|number| posts[*number].is_idle());
-        idle.unwrap_or_else(|| self.inner.next_worker.fetch_add(1, Relaxed) % posts.len())
+        let mut others = (home..home + posts.len()).map(|number| number % posts.len());
+        others.find(|number| posts[*number].is_idle())
     }
 
     /// Checks every request, finds its plan, and marks its local segment as in use.
@@ -1400,14 +1412,10 @@ impl Engine {
     /// request whose segments have none.
     fn prepare_known(&self, requests: &[Request]) -> Result<Result<Prepared, SubmitError>, usize> {
         let known = self.inner.segments.known();
-        let mut pair: Option<(SegmentId, SegmentId, KnownPair<'_>)> = None;
+        let mut pairs = Pairs::of(&known);
         let mut submissions = Vec::with_capacity(requests.len());
         for (index, request) in requests.iter().enumerate() {
-            let ids = (request.local, request.remote);
-            let found = match pair {
-                Some((local, remote, found)) if (local, remote) == ids => found,
-                _ => known.pair(ids).ok_or(index)?,
-            };
+            let found = pairs.find((request.local, request.remote)).ok_or(index)?;
             if let Err(error) = check_request(found, index, request) {
                 return Ok(Err(error));
             }
@@ -1419,7 +1427,6 @@ impl Engine {
                 length: request.length,
                 through_slots: false,
             });
-            pair = Some((ids.0, ids.1, found));
         }
         // As large as needed at once: `collect` would have to guess.
         let mut held = Vec::with_capacity(requests.len());
@@ -1577,7 +1584,11 @@ pub(crate) fn check_size(requests: &[Request]) -> Result<(), SubmitError> {
 }
 
 /// Whether a request may run between its segments.
-fn check_request(pair: KnownPair<'_>, index: usize, request: &Request) -> Result<(), SubmitError> {
+pub(crate) fn check_request(
+    pair: KnownPair<'_>,
+    index: usize,
+    request: &Request,
+) -> Result<(), SubmitError> {
     let allowed = pair.remote.descriptor.access.allows(request.op);
     let bytes = [pair.local.region.bytes(), pair.remote.descriptor.bytes];
     check_ends(index, request, [true, allowed], bytes)

@@ -28,6 +28,7 @@
 //! programs tell each other; `fork` keeps children out. None of them decides about health, credits or order:
 //! that is core's.
 
+mod at_once;
 mod batch;
 mod completion;
 mod config;

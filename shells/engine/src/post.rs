@@ -24,6 +24,7 @@ use crate::leaving::Leaving;
 use crate::room::Room;
 use crate::rows::{BatchRows, NoRow, RowId};
 use crate::seat::{NoSeat, Seat};
+use crate::worker::Loop;
 
 /// Requests of the program that one worker can hold, from submission to report.
 pub(crate) const REQUESTS_MAX: usize = 16_384;
@@ -255,7 +256,7 @@ impl Post {
             );
         }
         self.submitted_at
-            .store(self.nanos(batch.submitted), Relaxed);
+            .store(self.nanos(std::time::Instant::now()), Relaxed);
         fence(SeqCst);
         // Who submitted last waited at once, and then drives itself. Should it not, the thread notices soon.
         let trusted = self.leased.load(Relaxed) && self.trusted.load(Relaxed);
@@ -389,6 +390,20 @@ impl Post {
             asking.get_or_insert_with(|| Asking::begin(self));
             std::hint::spin_loop();
         }
+    }
+
+    /// Does something with a worker that has nothing to do, and nobody else at it.
+    pub(crate) fn drive_idle<R>(&self, act: impl FnOnce(&mut Loop<'_>) -> R) -> Option<R> {
+        if !self.is_idle() || self.has_news() {
+            return None;
+        }
+        let done = self.seat.drive(act);
+        // Whoever has submitted meanwhile has called the thread, and that has found the seat taken.
+        fence(SeqCst);
+        if self.has_news() {
+            call(&self.wake);
+        }
+        done.ok()
     }
 
     /// Whether there is work, and nobody drives.

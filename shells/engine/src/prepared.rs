@@ -146,6 +146,17 @@ impl PreparedTransfer {
         };
         let notification = engine.outgoing(&self.requests, terms)?;
         let mut spare = unused(&mut self.spares);
+        let carried = engine.carry_at_once(&self.requests, terms, || {
+            let again = spare.take().and_then(|mut spare| {
+                Arc::get_mut(&mut spare)?.carried_again(&self.requests);
+                Some(spare)
+            });
+            again.unwrap_or_else(|| Arc::new(Shared::carried(&self.requests)))
+        });
+        if let Some(batch) = carried {
+            self.keep(&batch);
+            return Ok(batch);
+        }
         let held = hold(engine, &self.requests, submissions, pairs, spare.as_deref());
         let mut held = match held {
             Ok(held) => held,
@@ -166,10 +177,7 @@ impl PreparedTransfer {
         };
         let posted = engine.enqueue(post, submissions, terms, notification, make);
         match &posted {
-            Ok(batch) if self.spares.len() < SPARES_MAX => {
-                self.spares.push_back(batch.shared().clone());
-            }
-            Ok(_) => {}
+            Ok(batch) => self.keep(batch),
             // Nothing was made: what was held is let go.
             Err(_) => {
                 release(spare.as_ref().map_or(&held, |spare| spare.holds()));
@@ -177,6 +185,13 @@ impl PreparedTransfer {
             }
         }
         posted
+    }
+
+    /// A batch is to be used again once nobody else knows it.
+    fn keep(&mut self, batch: &Batch) {
+        if self.spares.len() < SPARES_MAX {
+            self.spares.push_back(batch.shared().clone());
+        }
     }
 
     /// What it moves.

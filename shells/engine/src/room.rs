@@ -121,7 +121,7 @@ impl Room {
 
     /// Whether all of it is free.
     pub(crate) fn is_free(&self) -> bool {
-        self.credits.snapshot().held.works == 0
+        self.credits.is_free()
     }
 }
 

@@ -588,6 +588,28 @@ impl Known<'_> {
     }
 }
 
+/// Looks pairs up one after the other; most are like the one before.
+pub(crate) struct Pairs<'a> {
+    known: &'a Known<'a>,
+    last: Option<((SegmentId, SegmentId), KnownPair<'a>)>,
+}
+
+impl<'a> Pairs<'a> {
+    pub(crate) fn of(known: &'a Known<'_>) -> Self {
+        Self { known, last: None }
+    }
+
+    /// See [`Known::pair`].
+    pub(crate) fn find(&mut self, ids: (SegmentId, SegmentId)) -> Option<KnownPair<'a>> {
+        if let Some((_, found)) = self.last.filter(|(last, _)| *last == ids) {
+            return Some(found);
+        }
+        let found = self.known.pair(ids)?;
+        self.last = Some((ids, found));
+        Some(found)
+    }
+}
+
 impl RegionTable for Segments {
     fn find(&self, key: &RegionKey, domain: TrustDomain) -> Option<Arc<Region>> {
         self.read(|tables| match tables.segments.get(tables.keys.get(key)?) {

@@ -515,6 +515,25 @@ impl Loop<'_> {
         !may_sleep || self.ending_at.is_some() || post.needs_thread(comes_back) || looks_late
     }
 
+    /// Moves what a request is about, past all tables, if core and the lane's endpoint agree to that. Whether they have.
+    pub(crate) fn carry_at_once(&mut self, now: Instant, request: &Request) -> bool {
+        if self.ending_at.is_some() {
+            return false;
+        }
+        let Some(way) = self.core.at_once(request) else {
+            return false;
+        };
+        // Now and then core learns how long it takes.
+        let start = way.is_measured.then(|| self.clock.now());
+        let endpoint = &mut self.endpoint;
+        if !endpoint.carry_at_once(now, way.lane, way.epoch, &way.work) {
+            return false;
+        }
+        let took = start.map(|start| self.clock.now().since(start));
+        self.core.handle_at_once(now, &way, took);
+        true
+    }
+
     /// Lets the pacer look at what was done.
     fn count(&mut self, now: Instant) {
         let before = self.pacer.pace();

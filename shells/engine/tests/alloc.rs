@@ -90,11 +90,23 @@ struct Pair {
 }
 
 impl Pair {
+    /// Over TCP.
     fn new() -> Self {
-        let config = |name| Config {
+        Self::of(|name| Config {
             workers: 1,
             ..Config::named(name).without("shm")
-        };
+        })
+    }
+
+    /// Over memory that both ends map, where small batches are over when they are submitted.
+    fn of_one_host() -> Self {
+        Self::of(|name| Config {
+            workers: 1,
+            ..Config::named(name)
+        })
+    }
+
+    fn of(config: impl Fn(&'static str) -> Config) -> Self {
         let target = Engine::new(Config {
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ..config("target")
@@ -163,7 +175,12 @@ fn look(batch: &Batch) {
 #[test]
 fn a_batch_costs_the_same_few_allocations_whatever_its_size() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
-    let pair = Pair::new();
+    for pair in [Pair::new(), Pair::of_one_host()] {
+        costs_the_same(&pair);
+    }
+}
+
+fn costs_the_same(pair: &Pair) {
     let shapes = [
         (1, 4096),
         (1, 64 * SLICE),
@@ -189,7 +206,12 @@ fn a_batch_costs_the_same_few_allocations_whatever_its_size() {
 #[test]
 fn a_prepared_transfer_costs_no_allocation() {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
-    let pair = Pair::new();
+    for pair in [Pair::new(), Pair::of_one_host()] {
+        prepared_costs_nothing(&pair);
+    }
+}
+
+fn prepared_costs_nothing(pair: &Pair) {
     for (name, end) in [("waiting", wait as fn(&Batch)), ("looking", look)] {
         for op in [Op::Write, Op::Read] {
             // Tables and buffers grow to what the largest batch needs.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
-    Cancelled, Event, LaneAction, Orchestrator, Proof, Reason, Request, SubmitError,
+    AtOnce, Cancelled, Event, LaneAction, Orchestrator, Proof, Reason, Request, SubmitError,
 };
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
 use polyrail_core::report::Report;
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{BatchId, Epoch, LaneId, PeerId, PlanId, RequestId, TransportId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch, Stop};
 
@@ -93,6 +93,20 @@ impl<'a> Recorded<'a> {
 
     pub fn open_batch(&mut self, tag: u64) -> Option<BatchId> {
         self.call(|core| core.open_batch(tag), || Call::OpenBatch { tag })
+    }
+
+    /// Never, if there is a recorder: what a recording does not have did not happen.
+    #[inline]
+    pub fn at_once(&self, request: &Request) -> Option<AtOnce> {
+        match self.recorder {
+            None => self.core.at_once(request),
+            Some(_) => None,
+        }
+    }
+
+    #[inline]
+    pub fn handle_at_once(&mut self, now: Instant, done: &AtOnce, took: Option<Duration>) {
+        self.core.handle_at_once(now, done, took);
     }
 
     pub fn submit(&mut self, now: Instant, request: &Request) -> Result<RequestId, SubmitError> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, LaneLimits, PostBatch, Posted, Scope, Stop,
+    Cause, Completion, LaneFact, LaneLimits, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
@@ -432,6 +432,32 @@ impl Endpoint for ShmEndpoint {
             posted.accepted += 1;
         }
         posted
+    }
+
+    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, work: &Work) -> bool {
+        let slot = self.lanes.get_mut(&lane);
+        let Some(slot) = slot.filter(|slot| slot.epoch == epoch) else {
+            return false;
+        };
+        let State::Open(open) = &mut slot.state else {
+            return false;
+        };
+        let Some(local) = self.locals.get(&work.local.segment) else {
+            return false;
+        };
+        let remote = self.remotes.get(&work.remote.segment);
+        let key = lane::check(work, Some(local), remote);
+        if !key.is_ok_and(|key| open.carry_at_once(*work, key, local)) {
+            return false;
+        }
+        if open.has_pulled() || now.since(slot.looked) >= LOOK_INTERVAL {
+            // If it is not sound, the turn of what is posted instead looks too, and says so.
+            if !open.is_sound() {
+                return false;
+            }
+            slot.looked = now;
+        }
+        true
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {

@@ -107,7 +107,7 @@ pub(crate) struct Lane {
     /// The target did not take a message; it is to be sent again.
     unsent: bool,
     /// Something was read from the target's memory since it was last seen alive.
-    pulled: bool,
+    pulled: Cell<bool>,
     /// The target has to be called to offers.
     calls: bool,
     /// Where the target was told that this side looks for answers by itself.
@@ -129,7 +129,7 @@ impl Lane {
             offered: VecDeque::new(),
             first_row: 0,
             unsent: false,
-            pulled: false,
+            pulled: Cell::new(false),
             calls: false,
             awaits: Cell::new(None),
         }
@@ -347,44 +347,64 @@ impl Lane {
 
     /// Carries on with the first work.
     fn step(&mut self, posted: &Posted, locals: &Locals, budget: u64) -> Result<Step, End> {
-        let refused = Step::Failed(Cause::RemoteAccess);
         let Posted { work, key, .. } = posted;
-        let (grant, end, shared, private) = match self.far.get(key) {
+        let (end, is_offered) = match self.far.get(key) {
             None => return self.ask(*key),
-            Some(Far::Nothing) => return Ok(refused),
-            Some(Far::There {
-                grant,
-                bytes,
-                writable,
-                memory,
-            }) => {
-                let allowed = *writable || work.op == Op::Read;
-                if !allowed || posted.end().is_none_or(|end| end > *bytes) {
-                    return Ok(refused);
-                }
-                match memory {
-                    Memory::Shared(mapping) => (*grant, *bytes, Some(mapping.clone()), 0),
-                    Memory::Private(address) => (*grant, *bytes, None, *address),
-                }
+            Some(Far::Nothing) => return Ok(Step::Failed(Cause::RemoteAccess)),
+            Some(Far::There { bytes, memory, .. }) => {
+                let is_private = matches!(memory, Memory::Private(_));
+                (*bytes, is_private && work.op == Op::Write)
             }
         };
-        let length = self.run(budget, end);
         let region = locals.get(&work.local.segment);
         let region = region.ok_or(End::Broken(Cause::LocalProtection))?;
-        match (shared, work.op) {
-            (None, Op::Write) => return self.offer(work, *key, region),
-            (Some(mapping), _) => {
-                if !self.copy(posted, grant, region, &mapping, length)? {
-                    return Ok(refused);
-                }
-            }
-            (None, Op::Read) => {
-                if !self.pull(posted, grant, region, private, length)? {
-                    return Ok(refused);
-                }
-            }
+        if is_offered && self.allows(posted).is_some() {
+            return self.offer(work, *key, region);
         }
-        Ok(Step::Moved(length))
+        let length = self.run(budget, end);
+        Ok(match self.carry(posted, region, length)? {
+            true => Step::Moved(length),
+            false => Step::Failed(Cause::RemoteAccess),
+        })
+    }
+
+    /// What is behind a work's key, if the target allows the work.
+    fn allows(&self, posted: &Posted) -> Option<(u16, &Memory)> {
+        let Some(Far::There {
+            grant,
+            bytes,
+            writable,
+            memory,
+        }) = self.far.get(&posted.key)
+        else {
+            return None;
+        };
+        let allowed = *writable || posted.work.op == Op::Read;
+        let inside = posted.end().is_some_and(|end| end <= *bytes);
+        (allowed && inside).then_some((*grant, memory))
+    }
+
+    /// Moves `length` bytes of a work, and of those that go on where it ends, by this thread alone. `false`: the
+    /// target does not allow it, or not any more.
+    fn carry(&self, posted: &Posted, region: &Region, length: u64) -> Result<bool, End> {
+        match self.allows(posted) {
+            Some((grant, Memory::Shared(mapping))) => {
+                self.copy(posted, grant, region, mapping, length)
+            }
+            Some((grant, Memory::Private(address))) if posted.work.op == Op::Read => {
+                self.pull(posted, grant, region, *address, length)
+            }
+            Some((_, Memory::Private(_))) | None => Ok(false),
+        }
+    }
+
+    /// Carries out a work that was checked, past what is posted, of which there is none. Whether it has; if not, all that
+    /// is wrong is found when it is posted.
+    pub(crate) fn carry_at_once(&self, work: Work, key: RegionKey, region: &Region) -> bool {
+        let moved = 0;
+        let posted = Posted { work, key, moved };
+        let length = work.length.into();
+        !self.is_posting() && self.carry(&posted, region, length).unwrap_or(false)
     }
 
     /// Asks the target what is behind a key.
@@ -434,13 +454,13 @@ impl Lane {
             return Ok(false);
         }
         let offset = work.remote.offset + u64::from(*moved);
-        // SAFETY: all works of the run end inside the mapping, as `step` and `run` have checked.
+        // SAFETY: all works of the run end inside the mapping, as `allows` and `run` have checked.
         let remote = unsafe { mapping.base().as_ptr().add(offset as usize) };
         let (from, to) = match work.op {
             Op::Write => (local.cast_const(), remote),
             Op::Read => (remote.cast_const(), local),
         };
-        // SAFETY: `local` is entered; the mapping lives, and is writable where `step` lets a write come here.
+        // SAFETY: `local` is entered; the mapping lives, and is writable where `allows` lets a write come here.
         unsafe { sys::copy(from, to, length as usize) };
         // A write that has come too late for the target is one all the same; it waits for those that are inside.
         let still = self.board.leave(grant);
@@ -449,7 +469,7 @@ impl Lane {
 
     /// Reads from the target's private memory. `false`: the target does not allow it any more.
     fn pull(
-        &mut self,
+        &self,
         posted: &Posted,
         grant: u16,
         region: &Region,
@@ -467,7 +487,7 @@ impl Lane {
             return Ok(false);
         }
         let from = address + work.remote.offset + u64::from(*moved);
-        self.pulled = true;
+        self.pulled.set(true);
         // SAFETY: `local` is entered.
         let pulled = unsafe { process.pull(from, local, length as usize) };
         match (pulled, self.board.leave(grant)) {
@@ -523,8 +543,8 @@ impl Lane {
 
     /// Whether what was moved until now was moved from and to the peer: it has not hung up, and what was read out of
     /// its memory was its own.
-    pub(crate) fn is_sound(&mut self) -> bool {
-        self.pulled = false;
+    pub(crate) fn is_sound(&self) -> bool {
+        self.pulled.set(false);
         match &self.process {
             Some(process) => process.is_there(&self.socket),
             None => !is_hung_up(&self.socket),
@@ -533,7 +553,7 @@ impl Lane {
 
     /// Whether it has to be asked about that at once.
     pub(crate) fn has_pulled(&self) -> bool {
-        self.pulled
+        self.pulled.get()
     }
 
     /// Forgets a segment of the target.

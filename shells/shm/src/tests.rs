@@ -192,6 +192,11 @@ impl Initiator {
         self.endpoint.post(&batch)
     }
 
+    fn carries(&mut self, epoch: Epoch, work: Work) -> bool {
+        let now = self.clock.now();
+        self.endpoint.carry_at_once(now, lane(), epoch, &work)
+    }
+
     /// Posts works and waits for so many completions.
     fn outcomes(&mut self, works: &[Work]) -> Vec<Outcome> {
         let posted = self.post(ONE, works);
@@ -301,6 +306,100 @@ fn every_byte_goes_where_it_belongs_in_all_ways() {
                 assert!(bytes(&to) == expected, "{shared} {op:?} {length}");
             }
         }
+    }
+}
+
+#[test]
+fn what_this_side_can_copy_alone_is_carried_out_at_once() {
+    const BYTES: u64 = (1 << 20) + 11;
+    // (memory is shared, direction, goes at once)
+    let cases = [
+        (true, Op::Write, true),
+        (true, Op::Read, true),
+        (false, Op::Read, true),
+        (false, Op::Write, false),
+    ];
+    for (shared, op, goes) in cases {
+        let target = Target::start();
+        let there = target.register(BYTES, Access::RemoteReadWrite, shared);
+        let mut initiator = Initiator::of(&target, &there);
+        let (from, to) = match op {
+            Op::Write => (initiator.local.clone(), there.clone()),
+            Op::Read => (there.clone(), initiator.local.clone()),
+        };
+        let all = pattern(1, BYTES as usize);
+        put(&from, &all);
+        let work = work(op, 5, 5, BYTES as u32 - 5);
+        assert!(
+            !initiator.carries(ONE, work),
+            "nobody has asked for the key"
+        );
+        assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
+        put(&to, &vec![0xee; BYTES as usize]);
+        assert_eq!(initiator.carries(ONE, work), goes, "{shared} {op:?}");
+        if goes {
+            assert!(bytes(&to)[5..] == all[5..] && bytes(&to)[..5] == [0xee; 5]);
+        } else {
+            assert!(bytes(&to).iter().all(|byte| *byte == 0xee));
+        }
+        // Nothing is overtaken, and no other epoch's.
+        assert!(!initiator.carries(TWO, work), "{shared} {op:?}");
+        initiator.post(ONE, &[work]);
+        assert!(!initiator.carries(ONE, work), "{shared} {op:?}");
+        initiator.until("it", |seen| seen.completions.len() == 1);
+        assert!(bytes(&to)[5..] == all[5..]);
+        assert_eq!(initiator.carries(ONE, work), goes, "{shared} {op:?}");
+        assert_eq!(initiator.fence(ONE), FENCED);
+        assert!(!initiator.carries(ONE, work), "the lane has ended");
+    }
+}
+
+#[test]
+fn nothing_is_carried_out_at_once_that_would_be_refused_or_with_who_has_gone() {
+    for shared in [true, false] {
+        let target = Target::start();
+        let there = target.register(4096, Access::RemoteReadWrite, shared);
+        let readable = target.register(4096, Access::RemoteRead, shared);
+        let mut initiator = Initiator::of(&target, &there);
+        assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
+        assert!(initiator.carries(ONE, work(Op::Read, 0, 0, 4096)));
+        for (op, local, remote, length) in [
+            (Op::Read, 0, 4000, 97),
+            (Op::Read, 4000, 0, 97),
+            (Op::Read, 0, u64::MAX, 1),
+            (Op::Read, 0, 0, 0),
+        ] {
+            let beyond = work(op, local, remote, length);
+            assert!(!initiator.carries(ONE, beyond), "{shared} {beyond:?}");
+        }
+        // A key that reads only.
+        let mut reader = Initiator::of(&target, &readable);
+        let read = work(Op::Read, 0, 0, 100);
+        assert_eq!(reader.outcomes(&[read]), [Outcome::Success]);
+        assert!(reader.carries(ONE, read), "{shared}");
+        assert!(!reader.carries(ONE, write(100)), "{shared}");
+        // The target takes its memory back, and then itself.
+        there.revoke();
+        assert!(
+            !initiator.carries(ONE, work(Op::Read, 0, 0, 100)),
+            "{shared}"
+        );
+        target.retire();
+        let hung_up = |reader: &mut Initiator| !reader.carries(ONE, read);
+        let until = StdInstant::now() + PATIENCE;
+        while !hung_up(&mut reader) {
+            assert!(StdInstant::now() < until, "{shared}: it goes on for ever");
+        }
+        // What is posted instead finds that out too.
+        reader.post(ONE, &[read]);
+        reader.until("its end", |seen| {
+            !seen.lanes.is_empty() || !seen.completions.is_empty()
+        });
+        let done = reader.seen.completions.iter();
+        assert!(
+            done.clone().all(|done| done.outcome != Outcome::Success),
+            "{shared}"
+        );
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
-use polyrail_core::work::{Completion, LaneFact, PostBatch, Posted, Scope};
+use polyrail_core::work::{Completion, LaneFact, PostBatch, Posted, Scope, Work};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::clock::Clock;
@@ -136,6 +136,14 @@ pub trait Endpoint: Send {
 
     /// Takes works. They are carried out in order; each ends in one completion, unless the lane breaks.
     fn post(&mut self, batch: &PostBatch) -> Posted;
+
+    /// Carries a work out, whole, if that takes nothing but this thread's copying. `false`: it takes more, or something
+    /// went wrong. Then it may have been carried out in part, nothing has been said of that, and it is to be
+    /// posted.
+    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, work: &Work) -> bool {
+        let _ = (now, lane, epoch, work);
+        false
+    }
 
     /// Moves what can be moved and appends what happened to `out`. Bounded work.
     fn poll(&mut self, now: Instant, out: &mut Polled);

@@ -113,6 +113,20 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "at_once_bytes",
+        field: Field::Whole {
+            unit: "bytes",
+            least: 0,
+            most: 1 << 30,
+            get: |config| config.at_once_bytes,
+            set: |config, bytes| config.at_once_bytes = bytes,
+        },
+        meaning: "A batch of so many bytes at most is moved within `submit`, by the thread that calls it, if that can copy it \
+                  by itself (transport `shm`, but for writes to private memory) and nothing else is under way with the \
+                  worker. Each request counts for 4 KiB at least. 0: none is.",
+        source: OURS,
+    },
+    Key {
         path: "insecure",
         field: Field::Flag {
             get: |config| config.insecure,

@@ -66,6 +66,9 @@ pub struct Config {
     pub policy: Policy,
     /// Threads that move bytes; 0: one for every two cores, at least one. At most 64.
     pub workers: usize,
+    /// A batch of so many bytes at most is moved within `submit`, by the thread that calls it, if that can copy it by itself
+    /// and nothing else is under way with the worker; 0: none is. Each request counts for 4 KiB at least.
+    pub at_once_bytes: u64,
     /// Lets the engine listen beyond loopback although nothing keeps strangers out yet.
     pub insecure: bool,
     /// How often a request may move to another transport. Counts once there are two to choose from.
@@ -475,6 +478,7 @@ impl Default for Config {
             rail_map: RailMap::default(),
             policy: Policy::default(),
             workers: 0,
+            at_once_bytes: 1 << 20,
             insecure: false,
             max_failover_attempts: 3,
             health: HealthConfig::default(),
