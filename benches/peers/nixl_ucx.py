@@ -1,4 +1,4 @@
-"""NIXL over UCX and TCP, by its Python API (package nixl-cu12). --no-progress: the initiator has no progress thread."""
+"""NIXL over UCX, and TCP if `UCX_TLS` does not say otherwise, by its Python API (package nixl-cu12). --no-progress: the initiator has no progress thread."""
 import base64
 import os
 import sys

@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Another build of this program to compare with, as `NAME=PATH`.
     #[arg(long)]
     with: Vec<String>,
+    /// Everybody may use that both ends are on one host; there are no floors then.
+    #[arg(long)]
+    one_host: bool,
     /// Where rows go, one JSON object a line.
     #[arg(long)]
     rows: Option<PathBuf>,
@@ -191,6 +194,14 @@ fn commands(args: &Args) -> io::Result<Vec<(String, Command)>> {
         command
     };
     let mut all = Vec::new();
+    if args.one_host {
+        for memory in ["private", "shared"] {
+            let words = ["polyrail", "--memory", memory];
+            all.push((format!("polyrail-{memory}"), initiator(&own, &words)));
+        }
+        all.extend(peers(args, Some("all")));
+        return Ok(all);
+    }
     for connections in ["1", "2", "4"] {
         for (name, spin) in [("block", None), ("spin", Some("--spin"))] {
             let mut command = initiator(&own, &["sockets", "--connections", connections]);
@@ -208,20 +219,35 @@ fn commands(args: &Args) -> io::Result<Vec<(String, Command)>> {
     }
     let rails = initiator(&own, &["polyrail", "--rails", "4"]);
     all.push(("polyrail-4-rails".to_owned(), rails));
+    all.extend(peers(args, None));
+    Ok(all)
+}
+
+/// Other engines, and how each is started. `one_host`: the UCX transports between processes of one host; else TCP.
+fn peers(args: &Args, one_host: Option<&str>) -> Vec<(String, Command)> {
     let Some(python) = &args.python else {
         eprintln!("no --python: the peers are left out");
-        return Ok(all);
+        return Vec::new();
     };
     let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     let script = |name: &str| {
         let mut command = Command::new(python);
         command.arg(peers.join(name));
+        if let Some(transports) = one_host {
+            command.env("UCX_TLS", transports);
+            command.env("UCX_NET_DEVICES", "all");
+        }
         command
     };
     let mut alone = script("nixl_ucx.py");
     alone.arg("--no-progress");
-    all.push(("mooncake".to_owned(), script("mooncake_tcp.py")));
-    all.push(("nixl-no-progress".to_owned(), alone));
-    all.push(("nixl".to_owned(), script("nixl_ucx.py")));
-    Ok(all)
+    let mut all = vec![
+        ("nixl-no-progress".to_owned(), alone),
+        ("nixl".to_owned(), script("nixl_ucx.py")),
+    ];
+    if one_host.is_none() {
+        // Its transport between processes of one host is not in its wheel.
+        all.insert(0, ("mooncake".to_owned(), script("mooncake_tcp.py")));
+    }
+    all
 }

@@ -20,14 +20,32 @@ pub(crate) struct Shape {
     /// Loopback rails, one lane each.
     #[arg(long, default_value_t = 1)]
     rails: u8,
+    /// Where the target's memory is, seen from the initiator.
+    #[arg(long, default_value = "network")]
+    memory: Memory,
+}
+
+/// Where a target's memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Memory {
+    /// Behind TCP, though on this host.
+    Network,
+    /// On this host, and its program's own.
+    Private,
+    /// On this host, and both sides map it.
+    Shared,
 }
 
 impl Shape {
     fn config(self, name: &str) -> Config {
         let rails = (1..=self.rails).map(|host| [127, 0, 0, host].into());
-        Config {
+        let config = Config {
             rails: rails.collect(),
-            ..Config::named(name).without("shm")
+            ..Config::named(name)
+        };
+        match self.memory {
+            Memory::Network => config.without("shm"),
+            Memory::Private | Memory::Shared => config,
         }
     }
 }
@@ -51,7 +69,14 @@ pub(crate) fn serve(shape: Shape) -> io::Result<()> {
         ..shape.config("target")
     };
     let engine = Engine::new(config).map_err(other)?;
-    register(&engine, &buffer, Access::RemoteReadWrite)?;
+    let access = Access::RemoteReadWrite;
+    match shape.memory {
+        Memory::Network | Memory::Private => register(&engine, &buffer, access)?,
+        Memory::Shared => {
+            let bytes = BUFFER_BYTES as u64;
+            engine.allocate("mem", bytes, access).map_err(other)?
+        }
+    };
     let address = engine.listening().ok_or_else(|| other("not listening"))?;
     child::say_address(address)?;
     child::wait_for_end()?;
@@ -73,7 +98,8 @@ impl Polyrail {
     /// Starts both.
     pub(crate) fn start(shape: Shape) -> io::Result<Self> {
         let rails = format!("--rails={}", shape.rails);
-        let target = Child::start(&["target".into(), "polyrail".into(), rails])?;
+        let memory = format!("--memory={:?}", shape.memory).to_lowercase();
+        let target = Child::start(&["target".into(), "polyrail".into(), rails, memory])?;
         let buffer = Buffer::new(1)?;
         let engine = Engine::new(shape.config("initiator")).map_err(other)?;
         let local = register(&engine, &buffer, Access::Local)?;

@@ -293,6 +293,57 @@ fn all_bytes_go_both_ways_and_nothing_over_the_network() {
 }
 
 #[test]
+fn threads_that_move_small_and_large_blocks_at_once_do_not_meet() {
+    const THREADS: u64 = 4;
+    const PART: u64 = 6 * MIB;
+    for (kind, workers) in [("shared", 1), ("shared", 2), ("private", 2)] {
+        let target = Target::start(kind, THREADS * PART);
+        let config = Config {
+            workers,
+            ..Config::named("initiator")
+        };
+        let initiator = Initiator::with(&target, THREADS * PART, config, Hooks::default());
+        let thread = |thread: u64| {
+            let base = thread * PART;
+            let mut random = thread + 1;
+            for round in 0..40 {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                // Most are over when they are submitted, if the worker has nothing else to do; some are not.
+                let length = match round % 8 {
+                    7 => 3 * MIB - round,
+                    _ => 1 + (random >> 33) % (200 << 10),
+                };
+                let bytes = pattern(random, length);
+                put(&initiator.region, base, &bytes);
+                let write =
+                    |at, length| initiator.request(Op::Write, base + at, base + 5 + at, length);
+                let half = length / 2;
+                let parts = match half {
+                    0 => vec![write(0, length)],
+                    _ => vec![write(half, length - half), write(0, half)],
+                };
+                completed(&initiator.engine.submit(&parts).unwrap());
+                let back = base + PART / 2;
+                completed(&initiator.submit(initiator.request(Op::Read, back, base + 5, length)));
+                assert!(
+                    get(&initiator.region, back, length) == bytes,
+                    "{kind} {round}"
+                );
+            }
+        };
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..THREADS)
+                .map(|number| scope.spawn(move || thread(number)))
+                .collect();
+            all.into_iter().for_each(|one| one.join().unwrap());
+        });
+        assert_eq!(initiator.carried("tcp"), 0, "{kind}");
+    }
+}
+
+#[test]
 fn places_beyond_4_gib_are_reached() {
     // Only the pages that are touched are there.
     const FAR: u64 = (4 << 30) + 77;
