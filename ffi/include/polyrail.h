@@ -1124,8 +1124,9 @@ int32_t polyrail_batch_delivery(polyrail_batch batch, polyrail_delivery *deliver
 int32_t polyrail_batch_free(polyrail_batch batch, polyrail_error *error);
 
 /**
- * Submits requests as one batch, all or nothing. O(1) in their lengths. `terms` may be null. `error->index` says which
- * request is at fault.
+ * Submits requests as one batch, all or nothing. O(1) in their lengths, but for what this thread can copy by itself: up to
+ * `at_once_bytes` of the configuration are moved before it returns. `terms` may be null. `error->index` says which request
+ * is at fault.
  */
 int32_t polyrail_submit(polyrail_engine engine,
                         const polyrail_request *first,

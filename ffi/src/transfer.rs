@@ -179,8 +179,9 @@ pub(crate) unsafe fn terms<'a>(from: *const polyrail_terms) -> Result<Terms<'a>,
     })
 }
 
-/// Submits requests as one batch, all or nothing. O(1) in their lengths. `terms` may be null. `error->index` says which
-/// request is at fault.
+/// Submits requests as one batch, all or nothing. O(1) in their lengths, but for what this thread can copy by itself: up to
+/// `at_once_bytes` of the configuration are moved before it returns. `terms` may be null. `error->index` says which request
+/// is at fault.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_submit(
     engine: polyrail_engine,
