@@ -26,9 +26,11 @@ fn tcp_keeps_every_promise() {
 
 #[test]
 fn shm_keeps_every_promise() {
-    keeps_all(&Subject::new(Arc::new(|regions| {
-        Ok(Arc::new(ShmTransport::new(regions)?))
-    })));
+    for workers in [1, 3] {
+        keeps_all(&Subject::new(Arc::new(move |regions| {
+            Ok(Arc::new(ShmTransport::new(regions, workers)?))
+        })));
+    }
 }
 
 /// GPUs over a driver in this process, and memory of one.

@@ -155,7 +155,7 @@ fn install(name: &str) -> Availability {
         _ => Err(CudaError::SwitchedOff),
     };
     let verbs = VerbsConfig::default();
-    let transport = make(name, Arc::new(NoRegions), &files, &verbs, &gpus);
+    let transport = make(name, Arc::new(NoRegions), &files, 1, &verbs, &gpus);
     let why = match transport {
         Ok(transport) => try_out(&*transport, None),
         Err(error) => Some(error.to_string()),
@@ -166,17 +166,18 @@ fn install(name: &str) -> Availability {
     }
 }
 
-/// A transport that is built in, over the memory that peers may touch, or files of this engine.
+/// A transport that is built in, over the memory that peers may touch, or files of this engine, which has so many workers.
 pub(crate) fn make(
     name: &str,
     regions: Arc<dyn RegionTable>,
     files: &Arc<dyn FileTable>,
+    workers: usize,
     verbs: &VerbsConfig,
     gpus: &Result<Arc<Gpus>, CudaError>,
 ) -> io::Result<Arc<dyn Transport>> {
     let of_files = |way| Arc::new(FileTransport::new(way, files.clone()));
     match name {
-        SHM => Ok(Arc::new(ShmTransport::new(regions)?)),
+        SHM => Ok(Arc::new(ShmTransport::new(regions, workers)?)),
         URING => Ok(of_files(Way::Uring)),
         PREAD => Ok(of_files(Way::Pread)),
         VERBS => over_rdma(regions, verbs),
@@ -257,7 +258,7 @@ mod tests {
             let files: Arc<dyn FileTable> = Arc::new(Files::default());
             let config = VerbsConfig::default();
             let gpus = Err(CudaError::NotBuiltIn);
-            let transport = make(name, Arc::new(NoRegions), &files, &config, &gpus).unwrap();
+            let transport = make(name, Arc::new(NoRegions), &files, 1, &config, &gpus).unwrap();
             assert_eq!(transport.name(), name);
         }
     }

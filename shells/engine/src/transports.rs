@@ -146,7 +146,8 @@ impl Transports {
         let own = all.filter(|name| is_there(name) && is_wanted(name, config));
         let own = own.map(|name| (name, faults.clone().filter(|_| name == TCP)));
         let own = own.filter_map(|(name, faults)| {
-            let made = known::make(name, regions.clone(), files, &config.verbs, gpus);
+            let workers = config.worker_count();
+            let made = known::make(name, regions.clone(), files, workers, &config.verbs, gpus);
             let made = made.inspect_err(|error| missing(name, error));
             Some((made.ok()?, faults, matches!(name, CUDA | URING | PREAD)))
         });

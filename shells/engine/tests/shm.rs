@@ -144,6 +144,15 @@ impl Initiator {
         Self::with(target, bytes, config, Hooks::default())
     }
 
+    /// One that cuts large copies over as many threads as this machine has processors, but no more than so many.
+    fn of_workers(workers: usize, target: &Target, bytes: u64) -> Self {
+        let config = Config {
+            workers,
+            ..Config::named("initiator")
+        };
+        Self::with(target, bytes, config, Hooks::default())
+    }
+
     fn with(target: &Target, bytes: u64, config: Config, hooks: Hooks) -> Self {
         let engine = Engine::with_hooks(config, hooks).unwrap();
         let local = engine.allocate("here", bytes, Access::Local).unwrap();
@@ -199,10 +208,10 @@ impl Initiator {
         u64::from_le_bytes(answer.try_into().unwrap())
     }
 
-    /// Submits a write of everything, and does something once some of it has moved.
-    fn in_the_middle(&self, then: impl FnOnce()) -> Batch {
+    /// Submits a request for everything, and does something once some of it has moved.
+    fn in_the_middle(&self, op: Op, then: impl FnOnce()) -> Batch {
         let before = self.carried("shm");
-        let batch = self.all(Op::Write);
+        let batch = self.all(op);
         until("something moves", || self.carried("shm") > before);
         then();
         batch
@@ -266,9 +275,9 @@ fn count(region: &Region, value: u8) -> u64 {
 #[test]
 fn all_bytes_go_both_ways_and_nothing_over_the_network() {
     const BYTES: u64 = 9 * MIB;
-    for kind in ["shared", "private"] {
+    for (kind, workers) in [("shared", 1), ("private", 1), ("shared", 3), ("private", 3)] {
         let target = Target::start(kind, BYTES);
-        let initiator = Initiator::new(&target, BYTES);
+        let initiator = Initiator::of_workers(workers, &target, BYTES);
         let lengths = [1, 2, 4095, 4097, 65_537, MIB, 7 * MIB + 13];
         for (seed, length) in (1..).zip(lengths) {
             let bytes = pattern(seed, length);
@@ -278,7 +287,7 @@ fn all_bytes_go_both_ways_and_nothing_over_the_network() {
             initiator.moves(initiator.request(Op::Read, 5, 4091, length));
             assert!(
                 get(&initiator.region, 5, length) == bytes,
-                "{kind} {length}"
+                "{kind} {workers} {length}"
             );
         }
         let moved: u64 = lengths.iter().map(|length| 2 * length).sum();
@@ -517,19 +526,25 @@ fn a_stopped_target_pulls_no_byte_of_memory_that_was_used_again() {
 #[test]
 fn works_of_a_killed_target_end_and_nothing_of_it_stays() {
     const BYTES: u64 = 256 * MIB;
-    for kind in ["shared", "private"] {
+    let cases = [
+        ("shared", Op::Write, 1),
+        ("private", Op::Write, 1),
+        ("shared", Op::Write, 3),
+        ("private", Op::Read, 3),
+    ];
+    for (kind, op, workers) in cases {
         let before = leftovers();
         let mut target = Target::start(kind, BYTES);
-        let initiator = Initiator::new(&target, BYTES);
+        let initiator = Initiator::of_workers(workers, &target, BYTES);
         let start = Instant::now();
-        let batch = initiator.in_the_middle(|| target.signal(Signal::KILL));
+        let batch = initiator.in_the_middle(op, || target.signal(Signal::KILL));
         let mut status = batch.wait(PATIENCE).unwrap().status;
         while status == Status::Completed {
             // It was quicker than the signal, or than the news; not for ever.
             assert!(start.elapsed() < Duration::from_secs(20), "nobody notices");
             match initiator
                 .engine
-                .submit(&[initiator.request(Op::Write, 0, 0, BYTES)])
+                .submit(&[initiator.request(op, 0, 0, BYTES)])
             {
                 Ok(batch) => status = batch.wait(PATIENCE).unwrap().status,
                 Err(polyrail::SubmitError::PeerLost { .. }) => break,
@@ -705,7 +720,7 @@ fn a_write_goes_on_over_the_network_when_shared_memory_fails_under_it() {
     let target = Target::start("shared", BYTES);
     let faults = Arc::new(Faults::new());
     let plugin = Plugin {
-        make: |regions| Arc::new(ShmTransport::new(regions).unwrap()),
+        make: |regions| Arc::new(ShmTransport::new(regions, 1).unwrap()),
         faults: Some(faults.clone()),
     };
     let hooks = Hooks {
@@ -715,7 +730,7 @@ fn a_write_goes_on_over_the_network_when_shared_memory_fails_under_it() {
     let config = Config::named("initiator").without("shm");
     let initiator = Initiator::with(&target, BYTES, config, hooks);
     fill(&initiator.region, MEANT);
-    let batch = initiator.in_the_middle(|| faults.cut(polyrail::RailId(0)));
+    let batch = initiator.in_the_middle(Op::Write, || faults.cut(polyrail::RailId(0)));
     completed(&batch);
     assert_eq!(batch.report(0).unwrap().remote, Remote::Settled);
     assert!(initiator.carried("tcp") > 0);

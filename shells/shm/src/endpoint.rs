@@ -20,6 +20,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::board::{Board, Processor, Withdrawn};
+use crate::crew::Member;
 use crate::far::Mappings;
 use crate::lane::{self, End, Lane, Locals};
 use crate::process::{OwnCookie, Process, is_hung_up};
@@ -51,6 +52,7 @@ pub(crate) struct ShmEndpoint {
     clock: Clock,
     cookie: Arc<OwnCookie>,
     mappings: Arc<Mappings>,
+    crew: Member,
     epoll: OwnedFd,
     locals: Locals,
     remotes: Numbered<SegmentRef, RemoteRegion>,
@@ -111,11 +113,13 @@ impl ShmEndpoint {
         clock: Clock,
         cookie: Arc<OwnCookie>,
         mappings: Arc<Mappings>,
+        crew: Member,
     ) -> io::Result<Self> {
         Ok(Self {
             clock,
             cookie,
             mappings,
+            crew,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             locals: Locals::default(),
             remotes: Numbered::default(),
@@ -202,7 +206,7 @@ impl ShmEndpoint {
         if let State::Opening { socket, board, .. } =
             std::mem::replace(&mut slot.state, State::Over)
         {
-            let open = Lane::new(socket, board, process);
+            let open = Lane::new(socket, board, process, self.crew.clone());
             slot.state = State::Open(Box::new(open));
             self.opening -= 1;
             let opened = LaneFact::Opened { limits: LIMITS };

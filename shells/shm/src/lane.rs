@@ -14,11 +14,13 @@ use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{RemoteRegion, Waits};
 
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
+use crate::crew::{Made, Member};
 use crate::far::{Far, Mappings, Memory};
 use crate::process::{Process, is_hung_up};
 use crate::socket::{self, nonsense};
+use crate::sys::Transfer;
 use crate::wire::{Answer, Request};
-use crate::{WORK_BYTES_MAX, WORKS_MAX, sys};
+use crate::{WORK_BYTES_MAX, WORKS_MAX};
 
 /// The initiator's segments.
 pub(crate) type Locals = Numbered<SegmentRef, Arc<Region>>;
@@ -74,8 +76,8 @@ struct Question {
 enum Step {
     /// It failed.
     Failed(Cause),
-    /// So many bytes were moved, of it and of works that go on where it ends.
-    Moved(u64),
+    /// So much was moved, of it and of works that go on where it ends.
+    Moved(Made),
     /// The target carries it out.
     Offered,
     /// It is not known yet what is behind its key.
@@ -88,6 +90,7 @@ enum Step {
 pub(crate) struct Lane {
     pub(crate) socket: OwnedFd,
     board: Board,
+    crew: Member,
     /// The target's, if it can be read.
     process: Option<Process>,
     far: Numbered<RegionKey, Far>,
@@ -115,10 +118,16 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(socket: OwnedFd, board: Board, process: Option<Process>) -> Self {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        board: Board,
+        process: Option<Process>,
+        crew: Member,
+    ) -> Self {
         Self {
             socket,
             board,
+            crew,
             process,
             far: Numbered::default(),
             grants_free: Vec::new(),
@@ -257,8 +266,8 @@ impl Lane {
         key.ok_or_else(|| nonsense("an answer to nothing"))
     }
 
-    /// Completes what the target has pulled, and moves what can be moved, `budget` bytes at most. `done` is called for
-    /// every work that ended.
+    /// Completes what the target has pulled, and moves what can be moved, `budget` bytes at most by itself. `done` is called
+    /// for every work that ended.
     pub(crate) fn turn(
         &mut self,
         locals: &Locals,
@@ -295,9 +304,9 @@ impl Lane {
                     self.queue.pop_front();
                     self.unknown.push_back(posted);
                 }
-                Step::Moved(bytes) => {
-                    *budget -= bytes;
-                    self.complete(bytes, done);
+                Step::Moved(made) => {
+                    *budget = budget.saturating_sub(made.own);
+                    self.complete(made.bytes, done);
                 }
                 Step::Failed(cause) => {
                     self.queue.pop_front();
@@ -361,11 +370,9 @@ impl Lane {
         if is_offered && self.allows(posted).is_some() {
             return self.offer(work, *key, region);
         }
-        let length = self.run(budget, end);
-        Ok(match self.carry(posted, region, length)? {
-            true => Step::Moved(length),
-            false => Step::Failed(Cause::RemoteAccess),
-        })
+        let length = self.run(self.crew.reach(budget), end);
+        let made = self.carry(posted, region, length, budget)?;
+        Ok(made.map_or(Step::Failed(Cause::RemoteAccess), Step::Moved))
     }
 
     /// What is behind a work's key, if the target allows the work.
@@ -384,17 +391,23 @@ impl Lane {
         (allowed && inside).then_some((*grant, memory))
     }
 
-    /// Moves `length` bytes of a work, and of those that go on where it ends, by this thread alone. `false`: the
-    /// target does not allow it, or not any more.
-    fn carry(&self, posted: &Posted, region: &Region, length: u64) -> Result<bool, End> {
+    /// Moves `length` bytes of a work, and of those that go on where it ends, or the first of them: `share` bytes at most
+    /// by this thread itself. `None`: the target does not allow it, or not any more.
+    fn carry(
+        &self,
+        posted: &Posted,
+        region: &Region,
+        length: u64,
+        share: u64,
+    ) -> Result<Option<Made>, End> {
         match self.allows(posted) {
             Some((grant, Memory::Shared(mapping))) => {
-                self.copy(posted, grant, region, mapping, length)
+                self.copy(posted, grant, region, mapping, length, share)
             }
             Some((grant, Memory::Private(address))) if posted.work.op == Op::Read => {
-                self.pull(posted, grant, region, *address, length)
+                self.pull(posted, grant, region, *address, length, share)
             }
-            Some((_, Memory::Private(_))) | None => Ok(false),
+            Some((_, Memory::Private(_))) | None => Ok(None),
         }
     }
 
@@ -404,7 +417,8 @@ impl Lane {
         let moved = 0;
         let posted = Posted { work, key, moved };
         let length = work.length.into();
-        !self.is_posting() && self.carry(&posted, region, length).unwrap_or(false)
+        let carry = || matches!(self.carry(&posted, region, length, u64::MAX), Ok(Some(_)));
+        !self.is_posting() && carry()
     }
 
     /// Asks the target what is behind a key.
@@ -435,7 +449,8 @@ impl Lane {
         }
     }
 
-    /// Copies to or from memory that both sides map. `false`: the target does not allow it any more.
+    /// Copies to or from memory that both sides map, `share` bytes at most by itself. `None`: the target does not allow it
+    /// any more.
     fn copy(
         &self,
         posted: &Posted,
@@ -443,7 +458,8 @@ impl Lane {
         region: &Region,
         mapping: &Mapping,
         length: u64,
-    ) -> Result<bool, End> {
+        share: u64,
+    ) -> Result<Option<Made>, End> {
         let Posted { work, moved, .. } = posted;
         let entered = region.enter();
         let local = entered
@@ -451,7 +467,7 @@ impl Lane {
             .and_then(|entered| entered.pointer(work.local.offset + u64::from(*moved), length))
             .ok_or(End::Broken(Cause::LocalProtection))?;
         if !self.board.enter(grant) {
-            return Ok(false);
+            return Ok(None);
         }
         let offset = work.remote.offset + u64::from(*moved);
         // SAFETY: all works of the run end inside the mapping, as `allows` and `run` have checked.
@@ -460,14 +476,22 @@ impl Lane {
             Op::Write => (local.cast_const(), remote),
             Op::Read => (remote.cast_const(), local),
         };
+        let transfer = Transfer::here(from, to);
         // SAFETY: `local` is entered; the mapping lives, and is writable where `allows` lets a write come here.
-        unsafe { sys::copy(from, to, length as usize) };
+        let made = unsafe { self.crew.make(&transfer, length, share, || usize::MAX) };
         // A write that has come too late for the target is one all the same; it waits for those that are inside.
         let still = self.board.leave(grant);
-        Ok(still || work.op == Op::Write)
+        match made {
+            Ok(made) => Ok((still || work.op == Op::Write).then_some(made)),
+            Err(error) => {
+                log::error!("shm: a copy has failed: {error}");
+                Err(End::Broken(Cause::Reset))
+            }
+        }
     }
 
-    /// Reads from the target's private memory. `false`: the target does not allow it any more.
+    /// Reads from the target's private memory, `share` bytes at most by itself. `None`: the target does not allow it any
+    /// more.
     fn pull(
         &self,
         posted: &Posted,
@@ -475,7 +499,8 @@ impl Lane {
         region: &Region,
         address: u64,
         length: u64,
-    ) -> Result<bool, End> {
+        share: u64,
+    ) -> Result<Option<Made>, End> {
         let Posted { work, moved, .. } = posted;
         let process = self.process.as_ref().ok_or(End::Broken(Cause::Reset))?;
         let entered = region.enter();
@@ -484,15 +509,16 @@ impl Lane {
             .and_then(|entered| entered.pointer(work.local.offset + u64::from(*moved), length))
             .ok_or(End::Broken(Cause::LocalProtection))?;
         if !self.board.enter(grant) {
-            return Ok(false);
+            return Ok(None);
         }
         let from = address + work.remote.offset + u64::from(*moved);
         self.pulled.set(true);
+        let transfer = process.transfer(from, local);
         // SAFETY: `local` is entered.
-        let pulled = unsafe { process.pull(from, local, length as usize) };
+        let pulled = unsafe { self.crew.make(&transfer, length, share, || usize::MAX) };
         match (pulled, self.board.leave(grant)) {
-            (Ok(()), true) => Ok(true),
-            (_, false) => Ok(false),
+            (Ok(made), true) => Ok(Some(made)),
+            (_, false) => Ok(None),
             (Err(error), true) => {
                 log::warn!("shm: the kernel does not read the peer's memory: {error}");
                 Err(End::Broken(Cause::Reset))

@@ -10,7 +10,8 @@
 //! So whoever copies owns the destination or has been given it; nobody writes into another process by its number,
 //! which could have become a stranger's. Works are copied while the endpoint is polled, and complete in that poll;
 //! writes to private memory are offered on a board that both sides map, which the target's threads
-//! `polyrail-shm` work off, each the boards of its own lanes. Works that go on where others end are copied together. Either side looks for what the
+//! `polyrail-shm` work off, each the boards of its own lanes. Works that go on where others end are copied together, and what
+//! is long is cut over several threads of the engine. Either side looks for what the
 //! other one writes on the board while it is awake, and asks to be called by a message before it sleeps.
 //!
 //! A peer is on this host if its socket can be connected to: the socket has an abstract name, drawn at random and
@@ -25,6 +26,7 @@
 //! **Invariant:** no memory of a peer is mapped that could become shorter.
 
 mod board;
+mod crew;
 mod endpoint;
 mod far;
 mod lane;

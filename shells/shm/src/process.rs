@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 
-use crate::sys;
+use crate::sys::{self, Transfer};
 use crate::wire::Cookie;
 
 /// Bytes that prove to be in this process. They stay where they are.
@@ -106,6 +106,11 @@ impl Process {
     pub(crate) unsafe fn pull(&self, from: u64, to: *mut u8, length: usize) -> io::Result<()> {
         // SAFETY: the caller's promise.
         unsafe { sys::pull(self.pid, from, to, length) }
+    }
+
+    /// A copy from its memory, with what [`Self::pull`] says of it.
+    pub(crate) fn transfer(&self, from: u64, to: *mut u8) -> Transfer {
+        Transfer::pull(self.pid, from, to)
     }
 
     /// Whether it has neither ended, so that its number has been its own until now, nor closed its end of `socket`.

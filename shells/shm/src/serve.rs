@@ -13,6 +13,7 @@ use polyrail_transport::peek::Peek;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled};
+use crate::crew::Member;
 use crate::process::{OwnCookie, Process, is_hung_up};
 use crate::server::Common;
 use crate::socket::{self, nonsense};
@@ -172,6 +173,7 @@ pub(crate) struct Served {
     domain: TrustDomain,
     /// The initiator's, if it can be read.
     process: Option<Process>,
+    crew: Member,
     grants: HashMap<u16, Arc<Grant>>,
     /// When the process was last seen, after something was pulled from it.
     seen: Option<Instant>,
@@ -193,12 +195,14 @@ impl Served {
         board: Arc<Board>,
         domain: TrustDomain,
         process: Option<Process>,
+        crew: Member,
     ) -> Self {
         Self {
             socket: Arc::new(socket),
             board,
             domain,
             process,
+            crew,
             grants: HashMap::new(),
             seen: None,
             row: 0,
@@ -460,9 +464,11 @@ impl Served {
         let (Some(to), Some(process)) = (to, &self.process) else {
             return Pulled::Refused;
         };
+        let transfer = process.transfer(offer.source, to);
+        let spare = || common.spare_processors(self.board.awaited_at().is_some());
         // SAFETY: the region is entered.
-        match unsafe { process.pull(offer.source, to, length as usize) } {
-            Ok(()) => Pulled::Done,
+        match unsafe { self.crew.make(&transfer, length.into(), u64::MAX, spare) } {
+            Ok(_) => Pulled::Done,
             Err(error) => {
                 log::warn!("shm: the kernel does not read the peer's memory: {error}");
                 Pulled::Failed

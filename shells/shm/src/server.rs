@@ -26,6 +26,7 @@ use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, Sessi
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use crate::crew::{Crew, Member};
 use crate::endpoint::ShmEndpoint;
 use crate::far::Mappings;
 use crate::process::{OwnCookie, check_user};
@@ -66,6 +67,7 @@ pub struct ShmTransport {
 pub(crate) struct Common {
     pub(crate) regions: Arc<dyn RegionTable>,
     pub(crate) cookie: Arc<OwnCookie>,
+    crew: Arc<Crew>,
     sessions: Mutex<Sessions>,
     /// Processors that this process may use.
     processors: usize,
@@ -83,6 +85,15 @@ impl Common {
     /// Whether there are processors for all service threads that are busy, and for as many initiators.
     pub(crate) fn has_processors(&self) -> bool {
         2 * self.busy.load(Relaxed) <= self.processors
+    }
+
+    /// Processors that neither service threads that are busy need nor their initiators; one of these, of the lane that asks,
+    /// may be known not to look for answers.
+    pub(crate) fn spare_processors(&self, is_awaited: bool) -> usize {
+        // Who has just begun does not count yet.
+        let busy = self.busy.load(Relaxed).max(1);
+        let needed = 2 * busy - usize::from(!is_awaited);
+        self.processors.saturating_sub(needed)
     }
 
     /// Whose a lane is. `None`: its session is over, or has too many, and it never was and never will be admitted.
@@ -167,12 +178,14 @@ fn shared_answer(answer: RetireAnswer, count: usize) -> impl Iterator<Item = Ret
 }
 
 impl ShmTransport {
-    /// A transport that gives peers what `regions` names.
-    pub fn new(regions: Arc<dyn RegionTable>) -> io::Result<Self> {
+    /// A transport that gives peers what `regions` names, for an engine with so many workers. Large copies are cut over
+    /// as many threads, if there are processors for them.
+    pub fn new(regions: Arc<dyn RegionTable>, workers: usize) -> io::Result<Self> {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let common = Common {
             regions,
             cookie: Arc::new(OwnCookie::new()?),
+            crew: Arc::new(Crew::new(workers)),
             sessions: Mutex::default(),
             processors,
             threads: processors.min(THREADS_MAX),
@@ -275,7 +288,8 @@ impl Transport for ShmTransport {
             return Err(io::Error::new(error.kind(), error.to_string()));
         }
         let (cookie, mappings) = (self.common.cookie.clone(), self.mappings.clone());
-        Ok(Box::new(ShmEndpoint::new(clock, cookie, mappings)?))
+        let crew = self.common.crew.member();
+        Ok(Box::new(ShmEndpoint::new(clock, cookie, mappings, crew)?))
     }
 
     /// Its lanes come over sockets of its own.
@@ -335,6 +349,7 @@ enum Role {
 /// A service thread.
 struct Service {
     common: Arc<Common>,
+    crew: Member,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     role: Role,
@@ -366,6 +381,7 @@ impl Service {
             epoll::add(&epoll, listener, data, EventFlags::IN)?;
         }
         Ok(Self {
+            crew: common.crew.member(),
             common,
             epoll,
             wake,
@@ -573,7 +589,7 @@ impl Service {
             Some((name, board)) => Connection::Lane {
                 session: greeting.session,
                 lane: LaneId(name.lane),
-                served: Served::new(socket, board, domain, process),
+                served: Served::new(socket, board, domain, process, self.crew.clone()),
             },
         };
         self.connections.insert(token, connection);

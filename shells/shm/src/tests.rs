@@ -19,6 +19,7 @@ use polyrail_transport::{
 };
 
 use crate::board::{Board, Offer, Processor, Pulled};
+use crate::crew::CUT_BYTES_MIN;
 use crate::process::OwnCookie;
 use crate::wire::{Answer, LaneName, Request, VERSION};
 use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, reach, socket};
@@ -68,8 +69,12 @@ struct Target {
 
 impl Target {
     fn start() -> Self {
+        Self::with_workers(1)
+    }
+
+    fn with_workers(workers: usize) -> Self {
         let table = Arc::new(Table::default());
-        let transport = ShmTransport::new(table.clone()).unwrap();
+        let transport = ShmTransport::new(table.clone(), workers).unwrap();
         transport.begin_session(SESSION, TrustDomain::COMMON);
         transport.begin_session(OTHER, ANOTHER);
         Self { transport, table }
@@ -122,7 +127,16 @@ struct Initiator {
 
 impl Initiator {
     fn new(address: Vec<u8>, remote: RemoteRegion, session: SessionId) -> Self {
-        let transport = ShmTransport::new(Arc::new(Table::default())).unwrap();
+        Self::with_workers(1, address, remote, session)
+    }
+
+    fn with_workers(
+        workers: usize,
+        address: Vec<u8>,
+        remote: RemoteRegion,
+        session: SessionId,
+    ) -> Self {
+        let transport = ShmTransport::new(Arc::new(Table::default()), workers).unwrap();
         let clock = Clock::start();
         let mut endpoint = transport.endpoint(0, clock).unwrap();
         let local = region(remote.bytes, Access::Local, false);
@@ -147,7 +161,12 @@ impl Initiator {
 
     /// One that reaches a region of a target, with a lane that is open.
     fn of(target: &Target, region: &Region) -> Self {
-        let mut initiator = Self::new(target.transport.address(), far(region), SESSION);
+        Self::of_workers(1, target, region)
+    }
+
+    fn of_workers(workers: usize, target: &Target, region: &Region) -> Self {
+        let address = target.transport.address();
+        let mut initiator = Self::with_workers(workers, address, far(region), SESSION);
         assert!(matches!(initiator.open(ONE), LaneFact::Opened { .. }));
         initiator
     }
@@ -355,6 +374,59 @@ fn what_this_side_can_copy_alone_is_carried_out_at_once() {
 }
 
 #[test]
+fn every_byte_of_a_copy_that_is_cut_goes_where_it_belongs() {
+    const BYTES: usize = (7 << 20) + 11;
+    const CUT: u32 = CUT_BYTES_MIN as u32;
+    // Helpers are awake after it.
+    const FIRST: u32 = 2 << 20;
+    const FIRST_AT: u64 = 5 << 20;
+    let patterns = [pattern(1, BYTES), pattern(2, BYTES)];
+    // Lengths of works that go on where others end.
+    let cases = [
+        vec![CUT - 1],
+        vec![CUT],
+        vec![CUT + 1],
+        vec![WORK_BYTES_MAX],
+        vec![CUT / 2 + 1, CUT / 2 - 1],
+        vec![2 * CUT + 4095, 1, CUT / 3, 4 * CUT + 77],
+    ];
+    for (workers, shared) in [(2, true), (2, false), (3, true), (3, false)] {
+        let target = Target::with_workers(workers);
+        let there = target.register(BYTES as u64, Access::RemoteReadWrite, shared);
+        let mut initiator = Initiator::of_workers(workers, &target, &there);
+        for lengths in &cases {
+            for op in [Op::Write, Op::Read] {
+                let (from, to) = match op {
+                    Op::Write => (initiator.local.clone(), there.clone()),
+                    Op::Read => (there.clone(), initiator.local.clone()),
+                };
+                put(&from, &patterns[0]);
+                put(&to, &patterns[1]);
+                let mut expected = patterns[1].clone();
+                let mut works = vec![work(op, FIRST_AT, FIRST_AT, FIRST)];
+                let first = FIRST_AT as usize..FIRST_AT as usize + FIRST as usize;
+                expected[first.clone()].copy_from_slice(&patterns[0][first]);
+                let (mut from_at, mut to_at) = (3, 5);
+                for &length in lengths {
+                    works.push(match op {
+                        Op::Write => work(op, from_at as u64, to_at as u64, length),
+                        Op::Read => work(op, to_at as u64, from_at as u64, length),
+                    });
+                    let length = length as usize;
+                    let source = &patterns[0][from_at..from_at + length];
+                    expected[to_at..to_at + length].copy_from_slice(source);
+                    (from_at, to_at) = (from_at + length, to_at + length);
+                }
+                let done = vec![Outcome::Success; works.len()];
+                assert_eq!(initiator.outcomes(&works), done);
+                let name = format!("{workers} {shared} {op:?} {lengths:?}");
+                assert!(bytes(&to) == expected, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn nothing_is_carried_out_at_once_that_would_be_refused_or_with_who_has_gone() {
     for shared in [true, false] {
         let target = Target::start();
@@ -400,6 +472,33 @@ fn nothing_is_carried_out_at_once_that_would_be_refused_or_with_who_has_gone() {
             done.clone().all(|done| done.outcome != Outcome::Success),
             "{shared}"
         );
+    }
+}
+
+#[test]
+fn one_poll_moves_no_more_than_a_turn_of_each_thread() {
+    const BYTES: u64 = 4 * TURN_BYTES;
+    const WORKS: u64 = BYTES / WORK_BYTES_MAX as u64;
+    let target = Target::start();
+    let there = target.register(BYTES, Access::RemoteReadWrite, true);
+    let mut initiator = Initiator::of_workers(2, &target, &there);
+    assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
+    put(&initiator.local, &vec![1; BYTES as usize]);
+    let works = (0..WORKS).map(|work| work * u64::from(WORK_BYTES_MAX));
+    let works: Vec<_> = works
+        .map(|at| work(Op::Write, at, at, WORK_BYTES_MAX))
+        .collect();
+    initiator.post(ONE, &works);
+    let mut before = 0;
+    while before < BYTES {
+        initiator.poll();
+        let moved = bytes(&there).iter().filter(|byte| **byte == 1).count() as u64;
+        let turn = moved - before;
+        let least = TURN_BYTES.min(BYTES - before);
+        assert!((least..=2 * TURN_BYTES).contains(&turn), "{turn}");
+        let whole = moved / u64::from(WORK_BYTES_MAX);
+        assert_eq!(initiator.seen.completions.len() as u64, whole);
+        before = moved;
     }
 }
 
@@ -579,7 +678,7 @@ fn only_lanes_of_a_session_and_of_a_new_epoch_are_let_in() {
 #[test]
 fn a_peer_is_reached_if_it_knows_the_session() {
     let target = Target::start();
-    let own = ShmTransport::new(Arc::new(Table::default())).unwrap();
+    let own = ShmTransport::new(Arc::new(Table::default()), 1).unwrap();
     let address = target.transport.address();
     assert_eq!(own.reach(&address, SESSION), Ok(own.capabilities()));
     let stranger = own.reach(&address, SessionId([1; 16])).unwrap_err();
@@ -801,6 +900,31 @@ fn who_sleeps_is_called_once_a_turn_not_at_every_answer() {
 }
 
 #[test]
+fn offers_are_pulled_by_several_threads_or_fail_at_one() {
+    const BYTES: usize = (3 << 20) + 21;
+    let target = Target::with_workers(2);
+    let there = target.register(BYTES as u64, Access::RemoteReadWrite, false);
+    let lane = raw(&target);
+    // Nobody looks for answers, so that a processor is free. Twice as long as a run, as long as one, and shorter.
+    for (row, each) in [(0, 2 << 20), (2, 700_001), (7, 300_003)] {
+        let source = pattern(row as u8, BYTES);
+        let rows = source.chunks(each).len();
+        assert!(offer_all(&lane, row, &there, &source, each));
+        assert_eq!(answers(&lane, row, rows), vec![Pulled::Done; rows]);
+        assert!(bytes(&there) == source, "{each}");
+    }
+    let hole = Offer {
+        source: 4096,
+        length: 2 << 20,
+        key: there.key(),
+        offset: 0,
+    };
+    lane.1.offer(18, &hole);
+    assert!(socket::send(&lane.0, &Request::Offered, None).is_ok());
+    assert_eq!(answers(&lane, 18, 1), [Pulled::Failed]);
+}
+
+#[test]
 fn lanes_of_different_threads_are_served_and_fenced_each_for_itself() {
     const LANES: usize = 6;
     const EACH: usize = 70_000;
@@ -849,7 +973,7 @@ fn a_session_has_ended_when_all_threads_have_ended_its_lanes() {
 #[test]
 fn a_transport_may_be_dropped_by_the_answer_of_a_service_thread() {
     for lane in 0..4 {
-        let transport = Arc::new(ShmTransport::new(Arc::new(Table::default())).unwrap());
+        let transport = Arc::new(ShmTransport::new(Arc::new(Table::default()), 1).unwrap());
         transport.begin_session(SESSION, TrustDomain::COMMON);
         let (sender, dropped) = mpsc::channel();
         let last = transport.clone();

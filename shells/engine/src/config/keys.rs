@@ -109,7 +109,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.workers as u64,
             set: |config, workers| config.workers = workers as usize,
         },
-        meaning: "Threads that move bytes. 0: one for every two cores.",
+        meaning: "Threads that move bytes. 0: one for every two cores. `shm` cuts large copies over as many, if they have a processor each.",
         source: OURS,
     },
     Key {

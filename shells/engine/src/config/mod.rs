@@ -64,7 +64,8 @@ pub struct Config {
     pub rail_map: RailMap,
     /// How rails are chosen for slices.
     pub policy: Policy,
-    /// Threads that move bytes; 0: one for every two cores, at least one. At most 64.
+    /// Threads that move bytes; 0: one for every two cores, at least one. At most 64. Between processes of one host large
+    /// copies are cut over as many, if they have a processor each.
     pub workers: usize,
     /// A batch of so many bytes at most is moved within `submit`, by the thread that calls it, if that can copy it by itself
     /// and nothing else is under way with the worker; 0: none is. Each request counts for 4 KiB at least.
