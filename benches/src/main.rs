@@ -61,8 +61,8 @@ enum Who {
     Sockets(sockets::Style),
     /// polyrail.
     Polyrail(engine::Shape),
-    /// polyrail over shared memory.
-    Shm,
+    /// polyrail over shared memory, with so many workers.
+    Shm { workers: usize },
     /// polyrail with a file.
     Staged {
         file: std::path::PathBuf,
@@ -85,14 +85,14 @@ fn run(command: Command) -> io::Result<()> {
         Command::Initiator { who } => match who {
             Who::Sockets(style) => measure::answer_cells(&mut sockets::Sockets::start(style)?),
             Who::Polyrail(shape) => measure::answer_cells(&mut engine::Polyrail::start(shape)?),
-            Who::Shm | Who::Staged { .. } => Err(io::Error::other(
+            Who::Shm { .. } | Who::Staged { .. } => Err(io::Error::other(
                 "say `shm` or `staged`, which start their own",
             )),
         },
         Command::Target { who } => match who {
             Who::Sockets(style) => sockets::serve(style),
             Who::Polyrail(shape) => engine::serve(shape),
-            Who::Shm => shm::serve(),
+            Who::Shm { workers } => shm::serve(workers),
             Who::Staged { file, mib, rails } => staged::serve(&file, mib, rails),
         },
     }

@@ -1,13 +1,14 @@
 //! Memory of another process on this host: polyrail by turns with whoever only copies.
 //!
 //! What a target's engine allocated is beside `memcpy` between two memories of this process; what its program
-//! registered is beside `process_vm_readv` from the target. As many threads do either.
+//! registered is beside `process_vm_readv` from the target. As many threads do either: with more workers than threads that
+//! submit, each block is cut for either over as many.
 
 use std::hint::black_box;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail::{Access, Config, Engine, Op, Region, Request, SegmentId, Status};
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// Threads that move blocks, with as many workers.
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// Workers of either end, over which blocks of one thread are cut. Whoever only copies cuts them over as many.
+    #[arg(long, conflicts_with = "threads")]
+    workers: Option<usize>,
     /// Measure only what has this in its name.
     #[arg(long, default_value = "")]
     only: String,
@@ -66,8 +70,9 @@ fn touched(access: Access) -> io::Result<Region> {
 }
 
 /// Serves a segment of each kind until the input ends.
-pub(crate) fn serve() -> io::Result<()> {
+pub(crate) fn serve(workers: usize) -> io::Result<()> {
     let config = Config {
+        workers,
         listen: Some(([127, 0, 0, 1], 0).into()),
         ..Config::named("target")
     };
@@ -85,8 +90,116 @@ pub(crate) fn serve() -> io::Result<()> {
     Ok(())
 }
 
+/// Makes somebody who only copies, with threads that spin as long as it is there.
+type Bare<'a> = Box<dyn Fn() -> Mover<'a> + 'a>;
+
 /// Somebody who moves a batch of blocks of so many bytes from an offset on, on one of several threads.
 type Mover<'a> = Box<dyn Fn(u64, u64) + Sync + 'a>;
+
+/// Moves bytes from an offset on.
+type Piece = Box<dyn Fn(u64, u64) + Send + Sync>;
+
+/// Bytes that a thread of a team moves in a row: fast by itself, and short enough.
+const PIECE_BYTES: u64 = 512 << 10;
+
+/// Threads that look for the next block all the time, and move pieces of it: the best that cutting can do.
+struct Team {
+    cut: Arc<Cut>,
+    helpers: Vec<JoinHandle<()>>,
+}
+
+/// A block that several threads move.
+struct Cut {
+    piece: Piece,
+    /// Counts blocks.
+    block: AtomicU64,
+    offset: AtomicU64,
+    length: AtomicU64,
+    /// Where the next piece begins in the block.
+    next: AtomicU64,
+    /// Helpers that have found no piece left.
+    done: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Cut {
+    fn move_pieces(&self) {
+        let (offset, length) = (self.offset.load(Relaxed), self.length.load(Relaxed));
+        loop {
+            let at = self.next.fetch_add(PIECE_BYTES, Relaxed);
+            if at >= length {
+                return;
+            }
+            (self.piece)(offset + at, PIECE_BYTES.min(length - at));
+        }
+    }
+
+    fn help(&self) {
+        let mut last = 0;
+        while !self.over.load(Relaxed) {
+            spin_while(|| self.block.load(Acquire) == last && !self.over.load(Relaxed));
+            last = self.block.load(Acquire);
+            self.move_pieces();
+            self.done.fetch_add(1, Release);
+        }
+    }
+}
+
+/// Spins while something holds, and lets others run now and then: those who are waited for may need this processor.
+fn spin_while(holds: impl Fn() -> bool) {
+    let mut spins = 0_u32;
+    while holds() {
+        spins += 1;
+        match spins % 128 {
+            0 => thread::yield_now(),
+            _ => std::hint::spin_loop(),
+        }
+    }
+}
+
+impl Team {
+    /// So many threads, with the one that calls [`Self::move_block`].
+    fn new(threads: usize, piece: Piece) -> Self {
+        let cut = Arc::new(Cut {
+            piece,
+            block: AtomicU64::new(0),
+            offset: AtomicU64::new(0),
+            length: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            done: AtomicUsize::new(0),
+            over: AtomicBool::new(false),
+        });
+        let start = |_| {
+            let cut = cut.clone();
+            thread::spawn(move || cut.help())
+        };
+        let helpers = (1..threads).map(start).collect();
+        Self { cut, helpers }
+    }
+
+    fn move_block(&self, offset: u64, length: u64) {
+        let cut = &*self.cut;
+        if length <= PIECE_BYTES {
+            return (cut.piece)(offset, length);
+        }
+        cut.offset.store(offset, Relaxed);
+        cut.length.store(length, Relaxed);
+        cut.next.store(0, Relaxed);
+        cut.done.store(0, Relaxed);
+        cut.block.fetch_add(1, Release);
+        cut.move_pieces();
+        spin_while(|| cut.done.load(Acquire) < self.helpers.len());
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.cut.over.store(true, Relaxed);
+        for helper in self.helpers.drain(..) {
+            let _ = helper.join();
+        }
+    }
+}
 
 /// Both ends, and what is at them.
 struct Ends {
@@ -95,6 +208,8 @@ struct Ends {
     here: Arc<Region>,
     /// Memory to copy to and from here.
     beside: Region,
+    /// Workers, over which blocks are cut; or one.
+    team: usize,
     target: Child,
     /// Where the target's private memory is.
     there: usize,
@@ -102,11 +217,13 @@ struct Ends {
 }
 
 impl Ends {
-    fn start(threads: usize) -> io::Result<Self> {
-        let target = Child::start(&["target".into(), "shm".into()])?;
+    fn start(args: &Args) -> io::Result<Self> {
+        // Its own choice, unless it is told.
+        let workers = args.workers.unwrap_or(0).to_string();
+        let target = Child::start(&["target".into(), "shm".into(), workers])?;
         let (address, there) = target.address.split_once(' ').ok_or_else(|| other("no"))?;
         let config = Config {
-            workers: threads,
+            workers: args.workers.unwrap_or(args.threads),
             ..Config::named("initiator")
         };
         let engine = Engine::new(config).map_err(other)?;
@@ -120,6 +237,7 @@ impl Ends {
             beside: touched(Access::RemoteReadWrite)?,
             there: there.parse().map_err(other)?,
             address: address.to_owned(),
+            team: args.workers.unwrap_or(1),
             engine,
             target,
         })
@@ -153,29 +271,43 @@ impl Ends {
         }))
     }
 
-    fn memcpy(&self, batch: u64) -> Mover<'_> {
-        one_by_one(batch, |offset, length| {
-            let [from, to] = [self.here.base(), self.beside.base()].map(NonNull::as_ptr);
-            // SAFETY: both are as large as blocks reach, and only copied.
+    fn memcpy(&self, batch: u64) -> Bare<'_> {
+        let address = |region: &Region| region.base().as_ptr().expose_provenance();
+        let (from, to) = (address(&self.here), address(&self.beside));
+        self.bare(batch, move |offset, length| {
+            let from = std::ptr::with_exposed_provenance::<u8>(from + offset as usize);
+            let to = std::ptr::with_exposed_provenance_mut(to + offset as usize);
+            // SAFETY: both regions are as large as blocks reach, are there as long as whoever copies, and are only copied.
             unsafe {
-                let (from, to) = (from.add(offset as usize), to.add(offset as usize));
-                std::ptr::copy_nonoverlapping(black_box(from), black_box(to), length as usize);
+                std::ptr::copy_nonoverlapping(black_box(from), black_box(to), length as usize)
             }
         })
     }
 
-    fn readv(&self, batch: u64) -> Mover<'_> {
+    fn readv(&self, batch: u64) -> Bare<'_> {
         let pid = self.target.pid() as libc::pid_t;
-        one_by_one(batch, move |offset, length| {
+        let (from, to) = (self.there, self.here.base().as_ptr().expose_provenance());
+        self.bare(batch, move |offset, length| {
             let iovec = |base: usize| libc::iovec {
                 iov_base: std::ptr::with_exposed_provenance_mut(base + offset as usize),
                 iov_len: length as usize,
             };
-            let to = iovec(self.here.base().as_ptr().expose_provenance());
-            let from = iovec(self.there);
+            let (to, from) = (iovec(to), iovec(from));
             // SAFETY: `here` is as large as blocks reach.
             let moved = unsafe { libc::process_vm_readv(pid, &to, 1, &from, 1, 0) };
             assert_eq!(moved, length as isize);
+        })
+    }
+
+    /// Somebody who moves each block of a batch by itself: whole, or cut over as many threads as the engine.
+    fn bare(&self, batch: u64, one: impl Fn(u64, u64) + Copy + Send + Sync + 'static) -> Bare<'_> {
+        let team = self.team;
+        Box::new(move || match team {
+            1 => one_by_one(batch, one),
+            _ => {
+                let team = Team::new(team, Box::new(one));
+                one_by_one(batch, move |offset, length| team.move_block(offset, length))
+            }
         })
     }
 }
@@ -257,7 +389,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 
 /// Runs all by turns and prints the table.
 pub(crate) fn run(args: &Args) -> io::Result<()> {
-    let ends = Ends::start(args.threads)?;
+    let ends = Ends::start(args)?;
     let watch = match args.cpu {
         true => Watch::of(ends.target.pid())?,
         false => Watch::Wall,
@@ -297,14 +429,15 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
             fits && args.kib.is_none_or(|kib| *block == kib << 10)
         };
         for block in BLOCKS.into_iter().filter(asked) {
-            let measure = |mover| rate(mover, block, args, &watch);
+            let measure = |mover: &Mover<'_>| rate(mover, block, args, &watch);
             // Lanes open, pages are mapped, rates are learned.
             measure(ours);
+            let bare = || measure(&bare());
             let rounds: Vec<_> = (0..args.rounds)
                 .map(|round| match round % 2 {
-                    0 => (measure(ours), measure(bare)),
+                    0 => (measure(ours), bare()),
                     _ => {
-                        let bare = measure(bare);
+                        let bare = bare();
                         (measure(ours), bare)
                     }
                 })
