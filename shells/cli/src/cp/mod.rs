@@ -242,6 +242,14 @@ impl<'a> Open<'a> {
     }
 }
 
+impl Drop for Open<'_> {
+    /// The target hears of the end. A thread of the engine may have a share of it just now, and would say goodbye later than
+    /// this process ends.
+    fn drop(&mut self) {
+        self.engine.shutdown();
+    }
+}
+
 /// Becomes true with SIGINT or SIGTERM.
 fn interrupted() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));

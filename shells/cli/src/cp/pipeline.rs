@@ -191,9 +191,9 @@ impl Pipeline<'_> {
             match self.engine.submit(&[request]) {
                 Ok(batch) => break batch,
                 Err(SubmitError::Full) => self.look_around(&mut stall)?,
-                Err(e @ SubmitError::Forbidden { .. }) => {
-                    let target = self.target;
-                    return Err(Failure::Usage(format!("target {target} refuses: {e}")));
+                Err(SubmitError::Forbidden { .. }) => return Err(self.refused()),
+                Err(SubmitError::PeerLost { .. }) => {
+                    return Err(self.lost(&"it has ended, or another one answers there now"));
                 }
                 Err(e) => return Err(self.lost(&e)),
             }
@@ -239,6 +239,14 @@ impl Pipeline<'_> {
             true => Err(Failure::Environment("interrupted by a signal".to_owned())),
             false => Ok(()),
         }
+    }
+
+    fn refused(&self) -> Failure {
+        let target = self.target;
+        Failure::Usage(match self.file {
+            File::From(_) => format!("target {target} refuses: its segment may only be read"),
+            File::To(_) => format!("target {target} refuses: its segment may not be read"),
+        })
     }
 
     fn lost(&self, why: &dyn std::fmt::Display) -> Failure {
