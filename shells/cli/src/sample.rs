@@ -308,15 +308,14 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The verdict about requests that failed: the environment's fault if the peer or the way to it was lost.
-pub(crate) fn why_failed(
-    target: &str,
-    failed: u64,
-    status: Status,
-    cause: Option<Cause>,
-) -> Failure {
+fn why_failed(target: &str, failed: u64, status: Status, cause: Option<Cause>) -> Failure {
     let why = cause.map_or_else(|| "no cause given".to_owned(), |cause| cause.to_string());
     let text = format!("target {target}: {failed} of a batch's requests ended {status:?}: {why}");
+    verdict(text, status, cause)
+}
+
+/// The verdict about requests that failed: the environment's fault if the peer or the way to it was lost.
+pub(crate) fn verdict(text: String, status: Status, cause: Option<Cause>) -> Failure {
     let lost = matches!(status, Status::PeerLost | Status::Indeterminate)
         || cause.is_some_and(|cause| {
             cause.counts_against_rail()

@@ -200,7 +200,7 @@ impl<'a> Open<'a> {
             remote: self.remote,
             offset: self.segment.offset,
             bytes,
-            target: &self.segment.target,
+            segment: self.segment,
             interrupted: &interrupted,
         };
         let started = Instant::now();

@@ -255,6 +255,76 @@ fn an_interrupted_copy_leaves_nothing() {
 }
 
 #[test]
+fn a_killed_copy_leaves_nothing() {
+    use rustix::fs::{Mode, OFlags, open};
+
+    let (folder, target) = (Folder::new(), Target::start("--memory 256GiB"));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    if open(folder.0.path(), flags, Mode::RUSR).is_err() {
+        return eprintln!("not run, because the file system has no files without a name");
+    }
+    let line = format!("cp {}/mem {}", target.address(), folder.path("to"));
+    let child = begun(&line);
+    kill_process(Pid::from_child(&child), Signal::KILL).expect("a child can be signalled");
+    assert_eq!(finish(child, &line).code, None);
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+/// A file system of eight mebibytes, as long as it is not dropped; `None`: this test may not mount one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new() -> Option<Self> {
+        use rustix::mount::{MountFlags, mount};
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = c"size=8m";
+        let mounted = mount(
+            "polyrail",
+            folder.path(),
+            "tmpfs",
+            MountFlags::empty(),
+            options,
+        );
+        mounted.ok().map(|()| Self(folder))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_at_either_end_is_said_with_the_file() {
+    let Some(disk) = SmallDisk::new() else {
+        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!must, "no file system can be mounted");
+        return eprintln!("not run, because no file system can be mounted");
+    };
+    let there = disk.0.path().join("there");
+    File::create(&there)
+        .and_then(|file| file.set_len(64 << 20))
+        .expect("it takes no room");
+    let there = there.to_str().expect("UTF-8");
+    let target = Target::start(&format!("--memory 64MiB --file {there}"));
+    let at = target.address();
+    let (folder, here) = (Folder::new(), disk.0.path().join("here"));
+    let here = here.to_str().expect("UTF-8");
+    run(&format!("cp {at}/mem {here}"))
+        .expect(3)
+        .names(&["cannot write", here, "no space"]);
+    let (from, _) = folder.file("from", 32 << 20);
+    run(&format!("cp {from} {at}/there"))
+        .expect(1)
+        .names(&["cannot write there", at, "no space"]);
+    let names: Vec<_> = fs::read_dir(disk.0.path()).expect("a folder").collect();
+    assert_eq!(names.len(), 1, "nothing of the copy that failed is left");
+    target.end(Signal::TERM).expect(0);
+}
+
+#[test]
 fn files_are_offered_under_their_names() {
     let folder = Folder::new();
     let (first, old) = folder.file("first", 3_000_001);
@@ -269,7 +339,7 @@ fn files_are_offered_under_their_names() {
     assert!(fs::read(&to).expect("the copy") == second_content);
     run(&format!("cp {second} {at}/second"))
         .expect(2)
-        .names(&["refuses", &at]);
+        .names(&["second", "refuses", &at]);
     target.end(Signal::TERM).expect(0);
     let mut expected = old;
     expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
