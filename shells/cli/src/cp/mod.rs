@@ -38,7 +38,7 @@ use sink::Sink;
     polyrail cp 10.0.0.2:7000/mem+4GiB weights.bin --length 1GiB"
 )]
 pub(crate) struct CpArgs {
-    /// What to copy: a file, or HOST:PORT/SEGMENT[+OFFSET].
+    /// What to copy: a file or block device, or HOST:PORT/SEGMENT[+OFFSET].
     #[arg(value_name = "SRC", value_parser = place::place)]
     from: Place,
     /// Where to: the other of the two.

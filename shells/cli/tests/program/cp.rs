@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -344,6 +344,59 @@ fn files_are_offered_under_their_names() {
     let mut expected = old;
     expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
     assert!(fs::read(&first).expect("the file") == expected);
+}
+
+/// A block device over a file, as long as it is not dropped.
+struct Device(String);
+
+impl Device {
+    /// `None`: this test may not make one.
+    fn over(file: &str) -> Option<Self> {
+        let made = Command::new("losetup")
+            .args(["-f", "--show", file])
+            .output();
+        let made = made.ok().filter(|made| made.status.success())?;
+        let path = String::from_utf8(made.stdout).expect("a path in UTF-8");
+        Some(Self(path.trim().to_owned()))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn block_devices_are_offered_and_copied_from() {
+    const BYTES: usize = 4 << 20;
+    let folder = Folder::new();
+    let (image, content) = folder.file("image", BYTES);
+    let Some(device) = Device::over(&image) else {
+        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!must, "no block device can be made");
+        return eprintln!("not run, because no block device can be made");
+    };
+    let target = Target::start(&format!("--memory 8MiB --file {}", device.0));
+    let at = target.address().to_owned();
+    let to = folder.path("to");
+    let name = device.0.strip_prefix("/dev/").expect("it is a device");
+    run(&format!("cp {at}/{name} {to} --verify")).expect(0);
+    assert!(fs::read(&to).expect("the copy") == content);
+    run(&format!("cp {} {at}/mem --verify", device.0)).expect(0);
+    let (patch, patch_content) = folder.file("patch", 500_000);
+    run(&format!("cp {patch} {at}/{name}+1M --verify")).expect(0);
+    run(&format!("cp {at}/{name} {to}")).expect(0);
+    let mut expected = content;
+    expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
+    assert!(fs::read(&to).expect("the copy") == expected);
+    run(&format!("cp {image} {at}/{name}+1"))
+        .expect(2)
+        .names(&["too small"]);
+    run(&format!("cp {at}/mem {}", device.0))
+        .expect(2)
+        .names(&[&device.0, "no regular file"]);
+    target.end(Signal::TERM).expect(0);
 }
 
 #[test]
