@@ -101,10 +101,12 @@ impl FileRange {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(RangeError::NoFile);
         }
-        let mode = rustix::fs::fcntl_getfl(&file)? & OFlags::ACCMODE;
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        let mode = flags & OFlags::ACCMODE;
         if mode == OFlags::WRONLY || (mode == OFlags::RDONLY && !read_only) {
             return Err(RangeError::Access);
         }
+        let file = plain(file, flags)?;
         let (file_bytes, device) = match kind {
             FileType::BlockDevice => (device_bytes(&file)?, stat.st_rdev),
             _ => (stat.st_size as u64, stat.st_dev),
@@ -222,6 +224,23 @@ impl FileRange {
     }
 }
 
+/// The same file without flags of whoever opened it by which writes would go to its end wherever they are meant for, pieces
+/// that are no whole blocks would be refused, or reads would not wait for the disk.
+fn plain(file: File, flags: OFlags) -> io::Result<File> {
+    let unwanted = OFlags::APPEND | OFlags::DIRECT | OFlags::NONBLOCK;
+    if !flags.intersects(unwanted) {
+        return Ok(file);
+    }
+    let kept = flags & (OFlags::ACCMODE | OFlags::SYNC | OFlags::DSYNC);
+    Ok(reopen(&file, kept)?.into())
+}
+
+/// Another open file description of the same file.
+fn reopen(file: &File, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
 impl Direct {
     /// `None`: the file cannot be opened so, or only with rules that nobody can keep.
     fn of(file: &File, mode: OFlags) -> Option<Self> {
@@ -234,9 +253,7 @@ impl Direct {
         if memory_align == 0 || align == 0 || !align.max(PAGE_BYTES).is_multiple_of(align) {
             return None;
         }
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let flags = mode | OFlags::DIRECT | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
+        let fd = reopen(file, mode | OFlags::DIRECT)
             .inspect_err(|error| log::debug!("a file goes through the page cache: {error}"));
         Some(Self {
             fd: fd.ok()?,

@@ -198,6 +198,45 @@ fn every_byte_goes_where_it_belongs() {
     }
 }
 
+/// A write to a file that was opened for appending once went to its end, wherever it was meant for.
+#[test]
+fn how_a_file_was_opened_does_not_matter() {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let length = 70_000;
+    for (way, flag) in ways()
+        .into_iter()
+        .flat_map(|way| [libc::O_APPEND, libc::O_DIRECT, libc::O_NONBLOCK].map(|flag| (way, flag)))
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut expected = pattern(7, 200_000);
+        std::fs::write(&path, &expected).unwrap();
+        let mut options = File::options();
+        let options = options.read(true).write(true).custom_flags(flag);
+        let Ok(file) = options.open(&path) else {
+            // Not every file system has O_DIRECT.
+            continue;
+        };
+        let mut bench = Bench::new(way, 1 << 20, range(&file, FileTerms::default()));
+        let new = pattern(99, length);
+        bench.fill(5, &new);
+        let works = [
+            work(1, Op::Write, 5, 777, length as u32),
+            work(2, Op::Read, 500_001, 777, length as u32),
+        ];
+        for work in works {
+            assert_eq!(bench.run(&[work]), [Outcome::Success], "{way:?} {flag:#o}");
+        }
+        expected[777..777 + length].copy_from_slice(&new);
+        assert!(
+            std::fs::read(&path).unwrap() == expected,
+            "{way:?} {flag:#o}"
+        );
+        assert!(bench.memory(500_001, length) == new, "{way:?} {flag:#o}");
+    }
+}
+
 #[test]
 fn more_works_than_there_is_room_for_all_end() {
     const WORK: u64 = 5_000;
