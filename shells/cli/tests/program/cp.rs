@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -344,6 +344,49 @@ fn files_are_offered_under_their_names() {
     let mut expected = old;
     expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
     assert!(fs::read(&first).expect("the file") == expected);
+}
+
+/// The kernel ends a process that writes behind its limit, unless it takes care: a peer could end a target so.
+#[test]
+fn a_limit_on_the_size_of_files_ends_no_process() {
+    // In blocks of half a kibibyte or a whole one, as shells have it: more than the slots, less than what is moved.
+    let limited = |blocks: u32, line: &str| {
+        let program = env!("CARGO_BIN_EXE_polyrail");
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &format!("ulimit -f {blocks}; exec {program} {line}")])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        shell.spawn().expect("a shell starts")
+    };
+    let folder = Folder::new();
+    let there = folder.sparse("there", 128 << 20);
+    let mut serving = limited(40_000, &format!("serve --memory 1MiB --file {there}"));
+    let mut line = String::new();
+    // Byte by byte: what follows is for whoever collects the rest.
+    BufReader::with_capacity(1, serving.stdout.as_mut().expect("it is piped"))
+        .read_line(&mut line)
+        .expect("a pipe can be read");
+    let at = line.split(' ').nth(1).expect("it listens").to_owned();
+    let (from, _) = folder.file("from", 1 << 20);
+    run(&format!("cp {from} {at}/there+64M"))
+        .expect(1)
+        .names(&["cannot write there", "limit"]);
+    run(&format!("cp {from} {at}/there")).expect(0);
+    kill_process(Pid::from_child(&serving), Signal::TERM).expect("a child can be signalled");
+    finish(serving, "serve").expect(0);
+
+    let (target, to) = (Target::start("--memory 64MiB"), folder.path("to"));
+    let line = format!("cp {}/mem {to}", target.address());
+    finish(limited(40_000, &line), &line)
+        .expect(3)
+        .names(&["cannot write", &to, "limit"]);
+    assert!(!std::path::Path::new(&to).exists());
+
+    let line = "serve --memory 16MiB";
+    finish(limited(1_000, line), line)
+        .expect(3)
+        .names(&["ulimit -f"]);
 }
 
 /// A block device over a file, as long as it is not dropped.
