@@ -87,10 +87,14 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
+fn pattern(bytes: u64) -> Vec<u8> {
+    (0..bytes as u32).map(|at| (at * 7) as u8).collect()
+}
+
 /// All blocks are there before anybody is measured.
 fn fill(path: &Path, bytes: u64) -> io::Result<()> {
     let file = File::create(path)?;
-    let block: Vec<u8> = (0..1_u32 << 20).map(|at| (at * 7) as u8).collect();
+    let block = pattern(1 << 20);
     for offset in (0..bytes).step_by(block.len()) {
         file.write_all_at(&block, offset)?;
     }
@@ -134,6 +138,10 @@ fn polyrail(args: &Args, op: Op, block: u64) -> io::Result<Figures> {
     let memory = DEPTH as u64 * block;
     let local = engine.allocate("memory", memory, Access::Local);
     let local = local.map_err(io::Error::other)?;
+    // Memory that nobody has written is one page of zeros again and again, which no program writes to a disk.
+    let region = engine.region(local);
+    let region = region.ok_or_else(|| io::Error::other("no memory"))?;
+    region.store(&pattern(memory), 0)?;
     let remote = engine.open_file(&args.file, &FileTerms::default());
     let remote = remote.map_err(io::Error::other)?;
     let blocks = (args.mib << 20) / block;

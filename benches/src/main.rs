@@ -68,6 +68,7 @@ enum Who {
         file: std::path::PathBuf,
         mib: u64,
         rails: u8,
+        slots: u32,
     },
 }
 
@@ -93,7 +94,12 @@ fn run(command: Command) -> io::Result<()> {
             Who::Sockets(style) => sockets::serve(style),
             Who::Polyrail(shape) => engine::serve(shape),
             Who::Shm { workers } => shm::serve(workers),
-            Who::Staged { file, mib, rails } => staged::serve(&file, mib, rails),
+            Who::Staged {
+                file,
+                mib,
+                rails,
+                slots,
+            } => staged::serve(&file, mib, rails, slots),
         },
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use polyrail::{Access, Config, Engine, FileTerms, Op, Request, SegmentId, Status};
+use polyrail::{Access, Config, Engine, FileTerms, Op, Request, SegmentId, StagingConfig, Status};
 
 use crate::child::{self, Child};
 
@@ -32,14 +32,21 @@ pub(crate) struct Args {
     /// Rails between the two, over loopback.
     #[arg(long, default_value_t = 1)]
     rails: u8,
+    /// Slots of a mebibyte for each direction, at either end.
+    #[arg(long, default_value_t = 16)]
+    slots: u32,
 }
 
 fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-fn config(name: &str, rails: u8) -> Config {
+fn config(name: &str, rails: u8, slots: u32) -> Config {
     Config {
+        staging: StagingConfig {
+            slots,
+            ..StagingConfig::default()
+        },
         rails: (1..=rails).map(|host| [127, 0, 0, host].into()).collect(),
         ..Config::named(name).without("shm")
     }
@@ -63,11 +70,11 @@ fn made(path: &Path, bytes: u64) -> io::Result<File> {
 }
 
 /// Offers a file and memory of the same size until the input ends.
-pub(crate) fn serve(path: &Path, mib: u64, rails: u8) -> io::Result<()> {
+pub(crate) fn serve(path: &Path, mib: u64, rails: u8, slots: u32) -> io::Result<()> {
     let bytes = mib << 20;
     let config = Config {
         listen: Some(([127, 0, 0, 1], 0).into()),
-        ..config("target", rails)
+        ..config("target", rails, slots)
     };
     let engine = Engine::new(config).map_err(other)?;
     let access = Access::RemoteReadWrite;
@@ -105,9 +112,10 @@ impl Ends {
             there.display().to_string(),
             args.mib.to_string(),
             args.rails.to_string(),
+            args.slots.to_string(),
         ];
         let target = Child::start(&words)?;
-        let engine = Engine::new(config("initiator", args.rails)).map_err(other)?;
+        let engine = Engine::new(config("initiator", args.rails, args.slots)).map_err(other)?;
         let here = args.folder.join("polyrail-staged-here");
         made(&here, bytes)?;
         let open = |name: &str| {

@@ -93,10 +93,29 @@ impl Staged<'_> {
         let cause = report.cause.unwrap_or(Cause::Fatal);
         if !self.may_repeat(row, cause) {
             self.fail(now, row, cause);
+            if chunk.step == Step::Network {
+                self.end_alike_hops(now, row, &chunk, cause);
+            }
         } else if unclean {
             self.restart(now, row);
         } else {
             self.run(now, row, chunk.step);
+        }
+    }
+
+    /// A hop has failed for good. Those who wait for the same peer or rail end with it.
+    fn end_alike_hops(&mut self, now: Instant, row: u32, chunk: &Chunk, cause: Cause) {
+        let peer = self.peer(row);
+        match cause {
+            Cause::PeerSilent => self.end_alike(now, peer, cause, |_| true),
+            // The rails that there are to a peer depend on what they are to join.
+            Cause::NoRail => {
+                let request = chunk.request.and_then(|id| self.requests.get(id));
+                if let Some(joined) = request.map(|request| request.route.joined()) {
+                    self.end_alike(now, peer, cause, |route| route.joined() == joined);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -143,7 +162,7 @@ impl Staged<'_> {
         }
     }
 
-    /// Counts a failure. Whether the chunk may be tried once more.
+    /// Counts a failure. Whether the chunk may be tried once more: not if it has waited as long as anything may.
     fn may_repeat(&mut self, row: u32, cause: Cause) -> bool {
         let failures_max = self.config.stage_attempts_max.max(1);
         let goes_on = self.goes_on(row);
@@ -151,7 +170,8 @@ impl Staged<'_> {
             return false;
         };
         chunk.failures = chunk.failures.saturating_add(1);
-        goes_on && !cause.is_callers() && chunk.failures < failures_max
+        let has_waited = matches!(cause, Cause::PeerSilent | Cause::NoRail);
+        goes_on && !has_waited && !cause.is_callers() && chunk.failures < failures_max
     }
 
     /// A stage has ended well: on to the next one, and back with what is not needed any more.
@@ -159,6 +179,9 @@ impl Staged<'_> {
         let (Some(chunk), Some(route)) = (self.chunk(row), self.route_of(row)) else {
             return;
         };
+        if chunk.step == Step::Network {
+            self.heard(now, route.peer);
+        }
         let next = match (route.op, chunk.step) {
             (Op::Write, Step::Copy) | (Op::Read, Step::Go) => Some(Step::Network),
             (Op::Write, Step::Network) => {
@@ -302,6 +325,7 @@ impl Staged<'_> {
         if let Some(chunk) = self.chunk_mut(row) {
             chunk.heard_at = now;
         }
+        self.heard(now, peer);
         match (*message, chunk.remote) {
             (StageMessage::Reserved { slot, .. }, Remote::Asked) => self.reserved(now, row, slot),
             (StageMessage::Lost { .. }, Remote::Asked) => {
@@ -369,9 +393,19 @@ impl Staged<'_> {
             self.fail(now, row, Cause::PeerSilent);
         } else if chunk.remote == Remote::Asked {
             self.fail(now, row, Cause::PeerSilent);
-        } else {
-            let peer = self.peer(row);
-            self.end_first_in_line(now, peer);
+        }
+        let peer = self.peer(row);
+        let heard_at = self.peers.get(peer.index()).map(|peer| peer.heard_at);
+        // It may have forgotten this chunk only.
+        if heard_at.is_some_and(|at| now.since(at) >= self.config.answer_timeout) {
+            self.end_alike(now, peer, Cause::PeerSilent, |_| true);
+        }
+    }
+
+    /// A sign of life.
+    fn heard(&mut self, now: Instant, peer: PeerId) {
+        if let Some(peer) = self.peers.get_mut(peer.index()) {
+            peer.heard_at = now;
         }
     }
 

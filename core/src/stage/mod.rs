@@ -15,6 +15,8 @@
 //!   [`Cause::StagingLost`].
 //! - A failed stage repeats its chunk's stage, with the same slots; where one of those was lost, its chunk. All
 //!   others go on.
+//! - A hop that has waited for a silent peer, or for a rail, as long as anything may is not repeated, and requests that have
+//!   been there as long and need the same end with it: one after the other, a few chunks at a time, they would wait for ever.
 //! - Slots go to peers in turn, and a peer's rows to its requests in turn: nobody starves, and nobody has more slots
 //!   of a pool than [`StagedConfig::party_slots_max`].
 //! - Questions are repeated until they are answered, and answers say what is true now: see [`StageMessage`].

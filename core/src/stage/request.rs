@@ -221,25 +221,24 @@ impl Staged<'_> {
         }
     }
 
-    /// The first ones in a silent peer's line for rows are not kept waiting for longer than an answer may take.
-    pub(super) fn end_first_in_line(&mut self, now: Instant, peer: PeerId) {
-        let Some(queues) = self.peers.get(peer.index()) else {
-            return;
-        };
-        let firsts = queues.turns.firsts();
-        let firsts = firsts.map(|row| row.and_then(|row| self.requests.id_at(row)));
-        let waits = |id: &StagedId| {
-            let request = self.requests.get(*id);
-            request.is_some_and(|row| {
-                row.chunks == 0 && now.since(row.since) >= self.config.answer_timeout
-            })
-        };
-        for id in firsts
-            .map(|first| first.filter(waits))
-            .into_iter()
-            .flatten()
-        {
-            self.end(now, id, Cause::PeerSilent);
+    /// Something for a peer has waited in vain for as long as it may. What has been there as long does not find out for itself,
+    /// a few chunks after the others: it ends too, if `is_alike` says that it depends on the same.
+    pub(super) fn end_alike(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        cause: Cause,
+        is_alike: impl Fn(&StagedRequest) -> bool,
+    ) {
+        for row in 0..self.requests.capacity() as u32 {
+            let request = self.requests.at(row).filter(|row| row.ending.is_none());
+            let waits = request.is_some_and(|request| {
+                let is_old = now.since(request.since) >= self.config.answer_timeout;
+                is_old && request.route.peer == peer && is_alike(&request.route)
+            });
+            if let (true, Some(id)) = (waits, self.requests.id_at(row)) {
+                self.end(now, id, cause);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is to be moved in stages, and through which pools.
 
 use crate::time::Instant;
-use crate::units::{PeerId, PoolId};
+use crate::units::{PeerId, PoolId, SegmentRef};
 use crate::work::{Op, Place, Priority};
 
 /// Which way bytes pass through a pool's slots. Each pool serves one direction: slots for what comes in are reserved
@@ -130,6 +130,13 @@ impl StagedRequest {
             return Err(StageRefused::OutOfRange);
         }
         Ok(())
+    }
+
+    /// What the network joins: the near end and the far one, or slots.
+    pub(super) fn joined(&self) -> [Option<SegmentRef>; 2] {
+        let near = self.local_pool.is_none().then_some(self.local.segment);
+        let far = self.remote_pool.is_none().then_some(self.remote.segment);
+        [near, far]
     }
 
     /// Bytes of a chunk: what fits the smaller of the slots on the way.

@@ -6,7 +6,7 @@ use super::request::Request;
 use super::turns::Turns;
 use crate::queue::{Link, Linked, Queue};
 use crate::table::Row;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 
 /// Limits of [`super::Staged`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +18,8 @@ pub struct StagedConfig {
     pub stage_attempts_max: u8,
     /// A question that has not been answered is repeated after this.
     pub resend_after: Duration,
-    /// A peer that says nothing about a chunk for so long is not waited for.
+    /// A peer that says nothing about a chunk for so long is not waited for. As long as hops wait for a silent peer, or for
+    /// a rail: what has been in line for as long when one of them has waited in vain ends with it.
     pub answer_timeout: Duration,
 }
 
@@ -40,6 +41,8 @@ pub struct PeerStaging {
     pub(super) idle: Queue<WAITING>,
     /// Requests with bytes that no chunk has yet.
     pub(super) turns: Turns,
+    /// When it last answered, or something of ours last arrived there or came from there.
+    pub(super) heard_at: Instant,
 }
 
 impl PeerStaging {
@@ -48,6 +51,7 @@ impl PeerStaging {
         link: Link::NONE,
         idle: Queue::EMPTY,
         turns: Turns::NONE,
+        heard_at: Instant::ZERO,
     };
 }
 

@@ -76,9 +76,4 @@ impl Turns {
             line.waiting.remove(requests, row);
         }
     }
-
-    /// The first one of each line.
-    pub(super) fn firsts(&self) -> [Option<u32>; Priority::ALL.len()] {
-        self.0.each_ref().map(|line| line.waiting.front())
-    }
 }

@@ -33,6 +33,36 @@ pub(crate) struct Run<'a> {
     stop: AtomicBool,
     /// The first failure: those after it are mostly its consequences.
     failure: Mutex<Option<Failure>>,
+    /// What is known of a target that does not answer any more.
+    absence: Mutex<Option<Absence>>,
+}
+
+/// Why nothing goes to the target any more, whatever its rails look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Absence {
+    /// It has ended.
+    Lost,
+    /// It is not heard.
+    Silent,
+}
+
+impl Absence {
+    /// What the end of requests says about it.
+    fn of(status: Status, cause: Option<Cause>) -> Option<Self> {
+        match (status, cause) {
+            (Status::PeerLost, _) => Some(Self::Lost),
+            (_, Some(Cause::PeerSilent)) => Some(Self::Silent),
+            _ => None,
+        }
+    }
+
+    /// One word for it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Silent => "silent",
+        }
+    }
 }
 
 /// The bytes of one batch: `requests` of `block` bytes, side by side in either memory.
@@ -87,6 +117,22 @@ impl<'a> Run<'a> {
             next_sample: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             failure: Mutex::new(None),
+            absence: Mutex::new(None),
+        }
+    }
+
+    /// What is known of a target that does not answer any more.
+    pub(crate) fn absence(&self) -> Option<Absence> {
+        *self.known_absence()
+    }
+
+    fn known_absence(&self) -> MutexGuard<'_, Option<Absence>> {
+        self.absence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_absence(&self, absence: Option<Absence>) {
+        if let Some(absence) = absence {
+            self.known_absence().get_or_insert(absence);
         }
     }
 
@@ -213,7 +259,11 @@ impl<'a> Run<'a> {
                     )?;
                     thread::yield_now();
                 }
-                Err(e) => return Err(self.lost(&e)),
+                Err(e) => {
+                    let lost = matches!(e, SubmitError::PeerLost { .. });
+                    self.note_absence(lost.then_some(Absence::Lost));
+                    return Err(self.lost(&e));
+                }
             }
         }
     }
@@ -251,21 +301,21 @@ impl<'a> Run<'a> {
                 .filter_map(|i| batch.report(i))
                 .find(|report| report.status != Status::Completed)
                 .and_then(|report| report.cause);
+            self.note_absence(Absence::of(status.status, cause));
             why_failed(&self.session.target, failed, status.status, cause)
         });
         Ended { failed, failure }
     }
 }
 
-/// The verdict about requests that failed: the environment's fault if the peer or the way to it was lost.
-pub(crate) fn why_failed(
-    target: &str,
-    failed: u64,
-    status: Status,
-    cause: Option<Cause>,
-) -> Failure {
+fn why_failed(target: &str, failed: u64, status: Status, cause: Option<Cause>) -> Failure {
     let why = cause.map_or_else(|| "no cause given".to_owned(), |cause| cause.to_string());
     let text = format!("target {target}: {failed} of a batch's requests ended {status:?}: {why}");
+    verdict(text, status, cause)
+}
+
+/// The verdict about requests that failed: the environment's fault if the peer or the way to it was lost.
+pub(crate) fn verdict(text: String, status: Status, cause: Option<Cause>) -> Failure {
     let lost = matches!(status, Status::PeerLost | Status::Indeterminate)
         || cause.is_some_and(|cause| {
             cause.counts_against_rail()
@@ -348,6 +398,26 @@ mod tests {
             let is = matches!(failure, Failure::Environment(_));
             assert_eq!(is, environment, "{status:?} {cause:?}");
             assert!(failure.to_string().contains("10.0.0.2:7"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_ends_requests_tells_a_lost_target_from_a_silent_one() {
+        // (status, cause, absence)
+        let cases = [
+            (Status::PeerLost, Some(Cause::PeerGone), Some("lost")),
+            (Status::Failed, Some(Cause::PeerSilent), Some("silent")),
+            (
+                Status::Indeterminate,
+                Some(Cause::PeerSilent),
+                Some("silent"),
+            ),
+            (Status::Failed, Some(Cause::NoRail), None),
+            (Status::Failed, None, None),
+        ];
+        for (status, cause, absence) in cases {
+            let found = Absence::of(status, cause).map(Absence::name);
+            assert_eq!(found, absence, "{status:?} {cause:?}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! A file whose bytes are taken.
+//! A file or block device whose bytes are taken.
 
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use crate::exit::Failure;
 
-/// A file to read, as long as it was when it was opened.
+/// What is read, as long as it was when it was opened.
 #[derive(Debug)]
 pub(crate) struct Source {
     file: File,
@@ -22,14 +22,15 @@ impl Source {
             Failure::from_engine(e.kind() == io::ErrorKind::NotFound, text)
         };
         // Looked at first: to open a pipe would wait for somebody to write to it.
-        if !std::fs::metadata(path).map_err(cannot)?.is_file() {
+        let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
+        if !(kind.is_file() || kind.is_block_device()) {
             return Err(Failure::Usage(format!(
-                "cannot read {}: it is no regular file",
+                "cannot read {}: it is no regular file and no block device",
                 path.display()
             )));
         }
         let file = File::open(path).map_err(cannot)?;
-        let bytes = file.metadata().map_err(cannot)?.len();
+        let bytes = length(&file).map_err(cannot)?;
         Ok(Self {
             file,
             path: path.to_owned(),
@@ -64,21 +65,26 @@ impl Source {
 
     /// Somebody else could not read it.
     pub(crate) fn failed(&self, why: &dyn std::fmt::Display) -> Failure {
-        match self.file.metadata() {
-            Ok(now) if now.len() < self.bytes => self.truncated(now.len()),
+        match length(&self.file) {
+            Ok(now) if now < self.bytes => self.truncated(now),
             _ => Failure::Environment(format!("cannot read {}: {why}", self.path.display())),
         }
     }
 
     /// It has no byte at `end`, although it had once.
     fn truncated(&self, end: u64) -> Failure {
-        let now = self.file.metadata().map_or(end, |metadata| metadata.len());
+        let now = length(&self.file).unwrap_or(end);
         Failure::Environment(format!(
             "{} was truncated while it was read: it had {} bytes and has {now} now",
             self.path.display(),
             self.bytes
         ))
     }
+}
+
+/// How long it is now. Block devices have no length in their metadata; nobody uses the position that this changes.
+fn length(mut file: &File) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
 }
 
 #[cfg(test)]
@@ -111,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_regular_files_are_opened() {
+    fn only_files_and_block_devices_are_opened() {
         // (path, usage error)
         for (path, usage) in [("/no/such/file", true), ("/", true), ("/dev/null", true)] {
             let failure = Source::open(Path::new(path)).unwrap_err();

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Once;
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::{Resource, getrlimit};
 
 /// Pages of a process's address space.
 #[derive(Debug)]
@@ -62,6 +63,13 @@ impl Mapping {
 
     /// Maps a new file that becomes so large.
     fn filling(bytes: u64, file: OwnedFd, flags: libc::c_int) -> io::Result<(Self, OwnedFd)> {
+        let bytes_max = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        if bytes > bytes_max {
+            // The kernel would end the process by a signal.
+            return Err(io::Error::other(format!(
+                "memory that is shared is a file, and files may have {bytes_max} bytes here (ulimit -f), not {bytes}"
+            )));
+        }
         rustix::fs::ftruncate(&file, checked(bytes)? as u64)?;
         rustix::fs::fcntl_add_seals(&file, SEALS)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;

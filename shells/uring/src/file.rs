@@ -10,6 +10,7 @@ use polyrail_core::work::{Cause, Op};
 use polyrail_transport::memory::{Access, RegionKey};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::turns::{Side, Turns};
 
@@ -28,6 +29,8 @@ pub struct FileRange {
     key: RegionKey,
     device: u64,
     turns: Arc<Turns>,
+    /// Where this process may write to, at most. The kernel would end it by a signal that tries to write behind that.
+    size_max: u64,
 }
 
 /// The same file, past the page cache.
@@ -101,10 +104,12 @@ impl FileRange {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(RangeError::NoFile);
         }
-        let mode = rustix::fs::fcntl_getfl(&file)? & OFlags::ACCMODE;
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        let mode = flags & OFlags::ACCMODE;
         if mode == OFlags::WRONLY || (mode == OFlags::RDONLY && !read_only) {
             return Err(RangeError::Access);
         }
+        let file = plain(file, flags)?;
         let (file_bytes, device) = match kind {
             FileType::BlockDevice => (device_bytes(&file)?, stat.st_rdev),
             _ => (stat.st_size as u64, stat.st_dev),
@@ -134,6 +139,10 @@ impl FileRange {
             key: RegionKey::random()?,
             device,
             turns: Turns::of(&stat, kind == FileType::BlockDevice),
+            size_max: match kind {
+                FileType::BlockDevice => u64::MAX,
+                _ => getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX),
+            },
         })
     }
 
@@ -165,10 +174,12 @@ impl FileRange {
     /// Why a work may not run here, if so.
     pub(crate) fn check(&self, op: Op, offset: u64, length: u32) -> Result<(), Cause> {
         let end = offset.checked_add(length.into());
-        let inside = end.is_some_and(|end| end <= self.bytes);
-        match inside && (op == Op::Read || self.access.allows_remote_write()) {
-            true => Ok(()),
-            false => Err(Cause::RemoteAccess),
+        let end = end.filter(|end| *end <= self.bytes);
+        match (end, op) {
+            (None, _) => Err(Cause::RemoteAccess),
+            (Some(_), Op::Write) if !self.access.allows_remote_write() => Err(Cause::RemoteAccess),
+            (Some(end), Op::Write) if self.start + end > self.size_max => Err(Cause::NoSpace),
+            (Some(_), _) => Ok(()),
         }
     }
 
@@ -222,6 +233,23 @@ impl FileRange {
     }
 }
 
+/// The same file without flags of whoever opened it by which writes would go to its end wherever they are meant for, pieces
+/// that are no whole blocks would be refused, or reads would not wait for the disk.
+fn plain(file: File, flags: OFlags) -> io::Result<File> {
+    let unwanted = OFlags::APPEND | OFlags::DIRECT | OFlags::NONBLOCK;
+    if !flags.intersects(unwanted) {
+        return Ok(file);
+    }
+    let kept = flags & (OFlags::ACCMODE | OFlags::SYNC | OFlags::DSYNC);
+    Ok(reopen(&file, kept)?.into())
+}
+
+/// Another open file description of the same file.
+fn reopen(file: &File, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
 impl Direct {
     /// `None`: the file cannot be opened so, or only with rules that nobody can keep.
     fn of(file: &File, mode: OFlags) -> Option<Self> {
@@ -234,9 +262,7 @@ impl Direct {
         if memory_align == 0 || align == 0 || !align.max(PAGE_BYTES).is_multiple_of(align) {
             return None;
         }
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let flags = mode | OFlags::DIRECT | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
+        let fd = reopen(file, mode | OFlags::DIRECT)
             .inspect_err(|error| log::debug!("a file goes through the page cache: {error}"));
         Some(Self {
             fd: fd.ok()?,
@@ -282,6 +308,7 @@ impl FileRange {
             key: RegionKey::random().unwrap(),
             device: 0,
             turns: Arc::default(),
+            size_max: u64::MAX,
         }
     }
 }
@@ -289,6 +316,27 @@ impl FileRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_written_behind_what_the_process_may() {
+        let limited = FileRange {
+            size_max: 10_000,
+            ..range(None)
+        };
+        // (op, offset, length): the range starts at 8192.
+        let cases = [
+            (Op::Write, 1_807, 1, Ok(())),
+            (Op::Write, 0, 1_808, Ok(())),
+            (Op::Write, 1_807, 2, Err(Cause::NoSpace)),
+            (Op::Write, 1 << 39, 1, Err(Cause::NoSpace)),
+            (Op::Read, 1 << 39, 1, Ok(())),
+            (Op::Write, 1 << 40, 1, Err(Cause::RemoteAccess)),
+        ];
+        for (op, offset, length, answer) in cases {
+            let found = limited.check(op, offset, length);
+            assert_eq!(found, answer, "{op:?} {length} at {offset}");
+        }
+    }
 
     fn range(direct: Option<(u64, u64)>) -> FileRange {
         let file = || File::open("/dev/null").unwrap();
@@ -306,6 +354,7 @@ mod tests {
             key: RegionKey([0; 16]),
             device: 0,
             turns: Arc::default(),
+            size_max: u64::MAX,
         }
     }
 

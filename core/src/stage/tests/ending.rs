@@ -35,7 +35,7 @@ fn a_silent_peer_is_asked_again_and_then_not_waited_for() {
     assert_eq!(ended(&mut host), None);
     host.handle_timeout(ms(2_034));
     let silent = Some((Status::Failed, Some(Cause::PeerSilent)));
-    assert_eq!(status(&mut host), silent);
+    assert_eq!([status(&mut host), status(&mut host)], [silent, silent]);
     // Its row is the peer's to give back; who waits for the row does not wait for ever.
     assert_eq!(
         says(&mut host, ms(2_034)),
@@ -44,27 +44,122 @@ fn a_silent_peer_is_asked_again_and_then_not_waited_for() {
             fenced: true
         }]
     );
-    host.handle_timeout(ms(2_044));
-    assert_eq!(status(&mut host), None);
-    says(&mut host, ms(2_044));
+    host.submit(ms(2_044), &request(WRITE, 0, 30, 2, 2))
+        .unwrap();
     host.handle_timeout(ms(4_034));
-    assert_eq!(status(&mut host), silent);
+    assert_eq!(status(&mut host), None);
     says(&mut host, ms(4_034));
+    host.handle_timeout(ms(4_044));
+    assert_eq!(status(&mut host), silent);
+    says(&mut host, ms(4_044));
     host.handle_message(
-        ms(4_034),
+        ms(4_044),
         PEER,
         &Freed {
             ticket: ticket(0, 1),
         },
     )
     .unwrap();
-    host.submit(ms(4_034), &request(WRITE, 0, 0, 10, 2))
+    host.submit(ms(4_044), &request(WRITE, 0, 0, 10, 2))
         .unwrap();
     assert_eq!(
-        says(&mut host, ms(4_034)).len(),
+        says(&mut host, ms(4_044)).len(),
         1,
         "the row is of use again"
     );
+}
+
+/// A request whose far end is memory that the network reaches.
+fn to_memory(base: u64, length: u64) -> StagedRequest {
+    let route = Route {
+        remote: false,
+        ..WRITE
+    };
+    request(route, 0, base, length, 2)
+}
+
+#[test]
+fn what_has_waited_as_long_for_a_silent_peer_does_not_find_out_for_itself() {
+    // More than there are rows, and more rows than slots: one in line for each.
+    let mut host = staged(2, 3, 8, [2, 2], StagedConfig::DEFAULT);
+    for base in 0..5 {
+        host.submit(ms(0), &to_memory(base << 20, 10)).unwrap();
+    }
+    let elsewhere = StagedRequest {
+        peer: PeerId(1),
+        ..to_memory(5 << 20, 10)
+    };
+    host.submit(ms(0), &elsewhere).unwrap();
+    for copy in stages(&mut host) {
+        ends(&mut host, copy, good());
+    }
+    let hops = stages(&mut host);
+    assert_eq!(hops.len(), 2, "as many as there are slots");
+    host.submit(ms(1_999), &to_memory(6 << 20, 10)).unwrap();
+    let silent = Some((Status::Failed, Some(Cause::PeerSilent)));
+    let answer = |host: &mut Staged<'_>, hop: Stage| {
+        let report = report(Status::Failed, Some(Cause::PeerSilent));
+        assert_eq!(host.handle_stage(ms(2_000), hop.id, &report), Ok(()));
+        host.audit().unwrap();
+    };
+    answer(&mut host, hops[0]);
+    for name in ["its own", "in line for a slot", "for a row", "for a row"] {
+        assert_eq!(status(&mut host), silent, "{name}");
+    }
+    assert_eq!(status(&mut host), None, "what runs is waited for");
+    answer(&mut host, hops[1]);
+    assert_eq!(status(&mut host), silent);
+    // Neither is repeated. What is younger, and what is for others, has its own time.
+    let next = stages(&mut host);
+    assert_eq!((next.len(), status(&mut host)), (2, None));
+    assert!(next.iter().all(|stage| stage.hop == Hop::Copy));
+}
+
+#[test]
+fn what_finds_no_rail_ends_with_what_would_take_the_same() {
+    let mut host = host();
+    let other = StagedRequest {
+        remote: Place {
+            segment: SegmentRef(FAR + 5),
+            offset: 0,
+        },
+        ..to_memory(0, 10)
+    };
+    for request in [to_memory(0, 10), other, to_memory(1 << 20, 10)] {
+        host.submit(ms(0), &request).unwrap();
+    }
+    let copies = stages(&mut host);
+    ends(&mut host, copies[0], good());
+    let hop = stage(&mut host);
+    let no_rail = report(Status::Failed, Some(Cause::NoRail));
+    assert_eq!(host.handle_stage(ms(2_000), hop.id, &no_rail), Ok(()));
+    let without = Some((Status::Failed, Some(Cause::NoRail)));
+    assert_eq!([status(&mut host), status(&mut host)], [without, without]);
+    assert_eq!(status(&mut host), None);
+    ends(&mut host, copies[1], good());
+    let hop = stage(&mut host);
+    assert_eq!(hop.remote.segment, other.remote.segment);
+    ends(&mut host, hop, good());
+    assert_eq!(status(&mut host), Some((Status::Completed, None)));
+}
+
+#[test]
+fn a_peer_that_has_forgotten_one_chunk_is_not_silent() {
+    let mut host = host();
+    for base in [0, 1 << 20] {
+        host.submit(ms(0), &request(WRITE, 0, base, 10, 2)).unwrap();
+    }
+    says(&mut host, ms(0));
+    for at in (0..2_010).step_by(10) {
+        let answer = Waiting {
+            ticket: ticket(1, 1),
+        };
+        host.handle_message(ms(at), PEER, &answer).unwrap();
+        host.handle_timeout(ms(at));
+        says(&mut host, ms(at));
+    }
+    let silent = Some((Status::Failed, Some(Cause::PeerSilent)));
+    assert_eq!([status(&mut host), status(&mut host)], [silent, None]);
 }
 
 /// A write whose peer has been told to go and says nothing more.

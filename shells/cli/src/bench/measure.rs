@@ -11,7 +11,7 @@ use super::BenchArgs;
 use super::cell::Cell;
 use crate::calls::cpu_seconds;
 use crate::exit::Failure;
-use crate::sample::{Extent, Run};
+use crate::sample::{Absence, Extent, Run};
 use crate::session::Session;
 use crate::timeline::{Bucket, Recorder};
 
@@ -31,6 +31,8 @@ pub(super) struct Measured {
     pub(super) cpu_seconds_target: Option<f64>,
     /// What passed on each rail.
     pub(super) rails: Vec<RailShare>,
+    /// What is known of a target that did not answer any more in the end.
+    pub(super) absence: Option<Absence>,
     /// The same over time, if asked for.
     pub(super) timeline: Option<Vec<Bucket>>,
 }
@@ -114,6 +116,7 @@ pub(super) fn measure(
         cpu_seconds_initiator: after.cpu - before.cpu,
         cpu_seconds_target: before.target_cpu.zip(after.target_cpu).map(|(b, a)| a - b),
         rails: shares(&before.rails, &after.rails),
+        absence: run.absence(),
         timeline,
     };
     (measured, run.first_failure())

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::cell::Cell;
 use super::measure::{Measured, RailShare};
 use super::{BenchArgs, name_of};
+use crate::sample::Absence;
 use crate::session::carriers;
 use crate::timeline::Bucket;
 
@@ -44,7 +45,11 @@ pub(super) struct Report {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Rail {
     pub(super) rail: String,
+    /// One of three words that are fixed. Where the target is absent it is that of a rail that takes nothing.
     pub(super) state: &'static str,
+    /// The same for people, who are told of that.
+    #[serde(skip)]
+    pub(super) standing: &'static str,
     pub(super) bytes: u64,
     pub(super) share: f64,
     pub(super) gbytes_per_sec: f64,
@@ -83,19 +88,24 @@ impl Report {
             verified: args.verify && tally.samples > 0 && tally.verified == tally.samples,
             cpu_seconds_initiator: measured.cpu_seconds_initiator,
             cpu_seconds_target: measured.cpu_seconds_target,
-            rails: rails(&measured.rails, gbytes_per_sec),
+            rails: rails(&measured.rails, measured.absence, gbytes_per_sec),
             timeline: measured.timeline.as_deref().map(timeline),
         }
     }
 }
 
-fn rails(shares: &[RailShare], gbytes_per_sec: f64) -> Vec<Rail> {
+fn rails(shares: &[RailShare], absence: Option<Absence>, gbytes_per_sec: f64) -> Vec<Rail> {
     let total: u64 = shares.iter().map(|rail| rail.bytes).sum();
     let rail = |rail: &RailShare| {
         let share = rail.bytes as f64 / total.max(1) as f64;
+        let last = match absence {
+            None => rail.state,
+            Some(_) => RailState::Paused,
+        };
         Rail {
             rail: rail.name.clone(),
-            state: state(rail.state),
+            state: state(last),
+            standing: absence.map_or(state(last), Absence::name),
             bytes: rail.bytes,
             share,
             gbytes_per_sec: share * gbytes_per_sec,
@@ -152,6 +162,7 @@ pub(super) mod tests {
                 rail("tcp:10.0.0.1>10.0.0.2", 3000),
                 rail("tcp:10.0.1.1>10.0.1.2", 1000),
             ],
+            absence: None,
             timeline: Some(vec![Bucket {
                 start: Duration::from_millis(100),
                 length: Duration::from_millis(100),
@@ -223,7 +234,26 @@ pub(super) mod tests {
             state: RailState::Paused,
             bytes: 0,
         }];
-        let rails = rails(&shares, 0.0);
+        let rails = rails(&shares, None, 0.0);
         assert_eq!((rails[0].share, rails[0].state), (0.0, "paused"));
+    }
+
+    #[test]
+    fn no_rail_to_a_target_that_is_absent_is_healthy() {
+        let shares = [RailShare {
+            name: "tcp:a>b".to_owned(),
+            state: RailState::Healthy,
+            bytes: 1,
+        }];
+        // (absence, for programs, for people)
+        let cases = [
+            (None, "healthy", "healthy"),
+            (Some(Absence::Lost), "paused", "lost"),
+            (Some(Absence::Silent), "paused", "silent"),
+        ];
+        for (absence, state, standing) in cases {
+            let rails = rails(&shares, absence, 1.0);
+            assert_eq!((rails[0].state, rails[0].standing), (state, standing));
+        }
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn row(report: &Report) -> String {
         let _ = writeln!(
             text,
             "       {:<40} {:<8} {percent:>5.1} % {:>9.3} GB/s",
-            rail.rail, rail.state, rail.gbytes_per_sec
+            rail.rail, rail.standing, rail.gbytes_per_sec
         );
     }
     write_timeline(&mut text, report);

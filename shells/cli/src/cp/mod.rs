@@ -38,7 +38,7 @@ use sink::Sink;
     polyrail cp 10.0.0.2:7000/mem+4GiB weights.bin --length 1GiB"
 )]
 pub(crate) struct CpArgs {
-    /// What to copy: a file, or HOST:PORT/SEGMENT[+OFFSET].
+    /// What to copy: a file or block device, or HOST:PORT/SEGMENT[+OFFSET].
     #[arg(value_name = "SRC", value_parser = place::place)]
     from: Place,
     /// Where to: the other of the two.
@@ -200,7 +200,7 @@ impl<'a> Open<'a> {
             remote: self.remote,
             offset: self.segment.offset,
             bytes,
-            target: &self.segment.target,
+            segment: self.segment,
             interrupted: &interrupted,
         };
         let started = Instant::now();
@@ -239,6 +239,14 @@ impl<'a> Open<'a> {
             )));
         }
         Ok(())
+    }
+}
+
+impl Drop for Open<'_> {
+    /// The target hears of the end. A thread of the engine may have a share of it just now, and would say goodbye later than
+    /// this process ends.
+    fn drop(&mut self) {
+        self.engine.shutdown();
     }
 }
 

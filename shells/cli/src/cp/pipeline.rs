@@ -8,14 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use polyrail::{
-    Access, Batch, Engine, FileTerms, Op, Region, Request, SegmentId, Status, SubmitError,
+    Access, Batch, Cause, Engine, FileTerms, Op, Region, Request, SegmentId, Status, SubmitError,
 };
 
+use super::place::Segment;
 use super::progress::Progress;
 use super::sink::Sink;
 use crate::exit::Failure;
 use crate::pattern::memory::{self, Span};
-use crate::sample::{Stall, why_failed};
+use crate::sample::{Stall, verdict};
 use crate::source::Source;
 
 /// Bytes of a chunk.
@@ -41,8 +42,8 @@ pub(super) struct Pipeline<'a> {
     /// First byte in it.
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    /// `HOST:PORT`, for errors.
-    pub(super) target: &'a str,
+    /// Where that is, for errors.
+    pub(super) segment: &'a Segment,
     /// Set by a signal.
     pub(super) interrupted: &'a AtomicBool,
 }
@@ -191,9 +192,9 @@ impl Pipeline<'_> {
             match self.engine.submit(&[request]) {
                 Ok(batch) => break batch,
                 Err(SubmitError::Full) => self.look_around(&mut stall)?,
-                Err(e @ SubmitError::Forbidden { .. }) => {
-                    let target = self.target;
-                    return Err(Failure::Usage(format!("target {target} refuses: {e}")));
+                Err(SubmitError::Forbidden { .. }) => return Err(self.refused()),
+                Err(SubmitError::PeerLost { .. }) => {
+                    return Err(self.lost(&"it has ended, or another one answers there now"));
                 }
                 Err(e) => return Err(self.lost(&e)),
             }
@@ -221,7 +222,7 @@ impl Pipeline<'_> {
         let cause = batch.report(0).and_then(|report| report.cause);
         Err(match (hop.segment == self.remote, cause) {
             (false, Some(cause)) => self.file_failed(&cause),
-            _ => why_failed(self.target, 1, status.status, cause),
+            _ => self.far_failed(status.status, cause),
         })
     }
 
@@ -241,8 +242,32 @@ impl Pipeline<'_> {
         }
     }
 
+    fn refused(&self) -> Failure {
+        let segment = self.segment;
+        Failure::Usage(match self.file {
+            File::From(_) => format!("{segment} may only be read: its owner refuses"),
+            File::To(_) => format!("{segment} may not be read: its owner refuses"),
+        })
+    }
+
+    fn far_failed(&self, status: Status, cause: Option<Cause>) -> Failure {
+        let does = match self.file {
+            File::From(_) => "write",
+            File::To(_) => "read",
+        };
+        let why = match cause {
+            Some(cause) => format!("{cause} ({})", status.name()),
+            None => status.name().to_owned(),
+        };
+        verdict(
+            format!("cannot {does} {}: {why}", self.segment),
+            status,
+            cause,
+        )
+    }
+
     fn lost(&self, why: &dyn std::fmt::Display) -> Failure {
-        Failure::Environment(format!("target {}: {why}", self.target))
+        Failure::Environment(format!("target {}: {why}", self.segment.target))
     }
 }
 

@@ -1,18 +1,26 @@
-//! The file that is copied to. It has its name only once all of it is there and on the disk; until then it is a
-//! hidden one beside it, which goes when the copy fails.
+//! The file that is copied to. It has its name only once all of it is there and on the disk; until then it has none, and
+//! goes with the process, however that ends. Where a file system knows no such files it is a hidden one beside it, which
+//! goes when the copy fails.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
+use tempfile::{Builder, TempPath};
 
 use crate::exit::Failure;
+
+/// How hidden files are called.
+const HIDDEN: &str = ".polyrail-cp-";
 
 /// A file that is being written.
 #[derive(Debug)]
 pub(super) struct Sink {
-    temporary: NamedTempFile,
+    file: File,
+    /// Its own name until then, if it has one.
+    hidden: Option<TempPath>,
     /// What it will be called.
     path: PathBuf,
     folder: PathBuf,
@@ -43,13 +51,21 @@ impl Sink {
             return Err(usage(format!("there is no directory {}", folder.display())));
         }
         let permissions = before.map_or(fs::Permissions::from_mode(0o666), |b| b.permissions());
-        let temporary = tempfile::Builder::new()
-            .prefix(".polyrail-cp-")
-            .permissions(permissions)
-            .tempfile_in(folder)
-            .map_err(|e| cannot(path, &e))?;
+        let (file, hidden) = match without_name(folder, &permissions) {
+            Some(file) => (file, None),
+            None => {
+                let named = Builder::new()
+                    .prefix(HIDDEN)
+                    .permissions(permissions)
+                    .tempfile_in(folder)
+                    .map_err(|e| cannot(path, &e))?;
+                let (file, hidden) = named.into_parts();
+                (file, Some(hidden))
+            }
+        };
         Ok(Self {
-            temporary,
+            file,
+            hidden,
             path: path.to_owned(),
             folder: folder.to_owned(),
         })
@@ -57,7 +73,7 @@ impl Sink {
 
     /// The same file, for whoever writes it.
     pub(super) fn handle(&self) -> Result<File, Failure> {
-        let file = self.temporary.as_file().try_clone();
+        let file = self.file.try_clone();
         file.map_err(|error| self.failed(&error))
     }
 
@@ -69,23 +85,40 @@ impl Sink {
     /// Puts it on the disk and gives it its name.
     pub(super) fn finish(self) -> Result<(), Failure> {
         let Self {
-            temporary,
+            file,
+            hidden,
             path,
             folder,
         } = self;
-        temporary
-            .as_file()
-            .sync_all()
-            .map_err(|e| cannot(&path, &e))?;
-        temporary
-            .persist(&path)
-            .map_err(|e| cannot(&path, &e.error))?;
+        file.sync_all().map_err(|e| cannot(&path, &e))?;
+        // What is there already can only be replaced by a file that has a name.
+        let hidden = match hidden {
+            Some(hidden) => hidden,
+            None => name(&file, &folder).map_err(|e| cannot(&path, &e))?,
+        };
+        hidden.persist(&path).map_err(|e| cannot(&path, &e.error))?;
         // Some file systems cannot sync a directory; the bytes are safe by now.
         if let Err(e) = File::open(&folder).and_then(|folder| folder.sync_all()) {
             log::debug!("cannot sync {}: {e}", folder.display());
         }
         Ok(())
     }
+}
+
+/// A file in a folder, but without a name. `None`: the file system has no such files.
+fn without_name(folder: &Path, permissions: &fs::Permissions) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(permissions.mode());
+    let file = rustix::fs::open(folder, flags, mode);
+    Some(file.ok()?.into())
+}
+
+/// Gives it a hidden one.
+fn name(file: &File, folder: &Path) -> std::io::Result<TempPath> {
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = |to: &Path| Ok(linkat(CWD, &*from, CWD, to, AtFlags::SYMLINK_FOLLOW)?);
+    let named = Builder::new().prefix(HIDDEN).make_in(folder, link)?;
+    Ok(named.into_temp_path())
 }
 
 fn cannot(path: &Path, why: &dyn std::fmt::Display) -> Failure {
@@ -122,6 +155,10 @@ mod tests {
         write(&sink, 3, b"er");
         write(&sink, 0, b"aft");
         assert_eq!(fs::read(&path).unwrap(), b"before");
+        if sink.hidden.is_none() {
+            let nothing_else = vec!["file".to_owned()];
+            assert_eq!(names(folder.path()), nothing_else, "a kill leaves nothing");
+        }
         sink.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"after");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
@@ -138,6 +175,27 @@ mod tests {
         write(&sink, 0, b"half");
         drop(sink);
         assert_eq!(names(folder.path()), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_system_without_nameless_files_will_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let (file, hidden) = Builder::new()
+            .prefix(HIDDEN)
+            .tempfile_in(&folder)
+            .unwrap()
+            .into_parts();
+        let sink = Sink {
+            file,
+            hidden: Some(hidden),
+            path: path.clone(),
+            folder: folder.path().to_owned(),
+        };
+        write(&sink, 0, b"after");
+        sink.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"after");
+        assert_eq!(names(folder.path()), ["file"]);
     }
 
     #[test]

@@ -49,8 +49,8 @@ pub(crate) struct ServeArgs {
     /// Where the segment is; `cuda:N` is memory of a GPU, in builds that have it.
     #[arg(long, value_name = "cpu|cuda:N", default_value = "cpu", value_parser = memory_kind)]
     memory_kind: MemoryKind,
-    /// Also offer a file, under its base name; with `:ro`, for reading only. What peers wrote is put on the disk when
-    /// this ends by a signal.
+    /// Also offer a file or block device, under its base name; with `:ro`, for reading only. What peers wrote is put
+    /// on the disk when this ends by a signal.
     #[arg(long, value_name = "PATH[:ro]", value_parser = file::file)]
     file: Vec<FileArg>,
     /// Listen beyond loopback although nobody is asked for a key.

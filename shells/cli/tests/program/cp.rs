@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -255,6 +255,76 @@ fn an_interrupted_copy_leaves_nothing() {
 }
 
 #[test]
+fn a_killed_copy_leaves_nothing() {
+    use rustix::fs::{Mode, OFlags, open};
+
+    let (folder, target) = (Folder::new(), Target::start("--memory 256GiB"));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    if open(folder.0.path(), flags, Mode::RUSR).is_err() {
+        return eprintln!("not run, because the file system has no files without a name");
+    }
+    let line = format!("cp {}/mem {}", target.address(), folder.path("to"));
+    let child = begun(&line);
+    kill_process(Pid::from_child(&child), Signal::KILL).expect("a child can be signalled");
+    assert_eq!(finish(child, &line).code, None);
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+/// A file system of eight mebibytes, as long as it is not dropped; `None`: this test may not mount one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new() -> Option<Self> {
+        use rustix::mount::{MountFlags, mount};
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = c"size=8m";
+        let mounted = mount(
+            "polyrail",
+            folder.path(),
+            "tmpfs",
+            MountFlags::empty(),
+            options,
+        );
+        mounted.ok().map(|()| Self(folder))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_at_either_end_is_said_with_the_file() {
+    let Some(disk) = SmallDisk::new() else {
+        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!must, "no file system can be mounted");
+        return eprintln!("not run, because no file system can be mounted");
+    };
+    let there = disk.0.path().join("there");
+    File::create(&there)
+        .and_then(|file| file.set_len(64 << 20))
+        .expect("it takes no room");
+    let there = there.to_str().expect("UTF-8");
+    let target = Target::start(&format!("--memory 64MiB --file {there}"));
+    let at = target.address();
+    let (folder, here) = (Folder::new(), disk.0.path().join("here"));
+    let here = here.to_str().expect("UTF-8");
+    run(&format!("cp {at}/mem {here}"))
+        .expect(3)
+        .names(&["cannot write", here, "no space"]);
+    let (from, _) = folder.file("from", 32 << 20);
+    run(&format!("cp {from} {at}/there"))
+        .expect(1)
+        .names(&["cannot write there", at, "no space"]);
+    let names: Vec<_> = fs::read_dir(disk.0.path()).expect("a folder").collect();
+    assert_eq!(names.len(), 1, "nothing of the copy that failed is left");
+    target.end(Signal::TERM).expect(0);
+}
+
+#[test]
 fn files_are_offered_under_their_names() {
     let folder = Folder::new();
     let (first, old) = folder.file("first", 3_000_001);
@@ -269,11 +339,109 @@ fn files_are_offered_under_their_names() {
     assert!(fs::read(&to).expect("the copy") == second_content);
     run(&format!("cp {second} {at}/second"))
         .expect(2)
-        .names(&["refuses", &at]);
+        .names(&["second", "refuses", &at]);
     target.end(Signal::TERM).expect(0);
     let mut expected = old;
     expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
     assert!(fs::read(&first).expect("the file") == expected);
+}
+
+/// The kernel ends a process that writes behind its limit, unless it takes care: a peer could end a target so.
+#[test]
+fn a_limit_on_the_size_of_files_ends_no_process() {
+    // In blocks of half a kibibyte or a whole one, as shells have it: more than the slots, less than what is moved.
+    let limited = |blocks: u32, line: &str| {
+        let program = env!("CARGO_BIN_EXE_polyrail");
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &format!("ulimit -f {blocks}; exec {program} {line}")])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        shell.spawn().expect("a shell starts")
+    };
+    let folder = Folder::new();
+    let there = folder.sparse("there", 128 << 20);
+    let mut serving = limited(40_000, &format!("serve --memory 1MiB --file {there}"));
+    let mut line = String::new();
+    // Byte by byte: what follows is for whoever collects the rest.
+    BufReader::with_capacity(1, serving.stdout.as_mut().expect("it is piped"))
+        .read_line(&mut line)
+        .expect("a pipe can be read");
+    let at = line.split(' ').nth(1).expect("it listens").to_owned();
+    let (from, _) = folder.file("from", 1 << 20);
+    run(&format!("cp {from} {at}/there+64M"))
+        .expect(1)
+        .names(&["cannot write there", "limit"]);
+    run(&format!("cp {from} {at}/there")).expect(0);
+    kill_process(Pid::from_child(&serving), Signal::TERM).expect("a child can be signalled");
+    finish(serving, "serve").expect(0);
+
+    let (target, to) = (Target::start("--memory 64MiB"), folder.path("to"));
+    let line = format!("cp {}/mem {to}", target.address());
+    finish(limited(40_000, &line), &line)
+        .expect(3)
+        .names(&["cannot write", &to, "limit"]);
+    assert!(!std::path::Path::new(&to).exists());
+
+    let line = "serve --memory 16MiB";
+    finish(limited(1_000, line), line)
+        .expect(3)
+        .names(&["ulimit -f"]);
+}
+
+/// A block device over a file, as long as it is not dropped.
+struct Device(String);
+
+impl Device {
+    /// `None`: this test may not make one.
+    fn over(file: &str) -> Option<Self> {
+        let made = Command::new("losetup")
+            .args(["-f", "--show", file])
+            .output();
+        let made = made.ok().filter(|made| made.status.success())?;
+        let path = String::from_utf8(made.stdout).expect("a path in UTF-8");
+        Some(Self(path.trim().to_owned()))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn block_devices_are_offered_and_copied_from() {
+    const BYTES: usize = 4 << 20;
+    let folder = Folder::new();
+    let (image, content) = folder.file("image", BYTES);
+    let Some(device) = Device::over(&image) else {
+        // Where the kernel has such devices, that is wrong.
+        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        let must = must && std::path::Path::new("/dev/loop-control").exists();
+        assert!(!must, "no block device can be made");
+        return eprintln!("not run, because no block device can be made");
+    };
+    let target = Target::start(&format!("--memory 8MiB --file {}", device.0));
+    let at = target.address().to_owned();
+    let to = folder.path("to");
+    let name = device.0.strip_prefix("/dev/").expect("it is a device");
+    run(&format!("cp {at}/{name} {to} --verify")).expect(0);
+    assert!(fs::read(&to).expect("the copy") == content);
+    run(&format!("cp {} {at}/mem --verify", device.0)).expect(0);
+    let (patch, patch_content) = folder.file("patch", 500_000);
+    run(&format!("cp {patch} {at}/{name}+1M --verify")).expect(0);
+    run(&format!("cp {at}/{name} {to}")).expect(0);
+    let mut expected = content;
+    expected[1 << 20..(1 << 20) + 500_000].copy_from_slice(&patch_content);
+    assert!(fs::read(&to).expect("the copy") == expected);
+    run(&format!("cp {image} {at}/{name}+1"))
+        .expect(2)
+        .names(&["too small"]);
+    run(&format!("cp {at}/mem {}", device.0))
+        .expect(2)
+        .names(&[&device.0, "no regular file"]);
+    target.end(Signal::TERM).expect(0);
 }
 
 #[test]

@@ -241,6 +241,38 @@ fn bench(target: &Target) -> Child {
         .expect("the program starts")
 }
 
+#[test]
+fn a_benchmark_tells_that_its_target_is_lost() {
+    // (flag, what it prints of a rail, what it does not)
+    for (flag, says, never) in [
+        (
+            "",
+            "tcp:127.0.0.1>127.0.0.1                  lost",
+            "healthy",
+        ),
+        ("--json", "\"state\":\"paused\"", "\"healthy\""),
+    ] {
+        let target = Target::start("--memory 16MiB");
+        let address = target.address();
+        let line =
+            format!("bench --target {address} --rails 127.0.0.1 --buffer 1MiB --seconds 60 {flag}");
+        let mut child = polyrail(&line)
+            .env("RUST_LOG", "info")
+            .spawn()
+            .expect("the program starts");
+        // Byte by byte: what follows is for whoever collects the rest.
+        let log = BufReader::with_capacity(1, child.stderr.as_mut().expect("it is piped"));
+        let measures = |line: &String| line.contains("measuring");
+        let mut lines = log.lines().map_while(Result::ok);
+        assert!(lines.any(|line| measures(&line)), "{line}");
+        drop(lines);
+        target.end(Signal::KILL);
+        let ended = finish(child, &line).expect(3).names(&["PeerLost"]);
+        assert!(ended.stdout.contains(says), "{ended:?}");
+        assert!(!ended.stdout.contains(never), "{ended:?}");
+    }
+}
+
 /// Descriptors that a process has open.
 fn descriptors(pid: u32) -> usize {
     let list = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");

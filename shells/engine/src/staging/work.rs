@@ -56,6 +56,7 @@ pub(super) struct Work {
     /// Hops that ended although something may still touch memory here: their slots are not used until that is over.
     held: Vec<(StageId, Batch)>,
     ending_at: Option<Instant>,
+    config: StagedConfig,
 }
 
 /// A batch that has not ended.
@@ -94,6 +95,10 @@ impl Work {
             hop: None,
             held: Vec::new(),
             ending_at: None,
+            config: StagedConfig {
+                answer_timeout: inner.config.health.fence_timeout.into(),
+                ..StagedConfig::DEFAULT
+            },
         }
     }
 
@@ -116,7 +121,7 @@ impl Work {
             slots: &mut slots,
             lines: &mut lines,
         };
-        let Some(mut core) = Staged::new(tables, pools, StagedConfig::DEFAULT) else {
+        let Some(mut core) = Staged::new(tables, pools, self.config) else {
             return log::error!("the staging tables do not fit the pools");
         };
         loop {

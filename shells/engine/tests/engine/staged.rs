@@ -383,15 +383,22 @@ fn a_request_can_be_cancelled_and_engines_end_with_requests_under_way() {
 fn the_end_of_the_other_host_ends_what_is_staged() {
     let stage = Stage::new();
     let (near, far) = (stage.near_file(), stage.far_file(Access::RemoteReadWrite).1);
-    let batches: Vec<_> = (0..8)
-        .map(|_| stage.submit(request(Op::Write, &near, &far)))
+    // Twenty times as many chunks as can be on their way. If each found out for itself, that would take longer than anybody
+    // waits here.
+    let requests: Vec<_> = (0..64)
+        .map(|number| request([Op::Write, Op::Read][number % 2], &near, &far))
         .collect();
+    let batch = stage.initiator.submit(&requests).unwrap();
     stage.target.shutdown();
-    for batch in &batches {
-        let status = ended(batch).status;
+    assert_eq!(ended(&batch).status, Status::Failed);
+    for index in 0..requests.len() {
+        let cause = batch.report(index).unwrap().cause;
         assert!(
-            !matches!(status, Status::Pending | Status::Cancelled),
-            "{status:?}"
+            matches!(
+                cause,
+                Some(Cause::PeerSilent | Cause::PeerGone | Cause::NoRail)
+            ),
+            "{cause:?}"
         );
     }
 }
