@@ -77,7 +77,7 @@ impl Orchestrator<'_> {
     }
 
     /// What [`Self::at_once`] gave has been carried out, whole. If it was to be measured, `took` says how long that was.
-    /// Says nothing of the peer, which had no part in it.
+    /// Like any completion it counts as a sign of the peer.
     pub fn handle_at_once(&mut self, now: Instant, done: &AtOnce, took: Option<Duration>) {
         let rail = done.lane.rail();
         let bytes = u64::from(done.work.length);
@@ -95,5 +95,8 @@ impl Orchestrator<'_> {
         }
         self.carried_at_once = (self.carried_at_once + 1) % MEASURE_EVERY;
         self.rail_succeeded(rail);
+        if let Some(peer) = row.peer() {
+            self.heard(now, peer);
+        }
     }
 }
