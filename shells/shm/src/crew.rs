@@ -287,6 +287,7 @@ impl<T: Task> Crew<T> {
         busy: &Busy<'_, T>,
     ) -> io::Result<Made> {
         let common = &*self.common;
+        let wakes = busy.wakes(length);
         // No more gets done.
         let length = length.min(self.reach(share));
         let led = Led::begin(common, |number| Job {
@@ -295,7 +296,7 @@ impl<T: Task> Crew<T> {
             length,
             helpers,
         });
-        if busy.wakes(length) {
+        if wakes {
             common.wake(helpers);
         }
         let mut own = 0;
@@ -675,8 +676,10 @@ mod tests {
                     end = range.end;
                     follows
                 });
-                let bounded = own <= share && own <= made.own && made.own >= made.bytes / threads;
-                follow && bounded && end == made.bytes && (end == length || own == share)
+                let counted = own.max(made.bytes / threads) == made.own && made.own <= share;
+                // All of it, or what the leader's share allows.
+                let far = end == made.bytes && (end == length || made.own == share);
+                follow && counted && far
             })
         }
     }
