@@ -21,6 +21,7 @@
 
 mod endpoint;
 mod file;
+mod fixed;
 mod ring;
 mod sys;
 mod threads;
