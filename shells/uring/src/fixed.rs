@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use polyrail_transport::memory::Region;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
 
 use crate::file::FileRange;
 
@@ -23,8 +25,22 @@ pub(crate) const ROWS: u32 = 128;
 /// Bytes of the largest region that gets a row.
 pub(crate) const REGION_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes of all regions that have a row in one ring: none of them can be swapped out.
+/// Bytes of all regions that may have a row in one ring: none of them can be swapped out.
 pub(crate) const REGIONS_BYTES_MAX: u64 = 256 << 20;
+
+/// What of `RLIMIT_MEMLOCK` one ring uses at most. RDMA devices of the process need it more, and other programs of the same user
+/// count against it too.
+const LIMIT_SHARE: u64 = 8;
+
+/// Bytes of all regions that may have a row in a ring of this thread's.
+pub(crate) fn regions_bytes_max() -> u64 {
+    let sets = rustix::thread::capabilities(None);
+    let may_all = sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    match getrlimit(Resource::Memlock).current {
+        Some(limit) if !may_all => REGIONS_BYTES_MAX.min(limit / LIMIT_SHARE),
+        _ => REGIONS_BYTES_MAX,
+    }
+}
 
 /// Where something is in a table; empty while it is not there.
 pub(crate) type Row = OnceLock<u32>;
@@ -71,16 +87,13 @@ impl Memory {
         }
     }
 
-    /// Whether it is to get a row now that so many bytes go to or from it, where others of so many bytes have one.
-    pub(crate) fn is_due(&self, bytes: u32, others_bytes: u64) -> bool {
-        self.fits(others_bytes) && self.is_looked_at(bytes) && self.region.is_resident()
+    /// Whether it is to get a row now that so many bytes go to or from it, where there is room for so many.
+    pub(crate) fn is_due(&self, bytes: u32, room_bytes: u64) -> bool {
+        self.fits(room_bytes) && self.is_looked_at(bytes) && self.region.is_resident()
     }
 
-    fn fits(&self, others_bytes: u64) -> bool {
-        let bytes = self.region.bytes();
-        self.region.is_allocated()
-            && bytes <= REGION_BYTES_MAX
-            && bytes <= REGIONS_BYTES_MAX.saturating_sub(others_bytes)
+    fn fits(&self, room_bytes: u64) -> bool {
+        self.region.is_allocated() && self.region.bytes() <= REGION_BYTES_MAX.min(room_bytes)
     }
 
     /// At its first use, and whenever as many bytes have gone to or from it as it has: all may be touched then.
@@ -224,17 +237,17 @@ mod tests {
         // SAFETY: the vector outlives the region.
         let program = unsafe { Region::new(base, 4096, Access::Local, None) }.unwrap();
         let max = REGION_BYTES_MAX;
-        // (name, region, bytes of others, whether it fits)
+        // (name, region, bytes of room, whether it fits)
         let cases = [
-            ("a byte", own(1), 0, true),
-            ("the largest", own(max), 0, true),
-            ("a larger one", own(max + 1), 0, false),
-            ("the last", own(max), REGIONS_BYTES_MAX - max, true),
-            ("one too many", own(max), REGIONS_BYTES_MAX - max + 1, false),
-            ("a program's", program, 0, false),
+            ("a byte", own(1), max, true),
+            ("the largest", own(max), 4 * max, true),
+            ("a larger one", own(max + 1), 4 * max, false),
+            ("the last", own(4096), 4096, true),
+            ("one too many", own(4096), 4095, false),
+            ("a program's", program, max, false),
         ];
-        for (name, region, others, fits) in cases {
-            assert_eq!(Memory::new(Arc::new(region)).fits(others), fits, "{name}");
+        for (name, region, room, fits) in cases {
+            assert_eq!(Memory::new(Arc::new(region)).fits(room), fits, "{name}");
         }
     }
 
@@ -244,9 +257,9 @@ mod tests {
         let memory = Memory::new(Arc::new(region));
         let looks = [10, 80, 9, 1, 1, 1000, 1000].map(|bytes| memory.is_looked_at(bytes));
         assert_eq!(looks, [true, false, false, false, true, false, true]);
-        assert!(!memory.is_due(1, 0), "no page is there");
+        assert!(!memory.is_due(1, 100), "no page is there");
         memory.region.store(&[1], 99).unwrap();
-        let due = [99, 1, 1].map(|bytes| memory.is_due(bytes, 0));
+        let due = [99, 1, 1].map(|bytes| memory.is_due(bytes, 100));
         assert_eq!(due, [false, true, false]);
     }
 

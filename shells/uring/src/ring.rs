@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::endpoint::{Answered, Driver, Transfer, answer};
-use crate::fixed::{Attached, Memory, OpenFile, ROWS, Table};
+use crate::fixed::{Attached, Memory, OpenFile, ROWS, Table, regions_bytes_max};
 use crate::turns::Side;
 use crate::{END_MAX, TRANSFERS_MAX};
 
@@ -47,8 +47,8 @@ pub(crate) struct Ring {
     files: Table,
     /// Rows of memory.
     buffers: Table,
-    /// Bytes of memory that has a row.
-    buffers_bytes: u64,
+    /// Bytes of memory that may get a row beside what has one.
+    room_bytes: u64,
     /// What is detached and has rows that some transfer may still use.
     leaving: Vec<Attached>,
 }
@@ -86,7 +86,7 @@ impl Ring {
             ring,
             files: Table::new("files", files),
             buffers: Table::new("buffers", buffers),
-            buffers_bytes: 0,
+            room_bytes: regions_bytes_max(),
             leaving: Vec::new(),
             asked: (0..TRANSFERS_MAX).map(|_| None).collect(),
             asked_bytes: 0,
@@ -138,7 +138,7 @@ impl Ring {
     /// The row of memory to or from which so many bytes go. It gets one if there is room and it is due.
     fn buffer_row(&mut self, memory: &Memory, bytes: u32) -> Option<u16> {
         let is_empty = memory.row.get().is_none() && self.buffers.has_room();
-        if is_empty && memory.is_due(bytes, self.buffers_bytes) {
+        if is_empty && memory.is_due(bytes, self.room_bytes) {
             let (region, submitter) = (&memory.region, self.ring.submitter());
             let pages = libc::iovec {
                 iov_base: region.base().as_ptr().cast(),
@@ -149,7 +149,7 @@ impl Ring {
                 // until `let_go`, which has `memory`.
                 unsafe { submitter.register_buffers_update(row, &[pages], None) }
             });
-            self.buffers_bytes += filled.map_or(0, |_| region.bytes());
+            self.room_bytes -= filled.map_or(0, |_| region.bytes());
         }
         memory.usable_row().map(|row| row as u16)
     }
@@ -178,7 +178,7 @@ impl Ring {
                     };
                     // SAFETY: the row becomes empty: there is no memory to be kept.
                     unsafe { submitter.register_buffers_update(row, &[none], None) }?;
-                    self.buffers_bytes -= memory.region.bytes();
+                    self.room_bytes += memory.region.bytes();
                     Ok(())
                 }),
             }
