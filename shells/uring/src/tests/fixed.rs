@@ -27,23 +27,23 @@ fn rows(bench: &Bench) -> (usize, usize) {
     (count("UserFiles:"), count("UserBufs:"))
 }
 
-/// Whether rings have tables, and this process may pin what tests want.
+/// Whether rings have tables.
 fn has_tables() -> bool {
-    if !has_uring() {
-        return false;
-    }
-    let tables = Ring::new().is_ok_and(|ring| ring.has_tables());
-    let may_pin = match getrlimit(Resource::Memlock).current {
-        Some(bytes) => bytes >= 4 << 30,
-        None => true,
-    };
-    let has = tables && (may_pin || can_lock());
+    let has = has_uring() && Ring::new().is_ok_and(|ring| ring.has_tables());
     if !has {
-        eprintln!(
-            "fixed files and buffers are not tried: kernel before 5.19, or RLIMIT_MEMLOCK below 4 GiB"
-        );
+        eprintln!("fixed files and buffers are not tried: the kernel is before 5.19");
     }
     has
+}
+
+/// Whether they have, and this process may pin what tests want.
+fn has_tables_for_memory() -> bool {
+    let limit = getrlimit(Resource::Memlock).current;
+    let may_pin = can_lock() || limit.is_none_or(|bytes| bytes >= 4 << 30);
+    if !may_pin {
+        eprintln!("fixed buffers are not tried: RLIMIT_MEMLOCK is below 4 GiB");
+    }
+    may_pin && has_tables()
 }
 
 fn can_lock() -> bool {
@@ -116,7 +116,7 @@ fn go_to_and_fro(bench: &mut Bench, file: &File, local: u64, remote: u64) {
 
 #[test]
 fn files_and_memory_of_ours_get_rows_and_give_them_back() {
-    if !has_tables() {
+    if !has_tables_for_memory() {
         return;
     }
     let direct = FileTerms::default();
@@ -164,7 +164,7 @@ fn files_and_memory_of_ours_get_rows_and_give_them_back() {
 fn memory_gets_a_row_once_all_of_its_pages_are_there() {
     const BYTES: u64 = 8 << 20;
     const MIB: u32 = 1 << 20;
-    if !has_tables() {
+    if !has_tables_for_memory() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ fn memory_gets_a_row_once_all_of_its_pages_are_there() {
 
 #[test]
 fn memory_of_a_program_may_get_other_pages_and_has_no_row() {
-    if !has_tables() {
+    if !has_tables_for_memory() {
         return;
     }
     const BYTES: usize = 1 << 20;
@@ -308,7 +308,7 @@ fn pipe() -> (FileRange, std::io::PipeWriter) {
 
 #[test]
 fn rows_stay_while_works_are_under_way() {
-    if !has_tables() {
+    if !has_tables_for_memory() {
         return;
     }
     let (range, mut writer) = pipe();
@@ -362,7 +362,7 @@ fn rows_stay_while_works_are_under_way() {
 
 #[test]
 fn memory_that_the_kernel_refuses_in_a_row_goes_without() {
-    if !has_tables() {
+    if !has_tables_for_memory() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -376,6 +376,41 @@ fn memory_that_the_kernel_refuses_in_a_row_goes_without() {
     for at in 0..3 {
         go_to_and_fro(&mut bench, &file, at, 0);
     }
+}
+
+#[test]
+fn works_whose_rows_do_not_do_are_carried_out_without() {
+    const UNREGISTER_BUFFERS: libc::c_uint = 1;
+    if !has_tables_for_memory() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = open(&folder.path().join("file"));
+    file.write_all_at(&pattern(50, 1 << 20), 0).unwrap();
+    let mut bench = Bench::new(Way::Uring, 1 << 20, range(&file, FileTerms::default()));
+    touch(&bench.region);
+    go_to_and_fro(&mut bench, &file, 0, 0);
+    let ring = bench.driven.endpoint.fd().as_raw_fd();
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: the table goes, and the ring does not know; nothing is in flight.
+    let gone = unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_register,
+            ring,
+            UNREGISTER_BUFFERS,
+            none,
+            0,
+        )
+    };
+    assert_eq!(gone, 0);
+    go_to_and_fro(&mut bench, &file, 0, 0);
+    // Other memory cannot get a row either.
+    let memory = Arc::new(Region::allocate(1 << 20, Access::RemoteRead).unwrap());
+    touch(&memory);
+    bench.region = memory.clone();
+    bench.driven.endpoint.attach_local(MEMORY, memory);
+    go_to_and_fro(&mut bench, &file, 0, 0);
+    assert_eq!(rows(&bench).1, 0);
 }
 
 /// A file past the page cache, where the file system has that.
@@ -445,7 +480,7 @@ fn pages_are_let_go_of_with_the_memory_and_with_the_ring() {
     alone(
         "pages_are_let_go_of_with_the_memory_and_with_the_ring",
         || {
-            if !has_tables() {
+            if !has_tables_for_memory() {
                 return;
             }
             let folder = tempfile::tempdir().unwrap();
