@@ -192,6 +192,31 @@ fn memory_gets_a_row_once_all_of_its_pages_are_there() {
 }
 
 #[test]
+fn room_comes_back_with_the_rows() {
+    if !has_tables_for_memory() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = open(&folder.path().join("file"));
+    file.write_all_at(&pattern(50, 4096), 0).unwrap();
+    let range = range(&file, FileTerms::default());
+    if !is_direct(&range) {
+        return;
+    }
+    let mut bench = Bench::new(Way::Uring, 1, range);
+    // One more than there is room for at a time.
+    for number in 0..=regions_bytes_max() / REGION_BYTES_MAX {
+        let memory = Arc::new(Region::allocate(REGION_BYTES_MAX, Access::Local).unwrap());
+        touch(&memory);
+        bench.driven.endpoint.attach_local(MEMORY, memory);
+        let read = [work(1, Op::Read, 0, 0, 4096)];
+        assert_eq!(bench.run(&read), [Outcome::Success]);
+        assert_eq!(rows(&bench).1, 1, "{number}");
+        bench.driven.endpoint.detach_local(MEMORY);
+    }
+}
+
+#[test]
 fn memory_of_a_program_may_get_other_pages_and_has_no_row() {
     if !has_tables_for_memory() {
         return;
