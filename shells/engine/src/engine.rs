@@ -398,7 +398,8 @@ impl Engine {
     }
 
     /// Allocates memory and registers it as a segment. What peers may use can be mapped by those on the same host;
-    /// so it is also shared with children of this process, while they live and have not executed another program.
+    /// so it is also shared with children of this process, while they live and have not executed another program. Its
+    /// pages are not to be given back to the kernel by `madvise`: disks may go on with the old ones.
     pub fn allocate(
         &self,
         name: &str,

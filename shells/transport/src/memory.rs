@@ -106,6 +106,8 @@ pub struct Region {
     forsaken: AtomicBool,
     /// The device that it is on; `None`: the host.
     device: Option<Arc<dyn DeviceMemory>>,
+    /// [`Self::allocate`] made it.
+    allocated: bool,
     _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -182,6 +184,7 @@ impl Region {
             unpinned: Condvar::new(),
             forsaken: AtomicBool::new(false),
             device: None,
+            allocated: false,
             _owner: owner,
         })
     }
@@ -218,7 +221,8 @@ impl Region {
     }
 
     /// Allocates `bytes` of zeroed, page-aligned memory and registers it. If peers may use it, those on the same
-    /// host can map it.
+    /// host can map it. Its pages are not to be given back to the kernel (`madvise`) as long as it lives: devices may go
+    /// on with the old ones.
     pub fn allocate(bytes: u64, access: Access) -> io::Result<Self> {
         let (mapping, file) = match access {
             Access::Local => (Mapping::private(bytes)?, None),
@@ -230,7 +234,17 @@ impl Region {
         let base = mapping.base();
         // SAFETY: the mapping is readable and writable and lives as long as the region, which owns it.
         let region = unsafe { Self::new(base, bytes, access, Some(Arc::new(mapping))) }?;
-        Ok(Self { file, ..region })
+        Ok(Self {
+            file,
+            allocated: true,
+            ..region
+        })
+    }
+
+    /// Whether [`Self::allocate`] made it, so that its pages are there as long as it is, and nobody but us maps others
+    /// in their place.
+    pub fn is_allocated(&self) -> bool {
+        self.allocated
     }
 
     /// Its size in bytes.
@@ -293,6 +307,15 @@ impl Region {
             self.base.as_ptr().wrapping_add(offset as usize)
         };
         common_node(&page_nodes(std::array::from_fn(page))?)
+    }
+
+    /// Whether all of its pages are in memory now, so that to touch them is quick. `false` for a device's memory, and where
+    /// the kernel does not say. Touches nothing.
+    pub fn is_resident(&self) -> bool {
+        let Some(_entered) = self.enter() else {
+            return false;
+        };
+        are_resident(self.base.as_ptr(), self.bytes as usize)
     }
 
     /// Whether `length` bytes from `offset` on lie inside.
@@ -496,6 +519,26 @@ fn common_node(nodes: &[libc::c_int]) -> Option<u16> {
     there.all(|node| node == first).then_some(first)
 }
 
+/// Whether all pages of mapped memory are there.
+fn are_resident(base: *mut u8, bytes: usize) -> bool {
+    const PAGES: usize = 4096;
+    // SAFETY: it asks for a number.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
+    let before = base as usize % page_bytes;
+    let first = base.wrapping_sub(before);
+    let end = before + bytes;
+    let mut there = [0_u8; PAGES];
+    (0..end).step_by(PAGES * page_bytes).all(|offset| {
+        let length = (end - offset).min(PAGES * page_bytes);
+        let from = first.wrapping_add(offset).cast();
+        // SAFETY: the kernel looks the pages up without touching them, and writes a byte for each to `there`, which has as
+        // many.
+        let answer = unsafe { libc::mincore(from, length, there.as_mut_ptr()) };
+        let pages = length.div_ceil(page_bytes);
+        answer == 0 && there[..pages].iter().all(|page| page & 1 == 1)
+    })
+}
+
 /// Where the target finds what peers may touch. Asked for every work, from the service thread.
 pub trait RegionTable: Send + Sync {
     /// The region that this key opens to peers of this trust domain. `None` if it is another one's, and once it is no
@@ -560,6 +603,28 @@ mod tests {
                 "{bytes}"
             );
         }
+    }
+
+    #[test]
+    fn only_memory_of_which_every_page_was_touched_is_resident() {
+        for access in [Access::Local, Access::RemoteReadWrite] {
+            // The last has more pages than are asked after at once.
+            for bytes in [1, 4097, 1 << 20, (24 << 20) + 1] {
+                let region = Region::allocate(bytes, access).unwrap();
+                assert!(!region.is_resident(), "{bytes}");
+                for offset in (0..bytes).step_by(4096) {
+                    region.store(&[1], offset).unwrap();
+                }
+                assert!(region.is_resident(), "{bytes}");
+                region.revoke();
+                assert!(!region.is_resident(), "{bytes}");
+            }
+        }
+        let mut bytes = [1_u8; 3];
+        let base = NonNull::new(bytes.as_mut_ptr()).unwrap();
+        // SAFETY: they outlive the region.
+        let odd = unsafe { Region::new(base, 3, Access::Local, None) }.unwrap();
+        assert!(odd.is_resident() && !odd.is_allocated());
     }
 
     #[test]

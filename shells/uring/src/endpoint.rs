@@ -17,7 +17,8 @@ use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
 use rustix::io::Errno;
 
-use crate::file::{FileRange, Piece, cause_of};
+use crate::file::{Piece, cause_of};
+use crate::fixed::{Attached, Memory, OpenFile};
 use crate::turns::{Side, Turn};
 use crate::{FileTable, PATIENCE_MS, TRANSFERS_MAX, WORK_BYTES_MAX, WORKS_MAX};
 
@@ -30,9 +31,10 @@ const TURN_LOOK: Duration = Duration::from_micros(100);
 /// A work on its way, with what keeps its memory and its file where they are.
 pub(crate) struct Transfer {
     op: Op,
-    file: Arc<FileRange>,
+    file: Arc<OpenFile>,
     offset: u64,
-    memory: Pinned,
+    memory: Arc<Memory>,
+    pinned: Pinned,
     length: u32,
     done: u32,
     /// The next one, or the one that the kernel is asked for.
@@ -46,19 +48,22 @@ impl Transfer {
     fn begin(&mut self) -> bool {
         let (offset, address) = self.next();
         let rest = self.length - self.done;
-        self.piece = self.file.piece(self.op, offset, address as usize, rest);
+        self.piece = self
+            .file
+            .range
+            .piece(self.op, offset, address as usize, rest);
         if self.op == Op::Read {
             return true;
         }
         let side = self.piece.side;
         let turn = self.turn.take().filter(|turn| turn.side() == side);
-        let turn = turn.unwrap_or_else(|| self.file.turns().wait(side));
+        let turn = turn.unwrap_or_else(|| self.file.range.turns().wait(side));
         self.turn.insert(turn).begin()
     }
 
     /// Where the next piece starts, in the range and in memory.
     fn next(&self) -> (u64, *mut u8) {
-        let address = self.memory.address().as_ptr();
+        let address = self.pinned.address().as_ptr();
         let address = address.wrapping_add(self.done as usize);
         (self.offset + u64::from(self.done), address)
     }
@@ -66,7 +71,7 @@ impl Transfer {
     /// What to ask the kernel for.
     pub(crate) fn call(&self) -> Call<'_> {
         let (offset, address) = self.next();
-        let (fd, offset) = self.file.place(self.piece.side, offset);
+        let (fd, offset) = self.file.range.place(self.piece.side, offset);
         Call {
             op: self.op,
             fd: fd.as_raw_fd(),
@@ -75,6 +80,19 @@ impl Transfer {
             bytes: self.piece.bytes,
             kept: PhantomData,
         }
+    }
+
+    /// Which way the piece goes.
+    pub(crate) fn side(&self) -> Side {
+        self.piece.side
+    }
+
+    pub(crate) fn file(&self) -> &Arc<OpenFile> {
+        &self.file
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// The kernel has answered. `None`: the rest is to be asked for.
@@ -90,7 +108,7 @@ impl Transfer {
             // A thread that ends takes what it has asked for back, as far as that has not begun.
             Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => return None,
             Err(Errno::INVAL) if self.piece.side == Side::Direct => {
-                self.file.refuse_direct();
+                self.file.range.refuse_direct();
                 return None;
             }
             Err(error) => cause_of(error),
@@ -131,6 +149,8 @@ pub(crate) trait Driver: Send {
     fn is_behind(&self) -> bool {
         false
     }
+    /// What transfers were about is detached. Some that were taken before may still use it.
+    fn detach(&mut self, _: Attached) {}
     /// Polls readable when there are answers.
     fn fd(&self) -> BorrowedFd<'_>;
 }
@@ -155,8 +175,8 @@ pub(crate) struct FileEndpoint<D> {
     driver: D,
     files: Arc<dyn FileTable>,
     clock: Clock,
-    locals: Numbered<SegmentRef, Arc<Region>>,
-    remotes: Numbered<SegmentRef, Arc<FileRange>>,
+    locals: Numbered<SegmentRef, Arc<Memory>>,
+    remotes: Numbered<SegmentRef, Arc<OpenFile>>,
     lanes: Numbered<LaneId, Slot>,
     /// By the slot of their transfer.
     owners: Vec<Owner>,
@@ -193,14 +213,16 @@ impl<D: Driver> FileEndpoint<D> {
     fn transfer(&self, work: &Work) -> Result<Transfer, Cause> {
         let file = self.remotes.get(&work.remote.segment);
         let file = file.ok_or(Cause::RemoteAccess)?;
-        file.check(work.op, work.remote.offset, work.length)?;
-        let local = self.locals.get(&work.local.segment);
-        let memory = local.and_then(|region| region.pin(work.local.offset, work.length.into()));
+        file.range.check(work.op, work.remote.offset, work.length)?;
+        let memory = self.locals.get(&work.local.segment);
+        let memory = memory.ok_or(Cause::LocalProtection)?;
+        let pinned = memory.region.pin(work.local.offset, work.length.into());
         Ok(Transfer {
             op: work.op,
             file: file.clone(),
             offset: work.remote.offset,
-            memory: memory.ok_or(Cause::LocalProtection)?,
+            memory: memory.clone(),
+            pinned: pinned.ok_or(Cause::LocalProtection)?,
             length: work.length,
             done: 0,
             piece: Piece {
@@ -243,6 +265,13 @@ impl<D: Driver> FileEndpoint<D> {
         }
     }
 
+    /// Nothing new is asked for with that, if there is any.
+    fn detach(&mut self, attached: Option<Attached>) {
+        if let Some(attached) = attached {
+            self.driver.detach(attached);
+        }
+    }
+
     fn fenced(&mut self, lane: LaneId, epoch: Epoch) {
         // The kernel is the far end too.
         for scope in [Scope::Local, Scope::Remote] {
@@ -278,21 +307,27 @@ impl<D: Driver> FileEndpoint<D> {
 
 impl<D: Driver> Endpoint for FileEndpoint<D> {
     fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
-        self.locals.insert(segment, region);
+        let memory = Arc::new(Memory::new(region));
+        let before = self.locals.insert(segment, memory);
+        self.detach(before.map(Attached::Memory));
     }
 
     fn detach_local(&mut self, segment: SegmentRef) {
-        self.locals.remove(&segment);
+        let memory = self.locals.remove(&segment);
+        self.detach(memory.map(Attached::Memory));
     }
 
     fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
         if let Some(file) = self.files.find(&region.key) {
-            self.remotes.insert(segment, file);
+            let file = Arc::new(OpenFile::new(file));
+            let before = self.remotes.insert(segment, file);
+            self.detach(before.map(Attached::File));
         }
     }
 
     fn detach_remote(&mut self, segment: SegmentRef) {
-        self.remotes.remove(&segment);
+        let file = self.remotes.remove(&segment);
+        self.detach(file.map(Attached::File));
     }
 
     /// All rails are the same to it: a work's file says where it is.

@@ -311,6 +311,20 @@ impl FileRange {
             size_max: u64::MAX,
         }
     }
+
+    /// The same, with another that is taken for it past the page cache, from and to any address.
+    pub(crate) fn of_direct(file: File, direct: File, bytes: u64) -> Self {
+        let direct = Direct {
+            fd: direct.into(),
+            align: PAGE_BYTES.into(),
+            memory_align: 1,
+            refused: AtomicBool::new(false),
+        };
+        Self {
+            direct: Some(direct),
+            ..Self::of(file, bytes)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -17,10 +17,11 @@
 //! cannot be opened so go through the cache altogether.
 //!
 //! The parts: `file` is a range and how it is cut, `turns` who may write it, `endpoint` the lanes, `ring` and `threads`
-//! the two ways, with all `unsafe` of the crate in `ring` and `sys`.
+//! the two ways, `fixed` what a ring has told the kernel of in advance, with all `unsafe` of the crate in `ring` and `sys`.
 
 mod endpoint;
 mod file;
+mod fixed;
 mod ring;
 mod sys;
 mod threads;

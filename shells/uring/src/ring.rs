@@ -5,6 +5,10 @@
 //! The kernel reads and writes memory on its own between the submission of an entry and its completion queue entry. Each
 //! entry is made of a [`Transfer`], which keeps its memory pinned and its file open, and which stays in `asked` under the
 //! entry's number until that completion has been seen. Who drops the ring waits for all of them, or leaks them.
+//!
+//! What has a row of a table of the ring (`fixed`) is named by it in the entries. The table's owner is the kernel, which keeps
+//! the file open, and the memory's pages, whatever becomes of this process's; the rows are given back once no transfer
+//! names them.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,8 +18,11 @@ use polyrail_core::time::Duration;
 use polyrail_core::work::Op;
 use polyrail_transport::timespec;
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 
 use crate::endpoint::{Answered, Driver, Transfer, answer};
+use crate::fixed::{Attached, Memory, OpenFile, ROWS, Table, regions_bytes_max};
+use crate::turns::Side;
 use crate::{END_MAX, TRANSFERS_MAX};
 
 /// Of all bytes that the kernel is asked for, one system call hands over one of so many shares, or one entry. The kernel
@@ -29,13 +36,28 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(crate) struct Ring {
     ring: IoUring,
     /// What the kernel has been asked for, or is to be, by slot.
-    asked: Vec<Option<Transfer>>,
+    asked: Vec<Option<Asked>>,
     /// Bytes of all that.
     asked_bytes: u64,
     /// Slots with what has no entry in the ring yet, in order, and bytes of each.
     untold: Vec<(u32, u32)>,
     /// Entries that the kernel has not taken yet.
     unsubmitted: bool,
+    /// Rows of open files.
+    files: Table,
+    /// Rows of memory.
+    buffers: Table,
+    /// Bytes of memory that may get a row beside what has one.
+    room_bytes: u64,
+    /// What is detached and has rows that some transfer may still use.
+    leaving: Vec<Attached>,
+}
+
+/// A transfer, and the rows by which the kernel is told what it is about.
+struct Asked {
+    transfer: Transfer,
+    file: Option<u32>,
+    buffer: Option<u16>,
 }
 
 impl Ring {
@@ -57,8 +79,15 @@ impl Ring {
         let entries = TRANSFERS_MAX as u32;
         // A child of a fork has no part in it.
         let ring = IoUring::builder().dontfork().build(entries)?;
+        // Kernels before 5.19 have no empty rows.
+        let files = ring.submitter().register_files_sparse(ROWS);
+        let buffers = ring.submitter().register_buffers_sparse(ROWS);
         Ok(Self {
             ring,
+            files: Table::new("files", files),
+            buffers: Table::new("buffers", buffers),
+            room_bytes: regions_bytes_max(),
+            leaving: Vec::new(),
             asked: (0..TRANSFERS_MAX).map(|_| None).collect(),
             asked_bytes: 0,
             untold: Vec::with_capacity(TRANSFERS_MAX),
@@ -68,11 +97,12 @@ impl Ring {
 
     /// Puts an entry into the ring.
     fn tell(&mut self, slot: u32) {
-        let Some(transfer) = &self.asked[slot as usize] else {
+        let Some(asked) = &self.asked[slot as usize] else {
             return;
         };
-        let entry = entry(slot, transfer);
-        // SAFETY: memory and file are kept by the transfer, which stays in its row until the completion.
+        let entry = entry(slot, asked);
+        // SAFETY: memory and file, and rows that they have, are kept by the transfer, which stays in its slot until the
+        // completion.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         // There are as many entries as slots.
         assert!(pushed.is_ok(), "the submission queue is full");
@@ -94,6 +124,66 @@ impl Ring {
     fn in_flight(&self) -> bool {
         self.asked.iter().any(Option::is_some)
     }
+
+    /// The row of the descriptor that is for this side. It gets one if there is room.
+    fn file_row(&mut self, file: &OpenFile, side: Side) -> Option<u32> {
+        let submitter = self.ring.submitter();
+        self.files.row(&file.rows[side as usize], |row| {
+            let (fd, _) = file.range.place(side, 0);
+            submitter.register_files_update(row, &[fd.as_raw_fd()])?;
+            Ok(())
+        })
+    }
+
+    /// The row of memory to or from which so many bytes go. It gets one if there is room and it is due.
+    fn buffer_row(&mut self, memory: &Memory, bytes: u32) -> Option<u16> {
+        let is_empty = memory.row.get().is_none() && self.buffers.has_room();
+        if is_empty && memory.is_due(bytes, self.room_bytes) {
+            let (region, submitter) = (&memory.region, self.ring.submitter());
+            let pages = libc::iovec {
+                iov_base: region.base().as_ptr().cast(),
+                iov_len: region.bytes() as usize,
+            };
+            let filled = self.buffers.row(&memory.row, |row| {
+                // SAFETY: `memory` owns the region, whose memory is mapped as long as it lives. What is in the row stays
+                // until `let_go`, which has `memory`.
+                unsafe { submitter.register_buffers_update(row, &[pages], None) }
+            });
+            self.room_bytes -= filled.map_or(0, |_| region.bytes());
+        }
+        memory.usable_row().map(|row| row as u16)
+    }
+
+    /// Whether the kernel has made tables for it.
+    #[cfg(test)]
+    pub(crate) fn has_tables(&self) -> bool {
+        self.files.has_room() && self.buffers.has_room()
+    }
+
+    /// Gives the rows back of what is detached and idle.
+    fn let_go(&mut self) {
+        let idle = |attached: &mut Attached| attached.is_idle();
+        let gone: Vec<_> = self.leaving.extract_if(.., idle).collect();
+        let submitter = self.ring.submitter();
+        for attached in gone {
+            match attached {
+                Attached::File(file) => file.rows.iter().for_each(|row| {
+                    let empty = |row| submitter.register_files_update(row, &[-1]).map(drop);
+                    self.files.give_back(row, empty);
+                }),
+                Attached::Memory(memory) => self.buffers.give_back(&memory.row, |row| {
+                    let none = libc::iovec {
+                        iov_base: std::ptr::null_mut(),
+                        iov_len: 0,
+                    };
+                    // SAFETY: the row becomes empty: there is no memory to be kept.
+                    unsafe { submitter.register_buffers_update(row, &[none], None) }?;
+                    self.room_bytes += memory.region.bytes();
+                    Ok(())
+                }),
+            }
+        }
+    }
 }
 
 /// How many of these slots, each with its bytes, the next system call is about. At least one, if there is one.
@@ -107,18 +197,39 @@ fn together(asked_bytes: u64, untold: &[(u32, u32)]) -> usize {
     fit.count().max(1).min(untold.len())
 }
 
-fn entry(slot: u32, transfer: &Transfer) -> squeue::Entry {
-    let call = transfer.call();
-    let fd = types::Fd(call.fd);
-    let entry = match call.op {
-        Op::Read => opcode::Read::new(fd, call.address, call.bytes)
-            .offset(call.offset)
-            .build(),
-        Op::Write => opcode::Write::new(fd, call.address, call.bytes)
-            .offset(call.offset)
-            .build(),
+fn entry(slot: u32, asked: &Asked) -> squeue::Entry {
+    let call = asked.transfer.call();
+    // The two kinds of descriptors have no type in common that can be named.
+    macro_rules! entry {
+        ($fd:expr) => {
+            match (call.op, asked.buffer) {
+                (Op::Read, None) => opcode::Read::new($fd, call.address, call.bytes)
+                    .offset(call.offset)
+                    .build(),
+                (Op::Write, None) => opcode::Write::new($fd, call.address, call.bytes)
+                    .offset(call.offset)
+                    .build(),
+                (Op::Read, Some(row)) => opcode::ReadFixed::new($fd, call.address, call.bytes, row)
+                    .offset(call.offset)
+                    .build(),
+                (Op::Write, Some(row)) => {
+                    opcode::WriteFixed::new($fd, call.address, call.bytes, row)
+                        .offset(call.offset)
+                        .build()
+                }
+            }
+        };
+    }
+    let entry = match asked.file {
+        Some(row) => entry!(types::Fixed(row)),
+        None => entry!(types::Fd(call.fd)),
     };
     entry.user_data(slot.into())
+}
+
+/// Whether an entry that names a row of memory may have been refused for that.
+fn is_refusal(error: Errno) -> bool {
+    matches!(error, Errno::INVAL | Errno::OPNOTSUPP | Errno::FAULT)
 }
 
 impl Driver for Ring {
@@ -126,12 +237,26 @@ impl Driver for Ring {
         let bytes = transfer.call().bytes;
         self.untold.push((slot, bytes));
         self.asked_bytes += u64::from(bytes);
+        let side = transfer.side();
+        // The cache is copied from and to: pages need not be looked up for that.
+        let buffer = match side {
+            Side::Direct => self.buffer_row(transfer.memory(), bytes),
+            Side::Cached => None,
+        };
+        let asked = Asked {
+            file: self.file_row(transfer.file(), side),
+            buffer,
+            transfer,
+        };
         let row = &mut self.asked[slot as usize];
         debug_assert!(row.is_none(), "a slot has one transfer");
-        *row = Some(transfer);
+        *row = Some(asked);
     }
 
     fn flush(&mut self) {
+        if !self.leaving.is_empty() {
+            self.let_go();
+        }
         let untold = std::mem::take(&mut self.untold);
         let mut rest = &untold[..];
         while !rest.is_empty() {
@@ -149,9 +274,14 @@ impl Driver for Ring {
         for completion in self.ring.completion().take(limit) {
             let slot = completion.user_data() as u32;
             let row = self.asked.get_mut(slot as usize);
-            if let Some(transfer) = row.and_then(Option::take) {
+            if let Some(asked) = row.and_then(Option::take) {
+                let transfer = asked.transfer;
                 self.asked_bytes -= u64::from(transfer.call().bytes);
-                let answer = answer(completion.result());
+                let mut answer = answer(completion.result());
+                if asked.buffer.is_some() && answer.is_err_and(is_refusal) {
+                    transfer.memory().refuse();
+                    answer = Err(Errno::AGAIN);
+                }
                 to.push(Answered {
                     slot,
                     transfer,
@@ -159,6 +289,11 @@ impl Driver for Ring {
                 });
             }
         }
+    }
+
+    fn detach(&mut self, attached: Attached) {
+        self.leaving.push(attached);
+        self.let_go();
     }
 
     fn is_behind(&self) -> bool {
@@ -185,7 +320,12 @@ impl Drop for Ring {
         if self.in_flight() {
             log::error!("a disk does not answer: what it was asked for keeps its memory and file");
             self.asked.drain(..).for_each(std::mem::forget);
+            return;
         }
+        // The kernel ends a ring some time after its last descriptor is closed. Files and pages are let go of now. It
+        // refuses where there is no table.
+        let _ = self.ring.submitter().unregister_buffers();
+        let _ = self.ring.submitter().unregister_files();
     }
 }
 

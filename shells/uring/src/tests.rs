@@ -1,5 +1,7 @@
 //! Both ways to ask the kernel, over real files.
 
+mod fixed;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -34,6 +36,7 @@ impl FileTable for Files {
 struct Bench {
     driven: Driven,
     region: Arc<Region>,
+    files: Arc<Files>,
 }
 
 impl Deref for Bench {
@@ -59,7 +62,9 @@ impl Bench {
         };
         files.0.lock().unwrap().insert(range.key(), Arc::new(range));
         let clock = Clock::start();
-        let mut endpoint = FileTransport::new(way, files).endpoint(0, clock).unwrap();
+        let mut endpoint = FileTransport::new(way, files.clone())
+            .endpoint(0, clock)
+            .unwrap();
         endpoint.attach_remote(FILE, region);
         let region = Arc::new(Region::allocate(memory_bytes, Access::Local).unwrap());
         endpoint.attach_local(MEMORY, region.clone());
@@ -67,6 +72,7 @@ impl Bench {
         let mut bench = Self {
             driven: Driven::new(endpoint, clock, lane, EPOCH),
             region,
+            files,
         };
         bench.open();
         bench
@@ -563,6 +569,7 @@ fn an_endpoint_that_ends_waits_for_the_kernel() {
     let Bench {
         driven: Driven { endpoint, .. },
         region,
+        ..
     } = bench;
     std::thread::scope(|scope| {
         let ended = scope.spawn(move || drop(endpoint));
