@@ -214,18 +214,12 @@ mod tests {
     }
 
     fn fill(region: &Region, value: u8) {
-        let entered = region.enter().unwrap();
-        let at = entered.pointer(0, region.bytes()).unwrap();
-        // SAFETY: `pointer` gives the address of that many bytes, mapped while `entered` lives.
-        unsafe { at.write_bytes(value, region.bytes() as usize) };
+        region.store(&vec![value; BYTES as usize], 0).unwrap();
     }
 
     fn bytes(region: &Region) -> Vec<u8> {
-        let entered = region.enter().unwrap();
-        let from = entered.pointer(0, region.bytes()).unwrap();
-        let mut bytes = vec![0; region.bytes() as usize];
-        // SAFETY: as in `fill`.
-        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        let mut bytes = vec![0; BYTES as usize];
+        region.load(0, &mut bytes).unwrap();
         bytes
     }
 
