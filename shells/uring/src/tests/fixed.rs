@@ -256,6 +256,18 @@ fn memory_of_a_program_may_get_other_pages_and_has_no_row() {
     assert_eq!(unsafe { libc::munmap(base, BYTES) }, 0);
 }
 
+/// Makes a segment a range of a file.
+fn attach(bench: &mut Bench, segment: SegmentRef, range: FileRange) {
+    let region = RemoteRegion {
+        key: range.key(),
+        bytes: range.bytes(),
+    };
+    let mut files = bench.files.0.lock().unwrap();
+    files.insert(range.key(), Arc::new(range));
+    drop(files);
+    bench.driven.endpoint.attach_remote(segment, region);
+}
+
 #[test]
 fn files_without_a_row_do_as_well() {
     const MORE: usize = 7;
@@ -274,17 +286,7 @@ fn files_without_a_row_do_as_well() {
     let segment = |number: usize| SegmentRef(100 + number as u32);
     for (number, file) in files.iter().enumerate() {
         let range = range(file, terms);
-        let region = RemoteRegion {
-            key: range.key(),
-            bytes: range.bytes(),
-        };
-        bench
-            .files
-            .0
-            .lock()
-            .unwrap()
-            .insert(range.key(), Arc::new(range));
-        bench.driven.endpoint.attach_remote(segment(number), region);
+        attach(&mut bench, segment(number), range);
     }
     let go = |bench: &mut Bench, number: usize, seed: u64| {
         let bytes = pattern(seed, 10_000);
@@ -347,19 +349,9 @@ fn rows_stay_while_works_are_under_way() {
     endpoint.detach_local(MEMORY);
     // Others in their place have rows of their own.
     let (range, mut other) = pipe();
-    let region = RemoteRegion {
-        key: range.key(),
-        bytes: range.bytes(),
-    };
-    bench
-        .files
-        .0
-        .lock()
-        .unwrap()
-        .insert(range.key(), Arc::new(range));
     let memory = Arc::new(Region::allocate(1 << 20, Access::RemoteReadWrite).unwrap());
     touch(&memory);
-    bench.driven.endpoint.attach_remote(FILE, region);
+    attach(&mut bench, FILE, range);
     bench.driven.endpoint.attach_local(MEMORY, memory.clone());
     assert_eq!(bench.post(&[work(8, Op::Read, 0, 0, 4096)]).stop, Stop::All);
     for _ in 0..100 {
