@@ -199,6 +199,11 @@ fn commands(args: &Args) -> io::Result<Vec<(String, Command)>> {
             let words = ["polyrail", "--memory", memory];
             all.push((format!("polyrail-{memory}"), initiator(&own, &words)));
         }
+        let words = ["polyrail", "--memory", "private", "--workers", "2"];
+        all.push((
+            "polyrail-private-2-workers".to_owned(),
+            initiator(&own, &words),
+        ));
         all.extend(peers(args, Some("all")));
         return Ok(all);
     }

@@ -23,6 +23,9 @@ pub(crate) struct Shape {
     /// Where the target's memory is, seen from the initiator.
     #[arg(long, default_value = "network")]
     memory: Memory,
+    /// Workers of either end; 0: as many as engines have by themselves.
+    #[arg(long, default_value_t = 0)]
+    workers: usize,
 }
 
 /// Where a target's memory is.
@@ -41,6 +44,7 @@ impl Shape {
         let rails = (1..=self.rails).map(|host| [127, 0, 0, host].into());
         let config = Config {
             rails: rails.collect(),
+            workers: self.workers,
             ..Config::named(name)
         };
         match self.memory {
@@ -99,7 +103,9 @@ impl Polyrail {
     pub(crate) fn start(shape: Shape) -> io::Result<Self> {
         let rails = format!("--rails={}", shape.rails);
         let memory = format!("--memory={:?}", shape.memory).to_lowercase();
-        let target = Child::start(&["target".into(), "polyrail".into(), rails, memory])?;
+        let workers = format!("--workers={}", shape.workers);
+        let words = ["target".into(), "polyrail".into(), rails, memory, workers];
+        let target = Child::start(&words)?;
         let buffer = Buffer::new(1)?;
         let engine = Engine::new(shape.config("initiator")).map_err(other)?;
         let local = register(&engine, &buffer, Access::Local)?;
