@@ -204,7 +204,7 @@ fn commands(args: &Args) -> io::Result<Vec<(String, Command)>> {
             "polyrail-private-2-workers".to_owned(),
             initiator(&own, &words),
         ));
-        all.extend(peers(args, Some("all")));
+        all.extend(peers(args, true));
         return Ok(all);
     }
     for connections in ["1", "2", "4"] {
@@ -224,12 +224,12 @@ fn commands(args: &Args) -> io::Result<Vec<(String, Command)>> {
     }
     let rails = initiator(&own, &["polyrail", "--rails", "4"]);
     all.push(("polyrail-4-rails".to_owned(), rails));
-    all.extend(peers(args, None));
+    all.extend(peers(args, false));
     Ok(all)
 }
 
-/// Other engines, and how each is started. `one_host`: the UCX transports between processes of one host; else TCP.
-fn peers(args: &Args, one_host: Option<&str>) -> Vec<(String, Command)> {
+/// Other engines, and how each is started: over TCP, or over whatever joins processes of one host.
+fn peers(args: &Args, one_host: bool) -> Vec<(String, Command)> {
     let Some(python) = &args.python else {
         eprintln!("no --python: the peers are left out");
         return Vec::new();
@@ -238,8 +238,8 @@ fn peers(args: &Args, one_host: Option<&str>) -> Vec<(String, Command)> {
     let script = |name: &str| {
         let mut command = Command::new(python);
         command.arg(peers.join(name));
-        if let Some(transports) = one_host {
-            command.env("UCX_TLS", transports);
+        if one_host {
+            command.env("UCX_TLS", "all");
             command.env("UCX_NET_DEVICES", "all");
         }
         command
@@ -250,7 +250,7 @@ fn peers(args: &Args, one_host: Option<&str>) -> Vec<(String, Command)> {
         ("nixl-no-progress".to_owned(), alone),
         ("nixl".to_owned(), script("nixl_ucx.py")),
     ];
-    if one_host.is_none() {
+    if !one_host {
         // Its transport between processes of one host is not in its wheel.
         all.insert(0, ("mooncake".to_owned(), script("mooncake_tcp.py")));
     }

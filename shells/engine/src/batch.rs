@@ -172,23 +172,12 @@ impl Shared {
 
     /// One whose requests have been carried out.
     pub(crate) fn carried(requests: &[Request]) -> Self {
-        let mut reports = Reports::with_capacity(requests.len());
-        requests
-            .iter()
-            .for_each(|request| reports.push(moved(request)));
-        Self::ended(reports)
+        Self::ended(moved(Reports::new(), requests))
     }
 
     /// One that no worker has ever had a row for.
     fn ended(reports: Reports) -> Self {
-        let counters = counters(&reports);
-        let state = State {
-            status: counters.report().status,
-            counters,
-            reports,
-            ..State::new()
-        };
-        Self::with_state(RowId::default(), state)
+        Self::with_state(RowId::default(), State::ended(reports))
     }
 
     /// The same requests once more, carried out. It has ended, and nobody else knows it.
@@ -196,16 +185,8 @@ impl Shared {
         self.row = RowId::default();
         self.slip = None;
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut reports = std::mem::take(&mut state.reports);
-        reports.clear();
-        reports.extend(requests.iter().map(moved));
-        let counters = counters(&reports);
-        *state = State {
-            status: counters.report().status,
-            counters,
-            reports,
-            ..State::new()
-        };
+        let reports = std::mem::take(&mut state.reports);
+        *state = State::ended(moved(reports, requests));
     }
 
     /// The same requests once more, in another row. It has ended, nobody else knows it, and its segments are held anew.
@@ -401,12 +382,17 @@ impl Ended {
     }
 }
 
-/// How a request ended that was carried out whole.
-fn moved(request: &Request) -> Report {
-    Report {
-        delivered_bytes: request.length,
-        ..MOVED
+/// How requests ended that were carried out whole, in place of what was reported before.
+fn moved(mut reports: Reports, requests: &[Request]) -> Reports {
+    reports.clear();
+    reports.reserve(requests.len());
+    for request in requests {
+        reports.push(Report {
+            delivered_bytes: request.length,
+            ..MOVED
+        });
     }
+    reports
 }
 
 /// Whether something of the request can still move, or nobody knows.
@@ -427,6 +413,17 @@ impl State {
             followers: Followers::default(),
             notification: None,
             sleepers: 0,
+        }
+    }
+
+    /// Of one whose requests have all ended, with nothing of them open.
+    fn ended(reports: Reports) -> Self {
+        let counters = counters(&reports);
+        Self {
+            status: counters.report().status,
+            counters,
+            reports,
+            ..Self::new()
         }
     }
 

@@ -147,11 +147,13 @@ impl PreparedTransfer {
         let notification = engine.outgoing(&self.requests, terms)?;
         let mut spare = unused(&mut self.spares);
         let carried = engine.carry_at_once(&self.requests, terms, || {
-            let again = spare.take().and_then(|mut spare| {
-                Arc::get_mut(&mut spare)?.carried_again(&self.requests);
-                Some(spare)
-            });
-            again.unwrap_or_else(|| Arc::new(Shared::carried(&self.requests)))
+            let Some(mut batch) = spare.take() else {
+                return Arc::new(Shared::carried(&self.requests));
+            };
+            if let Some(batch) = Arc::get_mut(&mut batch) {
+                batch.carried_again(&self.requests);
+            }
+            batch
         });
         if let Some(batch) = carried {
             self.keep(&batch);
