@@ -6,6 +6,7 @@
 //! the first time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use polyrail_core::orchestrator::Request as CoreRequest;
 use polyrail_core::time::Instant;
@@ -31,6 +32,9 @@ impl Engine {
         terms: &Terms<'_>,
         make: impl FnOnce() -> Arc<Shared>,
     ) -> Option<Batch> {
+        if !self.inner.carries_at_once.load(Relaxed) {
+            return None;
+        }
         let most = self.inner.config.at_once_bytes;
         let taken = requests.iter().try_fold(0_u64, |sum, request| {
             sum.checked_add(request.length.max(LEAST_BYTES))

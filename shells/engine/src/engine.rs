@@ -179,6 +179,8 @@ pub(crate) struct Inner {
     patience: Duration,
     workers: Mutex<Vec<Worker>>,
     next_worker: AtomicUsize,
+    /// Some plan has a transport that carries works out at once. Without, nobody looks for it on every submission.
+    pub(crate) carries_at_once: AtomicBool,
     pub(crate) peers: Arc<Mutex<Peers>>,
     /// Held until all workers know of a peer's segment that is new, so that it is not made known twice, and nobody names
     /// it before.
@@ -373,6 +375,7 @@ impl Engine {
             posts,
             workers: Mutex::new(workers),
             next_worker: AtomicUsize::new(0),
+            carries_at_once: AtomicBool::new(false),
             peers,
             opening: Mutex::default(),
             dialing: Mutex::default(),
@@ -1532,6 +1535,10 @@ impl Engine {
         // Of a peer that is lost, the segments are about to go as well.
         let plan = plan.ok_or(NoPlan::Stale(ids.1))?;
         let id = lock(&inner.plans).take().ok_or(NoPlan::Full)?;
+        let mut transports = plan.transports.iter();
+        if transports.any(|row| inner.transports.carries_at_once(row.transport)) {
+            inner.carries_at_once.store(true, Relaxed);
+        }
         self.tell_workers(|| Command::InstallPlan(id, Box::new(plan.clone())));
         Ok(id)
     }

@@ -366,6 +366,11 @@ impl Catalog {
         self.name(transport) == STAGED
     }
 
+    /// Whether a transport's endpoints carry works out at once.
+    pub(crate) fn carries_at_once(&self, transport: TransportId) -> bool {
+        self.name(transport) == SHM
+    }
+
     /// Those that join memory of the host's, or of its GPUs, with such memory of a peer, the best first.
     pub(crate) fn common(&self, theirs: &[TransportOffer]) -> Vec<TransportId> {
         let mut common = Vec::new();
