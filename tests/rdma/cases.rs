@@ -9,7 +9,7 @@ use polyrail_shared::hint::AgentFile;
 use polyrail_shared::host_now;
 
 use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, initiator, until};
-use crate::rails::{RAILS, address, drop_rdma, rail};
+use crate::rails::{RAILS, address, drop_answers, drop_rdma, rail};
 
 /// All cases, in order.
 pub(crate) const ALL: &[(&str, fn())] = &[
@@ -25,6 +25,7 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("hints-shift-traffic", hints_shift_traffic),
     ("cut-and-restored", cut_and_restored),
     ("failover-to-tcp", failover_to_tcp),
+    ("only-answers-lost", only_answers_lost),
     ("no-ghost-writes", no_ghost_writes),
     ("nothing-left", nothing_left),
     ("target-stopped", target_stopped),
@@ -470,6 +471,24 @@ fn failover_to_tcp() {
     let before = pair.bytes("tcp");
     pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
     assert_eq!(pair.bytes("tcp"), before, "it went on over TCP");
+}
+
+/// What is written arrives, and nobody hears of it: when the queue pairs give up, the target says what it has, and only the
+/// rest goes over TCP.
+fn only_answers_lost() {
+    let mut config = initiator();
+    // However late its word comes.
+    config.health.progress_floor = Duration::from_secs(100);
+    let mut pair = Pair::with(config);
+    pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
+    assert_eq!(pair.target.ask("poison"), "done");
+    pair.fill(2, 0, 0, 8 * MIB);
+    (0..RAILS).for_each(drop_answers);
+    pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+    assert_eq!(pair.target.ask(&format!("check 2 0 {}", 8 * MIB)), "good");
+    let over_tcp = pair.bytes("tcp").iter().sum::<u64>();
+    println!("        {over_tcp} of {} bytes went over TCP", 8 * MIB);
+    assert!(over_tcp < 8 * MIB, "what had arrived went again");
 }
 
 /// The link is cut in the midst of a write that would be retried for long, the write is cancelled, its memory used for

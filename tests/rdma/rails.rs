@@ -30,25 +30,29 @@ pub(crate) fn rail(verb: &str, rail: usize, argument: &str) {
 
 /// Drops what RDMA sends, and nothing else, on a rail.
 pub(crate) fn drop_rdma(rail: usize) {
-    for end in ["a", "b"] {
-        let device = format!("{end}{rail}");
-        let tc = |words: &str| {
-            let words: Vec<_> = words
-                .split(' ')
-                .map(|word| if word == "DEV" { &device } else { word })
-                .collect();
-            assert!(call("tc", &words), "tc {words:?}");
-        };
-        tc("qdisc replace dev DEV root handle 1: prio");
-        tc("qdisc replace dev DEV parent 1:3 netem loss 100%");
-        // Everything else goes to the first band.
-        tc(
-            "filter add dev DEV parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff flowid 1:3",
-        );
-        tc(
-            "filter add dev DEV parent 1: protocol ip prio 2 u32 match ip protocol 6 0xff flowid 1:1",
-        );
-    }
+    drop_from("a", rail);
+    drop_answers(rail);
+}
+
+/// Drops what RDMA answers on a rail: what is written arrives.
+pub(crate) fn drop_answers(rail: usize) {
+    drop_from("b", rail);
+}
+
+fn drop_from(end: &str, rail: usize) {
+    let device = format!("{end}{rail}");
+    let tc = |words: &str| {
+        let words: Vec<_> = words
+            .split(' ')
+            .map(|word| if word == "DEV" { &device } else { word })
+            .collect();
+        assert!(call("tc", &words), "tc {words:?}");
+    };
+    tc("qdisc replace dev DEV root handle 1: prio");
+    tc("qdisc replace dev DEV parent 1:3 netem loss 100%");
+    // Everything else goes to the first band.
+    tc("filter add dev DEV parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff flowid 1:3");
+    tc("filter add dev DEV parent 1: protocol ip prio 2 u32 match ip protocol 6 0xff flowid 1:1");
 }
 
 /// Makes all rails whole again.

@@ -397,10 +397,11 @@ impl World {
         };
         let target = self.target.clone();
         target.fence_inbound(SESSION, lane, epoch, Box::new(tell));
-        if let Ok(delivered) = answer.recv_timeout(UNPOLLED) {
-            return Ok(delivered);
-        }
-        self.until("the target's answer to a fence", |_| answer.try_recv().ok())
+        let told = match answer.recv_timeout(UNPOLLED) {
+            Ok(told) => told,
+            Err(_) => self.until("the target's answer to a fence", |_| answer.try_recv().ok())?,
+        };
+        Ok(self.endpoint.arrived(lane, epoch, told))
     }
 }
 

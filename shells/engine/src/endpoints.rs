@@ -202,6 +202,13 @@ impl Endpoint for Joined {
         }
     }
 
+    fn arrived(&self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+        let transport = self.rails.get(lane.rail().index()).copied().flatten();
+        let row = transport.and_then(|transport| self.rows.get(transport.index()));
+        let endpoint = row.and_then(Option::as_ref);
+        endpoint.map_or(0, |endpoint| endpoint.arrived(lane, epoch, told))
+    }
+
     fn close(&mut self, lane: LaneId, epoch: Epoch) {
         if let Some(endpoint) = self.of(lane.rail()) {
             endpoint.close(lane, epoch);

@@ -1039,6 +1039,22 @@ impl Loop<'_> {
         busy
     }
 
+    /// What a peer has said, as core knows it: which works have arrived, the lane's transport has to read.
+    fn understand(&self, frame: Frame) -> Frame {
+        match frame {
+            Frame::Fenced {
+                lane,
+                epoch,
+                delivered,
+            } => Frame::Fenced {
+                lane,
+                epoch,
+                delivered: self.endpoint.arrived(lane, epoch, delivered),
+            },
+            other => other,
+        }
+    }
+
     fn command(&mut self, now: Instant, command: Command) {
         match command {
             Command::AttachLocal(segment, region) => self.endpoint.attach_local(segment, region),
@@ -1062,7 +1078,10 @@ impl Loop<'_> {
                     self.finish(RowId::from_tag(tag).0);
                 }
             }
-            Command::Frame(peer, frame) => self.core.handle_frame(now, peer, &frame),
+            Command::Frame(peer, frame) => {
+                let frame = self.understand(frame);
+                self.core.handle_frame(now, peer, &frame);
+            }
             Command::PeerGone(peer, proof) => {
                 if proof == Proof::ProcessGone && !self.gone.contains(&peer) {
                     self.gone.push(peer);

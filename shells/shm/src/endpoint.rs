@@ -40,7 +40,11 @@ const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 /// that did not fit.
 const AGAIN: Duration = Duration::from_millis(1);
 
-const LIMITS: LaneLimits = LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX);
+const LIMITS: LaneLimits = LaneLimits {
+    // What the target has carried out completes before the facts of a fence: the count is nothing more.
+    counts: true,
+    ..LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX)
+};
 
 const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
@@ -71,6 +75,8 @@ pub(crate) struct ShmEndpoint {
     slept: Cell<bool>,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
+    /// And before that: what lanes that have ended had carried out.
+    completions: Vec<Completion>,
 }
 
 /// A lane's latest epoch.
@@ -106,6 +112,21 @@ impl Ending {
     fn is_over(&self) -> bool {
         self.was.withdraw() == Withdrawn::All || is_hung_up(&self.was.socket)
     }
+
+    /// Completes the works that the target has carried out by now.
+    fn collect(&mut self, at: Instant, completions: &mut Vec<Completion>) {
+        let Self { lane, epoch, .. } = *self;
+        // One that was refused or has failed is an answer as well, and the last.
+        let _ = self.was.collect(&mut |cookie, outcome| {
+            completions.push(Completion {
+                lane,
+                epoch,
+                cookie,
+                at,
+                outcome,
+            });
+        });
+    }
 }
 
 impl ShmEndpoint {
@@ -131,6 +152,7 @@ impl ShmEndpoint {
             unasked: 0,
             slept: Cell::new(false),
             facts: VecDeque::new(),
+            completions: Vec::new(),
         })
     }
 
@@ -282,7 +304,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Ends a lane: it touches nothing any more, unless the target is pulling for it.
+    /// Ends a lane: it touches nothing any more, unless the target is pulling for it. What that has pulled has completed.
     fn end(&mut self, lane: LaneId) {
         let Some(slot) = self.lanes.get_mut(&lane) else {
             return;
@@ -292,24 +314,35 @@ impl ShmEndpoint {
             State::Over => {}
             State::Open(open) => {
                 self.posting.retain(|other| *other != lane);
-                if open.withdraw() == Withdrawn::TakenMeanwhile {
+                let withdrawn = open.withdraw();
+                let mut ending = Ending {
+                    lane,
+                    epoch: slot.epoch,
+                    was: open,
+                    is_awaited: false,
+                };
+                ending.collect(self.clock.now(), &mut self.completions);
+                if withdrawn == Withdrawn::TakenMeanwhile {
                     // Its hanging up would keep epoll's descriptor ready.
-                    let _ = epoll::delete(&self.epoll, &open.socket);
-                    self.ending.push(Ending {
-                        lane,
-                        epoch: slot.epoch,
-                        was: open,
-                        is_awaited: false,
-                    });
+                    let _ = epoll::delete(&self.epoll, &ending.was.socket);
+                    self.ending.push(ending);
                 }
             }
         }
     }
 
     fn check_ending(&mut self) {
-        let facts = &mut self.facts;
-        self.ending.retain(|ending| {
+        let Self {
+            clock,
+            facts,
+            completions,
+            ..
+        } = self;
+        self.ending.retain_mut(|ending| {
             let over = ending.is_over();
+            if over {
+                ending.collect(clock.now(), completions);
+            }
             if over && ending.is_awaited {
                 facts.extend(fenced(ending.lane, ending.epoch));
             }
@@ -467,6 +500,7 @@ impl Endpoint for ShmEndpoint {
     fn poll(&mut self, now: Instant, out: &mut Polled) {
         self.check_ending();
         out.lanes.extend(self.facts.drain(..));
+        out.completions.append(&mut self.completions);
         let mut waits = self.slept.take() || self.opening > 0;
         for lane in self.open_lanes() {
             lane.look();
@@ -477,6 +511,8 @@ impl Endpoint for ShmEndpoint {
             self.ask(out);
         }
         self.work(out);
+        // Of lanes that have broken just now.
+        out.completions.append(&mut self.completions);
         self.expire_openings(now, out);
     }
 
@@ -515,7 +551,8 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if !self.facts.is_empty() || self.open_lanes().any(Lane::is_runnable) {
+        let says = !self.facts.is_empty() || !self.completions.is_empty();
+        if says || self.open_lanes().any(Lane::is_runnable) {
             return Some(Instant::ZERO);
         }
         let mut answered = false;

@@ -549,7 +549,7 @@ impl Lane {
     }
 
     /// Completes offers that were carried out.
-    fn collect(&mut self, done: &mut impl FnMut(u64, Outcome)) -> Result<(), End> {
+    pub(crate) fn collect(&mut self, done: &mut impl FnMut(u64, Outcome)) -> Result<(), End> {
         while let Some(cookie) = self.offered.front().copied()
             && let Some(pulled) = self.board.answer(self.first_row)
         {

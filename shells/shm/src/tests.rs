@@ -1056,6 +1056,42 @@ fn a_fence_waits_for_the_offer_that_is_being_pulled() {
     board.tell(0, Pulled::Done);
     assert_eq!([initiator.fact(ONE), initiator.fact(ONE)], FENCED);
     assert_eq!(board.take(1), None);
+    let done: Vec<_> = initiator.seen.completions.drain(..).collect();
+    let done = done.iter().map(|done| (done.cookie, done.outcome));
+    assert_eq!(done.collect::<Vec<_>>(), [(100, Outcome::Success)]);
+}
+
+#[test]
+fn what_the_target_has_pulled_completes_although_the_lane_ends() {
+    // (how it ends, how many facts that takes)
+    type End = fn(&mut Initiator, OwnedFd);
+    let by_a_fence: End = |initiator, _socket| {
+        assert_eq!(initiator.fence(ONE), FENCED);
+    };
+    let by_its_target: End = |initiator, socket| {
+        drop(socket);
+        assert_eq!(initiator.fact(ONE), LaneFact::Broken(Cause::Reset));
+        // What is known comes no later than that the lane is broken: it is not to be sent again.
+        assert_eq!(initiator.seen.completions.len(), 2);
+        assert_eq!(initiator.fence(ONE), FENCED);
+    };
+    for end in [by_a_fence, by_its_target] {
+        let (mut initiator, socket, board, _there) = with_fake();
+        let posted = initiator.post(ONE, &[write(200), write(300), write(400)]);
+        assert_eq!(posted.accepted, 3);
+        initiator.poll();
+        assert!(initiator.seen.completions.is_empty());
+        let taken: Vec<_> = (0..2)
+            .filter_map(|row| Some(board.take(row)?.length))
+            .collect();
+        assert_eq!(taken, [100, 200]);
+        (0..2).for_each(|row| board.tell(row, Pulled::Done));
+        end(&mut initiator, socket);
+        let done = initiator.seen.completions.drain(..);
+        let done: Vec<_> = done.map(|done| (done.cookie, done.outcome)).collect();
+        assert_eq!(done, [(100, Outcome::Success), (200, Outcome::Success)]);
+        assert_eq!((board.take(2), board.take(3)), (None, None), "withdrawn");
+    }
 }
 
 #[test]

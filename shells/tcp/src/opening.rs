@@ -115,10 +115,10 @@ impl Opening {
             Some(Frame::LaneReady {
                 works_max: works_max @ 1..,
                 work_bytes_max: work_bytes_max @ 1..,
-            }) if self.decoder.pending_bytes() == 0 => Ok(Some(LaneLimits::new(
-                works_max.min(crate::WORKS_MAX),
-                work_bytes_max,
-            ))),
+            }) if self.decoder.pending_bytes() == 0 => Ok(Some(LaneLimits {
+                counts: true,
+                ..LaneLimits::new(works_max.min(crate::WORKS_MAX), work_bytes_max)
+            })),
             Some(Frame::Refused { reason, text }) => {
                 Err(nonsense(format!("refused: {reason:?}, {text:?}")))
             }

@@ -96,10 +96,10 @@ impl Served {
         }
     }
 
-    /// Works delivered whole, in order from the first: writes in memory, reads handed to the socket.
+    /// Works that have come whole, in order from the first: writes are in memory. Whether a read has come back, its
+    /// initiator knows; behind one that was refused nothing counts.
     pub(crate) fn delivered(&self) -> u32 {
-        let read = self.outgoing.iter().find(|o| o.source.is_some());
-        read.map_or(self.received, |read| read.answer.sequence)
+        self.received
     }
 
     /// Whether its initiator spins while it waits, so that more is to be expected soon.
@@ -321,4 +321,61 @@ impl Served {
 
 fn allows(region: &Region, request: &Request) -> bool {
     region.access().allows(request.op) && region.contains(request.offset, request.length.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use polyrail_transport::memory::{Access, RegionKey};
+
+    use super::*;
+
+    struct One(Arc<Region>);
+
+    impl RegionTable for One {
+        fn find(&self, _: &RegionKey, _: TrustDomain) -> Option<Arc<Region>> {
+            Some(self.0.clone())
+        }
+    }
+
+    #[test]
+    fn the_count_of_works_comes_round_like_their_numbers() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut initiator = TcpStream::connect(address).unwrap();
+        let (stream, peer) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let table = One(Arc::new(
+            Region::allocate(4096, Access::RemoteReadWrite).unwrap(),
+        ));
+        let mut served = Served::new(stream, peer, TrustDomain::COMMON);
+        served.received = u32::MAX - 1;
+        for (number, delivered) in [(u32::MAX - 1, u32::MAX), (u32::MAX, 0), (0, 1), (1, 2)] {
+            let request = Request {
+                op: Op::Write,
+                spinning: false,
+                length: 10,
+                sequence: number,
+                key: table.0.key(),
+                offset: 0,
+            };
+            initiator.write_all(&request.encode()).unwrap();
+            // Whatever was sent is there, and of the work a part.
+            initiator.write_all(&[1; 9]).unwrap();
+            while served.incoming.as_ref().is_none_or(|work| work.arrived < 9) {
+                served.turn(&table).unwrap();
+            }
+            assert_eq!(served.delivered(), number, "not whole");
+            initiator.write_all(&[1]).unwrap();
+            while served.delivered() == number {
+                served.turn(&table).unwrap();
+            }
+            assert_eq!(served.delivered(), delivered);
+            let mut answer = [0; ANSWER_BYTES];
+            initiator.read_exact(&mut answer).unwrap();
+            assert_eq!(Answer::decode(&answer).unwrap().sequence, number);
+        }
+    }
 }

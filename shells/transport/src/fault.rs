@@ -424,6 +424,10 @@ impl Endpoint for FaultProxy {
         self.inner.fence(lane, epoch, scope);
     }
 
+    fn arrived(&self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+        self.inner.arrived(lane, epoch, told)
+    }
+
     fn close(&mut self, lane: LaneId, epoch: Epoch) {
         let held = self.lanes.get_mut(&lane);
         if let Some(held) = held.filter(|held| held.epoch == epoch) {

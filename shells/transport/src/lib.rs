@@ -153,6 +153,13 @@ pub trait Endpoint: Send {
     /// an epoch that is already over is answered again.
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope);
 
+    /// How many works of a lane's epoch have arrived whole, in the order of posting, if the peer has answered its fence
+    /// with `told`. Most targets count works, and tell just that.
+    fn arrived(&self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+        let _ = (lane, epoch);
+        told
+    }
+
     /// Closes a lane that has nothing posted, or gives up opening it. Answers nothing.
     fn close(&mut self, lane: LaneId, epoch: Epoch);
 
@@ -249,7 +256,8 @@ pub struct Prior {
     pub batch_span: Duration,
 }
 
-/// Called when a fence holds, with the number of works of that epoch that were delivered whole.
+/// Called when a fence holds, with the number of works of that epoch that were delivered whole, or with what
+/// [`Endpoint::arrived`] makes it of.
 pub type FenceAnswer = Box<dyn FnOnce(u32) + Send>;
 
 /// Called when everything of a session has ended.

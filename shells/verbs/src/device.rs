@@ -108,6 +108,7 @@ impl Device {
             limits: LaneLimits {
                 reads_max: (reads.max(1) as u16).min(works_max),
                 covers: true,
+                counts: true,
                 ..LaneLimits::new(works_max, bytes)
             },
             extras: Extras {

@@ -25,6 +25,7 @@ use crate::lane::{Ends, Lane, Unready};
 use crate::list::List;
 use crate::mailbox::{Made, Mailbox, Said};
 use crate::outbound::Opening;
+use crate::packets::{Reached, Tally};
 use crate::registry::Registered;
 use crate::server::Common;
 use crate::service::Order;
@@ -56,6 +57,8 @@ pub(crate) struct VerbsEndpoint {
     asking: bool,
     /// What the next poll says first.
     facts: VecDeque<LaneReport>,
+    /// And what lanes that have ended had to say.
+    rest: Polled,
     /// Who waits for what was written to be seen, and on how many lanes.
     tickets: HashMap<u64, usize>,
     /// Of those, what the next poll says.
@@ -71,6 +74,8 @@ pub(crate) struct VerbsEndpoint {
 struct Slot {
     epoch: Epoch,
     state: State,
+    /// Once it is open no more: its packets.
+    tally: Option<Tally>,
 }
 
 enum State {
@@ -108,6 +113,7 @@ impl VerbsEndpoint {
             posted: 0,
             asking: false,
             facts: VecDeque::new(),
+            rest: Polled::default(),
             tickets: HashMap::new(),
             visible: Vec::new(),
             immediate_last: 0,
@@ -116,8 +122,9 @@ impl VerbsEndpoint {
         })
     }
 
-    /// Ends a lane on this side, unless it has ended.
+    /// Ends a lane on this side, unless it has ended. What has completed until now has.
     fn end(&mut self, lane: LaneId) {
+        self.take_all(lane);
         let Some(slot) = self.lanes.get_mut(&lane) else {
             return;
         };
@@ -137,6 +144,9 @@ impl VerbsEndpoint {
                 let mut open = self.uncount(*open);
                 // It was written by a lane that is no more: the way it is without immediates.
                 self.answered(open.give_up_asking());
+                if let Some(slot) = self.lanes.get_mut(&lane) {
+                    slot.tally = Some(open.tally);
+                }
                 self.serials.remove(&open.serial);
                 self.leave(open.seat);
                 (open.device.number, Some(Box::new(open.qp)))
@@ -145,6 +155,21 @@ impl VerbsEndpoint {
         let tell = qp.is_some().then(|| self.mailbox.clone());
         let order = Order::End(lane, epoch, qp, tell);
         self.common.desk(device).order(order);
+    }
+
+    /// Takes all completions of an open lane's queue.
+    fn take_all(&mut self, lane: LaneId) {
+        let Some(Slot {
+            state: State::Open(open),
+            ..
+        }) = self.lanes.get(&lane)
+        else {
+            return;
+        };
+        let index = self.queues.iter().position(|queue| queue.is_of(&open.seat));
+        let mut rest = std::mem::take(&mut self.rest);
+        while index.is_some_and(|index| self.take(index, &mut rest) > 0) {}
+        self.rest = rest;
     }
 
     /// On one lane less these have to wait.
@@ -319,8 +344,8 @@ impl VerbsEndpoint {
             .push(report(lane, epoch, LaneFact::Opened { limits }));
     }
 
-    /// Takes completions of one queue.
-    fn take(&mut self, index: usize, out: &mut Polled) {
+    /// Takes completions of one queue. How many.
+    fn take(&mut self, index: usize, out: &mut Polled) -> usize {
         let mut taken = [Wc::default(); TAKE];
         let queue = self.queues.get_mut(index);
         let count = queue.map_or(0, |queue| queue.take(&mut taken));
@@ -330,6 +355,7 @@ impl VerbsEndpoint {
                 self.completed(wc, now, out);
             }
         }
+        count
     }
 
     fn completed(&mut self, wc: &Wc, now: Instant, out: &mut Polled) {
@@ -536,7 +562,15 @@ impl Endpoint for VerbsEndpoint {
                 State::Over
             }
         };
-        self.lanes.insert(lane, Slot { epoch, state });
+        let tally = None;
+        self.lanes.insert(
+            lane,
+            Slot {
+                epoch,
+                state,
+                tally,
+            },
+        );
     }
 
     fn post(&mut self, batch: &PostBatch) -> Posted {
@@ -605,6 +639,8 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {
+        out.completions.append(&mut self.rest.completions);
+        out.lanes.append(&mut self.rest.lanes);
         out.lanes.extend(self.facts.drain(..));
         for index in 0..self.queues.len() {
             if self.queues[index].wants_a_look() {
@@ -663,6 +699,20 @@ impl Endpoint for VerbsEndpoint {
         }
     }
 
+    fn arrived(&self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+        let slot = self.lanes.get(&lane).filter(|slot| slot.epoch == epoch);
+        let tally = slot.and_then(|slot| match &slot.state {
+            State::Open(open) => Some(&open.tally),
+            State::Opening { .. } | State::Ending { .. } | State::Over => slot.tally.as_ref(),
+        });
+        let arrived = tally.map(|tally| {
+            let arrived = tally.arrived(Reached::of_word(told));
+            log::debug!("verbs: {lane:?} {epoch:?}: {arrived} works have arrived of {tally}");
+            arrived
+        });
+        arrived.unwrap_or(0)
+    }
+
     fn close(&mut self, lane: LaneId, epoch: Epoch) {
         if self.lanes.get(&lane).is_some_and(|s| s.epoch == epoch) {
             self.end(lane);
@@ -682,6 +732,7 @@ impl Endpoint for VerbsEndpoint {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let says = !self.facts.is_empty() || !self.visible.is_empty();
+        let says = says || !self.rest.completions.is_empty() || !self.rest.lanes.is_empty();
         if says || self.queues.iter().any(Queue::wakes_nobody) {
             return Some(Instant::ZERO);
         }

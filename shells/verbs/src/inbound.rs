@@ -14,6 +14,7 @@ use crate::LANES_PER_SESSION_MAX;
 use crate::device::Device;
 use crate::ffi::raw::{self, Wc};
 use crate::ffi::{Cq, Extras, Pd, Qp};
+use crate::packets::Reached;
 use crate::registry::{Registered, register_for_peers};
 use crate::service::{Connections, Desk, Order};
 use crate::talk::{Talk, nonsense};
@@ -55,6 +56,8 @@ struct Record {
     fenced: Epoch,
     /// The connection that is served, of epoch `admitted`.
     token: Option<u64>,
+    /// The newest epoch that has ended, and how far packets had come.
+    ended: (Epoch, Reached),
 }
 
 /// A region as peers of a trust domain know it.
@@ -65,10 +68,13 @@ struct Served {
     session: SessionId,
     domain: TrustDomain,
     lane: LaneId,
+    epoch: Epoch,
     talk: Talk,
     writes: bool,
     /// `None` until the peer has said what its queue pair is.
     qp: Option<Qp>,
+    /// The number of the peer's first packet, if the device has been seen to say which one comes next.
+    first_packet: Option<u32>,
     /// Regions that it has asked after and that are being registered.
     asked: Vec<RegionKey>,
 }
@@ -122,9 +128,11 @@ impl Inbound {
             session,
             domain,
             lane,
+            epoch,
             talk,
             writes,
             qp: None,
+            first_packet: None,
             asked: Vec::new(),
         };
         self.lanes.insert(token, served);
@@ -150,8 +158,8 @@ impl Inbound {
             return Some(Refusal::Over);
         }
         record.admitted = epoch;
-        if let Some(token) = record.token.take() {
-            self.lanes.remove(&token);
+        if let Some(token) = record.token {
+            self.end(token);
         }
         None
     }
@@ -234,12 +242,24 @@ impl Inbound {
     }
 
     fn hang_up(&mut self, token: u64, error: &io::Error) {
-        if let Some(served) = self.lanes.remove(&token) {
+        if let Some(served) = self.lanes.get(&token) {
             let (name, lane, session) = (&self.device.name, served.lane, served.session);
             log::debug!("verbs: {name}: {lane:?} of {session:?} ends: {error}");
-            if let Some(record) = self.record(session, lane) {
-                record.token = record.token.filter(|other| *other != token);
-            }
+            self.end(token);
+        }
+    }
+
+    /// Destroys a lane's queue pair, and remembers how far packets had come before that.
+    fn end(&mut self, token: u64) {
+        let Some(served) = self.lanes.remove(&token) else {
+            return;
+        };
+        let (session, lane, epoch) = (served.session, served.lane, served.epoch);
+        let reached = served.reached();
+        drop(served);
+        if let Some(record) = self.record(session, lane) {
+            record.token = record.token.filter(|other| *other != token);
+            record.ended = (epoch, reached);
         }
     }
 
@@ -273,6 +293,8 @@ impl Inbound {
                     let _ = served.talk.say(&Message::Refused(Refusal::Failed));
                 })?;
                 self.pairs.insert(qp.number(), token);
+                let first = Some(peer.first_packet);
+                served.first_packet = first.filter(|_| qp.expected() == first);
                 served.qp = Some(qp);
                 served.talk.say(&Message::Side(own))
             }
@@ -335,16 +357,20 @@ impl Inbound {
         }
     }
 
-    /// Ends a lane up to an epoch, for good. When this returns its queue pair has been destroyed.
-    pub(crate) fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) {
+    /// Ends a lane up to an epoch, for good. When this returns its queue pair has been destroyed. How far packets had
+    /// come by then.
+    pub(crate) fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> Reached {
         let Some(record) = self.record(session, lane) else {
-            return;
+            return Reached::UNKNOWN;
         };
         record.fenced = record.fenced.max(epoch);
-        if record.admitted <= epoch
-            && let Some(token) = record.token.take()
-        {
-            self.lanes.remove(&token);
+        let served = record.token.filter(|_| record.admitted <= epoch);
+        if let Some(token) = served {
+            self.end(token);
+        }
+        match self.record(session, lane) {
+            Some(record) if record.ended.0 == epoch => record.ended.1,
+            _ => Reached::UNKNOWN,
         }
     }
 
@@ -380,6 +406,18 @@ impl Inbound {
 }
 
 impl Served {
+    /// How far packets have come.
+    ///
+    /// Where a device says the number that it was given at the start, or 0, it may just not know: devices that do not
+    /// keep count say one of these.
+    fn reached(&self) -> Reached {
+        let expected = self.qp.as_ref().and_then(Qp::expected);
+        match (self.first_packet, expected) {
+            (Some(first), Some(next)) if next != first && next != 0 => Reached::before(next),
+            _ => Reached::UNKNOWN,
+        }
+    }
+
     /// Says what opens a region.
     fn tell(&mut self, key: RegionKey, granted: &Granted) -> io::Result<()> {
         let mut answers = granted.answers();

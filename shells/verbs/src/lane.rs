@@ -16,6 +16,7 @@ use crate::ffi::Qp;
 use crate::ffi::raw::Sge;
 use crate::list::List;
 use crate::mailbox::Made;
+use crate::packets::Tally;
 use crate::registry::{Key, Registered};
 use crate::sight::{IMMEDIATE, Sight};
 use crate::wire::{Answer, Grant, Granted};
@@ -41,6 +42,8 @@ pub(crate) struct Lane {
     joined: VecDeque<(u32, u8)>,
     /// The number of the first of them.
     first: u32,
+    /// Packets of works that are posted.
+    pub(crate) tally: Tally,
     /// What opens regions of the peer, as far as it was asked.
     grants: Grants,
     /// What it is being asked after, and until when it may answer.
@@ -91,7 +94,12 @@ pub(crate) struct Ends {
 
 impl Lane {
     pub(crate) fn new(made: Made, serial: u32) -> Self {
-        let Made { qp, seat, device } = made;
+        let Made {
+            qp,
+            seat,
+            device,
+            tally,
+        } = made;
         Self {
             qp,
             seat,
@@ -100,6 +108,7 @@ impl Lane {
             posted: VecDeque::new(),
             joined: VecDeque::new(),
             first: 0,
+            tally,
             grants: Grants::default(),
             asked: Vec::new(),
             sight: Sight::default(),
@@ -187,6 +196,7 @@ impl Lane {
             log::debug!("verbs: {error}");
             return false;
         }
+        self.tally.posted_immediate();
         self.posted.push_back(IMMEDIATE);
         self.sight.posted(number, now + ANSWER_MAX);
         true
@@ -226,6 +236,13 @@ impl Lane {
             self.joined
                 .extend(joined.map(|work| (work.id as u32, work.joined)));
         }
+        if list.is_joined {
+            for work in taken.clone() {
+                self.tally.posted_as_one(work.joined, list.length(work));
+            }
+        } else {
+            self.tally.posted(taken.clone().map(|work| work.bytes()));
+        }
         self.posted.extend(cookies.take(accepted));
         self.sight.wrote |= taken.any(|work| work.op == Op::Write);
         let stop = match result {
@@ -245,6 +262,7 @@ impl Lane {
     pub(crate) fn complete(&mut self, id: u64) -> Option<u64> {
         let last = (id as u32).wrapping_sub(self.first) as usize;
         let cookie = *self.posted.get(last)?;
+        self.tally.completed(last + 1);
         self.take(last);
         Some(cookie)
     }
@@ -253,6 +271,7 @@ impl Lane {
     pub(crate) fn fail(&mut self, id: u64) -> Option<Failed> {
         let last = (id as u32).wrapping_sub(self.first) as usize;
         self.posted.get(last)?;
+        self.tally.failed();
         let joined = self.joined.iter().find(|(of, _)| *of == id as u32);
         let others = joined.map_or(0, |(_, joined)| usize::from(*joined) - 1);
         let first = last.saturating_sub(others);

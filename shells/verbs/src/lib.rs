@@ -31,6 +31,7 @@ mod lane;
 mod list;
 mod mailbox;
 mod outbound;
+mod packets;
 mod registry;
 mod server;
 mod service;

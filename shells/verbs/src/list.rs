@@ -52,6 +52,17 @@ impl List {
         &self.works[..self.count]
     }
 
+    /// Bytes of one of the works.
+    pub(crate) fn length(&self, work: &Work) -> u64 {
+        match work.source {
+            Source::Ranges(first, count) => {
+                let ranges = self.ranges.iter().skip(first.into()).take(count.into());
+                ranges.map(|range| u64::from(range.length)).sum()
+            }
+            Source::Range(_) | Source::Inline(..) => work.bytes(),
+        }
+    }
+
     /// Makes room for another post.
     pub(crate) fn clear(&mut self) {
         self.count = 0;

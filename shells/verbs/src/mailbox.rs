@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::completion::Seat;
 use crate::device::Device;
 use crate::ffi::Qp;
+use crate::packets::Tally;
 use crate::wire::Answer;
 
 /// A connected queue pair.
@@ -21,6 +22,7 @@ pub(crate) struct Made {
     pub(crate) seat: Seat,
     /// What it was made on.
     pub(crate) device: Arc<Device>,
+    pub(crate) tally: Tally,
 }
 
 /// One thing that a worker is told.

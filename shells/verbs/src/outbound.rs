@@ -18,6 +18,7 @@ use crate::completion::{Seat, SharedQueue};
 use crate::device::{Device, local_address};
 use crate::ffi::{Path, Qp};
 use crate::mailbox::{Made, Mailbox, Said};
+use crate::packets::Tally;
 use crate::service::Connections;
 use crate::talk::{Talk, nonsense};
 use crate::wire::{Message, Side};
@@ -306,7 +307,13 @@ impl Talking {
                 (Message::Side(peer), Stage::Joining(path, qp, seat)) => {
                     self.join(device, &peer, &path, &qp)?;
                     let device = device.clone();
-                    let made = Box::new(Made { qp, seat, device });
+                    let mtu = self.own.mtu.min(peer.mtu);
+                    let made = Box::new(Made {
+                        qp,
+                        seat,
+                        device,
+                        tally: Tally::new(self.own.first_packet, mtu),
+                    });
                     self.mailbox.say(Said::Opened(self.lane, self.epoch, made));
                 }
                 (Message::Told(key, answer), Stage::Open) => {

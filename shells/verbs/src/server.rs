@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use polyrail_core::transport::{Capabilities, MemoryKind};
@@ -220,10 +220,18 @@ impl Transport for VerbsTransport {
 
     /// Whichever device it was admitted on.
     fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
+        // The lane is at one device; the others do not know of it.
+        let reached = Arc::new(AtomicU32::new(0));
         let fence = |done: Box<dyn FnOnce() + Send>| {
-            Order::Fence(session, lane, epoch, Box::new(move |_| done()))
+            let reached = reached.clone();
+            let told = move |word| {
+                reached.fetch_max(word, AcqRel);
+                done();
+            };
+            Order::Fence(session, lane, epoch, Box::new(told))
         };
-        self.ask_all(fence, move || answer(0));
+        let told = reached.clone();
+        self.ask_all(fence, move || answer(told.load(Acquire)));
     }
 
     fn retire_session(&self, session: SessionId, answer: RetireAnswer) {

@@ -231,9 +231,8 @@ impl Loop {
                     self.inbound.admit(&mut self.connections, *lane);
                 }
                 Order::Fence(session, lane, epoch, answer) => {
-                    self.inbound.fence(session, lane, epoch);
-                    // Writes are not counted on this side: nothing is known to have arrived.
-                    answer(0);
+                    let reached = self.inbound.fence(session, lane, epoch);
+                    answer(reached.to_word());
                 }
                 Order::Retire(session, answer) => {
                     self.inbound.retire(session);

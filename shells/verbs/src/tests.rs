@@ -42,6 +42,7 @@ fn turn() -> MutexGuard<'static, ()> {
     stub::refuse_registrations(None);
     (0..2).for_each(|device| stub::unplug(device, false));
     stub::be_plain(false);
+    stub::expect(stub::Expects::Next);
     turn
 }
 
@@ -244,13 +245,14 @@ impl Pair {
         assert_eq!((fact.epoch, fact.fact), (Epoch(epoch), fenced));
     }
 
-    /// Asks the target to fence an epoch, and waits until it has.
-    fn fence_inbound(&self, epoch: u32) {
+    /// Asks the target to fence an epoch, and waits until it has. How many works have arrived.
+    fn fence_inbound(&self, epoch: u32) -> u32 {
         let (answer, answered) = mpsc::channel();
         let tell = move |delivered| answer.send(delivered).unwrap();
         self.target
             .fence_inbound(SESSION, LANE, Epoch(epoch), Box::new(tell));
-        assert_eq!(answered.recv().unwrap(), 0);
+        let told = answered.recv().unwrap();
+        self.endpoint.arrived(LANE, Epoch(epoch), told)
     }
 }
 
@@ -1022,7 +1024,7 @@ fn a_fenced_epoch_writes_no_more_and_is_not_let_in_again() {
     pair.opened(1);
     pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
     pair.completed(1);
-    pair.fence_inbound(1);
+    assert_eq!(pair.fence_inbound(1), 1);
     let epoch = Epoch(1);
     let broken = LaneFact::Broken(Cause::Reset);
     assert_eq!(
@@ -1041,10 +1043,77 @@ fn a_fenced_epoch_writes_no_more_and_is_not_let_in_again() {
     );
     assert_eq!(byte(&pair.remote, 0), 0);
     pair.fence(1);
-    pair.fence_inbound(3);
+    assert_eq!(
+        pair.fence_inbound(1),
+        1,
+        "asked again, and after the end here"
+    );
+    assert_eq!(pair.fence_inbound(3), 0);
     let refused = LaneFact::OpenFailed(Cause::Refused);
     assert_eq!([pair.open(2), pair.open(3)], [refused, refused]);
     pair.opened(4);
+}
+
+#[test]
+fn a_fence_counts_works_that_arrived_whole_whatever_they_were_made_of() {
+    let _turn = turn();
+    let mut pair = Pair::new();
+    pair.opened(1);
+    pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+    assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+    // Several packets, an immediate, some of core's works that go as one, a read.
+    pair.post(1, &[work(2, Op::Write, 0, 9000, false)]);
+    assert!(pair.endpoint.make_visible(SESSION, 7));
+    let joined: Vec<_> = (0..4)
+        .map(|index| {
+            from_to(
+                3 + index,
+                Op::Write,
+                index * 200,
+                index * 100,
+                100,
+                index == 3,
+            )
+        })
+        .collect();
+    let before = COUNTERS.works.load(SeqCst);
+    pair.post(1, &joined);
+    assert!(COUNTERS.works.load(SeqCst) - before < 4, "they go as one");
+    pair.post(1, &[work(7, Op::Read, 0, 9000, false)]);
+    stub::cut(true);
+    pair.post(1, &[work(8, Op::Write, 0, 8, false)]);
+    // What has completed is known here before the fence.
+    pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
+    pair.poll();
+    let done: Vec<_> = pair.completions.drain(..).map(|done| done.cookie).collect();
+    assert_eq!(done, [6]);
+    assert_eq!(pair.fact().epoch, Epoch(1));
+    assert_eq!(pair.fence_inbound(1), 7, "the last one was lost");
+    stub::cut(false);
+    // An epoch in which nothing arrived.
+    pair.opened(2);
+    stub::cut(true);
+    pair.post(2, &[work(1, Op::Write, 0, 8, true)]);
+    assert_eq!(pair.fence_inbound(2), 0);
+}
+
+#[test]
+fn a_device_that_does_not_say_which_packet_comes_next_counts_what_has_completed() {
+    let _turn = turn();
+    for says in [
+        stub::Expects::Nothing,
+        stub::Expects::First,
+        stub::Expects::Zero,
+    ] {
+        stub::expect(says);
+        let mut pair = Pair::new();
+        pair.opened(1);
+        pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+        assert_eq!(pair.completed(1), [(1, SUCCESS)]);
+        pair.post(1, &[work(2, Op::Write, 0, 8, false)]);
+        assert_eq!(pair.fence_inbound(1), 1, "{says:?}");
+    }
+    stub::expect(stub::Expects::Next);
 }
 
 #[test]

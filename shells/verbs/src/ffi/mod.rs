@@ -62,6 +62,6 @@ fn resolve(library: &libloading::Library) -> Result<Calls, libloading::Error> {
     Ok(calls! {
         get_device_list free_device_list get_device_name open_device close_device query_device query_port
         get_async_event ack_async_event alloc_pd dealloc_pd reg_mr_iova2 dereg_mr create_comp_channel
-        destroy_comp_channel create_cq destroy_cq get_cq_event ack_cq_events create_qp modify_qp destroy_qp; optional reg_dmabuf_mr
+        destroy_comp_channel create_cq destroy_cq get_cq_event ack_cq_events create_qp modify_qp query_qp destroy_qp; optional reg_dmabuf_mr
     })
 }

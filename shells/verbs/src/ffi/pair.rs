@@ -38,6 +38,18 @@ pub(crate) struct Work {
     pub(crate) joined: u8,
 }
 
+impl Work {
+    /// Bytes of one that has not several ranges.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        match self.source {
+            Source::Range(range) => range.length.into(),
+            Source::Inline(_, length) => length.into(),
+            Source::Ranges(..) => 0,
+        }
+    }
+}
+
 /// Where the bytes of a work are on this side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
@@ -191,6 +203,24 @@ impl Qp {
             ..raw::QpAttr::default()
         };
         self.modify("ibv_modify_qp to RTS", to, raw::QP_TO_RTS)
+    }
+
+    /// The number of the packet that it expects from the peer next: those before it have come, in order. `None`: the
+    /// device does not say.
+    pub(crate) fn expected(&self) -> Option<u32> {
+        let mut now = raw::QpAttr::default();
+        let mut made = MaybeUninit::<raw::QpInitAttr>::zeroed();
+        // SAFETY: it lives, and both are filled.
+        let answer = unsafe {
+            let query = self.pd.context.calls.query_qp;
+            query(
+                self.raw.as_ptr(),
+                &mut now,
+                raw::QP_EXPECTED,
+                made.as_mut_ptr(),
+            )
+        };
+        (answer == 0).then_some(now.rq_psn)
     }
 
     /// Posts works as one list. The number of works taken, and why not more. Whatever their ranges name, the device

@@ -271,6 +271,9 @@ pub(crate) const QP_TO_RTR: c_int = 0x12_9181;
 /// State, timeout, retries of both kinds, send sequence, reads asked for.
 pub(crate) const QP_TO_RTS: c_int = 0x1_2e01;
 
+/// The number of the packet that is expected next.
+pub(crate) const QP_EXPECTED: c_int = 0x1000;
+
 pub(crate) const WR_RDMA_WRITE: c_int = 0;
 pub(crate) const WR_RDMA_WRITE_WITH_IMM: c_int = 1;
 pub(crate) const WR_RDMA_READ: c_int = 4;
@@ -323,6 +326,8 @@ pub(crate) struct Calls {
     pub(crate) ack_cq_events: unsafe extern "C" fn(*mut Cq, u32),
     pub(crate) create_qp: unsafe extern "C" fn(*mut Pd, *mut QpInitAttr) -> *mut Qp,
     pub(crate) modify_qp: unsafe extern "C" fn(*mut Qp, *mut QpAttr, c_int) -> c_int,
+    pub(crate) query_qp:
+        unsafe extern "C" fn(*mut Qp, *mut QpAttr, c_int, *mut QpInitAttr) -> c_int,
     pub(crate) destroy_qp: unsafe extern "C" fn(*mut Qp) -> c_int,
 }
 
@@ -357,6 +362,7 @@ mod layout {
         assert!(offset_of!(QpInitAttr, cap) == 32);
         assert!(offset_of!(QpInitAttr, qp_type) == 52);
         assert!(size_of::<QpAttr>() == 144);
+        assert!(offset_of!(QpAttr, rq_psn) == 20);
         assert!(offset_of!(QpAttr, ah_attr) == 56);
         assert!(offset_of!(QpAttr, pkey_index) == 120);
         assert!(offset_of!(QpAttr, max_rd_atomic) == 126);

@@ -71,6 +71,7 @@ static PLAIN: AtomicBool = AtomicBool::new(false);
 static CUT: AtomicBool = AtomicBool::new(false);
 static FAST: AtomicBool = AtomicBool::new(false);
 static BELIEVING: AtomicBool = AtomicBool::new(false);
+static EXPECTS: Mutex<Expects> = Mutex::new(Expects::Next);
 static NUMBER: AtomicU32 = AtomicU32::new(100);
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
@@ -87,6 +88,19 @@ pub enum Happening {
     QueueFatal,
     /// The queue pair that was made last on it is.
     PairFatal,
+}
+
+/// What devices say of the packet that a queue pair expects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expects {
+    /// That it is the next one.
+    Next,
+    /// That it is the first one, for ever.
+    First,
+    /// That it is number 0.
+    Zero,
+    /// They cannot be asked.
+    Nothing,
 }
 
 #[derive(Default)]
@@ -116,6 +130,10 @@ struct Pair {
     peer: u32,
     access: u32,
     state: c_int,
+    /// Of packets that it sends, and the number of the one that it expects.
+    mtu: c_int,
+    first: u32,
+    expected: u32,
     /// Where what comes completes, and how much there is room for.
     queue: usize,
     receives: u32,
@@ -149,6 +167,11 @@ pub fn unplug(number: usize, away: bool) {
 /// Makes devices refuse queue pairs for works of several ranges or with bytes in them, or not.
 pub fn be_plain(plain: bool) {
     PLAIN.store(plain, SeqCst);
+}
+
+/// Makes devices say this of the packets that queue pairs expect.
+pub fn expect(expects: Expects) {
+    *EXPECTS.lock().unwrap_or_else(PoisonError::into_inner) = expects;
 }
 
 /// Lets devices that are opened from now on register so many bytes at once; 0: any number.
@@ -196,6 +219,7 @@ pub(crate) fn calls() -> Calls {
         ack_cq_events,
         create_qp,
         modify_qp,
+        query_qp,
         destroy_qp,
     }
 }
@@ -541,6 +565,10 @@ unsafe fn arrive(state: &mut State, number: u32, immediate: u32) -> c_int {
     }
     peer.receives -= 1;
     COUNTERS.immediates.fetch_add(1, SeqCst);
+    count_packets(state, number, 0);
+    let Some(peer) = state.pairs.get(&peer_number) else {
+        return RETRY_EXCEEDED;
+    };
     // SAFETY: the caller's promise; what comes to a queue does not send.
     let queue = unsafe { &*(peer.queue as *const Queue) };
     let mut done = queue.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -640,6 +668,9 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
         peer: 0,
         access: 0,
         state: 0,
+        mtu: 0,
+        first: 0,
+        expected: 0,
         // SAFETY: the caller gives attributes.
         queue: unsafe { (*attributes).recv_cq } as usize,
         receives: 0,
@@ -681,11 +712,47 @@ unsafe extern "C" fn modify_qp(qp: *mut raw::Qp, to: *mut QpAttr, mask: c_int) -
         pair.state = to.qp_state;
         match mask {
             raw::QP_TO_INIT => pair.access = to.qp_access_flags,
-            raw::QP_TO_RTR => pair.peer = to.dest_qp_num,
+            raw::QP_TO_RTR => {
+                (pair.peer, pair.mtu) = (to.dest_qp_num, to.path_mtu);
+                (pair.first, pair.expected) = (to.rq_psn, to.rq_psn);
+            }
             _ => {}
         }
         0
     })
+}
+
+unsafe extern "C" fn query_qp(
+    qp: *mut raw::Qp,
+    now: *mut QpAttr,
+    mask: c_int,
+    _: *mut QpInitAttr,
+) -> c_int {
+    let says = *EXPECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: made by `create_qp`; the caller gives room for attributes.
+    let (number, now) = unsafe { ((*qp).qp_num, &mut *now) };
+    with(|state| match state.pairs.get(&number) {
+        Some(pair) if mask == raw::QP_EXPECTED => {
+            now.rq_psn = match says {
+                Expects::Next => pair.expected,
+                Expects::First => pair.first,
+                Expects::Zero => 0,
+                Expects::Nothing => return libc::EOPNOTSUPP,
+            };
+            0
+        }
+        _ => libc::EINVAL,
+    })
+}
+
+/// A queue pair has carried out a work of so many bytes.
+fn count_packets(state: &mut State, number: u32, bytes: u64) {
+    let own = state.pairs.get(&number).map(|own| (own.peer, own.mtu));
+    let Some((peer, mtu)) = own else { return };
+    if let Some(peer) = state.pairs.get_mut(&peer) {
+        let packets = bytes.div_ceil(128 << mtu).max(1) as u32;
+        peer.expected = peer.expected.wrapping_add(packets) & 0xff_ffff;
+    }
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut raw::Qp) -> c_int {
@@ -814,6 +881,7 @@ unsafe fn carry_out(state: &mut State, number: u32, work: &SendWr) -> c_int {
         }
         return status;
     }
+    count_packets(state, number, length);
     if FAST.load(SeqCst) {
         return 0;
     }
