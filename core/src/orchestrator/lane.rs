@@ -686,12 +686,17 @@ impl Orchestrator<'_> {
 
     /// A lane that said it was full with nothing posted has only `Writable` to wait for. If that is not said, what waits for it
     /// goes elsewhere, and it is asked by posting again; if it says so for too long, it stands still like any other.
+    #[inline]
     pub(super) fn check_full(&mut self, now: Instant, rail: RailId) {
-        let Some(lane) = self
-            .lanes
-            .get_mut(rail.index())
-            .filter(|lane| lane.full && lane.flight.posted() == 0)
-        else {
+        let lane = self.lanes.get(rail.index());
+        if lane.is_some_and(|lane| lane.full && lane.flight.posted() == 0) {
+            self.stays_full(now, rail);
+        }
+    }
+
+    #[cold]
+    fn stays_full(&mut self, now: Instant, rail: RailId) {
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
         let due = lane.progress_at + self.config.progress_floor;

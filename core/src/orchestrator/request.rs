@@ -411,6 +411,15 @@ impl Orchestrator<'_> {
         let Some(lane) = lane.filter(|lane| lane.phase == Phase::Open) else {
             return Blame::of(cause);
         };
+        // Nobody has lost anything by the end of a lane that nothing was on and nobody waits for.
+        let peer = self.shared.peer(rail);
+        let is_wanted = || {
+            let row = peer.and_then(|peer| self.peers.get(peer.index()));
+            row.is_some_and(|row| !row.pending.is_empty())
+        };
+        if attempt.is_none() && !is_wanted() {
+            return Blame::of(cause);
+        }
         let blame = lane.end_by_itself(cause);
         let request = attempt.and_then(|index| self.attempts.at(index)?.request());
         if let Some(row) = request.and_then(|index| self.requests.at_mut(index))
