@@ -11,10 +11,15 @@
 //! Where it cannot run it says why and passes, unless `CI=true`: then it fails. Fabrics are laid one at a
 //! time, whatever the number of test threads, or they would take each other's processor.
 
+mod case;
 mod cut;
+mod dark;
 mod death;
+mod experiment;
 mod fabric;
 mod iperf;
+#[expect(dead_code, reason = "the program `blackout` uses more of it")]
+mod marks;
 #[expect(dead_code, reason = "the program `recovery` uses it")]
 mod moments;
 mod program;

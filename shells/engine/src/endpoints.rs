@@ -12,6 +12,7 @@ use polyrail_transport::{
     Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Waits,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
 
 use crate::fabric::RAILS_MAX;
 
@@ -28,9 +29,19 @@ pub(crate) struct Joined {
     awaited: Vec<(u64, usize)>,
     /// The endpoint that works were last posted to.
     posted_last: usize,
-    /// For a sleep on each of them: what is readable when somebody calls, with this descriptor, or another endpoint has
-    /// something. Kept, because endpoints know it by its number.
-    asides: Vec<Option<(RawFd, OwnedFd)>>,
+    /// For a sleep on each of them.
+    asides: Vec<Aside>,
+}
+
+/// What wakes a sleep on one endpoint besides itself.
+enum Aside {
+    /// Not needed yet.
+    New,
+    /// Readable when somebody calls, with this descriptor, or another endpoint has something. Kept, because endpoints
+    /// know it by its number.
+    Made(RawFd, OwnedFd),
+    /// Another endpoint watches this one while that sleeps, and the kernel lets no two descriptors watch each other.
+    Impossible,
 }
 
 impl Joined {
@@ -53,7 +64,7 @@ impl Joined {
             awaited: Vec::new(),
             posted_last: 0,
             // Nothing is allocated by whoever sleeps first.
-            asides: rows.iter().map(|_| None).collect(),
+            asides: rows.iter().map(|_| Aside::New).collect(),
             rows,
         })
     }
@@ -66,8 +77,10 @@ impl Joined {
     /// Makes what wakes a sleep on the endpoint that works were last posted to, besides itself. Whether it is for `call`.
     fn set_aside(&mut self, call: BorrowedFd<'_>) -> io::Result<bool> {
         let of = self.posted_last;
-        if let Some(Some((number, _))) = self.asides.get(of) {
-            return Ok(*number == call.as_raw_fd());
+        match self.asides.get(of) {
+            Some(Aside::Made(number, _)) => return Ok(*number == call.as_raw_fd()),
+            Some(Aside::New) => {}
+            Some(Aside::Impossible) | None => return Ok(false),
         }
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let others = self.rows.iter().enumerate().filter(|(row, _)| *row != of);
@@ -76,7 +89,7 @@ impl Joined {
             let data = epoll::EventData::new_u64(0);
             epoll::add(&poller, fd, data, epoll::EventFlags::IN)?;
         }
-        self.asides[of] = Some((call.as_raw_fd(), poller));
+        self.asides[of] = Aside::Made(call.as_raw_fd(), poller);
         Ok(true)
     }
 
@@ -230,11 +243,17 @@ impl Endpoint for Joined {
     fn sleep(&mut self, call: BorrowedFd<'_>, longest: Option<Duration>) -> io::Result<bool> {
         let knows = self.set_aside(call)?;
         let last = self.rows.get_mut(self.posted_last).and_then(Option::as_mut);
-        let aside = self.asides[self.posted_last].as_ref().filter(|_| knows);
-        let (Some(last), Some((_, aside))) = (last, aside) else {
+        let aside = self.asides.get(self.posted_last).filter(|_| knows);
+        let (Some(last), Some(Aside::Made(_, aside))) = (last, aside) else {
             return polyrail_transport::sleep(self.poller.as_fd(), call, longest);
         };
-        let woken = last.sleep(aside.as_fd(), longest)?;
+        let woken = match last.sleep(aside.as_fd(), longest) {
+            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                self.asides[self.posted_last] = Aside::Impossible;
+                return polyrail_transport::sleep(self.poller.as_fd(), call, longest);
+            }
+            woken => woken?,
+        };
         let mut ready = [PollFd::from_borrowed_fd(call, PollFlags::IN)];
         Ok(woken && poll(&mut ready, Some(&Timespec::default()))? > 0)
     }
@@ -246,5 +265,34 @@ impl Endpoint for Joined {
             .filter_map(|endpoint| endpoint.poll_timeout())
             .chain(refused)
             .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_tcp::TcpTransport;
+    use polyrail_transport::Transport;
+    use polyrail_transport::clock::Clock;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::segments::Segments;
+
+    #[test]
+    fn a_sleep_on_any_of_several_endpoints_ends_when_somebody_calls() {
+        let transport = TcpTransport::new(Arc::new(Segments::default()));
+        let row = || transport.endpoint(0, Clock::start()).map(Some);
+        let rows = [row(), row(), row()].into_iter().collect::<io::Result<_>>();
+        let mut joined = Joined::new(rows.unwrap()).unwrap();
+        let call = eventfd(0, EventfdFlags::empty()).unwrap();
+        let short = Some(Duration::from_millis(1));
+        // By turns, as requests go on with another transport and come back.
+        for posted_last in [0, 1, 2, 1, 0] {
+            joined.posted_last = posted_last;
+            assert!(!joined.sleep(call.as_fd(), short).unwrap(), "{posted_last}");
+            rustix::io::write(&call, &1_u64.to_ne_bytes()).unwrap();
+            assert!(joined.sleep(call.as_fd(), None).unwrap(), "{posted_last}");
+            rustix::io::read(&call, &mut [0; 8]).unwrap();
+        }
     }
 }

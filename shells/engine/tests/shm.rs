@@ -21,9 +21,12 @@ const MEANT: u8 = 0x11;
 const REUSED: u8 = 0x55;
 
 /// What a process that these tests start is to be: `shared BYTES` or `private BYTES`, a target with such memory,
-/// `forbidden BYTES`, one with private memory that may not read other processes', `stranger BYTES`, one of another user,
+/// `many BYTES`, one that has [`MANY`] small segments besides, `forbidden BYTES`, one with private memory that may not read other processes', `stranger BYTES`, one of another user,
 /// or `network BYTES`, one that has no shared memory.
 const ROLE: &str = "POLYRAIL_TEST_SHM";
+
+/// Segments, named by their numbers: more than a lane of `shm` maps.
+const MANY: u32 = 4_400;
 
 /// Counts bytes of the target's private memory, for whoever has nothing to do with what moved them.
 struct Census(Arc<Region>);
@@ -68,6 +71,11 @@ fn target_process() {
         _ => engine.allocate("mem", bytes, access),
     }
     .unwrap();
+    if kind == "many" {
+        for number in 0..MANY {
+            engine.allocate(&format!("{number}"), 4096, access).unwrap();
+        }
+    }
     engine
         .allocate("readable", 4096, Access::RemoteRead)
         .unwrap();
@@ -737,6 +745,61 @@ fn a_write_goes_on_over_the_network_when_shared_memory_fails_under_it() {
     fill(&initiator.region, 0);
     completed(&initiator.all(Op::Read));
     assert_eq!(count(&initiator.region, MEANT), BYTES);
+}
+
+#[test]
+fn more_segments_than_a_lane_maps_are_written_and_read() {
+    const ROUNDS: u64 = 3;
+    // A pair of segments takes one of the engine's plans, of which there are fewer than segments here.
+    const PART: usize = MANY as usize / 2;
+    listen_to_logs();
+    let target = Target::start("many", MIB);
+    let initiator = Initiator::new(&target, MIB);
+    let engine = &initiator.engine;
+    let open = |number| engine.open_segment(&format!("{}/{number}", target.address));
+    let remotes: Vec<_> = (0..MANY).map(|number| open(number).unwrap()).collect();
+    for round in 0..ROUNDS {
+        for (part, remotes) in remotes.chunks(PART).enumerate() {
+            let bytes = 8 * remotes.len() as u64;
+            let local = engine.allocate("part", bytes, Access::Local).unwrap();
+            let region = engine.region(local).unwrap();
+            let meant = pattern(round * 2 + part as u64, bytes);
+            let move_all = |op| {
+                let request = |(place, remote): (u64, &SegmentId)| Request {
+                    op,
+                    local,
+                    local_offset: 8 * place,
+                    remote: *remote,
+                    remote_offset: 8 * round,
+                    length: 8,
+                };
+                let requests: Vec<_> = (0..).zip(remotes).map(request).collect();
+                for some in requests.chunks(100) {
+                    completed(&engine.submit(some).unwrap());
+                }
+            };
+            put(&region, 0, &meant);
+            move_all(Op::Write);
+            fill(&region, 0);
+            move_all(Op::Read);
+            assert!(
+                get(&region, 0, bytes) == meant,
+                "round {round}, part {part}"
+            );
+            engine.unregister(local).unwrap();
+        }
+    }
+    let moved = initiator.carried("shm") + initiator.carried("tcp");
+    assert_eq!(moved, ROUNDS * u64::from(MANY) * 16);
+    // A lane that is full ends, and the next one begins with none: that is once a round, not for ever. Lanes of other
+    // tests are opened less often.
+    let logged = LOGGED.lock().unwrap();
+    let fenced = logged.iter().filter_map(|line| {
+        let (_, epoch) = line.split_once(" epoch ")?;
+        epoch.split_once(": fenced")?.0.parse::<u32>().ok()
+    });
+    let openings = fenced.max();
+    assert!((1..20).contains(&openings.unwrap_or(0)), "{openings:?}");
 }
 
 #[test]

@@ -429,7 +429,7 @@ impl Lane {
         let grant = match self.grants_free.last() {
             Some(grant) => *grant,
             None if usize::from(self.grants) < GRANTS_MAX => self.grants,
-            // As many segments of one peer at once are not what this is for; another transport takes it.
+            // The next lane begins with none.
             None => return Err(End::Broken(Cause::Flushed)),
         };
         match socket::send(&self.socket, &Request::Map { key, grant }, None) {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use polyrail::{Access, Cause, Config, Engine, Local, Op, Remote, Request, SegmentId, Status};
+use polyrail_control::codec::{Greeting, Purpose};
 
 use crate::fixture::*;
 
@@ -19,6 +20,8 @@ pub(crate) struct Link {
 #[derive(Default)]
 struct Switch {
     swallow: AtomicBool,
+    /// The same, of control connections only.
+    swallow_control: AtomicBool,
     /// How many bytes of each connection go through per millisecond; 0: all.
     pace: AtomicU64,
     stop: AtomicBool,
@@ -44,10 +47,16 @@ impl Link {
         self.switch.swallow.store(true, SeqCst);
     }
 
+    /// From now on only lanes go through.
+    fn cut_control(&self) {
+        self.switch.swallow_control.store(true, SeqCst);
+    }
+
     /// What was cut is lost: its connections end, and new ones go through.
     pub(crate) fn restore(&self) {
         self.switch.end_streams();
         self.switch.swallow.store(false, SeqCst);
+        self.switch.swallow_control.store(false, SeqCst);
     }
 }
 
@@ -76,15 +85,17 @@ impl Switch {
             };
             let copies = [near.try_clone().unwrap(), far.try_clone().unwrap()];
             self.streams.lock().unwrap().extend(copies);
+            let is_control = Arc::<AtomicBool>::default();
             for (from, to) in [(&near, &far), (&far, &near)] {
                 let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                let switch = self.clone();
-                std::thread::spawn(move || switch.pass(from, to));
+                let (switch, is_control) = (self.clone(), is_control.clone());
+                std::thread::spawn(move || switch.pass(from, to, &is_control));
             }
         }
     }
 
-    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream, is_control: &AtomicBool) {
+        let mut is_greeting = true;
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let pace = self.pace.load(SeqCst) as usize;
@@ -95,13 +106,23 @@ impl Switch {
             if pace > 0 {
                 std::thread::park_timeout(Duration::from_millis(1));
             }
-            if !self.swallow.load(SeqCst) && to.write_all(&buffer[..bytes]).is_err() {
+            if std::mem::take(&mut is_greeting) {
+                let control = Greeting::ours(Purpose::Control).encode();
+                let said = &buffer[..bytes];
+                is_control.fetch_or(said.starts_with(&control), SeqCst);
+            }
+            if !self.swallows(is_control) && to.write_all(&buffer[..bytes]).is_err() {
                 break;
             }
         }
-        if !self.swallow.load(SeqCst) {
+        if !self.swallows(is_control) {
             let _ = to.shutdown(Shutdown::Write);
         }
+    }
+
+    fn swallows(&self, is_control: &AtomicBool) -> bool {
+        let of_control = self.swallow_control.load(SeqCst) && is_control.load(SeqCst);
+        of_control || self.swallow.load(SeqCst)
     }
 }
 
@@ -256,6 +277,49 @@ fn a_read_from_a_silent_peer_fails_and_leaves_the_memory_alone() {
         ended(&again).status == Status::Completed
     });
     assert!(bytes(&here).iter().all(|byte| *byte == 0xee));
+}
+
+#[test]
+fn while_the_control_plane_is_gone_what_moves_goes_on_and_what_comes_after_a_pause_fails() {
+    let far = far();
+    let from = far.initiator.region(far.write.local).unwrap();
+    let to = far.target.region(far.there).unwrap();
+    completed(&far.initiator.submit(&[far.write]).unwrap());
+    far.link.cut_control();
+    // Far longer than a peer may be silent: completions are signs of life, too.
+    let silence = Config::default().health.peer_silence;
+    let start = Instant::now();
+    let mut seed = 0;
+    while start.elapsed() < 3 * silence {
+        seed += 1;
+        fill(&from, seed);
+        completed(&far.initiator.submit(&[far.write]).unwrap());
+        assert!(bytes(&to) == pattern(seed, BYTES), "{seed}");
+    }
+    // Nothing tells anybody of a peer that nothing moves to.
+    let pause = Instant::now();
+    let nobody = far.initiator.notifications();
+    while pause.elapsed() < 2 * silence {
+        let _ = nobody.wait(silence);
+    }
+    let start = Instant::now();
+    let late = far.initiator.submit(&[far.write]).unwrap();
+    assert_eq!(ended(&late).status, Status::Failed, "{:?}", late.report(0));
+    assert_eq!(late.report(0).unwrap().cause, Some(Cause::PeerSilent));
+    assert!(
+        start.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        start.elapsed()
+    );
+
+    far.link.restore();
+    until("requests work again", || {
+        let again = far.initiator.submit(&[far.write]).unwrap();
+        ended(&again).status == Status::Completed
+    });
+    fill(&from, 0);
+    completed(&far.initiator.submit(&[far.write]).unwrap());
+    assert!(bytes(&to) == pattern(0, BYTES));
 }
 
 #[test]
