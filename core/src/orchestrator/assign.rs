@@ -108,7 +108,11 @@ impl Orchestrator<'_> {
                 self.served(now, peer, index, left - turn);
             }
             match bound {
-                Bound::Yes | Bound::OnlyCopies | Bound::Behind => {}
+                Bound::Yes | Bound::OnlyCopies => {}
+                Bound::Behind => {
+                    self.go_home(peer, index);
+                    self.bindable = true;
+                }
                 Bound::Wait => self.retry_if_idle(now, request),
                 Bound::NoRail => {
                     some_stuck = true;

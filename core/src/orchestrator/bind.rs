@@ -493,7 +493,7 @@ impl Orchestrator<'_> {
     }
 
     /// A request that stood in front waits where it belongs from now on.
-    fn go_home(&mut self, peer: PeerId, index: u32) {
+    pub(super) fn go_home(&mut self, peer: PeerId, index: u32) {
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.pending.go_home(&mut self.requests, index);
         }
@@ -553,7 +553,10 @@ impl Orchestrator<'_> {
         if let Some(due) = self.stuck_until(peer, request) {
             self.arm(due.max(now), Reason::Peer);
         }
-        self.retry_if_idle(now, request);
+        // A rail may come back by another worker's probe. Of a peer that is heard again this one hears by itself.
+        if !self.is_silent(peer) {
+            self.retry_if_idle(now, request);
+        }
     }
 
     /// Binds slices of a request, as many as `turn` says; takes off it what was bound.

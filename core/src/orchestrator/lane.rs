@@ -471,7 +471,10 @@ impl Orchestrator<'_> {
         };
         lane.phase = Phase::Open;
         lane.limits = LaneLimits {
+            // None of them is 0 by contract: such a lane would be waited for for ever.
             work_bytes_max: limits.work_bytes_max.max(1),
+            works_max: limits.works_max.max(1),
+            reads_max: limits.reads_max.max(1),
             ..limits
         };
         lane.cadence = Cadence::new(self.config.signal_interval_works);

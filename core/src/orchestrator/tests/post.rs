@@ -287,3 +287,36 @@ fn a_probe_on_a_lane_that_is_full_for_a_while_comes_to_its_end() {
     }
     assert_eq!(full, 0);
 }
+
+#[test]
+fn a_lane_that_says_it_takes_nothing_is_not_waited_for_for_ever() {
+    for rails in [1, 2] {
+        let mut world = World::new(Policy::Spray, rails);
+        world.limits = [LaneLimits {
+            works_max: 0,
+            reads_max: 0,
+            ..LIMITS
+        }; RAILS];
+        for op in [Op::Write, Op::Read] {
+            world.submit(op as u64, op, 4 * u64::from(SLICE));
+        }
+        // It is given one work at a time, and says what it does with it.
+        let until = world.now + Duration::from_secs(5);
+        while world.reports.len() < 2 && world.now < until {
+            let mut batch = PostBatch::default();
+            while let Some(post) = world.core.poll_post(world.now, &mut batch) {
+                assert_eq!(batch.works.len(), 1);
+                world.core.handle_posted(world.now, post, 0, Stop::Full);
+            }
+            while let Some(action) = world.core.poll_lane() {
+                world.act(action);
+            }
+            while let Some(event) = world.core.poll_event() {
+                world.event(event);
+            }
+            world.now = world.now + Duration::from_micros(500);
+            world.happen();
+        }
+        assert_eq!(world.reports.len(), 2, "{rails} rails");
+    }
+}
