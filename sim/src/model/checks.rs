@@ -2,27 +2,27 @@
 //! nobody waits long who has a way open.
 
 use polyrail_core::rail::health::RailState;
-use polyrail_core::units::RailId;
-use polyrail_core::work::{Cause, Completion, Op, Work};
+use polyrail_core::units::{PeerId, RailId};
+use polyrail_core::work::{Cause, Completion, Op, Outcome, Work};
 
 use super::agenda::LaneIndex;
 use super::{NearLane, OpenWork, World};
 use crate::setup::{Cut, Interval};
 
 /// With a way open, a batch takes at most so many times as long as all bytes over the slowest part would.
-const SLOWER_MAX: u64 = 4;
+pub(super) const SLOWER_MAX: u64 = 4;
 /// And this.
 pub(super) const PATIENCE_NS: u64 = 700_000_000;
 
 impl NearLane {
-    /// Forgets the works that a completion answers.
-    fn completed(&mut self, completion: &Completion) {
+    /// Forgets the works that a completion answers. Whether there are any.
+    fn completed(&mut self, completion: &Completion) -> bool {
         let Some(place) = self
             .open_works
             .iter()
             .position(|work| work.cookie == completion.cookie)
         else {
-            return;
+            return false;
         };
         self.open_works.remove(place);
         let mut before = place;
@@ -31,6 +31,7 @@ impl NearLane {
             before = before.saturating_sub(1);
             work.signal || !is_before
         });
+        true
     }
 }
 
@@ -66,11 +67,19 @@ impl World<'_> {
     /// A worker is told of completions.
     pub(super) fn count_completions(&mut self, worker: u32) {
         let first = self.first_lane[worker as usize] as usize;
+        let mut heard = Vec::new();
         for completion in &self.workers[worker as usize].inbox.completions {
             let row = &mut self.lanes[first + completion.lane.rail().index()];
-            if completion.epoch.0 == row.epoch {
-                row.completed(completion);
+            if completion.epoch.0 == row.epoch
+                && row.completed(completion)
+                && completion.outcome == Outcome::Success
+            {
+                heard.push(completion.lane.rail());
             }
+        }
+        let engine = &self.setup.engines[self.workers[worker as usize].engine];
+        for rail in heard {
+            self.note_heard(worker, PeerId(engine.rail_peers[rail.index()]));
         }
     }
 
@@ -123,20 +132,15 @@ impl crate::setup::Setup {
             .intervals
             .windows(2)
             .all(|pair| rates(&pair[0]) == rates(&pair[1]));
-        let slowest = self.intervals.iter().flat_map(rates).min().unwrap_or(1);
-        let bytes: u64 = self
-            .submitters
-            .iter()
-            .map(|row| row.block * u64::from(row.batch) * row.count.unwrap_or(u64::MAX >> 40))
-            .sum();
-        let work_ns = u128::from(bytes) * 1_000_000_000 / u128::from(slowest.max(1));
-        let work_ns = u64::try_from(work_ns).unwrap_or(u64::MAX);
-        let most = self.waits_ns() + PATIENCE_NS + work_ns.saturating_mul(SLOWER_MAX);
+        let work_ns = self.work_ns().saturating_mul(SLOWER_MAX);
+        let most = (self.waits_ns() + PATIENCE_NS).saturating_add(work_ns);
         (0..self.submitters.len())
             .map(|index| {
                 let index = index as u32;
                 let bounded = steady && self.is_always_served(index);
-                bounded.then(|| most + self.stranded_ns(index))
+                let usual = bounded.then(|| most.saturating_add(self.stranded_ns(index)));
+                let bystander = self.bystander_ns(index).filter(|_| steady);
+                usual.into_iter().chain(bystander).min()
             })
             .collect()
     }

@@ -1,7 +1,7 @@
 //! What workers do: each follows the order of calls that core asks for.
 
 use polyrail_control::codec::Frame as Letter;
-use polyrail_core::message::Message;
+use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{Event, LaneAction};
 use polyrail_core::report::Status;
 use polyrail_core::time::Instant;
@@ -97,16 +97,30 @@ impl World<'_> {
         }
         worker.core.handle_completions(at, &inbox.completions);
         inbox.completions.clear();
-        for (lane, epoch, fact) in inbox.lanes.drain(..) {
-            worker.core.handle_lane(at, lane, epoch, fact);
+        for (lane, epoch, fact) in std::mem::take(&mut inbox.lanes) {
+            self.note_fact(index, lane, epoch.0, fact);
+            self.workers[index as usize]
+                .core
+                .handle_lane(at, lane, epoch, fact);
         }
-        for (peer, frame) in inbox.frames.drain(..) {
-            worker.core.handle_frame(at, peer, &frame);
+        for (peer, frame) in std::mem::take(&mut self.workers[index as usize].inbox.frames) {
+            self.note_heard(index, peer);
+            if let Frame::Fenced { lane, epoch, .. } = frame {
+                let lane = self.first_lane[index as usize] as usize + lane.rail().index();
+                let row = &mut self.lanes[lane];
+                row.answered = row.answered.max(epoch.0);
+            }
+            self.workers[index as usize]
+                .core
+                .handle_frame(at, peer, &frame);
         }
-        for (peer, proof) in inbox.proofs.drain(..) {
-            worker.core.handle_peer_gone(at, peer, proof);
+        for (peer, proof) in std::mem::take(&mut self.workers[index as usize].inbox.proofs) {
+            self.note_gone(index, peer);
+            self.workers[index as usize]
+                .core
+                .handle_peer_gone(at, peer, proof);
         }
-        for peer in std::mem::take(&mut inbox.replans) {
+        for peer in std::mem::take(&mut self.workers[index as usize].inbox.replans) {
             self.install_plans(index, Some(peer), at);
             self.split_replanned(index, peer);
         }
@@ -306,6 +320,7 @@ impl World<'_> {
             Event::RequestDone { request, tag } => {
                 if let Some(report) = worker.core.take(request) {
                     if let Some(submitter) = self.ledger.reported(now, tag, &report) {
+                        self.check_ending(submitter, tag, &report, now);
                         self.request_done(submitter, tag, &report);
                     }
                     self.history.requests += 1;

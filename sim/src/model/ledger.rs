@@ -165,6 +165,15 @@ impl Ledger {
         self.forget();
     }
 
+    /// Whose requests were reported with something open, and have not settled.
+    pub(crate) fn open(&self) -> impl Iterator<Item = u32> {
+        let is_open = |entry: &&Entry| entry.reported && !(entry.released && entry.sealed);
+        self.entries
+            .iter()
+            .filter(is_open)
+            .map(|entry| entry.submitter)
+    }
+
     /// What core's own audit found.
     pub(crate) fn violation(&mut self, now: u64, text: String) {
         self.violations += 1;

@@ -12,6 +12,7 @@ pub(crate) mod chance;
 mod checks;
 mod control;
 mod drive;
+mod endings;
 mod engines;
 pub(crate) mod fabric;
 mod far;
@@ -41,6 +42,7 @@ use crate::setup::{Cut, Setup};
 use agenda::{Agenda, LaneIndex, What};
 use agents::Agents;
 use chance::Chance;
+use endings::{Gone, Told};
 use engines::{config, install, worker_memory};
 use fabric::{Fabric, Flight};
 use far::Far;
@@ -160,6 +162,9 @@ struct NearLane {
     overtook: BTreeMap<u32, Flight>,
     /// Completions of this epoch and older ones are not seen any more.
     let_go: u32,
+    /// Its worker was told that this side has let go of this epoch, and that the peer has ended it.
+    released: u32,
+    answered: u32,
     /// Slices arrive in order.
     arrives_at: u64,
 }
@@ -168,6 +173,8 @@ struct NearLane {
 #[derive(Clone, Copy)]
 struct Loop {
     submitted_at: u64,
+    /// When its worker took its batch.
+    taken_at: u64,
     active: bool,
     /// Its present batch, as its requests' reports say.
     batch: BatchReport,
@@ -180,6 +187,7 @@ struct Loop {
 impl Loop {
     const IDLE: Self = Self {
         submitted_at: 0,
+        taken_at: 0,
         active: false,
         batch: BatchReport {
             status: Status::Pending,
@@ -217,14 +225,19 @@ struct World<'a> {
     /// The first lane of each worker.
     first_lane: Vec<u32>,
     luck: Luck<'a>,
-    /// By host: its control plane is cut off.
-    muted: Vec<bool>,
+    /// By host: how many faults cut its control plane off.
+    muted: Vec<u32>,
     paths: Paths,
     agents: Agents,
     /// By worker and peer: which classes bytes took.
     splits: Vec<Vec<Split>>,
     /// By engine and peer.
     sessions: Vec<Vec<Session>>,
+    /// By engine and peer: what is gone for good in the end; whether anything is.
+    gone: Vec<Vec<Gone>>,
+    is_ending: bool,
+    /// By worker and peer.
+    told: Vec<Vec<Told>>,
     /// By rail: how it is cut, and what is stuck on it.
     cuts: Vec<Cut>,
     stuck: Vec<Vec<u32>>,
@@ -292,12 +305,22 @@ impl<'a> World<'a> {
                     completed: 0,
                     overtook: BTreeMap::new(),
                     let_go: 0,
+                    released: 0,
+                    answered: 0,
                     arrives_at: 0,
                 });
             }
         }
         let rails = setup.rails.len();
+        let peers = |engine: usize| 0..setup.engines[engine].peers.len();
+        let gone = |engine: usize| peers(engine).map(|peer| setup.gone(engine, peer)).collect();
         Self {
+            gone: (0..setup.engines.len()).map(gone).collect(),
+            is_ending: setup.is_ending(),
+            told: workers
+                .iter()
+                .map(|worker| vec![Told::default(); peers(worker.engine).len()])
+                .collect(),
             setup,
             options,
             now: 0,
@@ -317,7 +340,7 @@ impl<'a> World<'a> {
             lanes,
             first_lane,
             luck: Luck::new(setup),
-            muted: vec![false; setup.hosts],
+            muted: vec![0; setup.hosts],
             paths: Paths::new(setup),
             agents: Agents::new(setup),
             splits: setup.splits(options.policy),

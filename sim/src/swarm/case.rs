@@ -90,6 +90,7 @@ pub(super) struct Fault {
     pub(super) kind: &'static str,
     pub(super) target: Target,
     pub(super) at_us: u64,
+    /// 0: for good.
     pub(super) for_us: u64,
     pub(super) every_us: u64,
     pub(super) times: u64,
@@ -265,11 +266,13 @@ impl Case {
         let ms = |us: u64| us as f64 / 1_000.0;
         let _ = writeln!(
             text,
-            "[[fault]]\nkind = {:?}\ntarget = {target:?}\nat_ms = {:?}\nfor_ms = {:?}",
+            "[[fault]]\nkind = {:?}\ntarget = {target:?}\nat_ms = {:?}",
             fault.kind,
-            ms(fault.at_us),
-            ms(fault.for_us)
+            ms(fault.at_us)
         );
+        if fault.for_us > 0 {
+            let _ = writeln!(text, "for_ms = {:?}", ms(fault.for_us));
+        }
         if fault.times > 1 {
             let every = ms(fault.every_us);
             let _ = writeln!(text, "every_ms = {every:?}\ntimes = {}", fault.times);

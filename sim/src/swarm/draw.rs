@@ -1,12 +1,14 @@
 //! How a random scenario is drawn. Small ones find what large ones find, and can be read.
 
+use super::Kind;
 use super::case::{Case, Device, Fault, Hint, Isolation, Knob, Load, Rail, Target};
 use crate::POLICIES;
 use crate::Policy;
 use crate::model::chance::Chance;
 
-/// The stream that scenarios are drawn from.
+/// The streams that scenarios are drawn from.
 const CASE_STREAM: u64 = 2;
+const ENDING_STREAM: u64 = 3;
 /// Works of each workload, about.
 const WORKS_MAX: u64 = 500;
 
@@ -15,16 +17,23 @@ struct Draw {
     chance: Chance,
     /// How long things go wrong, about, in microseconds.
     span_us: u64,
+    /// Something is gone for good in the end.
+    ends: bool,
 }
 
 impl Case {
     /// The scenario of this seed.
-    pub fn draw(seed: u64) -> Self {
-        let mut draw = Draw {
-            chance: Chance::new(seed, CASE_STREAM),
-            span_us: 0,
+    pub fn draw(kind: Kind, seed: u64) -> Self {
+        let (stream, span_us_max) = match kind {
+            Kind::Healing => (CASE_STREAM, 2_000_000),
+            Kind::Endings => (ENDING_STREAM, 500_000),
         };
-        draw.span_us = draw.between(2_000, 2_000_000);
+        let mut draw = Draw {
+            chance: Chance::new(seed, stream),
+            span_us: 0,
+            ends: kind == Kind::Endings,
+        };
+        draw.span_us = draw.between(2_000, span_us_max);
         draw.case(seed)
     }
 }
@@ -54,7 +63,10 @@ impl Draw {
         let mut case = Case {
             seed,
             policy,
-            hosts: 2 + self.chance.below(2) as usize,
+            hosts: match self.ends {
+                true => 3,
+                false => 2 + self.chance.below(2) as usize,
+            },
             devices: Vec::new(),
             rails: Vec::new(),
             bottlenecks: Vec::new(),
@@ -78,6 +90,10 @@ impl Draw {
         }
         for pair in &pairs {
             self.load(&mut case, *pair, slice_bytes);
+        }
+        if self.ends {
+            self.ending(&mut case, &pairs);
+            return case;
         }
         if self.strand(&mut case, &pairs) {
             return case;
@@ -175,12 +191,17 @@ impl Draw {
         }
         let mut pairs = vec![(0, 1)];
         if case.hosts > 2 {
-            pairs.push(self.one_of(&[(0, 2), (2, 1), (1, 2)]));
+            // Who has to do with another peer should not notice.
+            let others = [(0, 2), (2, 1), (1, 2)];
+            pairs.push(match self.ends {
+                true => others[0],
+                false => self.one_of(&others),
+            });
         }
         if self.one_in(4) {
             pairs.push((1, 0));
         }
-        let ranked = self.one_in(4);
+        let ranked = self.one_in(if self.ends { 2 } else { 4 });
         for pair in &pairs {
             for _ in 0..1 + self.chance.below(5) {
                 let rank = if ranked {
@@ -378,6 +399,68 @@ impl Draw {
             });
         }
         true
+    }
+
+    /// Something is gone for good: of the connection between the first two hosts, while they move something.
+    fn ending(&mut self, case: &mut Case, pairs: &[(usize, usize)]) {
+        let at_us = match self.one_in(2) {
+            true => self.between(1, 2_000),
+            false => self.chance.below(self.span_us),
+        };
+        let host = |device: usize| case.devices[device].host;
+        let joins = |rail: &&Rail| (host(rail.from), host(rail.to)) == (0, 1);
+        let rails: Vec<_> = case.rails.iter().filter(joins).copied().collect();
+        let of_rank = |rank| rails.iter().filter(move |rail| rail.rank == rank).copied();
+        let cut = self.one_of(&["silent", "silent", "error"]);
+        let mut gone = Vec::new();
+        let dark = (cut, Target::Devices(1));
+        match self.chance.below(6) {
+            0 | 1 => gone.push(dark),
+            2 => {
+                gone.push(("death", Target::Host(1)));
+                if self.one_in(2) {
+                    gone.push(dark);
+                }
+            }
+            3 if case.isolation.is_none() && (0..2).all(|rank| of_rank(rank).count() > 0) => {
+                let rank = self.chance.below(2) as u8;
+                gone.extend(of_rank(rank).map(|rail| (cut, Target::Rail(rail))));
+            }
+            3 | 4 => {
+                let first = self.chance.below(2) as usize;
+                let half = rails.iter().skip(first).step_by(2);
+                gone.extend(half.map(|rail| (cut, Target::Rail(*rail))));
+            }
+            _ => gone.push(("mute", Target::Host(1))),
+        }
+        for (kind, target) in gone {
+            // Not all of it at the very same time.
+            let after_us = if self.one_in(4) {
+                self.between(1, 20_000)
+            } else {
+                0
+            };
+            case.faults.push(Fault {
+                kind,
+                target,
+                at_us: at_us + after_us,
+                for_us: 0,
+                every_us: 0,
+                times: 1,
+                factor: None,
+            });
+        }
+        if self.one_in(4) {
+            for pair in pairs {
+                self.spare(case, *pair);
+            }
+        }
+        if self.one_in(3) {
+            self.fault(case);
+        }
+        if self.one_in(2) {
+            self.trouble(case);
+        }
     }
 
     fn fault(&mut self, case: &mut Case) {
