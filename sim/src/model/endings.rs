@@ -244,7 +244,9 @@ impl World<'_> {
         if gone.dark_from.is_some_and(|from| from < self.now) {
             let told = self.told[row.worker][usize::from(row.peer)];
             let from = told.heard_at.unwrap_or(0).max(submitted_at);
-            let silent = from + self.setup.limits.fence_timeout_us * 1_000 + look_ns;
+            let limits = &self.setup.limits;
+            let silent_us = limits.fence_timeout_us.max(limits.peer_silence_us);
+            let silent = from + silent_us * 1_000 + look_ns;
             let held_us = match self.setup.trouble.held_one_in {
                 0 => 0,
                 _ => HELD_DELAYS * self.setup.trouble.late_us,
@@ -253,6 +255,10 @@ impl World<'_> {
                 .gone_at
                 .map(|at| at.max(submitted_at) + LET_GO_NS + held_us * 1_000 + 2 * look_ns);
             return Some(gone.map_or(silent, |gone| gone.min(silent)));
+        }
+        if self.setup.limits.reset_cooldown_us > 0 {
+            // Cut rails are let back in after each cooldown, and requests stay with a transport of several for ever.
+            return None;
         }
         let calm_at = self.setup.calm_at();
         (self.is_ending && calm_at < self.now)

@@ -433,6 +433,13 @@ impl Draw {
             }
             _ => gone.push(("mute", Target::Host(1))),
         }
+        if gone
+            .iter()
+            .any(|(_, target)| matches!(target, Target::Rail(_)))
+        {
+            // Mode `reset` lets cut rails back in after each cooldown: requests stay with a transport of several for ever.
+            case.limits.retain(|(name, _)| *name != "reset_cooldown_us");
+        }
         for (kind, target) in gone {
             // Not all of it at the very same time.
             let after_us = if self.one_in(4) {
