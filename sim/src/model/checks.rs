@@ -6,9 +6,15 @@ use polyrail_core::units::{PeerId, RailId};
 use polyrail_core::work::{Cause, Completion, Op, Outcome, Work};
 
 use super::agenda::LaneIndex;
+use super::engines::REMOTE;
 use super::{NearLane, OpenWork, World};
 use crate::setup::{Cut, Interval};
 
+/// A lane that carries nothing opens at most so often within so long.
+const OPENINGS_MAX: usize = 20;
+const OPENINGS_NS: u64 = 10_000_000_000;
+/// And is an incident when it ends so often in a row, for whatever cause.
+const BARREN_ENDS: u32 = 2;
 /// With a way open, a batch takes at most so many times as long as all bytes over the slowest part would.
 pub(super) const SLOWER_MAX: u64 = 4;
 /// And this.
@@ -17,6 +23,7 @@ pub(super) const PATIENCE_NS: u64 = 700_000_000;
 impl NearLane {
     /// Forgets the works that a completion answers. Whether there are any.
     fn completed(&mut self, completion: &Completion) -> bool {
+        let good = completion.outcome == Outcome::Success;
         let Some(place) = self
             .open_works
             .iter()
@@ -24,14 +31,50 @@ impl NearLane {
         else {
             return false;
         };
-        self.open_works.remove(place);
+        let work = self.open_works.remove(place);
+        let mut carried = good && work.user;
         let mut before = place;
         self.open_works.retain(|work| {
             let is_before = before > 0;
             before = before.saturating_sub(1);
-            work.signal || !is_before
+            let stays = work.signal || !is_before;
+            carried |= good && work.user && !stays;
+            stays
         });
+        if carried {
+            self.carries();
+        }
         true
+    }
+}
+
+impl NearLane {
+    /// It has carried bytes of a program.
+    pub(super) fn carries(&mut self) {
+        self.carried = true;
+        self.ended = 0;
+        self.opened.clear();
+    }
+
+    /// Its worker ends it.
+    pub(super) fn ends(&mut self) {
+        if std::mem::take(&mut self.is_open) && !self.carried {
+            self.ended += 1;
+        }
+    }
+
+    /// It has opened. Whether that was too often, for a lane that carries nothing.
+    pub(super) fn opens(&mut self, now: u64) -> bool {
+        (self.is_open, self.carried) = (true, false);
+        while self
+            .opened
+            .front()
+            .is_some_and(|at| at + OPENINGS_NS <= now)
+        {
+            self.opened.pop_front();
+        }
+        self.opened.push_back(now);
+        self.opened.len() > OPENINGS_MAX
     }
 }
 
@@ -44,7 +87,12 @@ impl World<'_> {
             cookie: work.cookie,
             signal: work.signal,
             read: work.op == Op::Read,
+            user: work.remote.segment == REMOTE,
         }));
+        if self.setup.trouble.false_one_in != 0 {
+            // What core was told of its room was not so.
+            return;
+        }
         let reads = row.open_works.iter().filter(|work| work.read).count();
         for (what, open, most) in [
             ("works", row.open_works.len(), device.queue_depth),
@@ -84,8 +132,18 @@ impl World<'_> {
     }
 
     /// A rail has been paused for this cause, if a worker noticed it: the causes that speak against one are
-    /// few.
-    pub(super) fn check_pause(&mut self, rail: RailId, state: RailState, cause: Option<Cause>) {
+    /// few. A lane that ends twice in a row without having carried anything is an incident for whatever cause.
+    pub(super) fn check_pause(
+        &mut self,
+        worker: u32,
+        rail: RailId,
+        state: RailState,
+        cause: Option<Cause>,
+    ) {
+        let lane = self.first_lane[worker as usize] as usize + rail.index();
+        if self.lanes[lane].ended >= BARREN_ENDS {
+            return;
+        }
         let speaks = |cause: Cause| {
             matches!(
                 cause,

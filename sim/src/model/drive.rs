@@ -63,7 +63,8 @@ impl World<'_> {
         let now = if worker.draining {
             self.now
         } else {
-            self.take_in(index)
+            self.tell_lies(index);
+            self.take_in(index, self.now)
         };
         let worker = &mut self.workers[index as usize];
         worker.draining = true;
@@ -85,8 +86,8 @@ impl World<'_> {
     }
 
     /// Hands in what came. Until when that keeps the worker busy.
-    fn take_in(&mut self, index: u32) -> u64 {
-        let at = Instant::from_nanos(self.now);
+    fn take_in(&mut self, index: u32, now: u64) -> u64 {
+        let at = Instant::from_nanos(now);
         self.count_completions(index);
         self.heed_hints(index);
         let worker = &mut self.workers[index as usize];
@@ -96,6 +97,7 @@ impl World<'_> {
             completion.at = at;
         }
         worker.core.handle_completions(at, &inbox.completions);
+        worker.last_completion = inbox.completions.last().copied().or(worker.last_completion);
         inbox.completions.clear();
         for (lane, epoch, fact) in std::mem::take(&mut inbox.lanes) {
             self.note_fact(index, lane, epoch.0, fact);
@@ -139,7 +141,7 @@ impl World<'_> {
         }
         self.workers[index as usize].core.handle_timeout(at);
         self.split_bound(index);
-        self.now + cost_ns
+        now + cost_ns
     }
 
     /// Posts what core has handed out.
@@ -160,6 +162,10 @@ impl World<'_> {
             Take::Rejected(taken, cause) => (taken, taken, Stop::Rejected(cause)),
             Take::Unknown(taken, more) => (taken, taken + more, Stop::Unknown),
         };
+        let says_more = match take {
+            Take::All => self.luck.says_more(now, rail),
+            _ => 0,
+        };
         for work in worker.postings.works.iter().take(launched) {
             at += self.setup.engine.post_ns;
             let route = route_of(rail, work.op == Op::Read) as u32;
@@ -170,9 +176,23 @@ impl World<'_> {
             let flight = Flight::new(lane, place, route, work, offset);
             self.fabric.launch(&mut self.agenda, at, flight);
         }
+        if let Some(breaks) = self.luck.facts(now, rail) {
+            at = self.take_in(index, at);
+            if breaks {
+                let fact = LaneFact::Broken(Cause::Reset);
+                let at = Instant::from_nanos(at);
+                self.note_fact(index, id, epoch.0, fact);
+                self.workers[index as usize]
+                    .core
+                    .handle_lane(at, id, epoch, fact);
+            }
+            self.split_disturbed(index);
+        }
+        let worker = &mut self.workers[index as usize];
+        let said = accepted + says_more;
         worker
             .core
-            .handle_posted(Instant::from_nanos(at), id, epoch, accepted, stop);
+            .handle_posted(Instant::from_nanos(at), id, epoch, said, stop);
         worker.busy_until = at;
         if stop != Stop::Unknown {
             self.uncount_works(lane, works - accepted);
@@ -273,6 +293,8 @@ impl World<'_> {
                 (row.epoch, row.posted, row.completed) = (epoch.0, 0, 0);
                 row.overtook.clear();
                 row.open_works.clear();
+                row.ends();
+                (row.opening, row.fencing) = (true, false);
                 let opens_at = at + self.setup.timing.open_us * 1_000;
                 self.agenda.enter(
                     opens_at,
@@ -289,6 +311,8 @@ impl World<'_> {
             } => {
                 let lane = first + u32::from(lane.rail().0);
                 let row = &mut self.lanes[lane as usize];
+                row.ends();
+                row.fencing = true;
                 let held = self.luck.held(at, row.rail as usize);
                 if held.is_none() {
                     row.let_go = row.let_go.max(epoch.0);
@@ -304,12 +328,19 @@ impl World<'_> {
                     },
                 );
             }
-            // The other fact comes by a frame; nothing is posted on a lane that is closed.
+            // Nothing is posted on a lane that is closed.
+            LaneAction::Close { lane, epoch } => {
+                let row = &mut self.lanes[(first + u32::from(lane.rail().0)) as usize];
+                if row.epoch == epoch.0 {
+                    row.ends();
+                    (row.opening, row.fencing) = (false, false);
+                }
+            }
+            // The other fact comes by a frame.
             LaneAction::Fence {
                 scope: Scope::Remote,
                 ..
-            }
-            | LaneAction::Close { .. } => {}
+            } => {}
         }
     }
 
@@ -340,7 +371,7 @@ impl World<'_> {
                 let number = rail;
                 let rail = engine.rails[rail.index()];
                 self.history.rail_states.push((now, rail, state));
-                self.check_pause(number, state, cause);
+                self.check_pause(index, number, state, cause);
             }
             Event::Failover { attempt, .. } => self.check_failover(attempt),
             Event::PeerChanged { .. } => {}

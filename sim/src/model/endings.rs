@@ -168,6 +168,9 @@ impl Setup {
             trouble.rejected_one_in,
             trouble.unknown_one_in,
             trouble.broken_one_in,
+            trouble.facts_one_in,
+            trouble.lie_one_in,
+            trouble.false_one_in,
             trouble.unopened_one_in,
             trouble.held_one_in,
             trouble.repeated_one_in,
@@ -182,7 +185,7 @@ impl Setup {
             rails.all(|rail| interval.cuts[rail] == Cut::No)
         };
         let spared = self.is_ending()
-            && chances == [0; 17]
+            && chances.iter().all(|one_in| *one_in == 0)
             && self.intervals.iter().all(is_whole)
             && self
                 .incidents
@@ -221,6 +224,20 @@ impl World<'_> {
     pub(super) fn note_fact(&mut self, worker: u32, lane: LaneId, epoch: u32, fact: LaneFact) {
         let index = self.first_lane[worker as usize] as usize + lane.rail().index();
         let row = &mut self.lanes[index];
+        if epoch == row.epoch {
+            let was_opening = row.opening;
+            row.opening &= !matches!(
+                fact,
+                LaneFact::Opened { .. } | LaneFact::OpenFailed(_) | LaneFact::Broken(_)
+            );
+            if was_opening && matches!(fact, LaneFact::Opened { .. }) && row.opens(self.now) {
+                let text = format!(
+                    "lane {index} carries nothing and has opened more than 20 times in 10 s"
+                );
+                self.ledger.violation(self.now, text);
+            }
+        }
+        let row = &mut self.lanes[index];
         match fact {
             LaneFact::Fenced {
                 scope: Scope::Local,
@@ -243,7 +260,11 @@ impl World<'_> {
         let look_ns = self.setup.look_ns();
         if gone.dark_from.is_some_and(|from| from < self.now) {
             let told = self.told[row.worker][usize::from(row.peer)];
-            let from = told.heard_at.unwrap_or(0).max(submitted_at);
+            let from = told
+                .heard_at
+                .unwrap_or(0)
+                .max(submitted_at)
+                .max(self.luck.false_until());
             let limits = &self.setup.limits;
             let silent_us = limits.fence_timeout_us.max(limits.peer_silence_us);
             let silent = from + silent_us * 1_000 + look_ns;
@@ -284,6 +305,10 @@ impl World<'_> {
             let lane = &self.lanes[index];
             lane.epoch > lane.released
         });
+        if self.setup.trouble.false_one_in != 0 {
+            // It was told that what is not over is, and that what is over is not.
+            return;
+        }
         if report.local == Local::Held && !held {
             let text = format!(
                 "request {number} holds this side's memory, and all lanes have been let go of"

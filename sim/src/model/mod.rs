@@ -18,6 +18,7 @@ pub(crate) mod fabric;
 mod far;
 mod hosts;
 pub(crate) mod ledger;
+mod lies;
 mod luck;
 mod paths;
 mod rest;
@@ -27,7 +28,7 @@ mod traced;
 mod travel;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use polyrail_core::batch::BatchReport;
 use polyrail_core::rail::Shared;
@@ -144,6 +145,8 @@ struct OpenWork {
     cookie: u64,
     signal: bool,
     read: bool,
+    /// It carries bytes of a program.
+    user: bool,
 }
 
 /// One lane, as the near side knows it.
@@ -165,6 +168,15 @@ struct NearLane {
     /// Its worker was told that this side has let go of this epoch, and that the peer has ended it.
     released: u32,
     answered: u32,
+    /// Its worker has asked for it, and was not told what became of that; or has asked for its fence.
+    opening: bool,
+    fencing: bool,
+    /// User bytes of this epoch are known to have arrived.
+    carried: bool,
+    /// Since when it carries nothing: when it has opened since, and how often it has ended in a row.
+    opened: VecDeque<u64>,
+    ended: u32,
+    is_open: bool,
     /// Slices arrive in order.
     arrives_at: u64,
 }
@@ -307,6 +319,12 @@ impl<'a> World<'a> {
                     let_go: 0,
                     released: 0,
                     answered: 0,
+                    opening: false,
+                    fencing: false,
+                    carried: false,
+                    opened: VecDeque::new(),
+                    ended: 0,
+                    is_open: false,
                     arrives_at: 0,
                 });
             }
@@ -334,7 +352,7 @@ impl<'a> World<'a> {
                 setup.seed,
             ),
             far: Far::new(lanes.len(), options.ignore_fences),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(setup.trouble.false_one_in == 0),
             shared,
             workers,
             lanes,

@@ -378,6 +378,9 @@ pub struct Workload {
     /// When they start.
     #[serde(default)]
     pub start_ms: f64,
+    /// `host/device>host/device`: only these rails; without it, all that lead there.
+    #[serde(default)]
+    pub rails: Vec<Spanned<String>>,
     /// NUMA node of the memory; without it all devices are near.
     #[serde(default)]
     pub numa: Option<u16>,

@@ -217,7 +217,7 @@ impl Builder<'_> {
     }
 
     /// Rails that a fault's target means.
-    fn cut(&self, target: &Spanned<String>) -> Checked<Vec<usize>> {
+    pub(super) fn cut(&self, target: &Spanned<String>) -> Checked<Vec<usize>> {
         let name = target.get_ref();
         let found: Vec<usize> = match name.split_once('>') {
             Some((from, to)) => {

@@ -65,6 +65,8 @@ pub(super) struct Load {
     pub(super) count: u64,
     pub(super) processes: u64,
     pub(super) numa: Option<u64>,
+    /// Only these; none: all.
+    pub(super) rails: Vec<Rail>,
     pub(super) pause_us: u64,
     pub(super) deadline_us: u64,
     /// Whether its requests have all priorities by turns.
@@ -183,6 +185,11 @@ impl Case {
         }
         for load in &self.loads {
             load_text(&mut text, load, None);
+            let rails = load.rails.iter().filter(|rail| self.rails.contains(rail));
+            let rails: Vec<_> = rails.map(|rail| self.rail_name(*rail)).collect();
+            if !rails.is_empty() {
+                let _ = writeln!(text, "rails = {rails:?}");
+            }
         }
         let mut pairs: Vec<_> = self.loads.iter().map(|load| (load.from, load.to)).collect();
         pairs.sort_unstable();
@@ -198,6 +205,7 @@ impl Case {
                 count: 1,
                 processes: 1,
                 numa: None,
+                rails: Vec::new(),
                 pause_us: 0,
                 deadline_us: 0,
                 mixed: false,

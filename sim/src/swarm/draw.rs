@@ -114,8 +114,8 @@ impl Draw {
 
     fn engine(&mut self) -> Vec<Knob> {
         let mut knobs = vec![("workers", 1.0 + self.chance.below(3) as f64)];
-        if self.one_in(4) {
-            knobs.push(("poll_us", self.between(1, 200) as f64));
+        if self.one_in(3) {
+            knobs.push(("poll_us", self.between(5, 5_000) as f64));
         }
         if self.one_in(4) {
             let wrong = [0.1, 0.5, 2.0, 10.0];
@@ -331,6 +331,7 @@ impl Draw {
             let threads = 1 + self.chance.below(4);
             let count = (WORKS_MAX / (works * batch * threads)).clamp(1, 30);
             let paced = self.one_in(2);
+            let rails = self.some_rails(case, (from, to));
             case.loads.push(Load {
                 from,
                 to,
@@ -341,6 +342,7 @@ impl Draw {
                 count,
                 processes: 1 + u64::from(self.one_in(5)),
                 numa: self.one_in(2).then(|| self.chance.below(2)),
+                rails,
                 pause_us: if paced { 2 * self.span_us / count } else { 0 },
                 deadline_us: match self.one_in(6) {
                     true => self.between(20, self.span_us),
@@ -354,6 +356,17 @@ impl Draw {
                 },
             });
         }
+    }
+
+    /// Some of the rails of a pair, for a plan of its own; mostly none, which stands for all.
+    fn some_rails(&mut self, case: &Case, pair: (usize, usize)) -> Vec<Rail> {
+        if case.isolation.is_some() || !self.one_in(4) {
+            return Vec::new();
+        }
+        let host = |device: usize| case.devices[device].host;
+        let joins = |rail: &&Rail| (host(rail.from), host(rail.to)) == pair;
+        let rails = case.rails.iter().filter(joins).copied();
+        rails.filter(|_| self.one_in(2)).collect()
     }
 
     /// Keeps one rail of a pair out of all trouble.
@@ -557,6 +570,8 @@ impl Draw {
             "rejected_one_in",
             "unknown_one_in",
             "broken_one_in",
+            "facts_one_in",
+            "lie_one_in",
             "unopened_one_in",
             "held_one_in",
             "repeated_one_in",
@@ -573,6 +588,10 @@ impl Draw {
                 let rarest = if kind == "held_one_in" { 8 } else { 128 };
                 case.trouble.push((kind, self.between(2, rarest) as f64));
             }
+        }
+        if self.one_in(8) {
+            let one_in = self.between(2, 128);
+            case.trouble.push(("false_one_in", one_in as f64));
         }
     }
 }
