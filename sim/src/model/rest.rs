@@ -128,7 +128,10 @@ impl Setup {
             // It has gone over as often as it may.
             Some(Cause::FailoverLimit) => !self.has_one_transport(failure.submitter),
             // It was made to look like the caller's doing.
-            Some(cause) => cause.is_callers() && self.trouble.refuse_one_in != 0,
+            Some(cause) => {
+                let made = self.trouble.refuse_one_in.max(self.trouble.false_one_in);
+                cause.is_callers() && made != 0
+            }
             None => false,
         };
         let no_way = self.has_no_way(failure.submitter);
