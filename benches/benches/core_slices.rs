@@ -256,7 +256,8 @@ impl Fleet {
     }
 
     fn drain(&mut self) {
-        while let Some(lane) = self.core.poll_post(self.now, &mut self.batch) {
+        while let Some(post) = self.core.poll_post(self.now, &mut self.batch) {
+            let lane = post.lane();
             let works = &self.batch.works;
             let (epoch, accepted) = (self.batch.epoch, works.len());
             let posted = &mut self.posted[usize::from(lane.rail().0)];
@@ -270,8 +271,7 @@ impl Fleet {
                     outcome: Outcome::Success,
                 }
             }));
-            self.core
-                .handle_posted(self.now, lane, epoch, accepted, Stop::All);
+            self.core.handle_posted(self.now, post, accepted, Stop::All);
         }
         while let Some(action) = self.core.poll_lane() {
             let LaneAction::Open { lane, epoch, .. } = action else {

@@ -5,8 +5,15 @@
 //! caused uses its budget; one that a neighbour's failure caused does not.
 //!
 //! Source: TENT failover document, "Cross-transport failover" and "Configuration", for the ranked list and the
-//! budget. We differ: a request may come back to a better transport that has recovered, which uses the budget
+//! budget. We differ: a request that has nowhere else to go is not left with a transport whose lanes carry nothing for ever (a
+//! budget of its own, [`BARREN_ROUNDS_MAX`]), a request may come back to a better transport that has recovered, which uses the budget
 //! as any switch does, and what fails while it is posted fails over too, because a post answers for each work.
+
+use crate::work::Cause;
+
+/// How often a request that has no other transport may lose all its rails to lanes that ended without carrying anything, in a row.
+/// With the waits between, which double from 10 ms on, that takes more than a second.
+pub const BARREN_ROUNDS_MAX: u8 = 7;
 
 /// Where one request stands in its plan's ranking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +22,10 @@ pub struct Failover {
     used: u8,
     /// Something of the request failed on its present transport.
     faulted: bool,
+    /// And it was the first one on a lane that ended without having carried anything, for this cause.
+    barren: Option<Cause>,
+    /// Times in a row that this left it without a rail.
+    rounds: u8,
 }
 
 /// What to do with a request whose transport has no usable rail.
@@ -26,6 +37,9 @@ pub enum Decision {
     Switch(u8),
     /// Another one is usable, but the budget is used up: it fails.
     Exhausted,
+    /// There is no other, and lanes of this one end again and again without carrying anything: it fails, for the cause of
+    /// the last one.
+    Barren(Cause),
 }
 
 impl Failover {
@@ -35,6 +49,8 @@ impl Failover {
             rank,
             used: 0,
             faulted: false,
+            barren: None,
+            rounds: 0,
         }
     }
 
@@ -53,6 +69,16 @@ impl Failover {
         self.faulted = true;
     }
 
+    /// A lane on which it was the first ended without having carried anything, and its rail was paused for that.
+    pub fn handle_barren(&mut self, cause: Cause) {
+        self.barren = Some(cause);
+    }
+
+    /// Bytes of it arrived.
+    pub fn handle_progress(&mut self) {
+        self.rounds = 0;
+    }
+
     /// Its transport has no usable rail: chooses among `ranks` transports the next usable one, worse ones first
     /// and then again from the best. With `attempts_max` 0 nothing ever switches, and a fault is final.
     pub fn decide(
@@ -63,7 +89,7 @@ impl Failover {
     ) -> Decision {
         let others = (self.rank.saturating_add(1)..ranks).chain(0..self.rank);
         let Some(next) = others.into_iter().find(usable) else {
-            return Decision::Stay;
+            return self.stay();
         };
         if self.faulted && self.used >= attempts_max {
             return Decision::Exhausted;
@@ -73,8 +99,21 @@ impl Failover {
         }
         self.used += u8::from(self.faulted);
         self.faulted = false;
+        self.barren = None;
         self.rank = next;
         Decision::Switch(next)
+    }
+
+    /// There is nowhere else to go.
+    fn stay(&mut self) -> Decision {
+        let Some(cause) = self.barren.take() else {
+            return Decision::Stay;
+        };
+        self.rounds = self.rounds.saturating_add(1);
+        match self.rounds > BARREN_ROUNDS_MAX {
+            true => Decision::Barren(cause),
+            false => Decision::Stay,
+        }
     }
 }
 
@@ -109,6 +148,7 @@ mod tests {
                 rank,
                 used,
                 faulted,
+                ..Failover::new(rank)
             };
             let decided = failover.decide(budget, 3, |rank| usable.contains(rank));
             assert_eq!((decided, failover.used()), (decision, then), "{name}");
@@ -128,6 +168,26 @@ mod tests {
         assert_eq!(failover.used(), 1);
     }
 
+    #[test]
+    fn who_has_nowhere_to_go_does_not_stay_with_lanes_that_carry_nothing() {
+        let mut failover = Failover::new(0);
+        let round = |failover: &mut Failover| {
+            failover.handle_fault();
+            failover.handle_barren(Cause::Flushed);
+            failover.decide(3, 1, |_| false)
+        };
+        for _ in 0..BARREN_ROUNDS_MAX {
+            assert_eq!(round(&mut failover), Stay);
+        }
+        // What is looked at twice counts once, and bytes that arrive begin the count anew.
+        assert_eq!(failover.decide(3, 1, |_| false), Stay);
+        failover.handle_progress();
+        for _ in 0..BARREN_ROUNDS_MAX {
+            assert_eq!(round(&mut failover), Stay);
+        }
+        assert_eq!(round(&mut failover), Decision::Barren(Cause::Flushed));
+    }
+
     quickcheck! {
         fn own_switches_keep_to_the_budget_and_usable_ranks(budget: u8, ranks: u8, steps: Vec<(bool, u8)>) -> bool {
             let (budget, ranks) = (budget % 5, ranks % 5);
@@ -144,6 +204,7 @@ mod tests {
                     }
                     Exhausted => others && before.faulted && before.used >= budget && failover == before,
                     Stay => (!others || budget == 0) && failover == before,
+                    Decision::Barren(_) => false,
                 };
                 legal && failover.used <= budget
             })

@@ -170,19 +170,25 @@ pub struct LaneLimits {
     /// Whether works complete in order and a completion covers those before it that asked for none. Else every work
     /// must complete by itself, and asks for it.
     pub covers: bool,
+    /// Whether its peer counts the works that arrived whole, in the order of posting, and says how many with its fence
+    /// ([`LaneFact::Fenced`], [`Frame::Fenced`](crate::message::Frame::Fenced)). Writes of such a lane that fails are not sent
+    /// again before that is known, unless it takes longer than `progress_floor`: only what the peer does not have travels
+    /// twice. What a peer says of a lane without this is not believed.
+    pub counts: bool,
     /// It may stand still for so many milliseconds and is not suspected: for what stalls by nature, and has no better
     /// way around.
     pub patience_ms: u16,
 }
 
 impl LaneLimits {
-    /// A lane that limits reads like all works, and completes each by itself.
+    /// A lane that limits reads like all works, completes each by itself, and whose peer counts nothing.
     pub const fn new(works_max: u16, work_bytes_max: u32) -> Self {
         Self {
             works_max,
             work_bytes_max,
             reads_max: works_max,
             covers: false,
+            counts: false,
             patience_ms: 0,
         }
     }
@@ -204,7 +210,7 @@ pub enum LaneFact {
     /// It is of no use any more; what was posted and not completed has an unknown outcome.
     Broken(Cause),
     /// The fence of this scope holds: see [`Scope`]. `delivered` counts the works of this epoch that
-    /// reached their destination whole, in the order of posting, if the transport knows.
+    /// reached their destination whole, in the order of posting, if the transport knows ([`LaneLimits::counts`]).
     Fenced {
         /// Which fact.
         scope: Scope,

@@ -184,7 +184,11 @@ impl<'a> Device<'a> {
                     is_open: true,
                     ..Link::new(link.rate)
                 };
-                let limits = LaneLimits::new(QUEUE, u32::MAX);
+                let limits = LaneLimits {
+                    // `delivered` below.
+                    counts: true,
+                    ..LaneLimits::new(QUEUE, u32::MAX)
+                };
                 LaneFact::Opened { limits }
             }
             LaneAction::Fence { scope, .. } => {

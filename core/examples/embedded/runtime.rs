@@ -155,9 +155,9 @@ fn hand_in(now: Instant, core: &mut Orchestrator<'_>, device: &mut Device<'_>) {
 /// Does what core wants done. Every batch is answered before the next one is asked for.
 fn carry_out(now: Instant, core: &mut Orchestrator<'_>, device: &mut Device<'_>) {
     let mut batch = PostBatch::default();
-    while let Some(lane) = core.poll_post(now, &mut batch) {
+    while let Some(post) = core.poll_post(now, &mut batch) {
         let posted = device.post(now, &batch);
-        core.handle_posted(now, lane, batch.epoch, posted.accepted, posted.stop);
+        core.handle_posted(now, post, posted.accepted, posted.stop);
     }
     while let Some(action) = core.poll_lane() {
         device.act(action);

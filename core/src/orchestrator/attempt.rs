@@ -2,6 +2,8 @@
 
 use super::Orchestrator;
 use super::attempts::{Ended, Freed};
+use super::lane::{Blame, Phase};
+use super::sequence::Sequence;
 use crate::queue::Link;
 use crate::rail::Known;
 use crate::rail::estimate::{Observation, Sample};
@@ -118,7 +120,7 @@ pub struct Attempt {
     load: u32,
     pub(super) marks: Marks,
     /// Position in the order of its lane's epoch, once posted.
-    pub(super) sequence: u32,
+    pub(super) sequence: Sequence,
     /// Bytes from the start of the request.
     pub(super) offset: u64,
     pub(super) length: u32,
@@ -139,7 +141,7 @@ impl Attempt {
         generation: 0,
         load: HEALTH_PROBE,
         marks: Marks::FREE,
-        sequence: 0,
+        sequence: Sequence::FIRST,
         offset: 0,
         length: 0,
         posted_at: Instant::ZERO,
@@ -227,7 +229,7 @@ impl Attempt {
 
     /// Makes it the slice behind itself, on the same lane.
     pub(super) fn advance(&mut self) {
-        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence = self.sequence.plus(1);
         self.offset += u64::from(self.length);
         self.ahead_bytes = self.ahead_bytes.wrapping_add(self.length);
     }
@@ -336,6 +338,8 @@ struct Run {
     lane: (LaneId, Epoch),
     /// What the last of them show of the rail.
     seen: Option<Observation>,
+    /// Something ended by them.
+    ended: bool,
     /// Bytes that are not in flight any more and still count as such.
     released_bytes: u64,
 }
@@ -345,6 +349,7 @@ impl Run {
         Self {
             lane,
             seen: None,
+            ended: false,
             released_bytes: 0,
         }
     }
@@ -430,13 +435,14 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// A copy of a posted attempt, to be sent elsewhere. None if a copy lives already or there is no row.
+    /// A copy of a posted attempt, to be sent elsewhere. None if there is no row, or another copy may still arrive: one on a lane
+    /// that is being fenced does not count, because nothing says that it will.
     pub(super) fn duplicate(&mut self, index: u32) {
         let Some(row) = self.attempts.at(index) else {
             return;
         };
-        let is_alone = row.sibling == index && !row.is(Marks::DONE);
-        let (Some(request), true) = (row.request(), is_alone) else {
+        let is_wanted = !row.is(Marks::DONE) && !self.has_copy_under_way(index);
+        let (Some(request), true) = (row.request(), is_wanted) else {
             return;
         };
         let mut copy = Attempt::new(row.load(), row.op(), row.offset, row.length);
@@ -452,14 +458,30 @@ impl Orchestrator<'_> {
         let Some(copy) = self.new_attempt(copy) else {
             return;
         };
-        if let Some(row) = self.attempts.get_mut(copy) {
-            row.sibling = index;
-        }
         if let Some(row) = self.attempts.at_mut(index) {
-            row.sibling = copy.index;
+            let others = core::mem::replace(&mut row.sibling, copy.index);
             row.mark(Marks::COPIED);
+            if let Some(row) = self.attempts.get_mut(copy) {
+                row.sibling = others;
+            }
         }
         self.wait_again(request, copy.index);
+    }
+
+    /// Whether another copy of an attempt's slice is to be sent, or is on a lane that takes works.
+    fn has_copy_under_way(&self, index: u32) -> bool {
+        let mut copy = self.attempts.at(index);
+        while let Some(next) = copy.map(|row| row.sibling).filter(|next| *next != index) {
+            copy = self.attempts.at(next);
+            let is_under_way = |row: &Attempt| {
+                let lane = self.lanes.get(row.rail().index());
+                row.stage() == Stage::Waiting || lane.is_some_and(|lane| lane.phase == Phase::Open)
+            };
+            if copy.is_some_and(is_under_way) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Ends an attempt, and reports its request if that was the last it waited for.
@@ -483,6 +505,7 @@ impl Orchestrator<'_> {
         row.lost -= u32::from(attempt.is(Marks::LOST));
         if end == End::Delivered && !done {
             row.acknowledge(u64::from(attempt.length));
+            row.failover.handle_progress();
         }
         if end == End::Ended && !done && alone && row.wants_bytes() {
             let (load, op) = (attempt.load(), attempt.op());
@@ -632,7 +655,7 @@ impl Orchestrator<'_> {
     pub(super) fn completed(&mut self, now: Instant, completions: &[Completion]) {
         let mut rest = completions;
         while let Some((first, behind)) = rest.split_first() {
-            if !self.is_current(first) {
+            if !self.is_current(first.lane, first.epoch) {
                 rest = behind;
                 continue;
             }
@@ -640,6 +663,8 @@ impl Orchestrator<'_> {
                 let (rail, id) = (first.lane.rail(), AttemptId::from_bits(first.cookie));
                 if self.is_posted_on(rail, id) {
                     self.failed(now, rail, id, cause);
+                } else {
+                    self.counted.ignored.works += 1;
                 }
                 rest = behind;
                 continue;
@@ -701,6 +726,7 @@ impl Orchestrator<'_> {
         let rail = run.lane.0.rail();
         let Freed { count, bytes, .. } = ended.freed;
         run.released_bytes += bytes;
+        run.ended = true;
         let (first, last) = (ended.first.seen(at), ended.last.seen(at));
         let together = Observation::of_several(first, last, bytes, count.into());
         if let Some(seen) = run.saw(together) {
@@ -712,19 +738,11 @@ impl Orchestrator<'_> {
             }
             row.held -= count;
             row.acked_bytes += bytes;
+            row.failover.handle_progress();
             if row.may_be_over() {
                 self.settle_request(request);
             }
         }
-    }
-
-    /// Whether a completion is of the present epoch of a lane of this worker.
-    fn is_current(&self, completion: &Completion) -> bool {
-        completion.lane.worker() == self.config.worker
-            && self
-                .lanes
-                .get(completion.lane.rail().index())
-                .is_some_and(|lane| lane.epoch() == completion.epoch)
     }
 
     fn is_posted_on(&self, rail: RailId, id: AttemptId) -> bool {
@@ -736,6 +754,7 @@ impl Orchestrator<'_> {
         let rail = run.lane.0.rail();
         let row = self.attempts.get(id);
         let Some(row) = row.filter(|row| row.is_posted_on(rail)) else {
+            self.counted.ignored.works += 1;
             return;
         };
         let sequence = row.sequence;
@@ -759,7 +778,9 @@ impl Orchestrator<'_> {
 
     fn is_before(&self, first: u32, second: AttemptId) -> bool {
         match (self.attempts.at(first), self.attempts.get(second)) {
-            (Some(first), Some(second)) => !first.signal() && first.sequence < second.sequence,
+            (Some(first), Some(second)) => {
+                !first.signal() && first.sequence.is_before(second.sequence)
+            }
             _ => false,
         }
     }
@@ -771,6 +792,7 @@ impl Orchestrator<'_> {
             return;
         };
         let sample = row.sample(at);
+        run.ended = true;
         match row.load() {
             Load::HealthProbe => self.probe_good(now, rail),
             Load::Cover => {}
@@ -791,9 +813,13 @@ impl Orchestrator<'_> {
         self.end_attempt(index, End::Delivered);
     }
 
-    /// All of a run of completions of one lane have been counted.
+    /// All of a run of completions of one lane have been counted. One that ended nothing is no progress, and no sign of life:
+    /// it may be of a work that ended long ago.
     #[inline(always)] // what the run shows goes into arithmetic
     fn end_run(&mut self, now: Instant, run: &Run) {
+        if !run.ended {
+            return;
+        }
         let rail = run.lane.0.rail();
         let row = self.shared.known(rail);
         let peer = row.as_ref().and_then(Known::peer);
@@ -824,15 +850,18 @@ impl Orchestrator<'_> {
         // That a write failed or was flushed does not prove that nothing of it is still on its way: it waits
         // for the fence as its neighbours do, and a copy goes elsewhere at once.
         let may_still_land = op == Op::Write && request.is_some() && !cause.is_callers();
-        if let Some(request) = request.filter(|_| cause.is_callers()) {
-            self.fail_request(now, request, cause);
-        }
-        self.fault(rail, id.index, cause);
+        let blame = match request.filter(|_| cause.is_callers()) {
+            Some(request) => {
+                self.fail_request(now, request, cause);
+                Blame::of(cause)
+            }
+            None => self.fault(rail, Some(id.index), cause),
+        };
         if !may_still_land {
             // Before the fence, so that it is not taken for an orphan.
             self.end_attempt(id.index, End::Ended);
         }
-        self.start_fence(now, rail, cause);
+        self.start_fence_for(now, rail, blame);
     }
 
     /// Takes the first slice that waits to be sent again out of its request's queue.

@@ -51,6 +51,9 @@ fn check(
 
 impl Orchestrator<'_> {
     /// Checks everything. Linear in the tables, quadratic nowhere that matters.
+    ///
+    /// Among all else: a request that has not been reported is in line, or has an attempt that is not given up; so something
+    /// will end it.
     pub fn audit(&self) -> Result<(), Violation> {
         self.audit_attempts()?;
         self.audit_requests()?;
@@ -102,6 +105,22 @@ impl Orchestrator<'_> {
                 row.waiting.len() as u64,
                 waiting,
             )?;
+            if !row.is_reported() {
+                let waits = row.is_in_line() || row.held > row.lost;
+                check(
+                    "what an unreported request waits for, at least",
+                    id.index,
+                    waits.into(),
+                    1,
+                )?;
+                let is_in_line = row.ending.is_some() && row.is_in_line();
+                check(
+                    "requests in line that are ending",
+                    id.index,
+                    is_in_line.into(),
+                    0,
+                )?;
+            }
             if row.wants_bytes() && !row.is_name() {
                 let accounted = row.acked_bytes + unique + (row.length - row.cursor);
                 check("bytes of a request", id.index, accounted, row.length)?;
@@ -165,6 +184,10 @@ impl Orchestrator<'_> {
                 lane.flight.posted() as u64,
                 posted,
             )?;
+            if lane.phase != Phase::Open {
+                let what = "attempts bound to a lane that is not open";
+                check(what, rail.0, bound, 0)?;
+            }
             if matches!(lane.phase, Phase::Closed | Phase::Opening { .. }) {
                 check(
                     "attempts on a lane that is not open",

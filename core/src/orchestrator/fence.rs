@@ -1,7 +1,8 @@
 //! Fences: what proves that nothing of a lane's epoch can move any more, and when it is waited for no more.
 
 use super::attempt::{End, Marks};
-use super::lane::Phase;
+use super::lane::{Blame, Phase};
+use super::sequence::Sequence;
 use super::{Orchestrator, Reason};
 use crate::message::Message;
 use crate::time::{Duration, Instant};
@@ -20,8 +21,10 @@ pub(super) struct Fence {
     pub(super) local: bool,
     /// No write can reach the peer's memory any more.
     pub(super) remote: bool,
-    /// Works known to have arrived, in order.
-    pub(super) delivered: u32,
+    /// All works before this one are known to have arrived.
+    pub(super) delivered: Sequence,
+    /// What was posted has been sent elsewhere too, as far as that is worth it.
+    pub(super) copied: bool,
     /// When reports stop waiting for it.
     pub(super) give_up_at: Instant,
     pub(super) given_up: bool,
@@ -32,9 +35,15 @@ pub(super) struct Fence {
 }
 
 impl Orchestrator<'_> {
-    /// Ends a lane's epoch. What was posted is sent again elsewhere at once; what it may still write is waited
-    /// for by the reports.
+    /// Ends a lane's epoch. What was posted is sent again elsewhere: reads at once, writes too unless the peer is going to say
+    /// which of them it has. What it may still write is waited for by the reports.
     pub(super) fn start_fence(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        self.start_fence_for(now, rail, Blame::of(cause));
+    }
+
+    /// The same for a lane that has failed by itself.
+    pub(super) fn start_fence_for(&mut self, now: Instant, rail: RailId, blame: Blame) {
+        let cause = blame.cause;
         let index = u32::from(rail.0);
         let Some(lane) = self
             .lanes
@@ -54,18 +63,26 @@ impl Orchestrator<'_> {
             row.note_room(rail);
         }
         self.clear_lane(rail);
-        let writes = self.copy_posted(rail);
+        let writes = self.has_posted_writes(rail);
+        let oldest = self
+            .first_posted(rail)
+            .and_then(|index| self.attempts.at(index));
+        // What was posted before it has ended. Where a lane began would not do: it comes round.
+        let delivered = oldest.map_or(Sequence::FIRST, |row| row.sequence);
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
         if lane.flight.posted() == 0 {
             lane.close();
         } else {
+            let waits = writes && lane.limits.counts;
+            lane.progress_at = now;
             lane.begin_fence(Fence {
                 local: false,
                 // A read writes nothing on the peer's side, and nobody minds what a probe writes.
                 remote: !writes,
-                delivered: 0,
+                delivered,
+                copied: !waits,
                 give_up_at,
                 given_up: false,
                 asked_at: now,
@@ -75,14 +92,18 @@ impl Orchestrator<'_> {
                 self.messages.push_back(self.lanes, index);
             }
             self.arm(give_up_at, Reason::Fence);
+            if waits {
+                self.arm(now + self.config.progress_floor, Reason::Fence);
+            }
+            self.copy_posted(rail, !waits);
         }
         self.actions.push_back(self.lanes, index);
-        self.blame(now, rail, cause);
+        self.blame(now, rail, blame);
         self.bind_all();
     }
 
     /// Takes everything off a lane that was not handed out.
-    fn clear_lane(&mut self, rail: RailId) {
+    pub(super) fn clear_lane(&mut self, rail: RailId) {
         self.posts.remove(self.lanes, u32::from(rail.0));
         while let Some(index) = self
             .lanes
@@ -93,17 +114,39 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// Sends copies of what a lane has posted elsewhere. Whether there were writes of user bytes.
-    fn copy_posted(&mut self, rail: RailId) -> bool {
-        let mut writes = false;
+    /// Whether a lane has posted writes of user bytes.
+    fn has_posted_writes(&mut self, rail: RailId) -> bool {
         let mut next = self.first_posted(rail);
         while let Some(index) = next {
-            self.duplicate(index);
             let row = self.attempts.at(index);
-            writes |= row.is_some_and(|row| row.op() == Op::Write && row.request().is_some());
+            if row.is_some_and(|row| row.op() == Op::Write && row.request().is_some()) {
+                return true;
+            }
             next = self.posted_after(rail, index);
         }
-        writes
+        false
+    }
+
+    /// Sends copies of what a lane has posted elsewhere: of reads, and of writes if they are to be copied too.
+    fn copy_posted(&mut self, rail: RailId, writes: bool) {
+        let mut next = self.first_posted(rail);
+        while let Some(index) = next {
+            let row = self.attempts.at(index);
+            if row.is_some_and(|row| writes || row.op() == Op::Read) {
+                self.duplicate(index);
+            }
+            next = self.posted_after(rail, index);
+        }
+    }
+
+    /// The peer has not said in time which writes of a lane it has: all that were posted are sent elsewhere too.
+    fn copy_writes(&mut self, rail: RailId) {
+        if let Some(Phase::Fencing(fence)) =
+            self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
+            && !core::mem::replace(&mut fence.copied, true)
+        {
+            self.copy_posted(rail, true);
+        }
     }
 
     /// One of the two facts of a fence.
@@ -125,7 +168,7 @@ impl Orchestrator<'_> {
             },
         };
         let fence = Fence {
-            delivered: fence.delivered.max(delivered.unwrap_or(0)),
+            delivered: self.delivered(rail, fence.delivered, delivered),
             ..fence
         };
         if let Some(lane) = self.lanes.get_mut(rail.index()) {
@@ -147,6 +190,24 @@ impl Orchestrator<'_> {
         }
     }
 
+    /// Behind which of a lane's works all are known to have arrived, by what was known `before` and what is said now. What is no
+    /// part of what was posted is not believed.
+    fn delivered(&mut self, rail: RailId, before: Sequence, said: Option<u32>) -> Sequence {
+        let lane = self.lanes.get(rail.index());
+        let Some((works, behind)) = said.zip(lane.map(|lane| lane.next_sequence)) else {
+            return before;
+        };
+        if !lane.is_some_and(|lane| lane.limits.counts) {
+            return before;
+        }
+        let said = Sequence::after(works);
+        if behind.is_before(said) {
+            self.counted.ignored.counts += 1;
+            return before;
+        }
+        if before.is_before(said) { said } else { before }
+    }
+
     /// Ends the attempts of a fenced lane that have nothing more to wait for: reads by the local fact alone,
     /// writes by both.
     fn end_posted(&mut self, rail: RailId, fence: Fence) {
@@ -157,7 +218,7 @@ impl Orchestrator<'_> {
                 continue;
             };
             if fence.remote || row.op() == Op::Read {
-                let arrived = row.op() == Op::Write && row.sequence < fence.delivered;
+                let arrived = row.op() == Op::Write && row.sequence.is_before(fence.delivered);
                 self.end_attempt(index, if arrived { End::Delivered } else { End::Ended });
             }
         }
@@ -217,6 +278,15 @@ impl Orchestrator<'_> {
                 self.arm(fence.resend_at, Reason::Fence);
             }
         }
+        if !fence.copied {
+            let since = self.lanes.get(rail.index()).map(|lane| lane.progress_at);
+            let due = since.map_or(now, |since| since + self.config.progress_floor);
+            if due <= now {
+                self.copy_writes(rail);
+            } else {
+                self.arm(due, Reason::Fence);
+            }
+        }
         if fence.given_up {
             return;
         }
@@ -227,8 +297,11 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// A fence's proof has not come in time. Reports stop waiting for it and say so.
+    /// A fence's proof has not come in time. Reports stop waiting for it and say so. What had no copy for want of a row gets one, if
+    /// there is a row now.
     fn give_up_fence(&mut self, rail: RailId) {
+        self.copy_writes(rail);
+        self.copy_posted(rail, true);
         if let Some(Phase::Fencing(fence)) =
             self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
         {

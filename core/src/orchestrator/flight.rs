@@ -3,6 +3,7 @@
 use super::attempt::{Attempt, Stage};
 use super::attempts::{Attempts, Ended, Freed};
 use super::post::{Run, Works};
+use super::sequence::Sequence;
 use crate::queue::Queue;
 use crate::table::NIL;
 use crate::units::AttemptId;
@@ -123,7 +124,7 @@ impl Flight {
         &mut self,
         attempts: &mut Attempts<'_>,
         run: &Run<'_>,
-        sequence: u32,
+        sequence: Sequence,
         works: &mut Works,
     ) -> u32 {
         let mut slice = run.attempt();
@@ -184,11 +185,11 @@ impl Flight {
         &mut self,
         attempts: &mut Attempts<'_>,
         id: AttemptId,
-        sequence: u32,
+        sequence: Sequence,
     ) -> Option<Ended> {
         self.end_in_order(attempts, |rows, first| {
             Freed::in_order(rows, first, |other, row| {
-                other == id || !row.signal() && row.sequence < sequence
+                other == id || !row.signal() && row.sequence.is_before(sequence)
             })
         })
     }

@@ -5,6 +5,7 @@ use super::attempts::Attempts;
 use super::fence::Fence;
 use super::flight::Flight;
 use super::post::{PROBE_BYTES, Run, Works};
+use super::sequence::Sequence;
 use super::{LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::BATCH_WORKS;
@@ -38,6 +39,39 @@ pub(super) fn kib_of(slice_bytes: u32) -> u16 {
     (slice_bytes / 1024).min(u32::from(NOT_FILLED) - 1) as u16
 }
 
+/// A lane has carried a slice since it was opened.
+const CARRIED: u8 = u8::MAX;
+/// From so many ends in a row on that came before anything was carried, the rail is to blame, whatever they are called.
+const BARREN_MIN: u8 = 2;
+
+/// What the end of a lane says of its rail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blame {
+    pub(super) cause: Cause,
+    /// Times in a row that the lane has ended by itself without having carried anything, with this one. 0: it has.
+    times: u8,
+}
+
+impl Blame {
+    /// Of a lane that did not fail by itself, or has carried something.
+    pub(super) const fn of(cause: Cause) -> Self {
+        Self { cause, times: 0 }
+    }
+
+    /// Whether it speaks against the rail.
+    pub(super) fn counts(self) -> bool {
+        self.cause.counts_against_rail() || self.is_repeated()
+    }
+
+    pub(super) fn is_barren(self) -> bool {
+        self.times > 0
+    }
+
+    fn is_repeated(self) -> bool {
+        self.times >= BARREN_MIN
+    }
+}
+
 /// Where a lane stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -69,10 +103,14 @@ pub struct Lane {
     filled_kib: u16,
     /// Of its rail in the plan that it was last chosen for; a guess.
     pub(super) position: u8,
-    pub(super) next_sequence: u32,
+    pub(super) next_sequence: Sequence,
     /// The transport said that it has no room.
     pub(super) full: bool,
-    /// Last completion, or the first post after a pause.
+    /// Times in a row that it has ended by itself without having carried a slice, [`CARRIED`] once it has carried one.
+    barren: u8,
+    /// Times in a row that it was found full with nothing posted.
+    refusals: u16,
+    /// Last completion, or the first post after a pause. While it is being fenced: since when.
     pub(super) progress_at: Instant,
     /// Since when it has stood still, if that has been noticed; its oldest slices were sent elsewhere too.
     /// [`Instant::MAX`]: not noticed.
@@ -86,12 +124,20 @@ pub struct Lane {
     wants_open: bool,
     pub(super) wants_fence: bool,
     wants_close: bool,
-    /// The epoch to close.
-    closing: Epoch,
     links: [Link; 4],
 }
 
 const _: () = assert!(size_of::<Lane>() <= 152);
+
+impl Phase {
+    pub(super) fn is_open(&self) -> bool {
+        *self == Self::Open
+    }
+
+    pub(super) fn is_fencing(&self) -> bool {
+        matches!(self, Self::Fencing(_))
+    }
+}
 
 impl<const KIND: usize> Linked<KIND> for Lane {
     fn link(&mut self) -> &mut Link {
@@ -111,8 +157,10 @@ impl Lane {
         inflight_bytes: 0,
         filled_kib: NOT_FILLED,
         position: 0,
-        next_sequence: 0,
+        next_sequence: Sequence::FIRST,
         full: false,
+        barren: 0,
+        refusals: 0,
         progress_at: Instant::ZERO,
         suspect_since: Instant::MAX,
         blamed: None,
@@ -121,7 +169,6 @@ impl Lane {
         wants_open: false,
         wants_fence: false,
         wants_close: false,
-        closing: Epoch(0),
         links: [Link::NONE; 4],
     };
 
@@ -151,10 +198,23 @@ impl Lane {
         self.filled_kib = NOT_FILLED;
     }
 
+    /// It has failed by itself.
+    pub(super) fn end_by_itself(&mut self, cause: Cause) -> Blame {
+        self.barren = match self.barren {
+            CARRIED => 0,
+            // The peer's silence is no lane's.
+            times if cause == Cause::PeerSilent => times,
+            times => (times + 1).min(CARRIED - 1),
+        };
+        Blame {
+            cause,
+            times: self.barren,
+        }
+    }
+
     /// Ends its epoch. Nothing is waited for any more, proved or not.
     pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
-        self.closing = self.epoch;
         self.wants_close = true;
     }
 
@@ -224,7 +284,7 @@ impl Lane {
         }
         let sequence = self.next_sequence;
         let count = self.flight.post_run(attempts, run, sequence, works);
-        self.next_sequence = sequence.wrapping_add(count);
+        self.next_sequence = sequence.plus(count);
         let slices = Slices {
             count,
             ..run.slices
@@ -275,7 +335,7 @@ impl Lane {
 
     /// The first `count` of the bound works are handed out; `next` is behind them.
     pub(super) fn handed_out(&mut self, next: u32, count: u32) {
-        self.next_sequence = self.next_sequence.wrapping_add(count);
+        self.next_sequence = self.next_sequence.plus(count);
         self.flight.hand_out(next, count);
     }
 
@@ -326,8 +386,13 @@ impl Orchestrator<'_> {
         };
         lane.epoch = Epoch(lane.epoch.0.wrapping_add(1));
         lane.phase = Phase::Opening { since: now, by };
-        lane.next_sequence = 0;
+        lane.next_sequence = Sequence::FIRST;
         lane.full = false;
+        lane.refusals = 0;
+        lane.barren = match lane.barren {
+            CARRIED => 0,
+            times => times,
+        };
         lane.suspect_since = Instant::MAX;
         lane.wants_open = true;
         self.actions.push_back(self.lanes, u32::from(rail.0));
@@ -340,8 +405,12 @@ impl Orchestrator<'_> {
             return;
         };
         match (fact, lane.phase) {
-            (LaneFact::Opened { limits }, Phase::Opening { .. }) => self.lane_opened(now, rail, limits),
-            (LaneFact::OpenFailed(cause), Phase::Opening { .. }) => self.open_failed(now, rail, cause),
+            (LaneFact::Opened { limits }, Phase::Opening { .. }) => {
+                self.lane_opened(now, rail, limits)
+            }
+            (LaneFact::OpenFailed(cause), Phase::Opening { .. }) => {
+                self.open_failed(now, rail, cause)
+            }
             (LaneFact::Writable, Phase::Open) => {
                 lane.full = false;
                 self.posts.push_back(self.lanes, u32::from(rail.0));
@@ -354,10 +423,13 @@ impl Orchestrator<'_> {
             }
             (LaneFact::PortActive, phase) => self.port_active(now, rail, phase),
             // What cannot be fenced now stays unproven; `give_up_at` is what ends the wait.
-            (LaneFact::Unfenceable { .. }, _)
+            (LaneFact::Unfenceable { .. }, Phase::Fencing(_)) => {}
             // Late or doubled facts.
-            | (LaneFact::Opened { .. } | LaneFact::OpenFailed(_), _)
-            | (LaneFact::Writable | LaneFact::Broken(_) | LaneFact::Fenced { .. }, _) => {}
+            (LaneFact::Opened { .. } | LaneFact::OpenFailed(_), _)
+            | (LaneFact::Writable | LaneFact::Broken(_), _)
+            | (LaneFact::Fenced { .. } | LaneFact::Unfenceable { .. }, _) => {
+                self.counted.ignored.facts += 1
+            }
         }
     }
 
@@ -400,7 +472,7 @@ impl Orchestrator<'_> {
         self.actions.push_back(self.lanes, u32::from(rail.0));
         log::debug!("lane {} not opened ({cause})", rail.0);
         // Whatever the cause: a lane that is asked for again at once fails again at once.
-        self.blame(now, rail, Cause::Refused);
+        self.blame(now, rail, Blame::of(Cause::Refused));
         self.bind_all();
     }
 
@@ -418,21 +490,29 @@ impl Orchestrator<'_> {
     }
 
     /// Counts a failure against the rail if it is one, and ends a probe badly.
-    pub(super) fn blame(&mut self, now: Instant, rail: RailId, cause: Cause) {
+    pub(super) fn blame(&mut self, now: Instant, rail: RailId, blame: Blame) {
         let worker = self.config.worker;
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
         if core::mem::take(&mut lane.probing) {
             if let Some(health) = self.shared.health(rail) {
+                // Before others may probe. A dead rail is looked at more often: its causes are its own.
+                if !blame.cause.counts_against_rail() {
+                    health.defer_probe(now, blame.times);
+                }
                 health.handle_probe_bad(worker);
             }
             self.rail_changed(rail);
-        } else if cause.counts_against_rail()
-            && self.shared.handle_incident(now, rail, self.config.health)
-        {
-            lane.blamed = Some(cause);
-            self.rail_changed(rail);
+        } else if blame.counts() {
+            let is_new = self.shared.handle_incident(now, rail, self.config.health);
+            if let Some(health) = self.shared.health(rail).filter(|_| blame.is_repeated()) {
+                health.defer_probe(now, blame.times);
+            }
+            if is_new {
+                lane.blamed = Some(blame.cause);
+                self.rail_changed(rail);
+            }
         }
         self.arm_probe(rail);
     }
@@ -465,6 +545,9 @@ impl Orchestrator<'_> {
 
     /// A lane has carried a slice. In mode `reset` that is a sign of recovery, whoever had paused the rail.
     pub(super) fn rail_succeeded(&mut self, rail: RailId) {
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            lane.barren = CARRIED;
+        }
         if matches!(self.config.health, HealthMode::Reset(_))
             && self
                 .shared
@@ -487,7 +570,13 @@ impl Orchestrator<'_> {
             });
         }
         if core::mem::take(&mut lane.wants_close) {
-            let epoch = lane.closing;
+            // It may have been asked for anew since.
+            let epoch = match lane.phase {
+                Phase::Closed => lane.epoch,
+                Phase::Opening { .. } | Phase::Open | Phase::Fencing(_) => {
+                    Epoch(lane.epoch.0.wrapping_sub(1))
+                }
+            };
             return Some(LaneAction::Close { lane: id, epoch });
         }
         match (core::mem::take(&mut lane.wants_open), lane.phase) {
@@ -507,6 +596,7 @@ impl Orchestrator<'_> {
         };
         lane.progress_at = now;
         lane.suspect_since = Instant::MAX;
+        lane.refusals = 0;
         if core::mem::take(&mut lane.full) {
             self.posts.push_back(self.lanes, u32::from(rail.0));
         }
@@ -525,7 +615,7 @@ impl Orchestrator<'_> {
         let flaps = self
             .shared
             .health(rail)
-            .map_or(0, |health| health.flaps())
+            .map_or(0, |health| health.flaps(lane.progress_at))
             .min(PATIENCE_DOUBLINGS_MAX);
         let floor = self.config.progress_floor.times(1 << flaps);
         let least = Duration::from_millis(lane.limits.patience_ms.into());
@@ -558,8 +648,8 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// A lane that said it was full with nothing posted has only `Writable` to wait for. If that is not said,
-    /// asks by posting again.
+    /// A lane that said it was full with nothing posted has only `Writable` to wait for. If that is not said, what waits for it
+    /// goes elsewhere, and it is asked by posting again; if it says so for too long, it stands still like any other.
     pub(super) fn check_full(&mut self, now: Instant, rail: RailId) {
         let Some(lane) = self
             .lanes
@@ -572,8 +662,19 @@ impl Orchestrator<'_> {
         if now < due {
             return self.arm(due, Reason::Progress);
         }
-        lane.full = false;
-        self.posts.push_back(self.lanes, u32::from(rail.0));
+        lane.progress_at = now;
+        lane.refusals = lane.refusals.saturating_add(1);
+        let refused_for = self.config.progress_floor.times(lane.refusals.into());
+        let patience = Duration::from_millis(lane.limits.patience_ms.into());
+        if refused_for >= self.config.fence_timeout.max(patience) {
+            return self.break_lane(now, rail, Cause::Silent);
+        }
+        if lane.flight.bound() > 0 {
+            self.clear_lane(rail);
+            self.arm(now + self.config.progress_floor, Reason::Progress);
+        } else {
+            lane.full = false;
+        }
         self.bind_all();
     }
 

@@ -3,7 +3,8 @@
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
 //! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `post` hands them
 //! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
-//! follows one posting of one slice, `attempts` has rows for them, `request` counts until a report can be given, `line`
+//! follows one posting of one slice, `attempts` has rows for them, `sequence` is the order of a lane's works, `request` counts
+//! until a report can be given, `ignored` what was handed in for nothing, `line`
 //! says which goes first, `merge` makes one of several, `peer` watches who is silent, `path` chooses classes of rails,
 //! `timer` finds what is due, `audit` checks every invariant.
 
@@ -17,6 +18,7 @@ mod board;
 mod cut;
 mod fence;
 mod flight;
+mod ignored;
 mod lane;
 mod line;
 mod merge;
@@ -24,6 +26,7 @@ mod path;
 mod peer;
 mod post;
 mod request;
+mod sequence;
 #[cfg(test)]
 mod tests;
 mod timer;
@@ -50,9 +53,11 @@ use board::{Board, Pace, View};
 use lane::Lane;
 use peer::Peer;
 use request::RequestRow;
+use sequence::Sequence;
 
 pub use at_once::AtOnce;
 pub use audit::Violation;
+pub use ignored::Ignored;
 pub use peer::Proof;
 pub use request::{Cancelled, SubmitError};
 
@@ -134,7 +139,9 @@ pub struct Request {
     pub remote_offset: u64,
     /// Bytes, at least 1.
     pub length: u64,
-    /// It ends then at the latest; [`Instant::MAX`]: never.
+    /// From then on nothing more of it is sent; [`Instant::MAX`]: never. It is reported as soon as what was sent has ended, which
+    /// is waited for until `cancel_grace` later; then the lanes that still have something of it are fenced, and the report waits
+    /// for that until `fence_timeout` later at most: deadline + `cancel_grace` + `fence_timeout` is the bound.
     pub deadline: Instant,
     /// Which way.
     pub op: Op,
@@ -253,6 +260,8 @@ pub enum Reason {
     Request,
     /// Room may have appeared.
     Bind,
+    /// The answer to a post has not come.
+    Post,
 }
 
 /// Row types of the borrowed tables; opaque.
@@ -401,12 +410,61 @@ impl<
 /// What a worker needs of its own for 64 peers over eight rails each.
 const _: () = assert!(size_of::<Store<64, 64, 512, 1024, 4096, 16>>() <= 512 * 1024);
 
-/// A [`PostBatch`] that has been handed out and not been answered.
+/// Works that were handed out by [`Orchestrator::poll_post`] and have not been answered: what
+/// [`Orchestrator::handle_posted`] takes.
+///
+/// There is one at a time. It can neither be copied nor made, so no answer can be given twice or for another post. One that is
+/// dropped is a post that is never answered.
+#[must_use = "a post is to be answered with `handle_posted`; nothing else is posted until then"]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Post {
+    lane: LaneId,
+    epoch: Epoch,
+    number: u32,
+}
+
+impl Post {
+    /// The lane of the works.
+    pub fn lane(&self) -> LaneId {
+        self.lane
+    }
+
+    /// The epoch that core believed the lane had when it handed the works out.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Its number among the posts of this worker, which begin anew after 2^32: for callers that cannot keep the value, and
+    /// have to find out which one an answer is for.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+/// The post that is out.
 #[derive(Clone, Copy, Debug)]
 struct Posting {
     lane: LaneId,
     epoch: Epoch,
     count: usize,
+    /// The place of its first work in the order of its lane.
+    first: Sequence,
+    /// When it was handed out.
+    since: Instant,
+}
+
+/// What is counted and decides nothing.
+struct Counted {
+    /// Posts handed out; the last one's number.
+    posts: u32,
+    ignored: Ignored,
+}
+
+impl core::fmt::Debug for Counted {
+    /// Nothing: engines that differ by nothing else do the same from now on, and look alike.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("..")
+    }
 }
 
 /// One worker's engine: a state machine over borrowed tables.
@@ -417,10 +475,13 @@ struct Posting {
 /// then [`Self::handle_timeout`]. Then drain [`Self::poll_post`], [`Self::poll_lane`], [`Self::poll_message`]
 /// and [`Self::poll_event`] until each gives `None`, answering every `poll_post` with [`Self::handle_posted`]
 /// before the next one (it gives `None` until then). Then sleep until [`Self::poll_timeout`], unless there is
-/// something to hand in. Time never goes back. A fact about a lane goes to the worker that owns it
-/// ([`LaneId::worker`]); plans, peers being heard or gone go to all workers. What a shell forgets to hand in
-/// is not lost but late: silence has timers. What it hands in twice, or for an epoch that is over, changes
-/// nothing.
+/// something to hand in. Time never goes back. `poll_lane` and `poll_event` take no time, because nothing that they do
+/// depends on it. A fact about a lane goes to the worker that owns it
+/// ([`LaneId::worker`]); plans, peers being heard or gone go to all workers.
+///
+/// Facts may come at any moment, also while a post is out, and from inside the call that posts. What a shell forgets to
+/// hand in is not lost but late: a lane without completions, a lane that stays full, a fence, an opening and a post without an
+/// answer have timers. What it hands in twice, or for an epoch that is over, changes nothing but [`Self::ignored`].
 #[derive(Debug)]
 pub struct Orchestrator<'a> {
     config: Config,
@@ -459,6 +520,7 @@ pub struct Orchestrator<'a> {
     switched: Queue<1>,
     ended_batches: Queue<0>,
     posting: Option<Posting>,
+    counted: Counted,
     /// Where this worker stood among those who wait for room when it last began to bind; for what is not urgent.
     line: Line,
     /// How rails stand while slices are bound.
@@ -519,6 +581,10 @@ impl<'a> Orchestrator<'a> {
             switched: Queue::EMPTY,
             ended_batches: Queue::EMPTY,
             posting: None,
+            counted: Counted {
+                posts: 0,
+                ignored: Ignored::NONE,
+            },
             line: Line::ALONE,
             board: Board::new(),
             bindable: false,
@@ -603,25 +669,27 @@ impl<'a> Orchestrator<'a> {
         Some(report)
     }
 
-    /// The answer to the last [`Self::poll_post`]: so many works were taken, and why no more. Works from
-    /// `accepted` on are untouched, unless `stop` is `Unknown`.
-    pub fn handle_posted(
-        &mut self,
-        now: Instant,
-        lane: LaneId,
-        epoch: Epoch,
-        accepted: usize,
-        stop: Stop,
-    ) {
+    /// The answer to a [`Self::poll_post`]: so many works were taken, and why no more. Works from `accepted` on are
+    /// untouched, unless `stop` is `Unknown`.
+    ///
+    /// Between the two anything else may be handed in, in any order, also of the works' own lane: that it broke, that it was
+    /// fenced, completions of the works. `false`: the post had been given up, because its answer did not come within
+    /// `fence_timeout`, or it is another worker's; then this changes nothing.
+    pub fn handle_posted(&mut self, now: Instant, post: Post, accepted: usize, stop: Stop) -> bool {
+        // The one that is out is the last one.
+        let is_last = self.counted.posts == post.number;
         let answered = self
             .posting
-            .take_if(|posting| posting.lane == lane && posting.epoch == epoch);
+            .take_if(|posting| is_last && posting.lane == post.lane);
+        let Some(posting) = answered else {
+            self.counted.ignored.posts += 1;
+            return false;
+        };
         // What most say leaves nothing to do.
-        if let Some(posting) = answered
-            && (stop != Stop::All || accepted < posting.count)
-        {
+        if stop != Stop::All || accepted < posting.count {
             self.posted(now, posting, accepted, stop);
         }
+        true
     }
 
     /// Works that ended. Those of another epoch than their lane has now are ignored.
@@ -631,14 +699,26 @@ impl<'a> Orchestrator<'a> {
 
     /// Something about a lane.
     pub fn handle_lane(&mut self, now: Instant, lane: LaneId, epoch: Epoch, fact: LaneFact) {
-        if lane.worker() == self.config.worker
-            && self
-                .lanes
-                .get(lane.rail().index())
-                .is_some_and(|row| row.epoch() == epoch)
-        {
+        if self.is_current(lane, epoch) {
             self.lane_fact(now, lane.rail(), fact);
         }
+    }
+
+    /// Whether something is said of the present epoch of a lane of this worker; counts it if it is not.
+    #[inline]
+    fn is_current(&mut self, lane: LaneId, epoch: Epoch) -> bool {
+        let row = self.lanes.get(lane.rail().index());
+        match row.filter(|_| lane.worker() == self.config.worker) {
+            Some(row) if row.epoch() == epoch => return true,
+            Some(_) => self.counted.ignored.epochs += 1,
+            None => self.counted.ignored.lanes += 1,
+        }
+        false
+    }
+
+    /// How much of what was handed in changed nothing, by reason.
+    pub fn ignored(&self) -> Ignored {
+        self.counted.ignored
     }
 
     /// Something a peer said.
@@ -652,8 +732,11 @@ impl<'a> Orchestrator<'a> {
             epoch,
             delivered,
         } = *frame
-            && self.shared.peer(lane.rail()) == Some(peer)
         {
+            if self.shared.peer(lane.rail()) != Some(peer) {
+                self.counted.ignored.lanes += 1;
+                return;
+            }
             let fact = LaneFact::Fenced {
                 scope: Scope::Remote,
                 delivered: Some(delivered),
@@ -678,6 +761,9 @@ impl<'a> Orchestrator<'a> {
 
     /// Does what is due. Calling early or twice changes nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if self.post_due().is_some_and(|due| due <= now) {
+            self.give_up_post(now);
+        }
         if now >= self.next_timeout {
             self.timers(now);
         }
@@ -685,7 +771,18 @@ impl<'a> Orchestrator<'a> {
 
     /// When [`Self::handle_timeout`] should next be called, and why.
     pub fn poll_timeout(&self) -> Option<(Instant, Reason)> {
-        (self.next_timeout != Instant::MAX).then_some((self.next_timeout, self.next_reason))
+        match self.post_due() {
+            Some(due) if due < self.next_timeout => Some((due, Reason::Post)),
+            _ => {
+                (self.next_timeout != Instant::MAX).then_some((self.next_timeout, self.next_reason))
+            }
+        }
+    }
+
+    /// When the post that is out is given up.
+    fn post_due(&self) -> Option<Instant> {
+        let posting = self.posting.as_ref()?;
+        Some(posting.since + self.config.fence_timeout)
     }
 
     /// Whether every poll would give `None` and change nothing: a shell may leave out the drain, and a
@@ -861,8 +958,10 @@ const fn is_nil(index: u32) -> bool {
 
 /// Fills `out` for [`Orchestrator::poll_post`]; here so that the type's methods stay in one place.
 impl Orchestrator<'_> {
-    /// Works to post, of one lane, in order. Answer with [`Self::handle_posted`].
-    pub fn poll_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
+    /// Works to post, of one lane, in order. Answer with [`Self::handle_posted`], which takes what this gives; until then
+    /// this gives `None`. A post that is not answered within `fence_timeout` is given up: its lane has failed, and what became of
+    /// its works is unknown.
+    pub fn poll_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<Post> {
         out.works.clear();
         let has_nothing = self.posts.is_empty() && !self.bindable;
         if has_nothing || self.posting.is_some() {
@@ -872,7 +971,7 @@ impl Orchestrator<'_> {
     }
 
     #[inline(never)]
-    fn next_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
+    fn next_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<Post> {
         if self.posts.is_empty() {
             self.bind(now, out);
         }
@@ -881,12 +980,22 @@ impl Orchestrator<'_> {
         } else {
             self.arm_progress(now, out.lane.rail());
         }
+        let count = out.works.len();
+        let behind = self.lanes.get(out.lane.rail().index())?.next_sequence;
+        self.counted.posts = self.counted.posts.wrapping_add(1);
+        let (lane, epoch, number) = (out.lane, out.epoch, self.counted.posts);
         self.posting = Some(Posting {
-            lane: out.lane,
-            epoch: out.epoch,
-            count: out.works.len(),
+            lane,
+            epoch,
+            count,
+            first: behind.minus(count as u32),
+            since: now,
         });
-        Some(out.lane)
+        Some(Post {
+            lane,
+            epoch,
+            number,
+        })
     }
 
     /// Fills `out`, which is empty, with what lanes have to post. `None`: nothing.

@@ -1,10 +1,11 @@
 //! Works on their way to a lane: handed out, answered, taken back.
 
-use super::attempt::{Load, Marks, Stage};
+use super::attempt::{End, Load, Marks, Stage};
 use super::attempts::Attempts;
 use super::lane::{Lane, Phase};
 use super::peer::Peer;
 use super::request::RequestRow;
+use super::sequence::Sequence;
 use super::{Attempt, Orchestrator, Posting, is_nil};
 use crate::rail::spray::Slices;
 use crate::send_queue::credit::Amount;
@@ -45,7 +46,7 @@ impl Run<'_> {
 struct Out {
     now: Instant,
     /// Of the next one of them.
-    sequence: u32,
+    sequence: Sequence,
     /// Where the first byte of their request is, on both sides.
     local: Place,
     remote: Place,
@@ -58,7 +59,7 @@ impl Out {
         row.set_stage(Stage::Posted);
         row.posted_at = self.now;
         row.sequence = self.sequence;
-        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence = self.sequence.plus(1);
         row.work(id, self.local, self.remote, signal)
     }
 
@@ -291,13 +292,19 @@ impl Orchestrator<'_> {
     pub(super) fn posted(&mut self, now: Instant, posting: Posting, accepted: usize, stop: Stop) {
         let rail = posting.lane.rail();
         let index = u32::from(rail.0);
-        if stop != Stop::Unknown {
-            for _ in accepted..posting.count {
-                self.take_back(rail);
+        let accepted = accepted.min(posting.count) as u32;
+        let from = posting.first.plus(accepted);
+        let some_left = stop != Stop::Unknown && (accepted as usize) < posting.count;
+        if !self.is_posting_current(&posting, Phase::is_open) {
+            // Something else has been said of the lane while the post was out, and decides about it.
+            if some_left && self.is_posting_current(&posting, Phase::is_fencing) {
+                self.end_untaken(rail, from);
             }
-            if accepted < posting.count {
-                self.find_uncovered(rail);
-            }
+            return;
+        }
+        if some_left {
+            self.take_back(rail, from);
+            self.find_uncovered(rail);
         }
         match stop {
             Stop::All => {}
@@ -355,19 +362,34 @@ impl Orchestrator<'_> {
             && self.post_probe(now, rail, Load::Cover, PROBE_BYTES)
     }
 
-    /// Puts the work handed out last back where it was: it was not taken.
-    fn take_back(&mut self, rail: RailId) {
+    /// Puts the works handed out last, from this place in the order of their lane on, back where they were: they were not taken.
+    fn take_back(&mut self, rail: RailId, from: Sequence) {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
-        let Some(last) = lane.flight.take_back(&mut self.attempts) else {
-            return;
-        };
-        lane.next_sequence = lane.next_sequence.wrapping_sub(1);
-        if let Some(row) = self.attempts.at_mut(last) {
+        while let Some(last) = lane.flight.last_posted(&mut self.attempts)
+            && let Some(row) = self.attempts.at_mut(last)
+            && !row.sequence.is_before(from)
+        {
             row.set_stage(Stage::Bound);
+            lane.flight.take_back(&mut self.attempts);
         }
+        lane.next_sequence = from;
         self.posts.push_back(self.lanes, u32::from(rail.0));
+    }
+
+    /// Works from this place in the order of their lane on were not taken, and the lane is being fenced by now: they never
+    /// touched anything.
+    fn end_untaken(&mut self, rail: RailId, from: Sequence) {
+        while let Some(lane) = self.lanes.get(rail.index())
+            && let Some(last) = lane.flight.last_posted(&mut self.attempts)
+            && self
+                .attempts
+                .at(last)
+                .is_some_and(|row| !row.sequence.is_before(from))
+        {
+            self.end_attempt(last, End::Ended);
+        }
     }
 
     /// The first work that was not taken was refused.
@@ -380,19 +402,40 @@ impl Orchestrator<'_> {
         match request {
             Some(request) if cause.is_callers() => self.fail_request(now, request, cause),
             _ => {
-                if let Some(first) = first {
-                    self.fault(rail, first, cause);
-                }
-                self.start_fence(now, rail, cause);
+                let blame = self.fault(rail, first, cause);
+                self.start_fence_for(now, rail, blame);
             }
         }
     }
 
     /// A lane is of no use any more. Its oldest attempt is what it stumbled over.
     pub(super) fn break_lane(&mut self, now: Instant, rail: RailId, cause: Cause) {
-        if let Some(oldest) = self.first_posted(rail) {
-            self.fault(rail, oldest, cause);
+        let lane = self.lanes.get(rail.index());
+        let oldest = lane.and_then(|lane| lane.flight.first_posted().or(lane.flight.first_bound()));
+        let blame = self.fault(rail, oldest, cause);
+        self.start_fence_for(now, rail, blame);
+    }
+
+    /// The answer to the post that is out has not come. What became of its works is not known.
+    #[cold]
+    pub(super) fn give_up_post(&mut self, now: Instant) {
+        let Some(posting) = self.posting.take() else {
+            return;
+        };
+        log::warn!(
+            "lane {}: a post of {} works was not answered",
+            posting.lane.rail().0,
+            posting.count
+        );
+        if self.is_posting_current(&posting, Phase::is_open) {
+            self.break_lane(now, posting.lane.rail(), Cause::Silent);
         }
-        self.start_fence(now, rail, cause);
+        self.bind_all();
+    }
+
+    /// Whether a post's lane still has the epoch that it was for, and stands so.
+    fn is_posting_current(&self, posting: &Posting, stands: impl FnOnce(&Phase) -> bool) -> bool {
+        let lane = self.lanes.get(posting.lane.rail().index());
+        lane.is_some_and(|lane| lane.epoch == posting.epoch && stands(&lane.phase))
     }
 }

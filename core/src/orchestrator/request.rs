@@ -1,7 +1,7 @@
 //! Requests: a cursor over bytes, a count of attempts, and in the end a report.
 
 use super::attempt::End;
-use super::lane::Phase;
+use super::lane::{Blame, Phase};
 use super::line::Class;
 use super::merge::Role;
 use super::{Event, Orchestrator, Peer, Policy, Reason, Request, is_nil};
@@ -355,9 +355,18 @@ impl Orchestrator<'_> {
         let ranks = plan.transports.len() as u8;
         let decision = failover.decide(attempts_max, ranks, |rank| self.is_usable(plan, *rank));
         match decision {
-            Decision::Stay => false,
+            Decision::Stay => {
+                if let Some(row) = self.requests.get_mut(id) {
+                    row.failover = failover;
+                }
+                false
+            }
             Decision::Exhausted => {
                 self.fail_request(now, id, Cause::FailoverLimit);
+                false
+            }
+            Decision::Barren(cause) => {
+                self.fail_request(now, id, cause);
                 false
             }
             Decision::Switch(_) => {
@@ -395,21 +404,24 @@ impl Orchestrator<'_> {
         })
     }
 
-    /// Something went wrong with an attempt. If it is the first on its lane, and the rail is to blame, its
-    /// request has had a fault; neighbours that fail with it have not.
-    pub(super) fn fault(&mut self, rail: RailId, attempt: u32, cause: Cause) {
-        let is_first = self
-            .lanes
-            .get(rail.index())
-            .is_some_and(|lane| lane.phase == Phase::Open);
-        let request = self
-            .attempts
-            .at(attempt)
-            .filter(|_| is_first && cause.counts_against_rail())
-            .and_then(|row| row.request());
-        if let Some(row) = request.and_then(|index| self.requests.at_mut(index)) {
+    /// An open lane has failed by itself; what it stumbled over is `attempt`, if it had any. If that speaks against the rail, the
+    /// attempt's request has had a fault; neighbours that fail with it have not.
+    pub(super) fn fault(&mut self, rail: RailId, attempt: Option<u32>, cause: Cause) -> Blame {
+        let lane = self.lanes.get_mut(rail.index());
+        let Some(lane) = lane.filter(|lane| lane.phase == Phase::Open) else {
+            return Blame::of(cause);
+        };
+        let blame = lane.end_by_itself(cause);
+        let request = attempt.and_then(|index| self.attempts.at(index)?.request());
+        if let Some(row) = request.and_then(|index| self.requests.at_mut(index))
+            && blame.counts()
+        {
             row.failover.handle_fault();
+            if blame.is_barren() {
+                row.failover.handle_barren(cause);
+            }
         }
+        blame
     }
 
     /// Fails a request.
@@ -438,7 +450,9 @@ impl Orchestrator<'_> {
 
     pub(super) fn end_request(&mut self, now: Instant, id: RequestId, ending: Ending) {
         let grace_at = now + self.config.cancel_grace;
-        let Some(row) = self.requests.get_mut(id).filter(|row| row.wants_bytes()) else {
+        // Also one whose bytes are all there, and that waits for copies of them: it does not wait for ever.
+        let is_open = |row: &&mut RequestRow| row.ending.is_none() && !row.is_reported();
+        let Some(row) = self.requests.get_mut(id).filter(is_open) else {
             return;
         };
         self.timed_requests += u32::from(!row.is_timed());
@@ -510,9 +524,37 @@ impl Orchestrator<'_> {
             // Copies that nobody needs any more must not be sent; those that were are waited for.
             self.drop_unposted(id);
         }
-        let over = |row: &RequestRow| row.held == row.lost && (complete || row.ending.is_some());
-        if self.requests.get(id).is_some_and(over) {
-            self.report(id);
+        let is_over = |row: &&RequestRow| {
+            let wants_nothing = complete || row.ending.is_some();
+            row.held == row.lost && (wants_nothing || !row.is_in_line())
+        };
+        let Some(row) = self.requests.get(id).filter(is_over) else {
+            return;
+        };
+        if !complete && row.ending.is_none() {
+            // All that is left of it is where nothing is proved, and there was no row for a copy: nothing will ever end it.
+            let silent = self.is_silent(row.peer);
+            let cause = if silent {
+                Cause::PeerSilent
+            } else {
+                Cause::Silent
+            };
+            self.set_ending(
+                id,
+                Ending {
+                    status: Status::Failed,
+                    cause,
+                },
+            );
+        }
+        self.report(id);
+    }
+
+    /// Makes a request one that is going to end other than well, and is due for nothing.
+    fn set_ending(&mut self, id: RequestId, ending: Ending) {
+        if let Some(row) = self.requests.get_mut(id) {
+            self.timed_requests += u32::from(!row.is_timed());
+            row.ending = Some(ending);
         }
     }
 

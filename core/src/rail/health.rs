@@ -77,6 +77,9 @@ const PROBE_INTERVAL_PART: u64 = 100;
 const FLAP_MEMORY: Duration = Duration::from_secs(10);
 /// Incidents remembered.
 const FLAPS_MAX: u8 = 15;
+/// Doublings of the first wait that lanes can cause that carry nothing: up to 1.28 s, so that no lane is opened more than
+/// twenty times in ten seconds for nothing.
+const BARREN_DOUBLINGS_MAX: u8 = 7;
 /// Doublings of the first wait that flaps can cause.
 const FLAP_DOUBLINGS_MAX: u8 = 5;
 
@@ -326,9 +329,24 @@ impl RailHealth {
         .is_some()
     }
 
-    /// Incidents that still count: a rail with more of them gets its full window back more slowly.
-    pub fn flaps(&self) -> u8 {
-        Record::unpack(self.word.load(Acquire)).flaps
+    /// Incidents that still count at `now`: one is forgotten for each span of health. A rail with more of them gets its full window
+    /// back more slowly, and is given more time before it is suspected.
+    pub fn flaps(&self, now: Instant) -> u8 {
+        let record = Record::unpack(self.word.load(Acquire));
+        match record.state {
+            RailState::Healthy => record.flaps_left(now),
+            RailState::Paused | RailState::Probing => record.flaps,
+        }
+    }
+
+    /// A lane over the rail has ended `times` times in a row without carrying anything: the next probe is not due before a wait
+    /// that doubles with each.
+    pub(crate) fn defer_probe(&self, now: Instant, times: u8) {
+        let doublings = times.saturating_sub(1).min(BARREN_DOUBLINGS_MAX);
+        if !self.is_healthy() {
+            let at = (now + PROBE_INTERVAL_MIN.times(1 << doublings)).as_nanos();
+            self.probe_at.fetch_max(at, AcqRel);
+        }
     }
 
     /// Before the word says `Paused`: who sees that must not find the time of an earlier pause, and take it for
@@ -499,7 +517,7 @@ mod tests {
         now = now + FLAP_MEMORY.times(5);
         assert!(health.handle_incident(now));
         assert_eq!(
-            (health.flaps(), health.probe_at()),
+            (health.flaps(now), health.probe_at()),
             (3, Some(now + Duration::from_millis(40)))
         );
     }
@@ -588,7 +606,7 @@ mod tests {
                     prober = worker;
                 }
                 let first_wait = event % 4 != 0 || !did || health.probe_at() >= Some(now + PROBE_INTERVAL_MIN);
-                did == expected && health.state() == state && health.flaps() <= FLAPS_MAX && first_wait
+                did == expected && health.state() == state && health.flaps(now) <= FLAPS_MAX && first_wait
             })
         }
     }
@@ -649,7 +667,10 @@ mod loom_tests {
         loom::model(|| {
             let (health, answers) = three(healthy(), |health, _| health.handle_incident(ms(5)));
             assert_eq!(count(&answers), 1);
-            assert_eq!((health.state(), health.flaps()), (RailState::Paused, 1));
+            assert_eq!(
+                (health.state(), health.flaps(ms(5))),
+                (RailState::Paused, 1)
+            );
         });
     }
 

@@ -122,9 +122,9 @@ impl Rail {
 
     /// Doubles a returning rail's window per window completed, more slowly after flaps, until it is no limit.
     #[cold]
-    fn widen(&self, bytes: u64) {
+    fn widen(&self, now: Instant, bytes: u64) {
         let cap = self.window_cap.load(Relaxed);
-        let flaps = u64::from(self.health.flaps()).max(1);
+        let flaps = u64::from(self.health.flaps(now)).max(1);
         let wider = u64::from(cap).saturating_add(bytes.div_ceil(flaps));
         let lifted = wider
             >= self
@@ -192,7 +192,7 @@ impl Known<'_> {
             }
         }
         if row.window_cap.load(Relaxed) != NO_CAP {
-            row.widen(seen.bytes());
+            row.widen(seen.seen_at(), seen.bytes());
         }
     }
 }

@@ -49,6 +49,7 @@ static void tell(struct link *link, uint32_t fact, uint32_t cause)
     said.cause = cause;
     said.scope = POLYRAIL_CORE_SCOPE_LOCAL;
     said.works_max = QUEUE;
+    said.counts = 1; /* `delivered` below */
     said.work_bytes_max = SLICE;
     facts[fact_count++ % 8] = said;
 }
@@ -196,7 +197,7 @@ static int run(uint8_t *memory, size_t bytes, void (*say)(const char *))
         while (polyrail_core_poll_post(core, now, &post) == POLYRAIL_CORE_OK) {
             uint32_t stop;
             size_t accepted = device_post(now, &post, &stop);
-            if (polyrail_core_handle_posted(core, now, accepted, stop, RESET) != POLYRAIL_CORE_OK)
+            if (polyrail_core_handle_posted(core, now, post.number, accepted, stop, RESET) != POLYRAIL_CORE_OK)
                 return 11;
         }
         polyrail_core_action action;

@@ -19,7 +19,7 @@
 /**
  * What the functions of this header promise. Any change to it is another number.
  */
-#define POLYRAIL_CORE_ABI 1
+#define POLYRAIL_CORE_ABI 2
 
 /**
  * All is well; of a poll: there was something.
@@ -52,7 +52,7 @@
 #define POLYRAIL_CORE_ERROR_LIMIT -4
 
 /**
- * The plan, batch or request is not there, or not any more.
+ * The plan, batch, request or post is not there, or not any more.
  */
 #define POLYRAIL_CORE_ERROR_STALE -5
 
@@ -565,6 +565,12 @@ typedef struct {
    */
   uint8_t covers;
   /**
+   * Of an opened one: 1 if the peer counts the works that arrived whole, in order, and says how many with its fence
+   * (`delivered` of `polyrail_core_handle_fenced`). Then writes are not sent again before that is known, or only after a
+   * moment. Else such a count is not believed.
+   */
+  uint8_t counts;
+  /**
    * Of an opened one: bytes of the largest work, at least 1.
    */
   uint32_t work_bytes_max;
@@ -612,6 +618,10 @@ typedef struct {
    * The epoch that it has. A device refuses any other.
    */
   uint32_t epoch;
+  /**
+   * Which post this is: what `polyrail_core_handle_posted` is to be told.
+   */
+  uint32_t number;
   /**
    * How many works.
    */
@@ -691,6 +701,36 @@ typedef struct {
    */
   uint64_t tag;
 } polyrail_core_event;
+
+/**
+ * How much of what was handed in was ignored, by reason.
+ */
+typedef struct {
+  /**
+   * Completions and facts about lanes of another worker, or of rails that this one has no row for.
+   */
+  uint64_t lanes;
+  /**
+   * Completions and facts of an epoch that their lane does not have now.
+   */
+  uint64_t epochs;
+  /**
+   * Completions of works that are not out on their lane: completed before, never posted, or another lane's.
+   */
+  uint64_t works;
+  /**
+   * Facts that do not fit where their lane stands.
+   */
+  uint64_t facts;
+  /**
+   * Counts of delivered works that are no part of what was posted.
+   */
+  uint64_t counts;
+  /**
+   * Answers to posts that had been given up.
+   */
+  uint64_t posts;
+} polyrail_core_ignored_counts;
 
 #ifdef __cplusplus
 extern "C" {
@@ -821,10 +861,13 @@ int32_t polyrail_core_handle_lane(polyrail_core_worker *core,
                                   const polyrail_core_lane_fact *said);
 
 /**
- * Answers the last `polyrail_core_poll_post`: how many works were taken, why no more, and the cause of a refusal.
+ * Answers the post of this `number`: how many works were taken, why no more, and the cause of a refusal.
+ * `POLYRAIL_CORE_ERROR_STALE`: it is not the post that is out, because it was answered already, or was given up for want of an
+ * answer; then nothing changes. After `POLYRAIL_CORE_ERROR_ARGUMENT` it is still out.
  */
 int32_t polyrail_core_handle_posted(polyrail_core_worker *core,
                                     uint64_t now,
+                                    uint32_t number,
                                     size_t accepted,
                                     uint32_t stop,
                                     uint32_t cause_of_refusal);
@@ -868,7 +911,8 @@ int32_t polyrail_core_handle_timeout(polyrail_core_worker *core, uint64_t now);
 int32_t polyrail_core_handle_wake(polyrail_core_worker *core);
 
 /**
- * Works to be posted. Answer with `polyrail_core_handle_posted` before the next one: there is none until then.
+ * Works to be posted. Answer with `polyrail_core_handle_posted` before the next one: there is none until then. A post that is
+ * not answered within the fence timeout is given up: its lane has failed, and what became of its works is unknown.
  */
 int32_t polyrail_core_poll_post(polyrail_core_worker *core,
                                 uint64_t now,
@@ -888,6 +932,11 @@ int32_t polyrail_core_poll_message(polyrail_core_worker *core, uint64_t now, pol
  * What happened. Read last: what is taken then frees rows.
  */
 int32_t polyrail_core_poll_event(polyrail_core_worker *core, polyrail_core_event *to);
+
+/**
+ * How much of what was handed in changed nothing, by reason, since the core was made.
+ */
+int32_t polyrail_core_ignored(const polyrail_core_worker *core, polyrail_core_ignored_counts *to);
 
 /**
  * When `polyrail_core_handle_timeout` should next be called.

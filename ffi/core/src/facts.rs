@@ -1,13 +1,13 @@
 //! Facts: what a device and a peer have to say.
 
 use polyrail_core::message::Frame;
-use polyrail_core::orchestrator::Proof;
+use polyrail_core::orchestrator::{Post, Proof};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_core::work::{Cause, Completion, LaneFact, LaneLimits, Outcome, Scope, Stop};
 
 use crate::memory::{
-    ARGUMENT, Code, LIMIT, POLYRAIL_CORE_NONE, POLYRAIL_CORE_OK, change, code, look, several,
+    ARGUMENT, Code, LIMIT, POLYRAIL_CORE_NONE, POLYRAIL_CORE_OK, STALE, change, code, look, several,
 };
 use crate::worker::polyrail_core_worker;
 
@@ -73,6 +73,10 @@ pub struct polyrail_core_lane_fact {
     pub works_max: u16,
     /// Of an opened one: 1 if a completion covers the works before it on the lane; else each completes by itself.
     pub covers: u8,
+    /// Of an opened one: 1 if the peer counts the works that arrived whole, in order, and says how many with its fence
+    /// (`delivered` of `polyrail_core_handle_fenced`). Then writes are not sent again before that is known, or only after a
+    /// moment. Else such a count is not believed.
+    pub counts: u8,
     /// Of an opened one: bytes of the largest work, at least 1.
     pub work_bytes_max: u32,
 }
@@ -89,12 +93,14 @@ fn fact(said: &polyrail_core_lane_fact) -> Result<LaneFact, Code> {
     };
     Ok(match said.fact {
         POLYRAIL_CORE_LANE_OPENED => {
-            if said.works_max == 0 || said.work_bytes_max == 0 || said.covers > 1 {
+            if said.works_max == 0 || said.work_bytes_max == 0 || said.covers > 1 || said.counts > 1
+            {
                 return Err(ARGUMENT);
             }
             LaneFact::Opened {
                 limits: LaneLimits {
                     covers: said.covers == 1,
+                    counts: said.counts == 1,
                     ..LaneLimits::new(said.works_max, said.work_bytes_max)
                 },
             }
@@ -171,11 +177,14 @@ pub unsafe extern "C" fn polyrail_core_handle_lane(
     code(hand_in())
 }
 
-/// Answers the last `polyrail_core_poll_post`: how many works were taken, why no more, and the cause of a refusal.
+/// Answers the post of this `number`: how many works were taken, why no more, and the cause of a refusal.
+/// `POLYRAIL_CORE_ERROR_STALE`: it is not the post that is out, because it was answered already, or was given up for want of an
+/// answer; then nothing changes. After `POLYRAIL_CORE_ERROR_ARGUMENT` it is still out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_core_handle_posted(
     core: *mut polyrail_core_worker,
     now: u64,
+    number: u32,
     accepted: usize,
     stop: u32,
     cause_of_refusal: u32,
@@ -183,7 +192,8 @@ pub unsafe extern "C" fn polyrail_core_handle_posted(
     let hand_in = || {
         // SAFETY: the contract of the crate.
         let core = unsafe { change(core) }?;
-        let posted = core.post.works.len();
+        let is_this = |out: &&(Post, usize)| out.0.number() == number;
+        let posted = core.post.as_ref().filter(is_this).ok_or(STALE)?.1;
         let stop = match stop {
             POLYRAIL_CORE_STOP_ALL if accepted == posted => Stop::All,
             POLYRAIL_CORE_STOP_FULL => Stop::Full,
@@ -194,10 +204,12 @@ pub unsafe extern "C" fn polyrail_core_handle_posted(
         if accepted > posted {
             return Err(ARGUMENT);
         }
-        let (lane, epoch) = (core.post.lane, core.post.epoch);
-        core.core
-            .handle_posted(Instant::from_nanos(now), lane, epoch, accepted, stop);
-        Ok(())
+        let (post, _) = core.post.take().ok_or(STALE)?;
+        let now = Instant::from_nanos(now);
+        match core.core.handle_posted(now, post, accepted, stop) {
+            true => Ok(()),
+            false => Err(STALE),
+        }
     };
     code(hand_in())
 }

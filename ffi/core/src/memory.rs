@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use core::slice;
 
 /// What the functions of this header promise. Any change to it is another number.
-pub const POLYRAIL_CORE_ABI: u32 = 1;
+pub const POLYRAIL_CORE_ABI: u32 = 2;
 
 /// All is well; of a poll: there was something.
 pub const POLYRAIL_CORE_OK: i32 = 0;
@@ -19,7 +19,7 @@ pub const POLYRAIL_CORE_ERROR_MEMORY: i32 = -2;
 pub const POLYRAIL_CORE_ERROR_FULL: i32 = -3;
 /// The tables have no such row: the limits are too low for it.
 pub const POLYRAIL_CORE_ERROR_LIMIT: i32 = -4;
-/// The plan, batch or request is not there, or not any more.
+/// The plan, batch, request or post is not there, or not any more.
 pub const POLYRAIL_CORE_ERROR_STALE: i32 = -5;
 /// The request or batch has not ended.
 pub const POLYRAIL_CORE_ERROR_PENDING: i32 = -6;
@@ -34,6 +34,7 @@ pub const POLYRAIL_CORE_ALIGNMENT: usize = 128;
 pub(crate) struct Code(pub(crate) i32);
 
 pub(crate) const ARGUMENT: Code = Code(POLYRAIL_CORE_ERROR_ARGUMENT);
+pub(crate) const STALE: Code = Code(POLYRAIL_CORE_ERROR_STALE);
 pub(crate) const LIMIT: Code = Code(POLYRAIL_CORE_ERROR_LIMIT);
 
 /// What a function answers.

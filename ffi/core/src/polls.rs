@@ -3,10 +3,10 @@
 use polyrail_core::message::Message;
 use polyrail_core::orchestrator::{Event, LaneAction};
 use polyrail_core::time::Instant;
-use polyrail_core::work::{Cause, POST_MAX, Scope, Work};
+use polyrail_core::work::{Cause, POST_MAX, PostBatch, Scope, Work};
 
 use crate::facts::{POLYRAIL_CORE_SCOPE_LOCAL, POLYRAIL_CORE_SCOPE_REMOTE};
-use crate::memory::{change, polled};
+use crate::memory::{change, code, look, polled};
 use crate::plan::polyrail_core_place;
 use crate::requests::{POLYRAIL_CORE_READ, POLYRAIL_CORE_WRITE};
 use crate::worker::polyrail_core_worker;
@@ -64,6 +64,8 @@ pub struct polyrail_core_post {
     pub lane: u32,
     /// The epoch that it has. A device refuses any other.
     pub epoch: u32,
+    /// Which post this is: what `polyrail_core_handle_posted` is to be told.
+    pub number: u32,
     /// How many works.
     pub count: usize,
     /// The works.
@@ -112,6 +114,24 @@ pub struct polyrail_core_event {
     pub number: u64,
     /// The caller's word for the request or batch.
     pub tag: u64,
+}
+
+/// How much of what was handed in was ignored, by reason.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_core_ignored_counts {
+    /// Completions and facts about lanes of another worker, or of rails that this one has no row for.
+    pub lanes: u64,
+    /// Completions and facts of an epoch that their lane does not have now.
+    pub epochs: u64,
+    /// Completions of works that are not out on their lane: completed before, never posted, or another lane's.
+    pub works: u64,
+    /// Facts that do not fit where their lane stands.
+    pub facts: u64,
+    /// Counts of delivered works that are no part of what was posted.
+    pub counts: u64,
+    /// Answers to posts that had been given up.
+    pub posts: u64,
 }
 
 impl From<&Work> for polyrail_core_work {
@@ -220,7 +240,8 @@ fn action(said: LaneAction) -> polyrail_core_action {
     }
 }
 
-/// Works to be posted. Answer with `polyrail_core_handle_posted` before the next one: there is none until then.
+/// Works to be posted. Answer with `polyrail_core_handle_posted` before the next one: there is none until then. A post that is
+/// not answered within the fence timeout is given up: its lane has failed, and what became of its works is unknown.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_core_poll_post(
     core: *mut polyrail_core_worker,
@@ -231,19 +252,16 @@ pub unsafe extern "C" fn polyrail_core_poll_post(
         // SAFETY: the contract of the crate.
         let (core, to) = unsafe { (change(core)?, change(post)?) };
         let polyrail_core_worker { core, post, .. } = core;
-        // Until it is answered, what was handed out last stays known.
-        let mut next = polyrail_core::work::PostBatch::default();
-        if core
-            .poll_post(Instant::from_nanos(now), &mut next)
-            .is_none()
-        {
+        let mut batch = PostBatch::default();
+        let Some(next) = core.poll_post(Instant::from_nanos(now), &mut batch) else {
             return Ok(None);
-        }
-        *post = next;
-        to.lane = post.lane.0;
-        to.epoch = post.epoch.0;
-        to.count = post.works.len();
-        let works = to.works.iter_mut().zip(&post.works);
+        };
+        to.lane = next.lane().0;
+        to.epoch = next.epoch().0;
+        to.number = next.number();
+        to.count = batch.works.len();
+        *post = Some((next, batch.works.len()));
+        let works = to.works.iter_mut().zip(&batch.works);
         works.for_each(|(to, work)| *to = work.into());
         Ok(Some(()))
     };
@@ -298,6 +316,29 @@ pub unsafe extern "C" fn polyrail_core_poll_event(
         Ok(core.core.poll_event().map(|said| *to = event(said)))
     };
     polled(poll())
+}
+
+/// How much of what was handed in changed nothing, by reason, since the core was made.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_core_ignored(
+    core: *const polyrail_core_worker,
+    to: *mut polyrail_core_ignored_counts,
+) -> i32 {
+    let read = || {
+        // SAFETY: the contract of the crate.
+        let (core, to) = unsafe { (look(core)?, change(to)?) };
+        let ignored = core.core.ignored();
+        *to = polyrail_core_ignored_counts {
+            lanes: ignored.lanes,
+            epochs: ignored.epochs,
+            works: ignored.works,
+            facts: ignored.facts,
+            counts: ignored.counts,
+            posts: ignored.posts,
+        };
+        Ok(())
+    };
+    code(read())
 }
 
 /// When `polyrail_core_handle_timeout` should next be called.

@@ -8,7 +8,7 @@ use polyrail_core::work::{Cause, Op, Priority};
 
 use crate::memory::{
     ARGUMENT, Code, POLYRAIL_CORE_ERROR_FULL, POLYRAIL_CORE_ERROR_PENDING,
-    POLYRAIL_CORE_ERROR_RANGE, POLYRAIL_CORE_ERROR_STALE, change, code, look,
+    POLYRAIL_CORE_ERROR_RANGE, STALE, change, code, look,
 };
 use crate::worker::polyrail_core_worker;
 
@@ -75,7 +75,6 @@ pub struct polyrail_core_batch_report {
     pub delivered_bytes: u64,
 }
 
-const STALE: Code = Code(POLYRAIL_CORE_ERROR_STALE);
 const PENDING: Code = Code(POLYRAIL_CORE_ERROR_PENDING);
 
 pub(crate) fn op(number: u8) -> Result<Op, Code> {

@@ -3,11 +3,10 @@
 use core::ptr::NonNull;
 
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
-use polyrail_core::orchestrator::{Config, Orchestrator, Tables};
+use polyrail_core::orchestrator::{Config, Orchestrator, Post, Tables};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
 use polyrail_core::time::Duration;
-use polyrail_core::work::PostBatch;
 
 use crate::fabric::{check, polyrail_core_fabric, polyrail_core_limits};
 use crate::memory::{ARGUMENT, Layouter, change, code, enough, fill, look};
@@ -42,8 +41,8 @@ pub struct polyrail_core_config {
 /// One worker's core. Its memory is the caller's.
 pub struct polyrail_core_worker {
     pub(crate) core: Orchestrator<'static>,
-    /// What was handed out last.
-    pub(crate) post: PostBatch,
+    /// The post that is out, and how many works it has.
+    pub(crate) post: Option<(Post, usize)>,
     /// How many there can be.
     pub(crate) peers: u32,
 }
@@ -154,7 +153,7 @@ pub unsafe extern "C" fn polyrail_core_create(
             }
         };
         let core = Orchestrator::new(config, &fabric.shared, tables);
-        let (post, peers) = (PostBatch::default(), limits.peers);
+        let (post, peers) = (None, limits.peers);
         // SAFETY: as above.
         unsafe { at.write(polyrail_core_worker { core, post, peers }) };
         *answer = at.as_ptr();

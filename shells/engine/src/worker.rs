@@ -740,12 +740,12 @@ impl Loop<'_> {
     /// Does everything that core asks for.
     fn drain(&mut self, now: Instant) -> bool {
         let mut busy = false;
-        while let Some(lane) = self.core.poll_post(now, &mut self.postings) {
+        while let Some(post) = self.core.poll_post(now, &mut self.postings) {
             let posted = self.endpoint.post(&self.postings);
             let accepted = self.postings.works.iter().take(posted.accepted);
             accepted.for_each(|work| self.done.add(work.length));
             self.core
-                .handle_posted(now, lane, self.postings.epoch, posted.accepted, posted.stop);
+                .handle_posted(now, post, posted.accepted, posted.stop);
             busy = true;
         }
         while let Some(action) = self.core.poll_lane() {

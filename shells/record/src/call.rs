@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
-    Cancelled, Event, LaneAction, Orchestrator, Proof, Reason, Request, SubmitError,
+    Cancelled, Event, LaneAction, Orchestrator, Post, Proof, Reason, Request, SubmitError,
 };
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
@@ -90,6 +90,7 @@ pub enum Call<'a> {
         now: Instant,
         lane: LaneId,
         epoch: Epoch,
+        number: u32,
         accepted: usize,
         stop: Stop,
     },
@@ -138,9 +139,14 @@ pub enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// Makes the call. `posts` is where works are put on the way.
+    /// Makes the call. `posts` is where works are put on the way, and `out` the post of this worker that is out.
     #[allow(clippy::unit_arg)] // nothing is an answer, too
-    pub fn apply(&self, core: &mut Orchestrator<'_>, posts: &mut PostBatch) -> Answer<'static> {
+    pub fn apply(
+        &self,
+        core: &mut Orchestrator<'_>,
+        posts: &mut PostBatch,
+        out: &mut Option<Post>,
+    ) -> Answer<'static> {
         match self {
             Self::InstallPlan { now, id, plan } => core.install_plan(*now, *id, plan).into(),
             Self::RetirePlan { id } => core.retire_plan(*id).into(),
@@ -153,13 +159,15 @@ impl Call<'_> {
             Self::TakeBatch { id } => core.take_batch(*id).into(),
             Self::HandlePosted {
                 now,
-                lane,
-                epoch,
+                number,
                 accepted,
                 stop,
-            } => core
-                .handle_posted(*now, *lane, *epoch, *accepted, *stop)
-                .into(),
+                ..
+            } => {
+                let post = out.take_if(|post| post.number() == *number);
+                let answered = post.map(|post| core.handle_posted(*now, post, *accepted, *stop));
+                answered.unwrap_or_default().into()
+            }
             Self::HandleCompletions { now, completions } => {
                 core.handle_completions(*now, completions).into()
             }
@@ -178,8 +186,11 @@ impl Call<'_> {
             Self::HandleTimeout { now } => core.handle_timeout(*now).into(),
             Self::HandleWake => core.handle_wake().into(),
             Self::PollPost { now } => {
-                let lane = core.poll_post(*now, posts);
-                Answer::Posts(lane.map(|_| Posts::of(posts).into_owned()))
+                let post = core.poll_post(*now, posts);
+                let answer = post.as_ref().map(|_| Posts::of(posts).into_owned());
+                // A poll that finds nothing leaves the one that is out.
+                *out = post.or(out.take());
+                Answer::Posts(answer)
             }
             Self::PollLane => core.poll_lane().into(),
             Self::PollMessage { now } => core.poll_message(*now).into(),

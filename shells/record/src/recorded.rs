@@ -6,7 +6,8 @@ use std::sync::Arc;
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
-    AtOnce, Cancelled, Event, LaneAction, Orchestrator, Proof, Reason, Request, SubmitError,
+    AtOnce, Cancelled, Event, Ignored, LaneAction, Orchestrator, Post, Proof, Reason, Request,
+    SubmitError,
 };
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
@@ -138,25 +139,17 @@ impl<'a> Recorded<'a> {
     }
 
     #[inline]
-    pub fn handle_posted(
-        &mut self,
-        now: Instant,
-        lane: LaneId,
-        epoch: Epoch,
-        accepted: usize,
-        stop: Stop,
-    ) {
+    pub fn handle_posted(&mut self, now: Instant, post: Post, accepted: usize, stop: Stop) -> bool {
+        let (lane, epoch, number) = (post.lane(), post.epoch(), post.number());
         let call = || Call::HandlePosted {
             now,
             lane,
             epoch,
+            number,
             accepted,
             stop,
         };
-        self.call(
-            |core| core.handle_posted(now, lane, epoch, accepted, stop),
-            call,
-        )
+        self.call(|core| core.handle_posted(now, post, accepted, stop), call)
     }
 
     #[inline]
@@ -205,6 +198,11 @@ impl<'a> Recorded<'a> {
     }
 
     /// Only looks, so it is not written down.
+    pub fn ignored(&self) -> Ignored {
+        self.core.ignored()
+    }
+
+    /// Only looks, so it is not written down.
     pub fn transport_of(&self, id: RequestId) -> Option<TransportId> {
         self.core.transport_of(id)
     }
@@ -225,7 +223,7 @@ impl<'a> Recorded<'a> {
     }
 
     #[inline]
-    pub fn poll_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<LaneId> {
+    pub fn poll_post(&mut self, now: Instant, out: &mut PostBatch) -> Option<Post> {
         let Some(recorder) = &self.recorder else {
             return self.core.poll_post(now, out);
         };
@@ -233,11 +231,11 @@ impl<'a> Recorded<'a> {
             return None;
         }
         let mut log = recorder.log();
-        let lane = self.core.poll_post(now, out);
-        let answer = Answer::Posts(lane.map(|_| Posts::of(out)));
+        let post = self.core.poll_post(now, out);
+        let answer = Answer::Posts(post.as_ref().map(|_| Posts::of(out)));
         let call = Call::PollPost { now };
         log.note(&Step::Worker(self.worker, call), &answer);
-        lane
+        post
     }
 
     #[inline]

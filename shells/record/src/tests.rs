@@ -212,6 +212,7 @@ fn fact(g: &mut Gen) -> LaneFact {
                 work_bytes_max: u32::arbitrary(g),
                 reads_max: u16::arbitrary(g),
                 covers: bool::arbitrary(g),
+                counts: bool::arbitrary(g),
                 patience_ms: u16::arbitrary(g),
             },
         },
@@ -301,6 +302,7 @@ fn call(g: &mut Gen) -> Call<'static> {
             now,
             lane,
             epoch,
+            number: u32::arbitrary(g),
             accepted: usize::arbitrary(g),
             stop: match u8::arbitrary(g) % 4 {
                 0 => Stop::All,

@@ -1,7 +1,7 @@
 //! Core on a bench: its tables, and a fabric that does what it is told.
 
 use polyrail_core::message::{Frame, Message};
-use polyrail_core::orchestrator::{Config, LaneAction, Orchestrator, Proof, Request};
+use polyrail_core::orchestrator::{Config, LaneAction, Orchestrator, Post, Proof, Request};
 use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::RailConfig;
@@ -94,7 +94,7 @@ pub(super) struct Bench<'a> {
     pub(super) lines: [Line; RAILS as usize],
     pub(super) stories: [Story; REQUESTS.len()],
     pub(super) ids: Vec<RequestId>,
-    pub(super) posting: Option<(LaneId, PostBatch)>,
+    pub(super) posting: Option<(Post, PostBatch)>,
     pub(super) last: Option<Completion>,
     pub(super) batches_done: u8,
     pub(super) peer_gone: bool,
@@ -391,7 +391,7 @@ impl Bench<'_> {
     }
 
     pub(super) fn answers(&mut self, answer: Answer) {
-        let Some((lane, batch)) = self.posting.take() else {
+        let Some((post, batch)) = self.posting.take() else {
             return;
         };
         let count = batch.works.len();
@@ -402,7 +402,7 @@ impl Bench<'_> {
             Answer::Refused => (0, 0, Stop::Rejected(Cause::LocalProtection)),
             Answer::Unknown(taken) => (0, taken.into(), Stop::Unknown),
         };
-        let line = &mut self.lines[lane.rail().index()];
+        let line = &mut self.lines[post.lane().rail().index()];
         line.full |= stop == Stop::Full;
         for work in batch.works.iter().take(launched) {
             line.flights.push(Flight {
@@ -415,8 +415,7 @@ impl Bench<'_> {
             });
             line.posted += 1;
         }
-        self.core
-            .handle_posted(self.now, lane, batch.epoch, accepted, stop);
+        self.core.handle_posted(self.now, post, accepted, stop);
     }
 
     /// Does what core asks for, as far as that is nothing to choose.
@@ -425,9 +424,9 @@ impl Bench<'_> {
             return;
         }
         let mut batch = PostBatch::default();
-        if let Some(lane) = self.core.poll_post(self.now, &mut batch) {
+        if let Some(post) = self.core.poll_post(self.now, &mut batch) {
             self.check_works(&batch);
-            self.posting = Some((lane, batch));
+            self.posting = Some((post, batch));
         }
         while let Some(action) = self.core.poll_lane() {
             self.act(action);

@@ -124,7 +124,7 @@ impl Bench<'_> {
             self.lines,
             self.stories,
             self.last,
-            self.posting,
+            self.posting.as_ref().map(|(_, batch)| batch),
             self.now,
             (self.batches_done, self.peer_gone, self.shut_down)
         );

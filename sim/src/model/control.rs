@@ -42,6 +42,8 @@ impl World<'_> {
                     work_bytes_max: device.work_bytes_max,
                     reads_max: device.reads_max,
                     covers: device.covers,
+                    // As connections do, and queue pairs do not.
+                    counts: !device.covers,
                     patience_ms: 0,
                 };
                 self.fact(lane, epoch, LaneFact::Opened { limits });

@@ -2,10 +2,9 @@
 
 use polyrail_control::codec::Frame as Letter;
 use polyrail_core::message::{Frame, Message};
-use polyrail_core::orchestrator::{Event, LaneAction};
+use polyrail_core::orchestrator::{Event, LaneAction, Post};
 use polyrail_core::report::Status;
 use polyrail_core::time::Instant;
-use polyrail_core::units::LaneId;
 use polyrail_core::work::{Cause, LaneFact, Op, Scope, Stop};
 
 use super::agenda::What;
@@ -72,7 +71,7 @@ impl World<'_> {
             .core
             .poll_post(Instant::from_nanos(now), &mut worker.postings)
         {
-            Some(lane) => self.post(index, lane, now),
+            Some(post) => self.post(index, post, now),
             None => self.rest(index, now),
         }
         if self.options.audit
@@ -145,7 +144,8 @@ impl World<'_> {
     }
 
     /// Posts what core has handed out.
-    fn post(&mut self, index: u32, id: LaneId, now: u64) {
+    fn post(&mut self, index: u32, post: Post, now: u64) {
+        let id = post.lane();
         let worker = &mut self.workers[index as usize];
         let lane = self.first_lane[index as usize] + u32::from(id.rail().0);
         let rail = self.lanes[lane as usize].rail as usize;
@@ -192,7 +192,7 @@ impl World<'_> {
         let said = accepted + says_more;
         worker
             .core
-            .handle_posted(Instant::from_nanos(at), id, epoch, said, stop);
+            .handle_posted(Instant::from_nanos(at), post, said, stop);
         worker.busy_until = at;
         if stop != Stop::Unknown {
             self.uncount_works(lane, works - accepted);

@@ -10,7 +10,7 @@ mod timeline;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use polyrail_core::orchestrator::Orchestrator;
+use polyrail_core::orchestrator::{Orchestrator, Post};
 use polyrail_core::rail::Shared;
 use polyrail_core::time::Instant;
 use polyrail_core::work::PostBatch;
@@ -78,13 +78,14 @@ pub fn replay<R: Read>(
         .iter()
         .map(|_| WorkerMemory::exact(&tables))
         .collect();
-    let cores = memories
+    let cores: Vec<_> = memories
         .iter_mut()
         .zip(&header.workers)
         .map(|(memory, config)| Orchestrator::new(*config, &shared, memory.tables()))
         .collect();
     let mut stage = Stage {
         shared: &shared,
+        out: cores.iter().map(|_| None).collect(),
         cores,
         posts: PostBatch::default(),
         bytes: Vec::new(),
@@ -130,6 +131,8 @@ struct Stage<'a> {
     shared: &'a Shared<'a>,
     cores: Vec<Orchestrator<'a>>,
     posts: PostBatch,
+    /// By worker: the post that is out.
+    out: Vec<Option<Post>>,
     /// Of the last answer.
     bytes: Vec<u8>,
 }
@@ -168,10 +171,13 @@ impl Stage<'_> {
         match step {
             Step::Shared(install) => install.apply(self.shared).into(),
             // The reader gives no worker that there is not.
-            Step::Worker(worker, call) => match self.cores.get_mut(usize::from(*worker)) {
-                Some(core) => call.apply(core, &mut self.posts),
-                None => Answer::Nothing,
-            },
+            Step::Worker(worker, call) => {
+                let worker = usize::from(*worker);
+                match self.cores.get_mut(worker).zip(self.out.get_mut(worker)) {
+                    Some((core, out)) => call.apply(core, &mut self.posts, out),
+                    None => Answer::Nothing,
+                }
+            }
         }
     }
 }

@@ -19,14 +19,19 @@ use crate::units::{DeviceId, Rate, SegmentRef};
 use crate::work::{Cause, LaneLimits, Outcome, Place, Priority, Work};
 
 mod at_once;
+mod barren;
 mod cut;
+mod ending;
 mod failover;
 mod merge;
 mod path;
 mod port;
+mod post;
 mod priority;
+mod resend;
 mod reset;
 mod signal;
+mod wrap;
 
 const RAILS: usize = 4;
 const PEER: PeerId = PeerId(0);
@@ -35,7 +40,10 @@ const PLAN: PlanId = PlanId {
     generation: 1,
 };
 const SLICE: u32 = 64 * 1024;
-const LIMITS: LaneLimits = LaneLimits::new(64, 1 << 20);
+const LIMITS: LaneLimits = LaneLimits {
+    counts: true,
+    ..LaneLimits::new(64, 1 << 20)
+};
 type TestStore = Store<2, 2, RAILS, 64, 512, 16, 64>;
 
 /// What a rail does to bytes.
@@ -98,6 +106,10 @@ struct World<'a> {
     log: Vec<std::string::String>,
     /// What was posted.
     posted: Counts,
+    /// Bytes of users' memory in works that were posted.
+    sent_bytes: u64,
+    /// The peer answers when it is asked for a fence.
+    answers_fences: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -211,6 +223,8 @@ impl World<'_> {
             refuses: |_| None,
             log: Vec::new(),
             posted: Counts::default(),
+            sent_bytes: 0,
+            answers_fences: true,
         }
     }
 
@@ -374,7 +388,7 @@ impl World<'_> {
                 self.core.handle_lane(self.now, lane, epoch, fact)
             }
             Happening::FenceArrives(lane, epoch) => {
-                if self.stopped {
+                if self.stopped || !self.answers_fences {
                     return;
                 }
                 let far = self.lanes.entry((lane, epoch)).or_default();
@@ -402,7 +416,7 @@ impl World<'_> {
                 && at <= self.now
             {
                 far.on_its_way.remove(0);
-                far.landed += 1;
+                far.landed = far.landed.wrapping_add(1);
                 landed.push(work);
                 let outcome =
                     (self.corrupts)(lane.rail(), &work).map_or(Outcome::Success, Outcome::Error);
@@ -459,17 +473,16 @@ impl World<'_> {
         for _ in 0..10_000 {
             let mut idle = true;
             let quiet = self.core.is_quiet();
-            while let Some(lane) = self.core.poll_post(self.now, &mut batch) {
+            while let Some(post) = self.core.poll_post(self.now, &mut batch) {
                 idle = false;
-                if let Some(cause) = (self.refuses)(lane.rail()) {
+                if let Some(cause) = (self.refuses)(post.lane().rail()) {
                     let stop = Stop::Rejected(cause);
-                    self.core
-                        .handle_posted(self.now, lane, batch.epoch, 0, stop);
+                    self.core.handle_posted(self.now, post, 0, stop);
                     continue;
                 }
-                self.post(lane, &batch);
+                self.post(post.lane(), &batch);
                 self.core
-                    .handle_posted(self.now, lane, batch.epoch, batch.works.len(), Stop::All);
+                    .handle_posted(self.now, post, batch.works.len(), Stop::All);
             }
             while let Some(action) = self.core.poll_lane() {
                 idle = false;
@@ -513,6 +526,9 @@ impl World<'_> {
         for work in &batch.works {
             let most = self.limits[lane.rail().index()].work_bytes_max;
             assert!(work.length > 0 && work.length <= most);
+            if work.remote.segment == SegmentRef(2) {
+                self.sent_bytes += u64::from(work.length);
+            }
             link.free_at = link.free_at.max(self.now) + link.rate.time_for(u64::from(work.length));
             far.on_its_way.push((link.free_at + link.delay, *work));
         }
@@ -794,9 +810,8 @@ fn a_full_lane_that_never_says_it_is_writable_is_tried_again() {
     }
     world.now = ms(1);
     world.happen();
-    let lane = world.core.poll_post(world.now, &mut batch).expect("a work");
-    let (epoch, now) = (batch.epoch, world.now);
-    world.core.handle_posted(now, lane, epoch, 0, Stop::Full);
+    let post = world.core.poll_post(world.now, &mut batch).expect("a work");
+    world.core.handle_posted(world.now, post, 0, Stop::Full);
     world.run_until_reported(1, Duration::from_secs(1));
     assert_eq!(world.reports[&0].status, Status::Completed);
 }
@@ -1154,7 +1169,7 @@ fn a_lane_that_takes_only_some_works_gets_the_rest_later() {
         while let Some(action) = world.core.poll_lane() {
             world.act(action);
         }
-        while let Some(lane) = world.core.poll_post(world.now, &mut batch) {
+        while let Some(post) = world.core.poll_post(world.now, &mut batch) {
             let some = batch.works.len().min(1);
             assert_eq!(
                 world.core.poll_post(world.now, &mut PostBatch::default()),
@@ -1162,11 +1177,9 @@ fn a_lane_that_takes_only_some_works_gets_the_rest_later() {
                 "unanswered"
             );
             batch.works.truncate(some);
-            world.post(lane, &batch);
+            world.post(post.lane(), &batch);
             taken += some;
-            world
-                .core
-                .handle_posted(world.now, lane, batch.epoch, some, Stop::Full);
+            world.core.handle_posted(world.now, post, some, Stop::Full);
             world.core.audit().unwrap();
         }
         world.now = ms(step);
@@ -1185,20 +1198,15 @@ fn an_unknown_post_is_an_orphan_and_is_fenced_before_the_report() {
     let mut batch = PostBatch::default();
     let mut unknown = true;
     for step in 0..500_u64 {
-        while let Some(lane) = world.core.poll_post(world.now, &mut batch) {
-            world.post(lane, &batch);
+        while let Some(post) = world.core.poll_post(world.now, &mut batch) {
+            world.post(post.lane(), &batch);
             let (accepted, stop) = if core::mem::take(&mut unknown) {
                 (0, Stop::Unknown)
             } else {
                 (32, Stop::All)
             };
-            world.core.handle_posted(
-                world.now,
-                lane,
-                batch.epoch,
-                accepted.min(batch.works.len()),
-                stop,
-            );
+            let accepted = accepted.min(batch.works.len());
+            world.core.handle_posted(world.now, post, accepted, stop);
         }
         world.drain();
         world.now = world.now + Duration::from_micros(100 + step);
@@ -1267,15 +1275,15 @@ fn a_refused_key_fails_the_request_and_not_the_rail() {
     world.now = ms(1);
     world.happen();
     let mut batch = PostBatch::default();
-    let lane = world
+    let post = world
         .core
         .poll_post(world.now, &mut batch)
         .expect("something to post");
-    let first = batch.works[0];
+    let (lane, first) = (post.lane(), batch.works[0]);
     world.post(lane, &batch);
     world
         .core
-        .handle_posted(world.now, lane, batch.epoch, batch.works.len(), Stop::All);
+        .handle_posted(world.now, post, batch.works.len(), Stop::All);
     let outcome = Outcome::Error(Cause::RemoteAccess);
     let completion = Completion {
         lane,

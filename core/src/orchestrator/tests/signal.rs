@@ -6,6 +6,7 @@ use super::*;
 pub(super) const SELECTIVE: LaneLimits = LaneLimits {
     reads_max: 4,
     covers: true,
+    counts: false,
     ..LIMITS
 };
 
@@ -25,10 +26,10 @@ fn idle() -> World<'static> {
 }
 
 /// The works of the next post, and where it goes.
-fn next_post(world: &mut World<'_>) -> (LaneId, PostBatch) {
+fn next_post(world: &mut World<'_>) -> (Post, PostBatch) {
     let mut batch = PostBatch::default();
-    let lane = world.core.poll_post(world.now, &mut batch);
-    (lane.expect("works to post"), batch)
+    let post = world.core.poll_post(world.now, &mut batch);
+    (post.expect("works to post"), batch)
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn what_is_signalled() {
         for (tag, (length, priority)) in (0..).zip(requests) {
             world.submit_as(PLAN, tag, Op::Write, length, priority);
         }
-        let (_, batch) = next_post(&mut world);
+        let (_post, batch) = next_post(&mut world);
         let seen: Vec<_> = batch.works.iter().map(|work| work.signal).collect();
         assert_eq!(seen, signals, "{name}");
     }
@@ -80,7 +81,7 @@ fn what_is_signalled() {
 fn a_window_full_of_works_completes_in_parts() {
     let mut world = idle();
     world.submit(0, Op::Write, 64 << 20);
-    let (_, batch) = next_post(&mut world);
+    let (_post, batch) = next_post(&mut world);
     let signals = batch.works.iter().filter(|work| work.signal).count();
     // The whole window is posted at once. Were only the last signalled, the lane would run dry before it completes.
     assert!(batch.works.len() > 2 && signals >= 2, "{:?}", batch.works);
@@ -181,12 +182,11 @@ fn a_partial_post_is_covered_by_the_next_work_or_by_a_scratch_word() {
         let mut world = idle();
         world.submit(0, Op::Write, u64::from(SLICE));
         let second = world.submit(1, Op::Write, u64::from(SLICE));
-        let (lane, mut batch) = next_post(&mut world);
+        let (post, mut batch) = next_post(&mut world);
+        let lane = post.lane();
         assert_eq!(batch.works.len(), 2);
         // The first went out, which asked for nothing.
-        world
-            .core
-            .handle_posted(world.now, lane, batch.epoch, 1, Stop::Full);
+        world.core.handle_posted(world.now, post, 1, Stop::Full);
         batch.works.truncate(1);
         world.post(lane, &batch);
         if cancelled {
@@ -195,16 +195,14 @@ fn a_partial_post_is_covered_by_the_next_work_or_by_a_scratch_word() {
         world
             .core
             .handle_lane(world.now, lane, batch.epoch, LaneFact::Writable);
-        let (lane, batch) = next_post(&mut world);
+        let (post, batch) = next_post(&mut world);
         let [work] = &batch.works[..] else {
             panic!("{:?}", batch.works);
         };
         assert!(work.signal, "it covers the first");
         assert_eq!(work.remote.segment == SegmentRef(9), cancelled, "{work:?}");
         world.post(lane, &batch);
-        world
-            .core
-            .handle_posted(world.now, lane, batch.epoch, 1, Stop::All);
+        world.core.handle_posted(world.now, post, 1, Stop::All);
         world.run_until_reported(2, Duration::from_millis(2));
         assert_eq!(world.reports[&0].status, Status::Completed);
         assert_eq!(world.reports.len(), 2);

@@ -83,8 +83,8 @@ fn timeout(core: &mut Orchestrator<'_>, now: Instant) -> Option<(Instant, Reason
 
 #[inline(never)]
 fn post(core: &mut Orchestrator<'_>, now: Instant, out: &mut PostBatch, stop: Stop) {
-    if let Some(lane) = core.poll_post(now, out) {
-        core.handle_posted(now, lane, out.epoch, black_box(1), stop);
+    if let Some(post) = core.poll_post(now, out) {
+        core.handle_posted(now, post, black_box(1), stop);
     }
 }
 

@@ -1,0 +1,275 @@
+//! Every request ends: whatever was copied where, whatever table is full, and also where nothing ever heals.
+
+use super::*;
+
+/// Open lanes on all rails of a world, nothing in flight.
+pub(super) fn warmed(mut world: World<'static>) -> World<'static> {
+    world.submit(99, Op::Write, 16 << 20);
+    world.run_until_reported(1, Duration::from_secs(1));
+    world.reports.clear();
+    world
+}
+
+/// Lets the peer's host lose its power now. How long after that the request of this tag is reported.
+fn dies(world: &mut World<'_>, tag: u64) -> Duration {
+    world.stopped = true;
+    let died_at = world.now;
+    while !world.reports.contains_key(&tag) {
+        world.run(world.now + Duration::from_millis(1));
+        world.core.audit().unwrap();
+        assert!(world.now < died_at + Duration::from_secs(60), "never");
+    }
+    world.now.since(died_at)
+}
+
+#[test]
+fn a_request_with_a_copy_on_each_rail_is_reported_when_the_peer_dies() {
+    // A small write is on one of two rails when the peer's host loses power. A copy goes over the other after 5 ms. Both
+    // fences are given up, and neither slice was sent again: nobody was left to end the request.
+    for (op, status) in [
+        (Op::Write, Status::Indeterminate),
+        (Op::Read, Status::Failed),
+    ] {
+        for rails in 1..=RAILS as u16 {
+            for counts in [false, true] {
+                let mut world = World::new(Policy::Spray, rails);
+                world.limits = [LaneLimits { counts, ..LIMITS }; RAILS];
+                let mut world = warmed(world);
+                world.submit(1, op, 1000);
+                world.drain();
+                let took = dies(&mut world, 1);
+                let bound = world.core.config.fence_timeout + Duration::from_millis(2);
+                assert!(took <= bound, "{op:?}, {rails} rails: {took:?}");
+                let report = world.reports[&1];
+                assert_eq!(
+                    (report.status, report.cause),
+                    (status, Some(Cause::PeerSilent))
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_table_of_attempts_keeps_no_request_from_its_report() {
+    for op in [Op::Write, Op::Read] {
+        for rails in [1, 2] {
+            let config = Config::new(0, Policy::Spray);
+            let mut world = warmed(World::with_attempts(config, &[0; RAILS][..rails], 4));
+            // Three slices, all rows but the last one, so that there is none for a copy.
+            world.submit(1, op, 3 * u64::from(SLICE));
+            world.drain();
+            let took = dies(&mut world, 1);
+            let bound = world.core.config.fence_timeout + Duration::from_millis(2);
+            assert!(took <= bound, "{op:?}, {rails} rails: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn names_of_a_transfer_are_reported_when_the_peer_dies() {
+    let mut world = warmed(World::new(Policy::Spray, 2));
+    for tag in 1..=4 {
+        let offset = (1 << 30) + tag * 1000;
+        world.submit_at(PLAN, tag, Op::Write, offset, 1000, Priority::Normal);
+    }
+    world.drain();
+    let took = dies(&mut world, 1);
+    assert!(took <= world.core.config.fence_timeout + Duration::from_millis(2));
+    assert_eq!(world.reports.len(), 4, "{:?}", world.reports);
+}
+
+#[test]
+fn a_third_rail_takes_what_was_lost_on_two() {
+    // Both lanes that have a copy are fenced and nothing answers; a third one is as good as ever.
+    let mut world = World::new(Policy::Spray, 3);
+    for limits in &mut world.limits {
+        limits.counts = false;
+    }
+    let mut world = warmed(world);
+    world.submit(1, Op::Write, 1000);
+    world.drain();
+    let holders = |world: &World<'_>| -> Vec<u16> {
+        let holds = |rail: &u16| world.core.shared.inflight_bytes(RailId(*rail)) > 0;
+        (0..3).filter(holds).collect()
+    };
+    for count in 1..=2 {
+        let [.., last] = holders(&world)[..] else {
+            panic!("nothing is under way");
+        };
+        assert_eq!(holders(&world).len(), count, "copies");
+        for rail in holders(&world) {
+            world.links[usize::from(rail)].cut = true;
+        }
+        let lane = LaneId::new(0, RailId(last));
+        let epoch = world.core.lanes[usize::from(last)].epoch();
+        // Nobody answers the fence: what it says is lost.
+        let fact = LaneFact::Broken(Cause::Reset);
+        world.core.handle_lane(world.now, lane, epoch, fact);
+        let mut batch = PostBatch::default();
+        while let Some(post) = world.core.poll_post(world.now, &mut batch) {
+            world.post(post.lane(), &batch);
+            world
+                .core
+                .handle_posted(world.now, post, batch.works.len(), Stop::All);
+        }
+        world.core.audit().unwrap();
+    }
+    assert_eq!(holders(&world).len(), 3, "two that are lost, and a new one");
+}
+
+/// A request whose only slice stands on a lane that is given long patience. What it was on is cut.
+fn stands(deadline: Instant) -> (World<'static>, RequestId) {
+    let mut world = World::new(Policy::Spray, 2);
+    for limits in &mut world.limits {
+        limits.patience_ms = 1_000;
+    }
+    let mut world = warmed(world);
+    let batch = world.core.open_batch(1).unwrap();
+    let request = Request {
+        tag: 1,
+        plan: PLAN,
+        batch,
+        local_offset: 1 << 30,
+        remote_offset: 1 << 30,
+        length: 1000,
+        deadline,
+        priority: Priority::Normal,
+        op: Op::Write,
+    };
+    let id = world.core.submit(world.now, &request).unwrap();
+    world.core.seal_batch(batch);
+    world.owners.insert(1, 1 << 30..(1 << 30) + 1000);
+    world.drain();
+    let holds = |rail: &u16| world.core.shared.inflight_bytes(RailId(*rail)) > 0;
+    let used = (0..2).find(holds).unwrap();
+    world.links[usize::from(used)].cut = true;
+    (world, id)
+}
+
+/// Runs until its request is reported, and tells how long after `from` that was.
+fn reported_after(world: &mut World<'_>, from: Instant) -> Duration {
+    while !world.reports.contains_key(&1) {
+        world.run(world.now + Duration::from_millis(1));
+        assert!(world.now < from + Duration::from_secs(20), "never");
+    }
+    world.now.since(from)
+}
+
+#[test]
+fn a_deadline_also_ends_what_waits_for_an_original_only() {
+    // Suspected after a second; the copy arrives at once, and the original is out as long as its lane stands.
+    let deadline = Instant::ZERO + Duration::from_millis(1_600);
+    let (mut world, _) = stands(deadline);
+    let late = reported_after(&mut world, deadline);
+    let bound = world.core.config.cancel_grace + Duration::from_millis(2);
+    assert!(late <= bound, "{late:?} after its deadline");
+    assert_eq!(
+        world.reports[&1].status,
+        Status::Completed,
+        "its bytes are there"
+    );
+}
+
+#[test]
+fn a_cancel_also_ends_what_waits_for_an_original_only() {
+    let (mut world, id) = stands(Instant::MAX);
+    world.run(world.now + Duration::from_millis(1_100));
+    let row = world.core.requests.get(id).unwrap();
+    let is_there = row.acked_bytes == row.length;
+    assert_eq!((is_there, row.is_reported()), (true, false), "the scenario");
+    let at = world.now;
+    assert_eq!(world.core.cancel(at, id), Cancelled::Marked);
+    let late = reported_after(&mut world, at);
+    let bound = world.core.config.cancel_grace + Duration::from_millis(2);
+    assert!(late <= bound, "{late:?} after it was cancelled");
+    assert_eq!(
+        world.reports[&1].status,
+        Status::Completed,
+        "its bytes are there"
+    );
+}
+
+#[test]
+fn a_repeated_completion_keeps_no_dead_lane_alive() {
+    let mut world = warmed(World::new(Policy::Spray, 2));
+    world.submit(1, Op::Write, 64 << 20);
+    world.run(world.now + Duration::from_millis(5));
+    world.links[1].cut = true;
+    let on_second = |key: &&(LaneId, Epoch)| key.0.rail() == RailId(1);
+    let (lane, epoch) = *world.lanes.keys().find(on_second).unwrap();
+    let until = world.now + Duration::from_millis(100);
+    let before = world.core.ignored().works;
+    let mut noticed = false;
+    while world.now < until {
+        world.run(world.now + Duration::from_millis(1));
+        // Nothing that is out has this cookie.
+        let again = Completion {
+            lane,
+            epoch,
+            cookie: 7,
+            at: world.now,
+            outcome: Outcome::Success,
+        };
+        world.core.handle_completions(world.now, &[again]);
+        noticed |= world.core.shared.view(RailId(1)).unwrap().state != RailState::Healthy;
+    }
+    assert!(
+        noticed,
+        "the lane has moved nothing for a tenth of a second"
+    );
+    assert!(world.core.ignored().works > before);
+}
+
+#[test]
+fn a_repeated_completion_is_no_sign_of_life() {
+    let mut world = warmed(World::new(Policy::Spray, 1));
+    world.stopped = true;
+    let (lane, epoch) = *world.lanes.keys().next().unwrap();
+    world.submit(1, Op::Write, 1000);
+    let until = world.now + Duration::from_secs(3);
+    while world.now < until && !world.reports.contains_key(&1) {
+        world.run(world.now + Duration::from_millis(50));
+        let again = Completion {
+            lane,
+            epoch,
+            cookie: 7,
+            at: world.now,
+            outcome: Outcome::Success,
+        };
+        world.core.handle_completions(world.now, &[again]);
+    }
+    assert_eq!(world.reports[&1].cause, Some(Cause::PeerSilent));
+}
+
+#[test]
+fn a_rail_that_flapped_an_hour_ago_is_suspected_as_soon_as_any() {
+    let notice = |flaps: u64| {
+        let mut world = warmed(World::new(Policy::Spray, 2));
+        for _ in 0..flaps {
+            world.submit(2, Op::Write, 4 << 20);
+            world.run(world.now + Duration::from_micros(300));
+            world.reset_rail(1);
+            world.run_until_reported(1, Duration::from_secs(2));
+            world.reports.clear();
+            world.run(world.now + Duration::from_secs(1));
+        }
+        world.run(world.now + Duration::from_secs(3600));
+        world.submit(1, Op::Write, 256 << 20);
+        world.run(world.now + Duration::from_millis(20));
+        let before = world.now;
+        world.links[1].cut = true;
+        let is_healthy = |world: &World<'_>| {
+            world.core.shared.view(RailId(1)).unwrap().state == RailState::Healthy
+        };
+        while is_healthy(&world) && world.now < before + Duration::from_secs(2) {
+            world.run(world.now + Duration::from_millis(1));
+        }
+        world.now.since(before)
+    };
+    let (fresh, later) = (notice(0), notice(4));
+    assert!(
+        later <= fresh.times(2),
+        "fresh {fresh:?}, an hour after four flaps {later:?}"
+    );
+}
