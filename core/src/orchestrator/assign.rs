@@ -108,7 +108,7 @@ impl Orchestrator<'_> {
                 self.served(now, peer, index, left - turn);
             }
             match bound {
-                Bound::Yes | Bound::OnlyCopies => {}
+                Bound::Yes | Bound::OnlyCopies | Bound::Behind => {}
                 Bound::Wait => self.retry_if_idle(now, request),
                 Bound::NoRail => {
                     some_stuck = true;

@@ -39,6 +39,8 @@ pub(super) enum Bound {
     Wait,
     /// Nothing is left of the request but copies that no rail takes now, or slices that there is no row to cut in.
     OnlyCopies,
+    /// It stood in front because of slices to be sent again, and none of them can go now: the rest waits where it belongs.
+    Behind,
     /// No rail is usable.
     NoRail,
 }
@@ -383,6 +385,8 @@ impl Orchestrator<'_> {
         out: &mut PostBatch,
     ) {
         let (mut some_stuck, mut lacks_credit) = (false, None);
+        // It stands in front because of what is to be sent again, and waits for room: only what is urgent passes it.
+        let mut waits_in_front = None;
         let (mut left, mut turn) = (given, after_first);
         let (mut next, mut refilled) = (Some(first), refilled);
         for _ in 0..TURN_MAX {
@@ -406,9 +410,16 @@ impl Orchestrator<'_> {
                 Bound::Yes if turn == 0 => break,
                 Bound::Yes => self.leave_line(peer, index),
                 Bound::OnlyCopies => {}
+                Bound::Behind => {
+                    self.go_home(peer, index);
+                    self.bindable = true;
+                }
                 Bound::Wait if self.lacks_read_credit(request) => {
                     lacks_credit.get_or_insert(request);
                     behind = self.pass(peer, index);
+                }
+                Bound::Wait if self.stands_in_front(request) => {
+                    waits_in_front.get_or_insert(request);
                 }
                 Bound::Wait => {
                     *budget -= given - turn;
@@ -418,6 +429,9 @@ impl Orchestrator<'_> {
                     some_stuck = true;
                     self.stuck(now, peer, request);
                 }
+            }
+            if waits_in_front.is_some() {
+                behind = self.urgent_from(peer, behind);
             }
             next = behind;
             left = turn;
@@ -431,7 +445,7 @@ impl Orchestrator<'_> {
             };
         }
         *budget -= given - turn;
-        match (next, lacks_credit) {
+        match (next, waits_in_front.or(lacks_credit)) {
             (None, Some(request)) => self.wait_for_room(now, peer, request),
             // There is more to bind than one turn allows.
             _ => self.bindable |= next.is_some(),
@@ -455,6 +469,34 @@ impl Orchestrator<'_> {
             reads += lane.room_works(Op::Read);
         }
         writes > 0 && reads == 0
+    }
+
+    /// Whether a request stands before others for no other reason than that slices of it are to be sent again.
+    fn stands_in_front(&self, request: RequestId) -> bool {
+        let row = self.requests.get(request);
+        row.is_some_and(|row| row.class != row.home && row.turn == 0)
+    }
+
+    /// The first one from `index` on, of those that stand in front, that is urgent by itself.
+    fn urgent_from(&mut self, peer: PeerId, mut index: Option<u32>) -> Option<u32> {
+        for _ in 0..TURN_MAX {
+            let row = index.and_then(|index| self.requests.at(index))?;
+            if !row.class.is_urgent() {
+                return None;
+            }
+            if row.home.is_urgent() {
+                return index;
+            }
+            index = self.pending_after(peer, index?);
+        }
+        None
+    }
+
+    /// A request that stood in front waits where it belongs from now on.
+    fn go_home(&mut self, peer: PeerId, index: u32) {
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.go_home(&mut self.requests, index);
+        }
     }
 
     /// What goes after a request that waits for a credit that only reads need.
@@ -580,6 +622,10 @@ impl Orchestrator<'_> {
                     _ if again.avoid.is_some() => some_copies = true,
                     bound => return bound,
                 }
+            }
+            if self.stands_in_front(request) && !self.is_cut(request) {
+                // Slices that were never sent have no business there.
+                return Bound::Behind;
             }
             if self.config.policy == Policy::Spray && !self.is_cut(request) {
                 match self.spray(now, way, request, turn) {

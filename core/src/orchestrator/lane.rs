@@ -467,12 +467,17 @@ impl Orchestrator<'_> {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
+        log::debug!("lane {} not opened ({cause})", rail.0);
         lane.close();
         lane.wants_open = false;
+        // Whatever the cause: a lane that is asked for again at once fails again at once. Where no probe tells that a rail is good
+        // again, one that is let in again and again and does not even open stays out longer each time.
+        let blame = match self.config.health {
+            HealthMode::Decay => Blame::of(Cause::Refused),
+            HealthMode::Reset(_) => lane.end_by_itself(Cause::Refused),
+        };
         self.actions.push_back(self.lanes, u32::from(rail.0));
-        log::debug!("lane {} not opened ({cause})", rail.0);
-        // Whatever the cause: a lane that is asked for again at once fails again at once.
-        self.blame(now, rail, Blame::of(Cause::Refused));
+        self.blame(now, rail, blame);
         self.bind_all();
     }
 
@@ -669,11 +674,12 @@ impl Orchestrator<'_> {
         if refused_for >= self.config.fence_timeout.max(patience) {
             return self.break_lane(now, rail, Cause::Silent);
         }
-        if lane.flight.bound() > 0 {
+        if lane.flight.bound() > 0 && !lane.probing {
             self.clear_lane(rail);
             self.arm(now + self.config.progress_floor, Reason::Progress);
         } else {
             lane.full = false;
+            self.posts.push_back(self.lanes, u32::from(rail.0));
         }
         self.bind_all();
     }

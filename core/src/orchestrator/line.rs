@@ -257,11 +257,21 @@ impl Waiters {
             return;
         };
         let stays = row.turn > 0 || !row.waiting.is_empty();
-        let (class, home) = (row.class, row.home);
+        let class = row.class;
         if let Some(since) = self.since.get_mut(class.index()) {
             *since = now;
         }
-        if !stays && self.remove(requests, index) {
+        if !stays {
+            self.go_home(requests, index);
+        }
+    }
+
+    /// Puts a request first in the class where it belongs, if it is in line.
+    pub(super) fn go_home(&mut self, requests: &mut Requests<'_>, index: u32) {
+        let Some(home) = requests.at(index).map(|row| row.home) else {
+            return;
+        };
+        if self.remove(requests, index) {
             if let Some(row) = requests.at_mut(index) {
                 row.class = home;
             }

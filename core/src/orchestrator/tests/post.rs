@@ -260,3 +260,34 @@ fn what_is_ignored_is_counted_by_reason() {
     assert_eq!(found, expected);
     assert_eq!(found.total(), before.total() + 6);
 }
+
+#[test]
+fn a_probe_on_a_lane_that_is_full_for_a_while_comes_to_its_end() {
+    let mut world = warmed(World::new(Policy::Spray, 1));
+    world.reset_rail(0);
+    world.happen();
+    let mut full = 5;
+    while world.core.shared.view(RailId(0)).unwrap().state != RailState::Healthy {
+        let mut batch = PostBatch::default();
+        while let Some(post) = world.core.poll_post(world.now, &mut batch) {
+            if full > 0 {
+                full -= 1;
+                world.core.handle_posted(world.now, post, 0, Stop::Full);
+                continue;
+            }
+            world.post(post.lane(), &batch);
+            let accepted = batch.works.len();
+            world
+                .core
+                .handle_posted(world.now, post, accepted, Stop::All);
+        }
+        while let Some(action) = world.core.poll_lane() {
+            world.act(action);
+        }
+        world.now = world.now + Duration::from_micros(100);
+        world.happen();
+        world.core.audit().unwrap();
+        assert!(world.now < ms(500), "probing for ever");
+    }
+    assert_eq!(full, 0);
+}

@@ -277,3 +277,22 @@ fn line_is_as_written(steps: Vec<(u8, u8)>) -> bool {
 fn a_line_is_as_if_it_were_written_down() {
     QuickCheck::new().quickcheck(line_is_as_written as fn(Vec<(u8, u8)>) -> bool);
 }
+
+#[test]
+fn slices_to_be_sent_again_keep_nothing_urgent_waiting() {
+    // A long request of low priority has copies that no rail takes; one of high priority comes, for which there is room
+    // above the window.
+    let bound = |low: u64| {
+        let mut world = World::new(Policy::Spray, 2);
+        world.links[1].cut = true;
+        world.links[0].rate = Rate::from_bytes_per_sec(5_000_000);
+        // Slices of 13 ms each. After 5 ms they get copies, which must avoid the only rail there is.
+        world.submit_as(PLAN, 0, Op::Write, low, Priority::Low);
+        world.run(ms(8));
+        let urgent = world.submit_as(PLAN, 1, Op::Write, u64::from(SLICE), Priority::High);
+        world.run(ms(9));
+        world.core.requests.get(urgent).map_or(1, |row| row.held)
+    };
+    assert_eq!(bound(2 << 16), 1, "all of the low one is on its way");
+    assert_eq!(bound(64 << 16), 1, "the low one has slices left");
+}
