@@ -31,6 +31,8 @@ impl NearLane {
         else {
             return false;
         };
+        // That ends the lane: what is told of it after this is told too late to speak for it.
+        self.failed |= !good;
         let work = self.open_works.remove(place);
         let mut carried = good && work.user;
         let mut before = place;
@@ -51,9 +53,10 @@ impl NearLane {
 impl NearLane {
     /// It has carried bytes of a program.
     pub(super) fn carries(&mut self) {
-        self.carried = true;
-        self.ended = 0;
-        self.opened.clear();
+        if !self.failed {
+            self.carried = true;
+            self.ended = 0;
+        }
     }
 
     /// Its worker ends it.
@@ -65,7 +68,7 @@ impl NearLane {
 
     /// It has opened. Whether that was too often, for a lane that carries nothing.
     pub(super) fn opens(&mut self, now: u64) -> bool {
-        (self.is_open, self.carried) = (true, false);
+        (self.is_open, self.carried, self.failed) = (true, false, false);
         while self
             .opened
             .front()
@@ -141,7 +144,7 @@ impl World<'_> {
         cause: Option<Cause>,
     ) {
         let lane = self.first_lane[worker as usize] as usize + rail.index();
-        if self.lanes[lane].ended >= BARREN_ENDS {
+        if self.lanes[lane].ended >= BARREN_ENDS || self.setup.trouble.false_one_in != 0 {
             return;
         }
         let speaks = |cause: Cause| {

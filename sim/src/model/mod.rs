@@ -171,9 +171,11 @@ struct NearLane {
     /// Its worker has asked for it, and was not told what became of that; or has asked for its fence.
     opening: bool,
     fencing: bool,
-    /// User bytes of this epoch are known to have arrived.
+    /// User bytes of this epoch are known to have arrived, before any of its works failed.
     carried: bool,
-    /// Since when it carries nothing: when it has opened since, and how often it has ended in a row.
+    failed: bool,
+    /// When it has opened since anything has arrived over it, and how often it has ended in a row without that its worker was
+    /// told that anything has.
     opened: VecDeque<u64>,
     ended: u32,
     is_open: bool,
@@ -322,6 +324,7 @@ impl<'a> World<'a> {
                     opening: false,
                     fencing: false,
                     carried: false,
+                    failed: false,
                     opened: VecDeque::new(),
                     ended: 0,
                     is_open: false,
