@@ -59,16 +59,22 @@ impl NearLane {
         }
     }
 
-    /// Its worker ends it.
-    pub(super) fn ends(&mut self) {
-        if std::mem::take(&mut self.is_open) && !self.carried {
-            self.ended += 1;
-        }
+    /// It has opened.
+    pub(super) fn opens(&mut self, now: u64) {
+        (self.is_open, self.carried, self.failed) = (true, false, false);
+        self.opened.push_back(now);
     }
 
-    /// It has opened. Whether that was too often, for a lane that carries nothing.
-    pub(super) fn opens(&mut self, now: u64) -> bool {
-        (self.is_open, self.carried, self.failed) = (true, false, false);
+    /// Its worker ends it. Whether it was opened too often for one that carries nothing; what is opened to probe a paused
+    /// rail has times of its own.
+    pub(super) fn ends(&mut self, now: u64) -> bool {
+        if !std::mem::take(&mut self.is_open) {
+            return false;
+        }
+        self.ended += u32::from(!self.carried);
+        if self.probes {
+            self.opened.pop_back();
+        }
         while self
             .opened
             .front()
@@ -76,7 +82,6 @@ impl NearLane {
         {
             self.opened.pop_front();
         }
-        self.opened.push_back(now);
         self.opened.len() > OPENINGS_MAX
     }
 }
@@ -86,6 +91,9 @@ impl World<'_> {
     pub(super) fn count_works(&mut self, lane: LaneIndex, works: &[Work]) {
         let row = &mut self.lanes[lane as usize];
         let device = &self.setup.devices[self.setup.rails[row.rail as usize].from];
+        if row.open_works.is_empty() {
+            row.probes = works.iter().all(|work| work.remote.segment != REMOTE);
+        }
         row.open_works.extend(works.iter().map(|work| OpenWork {
             cookie: work.cookie,
             signal: work.signal,
@@ -105,6 +113,15 @@ impl World<'_> {
                 let text = format!("{open} {what} posted on lane {lane}, which takes {most}");
                 self.ledger.violation(self.now, text);
             }
+        }
+    }
+
+    /// A worker ends a lane: not so often one that carries nothing.
+    pub(super) fn lane_ends(&mut self, lane: LaneIndex) {
+        if self.lanes[lane as usize].ends(self.now) {
+            let text =
+                format!("lane {lane} carries nothing and has opened more than 20 times in 10 s");
+            self.ledger.violation(self.now, text);
         }
     }
 

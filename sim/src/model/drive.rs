@@ -289,12 +289,12 @@ impl World<'_> {
             LaneAction::Open { lane, epoch, .. } => {
                 let lane = first + u32::from(lane.rail().0);
                 self.check_class(lane);
+                self.lane_ends(lane);
                 let row = &mut self.lanes[lane as usize];
                 (row.epoch, row.posted, row.completed) = (epoch.0, 0, 0);
                 row.overtook.clear();
                 row.open_works.clear();
-                row.ends();
-                (row.opening, row.fencing) = (true, false);
+                (row.opening, row.fencing, row.probes) = (true, false, false);
                 let opens_at = at + self.setup.timing.open_us * 1_000;
                 self.agenda.enter(
                     opens_at,
@@ -310,8 +310,8 @@ impl World<'_> {
                 scope: Scope::Local,
             } => {
                 let lane = first + u32::from(lane.rail().0);
+                self.lane_ends(lane);
                 let row = &mut self.lanes[lane as usize];
-                row.ends();
                 row.fencing = true;
                 let held = self.luck.held(at, row.rail as usize);
                 if held.is_none() {
@@ -330,9 +330,10 @@ impl World<'_> {
             }
             // Nothing is posted on a lane that is closed.
             LaneAction::Close { lane, epoch } => {
-                let row = &mut self.lanes[(first + u32::from(lane.rail().0)) as usize];
-                if row.epoch == epoch.0 {
-                    row.ends();
+                let lane = first + u32::from(lane.rail().0);
+                if self.lanes[lane as usize].epoch == epoch.0 {
+                    self.lane_ends(lane);
+                    let row = &mut self.lanes[lane as usize];
                     (row.opening, row.fencing) = (false, false);
                 }
             }

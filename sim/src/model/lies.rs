@@ -217,7 +217,7 @@ fn limits(any: u64) -> LaneLimits {
         covers: any % 3 == 0,
         ..LaneLimits::new(
             (any % 20) as u16,
-            [u32::MAX, 5_000, 1, 0][(any % 4) as usize],
+            [u32::MAX, 65_536, 5_000, 700][(any % 4) as usize],
         )
     }
 }

@@ -174,6 +174,8 @@ struct NearLane {
     /// User bytes of this epoch are known to have arrived, before any of its works failed.
     carried: bool,
     failed: bool,
+    /// It was opened to probe a paused rail.
+    probes: bool,
     /// When it has opened since anything has arrived over it, and how often it has ended in a row without that its worker was
     /// told that anything has.
     opened: VecDeque<u64>,
@@ -325,6 +327,7 @@ impl<'a> World<'a> {
                     fencing: false,
                     carried: false,
                     failed: false,
+                    probes: false,
                     opened: VecDeque::new(),
                     ended: 0,
                     is_open: false,

@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 /// No scenario of this size has so many events.
-const EVENTS_MAX: u64 = 1_000_000;
+const EVENTS_MAX: u64 = 3_000_000;
 
 /// What a seed came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
