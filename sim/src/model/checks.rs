@@ -91,7 +91,7 @@ impl World<'_> {
     pub(super) fn count_works(&mut self, lane: LaneIndex, works: &[Work]) {
         let row = &mut self.lanes[lane as usize];
         let device = &self.setup.devices[self.setup.rails[row.rail as usize].from];
-        if row.open_works.is_empty() {
+        if row.posted == 0 {
             row.probes = works.iter().all(|work| work.remote.segment != REMOTE);
         }
         row.open_works.extend(works.iter().map(|work| OpenWork {
