@@ -116,7 +116,7 @@ impl Orchestrator<'_> {
                 }
             }
             if !self.has_unbound(request) {
-                self.leave_line(peer, index);
+                self.leave_line_for_good(peer, index);
             } else if turn == 0 {
                 // There is more to bind than one turn allows.
                 self.bindable = true;

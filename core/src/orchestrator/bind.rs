@@ -408,7 +408,7 @@ impl Orchestrator<'_> {
             match bound {
                 // Its rest is for the next turn.
                 Bound::Yes if turn == 0 => break,
-                Bound::Yes => self.leave_line(peer, index),
+                Bound::Yes => self.leave_line_for_good(peer, index),
                 Bound::OnlyCopies => {}
                 Bound::Behind => {
                     self.go_home(peer, index);

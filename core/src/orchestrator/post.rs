@@ -398,9 +398,17 @@ impl Orchestrator<'_> {
             .lanes
             .get(rail.index())
             .and_then(|lane| lane.flight.first_bound());
-        let request = first.and_then(|index| self.request_of(index));
-        match request {
-            Some(request) if cause.is_callers() => self.fail_request(now, request, cause),
+        let load = first.and_then(|index| Some((index, self.attempts.at(index)?.load())));
+        match load {
+            Some((index, Load::Slice(_))) if cause.is_callers() => {
+                if let Some(request) = self.request_of(index) {
+                    self.fail_request(now, request, cause);
+                }
+            }
+            // Nobody needs it, and what is wrong with scratch memory says nothing of the rail.
+            Some((index, Load::RateProbe)) if cause.is_callers() => {
+                self.end_attempt(index, End::Ended);
+            }
             _ => {
                 let blame = self.fault(rail, first, cause);
                 self.start_fence_for(now, rail, blame);

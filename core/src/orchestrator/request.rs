@@ -757,6 +757,17 @@ impl Orchestrator<'_> {
         self.urgent -= u32::from(is_urgent && self.unbound.len() < before);
     }
 
+    /// Takes a request out of line that has nothing to bind. What it waits for then is its attempts; if none can end any more,
+    /// it does.
+    pub(super) fn leave_line_for_good(&mut self, peer: PeerId, index: u32) {
+        self.leave_line(peer, index);
+        if let Some((id, row)) = self.requests.entry_mut(index)
+            && row.held == row.lost
+        {
+            self.settle_request(id);
+        }
+    }
+
     /// Deadlines and grace times that are due; arms those that are not.
     pub(super) fn request_timers(&mut self, now: Instant) {
         if self.timed_requests == 0 {

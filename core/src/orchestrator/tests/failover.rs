@@ -197,3 +197,41 @@ fn without_a_budget_a_request_ends_although_another_transport_has_rails() {
     assert_eq!(world.reports[&0].cause, Some(Cause::NoRail));
     assert_eq!(world.failovers, []);
 }
+
+#[test]
+fn a_transport_that_refuses_for_the_callers_sake_ends_what_has_come_to_it() {
+    for cause in [Cause::Refused, Cause::Fatal, Cause::Reset, Cause::Flushed] {
+        let mut world = World::ranked(Config::new(0, Policy::Spray), &[1, 1]);
+        world.refuses = match cause {
+            Cause::Refused => {
+                |rail| [Some(Cause::Refused), Some(Cause::LocalOperation)][rail.index()]
+            }
+            Cause::Fatal => |rail| [Some(Cause::Fatal), Some(Cause::LocalOperation)][rail.index()],
+            Cause::Reset => |rail| [Some(Cause::Reset), Some(Cause::LocalOperation)][rail.index()],
+            _ => |rail| [Some(Cause::Flushed), Some(Cause::LocalOperation)][rail.index()],
+        };
+        world.submit(1, Op::Write, 1000);
+        world.submit(2, Op::Write, 1000);
+        world.run_until_reported(2, Duration::from_millis(100));
+        let report = world.reports[&1];
+        assert_eq!(
+            (report.status, report.cause),
+            (Status::Failed, Some(Cause::LocalOperation)),
+            "{cause:?}"
+        );
+    }
+}
+
+#[test]
+fn a_look_at_a_rails_speed_that_is_refused_says_nothing_of_the_rail() {
+    // The second transport refuses everything, so that what comes to it goes on elsewhere: looks at its speed, too.
+    let mut world = World::ranked(Config::new(0, Policy::Spray), &[1, 1]);
+    world.refuses = |rail| [Some(Cause::Reset), Some(Cause::LocalOperation)][rail.index()];
+    for tag in 1..=40 {
+        world.submit(tag, Op::Write, 4 << 20);
+        world.run_until_reported(tag as usize, Duration::from_millis(100));
+        let report = world.reports[&tag];
+        assert_eq!(report.cause, Some(Cause::LocalOperation), "{tag}");
+        world.run(world.now + Duration::from_millis(30));
+    }
+}

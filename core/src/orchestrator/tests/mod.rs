@@ -23,6 +23,7 @@ mod barren;
 mod cut;
 mod ending;
 mod failover;
+mod lies;
 mod merge;
 mod path;
 mod port;
