@@ -152,7 +152,8 @@ impl World<'_> {
     }
 
     /// A rail has been paused for this cause, if a worker noticed it: the causes that speak against one are
-    /// few. A lane that ends twice in a row without having carried anything is an incident for whatever cause.
+    /// few. A lane that ends twice in a row without having carried anything is an incident for whatever cause, and so in
+    /// mode `reset` is one that does not open.
     pub(super) fn check_pause(
         &mut self,
         worker: u32,

@@ -334,6 +334,7 @@ impl World<'_> {
                 if self.lanes[lane as usize].epoch == epoch.0 {
                     self.lane_ends(lane);
                     let row = &mut self.lanes[lane as usize];
+                    row.ended += u32::from(row.opening && self.setup.limits.reset_cooldown_us > 0);
                     (row.opening, row.fencing) = (false, false);
                 }
             }

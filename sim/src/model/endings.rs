@@ -230,8 +230,13 @@ impl World<'_> {
                 fact,
                 LaneFact::Opened { .. } | LaneFact::OpenFailed(_) | LaneFact::Broken(_)
             );
-            if was_opening && matches!(fact, LaneFact::Opened { .. }) {
-                row.opens(self.now);
+            match fact {
+                LaneFact::Opened { .. } if was_opening => row.opens(self.now),
+                _ => {
+                    row.ended += u32::from(
+                        was_opening && !row.opening && self.setup.limits.reset_cooldown_us > 0,
+                    )
+                }
             }
         }
         let row = &mut self.lanes[index];
