@@ -103,6 +103,18 @@ impl Setup {
         self.gone_of(submitter).unproven || self.used_rails(submitter).all(is_cut)
     }
 
+    /// Whether all rails of one of a submitter's transports are gone in the end.
+    pub(super) fn has_lost_transport(&self, submitter: u32) -> bool {
+        let cuts = self.intervals.last().map(|row| &row.cuts);
+        let is_cut = |rail: usize| cuts.is_some_and(|cuts| cuts[rail] != Cut::No);
+        let is_lost = |rank: u8| {
+            let mut rails = self.used_rails(submitter);
+            rails.all(|rail| self.rails[rail].rank != rank || is_cut(rail))
+        };
+        let mut ranks = self.used_rails(submitter).map(|rail| self.rails[rail].rank);
+        ranks.any(is_lost)
+    }
+
     /// How much later than it is due a worker may look.
     pub(super) fn look_ns(&self) -> u64 {
         let stall_us = match self.trouble.stall_one_in {
@@ -337,5 +349,69 @@ impl World<'_> {
             row.worker == worker && self.gone[row.engine][usize::from(row.peer)].unproven
         });
         2 * open.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    /// Two rails between two hosts, and what happens.
+    fn setup(faults: &str) -> Setup {
+        let mut text =
+            "name = \"x\"\nduration_ms = 10\n[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n"
+                .to_owned();
+        for (host, number) in [("a", 0), ("a", 1), ("b", 0), ("b", 1)] {
+            text += &format!(
+                "[[device]]\nhost = \"{host}\"\nname = \"n{number}\"\nrate_gbits_per_sec = 8\ndelay_us = 1\n"
+            );
+        }
+        for number in 0..2 {
+            text += &format!("[[rail]]\nfrom = \"a/n{number}\"\nto = \"b/n{number}\"\n");
+        }
+        text += "[[workload]]\nfrom = \"a\"\nto = \"b\"\nop = \"write\"\nblock = 1\ncount = 1\n";
+        for fault in faults.split(';').filter(|fault| !fault.is_empty()) {
+            let words: Vec<_> = fault.split(' ').collect();
+            text += &format!(
+                "[[fault]]\nkind = \"{}\"\ntarget = \"{}\"\nat_ms = {}\n",
+                words[0], words[1], words[2]
+            );
+            if let Some(for_ms) = words.get(3) {
+                text += &format!("for_ms = {for_ms}\n");
+            }
+        }
+        Setup::new(&text, &Scenario::parse(&text).unwrap(), None).unwrap()
+    }
+
+    #[test]
+    fn what_is_gone_for_good_is_told_from_what_comes_back() {
+        // (faults, since when the peer is dark in milliseconds, whether its fences stay unanswered, whether anything is gone)
+        let cases = [
+            ("", None, false, false),
+            ("silent b/n* 5 20", None, false, false),
+            ("silent b/n* 5", Some(5), true, true),
+            ("silent b/n0 5;error b/n1 7", Some(7), true, true),
+            ("silent b/n0 5;error b/n1 7 20", None, false, true),
+            ("silent b/n* 5 20;error b/n* 10", Some(5), true, true),
+            ("mute b 5", None, true, true),
+            ("mute a 5 2;mute a 6", None, true, true),
+            ("mute a 5 2", None, false, false),
+            ("death b 5", Some(5), true, true),
+        ];
+        for (faults, dark_ms, unproven, ends) in cases {
+            let setup = setup(faults);
+            let dark_from = dark_ms.map(|ms: u64| ms * 1_000_000);
+            let gone = Gone {
+                dark_from,
+                unproven,
+            };
+            assert_eq!(
+                (setup.gone(0, 0), setup.is_ending()),
+                (gone, ends),
+                "{faults}"
+            );
+            assert_eq!(setup.has_no_way(0), unproven, "{faults}");
+        }
     }
 }

@@ -214,7 +214,7 @@ fn cause(any: u64) -> Cause {
 /// Limits of a lane, small ones and zeros among them.
 fn limits(any: u64) -> LaneLimits {
     LaneLimits {
-        covers: any % 3 == 0,
+        covers: any.is_multiple_of(3),
         ..LaneLimits::new(
             (any % 20) as u16,
             [u32::MAX, 65_536, 5_000, 700][(any % 4) as usize],

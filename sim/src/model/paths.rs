@@ -168,6 +168,12 @@ impl World<'_> {
 
     /// It is known what an engine and a peer have agreed on: whoever waits for that goes on.
     fn agree(&mut self, engine: u32, peer: u16, agreement: Agreement) {
+        let is_dead = self.sessions[engine as usize][usize::from(peer)].is_dead();
+        let agreement = if is_dead {
+            Agreement::Refused
+        } else {
+            agreement
+        };
         let row = &mut self.paths.0[engine as usize][usize::from(peer)];
         let agree = matches!(agreement, Agreement::Agreed(_));
         let before = std::mem::replace(&mut row.agreement, agreement);

@@ -134,7 +134,11 @@ impl Setup {
             }
             None => false,
         };
-        let no_way = self.has_no_way(failure.submitter);
+        // Without a budget what was on a transport that is gone for good stays there.
+        let of_rail = matches!(failure.cause, Some(Cause::NoRail | Cause::FailoverLimit));
+        let stays =
+            self.limits.failover_attempts == 0 && self.has_lost_transport(failure.submitter);
+        let no_way = self.has_no_way(failure.submitter) || of_rail && stays;
         !own && !no_way && (calm || !excused && self.is_always_served(failure.submitter))
     }
 }
