@@ -338,7 +338,7 @@ struct Run {
     lane: (LaneId, Epoch),
     /// What the last of them show of the rail.
     seen: Option<Observation>,
-    /// Something ended by them.
+    /// Something ended by them whose bytes are given back already.
     ended: bool,
     /// Bytes that are not in flight any more and still count as such.
     released_bytes: u64,
@@ -726,7 +726,6 @@ impl Orchestrator<'_> {
         let rail = run.lane.0.rail();
         let Freed { count, bytes, .. } = ended.freed;
         run.released_bytes += bytes;
-        run.ended = true;
         let (first, last) = (ended.first.seen(at), ended.last.seen(at));
         let together = Observation::of_several(first, last, bytes, count.into());
         if let Some(seen) = run.saw(together) {
@@ -817,17 +816,16 @@ impl Orchestrator<'_> {
     /// it may be of a work that ended long ago.
     #[inline(always)] // what the run shows goes into arithmetic
     fn end_run(&mut self, now: Instant, run: &Run) {
-        if !run.ended {
-            return;
-        }
         let rail = run.lane.0.rail();
         let row = self.shared.known(rail);
         let peer = row.as_ref().and_then(Known::peer);
-        if let Some(row) = &row {
-            row.release(run.released_bytes);
-        }
         if run.released_bytes > 0 {
+            if let Some(row) = &row {
+                row.release(run.released_bytes);
+            }
             self.got_room(rail, peer);
+        } else if !run.ended {
+            return;
         }
         if let Some(seen) = &run.seen {
             if let Some(row) = &row {
@@ -835,7 +833,7 @@ impl Orchestrator<'_> {
             }
             self.rail_succeeded(rail);
         }
-        self.lane_progressed(now, rail);
+        self.lane_progressed(now, rail, run.seen.is_some());
         if let Some(peer) = peer {
             self.heard(now, peer);
         }

@@ -39,8 +39,50 @@ pub(super) fn kib_of(slice_bytes: u32) -> u16 {
     (slice_bytes / 1024).min(u32::from(NOT_FILLED) - 1) as u16
 }
 
-/// A lane has carried a slice since it was opened.
-const CARRIED: u8 = u8::MAX;
+/// How little a lane has carried.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(4))] // written at once
+struct Idle {
+    /// Times in a row that it has ended by itself without having carried a slice.
+    barren: u8,
+    /// It has carried one since it was opened.
+    carried: bool,
+    /// Times in a row that it was found full with nothing posted.
+    refusals: u16,
+}
+
+impl Idle {
+    const NEW: Self = Self {
+        barren: 0,
+        carried: false,
+        refusals: 0,
+    };
+    const CARRIED: Self = Self {
+        carried: true,
+        ..Self::NEW
+    };
+
+    fn reopened(self) -> Self {
+        Self {
+            barren: self.barren,
+            ..Self::NEW
+        }
+    }
+
+    /// The lane has ended by itself.
+    fn ended(self) -> Self {
+        let barren = if self.carried {
+            0
+        } else {
+            self.barren.saturating_add(1)
+        };
+        Self {
+            barren,
+            ..Self::NEW
+        }
+    }
+}
+
 /// From so many ends in a row on that came before anything was carried, the rail is to blame, whatever they are called.
 const BARREN_MIN: u8 = 2;
 
@@ -106,10 +148,7 @@ pub struct Lane {
     pub(super) next_sequence: Sequence,
     /// The transport said that it has no room.
     pub(super) full: bool,
-    /// Times in a row that it has ended by itself without having carried a slice, [`CARRIED`] once it has carried one.
-    barren: u8,
-    /// Times in a row that it was found full with nothing posted.
-    refusals: u16,
+    idle: Idle,
     /// Last completion, or the first post after a pause. While it is being fenced: since when.
     pub(super) progress_at: Instant,
     /// Since when it has stood still, if that has been noticed; its oldest slices were sent elsewhere too.
@@ -159,8 +198,7 @@ impl Lane {
         position: 0,
         next_sequence: Sequence::FIRST,
         full: false,
-        barren: 0,
-        refusals: 0,
+        idle: Idle::NEW,
         progress_at: Instant::ZERO,
         suspect_since: Instant::MAX,
         blamed: None,
@@ -200,15 +238,13 @@ impl Lane {
 
     /// It has failed by itself.
     pub(super) fn end_by_itself(&mut self, cause: Cause) -> Blame {
-        self.barren = match self.barren {
-            CARRIED => 0,
-            // The peer's silence is no lane's.
-            times if cause == Cause::PeerSilent => times,
-            times => (times + 1).min(CARRIED - 1),
-        };
+        // The peer's silence is no lane's.
+        if cause != Cause::PeerSilent {
+            self.idle = self.idle.ended();
+        }
         Blame {
             cause,
-            times: self.barren,
+            times: self.idle.barren,
         }
     }
 
@@ -388,11 +424,7 @@ impl Orchestrator<'_> {
         lane.phase = Phase::Opening { since: now, by };
         lane.next_sequence = Sequence::FIRST;
         lane.full = false;
-        lane.refusals = 0;
-        lane.barren = match lane.barren {
-            CARRIED => 0,
-            times => times,
-        };
+        lane.idle = lane.idle.reopened();
         lane.suspect_since = Instant::MAX;
         lane.wants_open = true;
         self.actions.push_back(self.lanes, u32::from(rail.0));
@@ -550,9 +582,6 @@ impl Orchestrator<'_> {
 
     /// A lane has carried a slice. In mode `reset` that is a sign of recovery, whoever had paused the rail.
     pub(super) fn rail_succeeded(&mut self, rail: RailId) {
-        if let Some(lane) = self.lanes.get_mut(rail.index()) {
-            lane.barren = CARRIED;
-        }
         if matches!(self.config.health, HealthMode::Reset(_))
             && self
                 .shared
@@ -594,14 +623,16 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// A lane moved something.
-    pub(super) fn lane_progressed(&mut self, now: Instant, rail: RailId) {
+    /// A lane moved something: slices, if it has `carried` any.
+    pub(super) fn lane_progressed(&mut self, now: Instant, rail: RailId, carried: bool) {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
         lane.progress_at = now;
         lane.suspect_since = Instant::MAX;
-        lane.refusals = 0;
+        if carried {
+            lane.idle = Idle::CARRIED;
+        }
         if core::mem::take(&mut lane.full) {
             self.posts.push_back(self.lanes, u32::from(rail.0));
         }
@@ -668,8 +699,9 @@ impl Orchestrator<'_> {
             return self.arm(due, Reason::Progress);
         }
         lane.progress_at = now;
-        lane.refusals = lane.refusals.saturating_add(1);
-        let refused_for = self.config.progress_floor.times(lane.refusals.into());
+        lane.idle.refusals = lane.idle.refusals.saturating_add(1);
+        let refusals = lane.idle.refusals.into();
+        let refused_for = self.config.progress_floor.times(refusals);
         let patience = Duration::from_millis(lane.limits.patience_ms.into());
         if refused_for >= self.config.fence_timeout.max(patience) {
             return self.break_lane(now, rail, Cause::Silent);

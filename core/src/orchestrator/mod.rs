@@ -31,6 +31,8 @@ mod sequence;
 mod tests;
 mod timer;
 
+use core::num::NonZeroU32;
+
 use crate::batch::{Batch, BatchReport};
 use crate::message::{Frame, Message};
 use crate::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRails};
@@ -53,7 +55,6 @@ use board::{Board, Pace, View};
 use lane::Lane;
 use peer::Peer;
 use request::RequestRow;
-use sequence::Sequence;
 
 pub use at_once::AtOnce;
 pub use audit::Violation;
@@ -419,8 +420,7 @@ const _: () = assert!(size_of::<Store<64, 64, 512, 1024, 4096, 16>>() <= 512 * 1
 #[derive(Debug, PartialEq, Eq)]
 pub struct Post {
     lane: LaneId,
-    epoch: Epoch,
-    number: u32,
+    number: NonZeroU32,
 }
 
 impl Post {
@@ -429,15 +429,10 @@ impl Post {
         self.lane
     }
 
-    /// The epoch that core believed the lane had when it handed the works out.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    /// Its number among the posts of this worker, which begin anew after 2^32: for callers that cannot keep the value, and
-    /// have to find out which one an answer is for.
+    /// Its number among the posts of this worker, never 0, which begin anew after 2^31: for callers that cannot keep the
+    /// value, and have to find out which one an answer is for.
     pub fn number(&self) -> u32 {
-        self.number
+        self.number.get()
     }
 }
 
@@ -447,17 +442,23 @@ struct Posting {
     lane: LaneId,
     epoch: Epoch,
     count: usize,
-    /// The place of its first work in the order of its lane.
-    first: Sequence,
     /// When it was handed out.
     since: Instant,
 }
 
 /// What is counted and decides nothing.
 struct Counted {
-    /// Posts handed out; the last one's number.
+    /// Posts handed out.
     posts: u32,
     ignored: Ignored,
+}
+
+impl Counted {
+    /// The number of the last post.
+    fn last(&self) -> NonZeroU32 {
+        const BASE: NonZeroU32 = NonZeroU32::new(1 << 31).expect("a bit");
+        BASE | self.posts
+    }
 }
 
 impl core::fmt::Debug for Counted {
@@ -677,7 +678,7 @@ impl<'a> Orchestrator<'a> {
     /// `fence_timeout`, or it is another worker's; then this changes nothing.
     pub fn handle_posted(&mut self, now: Instant, post: Post, accepted: usize, stop: Stop) -> bool {
         // The one that is out is the last one.
-        let is_last = self.counted.posts == post.number;
+        let is_last = self.counted.last() == post.number;
         let answered = self
             .posting
             .take_if(|posting| is_last && posting.lane == post.lane);
@@ -709,11 +710,22 @@ impl<'a> Orchestrator<'a> {
     fn is_current(&mut self, lane: LaneId, epoch: Epoch) -> bool {
         let row = self.lanes.get(lane.rail().index());
         match row.filter(|_| lane.worker() == self.config.worker) {
-            Some(row) if row.epoch() == epoch => return true,
-            Some(_) => self.counted.ignored.epochs += 1,
-            None => self.counted.ignored.lanes += 1,
+            Some(row) if row.epoch() == epoch => true,
+            row => {
+                let is_ours = row.is_some();
+                self.ignore_lane(is_ours);
+                false
+            }
         }
-        false
+    }
+
+    #[cold]
+    fn ignore_lane(&mut self, is_ours: bool) {
+        let ignored = &mut self.counted.ignored;
+        match is_ours {
+            true => ignored.epochs += 1,
+            false => ignored.lanes += 1,
+        }
     }
 
     /// How much of what was handed in changed nothing, by reason.
@@ -981,21 +993,15 @@ impl Orchestrator<'_> {
             self.arm_progress(now, out.lane.rail());
         }
         let count = out.works.len();
-        let behind = self.lanes.get(out.lane.rail().index())?.next_sequence;
         self.counted.posts = self.counted.posts.wrapping_add(1);
-        let (lane, epoch, number) = (out.lane, out.epoch, self.counted.posts);
+        let (lane, epoch, number) = (out.lane, out.epoch, self.counted.last());
         self.posting = Some(Posting {
             lane,
             epoch,
             count,
-            first: behind.minus(count as u32),
             since: now,
         });
-        Some(Post {
-            lane,
-            epoch,
-            number,
-        })
+        Some(Post { lane, number })
     }
 
     /// Fills `out`, which is empty, with what lanes have to post. `None`: nothing.

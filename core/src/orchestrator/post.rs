@@ -293,7 +293,10 @@ impl Orchestrator<'_> {
         let rail = posting.lane.rail();
         let index = u32::from(rail.0);
         let accepted = accepted.min(posting.count) as u32;
-        let from = posting.first.plus(accepted);
+        // Nothing has been handed out since.
+        let behind = self.lanes.get(rail.index()).map(|lane| lane.next_sequence);
+        let untaken = posting.count as u32 - accepted;
+        let from = behind.unwrap_or(Sequence::FIRST).minus(untaken);
         let some_left = stop != Stop::Unknown && (accepted as usize) < posting.count;
         if !self.is_posting_current(&posting, Phase::is_open) {
             // Something else has been said of the lane while the post was out, and decides about it.

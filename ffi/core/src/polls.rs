@@ -257,7 +257,7 @@ pub unsafe extern "C" fn polyrail_core_poll_post(
             return Ok(None);
         };
         to.lane = next.lane().0;
-        to.epoch = next.epoch().0;
+        to.epoch = batch.epoch.0;
         to.number = next.number();
         to.count = batch.works.len();
         *post = Some((next, batch.works.len()));

@@ -89,7 +89,6 @@ pub enum Call<'a> {
     HandlePosted {
         now: Instant,
         lane: LaneId,
-        epoch: Epoch,
         number: u32,
         accepted: usize,
         stop: Stop,

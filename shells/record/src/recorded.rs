@@ -140,11 +140,10 @@ impl<'a> Recorded<'a> {
 
     #[inline]
     pub fn handle_posted(&mut self, now: Instant, post: Post, accepted: usize, stop: Stop) -> bool {
-        let (lane, epoch, number) = (post.lane(), post.epoch(), post.number());
+        let (lane, number) = (post.lane(), post.number());
         let call = || Call::HandlePosted {
             now,
             lane,
-            epoch,
             number,
             accepted,
             stop,

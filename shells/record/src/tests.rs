@@ -301,7 +301,6 @@ fn call(g: &mut Gen) -> Call<'static> {
         9 => Call::HandlePosted {
             now,
             lane,
-            epoch,
             number: u32::arbitrary(g),
             accepted: usize::arbitrary(g),
             stop: match u8::arbitrary(g) % 4 {

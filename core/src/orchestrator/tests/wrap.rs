@@ -1,6 +1,7 @@
 //! Lanes that go on behind their four billionth work. Each begins just below the wrap, so that all tests see it; here it is
 //! what they are about.
 
+use super::super::sequence::Sequence;
 use super::ending::warmed;
 use super::signal::SELECTIVE;
 use super::*;
