@@ -390,7 +390,7 @@ impl Bench<'_> {
         self.core.handle_peer_gone(self.now, PEER, proof);
     }
 
-    fn answers(&mut self, answer: Answer) {
+    pub(super) fn answers(&mut self, answer: Answer) {
         let Some((post, batch)) = self.posting.take() else {
             return;
         };

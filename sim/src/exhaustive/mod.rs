@@ -4,7 +4,8 @@
 //! What can happen is chosen in every state, not drawn: how a post is answered, which work completes or fails
 //! and whether it has landed, when lanes open, when fences are answered, when the earliest timer goes off, who
 //! cancels, what the peer does. What goes wrong and how often time passes is bounded, or there would be no end;
-//! all orders within these bounds are tried. A state is what core and the fabric are, down to the last field,
+//! all orders within these bounds are tried. And from each state the peer may never be heard again: then everything is
+//! reported within core's bound. A state is what core and the fabric are, down to the last field,
 //! as a hash; one that was seen before is not gone into again.
 //!
 //! Core borrows its tables and cannot be copied, so a state is its path: it is reached by making the calls
@@ -90,12 +91,13 @@ impl Map {
     fn look(&self, path: &[Act], act: Act) -> Found {
         with_bench(self.policy, self.bounds, path, |bench| {
             let state = bench.hash();
-            let acts = (!self.seen.contains(&state)).then(|| bench.acts());
+            let known = self.seen.contains(&state);
+            let acts = (!known).then(|| bench.acts());
             Found {
                 act,
                 state,
                 // Last: it lets time run.
-                violation: bench.check(),
+                violation: bench.check(known),
                 acts,
             }
         })

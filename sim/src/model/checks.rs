@@ -2,35 +2,87 @@
 //! nobody waits long who has a way open.
 
 use polyrail_core::rail::health::RailState;
-use polyrail_core::units::RailId;
-use polyrail_core::work::{Cause, Completion, Op, Work};
+use polyrail_core::units::{PeerId, RailId};
+use polyrail_core::work::{Cause, Completion, Op, Outcome, Work};
 
 use super::agenda::LaneIndex;
+use super::engines::REMOTE;
 use super::{NearLane, OpenWork, World};
 use crate::setup::{Cut, Interval};
 
+/// A lane that carries nothing opens at most so often within so long.
+const OPENINGS_MAX: usize = 20;
+const OPENINGS_NS: u64 = 10_000_000_000;
+/// And is an incident when it ends so often in a row, for whatever cause.
+const BARREN_ENDS: u32 = 2;
 /// With a way open, a batch takes at most so many times as long as all bytes over the slowest part would.
-const SLOWER_MAX: u64 = 4;
+pub(super) const SLOWER_MAX: u64 = 4;
 /// And this.
 pub(super) const PATIENCE_NS: u64 = 700_000_000;
 
 impl NearLane {
-    /// Forgets the works that a completion answers.
-    fn completed(&mut self, completion: &Completion) {
+    /// Forgets the works that a completion answers. Whether there are any.
+    fn completed(&mut self, completion: &Completion) -> bool {
+        let good = completion.outcome == Outcome::Success;
         let Some(place) = self
             .open_works
             .iter()
             .position(|work| work.cookie == completion.cookie)
         else {
-            return;
+            return false;
         };
-        self.open_works.remove(place);
+        // That ends the lane: what is told of it after this is told too late to speak for it.
+        self.failed |= !good;
+        let work = self.open_works.remove(place);
+        let mut carried = good && work.user;
         let mut before = place;
         self.open_works.retain(|work| {
             let is_before = before > 0;
             before = before.saturating_sub(1);
-            work.signal || !is_before
+            let stays = work.signal || !is_before;
+            carried |= good && work.user && !stays;
+            stays
         });
+        if carried {
+            self.carries();
+        }
+        true
+    }
+}
+
+impl NearLane {
+    /// It has carried bytes of a program.
+    pub(super) fn carries(&mut self) {
+        if !self.failed {
+            self.carried = true;
+            self.ended = 0;
+        }
+    }
+
+    /// It has opened.
+    pub(super) fn opens(&mut self, now: u64) {
+        (self.is_open, self.carried, self.failed) = (true, false, false);
+        self.opened.push_back(now);
+    }
+
+    /// Its worker ends it. Whether it was opened too often for one that carries nothing; what is opened to probe a paused
+    /// rail has times of its own.
+    pub(super) fn ends(&mut self, now: u64) -> bool {
+        if !std::mem::take(&mut self.is_open) {
+            return false;
+        }
+        self.ended += u32::from(!self.carried);
+        if self.probes {
+            self.opened.pop_back();
+        }
+        while self
+            .opened
+            .front()
+            .is_some_and(|at| at + OPENINGS_NS <= now)
+        {
+            self.opened.pop_front();
+        }
+        self.opened.len() > OPENINGS_MAX
     }
 }
 
@@ -39,11 +91,19 @@ impl World<'_> {
     pub(super) fn count_works(&mut self, lane: LaneIndex, works: &[Work]) {
         let row = &mut self.lanes[lane as usize];
         let device = &self.setup.devices[self.setup.rails[row.rail as usize].from];
+        if row.posted == 0 {
+            row.probes = works.iter().all(|work| work.remote.segment != REMOTE);
+        }
         row.open_works.extend(works.iter().map(|work| OpenWork {
             cookie: work.cookie,
             signal: work.signal,
             read: work.op == Op::Read,
+            user: work.remote.segment == REMOTE,
         }));
+        if self.setup.trouble.false_one_in != 0 {
+            // What core was told of its room was not so.
+            return;
+        }
         let reads = row.open_works.iter().filter(|work| work.read).count();
         for (what, open, most) in [
             ("works", row.open_works.len(), device.queue_depth),
@@ -53,6 +113,15 @@ impl World<'_> {
                 let text = format!("{open} {what} posted on lane {lane}, which takes {most}");
                 self.ledger.violation(self.now, text);
             }
+        }
+    }
+
+    /// A worker ends a lane: not so often one that carries nothing.
+    pub(super) fn lane_ends(&mut self, lane: LaneIndex) {
+        if self.lanes[lane as usize].ends(self.now) {
+            let text =
+                format!("lane {lane} carries nothing and has opened more than 20 times in 10 s");
+            self.ledger.violation(self.now, text);
         }
     }
 
@@ -66,17 +135,36 @@ impl World<'_> {
     /// A worker is told of completions.
     pub(super) fn count_completions(&mut self, worker: u32) {
         let first = self.first_lane[worker as usize] as usize;
+        let mut heard = Vec::new();
         for completion in &self.workers[worker as usize].inbox.completions {
             let row = &mut self.lanes[first + completion.lane.rail().index()];
-            if completion.epoch.0 == row.epoch {
-                row.completed(completion);
+            if completion.epoch.0 == row.epoch
+                && row.completed(completion)
+                && completion.outcome == Outcome::Success
+            {
+                heard.push(completion.lane.rail());
             }
+        }
+        let engine = &self.setup.engines[self.workers[worker as usize].engine];
+        for rail in heard {
+            self.note_heard(worker, PeerId(engine.rail_peers[rail.index()]));
         }
     }
 
     /// A rail has been paused for this cause, if a worker noticed it: the causes that speak against one are
-    /// few.
-    pub(super) fn check_pause(&mut self, rail: RailId, state: RailState, cause: Option<Cause>) {
+    /// few. A lane that ends twice in a row without having carried anything is an incident for whatever cause, and so in
+    /// mode `reset` is one that does not open.
+    pub(super) fn check_pause(
+        &mut self,
+        worker: u32,
+        rail: RailId,
+        state: RailState,
+        cause: Option<Cause>,
+    ) {
+        let lane = self.first_lane[worker as usize] as usize + rail.index();
+        if self.lanes[lane].ended >= BARREN_ENDS || self.setup.trouble.false_one_in != 0 {
+            return;
+        }
         let speaks = |cause: Cause| {
             matches!(
                 cause,
@@ -123,20 +211,15 @@ impl crate::setup::Setup {
             .intervals
             .windows(2)
             .all(|pair| rates(&pair[0]) == rates(&pair[1]));
-        let slowest = self.intervals.iter().flat_map(rates).min().unwrap_or(1);
-        let bytes: u64 = self
-            .submitters
-            .iter()
-            .map(|row| row.block * u64::from(row.batch) * row.count.unwrap_or(u64::MAX >> 40))
-            .sum();
-        let work_ns = u128::from(bytes) * 1_000_000_000 / u128::from(slowest.max(1));
-        let work_ns = u64::try_from(work_ns).unwrap_or(u64::MAX);
-        let most = self.waits_ns() + PATIENCE_NS + work_ns.saturating_mul(SLOWER_MAX);
+        let work_ns = self.work_ns().saturating_mul(SLOWER_MAX);
+        let most = (self.waits_ns() + PATIENCE_NS).saturating_add(work_ns);
         (0..self.submitters.len())
             .map(|index| {
                 let index = index as u32;
                 let bounded = steady && self.is_always_served(index);
-                bounded.then(|| most + self.stranded_ns(index))
+                let usual = bounded.then(|| most.saturating_add(self.stranded_ns(index)));
+                let bystander = self.bystander_ns(index).filter(|_| steady);
+                usual.into_iter().chain(bystander).min()
             })
             .collect()
     }

@@ -87,8 +87,8 @@ impl World<'_> {
         let mut rails = row.rails.iter().zip(&row.rail_peers);
         let far = row.peers[peer as usize];
         let heard = self.sessions[engine as usize][peer as usize].open
-            && !self.muted[row.host]
-            && !self.muted[far];
+            && self.muted[row.host] == 0
+            && self.muted[far] == 0;
         if heard && rails.any(|(rail, to)| u32::from(*to) == peer && self.cuts[*rail] == Cut::No) {
             let usual = self.now + self.setup.timing.control_us * 1_000;
             for after in self.luck.frame(self.now).into_iter().flatten() {

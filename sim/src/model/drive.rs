@@ -1,7 +1,7 @@
 //! What workers do: each follows the order of calls that core asks for.
 
 use polyrail_control::codec::Frame as Letter;
-use polyrail_core::message::Message;
+use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{Event, LaneAction, Post};
 use polyrail_core::report::Status;
 use polyrail_core::time::Instant;
@@ -62,7 +62,8 @@ impl World<'_> {
         let now = if worker.draining {
             self.now
         } else {
-            self.take_in(index)
+            self.tell_lies(index);
+            self.take_in(index, self.now)
         };
         let worker = &mut self.workers[index as usize];
         worker.draining = true;
@@ -84,8 +85,8 @@ impl World<'_> {
     }
 
     /// Hands in what came. Until when that keeps the worker busy.
-    fn take_in(&mut self, index: u32) -> u64 {
-        let at = Instant::from_nanos(self.now);
+    fn take_in(&mut self, index: u32, now: u64) -> u64 {
+        let at = Instant::from_nanos(now);
         self.count_completions(index);
         self.heed_hints(index);
         let worker = &mut self.workers[index as usize];
@@ -95,17 +96,32 @@ impl World<'_> {
             completion.at = at;
         }
         worker.core.handle_completions(at, &inbox.completions);
+        worker.last_completion = inbox.completions.last().copied().or(worker.last_completion);
         inbox.completions.clear();
-        for (lane, epoch, fact) in inbox.lanes.drain(..) {
-            worker.core.handle_lane(at, lane, epoch, fact);
+        for (lane, epoch, fact) in std::mem::take(&mut inbox.lanes) {
+            self.note_fact(index, lane, epoch.0, fact);
+            self.workers[index as usize]
+                .core
+                .handle_lane(at, lane, epoch, fact);
         }
-        for (peer, frame) in inbox.frames.drain(..) {
-            worker.core.handle_frame(at, peer, &frame);
+        for (peer, frame) in std::mem::take(&mut self.workers[index as usize].inbox.frames) {
+            self.note_heard(index, peer);
+            if let Frame::Fenced { lane, epoch, .. } = frame {
+                let lane = self.first_lane[index as usize] as usize + lane.rail().index();
+                let row = &mut self.lanes[lane];
+                row.answered = row.answered.max(epoch.0);
+            }
+            self.workers[index as usize]
+                .core
+                .handle_frame(at, peer, &frame);
         }
-        for (peer, proof) in inbox.proofs.drain(..) {
-            worker.core.handle_peer_gone(at, peer, proof);
+        for (peer, proof) in std::mem::take(&mut self.workers[index as usize].inbox.proofs) {
+            self.note_gone(index, peer);
+            self.workers[index as usize]
+                .core
+                .handle_peer_gone(at, peer, proof);
         }
-        for peer in std::mem::take(&mut inbox.replans) {
+        for peer in std::mem::take(&mut self.workers[index as usize].inbox.replans) {
             self.install_plans(index, Some(peer), at);
             self.split_replanned(index, peer);
         }
@@ -124,7 +140,7 @@ impl World<'_> {
         }
         self.workers[index as usize].core.handle_timeout(at);
         self.split_bound(index);
-        self.now + cost_ns
+        now + cost_ns
     }
 
     /// Posts what core has handed out.
@@ -146,6 +162,10 @@ impl World<'_> {
             Take::Rejected(taken, cause) => (taken, taken, Stop::Rejected(cause)),
             Take::Unknown(taken, more) => (taken, taken + more, Stop::Unknown),
         };
+        let says_more = match take {
+            Take::All => self.luck.says_more(now, rail),
+            _ => 0,
+        };
         for work in worker.postings.works.iter().take(launched) {
             at += self.setup.engine.post_ns;
             let route = route_of(rail, work.op == Op::Read) as u32;
@@ -156,9 +176,23 @@ impl World<'_> {
             let flight = Flight::new(lane, place, route, work, offset);
             self.fabric.launch(&mut self.agenda, at, flight);
         }
+        if let Some(breaks) = self.luck.facts(now, rail) {
+            at = self.take_in(index, at);
+            if breaks {
+                let fact = LaneFact::Broken(Cause::Reset);
+                let at = Instant::from_nanos(at);
+                self.note_fact(index, id, epoch.0, fact);
+                self.workers[index as usize]
+                    .core
+                    .handle_lane(at, id, epoch, fact);
+            }
+            self.split_disturbed(index);
+        }
+        let worker = &mut self.workers[index as usize];
+        let said = accepted + says_more;
         worker
             .core
-            .handle_posted(Instant::from_nanos(at), post, accepted, stop);
+            .handle_posted(Instant::from_nanos(at), post, said, stop);
         worker.busy_until = at;
         if stop != Stop::Unknown {
             self.uncount_works(lane, works - accepted);
@@ -255,10 +289,12 @@ impl World<'_> {
             LaneAction::Open { lane, epoch, .. } => {
                 let lane = first + u32::from(lane.rail().0);
                 self.check_class(lane);
+                self.lane_ends(lane);
                 let row = &mut self.lanes[lane as usize];
                 (row.epoch, row.posted, row.completed) = (epoch.0, 0, 0);
                 row.overtook.clear();
                 row.open_works.clear();
+                (row.opening, row.fencing, row.probes) = (true, false, false);
                 let opens_at = at + self.setup.timing.open_us * 1_000;
                 self.agenda.enter(
                     opens_at,
@@ -274,7 +310,9 @@ impl World<'_> {
                 scope: Scope::Local,
             } => {
                 let lane = first + u32::from(lane.rail().0);
+                self.lane_ends(lane);
                 let row = &mut self.lanes[lane as usize];
+                row.fencing = true;
                 let held = self.luck.held(at, row.rail as usize);
                 if held.is_none() {
                     row.let_go = row.let_go.max(epoch.0);
@@ -290,12 +328,21 @@ impl World<'_> {
                     },
                 );
             }
-            // The other fact comes by a frame; nothing is posted on a lane that is closed.
+            // Nothing is posted on a lane that is closed.
+            LaneAction::Close { lane, epoch } => {
+                let lane = first + u32::from(lane.rail().0);
+                if self.lanes[lane as usize].epoch == epoch.0 {
+                    self.lane_ends(lane);
+                    let row = &mut self.lanes[lane as usize];
+                    row.ended += u32::from(row.opening && self.setup.limits.reset_cooldown_us > 0);
+                    (row.opening, row.fencing) = (false, false);
+                }
+            }
+            // The other fact comes by a frame.
             LaneAction::Fence {
                 scope: Scope::Remote,
                 ..
-            }
-            | LaneAction::Close { .. } => {}
+            } => {}
         }
     }
 
@@ -306,6 +353,7 @@ impl World<'_> {
             Event::RequestDone { request, tag } => {
                 if let Some(report) = worker.core.take(request) {
                     if let Some(submitter) = self.ledger.reported(now, tag, &report) {
+                        self.check_ending(submitter, tag, &report, now);
                         self.request_done(submitter, tag, &report);
                     }
                     self.history.requests += 1;
@@ -325,7 +373,7 @@ impl World<'_> {
                 let number = rail;
                 let rail = engine.rails[rail.index()];
                 self.history.rail_states.push((now, rail, state));
-                self.check_pause(number, state, cause);
+                self.check_pause(index, number, state, cause);
             }
             Event::Failover { attempt, .. } => self.check_failover(attempt),
             Event::PeerChanged { .. } => {}

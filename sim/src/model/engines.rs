@@ -116,8 +116,9 @@ impl World<'_> {
     /// Makes the plans known that a worker needs, or new ones for one of its peers; those whose ends have not agreed
     /// on what they are come later.
     pub(super) fn install_plans(&mut self, worker: u32, of_peer: Option<u16>, now: Instant) {
-        let worker = &mut self.workers[worker as usize];
+        let number = worker;
         for (index, plan) in self.setup.plans.iter().enumerate() {
+            let worker = &mut self.workers[number as usize];
             if plan.engine != worker.engine || of_peer.is_some_and(|peer| peer != plan.peer) {
                 continue;
             }
@@ -128,6 +129,7 @@ impl World<'_> {
             let id = plan_id(index as u32, worker.generations[index]);
             let plan = core_plan(self.setup, plan, path);
             worker.core.install_plan(now, id, &plan);
+            self.note_known(number, plan.peer, now.as_nanos());
         }
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Session {
     away: u32,
     /// Since the last one that both knew of, the peer's process has become another one.
     restarted: bool,
+    /// The peer's process is gone, and no other one comes.
+    dead: bool,
 }
 
 impl Session {
@@ -31,7 +33,13 @@ impl Session {
         number: 0,
         away: 0,
         restarted: false,
+        dead: false,
     };
+
+    /// Whether the peer's process is gone for good.
+    pub(super) const fn is_dead(&self) -> bool {
+        self.dead
+    }
 }
 
 impl World<'_> {
@@ -39,7 +47,9 @@ impl World<'_> {
         let (_, host, incident) = self.setup.incidents[index];
         match incident {
             Incident::Stalls { until } => self.host_stalls(host, until),
-            Incident::Muted(muted) => self.muted[host] = muted,
+            Incident::Muted(true) => self.muted[host] += 1,
+            Incident::Muted(false) => self.muted[host] -= 1,
+            Incident::Dies => self.peer_dies(host),
             Incident::Down => self.peer_down(host),
             Incident::Back { restarted } => self.peer_back(host, restarted),
             Incident::AgentDies => self.agent_dies(host),
@@ -71,7 +81,8 @@ impl World<'_> {
         for (engine, peer) in self.engines_with(host) {
             let session = &mut self.sessions[engine as usize][usize::from(peer)];
             session.open = false;
-            session.number += 1;
+            // What was proved of its death stays so.
+            session.number += u32::from(!session.dead);
             session.away += 1;
         }
         for lane in 0..self.lanes.len() {
@@ -88,6 +99,22 @@ impl World<'_> {
                 let lane = lane as u32;
                 self.agenda.enter(at, What::Fact { lane, epoch, fact });
             }
+        }
+    }
+
+    /// It is down for good.
+    fn peer_dies(&mut self, host: usize) {
+        self.peer_down(host);
+        for (engine, peer) in self.engines_with(host) {
+            let session = &mut self.sessions[engine as usize][usize::from(peer)];
+            session.dead = true;
+            let at = self.now + self.luck.below(PROOF_NS_MAX);
+            let what = What::Proved {
+                engine,
+                peer,
+                number: session.number,
+            };
+            self.agenda.enter(at, what);
         }
     }
 
@@ -116,9 +143,10 @@ impl World<'_> {
         if session.number != number {
             return;
         }
-        session.open = true;
+        let dead = session.dead;
+        session.open = !dead;
         let restarted = std::mem::take(&mut session.restarted);
-        let proof = match restarted {
+        let proof = match restarted || dead {
             true => Proof::ProcessGone,
             false => Proof::SessionEnded,
         };
@@ -129,7 +157,7 @@ impl World<'_> {
                 .push((PeerId(peer), proof));
             self.wake(worker as u32, self.now);
         }
-        if restarted {
+        if restarted && !dead {
             let at = self.now + self.luck.below(PROOF_NS_MAX);
             self.agenda.enter(at, What::Replans { engine, peer });
         }
@@ -137,6 +165,9 @@ impl World<'_> {
 
     /// Workers make new plans for a peer.
     pub(super) fn replans(&mut self, engine: u32, peer: u16) {
+        if self.sessions[engine as usize][usize::from(peer)].dead {
+            return;
+        }
         for worker in self.workers_of(engine) {
             self.workers[worker].inbox.replans.push(peer);
             self.wake(worker as u32, self.now);

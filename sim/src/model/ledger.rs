@@ -36,9 +36,19 @@ pub(crate) struct Ledger {
     rows: BTreeMap<u64, (u64, u64)>,
     violations: u64,
     first_violation: Option<String>,
+    /// Core is told what is not so: what it says of bytes is not looked at.
+    deceived: bool,
 }
 
 impl Ledger {
+    /// Without requests. `truth`: nothing that could be true is a lie.
+    pub(crate) fn new(truth: bool) -> Self {
+        Self {
+            deceived: !truth,
+            ..Self::default()
+        }
+    }
+
     /// Enters a request: its number.
     pub(crate) fn submitted(&mut self, op: Op, length: u64, submitter: u32) -> u64 {
         self.entries.push_back(Entry {
@@ -71,6 +81,9 @@ impl Ledger {
 
     /// Bytes arrive at the side that is written.
     pub(crate) fn arrived(&mut self, now: u64, offset: u64, length: u64) {
+        if self.deceived {
+            return;
+        }
         for (number, start, end) in self.owners(offset, length) {
             match self.entry(number) {
                 Some(entry) if !entry.sealed => entry.add(start, end),
@@ -84,6 +97,9 @@ impl Ledger {
 
     /// Bytes are read from this side's memory for a write.
     pub(crate) fn read_source(&mut self, now: u64, offset: u64, length: u64) {
+        if self.deceived {
+            return;
+        }
         for (number, ..) in self.owners(offset, length) {
             if self.entry(number).is_none_or(|entry| entry.released) {
                 let text = format!("the source of request {number} was read after its report");
@@ -122,6 +138,7 @@ impl Ledger {
 
     /// A request's report. Whose it was.
     pub(crate) fn reported(&mut self, now: u64, number: u64, report: &Report) -> Option<u32> {
+        let deceived = self.deceived;
         let Some(entry) = self.entry(number).filter(|entry| !entry.reported) else {
             self.violation(now, format!("request {number} was reported twice"));
             return None;
@@ -136,6 +153,10 @@ impl Ledger {
             Op::Read => report.local == Local::Held,
         };
         entry.sealed = !open;
+        if deceived {
+            self.forget();
+            return Some(submitter);
+        }
         if report.status == Status::Completed && !whole {
             let arrived = entry.arrived.clone();
             self.violation(
@@ -163,6 +184,15 @@ impl Ledger {
             (entry.released, entry.sealed) = (true, true);
         }
         self.forget();
+    }
+
+    /// Whose requests were reported with something open, and have not settled.
+    pub(crate) fn open(&self) -> impl Iterator<Item = u32> {
+        let is_open = |entry: &&Entry| entry.reported && !(entry.released && entry.sealed);
+        self.entries
+            .iter()
+            .filter(is_open)
+            .map(|entry| entry.submitter)
     }
 
     /// What core's own audit found.

@@ -169,6 +169,38 @@ impl<'a> Luck<'a> {
         }
     }
 
+    /// Whether what has come is handed in before a post is answered, and whether its lane is found broken then.
+    pub(super) fn facts(&mut self, now: u64, rail: usize) -> Option<bool> {
+        self.strikes_on(now, rail, self.table.facts_one_in)
+            .then(|| self.chance.below(2) == 0)
+    }
+
+    /// How many more works than were given are said to be taken.
+    pub(super) fn says_more(&mut self, now: u64, rail: usize) -> usize {
+        match self.strikes_on(now, rail, self.table.lie_one_in) {
+            true => self.chance.below(1_000) as usize,
+            false => 0,
+        }
+    }
+
+    /// Whether a worker is told what cannot be.
+    pub(super) fn lies(&mut self, now: u64) -> bool {
+        self.strikes(now, self.table.lie_one_in)
+    }
+
+    /// Whether a worker is told what could be, and is not.
+    pub(super) fn tells_false(&mut self, now: u64) -> bool {
+        self.strikes(now, self.table.false_one_in)
+    }
+
+    /// Until when such things may be told.
+    pub(super) fn false_until(&self) -> u64 {
+        match self.table.false_one_in {
+            0 => 0,
+            _ => self.until,
+        }
+    }
+
     /// Whether a lane breaks after a post, and how long after.
     pub(super) fn breaks(&mut self, now: u64, rail: usize) -> Option<u64> {
         self.strikes_on(now, rail, self.table.broken_one_in)

@@ -12,11 +12,13 @@ pub(crate) mod chance;
 mod checks;
 mod control;
 mod drive;
+mod endings;
 mod engines;
 pub(crate) mod fabric;
 mod far;
 mod hosts;
 pub(crate) mod ledger;
+mod lies;
 mod luck;
 mod paths;
 mod rest;
@@ -26,7 +28,7 @@ mod traced;
 mod travel;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use polyrail_core::batch::BatchReport;
 use polyrail_core::rail::Shared;
@@ -41,6 +43,7 @@ use crate::setup::{Cut, Setup};
 use agenda::{Agenda, LaneIndex, What};
 use agents::Agents;
 use chance::Chance;
+use endings::{Gone, Told};
 use engines::{config, install, worker_memory};
 use fabric::{Fabric, Flight};
 use far::Far;
@@ -142,6 +145,8 @@ struct OpenWork {
     cookie: u64,
     signal: bool,
     read: bool,
+    /// It carries bytes of a program.
+    user: bool,
 }
 
 /// One lane, as the near side knows it.
@@ -160,6 +165,22 @@ struct NearLane {
     overtook: BTreeMap<u32, Flight>,
     /// Completions of this epoch and older ones are not seen any more.
     let_go: u32,
+    /// Its worker was told that this side has let go of this epoch, and that the peer has ended it.
+    released: u32,
+    answered: u32,
+    /// Its worker has asked for it, and was not told what became of that; or has asked for its fence.
+    opening: bool,
+    fencing: bool,
+    /// User bytes of this epoch are known to have arrived, before any of its works failed.
+    carried: bool,
+    failed: bool,
+    /// It was opened to probe a paused rail.
+    probes: bool,
+    /// When it has opened since anything has arrived over it, and how often it has ended in a row without that its worker was
+    /// told that anything has.
+    opened: VecDeque<u64>,
+    ended: u32,
+    is_open: bool,
     /// Slices arrive in order.
     arrives_at: u64,
 }
@@ -168,6 +189,8 @@ struct NearLane {
 #[derive(Clone, Copy)]
 struct Loop {
     submitted_at: u64,
+    /// When its worker took its batch.
+    taken_at: u64,
     active: bool,
     /// Its present batch, as its requests' reports say.
     batch: BatchReport,
@@ -180,6 +203,7 @@ struct Loop {
 impl Loop {
     const IDLE: Self = Self {
         submitted_at: 0,
+        taken_at: 0,
         active: false,
         batch: BatchReport {
             status: Status::Pending,
@@ -217,14 +241,19 @@ struct World<'a> {
     /// The first lane of each worker.
     first_lane: Vec<u32>,
     luck: Luck<'a>,
-    /// By host: its control plane is cut off.
-    muted: Vec<bool>,
+    /// By host: how many faults cut its control plane off.
+    muted: Vec<u32>,
     paths: Paths,
     agents: Agents,
     /// By worker and peer: which classes bytes took.
     splits: Vec<Vec<Split>>,
     /// By engine and peer.
     sessions: Vec<Vec<Session>>,
+    /// By engine and peer: what is gone for good in the end; whether anything is.
+    gone: Vec<Vec<Gone>>,
+    is_ending: bool,
+    /// By worker and peer.
+    told: Vec<Vec<Told>>,
     /// By rail: how it is cut, and what is stuck on it.
     cuts: Vec<Cut>,
     stuck: Vec<Vec<u32>>,
@@ -292,12 +321,30 @@ impl<'a> World<'a> {
                     completed: 0,
                     overtook: BTreeMap::new(),
                     let_go: 0,
+                    released: 0,
+                    answered: 0,
+                    opening: false,
+                    fencing: false,
+                    carried: false,
+                    failed: false,
+                    probes: false,
+                    opened: VecDeque::new(),
+                    ended: 0,
+                    is_open: false,
                     arrives_at: 0,
                 });
             }
         }
         let rails = setup.rails.len();
+        let peers = |engine: usize| 0..setup.engines[engine].peers.len();
+        let gone = |engine: usize| peers(engine).map(|peer| setup.gone(engine, peer)).collect();
         Self {
+            gone: (0..setup.engines.len()).map(gone).collect(),
+            is_ending: setup.is_ending(),
+            told: workers
+                .iter()
+                .map(|worker| vec![Told::default(); peers(worker.engine).len()])
+                .collect(),
             setup,
             options,
             now: 0,
@@ -311,13 +358,13 @@ impl<'a> World<'a> {
                 setup.seed,
             ),
             far: Far::new(lanes.len(), options.ignore_fences),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(setup.trouble.false_one_in == 0),
             shared,
             workers,
             lanes,
             first_lane,
             luck: Luck::new(setup),
-            muted: vec![false; setup.hosts],
+            muted: vec![0; setup.hosts],
             paths: Paths::new(setup),
             agents: Agents::new(setup),
             splits: setup.splits(options.policy),

@@ -13,6 +13,9 @@ use crate::setup::Setup;
 /// After how long a question is asked again, as the control plane does.
 const AGAIN_NS: u64 = 20_000_000;
 
+/// A program does without a peer that is gone for good and has not answered for so long.
+const GIVE_UP_NS: u64 = 1_000_000_000;
+
 /// What an engine and a peer have agreed on.
 enum Agreement {
     /// The peer has been asked. These submitters wait for the answer.
@@ -104,6 +107,10 @@ impl World<'_> {
         if row.question != question || !matches!(row.agreement, Agreement::Asked { .. }) {
             return;
         }
+        let gone = self.gone[engine as usize][usize::from(peer)];
+        if gone.unproven && self.now > self.setup.calm_at() + GIVE_UP_NS {
+            return self.agree(engine, peer, Agreement::Refused);
+        }
         let seen = self.setup.rails_seen(engine as usize, usize::from(peer));
         let rails = seen.iter().map(|rail| (rail.own, rail.peer)).collect();
         let frame = Letter::SeePath { question, rails };
@@ -147,24 +154,36 @@ impl World<'_> {
             self.setup.rails_seen(engine as usize, peer as usize),
         );
         let (path, ours) = isolation.see(host, &seen);
-        let row = &mut self.paths.0[engine as usize][peer as usize];
-        if row.question != question {
+        let row = &self.paths.0[engine as usize][peer as usize];
+        if row.question != question || !matches!(row.agreement, Agreement::Asked { .. }) {
             return;
         }
-        let Agreement::Asked { waits } = &mut row.agreement else {
-            return;
-        };
-        let waits = std::mem::take(waits);
         let agree = theirs.is_some_and(|theirs| ours.agree(&theirs).is_ok());
-        row.agreement = match agree {
+        let agreement = match agree {
             true => Agreement::Agreed(Some((path, ours))),
             false => Agreement::Refused,
         };
+        self.agree(engine, peer as u16, agreement);
+    }
+
+    /// It is known what an engine and a peer have agreed on: whoever waits for that goes on.
+    fn agree(&mut self, engine: u32, peer: u16, agreement: Agreement) {
+        let is_dead = self.sessions[engine as usize][usize::from(peer)].is_dead();
+        let agreement = if is_dead {
+            Agreement::Refused
+        } else {
+            agreement
+        };
+        let row = &mut self.paths.0[engine as usize][usize::from(peer)];
+        let agree = matches!(agreement, Agreement::Agreed(_));
+        let before = std::mem::replace(&mut row.agreement, agreement);
         if agree {
-            self.replans(engine, peer as u16);
+            self.replans(engine, peer);
         }
-        for submitter in waits {
-            self.starts(submitter);
+        if let Agreement::Asked { waits } = before {
+            for submitter in waits {
+                self.starts(submitter);
+            }
         }
     }
 

@@ -30,7 +30,11 @@ pub(crate) struct Failure {
 impl Setup {
     /// How long after the last trouble, or the last report, everything must have come right.
     pub(crate) fn rest_ns(&self) -> u64 {
-        self.waits_ns() + SLACK_NS
+        let partly_gone_ns = match self.is_ending() {
+            true => self.partly_gone_ns(),
+            false => 0,
+        };
+        (self.waits_ns() + SLACK_NS).max(partly_gone_ns)
     }
 
     /// What core's own limits can add up to.
@@ -52,7 +56,7 @@ impl Setup {
             Incident::Stalls { .. } => false,
             Incident::AgentDies | Incident::AgentStarts => true,
             Incident::Muted(_) => *host != far && *host != engine.host,
-            Incident::Down | Incident::Back { .. } => *host != far,
+            Incident::Down | Incident::Back { .. } | Incident::Dies => *host != far,
         };
         // A lane that this side holds for longer than reports wait leaves one open.
         let held_us = match self.trouble.held_one_in {
@@ -124,10 +128,18 @@ impl Setup {
             // It has gone over as often as it may.
             Some(Cause::FailoverLimit) => !self.has_one_transport(failure.submitter),
             // It was made to look like the caller's doing.
-            Some(cause) => cause.is_callers() && self.trouble.refuse_one_in != 0,
+            Some(cause) => {
+                let made = self.trouble.refuse_one_in.max(self.trouble.false_one_in);
+                cause.is_callers() && made != 0
+            }
             None => false,
         };
-        !own && (calm || !excused && self.is_always_served(failure.submitter))
+        // Without a budget what was on a transport that is gone for good stays there.
+        let of_rail = matches!(failure.cause, Some(Cause::NoRail | Cause::FailoverLimit));
+        let stays =
+            self.limits.failover_attempts == 0 && self.has_lost_transport(failure.submitter);
+        let no_way = self.has_no_way(failure.submitter) || of_rail && stays;
+        !own && !no_way && (calm || !excused && self.is_always_served(failure.submitter))
     }
 }
 
@@ -136,12 +148,16 @@ impl World<'_> {
     pub(super) fn unrest(&self) -> Option<String> {
         for (index, worker) in self.workers.iter().enumerate() {
             let left = worker.core.requests();
-            if left > 0 {
+            if left > self.may_be_left(index) {
                 return Some(format!("worker {index} has {left} requests left at rest"));
             }
         }
-        for (engine, shared) in self.setup.engines.iter().zip(self.shared) {
+        for (index, (engine, shared)) in self.setup.engines.iter().zip(self.shared).enumerate() {
             for (number, rail) in engine.rails.iter().enumerate() {
+                let peer = usize::from(engine.rail_peers[number]);
+                if self.gone[index][peer].unproven {
+                    continue;
+                }
                 let Some(view) = shared.view(RailId(number as u16)) else {
                     continue;
                 };

@@ -126,6 +126,7 @@ impl World<'_> {
             }
         }
         self.loops[index as usize].begun(submitter.batch, taken);
+        self.loops[index as usize].taken_at = self.now;
         core.seal_batch(batch);
         self.split_submitted(index, taken);
     }

@@ -71,6 +71,7 @@ impl World<'_> {
             return;
         }
         if let Some(offset) = flight.offset {
+            self.lanes[lane as usize].opened.clear();
             self.ledger.arrived(now, offset, u64::from(flight.length));
         }
         if let_go || fate != Fate::Well {

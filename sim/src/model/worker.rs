@@ -139,6 +139,8 @@ pub(crate) struct Worker<'a> {
     pub(crate) engine: usize,
     pub(crate) inbox: Inbox,
     pub(crate) postings: PostBatch,
+    /// The last completion that it was told of.
+    pub(crate) last_completion: Option<Completion>,
     /// It is in the middle of handing out what core wants posted.
     pub(crate) draining: bool,
     /// Its plans' generations.
@@ -169,6 +171,7 @@ impl<'a> Worker<'a> {
             engine,
             inbox: Inbox::default(),
             postings: PostBatch::default(),
+            last_completion: None,
             draining: false,
             generations: vec![1; plans],
             stalled_until: 0,

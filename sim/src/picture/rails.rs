@@ -371,6 +371,7 @@ impl Chart<'_> {
                 Incident::Stalls { until } => (*until, "stands still"),
                 Incident::Muted(true) => (next, "unheard"),
                 Incident::Down => (next, "down"),
+                Incident::Dies => (self.columns.ended_at, "gone"),
                 Incident::AgentDies => (next, "no agent"),
                 Incident::Muted(false) | Incident::Back { .. } | Incident::AgentStarts => continue,
             };

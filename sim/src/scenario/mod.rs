@@ -302,13 +302,16 @@ pub enum FaultKind {
     Bursts,
     /// A host's workers stand still.
     Stall,
-    /// Nothing that a host says or is told on the control plane arrives; its rails go on.
+    /// Nothing that a host says or is told on the control plane arrives; its rails go on. Without `for_ms`, for good.
     Mute,
     /// A host's process is gone as a peer, its rails with it; another one comes in its place, which is known
     /// with proof some time after.
     Restart,
     /// The same process ends its sessions and begins new ones.
     Reset,
+    /// A host's process is gone as a peer for good, which is known with proof some time after. The rails that lead
+    /// there fail.
+    Death,
     /// A host's agent is killed. Another one is started when the fault ends, and says what is to be said then.
     AgentCrash,
 }
@@ -375,6 +378,9 @@ pub struct Workload {
     /// When they start.
     #[serde(default)]
     pub start_ms: f64,
+    /// `host/device>host/device`: only these rails; without it, all that lead there.
+    #[serde(default)]
+    pub rails: Vec<Spanned<String>>,
     /// NUMA node of the memory; without it all devices are near.
     #[serde(default)]
     pub numa: Option<u16>,

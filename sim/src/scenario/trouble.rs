@@ -30,6 +30,16 @@ pub struct Trouble {
     pub unknown_one_in: u32,
     /// Posts after which the lane breaks.
     pub broken_one_in: u32,
+    /// Posts during which everything that has come is handed in, before they are answered. Of these, every other one finds
+    /// its lane broken.
+    pub facts_one_in: u32,
+    /// Rounds of a worker in which it is told what cannot be: of lanes, peers and requests that are not there, of epochs
+    /// that are over or have not begun, of works that have ended or never were, of lanes that are in another state; and
+    /// posts of which more is taken than was given.
+    pub lie_one_in: u32,
+    /// Rounds of a worker in which it is told what could be, and is not: that works have ended, lanes have opened, broken
+    /// or been fenced, with whatever has arrived. What bytes arrive is not checked then.
+    pub false_one_in: u32,
     /// Lanes that do not open: refused, unanswered, or too late.
     pub unopened_one_in: u32,
     /// Lanes that this side takes long to let go of: up to 16 times `late_us`.

@@ -83,6 +83,7 @@ impl Builder<'_> {
                         Some(Incident::Back { restarted: false }),
                     ]
                 },
+                FaultKind::Death => |_| [Some(Incident::Dies), None],
                 FaultKind::AgentCrash => {
                     |_| [Some(Incident::AgentDies), Some(Incident::AgentStarts)]
                 }
@@ -90,16 +91,23 @@ impl Builder<'_> {
                     continue;
                 }
             };
-            if fault.for_ms.is_none() || fault.factor.is_some() {
-                return self.error(
-                    &fault.kind,
-                    "this kind of fault needs for_ms, and no factor",
-                );
+            let (may_end, must_end) = match fault.kind.get_ref() {
+                FaultKind::Death => (false, false),
+                FaultKind::Mute => (true, false),
+                _ => (true, true),
+            };
+            let ends = fault.for_ms.is_some();
+            if fault.factor.is_some() || ends && !may_end || !ends && must_end {
+                let for_ms = if may_end { "for_ms" } else { "no for_ms" };
+                let text = format!("this kind of fault needs {for_ms}, and no factor");
+                return self.error(&fault.kind, text);
             }
             let host = self.host(&fault.target)?;
             for span in self.spans(fault)? {
                 let times = [span.start, span.end];
                 let at = times.into_iter().zip(pair(span.end));
+                // What has no end ends never.
+                let at = at.filter(|(at, _)| *at != u64::MAX);
                 incidents.extend(at.filter_map(|(at, what)| Some((at, host, what?))));
             }
         }
@@ -158,7 +166,7 @@ impl Builder<'_> {
             FaultKind::Silent => Cut::Silent,
             FaultKind::Error => Cut::Error,
             FaultKind::Stall | FaultKind::Mute | FaultKind::AgentCrash => return Ok(Vec::new()),
-            FaultKind::Restart | FaultKind::Reset => {
+            FaultKind::Restart | FaultKind::Reset | FaultKind::Death => {
                 let host = self.host(&fault.target)?;
                 let leads_there = |index: &usize| self.devices[self.rails[*index].to].host == host;
                 let rails = (0..self.rails.len()).filter(leads_there);
@@ -209,7 +217,7 @@ impl Builder<'_> {
     }
 
     /// Rails that a fault's target means.
-    fn cut(&self, target: &Spanned<String>) -> Checked<Vec<usize>> {
+    pub(super) fn cut(&self, target: &Spanned<String>) -> Checked<Vec<usize>> {
         let name = target.get_ref();
         let found: Vec<usize> = match name.split_once('>') {
             Some((from, to)) => {

@@ -165,8 +165,14 @@ impl Builder<'_> {
         let tier = |rail: usize| {
             polyrail_core::topology::tier(workload.numa, self.devices[self.rails[rail].from].numa)
         };
+        let mut named = Vec::new();
+        for target in &workload.rails {
+            named.extend(self.cut(target)?);
+        }
+        let is_named = |rail: usize| workload.rails.is_empty() || named.contains(&rail);
         let rails: Vec<_> = (0..row.rails.len())
             .filter(|number| usize::from(row.rail_peers[*number]) == peer)
+            .filter(|number| is_named(row.rails[*number]))
             .map(|number| (number as u16, tier(row.rails[number])))
             .collect();
         if rails.is_empty() || rails.len() > PEER_RAILS_MAX {

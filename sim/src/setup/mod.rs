@@ -137,6 +137,8 @@ pub(crate) enum Incident {
     Down,
     /// And is back, in a new process or not.
     Back { restarted: bool },
+    /// As a peer it is gone for good.
+    Dies,
     /// Its agent is killed.
     AgentDies,
     /// Another agent is started.

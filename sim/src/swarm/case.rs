@@ -65,6 +65,8 @@ pub(super) struct Load {
     pub(super) count: u64,
     pub(super) processes: u64,
     pub(super) numa: Option<u64>,
+    /// Only these; none: all.
+    pub(super) rails: Vec<Rail>,
     pub(super) pause_us: u64,
     pub(super) deadline_us: u64,
     /// Whether its requests have all priorities by turns.
@@ -90,6 +92,7 @@ pub(super) struct Fault {
     pub(super) kind: &'static str,
     pub(super) target: Target,
     pub(super) at_us: u64,
+    /// 0: for good.
     pub(super) for_us: u64,
     pub(super) every_us: u64,
     pub(super) times: u64,
@@ -182,6 +185,11 @@ impl Case {
         }
         for load in &self.loads {
             load_text(&mut text, load, None);
+            let rails = load.rails.iter().filter(|rail| self.rails.contains(rail));
+            let rails: Vec<_> = rails.map(|rail| self.rail_name(*rail)).collect();
+            if !rails.is_empty() {
+                let _ = writeln!(text, "rails = {rails:?}");
+            }
         }
         let mut pairs: Vec<_> = self.loads.iter().map(|load| (load.from, load.to)).collect();
         pairs.sort_unstable();
@@ -197,6 +205,7 @@ impl Case {
                 count: 1,
                 processes: 1,
                 numa: None,
+                rails: Vec::new(),
                 pause_us: 0,
                 deadline_us: 0,
                 mixed: false,
@@ -265,11 +274,13 @@ impl Case {
         let ms = |us: u64| us as f64 / 1_000.0;
         let _ = writeln!(
             text,
-            "[[fault]]\nkind = {:?}\ntarget = {target:?}\nat_ms = {:?}\nfor_ms = {:?}",
+            "[[fault]]\nkind = {:?}\ntarget = {target:?}\nat_ms = {:?}",
             fault.kind,
-            ms(fault.at_us),
-            ms(fault.for_us)
+            ms(fault.at_us)
         );
+        if fault.for_us > 0 {
+            let _ = writeln!(text, "for_ms = {:?}", ms(fault.for_us));
+        }
         if fault.times > 1 {
             let every = ms(fault.every_us);
             let _ = writeln!(text, "every_ms = {every:?}\ntimes = {}", fault.times);

@@ -1,12 +1,14 @@
 //! How a random scenario is drawn. Small ones find what large ones find, and can be read.
 
+use super::Kind;
 use super::case::{Case, Device, Fault, Hint, Isolation, Knob, Load, Rail, Target};
 use crate::POLICIES;
 use crate::Policy;
 use crate::model::chance::Chance;
 
-/// The stream that scenarios are drawn from.
+/// The streams that scenarios are drawn from.
 const CASE_STREAM: u64 = 2;
+const ENDING_STREAM: u64 = 3;
 /// Works of each workload, about.
 const WORKS_MAX: u64 = 500;
 
@@ -15,16 +17,23 @@ struct Draw {
     chance: Chance,
     /// How long things go wrong, about, in microseconds.
     span_us: u64,
+    /// Something is gone for good in the end.
+    ends: bool,
 }
 
 impl Case {
     /// The scenario of this seed.
-    pub fn draw(seed: u64) -> Self {
-        let mut draw = Draw {
-            chance: Chance::new(seed, CASE_STREAM),
-            span_us: 0,
+    pub fn draw(kind: Kind, seed: u64) -> Self {
+        let (stream, span_us_max) = match kind {
+            Kind::Healing => (CASE_STREAM, 2_000_000),
+            Kind::Endings => (ENDING_STREAM, 500_000),
         };
-        draw.span_us = draw.between(2_000, 2_000_000);
+        let mut draw = Draw {
+            chance: Chance::new(seed, stream),
+            span_us: 0,
+            ends: kind == Kind::Endings,
+        };
+        draw.span_us = draw.between(2_000, span_us_max);
         draw.case(seed)
     }
 }
@@ -54,7 +63,10 @@ impl Draw {
         let mut case = Case {
             seed,
             policy,
-            hosts: 2 + self.chance.below(2) as usize,
+            hosts: match self.ends {
+                true => 3,
+                false => 2 + self.chance.below(2) as usize,
+            },
             devices: Vec::new(),
             rails: Vec::new(),
             bottlenecks: Vec::new(),
@@ -79,6 +91,10 @@ impl Draw {
         for pair in &pairs {
             self.load(&mut case, *pair, slice_bytes);
         }
+        if self.ends {
+            self.ending(&mut case, &pairs);
+            return case;
+        }
         if self.strand(&mut case, &pairs) {
             return case;
         }
@@ -98,8 +114,8 @@ impl Draw {
 
     fn engine(&mut self) -> Vec<Knob> {
         let mut knobs = vec![("workers", 1.0 + self.chance.below(3) as f64)];
-        if self.one_in(4) {
-            knobs.push(("poll_us", self.between(1, 200) as f64));
+        if self.one_in(3) {
+            knobs.push(("poll_us", self.between(5, 5_000) as f64));
         }
         if self.one_in(4) {
             let wrong = [0.1, 0.5, 2.0, 10.0];
@@ -175,12 +191,17 @@ impl Draw {
         }
         let mut pairs = vec![(0, 1)];
         if case.hosts > 2 {
-            pairs.push(self.one_of(&[(0, 2), (2, 1), (1, 2)]));
+            // Who has to do with another peer should not notice.
+            let others = [(0, 2), (2, 1), (1, 2)];
+            pairs.push(match self.ends {
+                true => others[0],
+                false => self.one_of(&others),
+            });
         }
         if self.one_in(4) {
             pairs.push((1, 0));
         }
-        let ranked = self.one_in(4);
+        let ranked = self.one_in(if self.ends { 2 } else { 4 });
         for pair in &pairs {
             for _ in 0..1 + self.chance.below(5) {
                 let rank = if ranked {
@@ -310,6 +331,7 @@ impl Draw {
             let threads = 1 + self.chance.below(4);
             let count = (WORKS_MAX / (works * batch * threads)).clamp(1, 30);
             let paced = self.one_in(2);
+            let rails = self.some_rails(case, (from, to));
             case.loads.push(Load {
                 from,
                 to,
@@ -320,6 +342,7 @@ impl Draw {
                 count,
                 processes: 1 + u64::from(self.one_in(5)),
                 numa: self.one_in(2).then(|| self.chance.below(2)),
+                rails,
                 pause_us: if paced { 2 * self.span_us / count } else { 0 },
                 deadline_us: match self.one_in(6) {
                     true => self.between(20, self.span_us),
@@ -333,6 +356,17 @@ impl Draw {
                 },
             });
         }
+    }
+
+    /// Some of the rails of a pair, for a plan of its own; mostly none, which stands for all.
+    fn some_rails(&mut self, case: &Case, pair: (usize, usize)) -> Vec<Rail> {
+        if case.isolation.is_some() || !self.one_in(4) {
+            return Vec::new();
+        }
+        let host = |device: usize| case.devices[device].host;
+        let joins = |rail: &&Rail| (host(rail.from), host(rail.to)) == pair;
+        let rails = case.rails.iter().filter(joins).copied();
+        rails.filter(|_| self.one_in(2)).collect()
     }
 
     /// Keeps one rail of a pair out of all trouble.
@@ -378,6 +412,75 @@ impl Draw {
             });
         }
         true
+    }
+
+    /// Something is gone for good: of the connection between the first two hosts, while they move something.
+    fn ending(&mut self, case: &mut Case, pairs: &[(usize, usize)]) {
+        let at_us = match self.one_in(2) {
+            true => self.between(1, 2_000),
+            false => self.chance.below(self.span_us),
+        };
+        let host = |device: usize| case.devices[device].host;
+        let joins = |rail: &&Rail| (host(rail.from), host(rail.to)) == (0, 1);
+        let rails: Vec<_> = case.rails.iter().filter(joins).copied().collect();
+        let of_rank = |rank| rails.iter().filter(move |rail| rail.rank == rank).copied();
+        let cut = self.one_of(&["silent", "silent", "error"]);
+        let mut gone = Vec::new();
+        let dark = (cut, Target::Devices(1));
+        match self.chance.below(6) {
+            0 | 1 => gone.push(dark),
+            2 => {
+                gone.push(("death", Target::Host(1)));
+                if self.one_in(2) {
+                    gone.push(dark);
+                }
+            }
+            3 if case.isolation.is_none() && (0..2).all(|rank| of_rank(rank).count() > 0) => {
+                let rank = self.chance.below(2) as u8;
+                gone.extend(of_rank(rank).map(|rail| (cut, Target::Rail(rail))));
+            }
+            3 | 4 => {
+                let first = self.chance.below(2) as usize;
+                let half = rails.iter().skip(first).step_by(2);
+                gone.extend(half.map(|rail| (cut, Target::Rail(*rail))));
+            }
+            _ => gone.push(("mute", Target::Host(1))),
+        }
+        if gone
+            .iter()
+            .any(|(_, target)| matches!(target, Target::Rail(_)))
+        {
+            // Mode `reset` lets cut rails back in after each cooldown: requests stay with a transport of several for ever.
+            case.limits.retain(|(name, _)| *name != "reset_cooldown_us");
+        }
+        for (kind, target) in gone {
+            // Not all of it at the very same time.
+            let after_us = if self.one_in(4) {
+                self.between(1, 20_000)
+            } else {
+                0
+            };
+            case.faults.push(Fault {
+                kind,
+                target,
+                at_us: at_us + after_us,
+                for_us: 0,
+                every_us: 0,
+                times: 1,
+                factor: None,
+            });
+        }
+        if self.one_in(4) {
+            for pair in pairs {
+                self.spare(case, *pair);
+            }
+        }
+        if self.one_in(3) {
+            self.fault(case);
+        }
+        if self.one_in(2) {
+            self.trouble(case);
+        }
     }
 
     fn fault(&mut self, case: &mut Case) {
@@ -467,6 +570,8 @@ impl Draw {
             "rejected_one_in",
             "unknown_one_in",
             "broken_one_in",
+            "facts_one_in",
+            "lie_one_in",
             "unopened_one_in",
             "held_one_in",
             "repeated_one_in",
@@ -483,6 +588,10 @@ impl Draw {
                 let rarest = if kind == "held_one_in" { 8 } else { 128 };
                 case.trouble.push((kind, self.between(2, rarest) as f64));
             }
+        }
+        if self.one_in(8) {
+            let one_in = self.between(2, 128);
+            case.trouble.push(("false_one_in", one_in as f64));
         }
     }
 }

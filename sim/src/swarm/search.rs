@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Case, Tally, run, run_rooms};
+use super::{Case, Kind, Tally, run, run_rooms};
 
 /// What the seeds have come to together.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,13 @@ pub struct Found {
 
 /// Runs so many seeds from `start` on, on all cores. Ends with the first one that fails, unless `all` are
 /// wanted; those before it have been run then. `progress` is told how many have been run.
-pub fn search(start: u64, seeds: u64, all: bool, progress: impl Fn(u64) + Sync) -> Found {
+pub fn search(
+    kind: Kind,
+    start: u64,
+    seeds: u64,
+    all: bool,
+    progress: impl Fn(u64) + Sync,
+) -> Found {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicU64::new(0);
     // Seeds from here on need not be run: an earlier one has failed.
@@ -31,7 +37,10 @@ pub fn search(start: u64, seeds: u64, all: bool, progress: impl Fn(u64) + Sync) 
                 return;
             }
             let seed = start.wrapping_add(index);
-            let result = run(&Case::draw(seed)).and_then(|tally| run_rooms(seed).map(|()| tally));
+            let result = run(&Case::draw(kind, seed)).and_then(|tally| match kind {
+                Kind::Healing => run_rooms(seed).map(|()| tally),
+                Kind::Endings => Ok(tally),
+            });
             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
             found.done += 1;
             match result {

@@ -77,6 +77,9 @@ impl Case {
                 with(&|case| case.loads[index].deadline_us = 0);
                 with(&|case| case.loads[index].cancel_one_in = 0);
             }
+            if !load.rails.is_empty() {
+                with(&|case| case.loads[index].rails.clear());
+            }
             if load.mixed {
                 with(&|case| case.loads[index].mixed = false);
             }
@@ -127,6 +130,7 @@ impl Case {
                 + load.batch
                 + load.processes
                 + load.block.ilog2() as u64
+                + load.rails.len() as u64
                 + given
         });
         let plain = self.jitter.len() == 2;

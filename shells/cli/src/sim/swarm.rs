@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use polyrail_sim::swarm::{self, Case, Found};
+use polyrail_sim::swarm::{self, Case, Found, Kind};
 
 use super::{Progress, print};
 use crate::exit::Failure;
@@ -22,9 +22,21 @@ pub(super) struct SwarmArgs {
     /// The first one.
     #[arg(long, default_value_t = 0)]
     start: u64,
+    /// Runs seeds of the other kind: something is gone for good.
+    #[arg(long)]
+    endings: bool,
     /// Goes on after a failing seed, and names all of them, one a line, without making them smaller.
     #[arg(long)]
     all: bool,
+}
+
+impl SwarmArgs {
+    fn kind(&self) -> Kind {
+        match self.endings {
+            true => Kind::Endings,
+            false => Kind::Healing,
+        }
+    }
 }
 
 /// Runs the command.
@@ -34,7 +46,7 @@ pub(super) fn run(args: &SwarmArgs) -> Result<(), Failure> {
     std::panic::set_hook(Box::new(|_| {}));
     let began = Instant::now();
     let progress = Mutex::new(Progress::new("seeds"));
-    let found = swarm::search(args.start, args.seeds, args.all, |done| {
+    let found = swarm::search(args.kind(), args.start, args.seeds, args.all, |done| {
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.show(done, args.seeds);
     });
@@ -70,7 +82,7 @@ fn conclude(args: &SwarmArgs, found: &Found, seconds: f64) -> Result<(), Failure
             print(&format!("seed {seed}: {violation}"))?;
         }
     } else {
-        tell(*seed, violation)?;
+        tell(args, *seed, violation)?;
     }
     Err(Failure::Verdict(format!(
         "{} of {done} seeds failed, the first of them {seed}",
@@ -79,16 +91,17 @@ fn conclude(args: &SwarmArgs, found: &Found, seconds: f64) -> Result<(), Failure
 }
 
 /// A failing seed, as small as it gets, and how to see it again.
-fn tell(seed: u64, violation: &str) -> Result<(), Failure> {
+fn tell(args: &SwarmArgs, seed: u64, violation: &str) -> Result<(), Failure> {
     print(&format!("seed {seed}: {violation}"))?;
+    let endings = if args.endings { " --endings" } else { "" };
     print(&format!(
-        "  again: polyrail sim swarm --start {seed} --seeds 1"
+        "  again: polyrail sim swarm{endings} --start {seed} --seeds 1"
     ))?;
     if let Some(text) = swarm::room_file(seed, violation) {
         let path = save(seed, &text)?;
         return print(&format!("  or:    polyrail sim run {}", path.display()));
     }
-    let (case, violation) = swarm::shrink(&Case::draw(seed), violation, SHRINK_MAX);
+    let (case, violation) = swarm::shrink(&Case::draw(args.kind(), seed), violation, SHRINK_MAX);
     let Ok(text) = swarm::file(&case) else {
         return Ok(());
     };
