@@ -222,6 +222,15 @@ impl Lane {
         }
     }
 
+    /// Whether no write of it can reach the peer's memory any more.
+    pub(super) fn is_remotely_fenced(&self) -> bool {
+        match self.phase {
+            Phase::Fencing(fence) => fence.remote,
+            Phase::Closed => true,
+            Phase::Opening { .. } | Phase::Open => false,
+        }
+    }
+
     /// Whether it is closed, and nothing is to be done about it any more.
     pub(super) fn is_quiet(&self) -> bool {
         self.phase == Phase::Closed

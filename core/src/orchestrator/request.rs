@@ -1,7 +1,7 @@
 //! Requests: a cursor over bytes, a count of attempts, and in the end a report.
 
 use super::attempt::End;
-use super::lane::{Blame, Phase};
+use super::lane::{Blame, Lane, Phase};
 use super::line::Class;
 use super::merge::Role;
 use super::{Event, Orchestrator, Peer, Policy, Reason, Request, is_nil};
@@ -571,6 +571,7 @@ impl Orchestrator<'_> {
     fn report(&mut self, id: RequestId) {
         self.unassign(id);
         let held_locally = self.has_local_holder(id);
+        let written = self.has_holder(id, |lane| !lane.is_remotely_fenced());
         let silent = self
             .requests
             .get(id)
@@ -579,7 +580,7 @@ impl Orchestrator<'_> {
             return;
         };
         // A read leaves nothing on the peer's side.
-        let unsettled = row.lost > 0 && row.op == Op::Write;
+        let unsettled = written && row.op == Op::Write;
         let complete = row.acked_bytes == row.length;
         let (status, cause) = match row.ending {
             _ if held_locally || unsettled => {
@@ -648,16 +649,18 @@ impl Orchestrator<'_> {
 
     /// Whether somebody may still read or write this side's memory for a request.
     fn has_local_holder(&self, id: RequestId) -> bool {
+        self.has_holder(id, |lane| !lane.is_locally_fenced())
+    }
+
+    /// Whether an attempt of a request, some of which are given up, is on a lane that `may_move` it.
+    fn has_holder(&self, id: RequestId, may_move: impl Fn(&Lane) -> bool) -> bool {
         let Some(row) = self.requests.get(id).filter(|row| row.lost > 0) else {
             return false;
         };
         let transfer = self.transfer_of(row).unwrap_or(id.index);
         self.attempts.iter().any(|(_, row)| {
-            (row.is_of(id.index) || row.is_of(transfer))
-                && !self
-                    .lanes
-                    .get(row.rail().index())
-                    .is_some_and(|lane| lane.is_locally_fenced())
+            let lane = self.lanes.get(row.rail().index());
+            (row.is_of(id.index) || row.is_of(transfer)) && lane.is_none_or(&may_move)
         })
     }
 

@@ -47,7 +47,7 @@ fn look(health: &RailHealth, now: Instant) -> (RailState, Option<Instant>, Durat
         health.state(),
         health.probe_at(),
         health.probe_interval(now),
-        health.flaps(),
+        health.flaps(now),
     )
 }
 
