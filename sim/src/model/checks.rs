@@ -8,7 +8,7 @@ use polyrail_core::work::{Cause, Completion, Op, Outcome, Work};
 use super::agenda::LaneIndex;
 use super::engines::REMOTE;
 use super::{NearLane, OpenWork, World};
-use crate::setup::{Cut, Interval};
+use crate::setup::{Cut, Interval, Submitter};
 
 /// A lane that carries nothing opens at most so often within so long.
 const OPENINGS_MAX: usize = 20;
@@ -117,8 +117,16 @@ impl World<'_> {
     }
 
     /// A worker ends a lane: not so often one that carries nothing.
+    ///
+    /// What a program ends (it cancels, its deadline is over, its range is wrong) is no fault of the lane's, and in mode `reset`
+    /// each slice that another worker's lane carries lets the rail back in.
     pub(super) fn lane_ends(&mut self, lane: LaneIndex) {
-        if self.lanes[lane as usize].ends(self.now) {
+        let ends = |row: &Submitter| row.cancel_one_in != 0 || row.deadline_ns != 0;
+        let programs_end = self.setup.submitters.iter().any(ends)
+            || self.setup.trouble.error_one_in != 0
+            || self.setup.trouble.rejected_one_in != 0;
+        let is_excused = programs_end || self.setup.limits.reset_cooldown_us > 0;
+        if self.lanes[lane as usize].ends(self.now) && !is_excused {
             let text =
                 format!("lane {lane} carries nothing and has opened more than 20 times in 10 s");
             self.ledger.violation(self.now, text);
@@ -162,7 +170,9 @@ impl World<'_> {
         cause: Option<Cause>,
     ) {
         let lane = self.first_lane[worker as usize] as usize + rail.index();
-        if self.lanes[lane].ended >= BARREN_ENDS || self.setup.trouble.false_one_in != 0 {
+        // In mode `reset` core sees an opening fail that it gave up itself, which is not seen here.
+        let unseen = u32::from(self.setup.limits.reset_cooldown_us > 0);
+        if self.lanes[lane].ended + unseen >= BARREN_ENDS || self.setup.trouble.false_one_in != 0 {
             return;
         }
         let speaks = |cause: Cause| {

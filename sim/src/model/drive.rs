@@ -54,7 +54,7 @@ impl World<'_> {
         }
         worker.step_at = None;
         if let Some(long) = self.luck.stall(self.now) {
-            worker.stalled_until = self.now + long;
+            worker.stall(self.now, self.now + long);
         }
         if worker.stalled_until > self.now {
             return self.wake(index, self.now);

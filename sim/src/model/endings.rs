@@ -302,7 +302,16 @@ impl World<'_> {
 
     /// A request of a submitter's is reported: within its bound, and with memory held only if somebody holds it.
     pub(super) fn check_ending(&mut self, submitter: u32, number: u64, report: &Report, now: u64) {
-        if let Some(due) = self.due_at(submitter).filter(|due| *due < now) {
+        let worker = &self.workers[self.setup.submitters[submitter as usize].worker];
+        // A worker that stands still when something is due does it when it goes on.
+        let look_ns = self.setup.look_ns();
+        let due = self
+            .due_at(submitter)
+            .map(|due| match worker.stalled_since <= due + look_ns {
+                true => due.max(worker.stalled_until + look_ns),
+                false => due,
+            });
+        if let Some(due) = due.filter(|due| *due < now) {
             let text = format!(
                 "request {number} was reported {} ns after it had to be: {report:?}",
                 now - due

@@ -61,7 +61,7 @@ impl World<'_> {
         for index in 0..self.workers.len() {
             let worker = &mut self.workers[index];
             if self.setup.engines[worker.engine].host == host {
-                worker.stalled_until = worker.stalled_until.max(until);
+                worker.stall(self.now, until);
             }
         }
     }

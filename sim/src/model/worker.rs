@@ -145,7 +145,8 @@ pub(crate) struct Worker<'a> {
     pub(crate) draining: bool,
     /// Its plans' generations.
     pub(crate) generations: Vec<u32>,
-    /// Until when it stands still.
+    /// Since when and until when it stands still, or did last.
+    pub(crate) stalled_since: u64,
     pub(crate) stalled_until: u64,
     /// Until when it is busy with what it did last.
     pub(crate) busy_until: u64,
@@ -155,6 +156,16 @@ pub(crate) struct Worker<'a> {
     pub(crate) step_at: Option<u64>,
     /// When its timer goes off, if that is entered.
     pub(crate) timer_at: Option<u64>,
+}
+
+impl Worker<'_> {
+    /// It stands still from `now` on, and goes on at `until` at the earliest.
+    pub(crate) fn stall(&mut self, now: u64, until: u64) {
+        if self.stalled_until <= now {
+            self.stalled_since = now;
+        }
+        self.stalled_until = self.stalled_until.max(until);
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -174,6 +185,7 @@ impl<'a> Worker<'a> {
             last_completion: None,
             draining: false,
             generations: vec![1; plans],
+            stalled_since: 0,
             stalled_until: 0,
             busy_until: 0,
             looks_at: 0,
