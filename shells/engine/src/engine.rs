@@ -96,8 +96,11 @@ pub struct Request {
 pub struct Terms<'a> {
     /// Who goes first where rails have no room for all.
     pub priority: Priority,
-    /// From now on; requests that have not ended by then end as [`Status::DeadlineExceeded`](crate::Status::DeadlineExceeded) once nothing of them
-    /// can move any more. `None`: they may take for ever.
+    /// From now on. Then nothing more of a request that has not ended is sent, and it ends as
+    /// [`Status::DeadlineExceeded`](crate::Status::DeadlineExceeded) as soon as nothing of it can move any more. What is under way is waited for for
+    /// `health/cancel_grace_ms`, and then for proof that it has stopped, for `health/fence_timeout_ms` at most: so the report comes
+    /// 2.1 s after the deadline at the latest, by the defaults, and mostly at once. One whose bytes are all there by then is
+    /// `Completed`. `None`: they may take for ever.
     pub deadline: Option<Duration>,
     /// What the peer's program is told once the batch has completed: see [`Engine::submit_notifying`].
     pub notification: Option<&'a [u8]>,
