@@ -296,3 +296,29 @@ fn slices_to_be_sent_again_keep_nothing_urgent_waiting() {
     assert_eq!(bound(2 << 16), 1, "all of the low one is on its way");
     assert_eq!(bound(64 << 16), 1, "the low one has slices left");
 }
+
+#[test]
+fn who_stands_in_front_because_of_copies_sends_nothing_new_from_there() {
+    let config = Config {
+        priority_promotion: Duration::from_secs(3600),
+        ..Config::new(0, Policy::Spray)
+    };
+    let mut world = World::with(config, &[0, 0]);
+    world.links[1].cut = true;
+    world.links[0].rate = Rate::from_bytes_per_sec(5_000_000);
+    let low = world.submit_as(PLAN, 0, Op::Write, 64 << 16, Priority::Low);
+    // Slices of 13 ms each. After 5 ms they get copies, which must avoid the only rail there is.
+    world.run(ms(8));
+    assert!(
+        !world.core.requests.get(low).unwrap().waiting.is_empty(),
+        "the scenario"
+    );
+    let normal = world.submit_as(PLAN, 1, Op::Write, 8 << 16, Priority::Normal);
+    let cursor = |world: &World<'_>, id| world.core.requests.get(id).map(|row| row.cursor);
+    let before = cursor(&world, low);
+    while cursor(&world, normal).is_some_and(|bound| bound < 8 << 16) {
+        world.run(world.now + Duration::from_millis(1));
+        assert_eq!(cursor(&world, low), before, "at {:?}", world.now);
+        assert!(world.now < ms(2_000));
+    }
+}
