@@ -41,16 +41,16 @@ fn library() -> PathBuf {
         .expect("cargo builds it for this test")
 }
 
-#[test]
-fn a_runtime_in_c_moves_every_byte_while_a_link_fails() {
+/// What a program in C says, built with the header and the library. It has to end well.
+fn said_by(source: &str) -> String {
     let built = tempfile::tempdir().unwrap();
-    let program = built.path().join("embedded");
+    let program = built.path().join("program");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut build = Command::new(compiler);
     build
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-I"])
         .arg(folder().join("include"))
-        .arg(folder().join("examples/embedded.c"))
+        .arg(folder().join(source))
         .arg(library())
         .args(["-lpthread", "-ldl", "-lm", "-o"])
         .arg(&program);
@@ -64,6 +64,17 @@ fn a_runtime_in_c_moves_every_byte_while_a_link_fails() {
     let ran = Command::new(&program).output().unwrap();
     let said = words(&ran.stdout);
     assert!(ran.status.success(), "{}: {said}", ran.status);
+    said
+}
+
+#[test]
+fn an_answer_to_the_wrong_post_or_too_late_is_an_error_and_stops_nothing() {
+    assert_eq!(said_by("tests/answers.c"), "ok\n");
+}
+
+#[test]
+fn a_runtime_in_c_moves_every_byte_while_a_link_fails() {
+    let said = said_by("examples/embedded.c");
     assert_eq!(said.matches("a request is done\n").count(), 3, "{said}");
     assert!(
         said.contains("a rail is paused: connection reset\n"),
