@@ -300,11 +300,11 @@ impl Orchestrator<'_> {
     /// A fence's proof has not come in time. Reports stop waiting for it and say so. What had no copy for want of a row gets one, if
     /// there is a row now.
     fn give_up_fence(&mut self, rail: RailId) {
-        self.copy_writes(rail);
         self.copy_posted(rail, true);
         if let Some(Phase::Fencing(fence)) =
             self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
         {
+            fence.copied = true;
             fence.given_up = true;
         }
         let mut next = self.first_posted(rail);

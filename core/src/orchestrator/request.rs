@@ -460,14 +460,12 @@ impl Orchestrator<'_> {
     pub(super) fn end_request(&mut self, now: Instant, id: RequestId, ending: Ending) {
         let grace_at = now + self.config.cancel_grace;
         // Also one whose bytes are all there, and that waits for copies of them: it does not wait for ever.
-        let is_open = |row: &&mut RequestRow| row.ending.is_none() && !row.is_reported();
-        let Some(row) = self.requests.get_mut(id).filter(is_open) else {
+        let is_open = |row: &&RequestRow| row.ending.is_none() && !row.is_reported();
+        let Some(row) = self.requests.get(id).filter(is_open) else {
             return;
         };
-        self.timed_requests += u32::from(!row.is_timed());
-        row.ending = Some(ending);
-        row.due = grace_at;
         let role = row.role;
+        self.set_ending(id, ending, grace_at);
         self.arm(grace_at, Reason::Request);
         self.drop_unposted(id);
         self.settle_request(id);
@@ -554,16 +552,18 @@ impl Orchestrator<'_> {
                     status: Status::Failed,
                     cause,
                 },
+                Instant::MAX,
             );
         }
         self.report(id);
     }
 
-    /// Makes a request one that is going to end other than well, and is due for nothing.
-    fn set_ending(&mut self, id: RequestId, ending: Ending) {
+    /// Makes a request one that is going to end other than well; its lanes are fenced at `due`.
+    fn set_ending(&mut self, id: RequestId, ending: Ending, due: Instant) {
         if let Some(row) = self.requests.get_mut(id) {
             self.timed_requests += u32::from(!row.is_timed());
             row.ending = Some(ending);
+            row.due = due;
         }
     }
 

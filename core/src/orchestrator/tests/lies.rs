@@ -46,6 +46,27 @@ fn limits(dice: &mut Dice, lies: Lies) -> LaneLimits {
     }
 }
 
+/// This side has let go of a lane.
+const LET_GO: LaneFact = LaneFact::Fenced {
+    scope: Scope::Local,
+    delivered: None,
+};
+
+/// Takes what has ended, and counts by tag how often each request was reported.
+fn take_events(core: &mut Orchestrator<'_>, told: &mut BTreeMap<u64, u32>) {
+    while let Some(event) = core.poll_event() {
+        match event {
+            Event::RequestDone { request, tag } if core.take(request).is_some() => {
+                *told.entry(tag).or_default() += 1;
+            }
+            Event::BatchDone { batch, .. } => {
+                core.take_batch(batch);
+            }
+            _ => {}
+        }
+    }
+}
+
 fn run_seed(seed: u64, lies: Lies) -> Result<(), std::string::String> {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
@@ -196,15 +217,7 @@ fn run_seed(seed: u64, lies: Lies) -> Result<(), std::string::String> {
                 what = "fenced";
                 if !fences.is_empty() {
                     let (lane, epoch) = fences.remove(dice.below(fences.len() as u64) as usize);
-                    core.handle_lane(
-                        now,
-                        lane,
-                        epoch,
-                        LaneFact::Fenced {
-                            scope: Scope::Local,
-                            delivered: None,
-                        },
-                    );
+                    core.handle_lane(now, lane, epoch, LET_GO);
                     out.retain(|row| (row.0, row.1) != (lane, epoch));
                 }
             }
@@ -247,17 +260,7 @@ fn run_seed(seed: u64, lies: Lies) -> Result<(), std::string::String> {
             }
             12 => {
                 what = "events";
-                while let Some(event) = core.poll_event() {
-                    match event {
-                        Event::RequestDone { request, tag } if core.take(request).is_some() => {
-                            *told.entry(tag).or_default() += 1;
-                        }
-                        Event::BatchDone { batch, .. } => {
-                            core.take_batch(batch);
-                        }
-                        _ => {}
-                    }
-                }
+                take_events(&mut core, &mut told);
             }
             _ => match dice.below(8) {
                 0..=2 if !ids.is_empty() => {
@@ -349,41 +352,15 @@ fn run_seed(seed: u64, lies: Lies) -> Result<(), std::string::String> {
             }
         }
         for (lane, epoch) in core::mem::take(&mut fences) {
-            core.handle_lane(
-                now,
-                lane,
-                epoch,
-                LaneFact::Fenced {
-                    scope: Scope::Local,
-                    delivered: None,
-                },
-            );
+            core.handle_lane(now, lane, epoch, LET_GO);
         }
         while let Some(action) = core.poll_lane() {
             if let LaneAction::Fence { lane, epoch, .. } = action {
-                core.handle_lane(
-                    now,
-                    lane,
-                    epoch,
-                    LaneFact::Fenced {
-                        scope: Scope::Local,
-                        delivered: None,
-                    },
-                );
+                core.handle_lane(now, lane, epoch, LET_GO);
             }
         }
         while core.poll_message(now).is_some() {}
-        while let Some(event) = core.poll_event() {
-            match event {
-                Event::RequestDone { request, tag } if core.take(request).is_some() => {
-                    *told.entry(tag).or_default() += 1;
-                }
-                Event::BatchDone { batch, .. } => {
-                    core.take_batch(batch);
-                }
-                _ => {}
-            }
-        }
+        take_events(&mut core, &mut told);
         core.audit()
             .map_err(|violation| format!("at the end: {violation}"))?;
     }

@@ -160,33 +160,38 @@ fn a_post_that_is_never_answered_holds_up_its_lane_and_nothing_else() {
     assert_eq!(world.core.ignored().posts, 1);
 }
 
+/// One turn of a shell, and so long until the next; what a lane posts that `is_full` finds no room.
+fn turn(world: &mut World<'_>, step: Duration, mut is_full: impl FnMut(RailId) -> bool) {
+    let mut batch = PostBatch::default();
+    while let Some(post) = world.core.poll_post(world.now, &mut batch) {
+        let (accepted, stop) = if is_full(post.lane().rail()) {
+            (0, Stop::Full)
+        } else {
+            world.post(post.lane(), &batch);
+            (batch.works.len(), Stop::All)
+        };
+        world.core.handle_posted(world.now, post, accepted, stop);
+    }
+    while let Some(action) = world.core.poll_lane() {
+        world.act(action);
+    }
+    while let Some(event) = world.core.poll_event() {
+        world.event(event);
+    }
+    world.core.audit().unwrap();
+    world.now = world.now + step;
+    world.happen();
+}
+
 /// Three rails, of which the first one says whenever it is asked that it has no room. When the request was reported.
 fn full_for_ever(rails: u16, op: Op) -> World<'static> {
     let mut world = warmed(World::new(Policy::Spray, rails));
     world.submit(1, op, 16 * u64::from(SLICE));
     let until = world.now + Duration::from_secs(10);
-    let mut batch = PostBatch::default();
     while world.now < until && !world.reports.contains_key(&1) {
-        while let Some(post) = world.core.poll_post(world.now, &mut batch) {
-            if post.lane().rail() == RailId(0) {
-                world.core.handle_posted(world.now, post, 0, Stop::Full);
-                continue;
-            }
-            world.post(post.lane(), &batch);
-            let accepted = batch.works.len();
-            world
-                .core
-                .handle_posted(world.now, post, accepted, Stop::All);
-        }
-        while let Some(action) = world.core.poll_lane() {
-            world.act(action);
-        }
-        while let Some(event) = world.core.poll_event() {
-            world.event(event);
-        }
-        world.core.audit().unwrap();
-        world.now = world.now + Duration::from_micros(100);
-        world.happen();
+        turn(&mut world, Duration::from_micros(100), |rail| {
+            rail == RailId(0)
+        });
     }
     world
 }
@@ -262,27 +267,13 @@ fn a_probe_on_a_lane_that_is_full_for_a_while_comes_to_its_end() {
     let mut world = warmed(World::new(Policy::Spray, 1));
     world.reset_rail(0);
     world.happen();
-    let mut full = 5;
+    let mut full = 5_u32;
     while world.core.shared.view(RailId(0)).unwrap().state != RailState::Healthy {
-        let mut batch = PostBatch::default();
-        while let Some(post) = world.core.poll_post(world.now, &mut batch) {
-            if full > 0 {
-                full -= 1;
-                world.core.handle_posted(world.now, post, 0, Stop::Full);
-                continue;
-            }
-            world.post(post.lane(), &batch);
-            let accepted = batch.works.len();
-            world
-                .core
-                .handle_posted(world.now, post, accepted, Stop::All);
-        }
-        while let Some(action) = world.core.poll_lane() {
-            world.act(action);
-        }
-        world.now = world.now + Duration::from_micros(100);
-        world.happen();
-        world.core.audit().unwrap();
+        turn(&mut world, Duration::from_micros(100), |_| {
+            let is_full = full > 0;
+            full -= u32::from(is_full);
+            is_full
+        });
         assert!(world.now < ms(500), "probing for ever");
     }
     assert_eq!(full, 0);
