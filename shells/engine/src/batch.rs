@@ -14,11 +14,11 @@ use polyrail_core::work::Cause;
 use smallvec::{SmallVec, smallvec};
 
 use crate::delivery::{Delivery, Outgoing, Slip, Ticket};
-use crate::engine::Request;
 use crate::error::{ReleaseError, WaitError};
 use crate::followers::Followers;
 use crate::fork::Owned;
 use crate::post::Post;
+use crate::request::Request;
 use crate::rows::RowId;
 use crate::segments::Hold;
 

@@ -3,15 +3,17 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Weak;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, sync_channel};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polyrail_control::plane::CallAnswer;
 use polyrail_core::units::PeerId;
 
+use crate::calls::Calls;
 use crate::engine::{Engine, Inner};
+use crate::lock::lock;
 
 /// Time between tries to reach a peer again.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
@@ -36,15 +38,48 @@ pub(crate) enum Errand {
     Stop,
 }
 
+/// What runs errands for an engine.
+pub(crate) struct Errands {
+    pub(crate) queue: Sender<Errand>,
+    runner: Mutex<Option<Runner>>,
+    /// Carries out peers' calls; without it they are refused.
+    pub(crate) calls: Option<Arc<dyn Calls>>,
+}
+
+impl Errands {
+    pub(crate) fn new(queue: Sender<Errand>, calls: Option<Arc<dyn Calls>>) -> Self {
+        Self {
+            queue,
+            runner: Mutex::default(),
+            calls,
+        }
+    }
+
+    /// Starts the thread that takes them from the queue.
+    pub(crate) fn start(&self, queue: Receiver<Errand>, engine: Weak<Inner>) -> io::Result<()> {
+        *lock(&self.runner) = Some(Runner::start(queue, engine)?);
+        Ok(())
+    }
+
+    /// Runs no more, and waits for the one that runs.
+    pub(crate) fn stop(&self) {
+        let _ = self.queue.send(Errand::Stop);
+        let runner = lock(&self.runner).take();
+        if let Some(runner) = runner {
+            runner.join();
+        }
+    }
+}
+
 /// The thread that runs errands, and what tells that it has ended.
-pub(crate) struct Runner {
+struct Runner {
     thread: JoinHandle<()>,
     done: Receiver<()>,
 }
 
 impl Runner {
     /// Starts the thread.
-    pub(crate) fn start(errands: Receiver<Errand>, engine: Weak<Inner>) -> io::Result<Self> {
+    fn start(errands: Receiver<Errand>, engine: Weak<Inner>) -> io::Result<Self> {
         let (alive, done) = sync_channel::<()>(0);
         let thread = std::thread::Builder::new()
             .name("polyrail-errand".into())
@@ -57,7 +92,7 @@ impl Runner {
 
     /// Waits for the thread's end, unless this is it. A program's call may block for as long as it likes,
     /// but it does not keep the engine from ending.
-    pub(crate) fn join(self) {
+    fn join(self) {
         if self.thread.thread().id() == std::thread::current().id() {
             return;
         }

@@ -30,10 +30,13 @@
 
 mod at_once;
 mod batch;
+mod calls;
 mod completion;
 mod config;
+mod crew;
 mod delivery;
 mod domains;
+mod ending;
 mod endpoints;
 mod engine;
 mod errand;
@@ -47,22 +50,30 @@ mod hints;
 mod known;
 mod leaving;
 mod listen;
+mod lock;
 mod machine;
+mod memory;
 mod neighbours;
 mod notification;
+mod opening;
 mod pace;
 mod path;
 mod peers;
+mod plans;
 mod post;
 mod prepared;
 mod queue;
 mod reception;
+mod request;
 mod room;
 mod rows;
 mod seat;
 mod segments;
+mod sessions;
 mod staging;
+mod start;
 mod stats;
+mod submit;
 mod transports;
 mod worker;
 
@@ -81,6 +92,7 @@ pub use polyrail_transport::memory::{Access, Region};
 pub use polyrail_uring::FileTerms;
 
 pub use batch::Batch;
+pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
     Config, ConfigError, DomainConfig, Effective, HealthConfig, HealthMode, IsolationMode, Loaded,
@@ -89,7 +101,7 @@ pub use config::{
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use domains::Domain;
-pub use engine::{Calls, Engine, Hooks, RailStatus, Request, Terms};
+pub use engine::{Engine, RailStatus};
 pub use error::{
     CallError, DeliveryError, EngineError, FileError, NotifyError, OpenError, ReceiveError,
     RegisterError, ReleaseError, SubmitError, WaitError,
@@ -101,6 +113,8 @@ pub use machine::{
 };
 pub use notification::{Notification, Notifications};
 pub use prepared::PreparedTransfer;
+pub use request::{Request, Terms};
 pub use segments::SegmentId;
+pub use start::Hooks;
 pub use stats::{DeviceTraffic, FailoverCount, Stats};
 pub use transports::{Plugin, TransportStatus};

@@ -31,7 +31,8 @@ pub(crate) use self::route::Route;
 use self::work::Work;
 use crate::batch::Batch;
 use crate::config::StagingConfig;
-use crate::engine::{Engine, Inner, lock};
+use crate::engine::{Engine, Inner};
+use crate::lock::lock;
 use crate::post::{Command, Post, THREAD};
 use crate::segments::SegmentId;
 
@@ -71,6 +72,22 @@ pub(crate) struct Stager {
 
 /// The way to the thread for those that come before it: there may be none yet.
 pub(crate) type StagerCell = OnceLock<Arc<Stager>>;
+
+/// The staging of an engine.
+pub(crate) struct Staging {
+    pub(crate) cell: Arc<StagerCell>,
+    /// Held while the thread is started, so that this does not happen twice.
+    starting: Mutex<()>,
+}
+
+impl Staging {
+    pub(crate) fn new(cell: Arc<StagerCell>) -> Self {
+        Self {
+            cell,
+            starting: Mutex::default(),
+        }
+    }
+}
 
 /// Words on their way.
 pub(crate) struct Words {
@@ -144,11 +161,11 @@ impl Stager {
 impl Engine {
     /// What stages; started if it is not.
     pub(crate) fn stager(&self) -> io::Result<Arc<Stager>> {
-        let cell = &self.inner.stager;
+        let cell = &self.inner.staging.cell;
         if let Some(stager) = cell.get() {
             return Ok(stager.clone());
         }
-        let _starting = lock(&self.inner.starting_stager);
+        let _starting = lock(&self.inner.staging.starting);
         if let Some(stager) = cell.get() {
             return Ok(stager.clone());
         }

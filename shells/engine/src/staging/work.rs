@@ -22,9 +22,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::parties::{PARTIES_MAX, Parties};
 use super::{IN, OUT, SHUTDOWN_MAX, Word, Words, alive};
 use crate::batch::Batch;
-use crate::engine::{Engine, Inner, Request, Terms};
+use crate::engine::{Engine, Inner};
 use crate::error::{ReleaseError, SubmitError};
 use crate::post::{Command, Due, Flags, Post};
+use crate::request::{Request, Terms};
 use crate::rows::RowId;
 use crate::segments::{Segment, SegmentId};
 
@@ -84,7 +85,7 @@ impl Work {
     ) -> Self {
         Self {
             engine,
-            plane: inner.plane.clone(),
+            plane: inner.sessions.plane.clone(),
             clock: inner.clock,
             post,
             words,
