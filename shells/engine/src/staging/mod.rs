@@ -115,7 +115,7 @@ impl Stager {
         let inner = &engine.inner;
         let post = Arc::new(Post::new(&inner.config.send_queue)?);
         // Nobody else ever drives: whoever submits or says something wakes the thread.
-        post.asleep.store(THREAD, Relaxed);
+        post.alarm.asleep.store(THREAD, Relaxed);
         let words = Arc::new(Words {
             queue: Mutex::default(),
             post: post.clone(),

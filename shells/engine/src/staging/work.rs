@@ -148,7 +148,7 @@ impl Work {
         let until = [until, soon, look, self.ending_at];
         let until = until.into_iter().flatten().min();
         let longest = until.map(|at| timespec(at.since(self.clock.now())));
-        let mut waits = [PollFd::new(&*self.post.wake, PollFlags::IN)];
+        let mut waits = [PollFd::new(&*self.post.alarm.wake, PollFlags::IN)];
         match poll(&mut waits, longest.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
@@ -156,7 +156,7 @@ impl Work {
                 std::thread::yield_now();
             }
         }
-        let _ = rustix::io::read(&*self.post.wake, &mut [0; 8]);
+        let _ = rustix::io::read(&*self.post.alarm.wake, &mut [0; 8]);
     }
 
     /// Hands in what is known, and does what comes of it.
