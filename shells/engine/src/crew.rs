@@ -4,12 +4,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use polyrail_core::time::Instant;
+use polyrail_transport::clock::Clock;
+
+use crate::afterwards::Afterwards;
 use crate::config::SendQueueConfig;
-use crate::followers::holds_up_a_worker;
+use crate::ending::{JOIN_MAX, is_called};
+use crate::lock::lock;
 use crate::post::{Command, Post};
 use crate::request::Terms;
 use crate::stats::Failovers;
-use crate::worker::Worker;
+use crate::thread::Thread;
 
 /// Workers that one engine can have.
 pub(crate) const WORKERS_MAX: usize = 64;
@@ -17,8 +22,8 @@ pub(crate) const WORKERS_MAX: usize = 64;
 /// The workers.
 pub(crate) struct Crew {
     pub(crate) posts: Vec<Arc<Post>>,
-    /// Until they are told to end.
-    pub(crate) workers: Mutex<Vec<Worker>>,
+    /// Until somebody waits for them to end.
+    threads: Mutex<Vec<Thread>>,
     next: AtomicUsize,
     /// How long a submission waits for room, if its terms do not say.
     patience: Duration,
@@ -29,7 +34,7 @@ pub(crate) struct Crew {
 impl Crew {
     pub(crate) fn new(
         posts: Vec<Arc<Post>>,
-        workers: Vec<Worker>,
+        threads: Vec<Thread>,
         failovers: Arc<Failovers>,
         config: &SendQueueConfig,
     ) -> Self {
@@ -39,7 +44,7 @@ impl Crew {
         };
         Self {
             posts,
-            workers: Mutex::new(workers),
+            threads: Mutex::new(threads),
             next: AtomicUsize::new(0),
             patience,
             failovers,
@@ -72,9 +77,37 @@ impl Crew {
         others.find(|number| self.posts[*number].is_idle())
     }
 
+    /// Tells all to end until then, and to take nothing any more.
+    pub(crate) fn close(&self, until: Instant) {
+        for post in &self.posts {
+            post.close_room();
+            post.send(Command::ShutDown(until));
+        }
+    }
+
+    /// Sees that they do. The answer is what the program is to be told.
+    pub(crate) fn end(&self, clock: &Clock, until: Instant) -> Afterwards {
+        let mut afterwards = Afterwards::default();
+        for post in &self.posts {
+            afterwards.append(post.end(clock, until));
+        }
+        afterwards
+    }
+
+    /// Whether some worker has not ended.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.posts.iter().any(|post| !post.is_closed())
+    }
+
+    /// Waits for their threads.
+    pub(crate) fn join(&self) {
+        let mut threads = lock(&self.threads);
+        threads.drain(..).for_each(|thread| thread.join(JOIN_MAX));
+    }
+
     /// How long a submission waits for room.
     pub(crate) fn patience(&self, terms: &Terms<'_>) -> Duration {
-        if holds_up_a_worker() {
+        if is_called() {
             return Duration::ZERO;
         }
         terms.room_within.unwrap_or(self.patience)

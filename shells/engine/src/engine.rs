@@ -41,6 +41,17 @@ use crate::transports::{Catalog, TransportStatus};
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) inner: Owned<Inner>,
+    /// Makes it one of the program's handles. Those that the engine's own threads have for a while do not keep it.
+    _program: Option<Owned<Program>>,
+}
+
+/// What the handles of a program share: with the last one the engine ends.
+pub(crate) struct Program(Arc<Inner>);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.0.shut_down();
+    }
 }
 
 pub(crate) struct Inner {
@@ -123,9 +134,32 @@ impl Engine {
         self.inner.fabric.recording()
     }
 
+    /// A handle for a thread of the engine: it ends nothing.
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
         let inner = Owned::new(inner);
-        Self { inner }
+        Self {
+            inner,
+            _program: None,
+        }
+    }
+
+    /// The first handle of the program.
+    pub(crate) fn whole(inner: Arc<Inner>) -> Self {
+        let program = Arc::new(Program(inner.clone()));
+        let _ = inner.ending.program.set(Arc::downgrade(&program));
+        Self {
+            _program: Some(Owned::new(program)),
+            ..Self::from_inner(inner)
+        }
+    }
+
+    /// A handle of the program, for its code that the engine calls. `None`: it has dropped all.
+    pub(crate) fn for_program(&self) -> Option<Self> {
+        let program = self.inner.ending.program.get()?.upgrade()?;
+        Some(Self {
+            inner: self.inner.clone(),
+            _program: Some(Owned::new(program)),
+        })
     }
 
     pub(crate) fn downgrade(&self) -> Weak<Inner> {

@@ -28,6 +28,7 @@
 //! programs tell each other; `fork` keeps children out. None of them decides about health, credits or order:
 //! that is core's.
 
+mod afterwards;
 mod at_once;
 mod batch;
 mod calls;
@@ -55,6 +56,7 @@ mod machine;
 mod memory;
 mod neighbours;
 mod notification;
+mod once;
 mod opening;
 mod pace;
 mod path;
@@ -64,6 +66,7 @@ mod post;
 mod prepared;
 mod queue;
 mod reception;
+mod refusal;
 mod request;
 mod room;
 mod rows;
@@ -74,6 +77,8 @@ mod staging;
 mod start;
 mod stats;
 mod submit;
+mod sync;
+mod thread;
 mod transports;
 mod worker;
 

@@ -141,7 +141,10 @@ impl Engine {
         if self.inner.segments.is_file(segment) {
             return self.close_file(segment);
         }
-        let (local, plans) = self.inner.segments.remove_local(segment)?;
+        let (local, plans) = {
+            let has_ended = self.inner.ending.is_over();
+            self.inner.segments.remove_local(segment, has_ended)?
+        };
         local.region.revoke();
         self.retire_plans(plans);
         self.inner

@@ -114,6 +114,9 @@ impl Engine {
         through_slots: bool,
     ) -> Result<Prepared, SubmitError> {
         let stager = self.stager().map_err(|error| {
+            if self.is_closing() {
+                return SubmitError::ShutDown;
+            }
             log::error!("cannot stage through memory: {error}");
             SubmitError::Staging
         })?;

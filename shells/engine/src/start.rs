@@ -10,6 +10,7 @@ use polyrail_control::codec::SegmentKind;
 use polyrail_control::plane::{Plane, PlaneConfig};
 use polyrail_core::orchestrator::Config as CoreConfig;
 use polyrail_core::slice::SLICE_BYTES;
+use polyrail_core::time::Instant;
 use polyrail_cuda::Driver;
 use polyrail_record::{Header, Recorder};
 use polyrail_transport::clock::Clock;
@@ -43,7 +44,7 @@ use crate::sessions::Sessions;
 use crate::staging::{EngineCell, StagerCell, Staging};
 use crate::stats::Failovers;
 use crate::transports::{Plugin, Transports};
-use crate::worker::{self, Start, Worker};
+use crate::worker::{self, Start};
 
 /// What a program can plug into an engine.
 #[derive(Clone, Default)]
@@ -141,7 +142,7 @@ impl Engine {
             errands: Errands::new(shell.errands, hooks.calls),
             ending: Ending::default(),
         });
-        let engine = Self::from_inner(inner);
+        let engine = Self::whole(inner);
         let _ = whole.set(engine.downgrade());
         engine.attach_local(scratch);
         let errands = &engine.inner.errands;
@@ -214,7 +215,7 @@ impl Shell {
     ) -> Result<Crew, EngineError> {
         let failovers = Arc::new(Failovers::default());
         let hints = Hints::new(&config.path).map(Arc::new);
-        let mut workers: Vec<Worker> = Vec::new();
+        let mut threads = Vec::new();
         for core in cores {
             let endpoint = self.transports.endpoint(core.worker, self.clock);
             let started = endpoint.and_then(|endpoint| {
@@ -231,21 +232,21 @@ impl Shell {
                     hints: hints.clone(),
                     engine: whole.clone(),
                 };
-                Worker::start(start, &self.posts)
+                worker::start(start, &self.posts)
             });
             match started {
-                Ok(worker) => workers.push(worker),
+                Ok(thread) => threads.push(thread),
                 Err(source) => {
                     // Those that run already would never end by themselves.
-                    for worker in &workers {
-                        worker.post.send(Command::ShutDown);
+                    for post in &self.posts {
+                        post.send(Command::ShutDown(Instant::ZERO));
                     }
                     return Err(system("start a worker")(source));
                 }
             }
         }
         let posts = self.posts.clone();
-        Ok(Crew::new(posts, workers, failovers, &config.send_queue))
+        Ok(Crew::new(posts, threads, failovers, &config.send_queue))
     }
 }
 

@@ -7,6 +7,7 @@ use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
 use polyrail_core::report::Report;
+use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_transport::memory::Region;
 use polyrail_transport::{RailAddress, RemoteRegion};
@@ -34,7 +35,8 @@ pub(crate) enum Command {
     StagedEnded(u64, Report),
     /// Another worker made room.
     Room,
-    ShutDown,
+    /// End, at this time at the latest.
+    ShutDown(Instant),
 }
 
 /// Commands on their way.

@@ -2,6 +2,7 @@
 
 mod alarm;
 mod command;
+mod leftover;
 mod submission;
 mod waiters;
 
@@ -11,13 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use polyrail_core::report::Report;
 use polyrail_core::ring::{Ring, Slot};
+use polyrail_core::time::{Duration, Instant};
+use polyrail_transport::clock::Clock;
 
 pub(crate) use self::alarm::{Alarm, NOBODY, THREAD, WAITER};
 pub(crate) use self::command::Command;
 use self::command::Commands;
+use self::leftover::{Left, Leftover};
 pub(crate) use self::submission::{Due, Flags, Submission};
 use self::waiters::{Asking, Rising, Waiters};
-use crate::batch::Shared as BatchShared;
+use crate::afterwards::Afterwards;
+use crate::batch::{Ended, Shared as BatchShared};
 use crate::config::SendQueueConfig;
 use crate::delivery::Ticket;
 use crate::room::Room;
@@ -36,6 +41,9 @@ pub(crate) const ROWS_MAX: usize = REQUESTS_MAX + HOPS_MAX;
 pub(crate) const BATCHES_MAX: usize = ROWS_MAX;
 /// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
 const ASK: std::time::Duration = std::time::Duration::from_micros(50);
+/// How often it is looked whether somebody else has driven a worker to its end, and how long beyond its time.
+const END_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
+const END_MORE: Duration = Duration::from_secs(3);
 /// Who waits for a batch so soon after a submission had nothing else to do.
 const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
 
@@ -51,6 +59,7 @@ pub(crate) struct Post {
     pub(crate) seat: Seat,
     pub(crate) alarm: Alarm,
     pub(crate) waiters: Waiters,
+    leftover: Leftover,
 }
 
 impl Post {
@@ -66,6 +75,7 @@ impl Post {
             seat: Seat::default(),
             alarm: Alarm::new()?,
             waiters: Waiters::new(),
+            leftover: Leftover::default(),
         })
     }
 
@@ -114,14 +124,13 @@ impl Post {
         }
     }
 
-    /// All requests of a batch have been reported: tells whoever wants to know, the peer by `send`.
-    pub(crate) fn finish(&self, row: RowId, send: impl FnOnce(Ticket)) {
+    /// All requests of a batch have been reported: tells whoever waits, and the peer by `send`. The answer is for the
+    /// program's code.
+    pub(crate) fn finish(&self, row: RowId, send: impl FnOnce(Ticket)) -> Option<Ended> {
         // Under the lock: whoever has waited for the batch finds its row free.
         let mut batches = self.batches();
-        let Some(batch) = batches.get(row) else {
-            return;
-        };
-        let ended = batch.finish();
+        let batch = batches.get(row)?;
+        let mut ended = batch.finish();
         if ended.is_over() {
             batches.remove(row);
         } else {
@@ -129,7 +138,8 @@ impl Post {
         }
         drop(batches);
         self.room_of(&batch).give_back(batch.take_room());
-        ended.tell(send);
+        ended.notify(send);
+        Some(ended)
     }
 
     /// Where a batch has its room.
@@ -137,6 +147,57 @@ impl Post {
         match batch.is_hop() {
             true => &self.hop_room,
             false => &self.room,
+        }
+    }
+
+    /// The worker has ended: nothing is taken any more. Batches stay, with the requests of each that have `begun`, until
+    /// they are [abandoned](Self::abandon).
+    pub(crate) fn close(&self, begun: impl Fn(RowId) -> usize) {
+        self.close_room();
+        let rows = self.batches().close().into_iter();
+        self.leftover.close(rows.map(|(row, batch)| Left {
+            batch,
+            begun: begun(row),
+        }));
+    }
+
+    /// Whether the worker has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.leftover.is_closed()
+    }
+
+    /// Ends batches that the worker has left: whoever waits is told, and the peer by `send`. `go_on`: their memory may
+    /// still be touched.
+    pub(crate) fn abandon(&self, go_on: bool, send: impl Fn(Ticket)) -> Afterwards {
+        let mut afterwards = Afterwards::default();
+        for Left { batch, begun } in self.leftover.take() {
+            let mut ended = batch.abandon(begun, go_on);
+            ended.notify(&send);
+            afterwards.keep(ended);
+        }
+        afterwards
+    }
+
+    /// Drives the worker to its end, which it was told to come to until then, or waits until somebody else has. The answer
+    /// is what the program is to be told then.
+    pub(crate) fn end(&self, clock: &Clock, until: Instant) -> Afterwards {
+        // Its transports take time of their own to let go.
+        let patience = until + END_MORE;
+        loop {
+            let ended = self.seat.drive(|driven| {
+                driven.end();
+                driven.take_afterwards()
+            });
+            match ended {
+                Ok(afterwards) => return afterwards,
+                Err(_) if self.is_closed() => return Afterwards::default(),
+                Err(_) if clock.now() > patience => {
+                    log::error!("a worker does not end: memory it uses is not free");
+                    return Afterwards::default();
+                }
+                // Whoever has the seat leaves it, or drives to the end.
+                Err(_) => std::thread::park_timeout(END_LOOK),
+            }
         }
     }
 
@@ -170,6 +231,15 @@ impl Post {
         self.alarm.rouse();
     }
 
+    /// Does something in the seat, if it is free; then, with the seat free again, calls the program's code that is due.
+    pub(crate) fn in_seat<R>(&self, act: impl FnOnce(&mut Loop<'_>) -> R) -> Result<R, NoSeat> {
+        let (done, afterwards) = self
+            .seat
+            .drive(|driven| (act(driven), driven.take_afterwards()))?;
+        afterwards.carry_out();
+        Ok(done)
+    }
+
     /// Drives the worker until a batch has ended or the time since `start` is up. Does nothing if somebody
     /// else drives it; then that is who ends the batch.
     pub(crate) fn drive(
@@ -180,24 +250,35 @@ impl Post {
     ) {
         let at_once = self.waiters.since_submission(start) <= AT_ONCE;
         let mut asking = None;
-        let (mut now, mut left) = (start, timeout);
+        let (mut now, mut left, mut asked) = (start, timeout, start);
         while batch.is_pending() {
             let mut rising = Rising::begin(self);
-            match self
-                .seat
-                .drive(|driven| driven.drive(batch, now, left, at_once))
-            {
-                Ok(rouse) => {
+            let driven = self.seat.drive(|driven| {
+                let rouse = driven.drive(batch, now, left, at_once);
+                (rouse, driven.take_afterwards())
+            });
+            match driven {
+                Ok((rouse, afterwards)) => {
                     self.waiters.trusted.store(at_once, Relaxed);
                     rising.rouse = rouse;
-                    return;
+                    drop(rising);
+                    if afterwards.is_empty() {
+                        return;
+                    }
+                    afterwards.carry_out();
+                    now = std::time::Instant::now();
+                    asked = now;
+                    left = timeout.saturating_sub(now.saturating_duration_since(start));
+                    if left.is_zero() {
+                        return;
+                    }
                 }
                 Err(why) => {
                     rising.rouse = false;
                     now = std::time::Instant::now();
-                    let waited = now.saturating_duration_since(start);
-                    left = timeout.saturating_sub(waited);
-                    let taken_for_long = self.waiters.drives.load(Relaxed) || waited > ASK;
+                    left = timeout.saturating_sub(now.saturating_duration_since(start));
+                    let asks_for = now.saturating_duration_since(asked);
+                    let taken_for_long = self.waiters.drives.load(Relaxed) || asks_for > ASK;
                     if why == NoSeat::Gone || taken_for_long || left.is_zero() {
                         return;
                     }
@@ -213,7 +294,7 @@ impl Post {
         if !self.is_idle() || self.has_news() {
             return None;
         }
-        let done = self.seat.drive(act);
+        let done = self.in_seat(act);
         // Whoever has submitted meanwhile has called the thread, and that has found the seat taken.
         fence(SeqCst);
         if self.has_news() {

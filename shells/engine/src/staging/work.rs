@@ -1,6 +1,7 @@
 //! The thread that stages: core's decisions about slots, and the requests that carry them out.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Weak};
 
 use polyrail_control::plane::{Party, Plane};
@@ -58,6 +59,8 @@ pub(super) struct Work {
     held: Vec<(StageId, Batch)>,
     ending_at: Option<Instant>,
     config: StagedConfig,
+    /// It is in the program's code.
+    pub(super) tells: Arc<AtomicBool>,
 }
 
 /// A batch that has not ended.
@@ -96,6 +99,7 @@ impl Work {
             hop: None,
             held: Vec::new(),
             ending_at: None,
+            tells: Arc::default(),
             config: StagedConfig {
                 answer_timeout: inner.config.health.fence_timeout.into(),
                 ..StagedConfig::DEFAULT
@@ -173,7 +177,7 @@ impl Work {
         for command in self.post.take_commands() {
             match command {
                 Command::Cancel(row) => self.cancel(core, now, row),
-                Command::ShutDown => {
+                Command::ShutDown(_) => {
                     self.ending_at = Some(now + SHUTDOWN_MAX.into());
                     core.shut_down(now);
                 }
@@ -390,19 +394,28 @@ impl Work {
         open.ended += 1;
         if open.count == Some(open.ended) {
             self.open.remove(&row.index);
-            self.post.finish(row, |ticket| ticket.go(&self.plane));
+            let ended = self.post.finish(row, |ticket| ticket.go(&self.plane));
+            if let Some(ended) = ended {
+                self.tells.store(true, Release);
+                ended.tell();
+                self.tells.store(false, Release);
+            }
         }
     }
 }
 
 impl Drop for Work {
-    /// However the thread ends: whoever still waits is told the truth about what is left.
+    /// However the thread ends. What is left is told by whoever ends the engine, once the workers have: they carry out what
+    /// this one has begun. If it has panicked, nobody else tells it.
     fn drop(&mut self) {
-        let rows = self.post.batches().close();
-        for (row, batch) in rows {
-            let open = self.open.get(&row.index).filter(|open| open.row == row);
-            let ended = batch.abandon(open.map_or(0, |open| open.running.len()));
-            ended.tell(|ticket| ticket.go(&self.plane));
+        let open = &self.open;
+        self.post.close(|row| {
+            let open = open.get(&row.index).filter(|open| open.row == row);
+            open.map_or(0, |open| open.running.len())
+        });
+        if std::thread::panicking() {
+            let left = self.post.abandon(true, |ticket| ticket.go(&self.plane));
+            left.carry_out();
         }
     }
 }

@@ -71,7 +71,7 @@ impl Loop<'_> {
             Command::ForgetPeer(lost) => self.lost.add(now, lost),
             Command::Cancel(row) => self.intake.endings.push_back(Ending::Cancel(row)),
             Command::Room => self.core.handle_wake(),
-            Command::ShutDown => self.intake.endings.push_back(Ending::ShutDown),
+            Command::ShutDown(at) => self.intake.endings.push_back(Ending::ShutDown(at)),
         }
     }
 }

@@ -26,11 +26,14 @@ impl Loop<'_> {
         let mut idle_since = None;
         loop {
             let (busy, now) = self.round(self.clock.now());
-            if let Some(at) = self.ending_at {
-                if post.is_idle() || now >= at {
-                    return Turn::Over;
-                }
-            } else if post.waiters.asking.load(Relaxed) > 0 {
+            if self.is_due_to_close(now) {
+                self.close();
+                return Turn::Over;
+            }
+            if !self.afterwards.is_empty() {
+                return Turn::Tell;
+            }
+            if self.ending.at.is_none() && post.waiters.asking.load(Relaxed) > 0 {
                 post.alarm.asleep.store(THREAD, Relaxed);
                 return Turn::Lease;
             }
@@ -76,10 +79,10 @@ impl Loop<'_> {
             let over = (busy || is_first) && !batch.is_pending();
             is_first = false;
             // A shutdown is the thread's business, because it ends with it.
-            if over || self.ending_at.is_some() {
+            if over || self.ending.at.is_some() {
                 break;
             }
-            if now >= until {
+            if now >= until || !self.afterwards.is_empty() {
                 break;
             }
             if self.rhythm.count(now) {
@@ -109,12 +112,12 @@ impl Loop<'_> {
         if looks_late {
             post.alarm.looks_at.fetch_min(due, Relaxed);
         }
-        !may_sleep || self.ending_at.is_some() || post.needs_thread(comes_back) || looks_late
+        !may_sleep || self.ending.at.is_some() || post.needs_thread(comes_back) || looks_late
     }
 
     /// Moves what a request is about, past all tables, if core and the lane's endpoint agree to that. Whether they have.
     pub(crate) fn carry_at_once(&mut self, now: Instant, request: &Request) -> bool {
-        if self.ending_at.is_some() {
+        if self.ending.at.is_some() {
             return false;
         }
         let Some(way) = self.core.at_once(request) else {
@@ -132,7 +135,7 @@ impl Loop<'_> {
     }
 
     /// Sleeps without leaving the seat.
-    fn sleep_here(&mut self, longest: Duration) {
+    pub(super) fn sleep_here(&mut self, longest: Duration) {
         self.endpoint.arm();
         let call = &self.post.alarm.wake_waiter;
         match self.endpoint.sleep(call.as_fd(), Some(longest)) {
@@ -147,13 +150,13 @@ impl Loop<'_> {
         }
     }
 
-    fn idle(&self, who: u8) -> Idle {
+    pub(super) fn idle(&self, who: u8) -> Idle {
         self.rhythm
             .idle(who, self.endpoint.waits(), self.around.posts)
     }
 
     /// Whether to look again instead of sleeping.
-    fn spins(
+    pub(super) fn spins(
         &self,
         now: Instant,
         busy: bool,
@@ -165,7 +168,7 @@ impl Loop<'_> {
     }
 
     /// Announces who is going to sleep. `false`: something came before that, and it is withdrawn.
-    fn may_sleep(&self, who: u8) -> bool {
+    pub(super) fn may_sleep(&self, who: u8) -> bool {
         self.post.alarm.asleep.store(who, Relaxed);
         fence(SeqCst);
         let may = !self.post.has_news();
@@ -176,14 +179,14 @@ impl Loop<'_> {
     }
 
     /// When there is something to do by itself.
-    fn due(&mut self) -> Option<Instant> {
+    pub(super) fn due(&mut self) -> Option<Instant> {
         let core = self.core.poll_timeout().map(|(at, _)| at);
         let leaving = self.lost.due();
         let neighbours = self.around.neighbours();
         let heartbeat = neighbours.and_then(Neighbours::poll_timeout);
         let endpoint = self.endpoint.poll_timeout();
         let handover = self.handover.due();
-        [core, endpoint, handover, self.ending_at, leaving, heartbeat]
+        [core, endpoint, handover, self.ending.at, leaving, heartbeat]
             .into_iter()
             .flatten()
             .min()

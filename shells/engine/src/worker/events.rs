@@ -15,9 +15,10 @@ impl Loop<'_> {
             endpoint,
             around,
             unseen,
+            afterwards,
             ..
         } = self;
-        post.finish(row, |ticket| {
+        let ended = post.finish(row, |ticket| {
             let session = lock(&around.peers)
                 .get(ticket.peer())
                 .map(|peer| peer.session);
@@ -27,6 +28,9 @@ impl Loop<'_> {
                 false => ticket.go(&around.plane),
             }
         });
+        if let Some(ended) = ended {
+            afterwards.keep(ended);
+        }
     }
 
     pub(super) fn event(&mut self, event: Event) {

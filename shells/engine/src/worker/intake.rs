@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use polyrail_core::orchestrator::{Request, SubmitError};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::ring::Entry;
-use polyrail_core::time::{Duration, Instant};
+use polyrail_core::time::Instant;
 use polyrail_core::units::{BatchId, PlanId, RequestId};
 use polyrail_core::work::Cause;
 
@@ -15,8 +15,6 @@ use crate::rows::RowId;
 
 /// Submissions taken in one round.
 const TAKE_MAX: usize = 256;
-/// How long a shutdown waits for what is in flight.
-const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 
 /// What a worker has taken in.
 #[derive(Default)]
@@ -47,7 +45,7 @@ enum Refusal {
 /// What ends requests.
 pub(super) enum Ending {
     Cancel(RowId),
-    ShutDown,
+    ShutDown(Instant),
 }
 
 impl Loop<'_> {
@@ -151,7 +149,7 @@ impl Loop<'_> {
     }
 
     fn submit_to_core(&mut self, now: Instant, request: &Request) -> Result<RequestId, Refusal> {
-        if self.ending_at.is_some() {
+        if self.ending.at.is_some() {
             return Err(Refusal::ShuttingDown);
         }
         let mut result = self.core.submit(now, request);
@@ -206,9 +204,9 @@ impl Loop<'_> {
         for _ in 0..self.intake.endings.len() {
             match self.intake.endings.pop_front() {
                 Some(Ending::Cancel(row)) => self.cancel(now, row),
-                Some(Ending::ShutDown) => {
+                Some(Ending::ShutDown(at)) => {
                     self.core.shut_down(now);
-                    self.ending_at = Some(now + SHUTDOWN_MAX);
+                    self.ending.at = Some(at);
                 }
                 None => break,
             }

@@ -14,7 +14,6 @@ mod surroundings;
 
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 use polyrail_control::plane::Plane;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
@@ -22,7 +21,6 @@ use polyrail_core::orchestrator::{Config, Orchestrator, Tables};
 use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
-use polyrail_core::time::Instant;
 use polyrail_core::work::PostBatch;
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
@@ -30,10 +28,12 @@ use polyrail_transport::fault::Faults;
 use polyrail_transport::{Endpoint, Polled};
 
 use self::bed::Bed;
+use self::ending::Ending;
 use self::intake::Intake;
 use self::lost::LostPeers;
 use self::rhythm::Rhythm;
 use self::surroundings::{Steering, Surroundings};
+use crate::afterwards::Afterwards;
 use crate::config::SendQueueConfig;
 use crate::delivery::Ticket;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
@@ -43,6 +43,7 @@ use crate::peers::Peers;
 use crate::post::{BATCHES_MAX, Post, ROWS_MAX};
 use crate::staging::{EngineCell, Handover};
 use crate::stats::Failovers;
+use crate::thread::Thread;
 use crate::transports::Catalog;
 
 /// Pairs of segments that can be in use.
@@ -60,12 +61,6 @@ pub(crate) const CAPACITIES: Capacities = Capacities {
     attempts: ATTEMPTS_MAX as u32,
     batches: BATCHES_MAX as u32,
 };
-
-/// A worker as the engine holds it.
-pub(crate) struct Worker {
-    pub(crate) post: Arc<Post>,
-    pub(crate) thread: Option<JoinHandle<()>>,
-}
 
 /// What a worker needs to start.
 pub(crate) struct Start {
@@ -93,24 +88,16 @@ pub(crate) fn posts(count: usize, config: &SendQueueConfig) -> io::Result<Vec<Ar
         .collect()
 }
 
-impl Worker {
-    /// Starts the thread of the worker behind `posts[config.worker]`.
-    pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Self> {
-        let number = usize::from(start.config.worker);
-        let post = posts[number].clone();
-        // A descriptor of its own: the thread tells the kernel about it while others use the endpoint.
-        let moved = start.endpoint.fd().try_clone_to_owned()?;
-        let bed = Bed::new(&post.alarm.wake, moved)?;
-        let all = posts.to_vec();
-        let own = post.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("polyrail-work-{number}"))
-            .spawn(move || work(start, &own, &all, bed))?;
-        Ok(Self {
-            post,
-            thread: Some(thread),
-        })
-    }
+/// Starts the thread of the worker behind `posts[config.worker]`.
+pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Thread> {
+    let number = usize::from(start.config.worker);
+    let post = posts[number].clone();
+    // A descriptor of its own: the thread tells the kernel about it while others use the endpoint.
+    let moved = start.endpoint.fd().try_clone_to_owned()?;
+    let bed = Bed::new(&post.alarm.wake, moved)?;
+    let all = posts.to_vec();
+    let name = format!("polyrail-work-{number}");
+    Thread::start(name, move || work(start, &post, &all, bed))
 }
 
 /// The tables of a worker, and what it does with them: whoever has its seat drives it.
@@ -129,10 +116,11 @@ pub(crate) struct Loop<'a> {
     disks: AttachedDisks,
     /// What goes on through slots.
     handover: Handover,
-    /// When a shutdown stops waiting.
-    ending_at: Option<Instant>,
+    ending: Ending,
     /// Notifications that wait for what they tell of to be seen.
     unseen: Vec<Ticket>,
+    /// What the program is to be told once the seat is free.
+    afterwards: Afterwards,
 }
 
 fn boxed<T>(count: usize, row: impl Fn() -> T) -> Box<[T]> {
@@ -210,8 +198,9 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         rhythm: Rhythm::new(clock.now()),
         disks: AttachedDisks::new(peer_silence),
         handover,
-        ending_at: None,
+        ending: Ending::default(),
         unseen: Vec::new(),
+        afterwards: Afterwards::default(),
     };
     let published = post.seat.publish(&mut driven);
     serve::serve(post, bed, clock);

@@ -8,7 +8,6 @@ use super::Loop;
 
 impl Loop<'_> {
     /// Hands in what is known, and does what comes of it. Whether there was anything, and when that was.
-    /// Hands in what is known, and does what comes of it. Whether there was anything, and when that was.
     pub(super) fn round(&mut self, start: Instant) -> (bool, Instant) {
         let mut busy = self.commands(start);
         // Before what was submitted since: after a sleep, what was said last may be long over.
@@ -50,8 +49,6 @@ impl Loop<'_> {
         }
         (busy, now)
     }
-
-    /// Tells core what an agent wants, now and then. Before what was submitted since: after a sleep, what was said
 
     /// Lets go of lost peers that nothing is open with any more. Whether there were any.
     fn forget_peers(&mut self, now: Instant) -> bool {

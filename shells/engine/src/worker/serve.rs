@@ -29,10 +29,11 @@ pub(super) fn serve(post: &Post, mut bed: Bed, clock: Clock) {
             !called && post.alarm.leased.load(Relaxed) && is_driven && !post.is_left_alone();
         let turn = match leave_it {
             true => Ok(Turn::Lease),
-            false => post.seat.drive(|driven| driven.run()),
+            false => post.in_seat(|driven| driven.run()),
         };
         called = match turn {
             Ok(Turn::Over) | Err(NoSeat::Gone) => return,
+            Ok(Turn::Tell) => true,
             Ok(Turn::Sleep(until)) => {
                 lease = LEASE_MIN;
                 bed.heed_endpoint(true);
@@ -65,6 +66,8 @@ pub(super) enum Turn {
     Sleep(Option<Instant>),
     /// Somebody who waits takes over.
     Lease,
+    /// The program was told something.
+    Tell,
     /// The worker has ended.
     Over,
 }
