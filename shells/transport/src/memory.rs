@@ -368,6 +368,14 @@ impl Region {
         })
     }
 
+    /// Whether something that goes on by itself may touch the range: a part of it is [pinned](Self::pin), as it is while the
+    /// kernel reads or writes it for a file and while a device has it registered, or was [forsaken](Pinned::forsake),
+    /// and then for good. It says nothing about who may [enter](Self::enter) it. Cheap, and never waits for an operation.
+    pub fn is_touched(&self) -> bool {
+        let pinned = *self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        pinned > 0 || self.forsaken.load(Relaxed)
+    }
+
     /// Copies bytes from `offset` on to `to`, wherever they are. What others write there meanwhile comes as it comes.
     pub fn load(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
         let (entered, from) = self.span(offset, to.len())?;
@@ -657,6 +665,7 @@ mod tests {
     fn a_revoked_region_waits_for_what_is_pinned() {
         let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
         assert!(region.pin(4096, 1).is_none());
+        assert!(!region.is_touched());
         let pinned = [region.pin(0, 4096), region.pin(4000, 96)].map(Option::unwrap);
         assert_eq!(
             pinned[1].address().as_ptr(),
@@ -670,9 +679,11 @@ mod tests {
             }
             for pinned in pinned {
                 assert!(!revoked.is_finished(), "revoked while a range was pinned");
+                assert!(region.is_touched());
                 drop(pinned);
             }
         });
+        assert!(!region.is_touched());
         assert!(region.pin(0, 1).is_none());
     }
 
@@ -736,6 +747,7 @@ mod tests {
         let weak = Arc::downgrade(&region);
         pinned.forsake();
         region.revoke();
+        assert!(region.is_touched());
         drop(region);
         assert!(weak.upgrade().is_some());
         // SAFETY: it is mapped for as long as the process lives.

@@ -44,8 +44,31 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
+    /// Of so many bytes of memory, to or from where `offset` is in the file. `None`: they do not lie inside, or the memory is
+    /// no longer registered.
+    pub(crate) fn new(
+        (op, length): (Op, u32),
+        (memory, local): (&Arc<Memory>, u64),
+        (file, offset): (&Arc<OpenFile>, u64),
+    ) -> Option<Self> {
+        Some(Self {
+            op,
+            file: file.clone(),
+            offset,
+            memory: memory.clone(),
+            pinned: memory.region.pin(local, length.into())?,
+            length,
+            done: 0,
+            piece: Piece {
+                side: Side::Cached,
+                bytes: 0,
+            },
+            turn: None,
+        })
+    }
+
     /// Whether the kernel may be asked for the next piece now. A write may have to wait for others of its file.
-    fn begin(&mut self) -> bool {
+    pub(crate) fn begin(&mut self) -> bool {
         let (offset, address) = self.next();
         let rest = self.length - self.done;
         self.piece = self
@@ -216,21 +239,9 @@ impl<D: Driver> FileEndpoint<D> {
         file.range.check(work.op, work.remote.offset, work.length)?;
         let memory = self.locals.get(&work.local.segment);
         let memory = memory.ok_or(Cause::LocalProtection)?;
-        let pinned = memory.region.pin(work.local.offset, work.length.into());
-        Ok(Transfer {
-            op: work.op,
-            file: file.clone(),
-            offset: work.remote.offset,
-            memory: memory.clone(),
-            pinned: pinned.ok_or(Cause::LocalProtection)?,
-            length: work.length,
-            done: 0,
-            piece: Piece {
-                side: Side::Cached,
-                bytes: 0,
-            },
-            turn: None,
-        })
+        let memory = (memory, work.local.offset);
+        let file = (file, work.remote.offset);
+        Transfer::new((work.op, work.length), memory, file).ok_or(Cause::LocalProtection)
     }
 
     /// Takes one work.
