@@ -353,7 +353,7 @@ impl<D: Driver> Endpoint for FileEndpoint<D> {
         };
         // Core opens a lane only once nothing of an older epoch is posted.
         let before = self.lanes.insert(lane, slot);
-        debug_assert!(before.is_none_or(|before| before.posted == 0), "{lane:?}");
+        assert!(before.is_none_or(|before| before.posted == 0), "{lane:?}");
         let limits = LaneLimits {
             patience_ms: PATIENCE_MS,
             ..LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX)

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::durable::Durable;
 use crate::turns::{Side, Turns};
 
 /// No page is smaller.
@@ -22,6 +23,11 @@ const PAGE_BYTES: u32 = 4096;
 pub struct FileRange {
     cached: OwnedFd,
     direct: Option<Direct>,
+    /// The file once more, for `fsync` alone: the kernel tells each open file description once of what it has lost, and whoever
+    /// shares the others would be told in place of us: the program, and writes that are to be durable at once. `None`: it
+    /// cannot be opened again.
+    sync: Option<OwnedFd>,
+    durable: Durable,
     /// First byte in the file.
     start: u64,
     bytes: u64,
@@ -130,8 +136,11 @@ impl FileRange {
             true => Access::RemoteRead,
             false => Access::RemoteReadWrite,
         };
+        let kept = flags & KEPT;
         Ok(Self {
-            direct: (!cached).then(|| Direct::of(&file, mode)).flatten(),
+            direct: (!cached).then(|| Direct::of(&file, kept)).flatten(),
+            sync: reopen(&file, mode).ok(),
+            durable: Durable::default(),
             cached: file.into(),
             start,
             bytes,
@@ -166,9 +175,25 @@ impl FileRange {
         self.device
     }
 
-    /// Waits until what has been written is where a loss of power leaves it, with what is needed to find it again.
+    /// Waits until what has been written is where a loss of power leaves it, with what is needed to find it again. An error
+    /// means that bytes may be gone which requests have written. From then on each call fails with that one: those that wait
+    /// meanwhile, and all later ones. Another range of the same file that is made after that starts afresh.
     pub fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fsync(&self.cached)?)
+        Ok(self.sync_by(|file| rustix::fs::fsync(file))?)
+    }
+
+    pub(crate) fn sync_by(
+        &self,
+        fsync: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let file = self.sync.as_ref().unwrap_or(&self.cached);
+        let whole = || loop {
+            match fsync(file.as_fd()) {
+                Err(Errno::INTR) => {}
+                answer => return answer,
+            }
+        };
+        self.durable.sync(whole)
     }
 
     /// Why a work may not run here, if so.
@@ -240,9 +265,11 @@ fn plain(file: File, flags: OFlags) -> io::Result<File> {
     if !flags.intersects(unwanted) {
         return Ok(file);
     }
-    let kept = flags & (OFlags::ACCMODE | OFlags::SYNC | OFlags::DSYNC);
-    Ok(reopen(&file, kept)?.into())
+    Ok(reopen(&file, flags & KEPT)?.into())
 }
+
+/// What the program opened a file for: writes that are to be durable at once stay so.
+const KEPT: OFlags = OFlags::ACCMODE.union(OFlags::SYNC).union(OFlags::DSYNC);
 
 /// Another open file description of the same file.
 fn reopen(file: &File, flags: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -252,7 +279,7 @@ fn reopen(file: &File, flags: OFlags) -> rustix::io::Result<OwnedFd> {
 
 impl Direct {
     /// `None`: the file cannot be opened so, or only with rules that nobody can keep.
-    fn of(file: &File, mode: OFlags) -> Option<Self> {
+    fn of(file: &File, kept: OFlags) -> Option<Self> {
         let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
         let (memory_align, align) = match stat.stx_mask & StatxFlags::DIOALIGN.bits() {
             // Kernels before 6.1 do not say; every device is happy with pages.
@@ -262,7 +289,7 @@ impl Direct {
         if memory_align == 0 || align == 0 || !align.max(PAGE_BYTES).is_multiple_of(align) {
             return None;
         }
-        let fd = reopen(file, mode | OFlags::DIRECT)
+        let fd = reopen(file, kept | OFlags::DIRECT)
             .inspect_err(|error| log::debug!("a file goes through the page cache: {error}"));
         Some(Self {
             fd: fd.ok()?,
@@ -302,6 +329,8 @@ impl FileRange {
         Self {
             cached: file.into(),
             direct: None,
+            sync: None,
+            durable: Durable::default(),
             start: 0,
             bytes,
             access: Access::RemoteReadWrite,
@@ -362,6 +391,8 @@ mod tests {
                 memory_align,
                 refused: AtomicBool::new(false),
             }),
+            sync: None,
+            durable: Durable::default(),
             start: 8192,
             bytes: 1 << 40,
             access: Access::RemoteReadWrite,
@@ -446,6 +477,58 @@ mod tests {
         assert_eq!(side(), Side::Direct);
         range.refuse_direct();
         assert_eq!(side(), Side::Cached);
+    }
+
+    /// Large writes of a program that had opened its file with `O_DSYNC` were once not durable as they completed, and small
+    /// ones were.
+    #[test]
+    fn writes_that_are_to_be_durable_at_once_are_so_in_both_ways() {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![0; 10_000]).unwrap();
+        let durable = OFlags::SYNC | OFlags::DSYNC;
+        for flags in [OFlags::empty(), OFlags::SYNC, OFlags::DSYNC] {
+            for more in [OFlags::empty(), OFlags::APPEND] {
+                let mut options = File::options();
+                let options = options.read(true).write(true);
+                let options = options.custom_flags((flags | more).bits() as i32);
+                let range = FileRange::new(options.open(&path).unwrap(), &FileTerms::default());
+                let range = range.unwrap();
+                let kept = |fd: &OwnedFd| rustix::fs::fcntl_getfl(fd).unwrap() & durable;
+                assert_eq!(kept(&range.cached), flags);
+                match &range.direct {
+                    Some(direct) => assert_eq!(kept(&direct.fd), flags),
+                    None => eprintln!("the file system has no O_DIRECT"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_range_syncs_by_a_descriptor_of_its_own_and_an_error_stays_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![0; 10_000]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let range = || FileRange::new(file.try_clone().unwrap(), &FileTerms::default()).unwrap();
+        let (one, other) = (range(), range());
+        let own = one.sync.as_ref().unwrap().as_raw_fd();
+        let says = std::cell::Cell::new(Err(Errno::INTR));
+        let fsync = |fd: BorrowedFd<'_>| {
+            assert_eq!(fd.as_raw_fd(), own);
+            says.replace(Err(Errno::NOSPC))
+        };
+        assert_eq!(
+            one.sync_by(fsync),
+            Err(Errno::NOSPC),
+            "after an interruption"
+        );
+        assert_eq!(one.sync_by(|_| Ok(())), Err(Errno::NOSPC));
+        assert_eq!(one.sync().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        other.sync().unwrap();
+        range().sync().unwrap();
     }
 
     #[test]
