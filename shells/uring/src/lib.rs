@@ -17,7 +17,7 @@
 //! cannot be opened so go through the cache altogether.
 //!
 //! The parts: `file` is a range and how it is cut, `turns` who may write it, `durable` who is told what a
-//! disk has lost, `endpoint` the lanes, `ring` and `threads`
+//! disk has lost, `transfer` a work on its way, `endpoint` the lanes, `ring` and `threads`
 //! the two ways, `fixed` what a ring has told the kernel of in advance, with all `unsafe` of the crate in `ring` and `sys`.
 
 mod durable;
@@ -27,6 +27,7 @@ mod fixed;
 mod ring;
 mod sys;
 mod threads;
+mod transfer;
 mod turns;
 
 use std::fmt;
