@@ -3,15 +3,58 @@
 //! The kernel tells each open file description once of an error that lost bytes: one `fsync` hears of it, and the next one is
 //! answered as if nothing had happened. Here that error stays: whoever waits for an `fsync` that failed, and whoever asks
 //! later, is told, for as long as the range lives. Nobody here knows whose bytes are gone, and a later success would be about
-//! other bytes.
+//! other bytes. Some errors, of a disk that cannot empty its own cache, are not even told to other descriptors of the file, so
+//! its ranges share them ([`Losses`]); a range that is made later starts afresh.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+/// What a file has lost, as far as calls of `fsync` have said so. All ranges of the file share it.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    /// Held by whoever makes a call: otherwise one could answer that all is well after another has heard that it is not, and
+    /// before that is known.
+    calling: Mutex<()>,
+    told: Mutex<Told>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    count: u64,
+    last: Option<Errno>,
+}
+
+impl Losses {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call, unless another one has failed since there were `known` losses: then this fails as well. Its descriptor may
+    /// be told of the same loss, and that would count as another one.
+    fn call(&self, known: u64, fsync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+        let calling = self.calling.lock();
+        let _calling = calling.unwrap_or_else(PoisonError::into_inner);
+        let told = *self.told();
+        if let Some(error) = told.last.filter(|_| told.count > known) {
+            return Err(error);
+        }
+        let answer = fsync();
+        if let Err(error) = answer {
+            *self.told() = Told {
+                count: told.count + 1,
+                last: Some(error),
+            };
+        }
+        answer
+    }
+}
+
 /// Calls of `fsync` for one range, one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Durable {
+    /// What the file had lost before the range was made.
+    known: u64,
     calls: Mutex<Calls>,
     ended: Condvar,
 }
@@ -62,13 +105,25 @@ impl Calls {
 }
 
 impl Durable {
+    /// Of a range that is being made.
+    pub(crate) fn new(losses: &Losses) -> Self {
+        Self {
+            known: losses.told().count,
+            ..Self::default()
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Calls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a call of `fsync` has ended that began after this did; makes it, unless somebody else does. All that wait
     /// for the same call share it.
-    pub(crate) fn sync(&self, fsync: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    pub(crate) fn sync(
+        &self,
+        losses: &Losses,
+        fsync: impl Fn() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let mut calls = self.lock();
         let wanted = calls.wanted();
         loop {
@@ -80,7 +135,7 @@ impl Durable {
                 }
                 Next::Call => {
                     drop(calls);
-                    let answer = fsync();
+                    let answer = losses.call(self.known, &fsync);
                     calls = self.lock();
                     calls.end(answer);
                     self.ended.notify_all();
@@ -230,10 +285,25 @@ mod tests {
         assert!(known.len() > 1_000, "{}", known.len());
     }
 
+    #[test]
+    fn what_one_range_of_a_file_is_told_all_that_there_are_are_told() {
+        let losses = Losses::default();
+        let ranges = [(); 2].map(|()| Durable::new(&losses));
+        let sync = |range: &Durable, says| range.sync(&losses, || says);
+        assert_eq!(sync(&ranges[1], Ok(())), Ok(()));
+        assert_eq!(sync(&ranges[0], Err(Errno::IO)), Err(Errno::IO));
+        let later = Durable::new(&losses);
+        assert_eq!(sync(&ranges[1], Ok(())), Err(Errno::IO));
+        assert_eq!(sync(&later, Ok(())), Ok(()));
+        assert_eq!(sync(&later, Err(Errno::NOSPC)), Err(Errno::NOSPC));
+        assert_eq!(sync(&ranges[0], Ok(())), Err(Errno::IO), "the first one");
+    }
+
     /// Nobody waits for ever, and each call of `sync` sees one of `fsync` begin.
     #[test]
     fn threads_share_calls_and_all_of_them_end() {
-        let durable = Durable::default();
+        let losses = Losses::default();
+        let durable = Durable::new(&losses);
         let (written, durable_to) = (AtomicU32::new(0), AtomicU32::new(0));
         let fsync = || {
             let seen = written.load(SeqCst);
@@ -246,7 +316,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..500 {
                         let mine = written.fetch_add(1, SeqCst) + 1;
-                        durable.sync(fsync).unwrap();
+                        durable.sync(&losses, fsync).unwrap();
                         assert!(durable_to.load(SeqCst) >= mine);
                     }
                 });

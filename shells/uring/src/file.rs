@@ -137,17 +137,20 @@ impl FileRange {
             false => Access::RemoteReadWrite,
         };
         let kept = flags & KEPT;
+        let turns = Turns::of(&stat, kind == FileType::BlockDevice);
+        // Before there is a descriptor that is told of what comes.
+        let durable = Durable::new(turns.losses());
         Ok(Self {
             direct: (!cached).then(|| Direct::of(&file, kept)).flatten(),
             sync: reopen(&file, mode).ok(),
-            durable: Durable::default(),
+            durable,
             cached: file.into(),
             start,
             bytes,
             access,
             key: RegionKey::random()?,
             device,
-            turns: Turns::of(&stat, kind == FileType::BlockDevice),
+            turns,
             size_max: match kind {
                 FileType::BlockDevice => u64::MAX,
                 _ => getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX),
@@ -177,7 +180,7 @@ impl FileRange {
 
     /// Waits until what has been written is where a loss of power leaves it, with what is needed to find it again. An error
     /// means that bytes may be gone which requests have written. From then on each call fails with that one: those that wait
-    /// meanwhile, and all later ones. Another range of the same file that is made after that starts afresh.
+    /// meanwhile, and all later ones, also of other ranges of the file. A range that is made after that starts afresh.
     pub fn sync(&self) -> io::Result<()> {
         Ok(self.sync_by(|file| rustix::fs::fsync(file))?)
     }
@@ -186,14 +189,18 @@ impl FileRange {
         &self,
         fsync: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let file = self.sync.as_ref().unwrap_or(&self.cached);
         let whole = || loop {
-            match fsync(file.as_fd()) {
+            match fsync(self.synced()) {
                 Err(Errno::INTR) => {}
                 answer => return answer,
             }
         };
-        self.durable.sync(whole)
+        self.durable.sync(self.turns.losses(), whole)
+    }
+
+    /// The descriptor for `fsync`.
+    pub(crate) fn synced(&self) -> BorrowedFd<'_> {
+        self.sync.as_ref().unwrap_or(&self.cached).as_fd()
     }
 
     /// Why a work may not run here, if so.
@@ -341,17 +348,17 @@ impl FileRange {
         }
     }
 
-    /// The same, with another that is taken for it past the page cache, from and to any address.
-    pub(crate) fn of_direct(file: File, direct: File, bytes: u64) -> Self {
+    /// The same, with another that is taken for it past the page cache, from and to addresses that are aligned so.
+    pub(crate) fn with_direct(self, direct: File, memory_align: u64) -> Self {
         let direct = Direct {
             fd: direct.into(),
             align: PAGE_BYTES.into(),
-            memory_align: 1,
+            memory_align,
             refused: AtomicBool::new(false),
         };
         Self {
             direct: Some(direct),
-            ..Self::of(file, bytes)
+            ..self
         }
     }
 }

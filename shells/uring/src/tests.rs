@@ -2,6 +2,7 @@
 
 mod ending;
 mod fixed;
+mod swarm;
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use polyrail_core::time::{Duration, Instant};
 use rustix::fs::Stat;
 
+use crate::durable::Losses;
+
 /// How long after its last look a turn is kept for a write. Workers look every tenth of a millisecond, and are away for some
 /// when others have their processor.
 const KEPT: Duration = Duration::from_millis(5);
@@ -46,7 +48,10 @@ static FILES: Mutex<Vec<(FileId, Weak<Turns>)>> = Mutex::new(Vec::new());
 
 /// Whose turn it is to write a file. All ranges of one file share it.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<State>);
+pub(crate) struct Turns {
+    state: Mutex<State>,
+    losses: Losses,
+}
 
 /// Writes, by their side.
 #[derive(Debug, Default)]
@@ -89,9 +94,14 @@ impl Turns {
         turns
     }
 
+    /// What the file has lost.
+    pub(crate) fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
     /// A place for a write, which waits at first.
     pub(crate) fn wait(self: &Arc<Self>, side: Side) -> Turn {
-        locked(&self.0).waiting[side as usize] += 1;
+        locked(&self.state).waiting[side as usize] += 1;
         Turn {
             turns: self.clone(),
             side,
@@ -112,7 +122,7 @@ impl Turn {
             return true;
         }
         let (own, other) = (self.side as usize, self.side.other() as usize);
-        let mut state = locked(&self.turns.0);
+        let mut state = locked(&self.turns.state);
         state.looked[own] = state.looked[own].max(now);
         let is_kept = now.since(state.looked[other]) < KEPT;
         let is_others = state.last == self.side && state.waiting[other] > 0 && is_kept;
@@ -129,7 +139,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = locked(&self.turns.0);
+        let mut state = locked(&self.turns.state);
         let counts = match self.under_way {
             true => &mut state.under_way,
             false => &mut state.waiting,
