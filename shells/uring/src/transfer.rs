@@ -183,4 +183,27 @@ mod tests {
             }
         }
     }
+
+    /// A write that waits past the cache, of a file that turns out to refuse that, goes with those through the cache.
+    #[test]
+    fn a_write_has_the_turn_of_the_way_that_it_goes() {
+        let file = || tempfile::tempfile().unwrap();
+        let range = FileRange::of(file(), 1 << 20).with_direct(file(), 1);
+        let range = Arc::new(range);
+        let file = Arc::new(OpenFile::new(range.clone()));
+        let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
+        let memory = Arc::new(Memory::new(region));
+        let now = Instant::ZERO;
+        let mut cached = range.turns().wait(Side::Cached);
+        assert!(cached.begin(now));
+        let mut transfer = Transfer::new((Op::Write, 4096), (&memory, 0), (&file, 0)).unwrap();
+        assert!(!transfer.begin(now));
+        range.refuse_direct();
+        assert!(transfer.begin(now), "both go through the cache");
+        let mut direct = range.turns().wait(Side::Direct);
+        drop(cached);
+        assert!(!direct.begin(now));
+        drop(transfer);
+        assert!(direct.begin(now));
+    }
 }
