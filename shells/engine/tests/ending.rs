@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Batch, Calls, CompletionQueue, Config, Engine, Faults, FileTerms, Hooks, Op, RailId, Region, Request,
-    SegmentId, Status,
+    Access, Batch, Calls, CompletionQueue, Config, DomainConfig, Engine, Faults, FileTerms, Hooks,
+    Op, RailId, Region, Request, SecurityConfig, SegmentId, Status,
 };
 
 /// Longer than any end takes; only a failing test waits for it.
@@ -180,12 +180,18 @@ impl Calls for Called {
 }
 
 fn config(name: &str) -> Config {
+    let tenant = DomainConfig {
+        peers: vec!["127.0.0.250/32".parse().unwrap()],
+    };
     Config {
         listen: Some("127.0.0.1:0".parse().unwrap()),
         rails: (1..=RAILS as u8)
             .map(|host| [127, 0, 0, host].into())
             .collect(),
         workers: 2,
+        security: SecurityConfig {
+            domains: [("tenant".to_owned(), tenant)].into(),
+        },
         ..Config::named(name).without("shm")
     }
 }
@@ -415,8 +421,8 @@ fn cell(go: Go, place: Place, state: State) {
         }
         Place::ManyCallbacks => {
             told = (0..6).map(|_| soon(false)).collect();
-            for batch in &told {
-                let grip = grip(engine.clone());
+            let grips: Vec<_> = told.iter().map(|_| grip(engine.clone())).collect();
+            for (batch, grip) in told.iter().zip(grips) {
                 batch.on_done(move |_| grip.let_go());
             }
             drop(engine);
