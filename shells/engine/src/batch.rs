@@ -18,7 +18,7 @@ use crate::delivery::{Delivery, Outgoing, Slip, Ticket};
 use crate::error::{ReleaseError, WaitError};
 use crate::followers::Followers;
 use crate::fork::Owned;
-use crate::post::Post;
+use crate::post::{Begun, Post};
 use crate::request::Request;
 use crate::rows::RowId;
 use crate::segments::Hold;
@@ -267,6 +267,12 @@ impl Shared {
         self.state().status == Status::Pending
     }
 
+    /// Whether all its requests have been reported.
+    pub(crate) fn is_reported(&self) -> bool {
+        let status = self.state().counters.report();
+        status.ended == status.requests
+    }
+
     /// Whether it has ended and nothing of it is open any more.
     pub(crate) fn is_over(&self) -> bool {
         self.state().is_over()
@@ -284,10 +290,10 @@ impl Shared {
         self.state().reports.iter().any(held)
     }
 
-    /// The worker has ended, perhaps before the batch did. Of the requests that have not been reported, the
-    /// first `begun` are unknown for good, and the others never began. Memory on this side is free, because the
+    /// The worker has ended, perhaps before the batch did. Of the requests that have not been reported, those
+    /// that have `begun` are unknown for good, and the others never began. Memory on this side is free, because the
     /// transports have ended with the worker, but what the kernel or a device still has, and all of it if they `go_on`.
-    pub(crate) fn abandon(&self, begun: usize, go_on: bool) -> Ended {
+    pub(crate) fn abandon(&self, begun: &Begun, go_on: bool) -> Ended {
         let mut state = self.state();
         let State {
             counters, reports, ..
@@ -296,14 +302,14 @@ impl Shared {
             let pending = report.status == Status::Pending;
             let was_held = report.local == Local::Held;
             let is_touched = || self.holds.get(index).is_some_and(Hold::is_touched);
-            let began = !pending || index < begun;
-            if was_held && !(began && (go_on || is_touched())) {
+            let has_begun = begun.has(index);
+            if was_held && !((!pending || has_begun) && (go_on || is_touched())) {
                 report.local = Local::Released;
                 self.release(index);
             }
             if pending {
                 report.cause = Some(Cause::ShutDown);
-                (report.status, report.remote) = match index < begun {
+                (report.status, report.remote) = match has_begun {
                     true => (Status::Indeterminate, Remote::Unknown),
                     false => (Status::ShutDown, Remote::Settled),
                 };
