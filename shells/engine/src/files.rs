@@ -161,7 +161,8 @@ impl Engine {
     }
 
     /// Waits until what requests that have completed wrote to a file is on the disk, so that it survives a loss of
-    /// power. Blocks. If the disk failed meanwhile to store what it had taken, that is said here, once.
+    /// power. Blocks. If the disk failed meanwhile to store what it had taken, this fails, and so does every later call for
+    /// this segment, because bytes of any request on it may be gone. To go on, write them to a segment made anew.
     pub fn sync_file(&self, segment: SegmentId) -> Result<(), FileError> {
         let inner = &self.inner;
         if !inner.is_ours() {

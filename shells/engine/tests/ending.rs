@@ -3,6 +3,7 @@
 //!
 //! A test program of its own, because it counts both.
 
+use std::any::Any;
 use std::fs::{self, File};
 use std::future::Future;
 use std::panic::catch_unwind;
@@ -15,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Batch, Calls, Config, Engine, Faults, FileTerms, Hooks, Op, RailId, Region, Request,
-    SegmentId, Status,
+    Access, Batch, Calls, CompletionQueue, Config, DomainConfig, Engine, Faults, FileTerms, Hooks,
+    Op, RailId, Region, Request, SecurityConfig, SegmentId, Status,
 };
 
 /// Longer than any end takes; only a failing test waits for it.
@@ -34,6 +35,8 @@ enum Go {
     Both,
     /// `shutdown` here, and on another thread at the same time.
     TwiceAtOnce,
+    /// The last handle, which is in a prepared transfer, and one in a domain.
+    DropOthers,
 }
 
 /// Where.
@@ -69,7 +72,13 @@ enum State {
     Staging,
 }
 
-const GOES: [Go; 4] = [Go::Shutdown, Go::Drop, Go::Both, Go::TwiceAtOnce];
+const GOES: [Go; 5] = [
+    Go::Shutdown,
+    Go::Drop,
+    Go::Both,
+    Go::TwiceAtOnce,
+    Go::DropOthers,
+];
 const PLACES: [Place; 8] = [
     Place::Program,
     Place::BesideWait,
@@ -114,6 +123,8 @@ impl Mine {
 /// The handles that are let go of, and what has to be so when that is done.
 struct Grip {
     engine: Mutex<Option<Engine>>,
+    /// Of all other kinds, which go first, but for those that have an engine in them.
+    others: Mutex<Vec<Box<dyn Any + Send>>>,
     region: Arc<Region>,
     mine: Arc<Mine>,
     go: Go,
@@ -126,9 +137,10 @@ impl Grip {
         let Some(engine) = self.engine.lock().unwrap().take() else {
             return;
         };
+        let others = std::mem::take(&mut *self.others.lock().unwrap());
         match self.go {
             Go::Shutdown | Go::Both => engine.shutdown(),
-            Go::Drop => {}
+            Go::Drop | Go::DropOthers => {}
             Go::TwiceAtOnce => thread::scope(|scope| {
                 let other = scope.spawn(|| {
                     engine.shutdown();
@@ -139,7 +151,8 @@ impl Grip {
         }
         // In `Drop` it is the last one, or the one who has it meanwhile ends it before long.
         let last = (self.go == Go::Shutdown).then_some(engine);
-        if self.go != Go::Drop {
+        drop(others);
+        if !matches!(self.go, Go::Drop | Go::DropOthers) {
             assert!(self.region.enter().is_none(), "it may still be touched");
             self.mine.poison();
         }
@@ -167,12 +180,18 @@ impl Calls for Called {
 }
 
 fn config(name: &str) -> Config {
+    let tenant = DomainConfig {
+        peers: vec!["127.0.0.250/32".parse().unwrap()],
+    };
     Config {
         listen: Some("127.0.0.1:0".parse().unwrap()),
         rails: (1..=RAILS as u8)
             .map(|host| [127, 0, 0, host].into())
             .collect(),
         workers: 2,
+        security: SecurityConfig {
+            domains: [("tenant".to_owned(), tenant)].into(),
+        },
         ..Config::named(name).without("shm")
     }
 }
@@ -328,6 +347,24 @@ impl Scene {
         }
     }
 
+    /// A handle of each other kind.
+    fn others(&self, engine: &Engine) -> Vec<Box<dyn Any + Send>> {
+        let queue = CompletionQueue::new().unwrap();
+        let request = self.request(Op::Write, 0, 4096);
+        let told = engine.submit_notifying(&[request], b"told").unwrap();
+        queue.add(&told, 1);
+        let prepared = engine.prepare_transfer(&[request]).unwrap();
+        vec![
+            Box::new(told.delivery()),
+            Box::new(told),
+            Box::new(queue),
+            Box::new(engine.notifications()),
+            Box::new(engine.region(self.local)),
+            Box::new(engine.domain("tenant").unwrap()),
+            Box::new(prepared),
+        ]
+    }
+
     /// Requests short enough to end although rails are slow, and long enough to be waited for. Nothing moves in the dark, so
     /// they end by a cancellation there.
     fn ends_soon(&self, engine: &Engine, state: State, staged: bool) -> Batch {
@@ -352,6 +389,7 @@ fn cell(go: Go, place: Place, state: State) {
     let region = engine.region(scene.local).unwrap();
     let grip = |engine: Engine| {
         Arc::new(Grip {
+            others: Mutex::new(scene.others(&engine)),
             engine: Mutex::new(Some(engine)),
             region: region.clone(),
             mine: mine.clone(),
@@ -383,8 +421,8 @@ fn cell(go: Go, place: Place, state: State) {
         }
         Place::ManyCallbacks => {
             told = (0..6).map(|_| soon(false)).collect();
-            for batch in &told {
-                let grip = grip(engine.clone());
+            let grips: Vec<_> = told.iter().map(|_| grip(engine.clone())).collect();
+            for (batch, grip) in told.iter().zip(grips) {
                 batch.on_done(move |_| grip.let_go());
             }
             drop(engine);

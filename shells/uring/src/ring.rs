@@ -22,8 +22,9 @@ use polyrail_transport::timespec;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::endpoint::{Answered, Driver, Transfer, answer};
+use crate::endpoint::{Answered, Driver, answer};
 use crate::fixed::{Attached, Memory, OpenFile, ROWS, Table, regions_bytes_max};
+use crate::transfer::Transfer;
 use crate::turns::Side;
 use crate::{END_MAX, TRANSFERS_MAX};
 
@@ -120,7 +121,7 @@ impl Ring {
         if !self.unsubmitted {
             return;
         }
-        // The kernel may have no memory just now, or be interrupted: the next poll tries again.
+        // The kernel may have no memory just now, or be interrupted: a later poll tries again.
         if let Err(error) = self.ring.submit() {
             log::debug!("io_uring_enter: {error}");
         }
@@ -286,7 +287,8 @@ impl Driver for Ring {
                 let mut answer = answer(completion.result());
                 if asked.buffer.is_some() && answer.is_err_and(is_refusal) {
                     transfer.memory().refuse();
-                    answer = Err(Errno::AGAIN);
+                    // At once, without the row.
+                    answer = Err(Errno::INTR);
                 }
                 to.push(Answered {
                     slot,
@@ -401,7 +403,7 @@ mod tests {
         let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
         let memory = Arc::new(Memory::new(region.clone()));
         let mut transfer = Transfer::new((Op::Read, 4), (&memory, 0), (&file, 0)).unwrap();
-        assert!(transfer.begin());
+        assert!(transfer.begin(polyrail_core::time::Instant::ZERO));
         ring.ask(3, transfer);
         ring.flush();
         let asked = std::mem::take(&mut ring.asked);
