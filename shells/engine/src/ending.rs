@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::afterwards::Afterwards;
 use crate::engine::{Engine, Inner, Program};
 use crate::once::Once;
+use crate::post::Begun;
 
 /// How long a shutdown waits for what is in flight with workers.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
@@ -104,7 +105,7 @@ impl Inner {
         for post in self.crew.posts.iter().chain(staging) {
             // Of one that is still in the program's code, all may have begun.
             if !post.is_closed() {
-                post.close(|_| usize::MAX);
+                post.close(|_| Begun::All);
             }
             afterwards.append(post.abandon(go_on, |ticket| ticket.go(plane)));
         }

@@ -48,6 +48,7 @@ mod followers;
 mod fork;
 mod gpus;
 mod hints;
+mod intake;
 mod known;
 mod leaving;
 mod listen;

@@ -13,10 +13,27 @@ pub(super) struct Leftover {
     is_closed: AtomicBool,
 }
 
-/// A batch, and how many of its requests have begun.
+/// Which requests of a batch have begun.
+pub(crate) enum Begun {
+    /// All, as far as anybody knows.
+    All,
+    /// By position; those that are not named have not.
+    At(Vec<bool>),
+}
+
+impl Begun {
+    pub(crate) fn has(&self, position: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::At(begun) => begun.get(position).is_some_and(|begun| *begun),
+        }
+    }
+}
+
+/// A batch that was left.
 pub(super) struct Left {
     pub(super) batch: Arc<BatchShared>,
-    pub(super) begun: usize,
+    pub(super) begun: Begun,
 }
 
 impl Leftover {

@@ -18,8 +18,9 @@ use polyrail_transport::clock::Clock;
 pub(crate) use self::alarm::{Alarm, NOBODY, THREAD, WAITER};
 pub(crate) use self::command::Command;
 use self::command::Commands;
+pub(crate) use self::leftover::Begun;
 use self::leftover::{Left, Leftover};
-pub(crate) use self::submission::{Due, Flags, Submission};
+pub(crate) use self::submission::{Arrival, Due, Flags, Submission};
 use self::waiters::{Asking, Rising, Waiters};
 use crate::afterwards::Afterwards;
 use crate::batch::{Ended, Shared as BatchShared};
@@ -150,9 +151,9 @@ impl Post {
         }
     }
 
-    /// The worker has ended: nothing is taken any more. Batches stay, with the requests of each that have `begun`, until
+    /// The worker has ended: nothing is taken any more. Batches stay, with what has `begun` of each, until
     /// they are [abandoned](Self::abandon).
-    pub(crate) fn close(&self, begun: impl Fn(RowId) -> usize) {
+    pub(crate) fn close(&self, begun: impl Fn(RowId) -> Begun) {
         self.close_room();
         let rows = self.batches().close().into_iter();
         self.leftover.close(rows.map(|(row, batch)| Left {
@@ -171,7 +172,7 @@ impl Post {
     pub(crate) fn abandon(&self, go_on: bool, send: impl Fn(Ticket)) -> Afterwards {
         let mut afterwards = Afterwards::default();
         for Left { batch, begun } in self.leftover.take() {
-            let mut ended = batch.abandon(begun, go_on);
+            let mut ended = batch.abandon(&begun, go_on);
             ended.notify(&send);
             afterwards.keep(ended);
         }
@@ -199,6 +200,12 @@ impl Post {
                 Err(_) => std::thread::park_timeout(END_LOOK),
             }
         }
+    }
+
+    /// Rouses `caller` once room comes back. Who has found none asks for this, and then looks once more.
+    pub(crate) fn call_for_room(&self, caller: &Arc<Self>) {
+        self.room.call(caller);
+        self.hop_room.call(caller);
     }
 
     /// Takes no more requests.

@@ -5,6 +5,8 @@ use polyrail_core::time::Instant;
 use polyrail_core::units::PlanId;
 use polyrail_core::work::{Op, Priority};
 
+use crate::rows::RowId;
+
 /// One request on its way to its worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submission {
@@ -78,7 +80,7 @@ impl Flags {
 }
 
 impl Submission {
-    pub(super) fn encode(&self, tag: u64, last: bool, due: Due) -> Entry {
+    pub(crate) fn encode(&self, tag: u64, last: bool, due: Due) -> Entry {
         let flags = Flags {
             op: self.op,
             last,
@@ -102,5 +104,58 @@ impl Submission {
             due.deadline.as_nanos(),
             0,
         ]
+    }
+}
+
+/// A submission as it comes out of the ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) tag: u64,
+    /// The batch and the position that the tag names.
+    pub(crate) row: RowId,
+    pub(crate) position: usize,
+    pub(crate) submission: Submission,
+    /// It is the last request of its batch.
+    pub(crate) last: bool,
+    pub(crate) due: Due,
+}
+
+impl Arrival {
+    pub(crate) fn decode(entry: &Entry) -> Self {
+        let [
+            tag,
+            plan,
+            local_offset,
+            remote_offset,
+            length,
+            flags,
+            deadline,
+            _,
+        ] = *entry;
+        let (row, position) = RowId::from_tag(tag);
+        let Flags {
+            op,
+            last,
+            priority,
+            through_slots,
+        } = Flags::from_bits(flags);
+        Self {
+            tag,
+            row,
+            position,
+            submission: Submission {
+                plan: PlanId::from_bits(plan),
+                op,
+                local_offset,
+                remote_offset,
+                length,
+                through_slots,
+            },
+            last,
+            due: Due {
+                priority,
+                deadline: Instant::from_nanos(deadline),
+            },
+        }
     }
 }

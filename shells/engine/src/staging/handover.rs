@@ -22,10 +22,11 @@ use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, Sessi
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::alive;
-use super::work::{not_begun, refused, terms};
+use super::requests::{not_begun, terms};
 use crate::batch::Batch;
 use crate::engine::Inner;
 use crate::error::SubmitError;
+use crate::intake::refused;
 use crate::known::STAGED;
 use crate::post::{Command, Flags, Post};
 use crate::refusal::{REFUSED, Refusal};

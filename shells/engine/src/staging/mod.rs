@@ -6,7 +6,9 @@
 //! do that reaches memory of GPUs: see `handover`.
 
 mod handover;
+mod hops;
 mod parties;
+mod requests;
 mod route;
 mod work;
 

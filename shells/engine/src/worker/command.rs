@@ -5,7 +5,7 @@ use polyrail_core::orchestrator::Proof;
 use polyrail_core::time::Instant;
 
 use super::Loop;
-use super::intake::Ending;
+use crate::intake::End;
 use crate::post::Command;
 use crate::rows::RowId;
 
@@ -69,9 +69,9 @@ impl Loop<'_> {
                 self.core.handle_peer_gone(now, peer, proof);
             }
             Command::ForgetPeer(lost) => self.lost.add(now, lost),
-            Command::Cancel(row) => self.intake.endings.push_back(Ending::Cancel(row)),
+            Command::Cancel(row) => self.intake.ask(End::Cancel(row)),
             Command::Room => self.core.handle_wake(),
-            Command::ShutDown(at) => self.intake.endings.push_back(Ending::ShutDown(at)),
+            Command::ShutDown(at) => self.intake.ask(End::ShutDown(at)),
         }
     }
 }

@@ -171,7 +171,7 @@ impl Loop<'_> {
     pub(super) fn may_sleep(&self, who: u8) -> bool {
         self.post.alarm.asleep.store(who, Relaxed);
         fence(SeqCst);
-        let may = !self.post.has_news();
+        let may = !self.post.has_news() && !self.intake.is_ready();
         if !may {
             self.post.alarm.asleep.store(NOBODY, Relaxed);
         }
@@ -186,9 +186,9 @@ impl Loop<'_> {
         let heartbeat = neighbours.and_then(Neighbours::poll_timeout);
         let endpoint = self.endpoint.poll_timeout();
         let handover = self.handover.due();
-        [core, endpoint, handover, self.ending.at, leaving, heartbeat]
-            .into_iter()
-            .flatten()
-            .min()
+        let held = self.intake.due();
+        let own = [core, handover, held, self.ending.at, leaving];
+        let others = [endpoint, heartbeat];
+        own.into_iter().chain(others).flatten().min()
     }
 }

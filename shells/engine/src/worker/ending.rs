@@ -65,12 +65,7 @@ impl Loop<'_> {
         }
         // First: whoever hears of the end of a batch has the memory to himself.
         self.endpoint = Box::new(Refusal::new(self.post.alarm.wake.clone()));
-        let open = &self.intake.open;
-        self.post.close(|row| {
-            let open = open.get(usize::from(row.index));
-            let open = open.filter(|open| open.row == row);
-            open.map_or(0, |open| open.requests.len())
-        });
+        self.post.close(|row| self.intake.begun(row));
     }
 }
 

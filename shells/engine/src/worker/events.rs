@@ -36,6 +36,8 @@ impl Loop<'_> {
     pub(super) fn event(&mut self, event: Event) {
         match event {
             Event::RequestDone { request, tag } => {
+                // It leaves room for another.
+                self.intake.look_again();
                 let last = self.core.transport_of(request);
                 let transports = &self.around.transports;
                 let at_staged = || last.is_some_and(|last| transports.stages(last));

@@ -1,40 +1,22 @@
-//! Taking submissions in, in order, and what ends them.
-
-use std::collections::VecDeque;
+//! What a worker takes in: it begins in core, and what core never had is ended here.
 
 use polyrail_core::orchestrator::{Request, SubmitError};
-use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::report::Status;
 use polyrail_core::ring::Entry;
 use polyrail_core::time::Instant;
-use polyrail_core::units::{BatchId, PlanId, RequestId};
+use polyrail_core::units::{BatchId, RequestId};
 use polyrail_core::work::Cause;
 
 use super::Loop;
-use crate::post::Flags;
+use crate::intake::{End, refused};
+use crate::post::{Arrival, Submission};
 use crate::rows::RowId;
 
 /// Submissions taken in one round.
 const TAKE_MAX: usize = 256;
 
-/// What a worker has taken in.
-#[derive(Default)]
-pub(super) struct Intake {
-    /// Batches by their row with the worker.
-    pub(super) open: Vec<OpenBatch>,
-    /// A submission that core has no row for now.
-    held_back: Option<Entry>,
-    /// Commands that wait until what was submitted before them is in core.
-    pub(super) endings: VecDeque<Ending>,
-}
-
-/// A batch that core knows, or knew.
-#[derive(Default)]
-pub(super) struct OpenBatch {
-    pub(super) row: RowId,
-    id: BatchId,
-    /// Those that core was asked to take, in order.
-    pub(super) requests: Vec<RequestId>,
-}
+/// A worker's intake: there is one kind of room, that in core, and each batch is one of core's once it has been opened there.
+pub(super) type Intake = crate::intake::Intake<(), Option<BatchId>, RequestId>;
 
 /// Why a request did not begin.
 enum Refusal {
@@ -42,95 +24,82 @@ enum Refusal {
     ShuttingDown,
 }
 
-/// What ends requests.
-pub(super) enum Ending {
-    Cancel(RowId),
-    ShutDown(Instant),
-}
-
 impl Loop<'_> {
     pub(super) fn has_submissions(&self) -> bool {
-        self.intake.held_back.is_some() || !self.post.ring.is_empty()
+        self.intake.holds_any() || !self.post.ring.is_empty()
     }
 
-    /// Takes submissions; what core has no row for stays in line.
+    /// Takes submissions; what core has no row for stays in line. Whether any has begun.
     pub(super) fn submissions(&mut self, now: Instant) -> bool {
-        if self.intake.held_back.is_none() && self.post.ring.is_empty() {
+        if !self.has_submissions() {
             return false;
         }
+        self.intake.look_again();
         let mut busy = false;
         for _ in 0..TAKE_MAX {
-            let Some(entry) = self
-                .intake
-                .held_back
-                .take()
-                .or_else(|| self.post.ring.pop())
-            else {
+            let Some(entry) = self.intake.next(&self.post.ring, |_| ()) else {
                 break;
             };
-            if !self.submit(now, entry) {
-                self.intake.held_back = Some(entry);
-                break;
+            match self.submit(now, &entry) {
+                true => busy = true,
+                false => self.intake.hold_back((), entry),
             }
+        }
+        for entry in self.intake.take_overdue(now) {
+            self.withdraw(&entry, Status::DeadlineExceeded, Cause::DeadlineExceeded);
             busy = true;
         }
         busy
     }
 
     /// Hands one submission to core. `false`: there is no row for it now.
-    fn submit(&mut self, now: Instant, entry: Entry) -> bool {
-        let [
+    fn submit(&mut self, now: Instant, entry: &Entry) -> bool {
+        let Arrival {
             tag,
+            row,
+            position,
+            submission,
+            last,
+            due,
+        } = Arrival::decode(entry);
+        let Some(batch) = self.open_batch(row) else {
+            return false;
+        };
+        let Submission {
             plan,
+            op,
             local_offset,
             remote_offset,
             length,
-            flags,
-            deadline,
-            _,
-        ] = entry;
-        let Flags {
-            op, last, priority, ..
-        } = Flags::from_bits(flags);
-        let (row, position) = RowId::from_tag(tag);
-        if position == 0 && !self.open_batch(row) {
-            return false;
-        }
-        let Some(batch) = self
-            .intake
-            .open
-            .get(usize::from(row.index))
-            .map(|open| open.id)
-        else {
-            return true;
-        };
+            ..
+        } = submission;
         let request = Request {
             tag,
-            plan: PlanId::from_bits(plan),
+            plan,
             batch,
             local_offset,
             remote_offset,
             length,
-            deadline: Instant::from_nanos(deadline),
-            priority,
+            deadline: due.deadline,
+            priority: due.priority,
             op,
         };
         match self.submit_to_core(now, &request) {
             Ok(id) => {
-                self.handover.note(&entry);
-                self.note(row, id);
+                self.handover.note(entry);
+                self.intake.note(row, position, id);
             }
             Err(Refusal::Core(SubmitError::Full)) => {
                 if position == 0 {
                     self.core.seal_batch(batch);
                     self.core.take_batch(batch);
+                    *self.intake.batch(row) = None;
                 }
                 return false;
             }
             // Only a lost peer's plans go while somebody still submits to them.
             Err(Refusal::Core(SubmitError::PlanMissing)) => {
-                let proved = self.lost.knew(request.plan);
-                let status = match proved {
+                let status = match self.lost.knew(request.plan) {
                     true => Status::PeerLost,
                     false => Status::Failed,
                 };
@@ -161,54 +130,49 @@ impl Loop<'_> {
         result.map_err(Refusal::Core)
     }
 
-    fn open_batch(&mut self, row: RowId) -> bool {
-        let Some(id) = self.core.open_batch(row.tag(0)) else {
-            return false;
-        };
-        let index = usize::from(row.index);
-        if self.intake.open.len() <= index {
-            self.intake.open.resize_with(index + 1, OpenBatch::default);
+    /// A batch as core knows it. `None`: core has no row for it now.
+    fn open_batch(&mut self, row: RowId) -> Option<BatchId> {
+        let batch = self.intake.batch(row);
+        if batch.is_none() {
+            *batch = self.core.open_batch(row.tag(0));
         }
-        let open = &mut self.intake.open[index];
-        (open.row, open.id) = (row, id);
-        open.requests.clear();
-        true
-    }
-
-    fn note(&mut self, row: RowId, id: RequestId) {
-        if let Some(open) = self.intake.open.get_mut(usize::from(row.index)) {
-            open.requests.push(id);
-        }
+        *batch
     }
 
     /// Ends a request that core never had.
     fn refuse(&mut self, tag: u64, status: Status, cause: Cause) {
-        let report = Report {
-            status,
-            delivered_bytes: 0,
-            cause: Some(cause),
-            local: Local::Released,
-            remote: Remote::Settled,
-        };
-        self.post.report(tag, report);
-        self.note(RowId::from_tag(tag).0, RequestId::default());
+        self.post.report(tag, refused(status, cause));
+    }
+
+    /// Ends a request that was held back, as all of its batch that were.
+    fn withdraw(&mut self, entry: &Entry, status: Status, cause: Cause) {
+        let Arrival { tag, row, last, .. } = Arrival::decode(entry);
+        self.refuse(tag, status, cause);
+        if last {
+            match *self.intake.batch(row) {
+                Some(batch) => self.core.seal_batch(batch),
+                None => self.finish(row),
+            }
+        }
     }
 
     /// Cancels what is to be cancelled and shuts down. What the program submitted before it asked for that is
     /// in the ring at least, so the ring goes first.
     pub(super) fn endings(&mut self, now: Instant) {
-        if self.intake.endings.is_empty() {
+        if !self.intake.is_asked() {
             return;
         }
         while self.submissions(now) {}
-        for _ in 0..self.intake.endings.len() {
-            match self.intake.endings.pop_front() {
-                Some(Ending::Cancel(row)) => self.cancel(now, row),
-                Some(Ending::ShutDown(at)) => {
+        while let Some(end) = self.intake.next_end() {
+            match end {
+                End::Cancel(row) => self.cancel(now, row),
+                End::ShutDown(at) => {
+                    for entry in self.intake.withdraw(None) {
+                        self.withdraw(&entry, Status::ShutDown, Cause::ShutDown);
+                    }
                     self.core.shut_down(now);
                     self.ending.at = Some(at);
                 }
-                None => break,
             }
         }
     }
@@ -217,17 +181,12 @@ impl Loop<'_> {
         if self.post.batch(row).is_none() {
             return;
         }
-        if self.intake.held_back.is_some() {
-            // It may be about this batch, or stand before it in line.
-            self.intake.endings.push_back(Ending::Cancel(row));
+        for entry in self.intake.withdraw(Some(row)) {
+            self.withdraw(&entry, Status::Cancelled, Cause::Cancelled);
         }
         self.handover.cancel(row);
-        let open = self.intake.open.get(usize::from(row.index));
-        let Some(open) = open.filter(|open| open.row == row) else {
-            return;
-        };
-        for id in open.requests.clone() {
-            self.core.cancel(now, id);
+        for id in self.intake.requests(row) {
+            self.core.cancel(now, *id);
         }
     }
 }
