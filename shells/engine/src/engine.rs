@@ -26,7 +26,7 @@ use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_core::work::{Op, Place, Priority};
 use polyrail_cuda::{CudaError, Driver, Gpus};
-use polyrail_record::{Header, Recorder};
+use polyrail_record::{Cut as RecordingCut, Header, Recorder};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
@@ -1058,9 +1058,16 @@ impl Engine {
     }
 
     /// The flight recording, if [`Hooks::recording`] asked for one: every call on core, and what it answered.
-    /// `polyrail sim replay` makes the calls again. It is whole when [`Self::shutdown`] has returned.
+    /// `polyrail sim replay` makes the calls again. It is whole when [`Self::shutdown`] has returned, unless
+    /// [`Self::recording_cut`] says otherwise.
     pub fn recording(&self) -> Option<&Path> {
         self.inner.fabric.recording()
+    }
+
+    /// Why the flight recording does not have all that happened, if so: its disk was full, or did not follow. The engine does
+    /// not wait for it.
+    pub fn recording_cut(&self) -> Option<RecordingCut> {
+        self.inner.fabric.recording_cut()
     }
 
     /// Ends everything within a bound: what has not ended is reported `ShutDown`, or `Indeterminate` where it
