@@ -639,3 +639,27 @@ impl RegionTable for Segments {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::config::Config;
+    use crate::engine::Engine;
+
+    #[test]
+    fn what_an_engine_has_left_in_use_is_free_once_nothing_touches_it() {
+        let engine = Engine::new(Config::named("ends")).unwrap();
+        let id = engine.allocate("here", 4096, Access::Local).unwrap();
+        let local = engine.inner.segments.local(id).unwrap();
+        // A request that nobody has seen the end of.
+        local.requests.fetch_add(1, AcqRel);
+        let in_use = || matches!(engine.unregister(id), Err(RegisterError::InUse { .. }));
+        assert!(in_use());
+        let pinned = local.region.pin(0, 1).unwrap();
+        engine.shutdown();
+        assert!(in_use(), "the kernel may still write there");
+        drop(pinned);
+        engine.unregister(id).unwrap();
+    }
+}

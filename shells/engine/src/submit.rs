@@ -134,6 +134,11 @@ impl Engine {
             submitted => return submitted,
         }
         let prepared = self.prepare(request)?;
+        if prepared.stager.is_some() {
+            // What a worker takes for a plan would be two segments.
+            release(&prepared.held);
+            return Err(SubmitError::Staging);
+        }
         let post = &self.inner.crew.posts[self.inner.crew.choose()];
         let mut held = Some(prepared.held);
         let make = |row, room, _| {
