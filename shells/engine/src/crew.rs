@@ -59,15 +59,18 @@ impl Crew {
     }
 
     /// The worker that a batch goes to: that of the submitting thread, so that threads which wait for their
-    /// batches do not meet; if that one is at work, the next one that is not. One that has panicked gets nothing.
+    /// batches do not meet; if that one is at work, the next one that is not. One that has ended by a panic is left out.
     pub(crate) fn choose(&self) -> usize {
-        self.idle().unwrap_or_else(|| {
-            let count = self.posts.len();
-            let next = self.next.fetch_add(1, Relaxed) % count;
-            let mut others = (next..next + count).map(|number| number % count);
-            let lives = |number: &usize| !self.posts[*number].is_closed();
-            others.find(lives).unwrap_or(next)
-        })
+        self.idle().unwrap_or_else(|| self.next())
+    }
+
+    /// Each in turn.
+    fn next(&self) -> usize {
+        let count = self.posts.len();
+        let next = self.next.fetch_add(1, Relaxed);
+        let mut others = (0..count).map(|more| next.wrapping_add(more) % count);
+        let open = others.find(|number| !self.posts[*number].is_closed());
+        open.unwrap_or(next % count)
     }
 
     /// That of the submitting thread, or the next one, if it has nothing to do. `None`: all have.
