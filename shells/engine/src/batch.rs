@@ -143,8 +143,9 @@ impl Batch {
     }
 
     /// Calls `callback` once with how the batch ended: at once, on this thread, if it has ended; else when it
-    /// does, on the thread that drives its worker, which is the worker's own or one that waits for another of
-    /// its batches. There it must not block: every transfer of that worker waits for it. It may use the engine, submit the next batch for instance, but not wait for one. If it panics
+    /// does, on a thread of the engine or on one that waits for another batch. There it should be short: what else its
+    /// thread does waits for it. It may use the engine, submit the next batch for instance, and end it
+    /// ([`Engine::shutdown`](crate::Engine::shutdown), or its last handle dropped), but not wait for a batch. If it panics
     /// there, that is logged, and nothing else happens.
     ///
     /// Callbacks of one batch run in the order in which they were given.
@@ -185,7 +186,8 @@ impl Batch {
     }
 
     /// Stops sending what has not been sent. Requests that have not ended end soon, as `Cancelled`, or as
-    /// `Completed` if all their bytes were on the way.
+    /// `Completed` if all their bytes were on the way. A small request that goes as one with its neighbours, of other
+    /// batches perhaps, is sent with them all the same, and ends when they do.
     pub fn cancel(&self) {
         if self.shared.is_ours() {
             self.post.cancel(self.shared.row);
