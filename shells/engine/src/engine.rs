@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// The flight recording, if [`Hooks::recording`] asked for one: every call on core, and what it answered.
+    /// The flight recording, if [`crate::Hooks::recording`] asked for one: every call on core, and what it answered.
     /// `polyrail sim replay` makes the calls again. It is whole when [`Self::shutdown`] has returned, unless
     /// [`Self::recording_cut`] says otherwise.
     pub fn recording(&self) -> Option<&Path> {
