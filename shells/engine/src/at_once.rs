@@ -13,7 +13,8 @@ use polyrail_core::time::Instant;
 use polyrail_core::units::{BatchId, PlanId};
 
 use crate::batch::{Batch, Shared};
-use crate::engine::{Engine, Request, Terms, check_request};
+use crate::engine::Engine;
+use crate::request::{Request, Terms, check_request};
 use crate::segments::Pairs;
 
 /// What a request takes of [`Config::at_once_bytes`](crate::Config::at_once_bytes) at least: as long as so many bytes
@@ -32,7 +33,7 @@ impl Engine {
         terms: &Terms<'_>,
         make: impl FnOnce() -> Arc<Shared>,
     ) -> Option<Batch> {
-        if !self.inner.carries_at_once.load(Relaxed) {
+        if !self.inner.plans.carries_at_once.load(Relaxed) {
             return None;
         }
         let most = self.inner.config.at_once_bytes;
@@ -43,7 +44,7 @@ impl Engine {
         if taken > most || has_terms {
             return None;
         }
-        let post = &self.inner.posts[self.idle_worker()?];
+        let post = &self.inner.crew.posts[self.inner.crew.idle()?];
         let known = self.inner.segments.known();
         let mut pairs = Pairs::of(&known);
         // Nothing moves if one of them may not.
@@ -352,7 +353,7 @@ mod tests {
         };
         pair.never_carries(&[small], &telling, "a notification");
         // Something else is with the worker.
-        let post = &pair.engine.inner.posts[0];
+        let post = &pair.engine.inner.crew.posts[0];
         let room = post.room.take(&pair.engine.inner.clock, 1, PATIENCE, || {});
         pair.never_carries(&[small], &usual, "the worker has something to do");
         post.room.give_back(room.unwrap());

@@ -13,12 +13,13 @@ use polyrail_core::send_queue::credit::Grant;
 use polyrail_core::work::Cause;
 use smallvec::{SmallVec, smallvec};
 
+use crate::completion::Tray;
 use crate::delivery::{Delivery, Outgoing, Slip, Ticket};
-use crate::engine::Request;
 use crate::error::{ReleaseError, WaitError};
 use crate::followers::Followers;
 use crate::fork::Owned;
-use crate::post::Post;
+use crate::post::{Begun, Post};
+use crate::request::Request;
 use crate::rows::RowId;
 use crate::segments::Hold;
 
@@ -266,6 +267,12 @@ impl Shared {
         self.state().status == Status::Pending
     }
 
+    /// Whether all its requests have been reported.
+    pub(crate) fn is_reported(&self) -> bool {
+        let status = self.state().counters.report();
+        status.ended == status.requests
+    }
+
     /// Whether it has ended and nothing of it is open any more.
     pub(crate) fn is_over(&self) -> bool {
         self.state().is_over()
@@ -283,27 +290,30 @@ impl Shared {
         self.state().reports.iter().any(held)
     }
 
-    /// The worker ends, perhaps before the batch does. Of the requests that have not been reported, the
-    /// first `begun` are unknown for good, and the others never began. All memory on this side is free,
-    /// because the transports end with the worker.
-    pub(crate) fn abandon(&self, begun: usize) -> Ended {
+    /// The worker has ended, perhaps before the batch did. Of the requests that have not been reported, those
+    /// that have `begun` are unknown for good, and the others never began. Memory on this side is free, because the
+    /// transports have ended with the worker, but what the kernel or a device still has, and all of it if they `go_on`.
+    pub(crate) fn abandon(&self, begun: &Begun, go_on: bool) -> Ended {
         let mut state = self.state();
         let State {
             counters, reports, ..
         } = &mut *state;
         for (index, report) in reports.iter_mut().enumerate() {
             let pending = report.status == Status::Pending;
-            let held = std::mem::replace(&mut report.local, Local::Released) == Local::Held;
+            let was_held = report.local == Local::Held;
+            let is_touched = || self.holds.get(index).is_some_and(Hold::is_touched);
+            let has_begun = begun.has(index);
+            if was_held && !((!pending || has_begun) && (go_on || is_touched())) {
+                report.local = Local::Released;
+                self.release(index);
+            }
             if pending {
                 report.cause = Some(Cause::ShutDown);
-                (report.status, report.remote) = match index < begun {
+                (report.status, report.remote) = match has_begun {
                     true => (Status::Indeterminate, Remote::Unknown),
                     false => (Status::ShutDown, Remote::Settled),
                 };
                 counters.end(report);
-            }
-            if held {
-                self.release(index);
             }
         }
         state.open = state.reports.iter().filter(|r| is_open(r)).count() as u32;
@@ -326,7 +336,7 @@ impl Shared {
                 None
             }
         };
-        let ended = Ended {
+        let mut ended = Ended {
             is_over: state.is_over(),
             report: state.report(),
             followers: std::mem::take(&mut state.followers),
@@ -334,6 +344,7 @@ impl Shared {
         };
         let sleepers = state.sleepers;
         drop(state);
+        ended.followers.fill_trays(ended.report);
         if sleepers > 0 {
             self.done.notify_all();
         }
@@ -372,12 +383,20 @@ impl Ended {
         self.is_over
     }
 
-    /// Tells the peer by `send`, if all of it has arrived, then them. No lock may be held: they are the program's, and may
-    /// do anything.
-    pub(crate) fn tell(self, send: impl FnOnce(Ticket)) {
-        if let Some(ticket) = self.ticket {
+    /// Tells the peer by `send`, if all of it has arrived.
+    pub(crate) fn notify(&mut self, send: impl FnOnce(Ticket)) {
+        if let Some(ticket) = self.ticket.take() {
             send(ticket);
         }
+    }
+
+    /// Whether code of the program waits for it.
+    pub(crate) fn has_followers(&self) -> bool {
+        self.followers.has_code()
+    }
+
+    /// Calls the program's code. No lock and no seat may be held: it may do anything.
+    pub(crate) fn tell(self) {
         self.followers.tell(self.report);
     }
 }
@@ -579,6 +598,22 @@ impl Batch {
         let report = state.report();
         drop(state);
         callback(report);
+    }
+
+    /// Fills the tray once the batch has ended, which may be now.
+    pub(crate) fn fill(&self, tray: Tray) {
+        if !self.shared.is_ours() {
+            return;
+        }
+        let mut state = self.shared.state();
+        if state.status == Status::Pending {
+            state.followers.add_tray(tray);
+            drop(state);
+            return self.post.look_after();
+        }
+        let report = state.report();
+        drop(state);
+        tray.fill(report);
     }
 
     /// What becomes of the notification that it carries; `None`: it carries none.

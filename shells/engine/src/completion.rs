@@ -58,6 +58,19 @@ pub struct Completion {
     pub status: BatchReport,
 }
 
+/// Where the completion of one batch goes.
+pub(crate) struct Tray {
+    queue: Owned<EventQueue<Completion>>,
+    tag: u64,
+}
+
+impl Tray {
+    pub(crate) fn fill(self, status: BatchReport) {
+        let Self { queue, tag } = self;
+        queue.push(Completion { tag, status });
+    }
+}
+
 impl CompletionQueue {
     /// An empty queue. Takes one descriptor.
     pub fn new() -> io::Result<Self> {
@@ -68,8 +81,10 @@ impl CompletionQueue {
     /// From when the batch has ended, which may be now, a completion with this tag waits here. The batch's
     /// handles can be dropped. Adding a batch twice gives two completions.
     pub fn add(&self, batch: &Batch, tag: u64) {
-        let queue = self.queue.clone();
-        batch.on_done(move |status| queue.push(Completion { tag, status }));
+        batch.fill(Tray {
+            queue: self.queue.clone(),
+            tag,
+        });
     }
 
     /// Takes a completion if one waits. In a forked child: never.

@@ -6,13 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 use polyrail_control::plane::{Delivery as Outcome, Plane};
 use polyrail_core::units::PeerId;
 
-use crate::engine::lock;
-use crate::error::DeliveryError;
+use crate::engine::Engine;
+use crate::error::{DeliveryError, NotifyError, SubmitError};
 use crate::fabric::PEERS_MAX;
 use crate::fork::Owned;
+use crate::lock::lock;
+use crate::notification::Desk;
+use crate::request::{Request, Terms};
+use crate::segments::SegmentId;
 
 /// Notifications to one peer that may not be confirmed yet, those of batches under way included.
 pub(crate) const NOTIFICATIONS_MAX: usize = 16_384;
@@ -78,6 +83,108 @@ impl Delivery {
 impl fmt::Debug for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Delivery({:?})", self.status())
+    }
+}
+
+/// What goes to programs of peers, and what has come from them.
+pub(crate) struct Mail {
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) desk: Owned<Desk>,
+}
+
+impl Mail {
+    pub(crate) fn new(desk: Desk) -> Self {
+        Self {
+            outbox: Arc::new(Outbox::new()),
+            desk: Owned::new(Arc::new(desk)),
+        }
+    }
+}
+
+impl Engine {
+    /// The notification that the terms ask for, with its place in the line to the peer of all requests.
+    pub(crate) fn outgoing(
+        &self,
+        requests: &[Request],
+        terms: &Terms<'_>,
+    ) -> Result<Option<Outgoing>, SubmitError> {
+        let Some(bytes) = terms.notification else {
+            return Ok(None);
+        };
+        if !self.inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
+        let length = bytes.len();
+        if length > NOTIFICATION_BYTES_MAX {
+            return Err(SubmitError::NotificationSize { bytes: length });
+        }
+        let Some(peer) = self.one_peer(requests)? else {
+            return Ok(None);
+        };
+        if !self.notifies(peer) {
+            return Err(SubmitError::NotificationUnsupported);
+        }
+        let notification = Outgoing::new(&self.inner.mail.outbox, peer, bytes);
+        notification.map(Some).ok_or(SubmitError::Full)
+    }
+
+    /// The peer of all requests; `None`: there are none.
+    fn one_peer(&self, requests: &[Request]) -> Result<Option<PeerId>, SubmitError> {
+        let mut known: Option<(SegmentId, PeerId)> = None;
+        for (index, Request { remote, .. }) in requests.iter().enumerate() {
+            if known.is_some_and(|(segment, _)| segment == *remote) {
+                continue;
+            }
+            let segment = *remote;
+            let segments = &self.inner.segments;
+            let remote = segments.remote(segment);
+            let peer = remote.ok_or_else(|| segments.missing(index, segment))?.peer;
+            if known.is_some_and(|(_, other)| other != peer) {
+                return Err(SubmitError::NotificationPeers { index });
+            }
+            known = Some((segment, peer));
+        }
+        Ok(known.map(|(_, peer)| peer))
+    }
+
+    fn notifies(&self, peer: PeerId) -> bool {
+        lock(&self.inner.sessions.peers)
+            .get(peer)
+            .is_some_and(|peer| peer.notifies)
+    }
+
+    /// Tells the program of the peer that owns `remote` something, by itself, at most
+    /// [`NOTIFICATION_BYTES_MAX`](crate::NOTIFICATION_BYTES_MAX) bytes. It gets it once and after what was
+    /// told it before, also if connections are lost meanwhile. Does not wait for batches under way; see
+    /// [`Self::submit_notifying`].
+    pub fn notify(&self, remote: SegmentId, bytes: &[u8]) -> Result<Delivery, NotifyError> {
+        let inner = &self.inner;
+        if !inner.is_ours() {
+            return Err(NotifyError::Forked);
+        }
+        if self.is_closing() {
+            return Err(NotifyError::ShutDown);
+        }
+        let length = bytes.len();
+        if length > NOTIFICATION_BYTES_MAX {
+            return Err(NotifyError::TooLong { bytes: length });
+        }
+        let segment = inner.segments.remote(remote);
+        let segment = segment.ok_or_else(|| match inner.segments.lost(remote) {
+            Some(peer) => NotifyError::PeerLost {
+                segment: remote,
+                peer,
+            },
+            None => NotifyError::Stale { segment: remote },
+        });
+        let peer = segment?.peer;
+        if !self.notifies(peer) {
+            return Err(NotifyError::Unsupported);
+        }
+        let outgoing = Outgoing::new(&inner.mail.outbox, peer, bytes).ok_or(NotifyError::Full)?;
+        let delivery = Delivery::new(Owned::new(outgoing.slip().clone()));
+        outgoing.send(&inner.sessions.plane);
+        Ok(delivery)
     }
 }
 

@@ -3,21 +3,21 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Weak;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use polyrail_control::plane::CallAnswer;
 use polyrail_core::units::PeerId;
 
+use crate::calls::Calls;
+use crate::ending::{JOIN_MAX, call};
 use crate::engine::{Engine, Inner};
+use crate::lock::lock;
+use crate::thread::Thread;
 
 /// Time between tries to reach a peer again.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
-
-/// How long a shutdown waits for a call that the program carries out.
-const JOIN_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) enum Errand {
     /// A peer's program asks ours to do something.
@@ -36,36 +36,41 @@ pub(crate) enum Errand {
     Stop,
 }
 
-/// The thread that runs errands, and what tells that it has ended.
-pub(crate) struct Runner {
-    thread: JoinHandle<()>,
-    done: Receiver<()>,
+/// What runs errands for an engine.
+pub(crate) struct Errands {
+    pub(crate) queue: Sender<Errand>,
+    runner: Mutex<Option<Thread>>,
+    /// Carries out peers' calls; without it they are refused.
+    pub(crate) calls: Option<Arc<dyn Calls>>,
 }
 
-impl Runner {
-    /// Starts the thread.
-    pub(crate) fn start(errands: Receiver<Errand>, engine: Weak<Inner>) -> io::Result<Self> {
-        let (alive, done) = sync_channel::<()>(0);
-        let thread = std::thread::Builder::new()
-            .name("polyrail-errand".into())
-            .spawn(move || {
-                run(&errands, &engine);
-                drop(alive);
-            })?;
-        Ok(Self { thread, done })
+impl Errands {
+    pub(crate) fn new(queue: Sender<Errand>, calls: Option<Arc<dyn Calls>>) -> Self {
+        Self {
+            queue,
+            runner: Mutex::default(),
+            calls,
+        }
     }
 
-    /// Waits for the thread's end, unless this is it. A program's call may block for as long as it likes,
-    /// but it does not keep the engine from ending.
-    pub(crate) fn join(self) {
-        if self.thread.thread().id() == std::thread::current().id() {
-            return;
-        }
-        if self.done.recv_timeout(JOIN_MAX) == Err(RecvTimeoutError::Timeout) {
-            return log::warn!("a call of the program goes on; the engine ends without it");
-        }
-        if self.thread.join().is_err() {
-            log::error!("the errand thread has panicked");
+    /// Starts the thread that takes them from the queue.
+    pub(crate) fn start(&self, queue: Receiver<Errand>, engine: Weak<Inner>) -> io::Result<()> {
+        *lock(&self.runner) = Some(Thread::start("polyrail-errand".into(), move || {
+            run(&queue, &engine);
+        })?);
+        Ok(())
+    }
+
+    /// Runs no more after the one that runs.
+    pub(crate) fn stop(&self) {
+        let _ = self.queue.send(Errand::Stop);
+    }
+
+    /// Waits for the thread, but not for as long as a program's call takes.
+    pub(crate) fn join(&self) {
+        let mut runner = lock(&self.runner);
+        if let Some(runner) = runner.take() {
+            runner.join(JOIN_MAX);
         }
     }
 }
@@ -95,7 +100,10 @@ fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
 
 /// Carries out a call. A program that panics there has failed that call, and nothing else.
 fn carry_out(engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
-    catch_unwind(AssertUnwindSafe(|| engine.carry_out(method, body)))
+    let Some(engine) = engine.for_program() else {
+        return Err("the engine is ending".into());
+    };
+    catch_unwind(AssertUnwindSafe(|| call(|| engine.carry_out(method, body))))
         .unwrap_or_else(|_| Err("the program panicked while it carried the call out".into()))
 }
 

@@ -22,8 +22,10 @@ use polyrail_transport::{RailAddress, RemoteRegion, SessionId};
 use polyrail_uring::{FileRange, FileTable, FileTerms, RangeError};
 use rustix::fs::{MemfdFlags, major, memfd_create, minor};
 
-use crate::engine::{Engine, check_name, lock};
+use crate::engine::Engine;
 use crate::error::{FileError, OpenError, RegisterError};
+use crate::lock::lock;
+use crate::memory::check_name;
 use crate::peers::Numbers;
 use crate::post::Command;
 use crate::segments::{SEGMENTS_MAX, SegmentId};
@@ -159,7 +161,8 @@ impl Engine {
     }
 
     /// Waits until what requests that have completed wrote to a file is on the disk, so that it survives a loss of
-    /// power. Blocks. If the disk failed meanwhile to store what it had taken, that is said here, once.
+    /// power. Blocks. If the disk failed meanwhile to store what it had taken, this fails, and so does every later call for
+    /// this segment, because bytes of any request on it may be gone. To go on, write them to a segment made anew.
     pub fn sync_file(&self, segment: SegmentId) -> Result<(), FileError> {
         let inner = &self.inner;
         if !inner.is_ours() {
@@ -198,7 +201,9 @@ impl Engine {
                 limit: SEGMENTS_MAX,
             });
         };
-        self.tell_workers(|| Command::AttachRemote(id.segment_ref(), region.clone()));
+        self.inner
+            .crew
+            .tell(|| Command::AttachRemote(id.segment_ref(), region.clone()));
         Ok(id)
     }
 
@@ -207,7 +212,9 @@ impl Engine {
         let (file, plans) = self.inner.segments.remove_file(segment)?;
         self.retire_plans(plans);
         self.inner.files.remove(&file.descriptor.key);
-        self.tell_workers(|| Command::DetachRemote(segment.segment_ref()));
+        self.inner
+            .crew
+            .tell(|| Command::DetachRemote(segment.segment_ref()));
         Ok(())
     }
 
@@ -243,10 +250,15 @@ impl Engine {
         let inner = &self.inner;
         let named = |way: &TransportId| (*way, inner.transports.name(*way));
         let ways: Vec<_> = ways.iter().map(named).collect();
-        let mut numbers = lock(&inner.peers).take_numbers().map_err(&full)?;
+        let mut numbers = lock(&inner.sessions.peers).take_numbers().map_err(&full)?;
         let peer = numbers.peer;
-        let installed =
-            lock(&inner.peers).install_disk(&inner.fabric, &mut numbers, name, estimate, &ways);
+        let installed = lock(&inner.sessions.peers).install_disk(
+            &inner.fabric,
+            &mut numbers,
+            name,
+            estimate,
+            &ways,
+        );
         let transports = installed.map_err(&full)?;
         let own: Arc<[u8]> = match medium {
             Medium::Block(_) => Arc::default(),
@@ -265,10 +277,12 @@ impl Engine {
                     own: own.clone(),
                     ..nowhere(*transport)
                 };
-                self.tell_workers(|| Command::AttachRail(rail.rail, address()));
+                self.inner
+                    .crew
+                    .tell(|| Command::AttachRail(rail.rail, address()));
             }
         }
-        self.tell_workers(|| Command::AttachDisk(peer));
+        self.inner.crew.tell(|| Command::AttachDisk(peer));
         lock(&inner.files.disks).push(disk.clone());
         Ok(disk)
     }
@@ -301,7 +315,7 @@ impl Engine {
             local: local.segment_ref(),
             remote: remote.segment_ref(),
             transports: disk.transports,
-            scratch_local: place(inner.scratch.segment_ref()),
+            scratch_local: place(inner.plans.scratch.segment_ref()),
             scratch_remote: place(disk.scratch.segment_ref()),
             scratch_bytes: SLICE_BYTES,
             path: None,

@@ -1,10 +1,12 @@
 //! Who is to be told that a batch has ended, besides those that block.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use polyrail_core::batch::BatchReport;
+
+use crate::completion::Tray;
+use crate::ending::call;
 
 /// What a program wants to be called.
 pub(crate) type Callback = Box<dyn FnOnce(BatchReport) + Send>;
@@ -15,6 +17,8 @@ pub(crate) struct Followers {
     /// Of the handles that are awaited, each at its own place.
     wakers: Vec<Option<Waker>>,
     callbacks: Vec<Callback>,
+    /// Of the program's queues. Nothing of its code runs when they get what they wait for.
+    trays: Vec<Tray>,
 }
 
 impl Followers {
@@ -46,7 +50,21 @@ impl Followers {
         self.callbacks.push(callback);
     }
 
-    /// Tells everybody. No lock may be held: wakers and callbacks are the program's, and may do anything.
+    pub(crate) fn add_tray(&mut self, tray: Tray) {
+        self.trays.push(tray);
+    }
+
+    /// Fills the program's queues.
+    pub(crate) fn fill_trays(&mut self, report: BatchReport) {
+        self.trays.drain(..).for_each(|tray| tray.fill(report));
+    }
+
+    /// Whether the program's code is to be called.
+    pub(crate) fn has_code(&self) -> bool {
+        !self.callbacks.is_empty() || self.wakers.iter().any(Option::is_some)
+    }
+
+    /// Calls the program's code. No lock and no seat may be held: it may do anything.
     pub(crate) fn tell(self, report: BatchReport) {
         for waker in self.wakers.into_iter().flatten() {
             guard("a waker", || waker.wake());
@@ -57,23 +75,11 @@ impl Followers {
     }
 }
 
-thread_local! {
-    /// This thread runs the program's code for a worker, which stands still meanwhile.
-    static TELLS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread holds up a worker.
-pub(crate) fn holds_up_a_worker() -> bool {
-    TELLS.get()
-}
-
 /// Runs the program's code; if it panics, only that is lost.
 fn guard(what: &str, run: impl FnOnce()) {
-    let before = TELLS.replace(true);
-    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+    if catch_unwind(AssertUnwindSafe(|| call(run))).is_err() {
         log::error!("{what} of the program panicked when its batch ended");
     }
-    TELLS.set(before);
 }
 
 #[cfg(test)]

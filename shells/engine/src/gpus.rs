@@ -15,14 +15,18 @@ use polyrail_transport::RemoteRegion;
 use polyrail_transport::memory::{Access, Region};
 
 use crate::config::Config;
-use crate::engine::{Engine, Hooks, Request, check_segment, lock};
+use crate::engine::Engine;
 use crate::error::{RegisterError, SubmitError};
 use crate::files::{Disk, Medium};
 use crate::known::CUDA;
-use crate::machine::{self, Device, Whereabouts};
+use crate::lock::lock;
+use crate::machine::{self, Device, Machine, Whereabouts};
+use crate::memory::check_segment;
 use crate::post::Command;
+use crate::request::Request;
 use crate::segments::{LocalSegment, RemoteSegment, SegmentId};
 use crate::staging::Route;
+use crate::start::Hooks;
 use crate::transports::is_wanted;
 
 /// What is assumed of a GPU that has not been used yet: PCI Express of the fourth generation.
@@ -34,6 +38,13 @@ const GPU: EstimateConfig = EstimateConfig {
     slice_span: Duration::from_millis(4),
     batch_span: Duration::ZERO,
 };
+
+/// What the machine has, as far as the engine uses it.
+pub(crate) struct Hardware {
+    pub(crate) machine: Arc<Machine>,
+    /// Its GPUs, or why none is used.
+    pub(crate) gpus: Result<Arc<Gpus>, CudaError>,
+}
 
 /// A GPU of this machine, and how far it is from what moves its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -130,7 +141,7 @@ impl Engine {
     }
 
     fn gpus(&self) -> Result<&Arc<Gpus>, RegisterError> {
-        let gpus = self.inner.gpus.as_ref();
+        let gpus = self.inner.hardware.gpus.as_ref();
         gpus.map_err(|error| RegisterError::Gpu(error.clone()))
     }
 
@@ -145,7 +156,7 @@ impl Engine {
         bytes: u64,
         access: Access,
     ) -> Result<Option<Region>, RegisterError> {
-        let Ok(gpus) = &self.inner.gpus else {
+        let Ok(gpus) = &self.inner.hardware.gpus else {
             return Ok(None);
         };
         match gpus.locate(address, bytes) {
@@ -190,7 +201,9 @@ impl Engine {
         };
         let id = self.inner.segments.add_device(name, region, gpu.peer)?;
         self.attach_local(id);
-        self.tell_workers(|| Command::AttachRemote(id.segment_ref(), far.clone()));
+        self.inner
+            .crew
+            .tell(|| Command::AttachRemote(id.segment_ref(), far.clone()));
         Ok(id)
     }
 
@@ -213,7 +226,7 @@ impl Engine {
             limit: crate::fabric::PEERS_MAX,
         };
         // Probes are copied from and to it.
-        if let Some(region) = self.region(inner.scratch) {
+        if let Some(region) = self.region(inner.plans.scratch) {
             gpus.pin(ordinal, &region);
         }
         let name = format!("gpu{ordinal}");
@@ -225,7 +238,9 @@ impl Engine {
             // No program can name it: it has a control character.
             let name = format!("\u{1}scratch-gpu{ordinal}");
             let id = inner.segments.add_device(&name, scratch, peer)?;
-            self.tell_workers(|| Command::AttachRemote(id.segment_ref(), far.clone()));
+            self.inner
+                .crew
+                .tell(|| Command::AttachRemote(id.segment_ref(), far.clone()));
             Ok(id)
         })
     }
@@ -233,18 +248,18 @@ impl Engine {
     /// Where registered memory is. Asks the kernel.
     pub(crate) fn whereabouts(&self, region: &Region) -> Whereabouts {
         let gpu = |ordinal: u32| {
-            let gpus = self.inner.gpus.as_ref().ok()?;
+            let gpus = self.inner.hardware.gpus.as_ref().ok()?;
             Some(&*gpus.gpus().get(ordinal as usize)?.pci)
         };
         let gpu = region.device().and_then(|device| gpu(device.ordinal()));
-        self.inner.machine.whereabouts(region, gpu)
+        self.inner.hardware.machine.whereabouts(region, gpu)
     }
 
     /// Pins what is copied to or from a GPU.
     pub(crate) fn pin_for_gpu(&self, local: &LocalSegment, remote: &RemoteSegment) {
         let disk = self.inner.files.disk(|disk| disk.peer == remote.peer);
         if let (Ok(gpus), Some(Medium::Gpu(ordinal))) =
-            (&self.inner.gpus, disk.map(|disk| disk.medium))
+            (&self.inner.hardware.gpus, disk.map(|disk| disk.medium))
         {
             gpus.pin(ordinal, &local.region);
         }
@@ -274,7 +289,7 @@ impl Engine {
 
     /// Whether a transport carries bytes between memory of a kind here and a segment elsewhere.
     fn joins(&self, kind: MemoryKind, far: &RemoteSegment) -> bool {
-        match lock(&self.inner.peers).get(far.peer) {
+        match lock(&self.inner.sessions.peers).get(far.peer) {
             Some(peer) => {
                 let here = (kind, &Whereabouts::default());
                 let there = far.descriptor.memory;

@@ -12,7 +12,7 @@ use polyrail_shared::hint::{ClientFile, default_path};
 use polyrail_shared::{host_now, own_process};
 
 use crate::config::{IsolationMode, PathConfig, core_duration};
-use crate::engine::lock;
+use crate::lock::lock;
 
 /// How often a worker reads them.
 pub(crate) const READ_INTERVAL: Duration = Duration::from_millis(10);

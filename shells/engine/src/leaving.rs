@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use polyrail_core::units::{PlanId, SegmentRef};
 
-use crate::engine::{PlanIds, lock};
+use crate::lock::lock;
 use crate::peers::Numbers;
+use crate::plans::PlanIds;
 
 /// A peer that was given up. Every worker has a share of it until nothing it does refers to the peer any more.
 /// When the last one lets go, the numbers of its plans are free, and its own as well unless somebody else still

@@ -28,12 +28,16 @@
 //! programs tell each other; `fork` keeps children out. None of them decides about health, credits or order:
 //! that is core's.
 
+mod afterwards;
 mod at_once;
 mod batch;
+mod calls;
 mod completion;
 mod config;
+mod crew;
 mod delivery;
 mod domains;
+mod ending;
 mod endpoints;
 mod engine;
 mod errand;
@@ -44,25 +48,38 @@ mod followers;
 mod fork;
 mod gpus;
 mod hints;
+mod intake;
 mod known;
 mod leaving;
 mod listen;
+mod lock;
 mod machine;
+mod memory;
 mod neighbours;
 mod notification;
+mod once;
+mod opening;
 mod pace;
 mod path;
 mod peers;
+mod plans;
 mod post;
 mod prepared;
 mod queue;
 mod reception;
+mod refusal;
+mod request;
 mod room;
 mod rows;
 mod seat;
 mod segments;
+mod sessions;
 mod staging;
+mod start;
 mod stats;
+mod submit;
+mod sync;
+mod thread;
 mod transports;
 mod worker;
 
@@ -81,6 +98,7 @@ pub use polyrail_transport::memory::{Access, Region};
 pub use polyrail_uring::FileTerms;
 
 pub use batch::Batch;
+pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
     Config, ConfigError, DomainConfig, Effective, HealthConfig, HealthMode, IsolationMode, Loaded,
@@ -89,7 +107,7 @@ pub use config::{
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use domains::Domain;
-pub use engine::{Calls, Engine, Hooks, RailStatus, Request, Terms};
+pub use engine::{Engine, RailStatus};
 pub use error::{
     CallError, DeliveryError, EngineError, FileError, NotifyError, OpenError, ReceiveError,
     RegisterError, ReleaseError, SubmitError, WaitError,
@@ -101,6 +119,8 @@ pub use machine::{
 };
 pub use notification::{Notification, Notifications};
 pub use prepared::PreparedTransfer;
+pub use request::{Request, Terms};
 pub use segments::SegmentId;
+pub use start::Hooks;
 pub use stats::{DeviceTraffic, FailoverCount, Stats};
 pub use transports::{Plugin, TransportStatus};

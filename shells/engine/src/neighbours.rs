@@ -15,9 +15,9 @@ use polyrail_core::units::DeviceId;
 use polyrail_shared::host_now;
 use polyrail_shared::load::{self, COLUMNS, FOLDER, JoinError};
 
-use crate::engine::lock;
 use crate::errand::Errand;
 use crate::fabric::Fabric;
+use crate::lock::lock;
 
 /// How long a look at the others is believed.
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);

@@ -10,9 +10,10 @@ use std::time::Duration;
 use polyrail_control::plane::{Notifier, Plane};
 use polyrail_transport::SessionId;
 
-use crate::engine::lock;
+use crate::engine::Engine;
 use crate::error::ReceiveError;
 use crate::fork::Owned;
+use crate::lock::lock;
 use crate::queue::{EventQueue, Nothing};
 
 /// Notifications that may wait for the program, of all peers.
@@ -191,6 +192,13 @@ impl AsRawFd for Notifications {
 impl fmt::Debug for Notifications {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Notifications(fd {})", self.as_raw_fd())
+    }
+}
+
+impl Engine {
+    /// What the programs of peers that opened segments here tell this one.
+    pub fn notifications(&self) -> Notifications {
+        Notifications::new(self.inner.mail.desk.clone())
     }
 }
 

@@ -19,9 +19,9 @@ use polyrail_core::units::{DeviceId, PeerId, RailId, Rate, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
 
 use crate::config::{Config, PathConfig};
-use crate::engine::lock;
 use crate::error::OpenError;
 use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
+use crate::lock::lock;
 use crate::machine::{Machine, Whereabouts, facts_of};
 use crate::path::PeerPath;
 use crate::segments::SegmentId;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use polyrail_core::units::PlanId;
 
 use crate::batch::{Batch, Shared};
-use crate::engine::{Engine, Prepared, Request, Terms, check_size, release};
+use crate::engine::Engine;
 use crate::error::SubmitError;
 use crate::post::Submission;
+use crate::request::{Prepared, Request, Terms, check_size, release};
 use crate::segments::{Hold, SegmentId};
 
 /// Batches of one transfer that are kept to be used again.
@@ -119,7 +120,7 @@ fn pairs(requests: &[Request], submissions: &[Submission]) -> Vec<Pair> {
 impl PreparedTransfer {
     /// Makes the batches that the first posts use.
     fn add_spares(&mut self, holds: Vec<Hold>) {
-        let spares = (self.engine.inner.posts.len() + SPARES_MORE).min(SPARES_MAX);
+        let spares = (self.engine.inner.crew.posts.len() + SPARES_MORE).min(SPARES_MAX);
         self.spares.reserve(SPARES_MAX);
         for _ in 0..spares {
             self.spares
@@ -167,7 +168,7 @@ impl PreparedTransfer {
                 return Err(error);
             }
         };
-        let post = &engine.inner.posts[engine.choose_worker()];
+        let post = &engine.inner.crew.posts[engine.inner.crew.choose()];
         let make = |row, room, notification| {
             let mut batch = spare
                 .take()

@@ -2,7 +2,8 @@
 //!
 //! Who finds too few waits in line (core's `send_queue`), so that no newcomer overtakes, and sleeps in between.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use polyrail_core::send_queue::SendQueueConfig as Core;
@@ -11,6 +12,8 @@ use polyrail_core::units::Epoch;
 use polyrail_transport::clock::Clock;
 
 use crate::config::SendQueueConfig;
+use crate::lock::lock;
+use crate::post::Post;
 
 /// The room of one worker.
 pub(crate) struct Room {
@@ -18,6 +21,9 @@ pub(crate) struct Room {
     /// Held while somebody looks whether something has changed, and goes to sleep if not.
     gate: Mutex<()>,
     changed: Condvar,
+    /// Those who found none, do not sleep here, and are called when something has changed.
+    callers: Mutex<Vec<Arc<Post>>>,
+    has_callers: AtomicBool,
     /// The longest sleep without a look.
     look: Duration,
 }
@@ -42,6 +48,8 @@ impl Room {
             credits: Credits::new(limits, Epoch(1)),
             gate: Mutex::default(),
             changed: Condvar::new(),
+            callers: Mutex::default(),
+            has_callers: AtomicBool::new(false),
             look: Core::DEFAULT.admission_wait_slice.into(),
         }
     }
@@ -105,6 +113,20 @@ impl Room {
             drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
             self.changed.notify_all();
         }
+        if self.has_callers.load(SeqCst) && self.has_callers.swap(false, SeqCst) {
+            let callers = std::mem::take(&mut *lock(&self.callers));
+            callers.iter().for_each(|caller| caller.rouse());
+        }
+    }
+
+    /// Rouses somebody, once, when something has changed. What came back before that is not told: they look once more.
+    pub(crate) fn call(&self, caller: &Arc<Post>) {
+        let mut callers = lock(&self.callers);
+        if !callers.iter().any(|known| Arc::ptr_eq(known, caller)) {
+            callers.push(caller.clone());
+        }
+        // Who gives back sees that after the change, or whoever calls for it finds what has come back.
+        self.has_callers.store(true, SeqCst);
     }
 
     /// Gives back what [`Self::take`] gave, or a part of it.
@@ -135,7 +157,7 @@ fn no_room(refused: Refused) -> NoRoom {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering::*};
+    use std::sync::atomic::AtomicUsize;
 
     const LONG: Duration = Duration::from_secs(60);
 

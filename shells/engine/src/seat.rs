@@ -12,8 +12,8 @@
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError, TryLockError};
 
+use crate::sync::{Mutex, PoisonError, TryLockError};
 use crate::worker::Loop;
 
 /// Where the one who drives sits.
@@ -43,7 +43,7 @@ pub(crate) struct Published<'s, 'l> {
 pub(crate) enum NoSeat {
     /// Somebody else drives it.
     Taken,
-    /// There is none, or it was left in the middle by a panic.
+    /// There is none, it has been closed, or it was left in the middle by a panic.
     Gone,
 }
 
@@ -63,7 +63,7 @@ impl Seat {
 
     /// Drives the loop, if nobody else does.
     pub(crate) fn drive<R>(&self, drive: impl FnOnce(&mut Loop<'_>) -> R) -> Result<R, NoSeat> {
-        let published = match self.published.try_lock() {
+        let mut published = match self.published.try_lock() {
             Ok(published) => published,
             Err(TryLockError::WouldBlock) => return Err(NoSeat::Taken),
             Err(TryLockError::Poisoned(_)) => return Err(NoSeat::Gone),
@@ -73,8 +73,11 @@ impl Seat {
         };
         let mut driven = *driven;
         // SAFETY: see the module's contract: it is published, and the lock is held until after the last use.
-        let answer = drive(unsafe { driven.as_mut() });
-        drop(published);
+        let driven = unsafe { driven.as_mut() };
+        let answer = drive(driven);
+        if driven.is_closed() {
+            *published = None;
+        }
         Ok(answer)
     }
 }

@@ -125,6 +125,12 @@ impl Hold {
         }
     }
 
+    /// Whether the kernel or a device may still touch memory of it.
+    pub(crate) fn is_touched(&self) -> bool {
+        let mut ends = self.0.iter().flatten();
+        ends.any(|end| matches!(end, Held::Memory(memory) if memory.region.is_touched()))
+    }
+
     /// The request does not use it any more.
     pub(crate) fn release(&self) {
         for requests in self.counters() {
@@ -434,6 +440,7 @@ impl Segments {
     pub(crate) fn remove_local(
         &self,
         id: SegmentId,
+        has_ended: bool,
     ) -> Result<(Arc<LocalSegment>, Vec<PlanId>), RegisterError> {
         self.write(|tables| {
             let Some(Segment::Local(local) | Segment::Device(local, _)) =
@@ -443,7 +450,8 @@ impl Segments {
             };
             // Whoever submits counts up while it holds the lock for reading, so 0 stays 0 here.
             let requests = local.requests.load(Acquire);
-            if requests > 0 {
+            let is_free = has_ended && !local.region.is_touched();
+            if requests > 0 && !is_free {
                 return Err(RegisterError::InUse { requests });
             }
             tables.segments.remove(&id);
@@ -456,6 +464,17 @@ impl Segments {
                 .collect();
             Ok((local, retired))
         })
+    }
+
+    /// All memory of this process, with its names.
+    pub(crate) fn regions(&self) -> Vec<(String, Arc<Region>)> {
+        let own = |segment: &Segment| match segment {
+            Segment::Local(local) | Segment::Device(local, _) => {
+                Some((local.name.to_string(), local.region.clone()))
+            }
+            Segment::Remote(_) => None,
+        };
+        self.read(|tables| tables.segments.values().filter_map(own).collect())
     }
 
     /// Forgets a peer's segment that nothing was done with.

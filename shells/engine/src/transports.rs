@@ -20,9 +20,9 @@ use polyrail_uring::FileTable;
 
 use crate::config::{Config, IsolationMode, TransportConfig};
 use crate::endpoints::Joined;
-use crate::engine::lock;
 use crate::error::EngineError;
 use crate::known::{self, CUDA, CUDA_IPC, PREAD, SHM, STAGED, TCP, URING, VERBS, is_built_in};
+use crate::lock::lock;
 use crate::peers::RailPair;
 
 /// A transport beside those that the engine has, preferred to them.

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
+use std::time::Instant;
 
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::work::Op;
@@ -92,8 +93,8 @@ pub struct Region {
     bytes: u64,
     access: Access,
     key: RegionKey,
-    /// Whether the range may be touched. Held for reading while somebody does.
-    open: RwLock<bool>,
+    /// Who may touch the range. Held for reading while somebody does.
+    open: RwLock<Open>,
     /// What the range is a mapping of, if other processes can map it too.
     file: Option<OwnedFd>,
     /// Uses of the range that do not go through [`Self::enter`].
@@ -108,7 +109,17 @@ pub struct Region {
     device: Option<Arc<dyn DeviceMemory>>,
     /// [`Self::allocate`] made it.
     allocated: bool,
-    _owner: Option<Arc<dyn Any + Send + Sync>>,
+    /// What keeps the memory there, if it is not the program's own.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Who may touch a region.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Open {
+    No,
+    /// Whoever has the region, by [`Region::load`] and [`Region::store`].
+    ToOwner,
+    Yes,
 }
 
 /// A use of a region by another process, which cannot hold [`Region::enter`]'s permission.
@@ -177,7 +188,7 @@ impl Region {
             bytes,
             access,
             key,
-            open: RwLock::new(true),
+            open: RwLock::new(Open::Yes),
             file: None,
             loans: Mutex::default(),
             pinned: Mutex::new(0),
@@ -185,7 +196,7 @@ impl Region {
             forsaken: AtomicBool::new(false),
             device: None,
             allocated: false,
-            _owner: owner,
+            owner,
         })
     }
 
@@ -282,10 +293,11 @@ impl Region {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         loans.retain(|loan| loan.strong_count() > 0);
-        if *open {
+        let is_open = *open == Open::Yes;
+        if is_open {
             loans.push(loan);
         }
-        *open
+        is_open
     }
 
     /// The first byte. Only to be dereferenced under the module's contract.
@@ -329,18 +341,21 @@ impl Region {
     /// of a device. Keep it short: one system call or one copy. Never waits, so several regions may be entered in any
     /// order.
     pub fn enter(&self) -> Option<Entered<'_>> {
-        self.enter_any().filter(|_| self.device.is_none())
+        self.enter_any(Open::Yes).filter(|_| self.device.is_none())
     }
 
-    /// The same, wherever it is.
-    fn enter_any(&self) -> Option<Entered<'_>> {
+    /// The same, wherever it is, for whom it has to be open to.
+    fn enter_any(&self, to: Open) -> Option<Entered<'_>> {
         let open = match self.open.try_read() {
             Ok(open) => open,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Only `revoke` writes.
+            // Only who closes it writes, and asks for nothing meanwhile that the owner has.
+            Err(TryLockError::WouldBlock) if to == Open::ToOwner => {
+                self.open.read().unwrap_or_else(PoisonError::into_inner)
+            }
             Err(TryLockError::WouldBlock) => return None,
         };
-        open.then_some(Entered {
+        (*open >= to).then_some(Entered {
             region: self,
             _open: open,
         })
@@ -358,7 +373,7 @@ impl Region {
 
     /// The same, wherever it is: for those that ask [`Self::device`] what the address means.
     pub fn pin_any(self: &Arc<Self>, offset: u64, length: u64) -> Option<Pinned> {
-        let entered = self.enter_any()?;
+        let entered = self.enter_any(Open::Yes)?;
         let address = NonNull::new(entered.pointer(offset, length)?)?;
         *self.pinned.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         drop(entered);
@@ -366,6 +381,14 @@ impl Region {
             region: self.clone(),
             address,
         })
+    }
+
+    /// Whether something that goes on by itself may touch the range: a part of it is [pinned](Self::pin), as it is while the
+    /// kernel reads or writes it for a file and while a device has it registered, or was [forsaken](Pinned::forsake),
+    /// and then for good. It says nothing about who may [enter](Self::enter) it. Cheap, and never waits for an operation.
+    pub fn is_touched(&self) -> bool {
+        let pinned = *self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        pinned > 0 || self.forsaken.load(Relaxed)
     }
 
     /// Copies bytes from `offset` on to `to`, wherever they are. What others write there meanwhile comes as it comes.
@@ -395,7 +418,7 @@ impl Region {
 
     fn span(&self, offset: u64, length: usize) -> io::Result<(Entered<'_>, *mut u8)> {
         let revoked = || io::Error::other("the memory is no longer registered");
-        let entered = self.enter_any().ok_or_else(revoked)?;
+        let entered = self.enter_any(Open::ToOwner).ok_or_else(revoked)?;
         let address = entered.pointer(offset, length as u64);
         let outside = || {
             let bytes = self.bytes;
@@ -410,13 +433,7 @@ impl Region {
     /// silent peer cannot hold it up: permission is asked for anew for every system call. What was lent to
     /// other processes is ended as [`Loan::end`] says. What was [forsaken](Pinned::forsake) is not waited for.
     pub fn revoke(&self) {
-        *self.open.write().unwrap_or_else(PoisonError::into_inner) = false;
-        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
-        let lent = std::mem::take(&mut *loans);
-        drop(loans);
-        lent.iter()
-            .filter_map(Weak::upgrade)
-            .for_each(|loan| loan.end());
+        self.close(Open::No);
         let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.unpinned.wait_while(pinned, |pinned| *pinned > 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -425,6 +442,36 @@ impl Region {
                 "{self:?} may still be used by a device that has failed: keep it until the process ends"
             );
         }
+    }
+
+    /// The same when the transports end: what goes on by itself is waited for until `deadline` at most, and memory that
+    /// the region owns can still be [loaded](Self::load) and stored. `false`: something goes on;
+    /// [`Self::is_touched`] says when it has ended.
+    pub fn retire(&self, deadline: Instant) -> bool {
+        self.close(match self.owner {
+            Some(_) => Open::ToOwner,
+            None => Open::No,
+        });
+        let left = deadline.saturating_duration_since(Instant::now());
+        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let pinned = self
+            .unpinned
+            .wait_timeout_while(pinned, left, |pinned| *pinned > 0);
+        drop(pinned.unwrap_or_else(PoisonError::into_inner));
+        !self.is_touched()
+    }
+
+    /// Transports are not let in any more, and have left.
+    fn close(&self, to: Open) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        *open = (*open).min(to);
+        drop(open);
+        let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        let lent = std::mem::take(&mut *loans);
+        drop(loans);
+        lent.iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|loan| loan.end());
     }
 }
 
@@ -441,7 +488,7 @@ impl fmt::Debug for Region {
 /// Proof that a region may be touched now.
 pub struct Entered<'a> {
     region: &'a Region,
-    _open: RwLockReadGuard<'a, bool>,
+    _open: RwLockReadGuard<'a, Open>,
 }
 
 impl Entered<'_> {
@@ -654,9 +701,41 @@ mod tests {
     }
 
     #[test]
+    fn a_retired_region_is_its_owners_alone() {
+        let deadline = || Instant::now() + std::time::Duration::from_secs(30);
+        let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
+        let pinned = region.pin(0, 1).unwrap();
+        assert!(!region.retire(Instant::now()), "somebody is at it still");
+        assert!(region.is_touched() && region.enter().is_none() && region.pin(0, 1).is_none());
+        region.store(&[7], 4095).unwrap();
+        let mut byte = [0];
+        region.load(4095, &mut byte).unwrap();
+        assert_eq!(byte, [7]);
+        std::thread::scope(|scope| {
+            let retired = scope.spawn(|| region.retire(deadline()));
+            drop(pinned);
+            assert!(retired.join().unwrap());
+        });
+        region.revoke();
+        assert!(region.retire(deadline()));
+        assert!(
+            region.load(0, &mut byte).is_err(),
+            "what is revoked stays so"
+        );
+        // Memory of the program's may be gone.
+        let mut memory = [0_u8; 64];
+        let base = NonNull::from(&mut memory).cast();
+        // SAFETY: it outlives the region.
+        let region = unsafe { Region::new(base, 64, Access::Local, None) }.unwrap();
+        assert!(region.retire(deadline()));
+        assert!(region.load(0, &mut byte).is_err());
+    }
+
+    #[test]
     fn a_revoked_region_waits_for_what_is_pinned() {
         let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
         assert!(region.pin(4096, 1).is_none());
+        assert!(!region.is_touched());
         let pinned = [region.pin(0, 4096), region.pin(4000, 96)].map(Option::unwrap);
         assert_eq!(
             pinned[1].address().as_ptr(),
@@ -670,9 +749,11 @@ mod tests {
             }
             for pinned in pinned {
                 assert!(!revoked.is_finished(), "revoked while a range was pinned");
+                assert!(region.is_touched());
                 drop(pinned);
             }
         });
+        assert!(!region.is_touched());
         assert!(region.pin(0, 1).is_none());
     }
 
@@ -736,6 +817,7 @@ mod tests {
         let weak = Arc::downgrade(&region);
         pinned.forsake();
         region.revoke();
+        assert!(region.is_touched());
         drop(region);
         assert!(weak.upgrade().is_some());
         // SAFETY: it is mapped for as long as the process lives.

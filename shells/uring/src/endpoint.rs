@@ -2,24 +2,22 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, LaneLimits, Op, Outcome, PostBatch, Posted, Scope, Stop, Work,
+    Cause, Completion, LaneFact, LaneLimits, Outcome, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Pinned, Region};
+use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
 use rustix::io::Errno;
 
-use crate::file::{Piece, cause_of};
 use crate::fixed::{Attached, Memory, OpenFile};
-use crate::turns::{Side, Turn};
+use crate::transfer::{PAUSE, Transfer};
 use crate::{FileTable, PATIENCE_MS, TRANSFERS_MAX, WORK_BYTES_MAX, WORKS_MAX};
 
 /// Transfers that one [`Endpoint::poll`] looks at.
@@ -27,106 +25,6 @@ const ENDED_MAX: usize = 128;
 
 /// How often writes that wait for others of their file look.
 const TURN_LOOK: Duration = Duration::from_micros(100);
-
-/// A work on its way, with what keeps its memory and its file where they are.
-pub(crate) struct Transfer {
-    op: Op,
-    file: Arc<OpenFile>,
-    offset: u64,
-    memory: Arc<Memory>,
-    pinned: Pinned,
-    length: u32,
-    done: u32,
-    /// The next one, or the one that the kernel is asked for.
-    piece: Piece,
-    /// A write's.
-    turn: Option<Turn>,
-}
-
-impl Transfer {
-    /// Whether the kernel may be asked for the next piece now. A write may have to wait for others of its file.
-    fn begin(&mut self) -> bool {
-        let (offset, address) = self.next();
-        let rest = self.length - self.done;
-        self.piece = self
-            .file
-            .range
-            .piece(self.op, offset, address as usize, rest);
-        if self.op == Op::Read {
-            return true;
-        }
-        let side = self.piece.side;
-        let turn = self.turn.take().filter(|turn| turn.side() == side);
-        let turn = turn.unwrap_or_else(|| self.file.range.turns().wait(side));
-        self.turn.insert(turn).begin()
-    }
-
-    /// Where the next piece starts, in the range and in memory.
-    fn next(&self) -> (u64, *mut u8) {
-        let address = self.pinned.address().as_ptr();
-        let address = address.wrapping_add(self.done as usize);
-        (self.offset + u64::from(self.done), address)
-    }
-
-    /// What to ask the kernel for.
-    pub(crate) fn call(&self) -> Call<'_> {
-        let (offset, address) = self.next();
-        let (fd, offset) = self.file.range.place(self.piece.side, offset);
-        Call {
-            op: self.op,
-            fd: fd.as_raw_fd(),
-            offset,
-            address,
-            bytes: self.piece.bytes,
-            kept: PhantomData,
-        }
-    }
-
-    /// Which way the piece goes.
-    pub(crate) fn side(&self) -> Side {
-        self.piece.side
-    }
-
-    pub(crate) fn file(&self) -> &Arc<OpenFile> {
-        &self.file
-    }
-
-    pub(crate) fn memory(&self) -> &Arc<Memory> {
-        &self.memory
-    }
-
-    /// The kernel has answered. `None`: the rest is to be asked for.
-    fn settle(&mut self, answer: Result<u32, Errno>) -> Option<Outcome> {
-        self.turn = None;
-        let cause = match answer {
-            Ok(0) if self.op == Op::Read => Cause::EndOfFile,
-            Ok(0) => Cause::MediaError,
-            Ok(bytes) => {
-                self.done += bytes.min(self.length - self.done);
-                return (self.done == self.length).then_some(Outcome::Success);
-            }
-            // A thread that ends takes what it has asked for back, as far as that has not begun.
-            Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => return None,
-            Err(Errno::INVAL) if self.piece.side == Side::Direct => {
-                self.file.range.refuse_direct();
-                return None;
-            }
-            Err(error) => cause_of(error),
-        };
-        Some(Outcome::Error(cause))
-    }
-}
-
-/// A system call that moves a piece. File and memory are there as long as the transfer.
-pub(crate) struct Call<'a> {
-    pub(crate) op: Op,
-    pub(crate) fd: RawFd,
-    /// In the file.
-    pub(crate) offset: u64,
-    pub(crate) address: *mut u8,
-    pub(crate) bytes: u32,
-    kept: PhantomData<&'a Transfer>,
-}
 
 /// A transfer of which the kernel has answered for a piece.
 pub(crate) struct Answered {
@@ -145,7 +43,7 @@ pub(crate) trait Driver: Send {
     fn flush(&mut self);
     /// Appends answers, `limit` at most.
     fn answers(&mut self, limit: usize, to: &mut Vec<Answered>);
-    /// Whether [`Self::flush`] is to be called again, although nothing was taken since.
+    /// Whether [`Self::flush`] is to be called again after a while, although nothing was taken since.
     fn is_behind(&self) -> bool {
         false
     }
@@ -175,13 +73,15 @@ pub(crate) struct FileEndpoint<D> {
     driver: D,
     files: Arc<dyn FileTable>,
     clock: Clock,
+    /// As of the last poll.
+    now: Instant,
     locals: Numbered<SegmentRef, Arc<Memory>>,
     remotes: Numbered<SegmentRef, Arc<OpenFile>>,
     lanes: Numbered<LaneId, Slot>,
     /// By the slot of their transfer.
     owners: Vec<Owner>,
     free: Vec<u32>,
-    /// Writes that wait for others of their file.
+    /// Writes that wait for others of their file, and whatever the kernel has no memory for just now.
     waiting: Vec<(u32, Transfer)>,
     answered: Vec<Answered>,
     /// What the next poll says first.
@@ -198,6 +98,7 @@ impl<D: Driver> FileEndpoint<D> {
             driver,
             files,
             clock,
+            now: Instant::ZERO,
             locals: Numbered::default(),
             remotes: Numbered::default(),
             lanes: Numbered::default(),
@@ -216,21 +117,9 @@ impl<D: Driver> FileEndpoint<D> {
         file.range.check(work.op, work.remote.offset, work.length)?;
         let memory = self.locals.get(&work.local.segment);
         let memory = memory.ok_or(Cause::LocalProtection)?;
-        let pinned = memory.region.pin(work.local.offset, work.length.into());
-        Ok(Transfer {
-            op: work.op,
-            file: file.clone(),
-            offset: work.remote.offset,
-            memory: memory.clone(),
-            pinned: pinned.ok_or(Cause::LocalProtection)?,
-            length: work.length,
-            done: 0,
-            piece: Piece {
-                side: Side::Cached,
-                bytes: 0,
-            },
-            turn: None,
-        })
+        let memory = (memory, work.local.offset);
+        let file = (file, work.remote.offset);
+        Transfer::new((work.op, work.length), memory, file).ok_or(Cause::LocalProtection)
     }
 
     /// Takes one work.
@@ -252,7 +141,7 @@ impl<D: Driver> FileEndpoint<D> {
     }
 
     fn ask(&mut self, slot: u32, mut transfer: Transfer) {
-        match transfer.begin() {
+        match transfer.begin(self.now) {
             true => self.driver.ask(slot, transfer),
             false => self.waiting.push((slot, transfer)),
         }
@@ -342,7 +231,7 @@ impl<D: Driver> Endpoint for FileEndpoint<D> {
         };
         // Core opens a lane only once nothing of an older epoch is posted.
         let before = self.lanes.insert(lane, slot);
-        debug_assert!(before.is_none_or(|before| before.posted == 0), "{lane:?}");
+        assert!(before.is_none_or(|before| before.posted == 0), "{lane:?}");
         let limits = LaneLimits {
             patience_ms: PATIENCE_MS,
             ..LaneLimits::new(WORKS_MAX, WORK_BYTES_MAX)
@@ -381,7 +270,8 @@ impl<D: Driver> Endpoint for FileEndpoint<D> {
         posted
     }
 
-    fn poll(&mut self, _: Instant, out: &mut Polled) {
+    fn poll(&mut self, now: Instant, out: &mut Polled) {
+        self.now = now;
         out.lanes.extend(self.facts.drain(..));
         if self.free.len() == TRANSFERS_MAX {
             return;
@@ -391,7 +281,7 @@ impl<D: Driver> Endpoint for FileEndpoint<D> {
         if !answered.is_empty() {
             let at = self.clock.now();
             for mut answered in answered.drain(..) {
-                match answered.transfer.settle(answered.answer) {
+                match answered.transfer.settle(answered.answer, now) {
                     Some(outcome) => {
                         drop(answered.transfer);
                         self.end(answered.slot, outcome, at, out);
@@ -436,12 +326,16 @@ impl<D: Driver> Endpoint for FileEndpoint<D> {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if !self.facts.is_empty() || self.driver.is_behind() {
+        if !self.facts.is_empty() {
             return Some(Instant::ZERO);
         }
         // Another worker's write may be what is waited for.
-        let waits = !self.waiting.is_empty();
-        waits.then(|| self.clock.now() + TURN_LOOK)
+        let look = match (self.waiting.is_empty(), self.driver.is_behind()) {
+            (false, _) => TURN_LOOK,
+            (true, true) => PAUSE,
+            (true, false) => return None,
+        };
+        Some(self.clock.now() + look)
     }
 }
 

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::durable::Durable;
 use crate::turns::{Side, Turns};
 
 /// No page is smaller.
@@ -22,6 +23,11 @@ const PAGE_BYTES: u32 = 4096;
 pub struct FileRange {
     cached: OwnedFd,
     direct: Option<Direct>,
+    /// The file once more, for `fsync` alone: the kernel tells each open file description once of what it has lost, and whoever
+    /// shares the others would be told in place of us: the program, and writes that are to be durable at once. `None`: it
+    /// cannot be opened again.
+    sync: Option<OwnedFd>,
+    durable: Durable,
     /// First byte in the file.
     start: u64,
     bytes: u64,
@@ -130,15 +136,21 @@ impl FileRange {
             true => Access::RemoteRead,
             false => Access::RemoteReadWrite,
         };
+        let kept = flags & KEPT;
+        let turns = Turns::of(&stat, kind == FileType::BlockDevice);
+        // Before there is a descriptor that is told of what comes.
+        let durable = Durable::new(turns.losses());
         Ok(Self {
-            direct: (!cached).then(|| Direct::of(&file, mode)).flatten(),
+            direct: (!cached).then(|| Direct::of(&file, kept)).flatten(),
+            sync: reopen(&file, mode).ok(),
+            durable,
             cached: file.into(),
             start,
             bytes,
             access,
             key: RegionKey::random()?,
             device,
-            turns: Turns::of(&stat, kind == FileType::BlockDevice),
+            turns,
             size_max: match kind {
                 FileType::BlockDevice => u64::MAX,
                 _ => getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX),
@@ -166,9 +178,29 @@ impl FileRange {
         self.device
     }
 
-    /// Waits until what has been written is where a loss of power leaves it, with what is needed to find it again.
+    /// Waits until what has been written is where a loss of power leaves it, with what is needed to find it again. An error
+    /// means that bytes may be gone which requests have written. From then on each call fails with that one: those that wait
+    /// meanwhile, and all later ones, also of other ranges of the file. A range that is made after that starts afresh.
     pub fn sync(&self) -> io::Result<()> {
-        Ok(rustix::fs::fsync(&self.cached)?)
+        Ok(self.sync_by(|file| rustix::fs::fsync(file))?)
+    }
+
+    pub(crate) fn sync_by(
+        &self,
+        fsync: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let whole = || loop {
+            match fsync(self.synced()) {
+                Err(Errno::INTR) => {}
+                answer => return answer,
+            }
+        };
+        self.durable.sync(self.turns.losses(), whole)
+    }
+
+    /// The descriptor for `fsync`.
+    pub(crate) fn synced(&self) -> BorrowedFd<'_> {
+        self.sync.as_ref().unwrap_or(&self.cached).as_fd()
     }
 
     /// Why a work may not run here, if so.
@@ -240,9 +272,11 @@ fn plain(file: File, flags: OFlags) -> io::Result<File> {
     if !flags.intersects(unwanted) {
         return Ok(file);
     }
-    let kept = flags & (OFlags::ACCMODE | OFlags::SYNC | OFlags::DSYNC);
-    Ok(reopen(&file, kept)?.into())
+    Ok(reopen(&file, flags & KEPT)?.into())
 }
+
+/// What the program opened a file for: writes that are to be durable at once stay so.
+const KEPT: OFlags = OFlags::ACCMODE.union(OFlags::SYNC).union(OFlags::DSYNC);
 
 /// Another open file description of the same file.
 fn reopen(file: &File, flags: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -252,7 +286,7 @@ fn reopen(file: &File, flags: OFlags) -> rustix::io::Result<OwnedFd> {
 
 impl Direct {
     /// `None`: the file cannot be opened so, or only with rules that nobody can keep.
-    fn of(file: &File, mode: OFlags) -> Option<Self> {
+    fn of(file: &File, kept: OFlags) -> Option<Self> {
         let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
         let (memory_align, align) = match stat.stx_mask & StatxFlags::DIOALIGN.bits() {
             // Kernels before 6.1 do not say; every device is happy with pages.
@@ -262,7 +296,7 @@ impl Direct {
         if memory_align == 0 || align == 0 || !align.max(PAGE_BYTES).is_multiple_of(align) {
             return None;
         }
-        let fd = reopen(file, mode | OFlags::DIRECT)
+        let fd = reopen(file, kept | OFlags::DIRECT)
             .inspect_err(|error| log::debug!("a file goes through the page cache: {error}"));
         Some(Self {
             fd: fd.ok()?,
@@ -302,6 +336,8 @@ impl FileRange {
         Self {
             cached: file.into(),
             direct: None,
+            sync: None,
+            durable: Durable::default(),
             start: 0,
             bytes,
             access: Access::RemoteReadWrite,
@@ -312,193 +348,20 @@ impl FileRange {
         }
     }
 
-    /// The same, with another that is taken for it past the page cache, from and to any address.
-    pub(crate) fn of_direct(file: File, direct: File, bytes: u64) -> Self {
+    /// The same, with another that is taken for it past the page cache, from and to addresses that are aligned so.
+    pub(crate) fn with_direct(self, direct: File, memory_align: u64) -> Self {
         let direct = Direct {
             fd: direct.into(),
             align: PAGE_BYTES.into(),
-            memory_align: 1,
+            memory_align,
             refused: AtomicBool::new(false),
         };
         Self {
             direct: Some(direct),
-            ..Self::of(file, bytes)
+            ..self
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_written_behind_what_the_process_may() {
-        let limited = FileRange {
-            size_max: 10_000,
-            ..range(None)
-        };
-        // (op, offset, length): the range starts at 8192.
-        let cases = [
-            (Op::Write, 1_807, 1, Ok(())),
-            (Op::Write, 0, 1_808, Ok(())),
-            (Op::Write, 1_807, 2, Err(Cause::NoSpace)),
-            (Op::Write, 1 << 39, 1, Err(Cause::NoSpace)),
-            (Op::Read, 1 << 39, 1, Ok(())),
-            (Op::Write, 1 << 40, 1, Err(Cause::RemoteAccess)),
-        ];
-        for (op, offset, length, answer) in cases {
-            let found = limited.check(op, offset, length);
-            assert_eq!(found, answer, "{op:?} {length} at {offset}");
-        }
-    }
-
-    fn range(direct: Option<(u64, u64)>) -> FileRange {
-        let file = || File::open("/dev/null").unwrap();
-        FileRange {
-            cached: file().into(),
-            direct: direct.map(|(align, memory_align)| Direct {
-                fd: file().into(),
-                align,
-                memory_align,
-                refused: AtomicBool::new(false),
-            }),
-            start: 8192,
-            bytes: 1 << 40,
-            access: Access::RemoteReadWrite,
-            key: RegionKey([0; 16]),
-            device: 0,
-            turns: Arc::default(),
-            size_max: u64::MAX,
-        }
-    }
-
-    #[test]
-    fn whole_pages_in_aligned_memory_pass_the_cache_by() {
-        let pages = Some((4096, 512));
-        // (name, rules, offset, address, length, a read's pieces: bytes, directly)
-        let cases = [
-            ("aligned", pages, 0, 0, 65_536, &[(65_536, true)][..]),
-            ("less than a page", pages, 0, 0, 4095, &[(4095, false)]),
-            (
-                "an edge behind",
-                pages,
-                4096,
-                512,
-                8193,
-                &[(8192, true), (1, false)],
-            ),
-            (
-                "an edge before",
-                pages,
-                4095,
-                4095,
-                8193,
-                &[(1, false), (8192, true)],
-            ),
-            (
-                "edges",
-                pages,
-                1,
-                1,
-                12_288,
-                &[(4095, false), (8192, true), (1, false)],
-            ),
-            ("other memory", pages, 0, 8, 65_536, &[(65_536, false)]),
-            (
-                "memory that is never aligned",
-                pages,
-                1,
-                0,
-                65_536,
-                &[(65_536, false)],
-            ),
-            ("two half pages", pages, 2048, 2048, 4096, &[(4096, false)]),
-            ("a byte", pages, 7, 7, 1, &[(1, false)]),
-            ("no direct way", None, 0, 0, 65_536, &[(65_536, false)]),
-        ];
-        for (name, rules, offset, address, length, expected) in cases {
-            let range = range(rules);
-            let mut done = 0;
-            let mut pieces = Vec::new();
-            while done < length {
-                let piece = range.piece(
-                    Op::Read,
-                    offset + u64::from(done),
-                    address + done as usize,
-                    length - done,
-                );
-                pieces.push((piece.bytes, piece.side == Side::Direct));
-                done += piece.bytes;
-            }
-            assert_eq!(pieces, expected, "{name}");
-            // A write goes one way.
-            let whole = range.piece(Op::Write, offset, address, length);
-            assert_eq!(whole.bytes, length, "{name}");
-            let is_direct = expected == [(length, true)];
-            assert_eq!(whole.side == Side::Direct, is_direct, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_refuses_direct_pieces_gets_them_through_the_cache() {
-        let range = range(Some((4096, 512)));
-        let side = || range.piece(Op::Write, 0, 0, 8192).side;
-        assert_eq!(side(), Side::Direct);
-        range.refuse_direct();
-        assert_eq!(side(), Side::Cached);
-    }
-
-    #[test]
-    fn only_ranges_that_can_be_read_and_written_are_taken() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        std::fs::write(&path, vec![0; 10_000]).unwrap();
-        let open = |write: bool| File::options().read(true).write(write).open(&path).unwrap();
-        let new = |write, offset, bytes, read_only| {
-            let terms = FileTerms {
-                offset,
-                bytes,
-                read_only,
-                ..FileTerms::default()
-            };
-            FileRange::new(open(write), &terms)
-        };
-        let bytes =
-            |write, start, bytes, read_only| new(write, start, bytes, read_only).unwrap().bytes();
-        assert_eq!(bytes(true, 0, None, false), 10_000);
-        assert_eq!(bytes(false, 9_999, None, true), 1);
-        assert_eq!(
-            bytes(true, 5_000, Some(1 << 40), false),
-            1 << 40,
-            "it grows"
-        );
-        assert!(matches!(
-            new(false, 0, None, false),
-            Err(RangeError::Access)
-        ));
-        assert!(matches!(
-            new(true, 10_000, None, false),
-            Err(RangeError::Size)
-        ));
-        assert!(matches!(
-            new(true, 0, Some(u64::MAX), false),
-            Err(RangeError::Size)
-        ));
-        for (start, bytes) in [(0, Some(10_001)), (10_001, None)] {
-            let refused = new(false, start, bytes, true);
-            assert!(matches!(
-                refused,
-                Err(RangeError::Range { file_bytes: 10_000 })
-            ));
-        }
-        let terms = FileTerms {
-            bytes: Some(1),
-            read_only: true,
-            ..FileTerms::default()
-        };
-        for path in ["/dev/null", "/"] {
-            let refused = FileRange::new(File::open(path).unwrap(), &terms);
-            assert!(matches!(refused, Err(RangeError::NoFile)), "{path}");
-        }
-    }
-}
+mod tests;

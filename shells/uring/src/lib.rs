@@ -6,7 +6,7 @@
 //! there is nothing to admit: whoever carries a work out is the kernel.
 //!
 //! **A completed write** is in the file: whoever reads the file sees it. It survives a loss of power only after
-//! [`FileRange::sync`].
+//! [`FileRange::sync`], or at once if the file was opened with `O_SYNC` or `O_DSYNC`.
 //!
 //! **Fences.** A work has ended when the kernel has said so (by its completion queue entry, or by the return of the
 //! system call). Nothing is cancelled: a cancelled work may still write. So a fence waits for the works of its lane, and then
@@ -16,15 +16,18 @@
 //! and a write that has any, go through it. A file is never written in both ways at once (`turns` says why). Files that
 //! cannot be opened so go through the cache altogether.
 //!
-//! The parts: `file` is a range and how it is cut, `turns` who may write it, `endpoint` the lanes, `ring` and `threads`
+//! The parts: `file` is a range and how it is cut, `turns` who may write it, `durable` who is told what a
+//! disk has lost, `transfer` a work on its way, `endpoint` the lanes, `ring` and `threads`
 //! the two ways, `fixed` what a ring has told the kernel of in advance, with all `unsafe` of the crate in `ring` and `sys`.
 
+mod durable;
 mod endpoint;
 mod file;
 mod fixed;
 mod ring;
 mod sys;
 mod threads;
+mod transfer;
 mod turns;
 
 use std::fmt;

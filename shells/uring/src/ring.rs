@@ -4,13 +4,15 @@
 //!
 //! The kernel reads and writes memory on its own between the submission of an entry and its completion queue entry. Each
 //! entry is made of a [`Transfer`], which keeps its memory pinned and its file open, and which stays in `asked` under the
-//! entry's number until that completion has been seen. Who drops the ring waits for all of them, or leaks them.
+//! entry's number until that completion has been seen. Who drops the ring waits for all of them for a while, and then leaves
+//! ring and transfers to a thread that waits for the rest ([`Left`]).
 //!
 //! What has a row of a table of the ring (`fixed`) is named by it in the entries. The table's owner is the kernel, which keeps
 //! the file open, and the memory's pages, whatever becomes of this process's; the rows are given back once no transfer
 //! names them.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -20,8 +22,9 @@ use polyrail_transport::timespec;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::endpoint::{Answered, Driver, Transfer, answer};
+use crate::endpoint::{Answered, Driver, answer};
 use crate::fixed::{Attached, Memory, OpenFile, ROWS, Table, regions_bytes_max};
+use crate::transfer::Transfer;
 use crate::turns::Side;
 use crate::{END_MAX, TRANSFERS_MAX};
 
@@ -33,8 +36,12 @@ const SHARES: u64 = 4;
 /// How long it sleeps at a time.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// How long whoever waits for what is left sleeps at a time.
+const LEFT_LOOK: Duration = Duration::from_secs(1);
+
 pub(crate) struct Ring {
-    ring: IoUring,
+    /// Taken when this is dropped.
+    ring: ManuallyDrop<IoUring>,
     /// What the kernel has been asked for, or is to be, by slot.
     asked: Vec<Option<Asked>>,
     /// Bytes of all that.
@@ -83,7 +90,7 @@ impl Ring {
         let files = ring.submitter().register_files_sparse(ROWS);
         let buffers = ring.submitter().register_buffers_sparse(ROWS);
         Ok(Self {
-            ring,
+            ring: ManuallyDrop::new(ring),
             files: Table::new("files", files),
             buffers: Table::new("buffers", buffers),
             room_bytes: regions_bytes_max(),
@@ -114,7 +121,7 @@ impl Ring {
         if !self.unsubmitted {
             return;
         }
-        // The kernel may have no memory just now, or be interrupted: the next poll tries again.
+        // The kernel may have no memory just now, or be interrupted: a later poll tries again.
         if let Err(error) = self.ring.submit() {
             log::debug!("io_uring_enter: {error}");
         }
@@ -280,7 +287,8 @@ impl Driver for Ring {
                 let mut answer = answer(completion.result());
                 if asked.buffer.is_some() && answer.is_err_and(is_refusal) {
                     transfer.memory().refuse();
-                    answer = Err(Errno::AGAIN);
+                    // At once, without the row.
+                    answer = Err(Errno::INTR);
                 }
                 to.push(Answered {
                     slot,
@@ -317,21 +325,93 @@ impl Drop for Ring {
             self.answers(TRANSFERS_MAX, &mut answered);
             answered.clear();
         }
-        if self.in_flight() {
-            log::error!("a disk does not answer: what it was asked for keeps its memory and file");
-            self.asked.drain(..).for_each(std::mem::forget);
+        let asked = std::mem::take(&mut self.asked);
+        // SAFETY: nobody uses it after that.
+        let ring = unsafe { ManuallyDrop::take(&mut self.ring) };
+        let left = Left { ring, asked };
+        if left.in_flight() {
+            log::error!(
+                "a disk does not answer: what it was asked for keeps its memory and file until it does"
+            );
+            let waits = std::thread::Builder::new().name("polyrail-ring-end".into());
+            if let Err(error) = waits.spawn(move || left.wait()) {
+                log::error!("nobody waits for a disk: memory and file are kept for good: {error}");
+            }
             return;
         }
         // The kernel ends a ring some time after its last descriptor is closed. Files and pages are let go of now. It
         // refuses where there is no table.
-        let _ = self.ring.submitter().unregister_buffers();
-        let _ = self.ring.submitter().unregister_files();
+        let _ = left.ring.submitter().unregister_buffers();
+        let _ = left.ring.submitter().unregister_files();
+    }
+}
+
+/// What is left of a ring whose worker has ended while the kernel still reads or writes for it. Memory stays pinned and files
+/// open until the kernel has answered; if nobody is there to hear that, for good.
+struct Left {
+    ring: IoUring,
+    asked: Vec<Option<Asked>>,
+}
+
+impl Left {
+    fn in_flight(&self) -> bool {
+        self.asked.iter().any(Option::is_some)
+    }
+
+    /// Waits for all answers, however long that takes.
+    fn wait(mut self) {
+        while self.in_flight() {
+            // What the kernel did not take before is asked for as well: only its answer lets go of it.
+            let _ = self.ring.submit();
+            // SAFETY: the descriptor is the ring's, which lives longer.
+            let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+            let mut ring = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut ring, Some(&timespec(LEFT_LOOK)));
+            for completion in self.ring.completion() {
+                let row = self.asked.get_mut(completion.user_data() as usize);
+                drop(row.and_then(Option::take));
+            }
+        }
+        log::info!("a disk has answered at last: its memory and files are free");
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let asked = self.asked.drain(..);
+        asked.flatten().for_each(std::mem::forget);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use polyrail_transport::memory::{Access, Region};
+
     use super::*;
+    use crate::file::FileRange;
+
+    #[test]
+    fn what_nobody_waits_for_is_kept_for_good() {
+        let Ok(mut ring) = Ring::new() else {
+            return;
+        };
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let range = FileRange::of(std::os::fd::OwnedFd::from(reader).into(), 4096);
+        let file = Arc::new(OpenFile::new(Arc::new(range)));
+        let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
+        let memory = Arc::new(Memory::new(region.clone()));
+        let mut transfer = Transfer::new((Op::Read, 4), (&memory, 0), (&file, 0)).unwrap();
+        assert!(transfer.begin(polyrail_core::time::Instant::ZERO));
+        ring.ask(3, transfer);
+        ring.flush();
+        let asked = std::mem::take(&mut ring.asked);
+        drop((ring, memory, file));
+        let other = IoUring::new(1).unwrap();
+        drop(Left { ring: other, asked });
+        assert!(region.is_touched());
+    }
 
     #[test]
     fn the_kernel_is_told_of_a_share_at_a_time() {

@@ -8,7 +8,8 @@
 use polyrail_core::work::Op;
 use rustix::io::Errno;
 
-use crate::endpoint::{Transfer, last_error};
+use crate::endpoint::last_error;
+use crate::transfer::Transfer;
 
 /// Moves the next piece of a transfer, and waits for it. The answer is bytes, 0 at the end of the file.
 pub(crate) fn carry_out(transfer: &Transfer) -> Result<u32, Errno> {

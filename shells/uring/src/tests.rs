@@ -1,6 +1,8 @@
 //! Both ways to ask the kernel, over real files.
 
+mod ending;
 mod fixed;
+mod swarm;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,6 +13,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use polyrail_conform::Driven;
+use polyrail_core::time::Instant;
 use polyrail_core::units::{RailId, SegmentRef};
 use polyrail_core::work::{Cause, LaneFact, Op, Outcome, Place, Posted, Scope, Stop, Work};
 use polyrail_transport::RemoteRegion;
@@ -370,7 +373,7 @@ fn a_write_waits_for_those_that_go_the_other_way_and_a_read_does_not() {
             [Outcome::Success]
         );
         let mut other = turns.wait(Side::Direct);
-        assert!(other.begin());
+        assert!(other.begin(Instant::ZERO));
         assert_eq!(bench.post(&[work(1, Op::Write, 0, 0, 100)]).stop, Stop::All);
         assert_eq!(
             bench.run(&[work(2, Op::Read, 0, 0, 100)]),
@@ -555,30 +558,4 @@ fn a_fence_holds_only_once_the_kernel_has_let_go() {
     bench.driven.endpoint.fence(lane, EPOCH, Scope::Local);
     let fenced = bench.fact().fact;
     assert!(matches!(fenced, LaneFact::Fenced { .. }));
-}
-
-#[test]
-fn an_endpoint_that_ends_waits_for_the_kernel() {
-    if !has_uring() {
-        return;
-    }
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    let file = File::from(std::os::fd::OwnedFd::from(reader));
-    let mut bench = Bench::new(Way::Uring, 4096, FileRange::of(file, 1 << 20));
-    bench.post(&[work(7, Op::Read, 0, 0, 4)]);
-    let Bench {
-        driven: Driven { endpoint, .. },
-        region,
-        ..
-    } = bench;
-    std::thread::scope(|scope| {
-        let ended = scope.spawn(move || drop(endpoint));
-        for _ in 0..1_000 {
-            std::thread::yield_now();
-        }
-        assert!(!ended.is_finished(), "the kernel may still write there");
-        writer.write_all(b"late").unwrap();
-        ended.join().unwrap();
-    });
-    region.revoke();
 }

@@ -9,7 +9,7 @@ use polyrail_core::topology::RailMap;
 
 use super::field::{Field, Span};
 use super::{Config, DomainConfig, HealthMode, IsolationMode, TransportConfig};
-use crate::engine::WORKERS_MAX;
+use crate::crew::WORKERS_MAX;
 
 /// One key of a `T`.
 pub(super) struct Key<T: 'static> {

@@ -9,7 +9,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
 use polyrail_core::plan::Plan;
@@ -17,32 +16,27 @@ use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::ring::Entry;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::transport::{Capabilities, MemoryKind};
-use polyrail_core::units::{Epoch, LaneId, PlanId, RailId, SegmentRef};
-use polyrail_core::work::{Cause, LaneFact, LaneLimits, PostBatch, Posted, Scope, Stop};
+use polyrail_core::units::{Epoch, LaneId, PlanId};
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::Region;
-use polyrail_transport::{
-    Endpoint, FenceAnswer, InboundLane, LaneReport, Polled, RailAddress, RemoteRegion,
-    RetireAnswer, SessionId, Transport, Waits,
-};
+use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::alive;
-use super::work::{not_begun, refused, terms};
+use super::requests::{not_begun, terms};
 use crate::batch::Batch;
-use crate::engine::{Inner, Request};
+use crate::engine::Inner;
 use crate::error::SubmitError;
+use crate::intake::refused;
 use crate::known::STAGED;
 use crate::post::{Command, Flags, Post};
+use crate::refusal::{REFUSED, Refusal};
+use crate::request::Request;
 use crate::rows::RowId;
 use crate::segments::SegmentId;
 use crate::transports::Catalog;
 
 /// The engine that stages, once it is there. Transports and workers are made before it.
 pub(crate) type EngineCell = OnceLock<Weak<Inner>>;
-
-/// What its lanes say of each work: that it is the request's own fault, so that it ends.
-const REFUSED: Cause = Cause::LocalOperation;
 
 /// How long a request waits that whoever stages has no room for.
 const RETRY: Duration = Duration::from_millis(1);
@@ -67,10 +61,8 @@ impl Transport for StagedTransport {
     }
 
     fn endpoint(&self, _: u16, _: Clock) -> io::Result<Box<dyn Endpoint>> {
-        Ok(Box::new(Refusal {
-            facts: Vec::new(),
-            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        }))
+        let never = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Box::new(Refusal::new(Arc::new(never))))
     }
 
     /// No peer has lanes here.
@@ -82,64 +74,6 @@ impl Transport for StagedTransport {
 
     fn retire_session(&self, _: SessionId, answer: RetireAnswer) {
         answer();
-    }
-}
-
-/// Lanes that open at once, and take nothing.
-struct Refusal {
-    facts: Vec<LaneReport>,
-    /// Never readable.
-    fd: OwnedFd,
-}
-
-impl Endpoint for Refusal {
-    fn attach_local(&mut self, _: SegmentRef, _: Arc<Region>) {}
-
-    fn detach_local(&mut self, _: SegmentRef) {}
-
-    fn attach_remote(&mut self, _: SegmentRef, _: RemoteRegion) {}
-
-    fn attach_rail(&mut self, _: RailId, _: RailAddress) {}
-
-    fn open(&mut self, lane: LaneId, epoch: Epoch, _: Instant) {
-        let limits = LaneLimits::new(1, u32::MAX);
-        let fact = LaneFact::Opened { limits };
-        self.facts.push(LaneReport { lane, epoch, fact });
-    }
-
-    fn post(&mut self, _: &PostBatch) -> Posted {
-        Posted {
-            accepted: 0,
-            stop: Stop::Rejected(REFUSED),
-        }
-    }
-
-    fn poll(&mut self, _: Instant, out: &mut Polled) {
-        out.lanes.append(&mut self.facts);
-    }
-
-    fn fence(&mut self, lane: LaneId, epoch: Epoch, _: Scope) {
-        let fact = |scope| LaneFact::Fenced {
-            scope,
-            delivered: None,
-        };
-        let facts = [Scope::Local, Scope::Remote].map(fact);
-        let facts = facts.map(|fact| LaneReport { lane, epoch, fact });
-        self.facts.extend(facts);
-    }
-
-    fn close(&mut self, _: LaneId, _: Epoch) {}
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        (!self.facts.is_empty()).then_some(Instant::ZERO)
-    }
-
-    fn waits(&self) -> Waits {
-        Waits::Nothing
     }
 }
 

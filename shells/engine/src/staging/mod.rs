@@ -6,21 +6,22 @@
 //! do that reaches memory of GPUs: see `handover`.
 
 mod handover;
+mod hops;
 mod parties;
+mod requests;
 mod route;
 mod work;
 
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use polyrail_control::codec::SegmentKind;
 use polyrail_control::plane::Party;
 use polyrail_core::report::Report;
 use polyrail_core::stage::{Direction, PoolConfig, StageMessage};
+use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, PoolId, StageId};
 use polyrail_core::work::Place;
 use polyrail_transport::SessionId;
@@ -31,9 +32,12 @@ pub(crate) use self::route::Route;
 use self::work::Work;
 use crate::batch::Batch;
 use crate::config::StagingConfig;
-use crate::engine::{Engine, Inner, lock};
+use crate::ending::JOIN_MAX;
+use crate::engine::{Engine, Inner};
+use crate::lock::lock;
 use crate::post::{Command, Post, THREAD};
 use crate::segments::SegmentId;
+use crate::thread::Thread;
 
 /// The slots for what comes in, and for what goes out.
 pub(crate) const IN: PoolId = PoolId(0);
@@ -66,11 +70,52 @@ pub(crate) enum Word {
 pub(crate) struct Stager {
     pub(crate) post: Arc<Post>,
     words: Arc<Words>,
-    thread: Mutex<Option<(JoinHandle<()>, Receiver<()>)>>,
+    thread: Mutex<Option<Thread>>,
+    /// It is in the program's code.
+    tells: Arc<AtomicBool>,
 }
 
 /// The way to the thread for those that come before it: there may be none yet.
 pub(crate) type StagerCell = OnceLock<Arc<Stager>>;
+
+/// The staging of an engine.
+pub(crate) struct Staging {
+    pub(crate) cell: Arc<StagerCell>,
+    /// Whether the thread may be started. Held while it is, so that this does not happen twice.
+    may_start: Mutex<bool>,
+}
+
+impl Staging {
+    pub(crate) fn new(cell: Arc<StagerCell>) -> Self {
+        Self {
+            cell,
+            may_start: Mutex::new(true),
+        }
+    }
+
+    /// Starts nothing any more, and ends all that is staged, unless the thread is in the program's code: that may be
+    /// waiting for us.
+    pub(crate) fn stop(&self) {
+        *lock(&self.may_start) = false;
+        if let Some(stager) = self.cell.get() {
+            stager.stop();
+        }
+    }
+
+    /// The post box of the thread, if there is one.
+    pub(crate) fn post(&self) -> Option<&Arc<Post>> {
+        self.cell.get().map(|stager| &stager.post)
+    }
+
+    /// Waits for the thread.
+    pub(crate) fn join(&self) {
+        if let Some(stager) = self.cell.get()
+            && let Some(thread) = lock(&stager.thread).take()
+        {
+            thread.join(JOIN_MAX);
+        }
+    }
+}
 
 /// Words on their way.
 pub(crate) struct Words {
@@ -98,7 +143,7 @@ impl Stager {
         let inner = &engine.inner;
         let post = Arc::new(Post::new(&inner.config.send_queue)?);
         // Nobody else ever drives: whoever submits or says something wakes the thread.
-        post.asleep.store(THREAD, Relaxed);
+        post.alarm.asleep.store(THREAD, Relaxed);
         let words = Arc::new(Words {
             queue: Mutex::default(),
             post: post.clone(),
@@ -108,35 +153,30 @@ impl Stager {
             engine.add_pool(OUT, Direction::Out)?,
         ];
         let work = Work::new(engine.downgrade(), post.clone(), words.clone(), inner);
-        let (alive, done) = sync_channel(0);
-        let thread = std::thread::Builder::new()
-            .name("polyrail-stage".into())
-            .spawn(move || {
-                work.run(&pools);
-                drop(alive);
-            })?;
+        let tells = work.tells.clone();
+        let thread = Thread::start("polyrail-stage".into(), move || work.run(&pools))?;
         Ok(Self {
             post,
             words,
-            thread: Mutex::new(Some((thread, done))),
+            thread: Mutex::new(Some(thread)),
+            tells,
         })
     }
 
-    /// Ends all that is staged, and the thread.
-    pub(crate) fn stop(&self) {
-        self.post.room.close();
-        self.post.send(Command::ShutDown);
-        let Some((thread, done)) = lock(&self.thread).take() else {
-            return;
+    /// Ends all that is staged. Returns when the thread has ended, or is in the program's code.
+    fn stop(&self) {
+        self.post.close_room();
+        self.post.send(Command::ShutDown(Instant::MAX));
+        let start = std::time::Instant::now();
+        let has_ended = || {
+            let thread = lock(&self.thread);
+            thread.as_ref().is_none_or(Thread::has_ended)
         };
-        if thread.thread().id() == std::thread::current().id() {
-            return;
-        }
-        if done.recv_timeout(2 * SHUTDOWN_MAX) == Err(RecvTimeoutError::Timeout) {
-            return log::warn!("the staging thread is stuck and left behind");
-        }
-        if thread.join().is_err() {
-            log::error!("the staging thread has panicked");
+        while !has_ended() && !self.tells.load(Acquire) {
+            if start.elapsed() > 2 * SHUTDOWN_MAX {
+                return log::warn!("the staging thread is stuck and left behind");
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
         }
     }
 }
@@ -144,13 +184,16 @@ impl Stager {
 impl Engine {
     /// What stages; started if it is not.
     pub(crate) fn stager(&self) -> io::Result<Arc<Stager>> {
-        let cell = &self.inner.stager;
+        let cell = &self.inner.staging.cell;
         if let Some(stager) = cell.get() {
             return Ok(stager.clone());
         }
-        let _starting = lock(&self.inner.starting_stager);
+        let may_start = lock(&self.inner.staging.may_start);
         if let Some(stager) = cell.get() {
             return Ok(stager.clone());
+        }
+        if !*may_start {
+            return Err(io::Error::other("the engine is ending"));
         }
         let started = Arc::new(Stager::start(self)?);
         Ok(cell.get_or_init(|| started).clone())

@@ -7,9 +7,9 @@ use polyrail_core::units::{PeerId, PoolId, SegmentRef};
 use polyrail_core::work::{Op, Place};
 
 use super::{IN, OUT, place};
-use crate::engine::{Request, check_ends};
 use crate::error::SubmitError;
 use crate::post::Due;
+use crate::request::{Request, check_ends};
 use crate::segments::{RemoteSegment, RemoteSlots, Segment, Segments};
 
 /// Whether a transport carries bytes between memory of a kind here and a segment elsewhere.

@@ -10,6 +10,7 @@ mod faults;
 mod files;
 mod fixture;
 mod gpu;
+mod intake;
 mod large;
 mod notifications;
 mod path;

@@ -38,6 +38,11 @@ impl Link {
         Self { address, switch }
     }
 
+    /// Where it is entered.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Lets everything through as fast as it comes.
     pub(crate) fn restore_speed(&self) {
         self.switch.pace.store(0, SeqCst);

@@ -328,7 +328,7 @@ fn pipe() -> (FileRange, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     let file = File::from(OwnedFd::from(reader));
     (
-        FileRange::of_direct(file.try_clone().unwrap(), file, 1 << 20),
+        FileRange::of(file.try_clone().unwrap(), 1 << 20).with_direct(file, 1),
         writer,
     )
 }
@@ -387,7 +387,7 @@ fn memory_that_the_kernel_refuses_in_a_row_goes_without() {
     file.write_all_at(&pattern(50, 1 << 20), 0).unwrap();
     // No disk that wants aligned memory takes this, in a row or not.
     let direct = direct(&folder.path().join("file"));
-    let range = FileRange::of_direct(file.try_clone().unwrap(), direct, 1 << 20);
+    let range = FileRange::of(file.try_clone().unwrap(), 1 << 20).with_direct(direct, 1);
     let mut bench = Bench::new(Way::Uring, 1 << 20, range);
     touch(&bench.region);
     for at in 0..3 {

@@ -1,0 +1,144 @@
+//! How an engine ends: once, whoever asks for it, and for all who ask.
+//!
+//! Whoever asks first does it, on its own thread: it drives each worker to its end if nobody else does, so that it waits for
+//! no thread that may be waiting for it. The program's code runs only when memory is free: callbacks that are due are kept
+//! until then. Threads of the engine are waited for after that, and only by those who are not called by one.
+
+use std::cell::Cell;
+use std::sync::{OnceLock, Weak};
+use std::time::Duration;
+
+use crate::afterwards::Afterwards;
+use crate::engine::{Engine, Inner, Program};
+use crate::once::Once;
+use crate::post::Begun;
+
+/// How long a shutdown waits for what is in flight with workers.
+const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
+/// How long for memory that the kernel or a device has, once nobody here uses it any more.
+const RETIRE_MAX: Duration = Duration::from_millis(500);
+/// How long for the program's code on a thread of the engine.
+pub(crate) const JOIN_MAX: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// This thread runs the program's code for the engine: a callback, a waker, a call.
+    static CALLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the program's code that runs here was called by an engine.
+pub(crate) fn is_called() -> bool {
+    CALLED.get()
+}
+
+/// Runs the program's code on the engine's behalf.
+pub(crate) fn call<R>(code: impl FnOnce() -> R) -> R {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            CALLED.set(self.0);
+        }
+    }
+    let _before = Before(CALLED.replace(true));
+    code()
+}
+
+/// How far it has come.
+#[derive(Default)]
+pub(crate) struct Ending {
+    once: Once,
+    /// The handles of the program.
+    pub(crate) program: OnceLock<Weak<Program>>,
+}
+
+impl Ending {
+    /// Whether memory is the program's alone.
+    pub(crate) fn is_over(&self) -> bool {
+        self.once.is_over()
+    }
+}
+
+impl Engine {
+    /// Ends everything within a bound: what has not ended is reported `ShutDown`, or `Indeterminate` where it
+    /// cannot be ended for sure. Later submissions are refused. When it has returned, nothing of the engine touches memory
+    /// that was registered, but what a report says is `Held`, and a line in the log. The same is so once the last handle has
+    /// been dropped.
+    ///
+    /// Any thread may call it, in callbacks, wakers and calls of peers too, again and at the same time: whoever comes later
+    /// waits for the first. Callbacks that are due are called before it returns, here or on threads of the engine; one that is
+    /// running goes on if it takes longer than a second, or if it is what called this.
+    pub fn shutdown(&self) {
+        if self.inner.is_ours() {
+            self.inner.shut_down();
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.inner.ending.once.has_begun()
+    }
+}
+
+impl Inner {
+    pub(crate) fn shut_down(&self) {
+        if let Some(afterwards) = self.ending.once.run(|| self.end()) {
+            afterwards.carry_out();
+        }
+        // Whoever is called by a thread of the engine would wait for itself, or for another one that waits so.
+        if !is_called() {
+            self.crew.join();
+            self.staging.join();
+            self.errands.join();
+        }
+    }
+
+    /// Ends all but the threads. Afterwards the program may do as it likes.
+    fn end(&self) -> Afterwards {
+        // First: what it stages is carried out by workers.
+        self.staging.stop();
+        let until = self.clock.now() + SHUTDOWN_MAX.into();
+        self.crew.close(until);
+        let mut afterwards = self.crew.end(&self.clock, until);
+        self.retire_memory();
+        // What nobody has ended is told now that memory is known to be free.
+        let plane = &self.sessions.plane;
+        let staging = self.staging.post();
+        let go_on = self.crew.goes_on();
+        for post in self.crew.posts.iter().chain(staging) {
+            // Of one that is still in the program's code, all may have begun.
+            if !post.is_closed() {
+                post.close(|_| Begun::All);
+            }
+            afterwards.append(post.abandon(go_on, |ticket| ticket.go(plane)));
+        }
+        if let Ok(gpus) = &self.hardware.gpus {
+            gpus.unpin_all();
+        }
+        self.fabric.end_recording();
+        if let Some(neighbours) = self.fabric.neighbours() {
+            neighbours.leave();
+        }
+        plane.shutdown();
+        self.mail.desk.inbox.close();
+        self.errands.stop();
+        afterwards
+    }
+
+    /// Takes all memory back from the transports, those included that serve peers.
+    fn retire_memory(&self) {
+        let deadline = std::time::Instant::now() + RETIRE_MAX;
+        for (name, region) in self.segments.regions() {
+            if !region.retire(deadline) {
+                let name = name.escape_debug();
+                log::error!(
+                    "memory of segment \"{name}\" is still used by the kernel or a device: keep it registered, or until the process ends"
+                );
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    /// Of one that was never whole, or whose program's handles have gone.
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}

@@ -1,0 +1,166 @@
+//! Segments of peers: how they are found by their names.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use polyrail_control::codec::{SegmentDescriptor, SegmentKind};
+use polyrail_control::plane::{AskError, SessionLoss};
+use polyrail_core::units::PeerId;
+use polyrail_transport::RemoteRegion;
+
+use crate::engine::Engine;
+use crate::error::OpenError;
+use crate::lock::lock;
+use crate::post::Command;
+use crate::segments::{RemoteSlots, SegmentId, SlotMemory};
+use crate::staging::{IN, OUT, pool_name};
+
+/// How long a peer may take to describe a segment.
+pub(crate) const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+impl Engine {
+    /// Opens a segment of a peer, named `HOST:PORT/SEGMENT`. Makes a session with the peer if there is none.
+    /// Opening it again gives the same id while it is the same memory.
+    pub fn open_segment(&self, address: &str) -> Result<SegmentId, OpenError> {
+        if !self.inner.is_ours() {
+            return Err(OpenError::Forked);
+        }
+        let (host, name) = split_address(address)?;
+        let remote = resolve(host)?;
+        let inner = &self.inner;
+        let mut peer = self.peer_at(remote)?;
+        let mut described = inner
+            .sessions
+            .plane
+            .describe(peer.id, name, DESCRIBE_TIMEOUT);
+        match &described {
+            // It has forgotten us, or was given up meanwhile.
+            Err(
+                AskError::SessionLost(SessionLoss::Forgotten { .. })
+                | AskError::NoPeer { .. }
+                | AskError::Disconnected { .. },
+            ) => {
+                self.reconnect(peer.id, peer.incarnation)
+                    .map_err(OpenError::Connect)?;
+                peer = self.peer_at(remote)?;
+                described = inner
+                    .sessions
+                    .plane
+                    .describe(peer.id, name, DESCRIBE_TIMEOUT);
+            }
+            // It has ended, or another process answers there now.
+            Err(AskError::SessionLost(_)) => {
+                self.lose_peer(peer.id, peer.incarnation);
+                peer = self.peer_at(remote)?;
+                described = inner
+                    .sessions
+                    .plane
+                    .describe(peer.id, name, DESCRIBE_TIMEOUT);
+            }
+            _ => {}
+        }
+        let descriptor =
+            described
+                .map_err(OpenError::Ask)?
+                .ok_or_else(|| OpenError::NoSuchSegment {
+                    peer: remote,
+                    name: name.into(),
+                })?;
+        let slots = match descriptor.kind {
+            SegmentKind::File { .. } => Some(self.slots_of(peer.id, remote)?),
+            SegmentKind::Memory | SegmentKind::Slots { .. } => None,
+        };
+        let id = self.add_segment(peer.id, descriptor, slots)?;
+        // It may have been lost meanwhile, and its number be another's soon.
+        let known = lock(&inner.sessions.peers)
+            .get(peer.id)
+            .map(|peer| peer.incarnation);
+        if known != Some(peer.incarnation) {
+            inner.segments.remove_remote(id);
+            self.inner
+                .crew
+                .tell(|| Command::DetachRemote(id.segment_ref()));
+            return Err(OpenError::PeerLost { peer: remote });
+        }
+        Ok(id)
+    }
+
+    /// The slots of a peer that offers files.
+    fn slots_of(&self, peer: PeerId, address: SocketAddr) -> Result<RemoteSlots, OpenError> {
+        let of = |pool| {
+            let asked = self
+                .inner
+                .sessions
+                .plane
+                .describe(peer, pool_name(pool), DESCRIBE_TIMEOUT);
+            let memory = asked.map_err(OpenError::Ask)?;
+            let none = OpenError::NoSlots { peer: address };
+            let Some(memory) = memory else {
+                return Err(none);
+            };
+            let SegmentKind::Slots { bytes: slot_bytes } = memory.kind else {
+                return Err(none);
+            };
+            let slots = memory.bytes.checked_div(slot_bytes.into());
+            let slots = slots.and_then(|slots| u32::try_from(slots).ok());
+            let Some(slots) = slots.filter(|slots| *slots > 0) else {
+                return Err(none);
+            };
+            Ok(SlotMemory {
+                segment: self.add_segment(peer, memory, None)?,
+                slot_bytes,
+                slots,
+            })
+        };
+        Ok(RemoteSlots([of(IN)?, of(OUT)?]))
+    }
+
+    /// Makes a peer's segment known, if it is not.
+    pub(crate) fn add_segment(
+        &self,
+        peer: PeerId,
+        descriptor: SegmentDescriptor,
+        slots: Option<RemoteSlots>,
+    ) -> Result<SegmentId, OpenError> {
+        let segments = &self.inner.segments;
+        let _opening = lock(&self.inner.sessions.opening);
+        if let Some(id) = segments.find_remote(peer, &descriptor) {
+            return Ok(id);
+        }
+        let region = RemoteRegion {
+            key: descriptor.key,
+            bytes: descriptor.bytes,
+        };
+        let id = segments
+            .add_remote(peer, descriptor, false, slots)
+            .ok_or(OpenError::Full {
+                what: "segments",
+                limit: crate::segments::SEGMENTS_MAX,
+            })?;
+        self.inner
+            .crew
+            .tell(|| Command::AttachRemote(id.segment_ref(), region.clone()));
+        Ok(id)
+    }
+}
+
+/// `HOST:PORT/SEGMENT` in its two parts.
+fn split_address(text: &str) -> Result<(&str, &str), OpenError> {
+    let bad = || OpenError::BadAddress { text: text.into() };
+    let (host, name) = text.split_once('/').ok_or_else(bad)?;
+    let (name_of_host, port) = host.rsplit_once(':').ok_or_else(bad)?;
+    if name.is_empty() || name_of_host.is_empty() || port.parse::<u16>().is_err() {
+        return Err(bad());
+    }
+    Ok((host, name))
+}
+
+pub(crate) fn resolve(host: &str) -> Result<SocketAddr, OpenError> {
+    let unresolved = |source| OpenError::Unresolved {
+        host: host.into(),
+        source,
+    };
+    let no_address = || std::io::Error::other("the name has no address");
+    let mut addresses = host.to_socket_addrs().map_err(unresolved)?;
+    addresses.next().ok_or_else(no_address).map_err(unresolved)
+}

@@ -1,0 +1,350 @@
+//! The post box of a worker: how any thread reaches it, and how it is woken.
+
+mod alarm;
+mod command;
+mod leftover;
+mod submission;
+mod waiters;
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::*, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use polyrail_core::report::Report;
+use polyrail_core::ring::{Ring, Slot};
+use polyrail_core::time::{Duration, Instant};
+use polyrail_transport::clock::Clock;
+
+pub(crate) use self::alarm::{Alarm, NOBODY, THREAD, WAITER};
+pub(crate) use self::command::Command;
+use self::command::Commands;
+pub(crate) use self::leftover::Begun;
+use self::leftover::{Left, Leftover};
+pub(crate) use self::submission::{Arrival, Due, Flags, Submission};
+use self::waiters::{Asking, Rising, Waiters};
+use crate::afterwards::Afterwards;
+use crate::batch::{Ended, Shared as BatchShared};
+use crate::config::SendQueueConfig;
+use crate::delivery::Ticket;
+use crate::room::Room;
+use crate::rows::{BatchRows, NoRow, RowId};
+use crate::seat::{NoSeat, Seat};
+use crate::worker::Loop;
+
+/// Requests of the program that one worker can hold, from submission to report.
+pub(crate) const REQUESTS_MAX: usize = 16_384;
+/// Hops of what is staged that it can hold beside these: requests that were handed over to be staged keep their room, and
+/// would wait for hops that find none.
+pub(crate) const HOPS_MAX: usize = 64;
+/// All of both.
+pub(crate) const ROWS_MAX: usize = REQUESTS_MAX + HOPS_MAX;
+/// Batches that one worker can hold: as many as there can be with one request each.
+pub(crate) const BATCHES_MAX: usize = ROWS_MAX;
+/// A waiter that finds its worker's thread at work asks for the seat for so long before it sleeps.
+const ASK: std::time::Duration = std::time::Duration::from_micros(50);
+/// How often it is looked whether somebody else has driven a worker to its end, and how long beyond its time.
+const END_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
+const END_MORE: Duration = Duration::from_secs(3);
+/// Who waits for a batch so soon after a submission had nothing else to do.
+const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
+
+/// How a worker is reached, from any thread.
+pub(crate) struct Post {
+    pub(crate) ring: Ring<Box<[Slot]>, Box<[AtomicU64]>>,
+    /// For requests.
+    pub(crate) room: Room,
+    /// For hops, where programs have taken all that.
+    pub(crate) hop_room: Room,
+    pub(crate) batches: Mutex<BatchRows>,
+    commands: Commands,
+    pub(crate) seat: Seat,
+    pub(crate) alarm: Alarm,
+    pub(crate) waiters: Waiters,
+    leftover: Leftover,
+}
+
+impl Post {
+    pub(crate) fn new(config: &SendQueueConfig) -> io::Result<Self> {
+        let slots = (0..ROWS_MAX).map(|_| Slot::EMPTY).collect();
+        let cells = (0..ROWS_MAX).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self {
+            ring: Ring::new(slots, cells),
+            room: Room::new(REQUESTS_MAX as u16, config),
+            hop_room: Room::new(HOPS_MAX as u16, &SendQueueConfig::default()),
+            batches: Mutex::default(),
+            commands: Commands::default(),
+            seat: Seat::default(),
+            alarm: Alarm::new()?,
+            waiters: Waiters::new(),
+            leftover: Leftover::default(),
+        })
+    }
+
+    /// Submits a batch that there is room for.
+    pub(crate) fn submit(
+        &self,
+        submissions: &[Submission],
+        due: Due,
+        make: impl FnOnce(RowId) -> Arc<BatchShared>,
+    ) -> Result<Arc<BatchShared>, NoRow> {
+        let batch = self.batches().add(make)?;
+        let last = submissions.len() - 1;
+        for (index, submission) in submissions.iter().enumerate() {
+            let entry = submission.encode(batch.row.tag(index), index == last, due);
+            // The ring is as large as the room.
+            let pushed = self.ring.push(entry);
+            debug_assert!(
+                pushed.is_ok(),
+                "the submission ring is smaller than the room"
+            );
+        }
+        self.waiters.submitted();
+        fence(SeqCst);
+        // Who submitted last waited at once, and then drives itself. Should it not, the thread notices soon.
+        let trusted = self.alarm.leased.load(Relaxed) && self.waiters.trusted.load(Relaxed);
+        if !trusted || self.alarm.asleep.load(Relaxed) == WAITER {
+            self.rouse();
+        }
+        Ok(batch)
+    }
+
+    pub(crate) fn batches(&self) -> MutexGuard<'_, BatchRows> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn batch(&self, row: RowId) -> Option<Arc<BatchShared>> {
+        self.batches().get(row)
+    }
+
+    /// Notes how a request has ended, and gives back its room.
+    pub(crate) fn report(&self, tag: u64, report: Report) {
+        let (row, position) = RowId::from_tag(tag);
+        if let Some(batch) = self.batch(row) {
+            self.room_of(&batch)
+                .give_back(batch.record(position, report));
+        }
+    }
+
+    /// All requests of a batch have been reported: tells whoever waits, and the peer by `send`. The answer is for the
+    /// program's code.
+    pub(crate) fn finish(&self, row: RowId, send: impl FnOnce(Ticket)) -> Option<Ended> {
+        // Under the lock: whoever has waited for the batch finds its row free.
+        let mut batches = self.batches();
+        let batch = batches.get(row)?;
+        let mut ended = batch.finish();
+        if ended.is_over() {
+            batches.remove(row);
+        } else {
+            batches.keep(row);
+        }
+        drop(batches);
+        self.room_of(&batch).give_back(batch.take_room());
+        ended.notify(send);
+        Some(ended)
+    }
+
+    /// Where a batch has its room.
+    fn room_of(&self, batch: &BatchShared) -> &Room {
+        match batch.is_hop() {
+            true => &self.hop_room,
+            false => &self.room,
+        }
+    }
+
+    /// The worker has ended: nothing is taken any more. Batches stay, with what has `begun` of each, until
+    /// they are [abandoned](Self::abandon).
+    pub(crate) fn close(&self, begun: impl Fn(RowId) -> Begun) {
+        self.close_room();
+        let rows = self.batches().close().into_iter();
+        self.leftover.close(rows.map(|(row, batch)| Left {
+            batch,
+            begun: begun(row),
+        }));
+    }
+
+    /// Whether the worker has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.leftover.is_closed()
+    }
+
+    /// Ends batches that the worker has left: whoever waits is told, and the peer by `send`. `go_on`: their memory may
+    /// still be touched.
+    pub(crate) fn abandon(&self, go_on: bool, send: impl Fn(Ticket)) -> Afterwards {
+        let mut afterwards = Afterwards::default();
+        for Left { batch, begun } in self.leftover.take() {
+            let mut ended = batch.abandon(&begun, go_on);
+            ended.notify(&send);
+            afterwards.keep(ended);
+        }
+        afterwards
+    }
+
+    /// Drives the worker to its end, which it was told to come to until then, or waits until somebody else has. The answer
+    /// is what the program is to be told then.
+    pub(crate) fn end(&self, clock: &Clock, until: Instant) -> Afterwards {
+        // Its transports take time of their own to let go.
+        let patience = until + END_MORE;
+        loop {
+            let ended = self.seat.drive(|driven| {
+                driven.end();
+                driven.take_afterwards()
+            });
+            match ended {
+                Ok(afterwards) => return afterwards,
+                Err(_) if self.is_closed() => return Afterwards::default(),
+                Err(_) if clock.now() > patience => {
+                    log::error!("a worker does not end: memory it uses is not free");
+                    return Afterwards::default();
+                }
+                // Whoever has the seat leaves it, or drives to the end.
+                Err(_) => std::thread::park_timeout(END_LOOK),
+            }
+        }
+    }
+
+    /// Rouses `caller` once room comes back. Who has found none asks for this, and then looks once more.
+    pub(crate) fn call_for_room(&self, caller: &Arc<Self>) {
+        self.room.call(caller);
+        self.hop_room.call(caller);
+    }
+
+    /// Takes no more requests.
+    pub(crate) fn close_room(&self) {
+        self.room.close();
+        self.hop_room.close();
+    }
+
+    /// Whether every request that room was taken for has been reported.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.room.is_free() && self.hop_room.is_free()
+    }
+
+    pub(crate) fn cancel(&self, row: RowId) {
+        self.send(Command::Cancel(row));
+    }
+
+    /// Tells the worker something.
+    pub(crate) fn send(&self, command: Command) {
+        self.commands.put(command);
+        self.rouse();
+    }
+
+    pub(crate) fn take_commands(&self) -> Vec<Command> {
+        self.commands.take()
+    }
+
+    /// Wakes whoever is to look at what has come, if they sleep or are about to.
+    pub(crate) fn rouse(&self) {
+        self.alarm.rouse();
+    }
+
+    /// Does something in the seat, if it is free; then, with the seat free again, calls the program's code that is due.
+    pub(crate) fn in_seat<R>(&self, act: impl FnOnce(&mut Loop<'_>) -> R) -> Result<R, NoSeat> {
+        let (done, afterwards) = self
+            .seat
+            .drive(|driven| (act(driven), driven.take_afterwards()))?;
+        afterwards.carry_out();
+        Ok(done)
+    }
+
+    /// Drives the worker until a batch has ended or the time since `start` is up. Does nothing if somebody
+    /// else drives it; then that is who ends the batch.
+    pub(crate) fn drive(
+        &self,
+        batch: &BatchShared,
+        start: std::time::Instant,
+        timeout: std::time::Duration,
+    ) {
+        let at_once = self.waiters.since_submission(start) <= AT_ONCE;
+        let mut asking = None;
+        let (mut now, mut left, mut asked) = (start, timeout, start);
+        while batch.is_pending() {
+            let mut rising = Rising::begin(self);
+            let driven = self.seat.drive(|driven| {
+                let rouse = driven.drive(batch, now, left, at_once);
+                (rouse, driven.take_afterwards())
+            });
+            match driven {
+                Ok((rouse, afterwards)) => {
+                    self.waiters.trusted.store(at_once, Relaxed);
+                    rising.rouse = rouse;
+                    drop(rising);
+                    if afterwards.is_empty() {
+                        return;
+                    }
+                    afterwards.carry_out();
+                    now = std::time::Instant::now();
+                    asked = now;
+                    left = timeout.saturating_sub(now.saturating_duration_since(start));
+                    if left.is_zero() {
+                        return;
+                    }
+                }
+                Err(why) => {
+                    rising.rouse = false;
+                    now = std::time::Instant::now();
+                    left = timeout.saturating_sub(now.saturating_duration_since(start));
+                    let asks_for = now.saturating_duration_since(asked);
+                    let taken_for_long = self.waiters.drives.load(Relaxed) || asks_for > ASK;
+                    if why == NoSeat::Gone || taken_for_long || left.is_zero() {
+                        return;
+                    }
+                }
+            }
+            asking.get_or_insert_with(|| Asking::begin(self));
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Does something with a worker that has nothing to do, and nobody else at it.
+    pub(crate) fn drive_idle<R>(&self, act: impl FnOnce(&mut Loop<'_>) -> R) -> Option<R> {
+        if !self.is_idle() || self.has_news() {
+            return None;
+        }
+        let done = self.in_seat(act);
+        // Whoever has submitted meanwhile has called the thread, and that has found the seat taken.
+        fence(SeqCst);
+        if self.has_news() {
+            self.alarm.call_thread();
+        }
+        done.ok()
+    }
+
+    /// Whether there is work, and nobody drives.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        self.alarm.asleep.load(Relaxed) == THREAD && !self.is_idle()
+    }
+
+    /// Somebody looks at a batch that has not ended, and does not wait for it.
+    pub(crate) fn look_after(&self) {
+        self.waiters.watched.store(true, Relaxed);
+        if self.alarm.leased.load(Relaxed) {
+            self.rouse();
+        }
+    }
+
+    /// Somebody is going to sleep until others have ended a batch.
+    pub(crate) fn sleeps(&self) {
+        self.waiters.watched.store(true, Relaxed);
+        // Who leaves the seat either sees that, or is seen to have left.
+        fence(SeqCst);
+        if self.is_left_alone() {
+            self.rouse();
+        }
+    }
+
+    /// Whether whoever leaves the seat has to tell the thread of what is under way. Not if they come back soon, nobody
+    /// else cares, and the thread looks again before long.
+    pub(crate) fn needs_thread(&self, comes_back: bool) -> bool {
+        fence(SeqCst);
+        if self.is_idle() {
+            self.waiters.watched.store(false, Relaxed);
+            return false;
+        }
+        !comes_back || !self.alarm.leased.load(Relaxed) || self.waiters.watched.load(Relaxed)
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        self.commands.has_any() || !self.ring.is_empty()
+    }
+}

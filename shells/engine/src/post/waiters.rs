@@ -1,0 +1,89 @@
+//! Those who wait for batches of a worker, or look at them.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+
+use super::Post;
+
+/// Of one worker.
+pub(crate) struct Waiters {
+    /// One of them drives.
+    pub(crate) drives: AtomicBool,
+    /// How often they have driven.
+    pub(crate) turns: AtomicU64,
+    /// Those that ask the thread for the seat.
+    pub(crate) asking: AtomicU32,
+    /// Who submitted last waited at once.
+    pub(super) trusted: AtomicBool,
+    /// Somebody looks at batches, or sleeps for one, who does not drive. Until all have ended.
+    pub(super) watched: AtomicBool,
+    /// When somebody last submitted, in nanoseconds since `start`.
+    submitted_at: AtomicU64,
+    start: std::time::Instant,
+}
+
+impl Waiters {
+    pub(super) fn new() -> Self {
+        Self {
+            drives: AtomicBool::new(false),
+            turns: AtomicU64::new(0),
+            asking: AtomicU32::new(0),
+            trusted: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
+            submitted_at: AtomicU64::new(0),
+            start: std::time::Instant::now(),
+        }
+    }
+
+    /// Somebody has submitted something just now.
+    pub(super) fn submitted(&self) {
+        let now = self.nanos(std::time::Instant::now());
+        self.submitted_at.store(now, Relaxed);
+    }
+
+    /// How long after the last submission that is.
+    pub(super) fn since_submission(&self, at: std::time::Instant) -> std::time::Duration {
+        let submitted = self.submitted_at.load(Relaxed);
+        std::time::Duration::from_nanos(self.nanos(at).saturating_sub(submitted))
+    }
+
+    fn nanos(&self, at: std::time::Instant) -> u64 {
+        let since = at.saturating_duration_since(self.start);
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A waiter leaves the seat: the thread is woken if there is work for it, or if the waiter panicked.
+pub(super) struct Rising<'a> {
+    post: &'a Post,
+    pub(super) rouse: bool,
+}
+
+impl<'a> Rising<'a> {
+    pub(super) fn begin(post: &'a Post) -> Self {
+        Self { post, rouse: true }
+    }
+}
+
+impl Drop for Rising<'_> {
+    fn drop(&mut self) {
+        if self.rouse {
+            self.post.alarm.call_thread();
+        }
+    }
+}
+
+/// A waiter that wants the seat.
+pub(super) struct Asking<'a>(&'a Post);
+
+impl<'a> Asking<'a> {
+    pub(super) fn begin(post: &'a Post) -> Self {
+        post.waiters.asking.fetch_add(1, Relaxed);
+        Self(post)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.asking.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,216 @@
+//! What a program asks for: requests, their terms, and whether they can be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail_core::units::PlanId;
+use polyrail_core::work::{Op, Priority};
+
+use crate::engine::Engine;
+use crate::error::SubmitError;
+use crate::post::{REQUESTS_MAX, Submission};
+use crate::segments::{Hold, KnownPair, Pairs, SegmentId};
+use crate::staging::{Route, Stager};
+
+/// One read or write between two segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Write: from local to remote. Read: from remote to local.
+    pub op: Op,
+    /// A segment of this engine: memory, or a file if the other one is a peer's.
+    pub local: SegmentId,
+    /// First byte in it.
+    pub local_offset: u64,
+    /// A segment of a peer, or a file of this host.
+    pub remote: SegmentId,
+    /// First byte in it.
+    pub remote_offset: u64,
+    /// Bytes, at least 1.
+    pub length: u64,
+}
+
+/// How a batch is treated, beyond what it moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Terms<'a> {
+    /// Who goes first where rails have no room for all.
+    pub priority: Priority,
+    /// From now on. Then nothing more of a request that has not ended is sent, and it ends as
+    /// [`Status::DeadlineExceeded`](crate::Status::DeadlineExceeded) as soon as nothing of it can move any more. What is under way is waited for for
+    /// `health/cancel_grace_ms`, and then for proof that it has stopped, for `health/fence_timeout_ms` at most: so the report comes
+    /// 2.1 s after the deadline at the latest, by the defaults, and mostly at once. One whose bytes are all there by then is
+    /// `Completed`. `None`: they may take for ever.
+    pub deadline: Option<Duration>,
+    /// What the peer's program is told once the batch has completed: see [`Engine::submit_notifying`].
+    pub notification: Option<&'a [u8]>,
+    /// How long to wait for room if there is none, before [`SubmitError::Full`]. `None`: as configured. Nobody waits
+    /// in a callback or waker, because that would hold up the worker that makes room.
+    pub room_within: Option<Duration>,
+}
+
+/// What a submission needs.
+pub(crate) struct Prepared {
+    /// Its requests as workers take them; for whoever stages, with the two segments in the plan's place.
+    pub(crate) submissions: Vec<Submission>,
+    /// The segments that they hold.
+    pub(crate) held: Vec<Hold>,
+    /// Who stages them; `None`: a worker carries them out.
+    pub(crate) stager: Option<Arc<Stager>>,
+}
+
+impl Engine {
+    /// Checks every request, finds its plan, and marks its local segment as in use.
+    pub(crate) fn prepare(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
+        loop {
+            match self.prepare_known(requests) {
+                Ok(prepared) => return prepared,
+                Err(index) => match self.route(index, &requests[index], false)? {
+                    Route::Staged { .. } => return self.prepare_staged(requests, false),
+                    // Two segments that never met before; the next look knows them, unless one has gone meanwhile.
+                    Route::Direct => drop(self.pair(index, &requests[index])?),
+                },
+            }
+        }
+    }
+
+    /// The same, for segments that have a plan: looks once at what all threads share. `Err`: the first
+    /// request whose segments have none.
+    fn prepare_known(&self, requests: &[Request]) -> Result<Result<Prepared, SubmitError>, usize> {
+        let known = self.inner.segments.known();
+        let mut pairs = Pairs::of(&known);
+        let mut submissions = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            let found = pairs.find((request.local, request.remote)).ok_or(index)?;
+            if let Err(error) = check_request(found, index, request) {
+                return Ok(Err(error));
+            }
+            submissions.push(Submission {
+                plan: found.plan,
+                op: request.op,
+                local_offset: request.local_offset,
+                remote_offset: request.remote_offset,
+                length: request.length,
+                through_slots: false,
+            });
+        }
+        // As large as needed at once: `collect` would have to guess.
+        let mut held = Vec::with_capacity(requests.len());
+        held.extend(
+            requests
+                .iter()
+                .filter_map(|request| known.hold((request.local, request.remote))),
+        );
+        Ok(Ok(Prepared {
+            submissions,
+            held,
+            stager: None,
+        }))
+    }
+
+    /// The same for a batch with a request that is staged: all of it goes to whoever stages. `through_slots`: also what a
+    /// transport could carry that reaches memory of GPUs.
+    pub(crate) fn prepare_staged(
+        &self,
+        requests: &[Request],
+        through_slots: bool,
+    ) -> Result<Prepared, SubmitError> {
+        let stager = self.stager().map_err(|error| {
+            if self.is_closing() {
+                return SubmitError::ShutDown;
+            }
+            log::error!("cannot stage through memory: {error}");
+            SubmitError::Staging
+        })?;
+        let segments = &self.inner.segments;
+        for (index, request) in requests.iter().enumerate() {
+            self.check_route(index, request, through_slots)?;
+        }
+        let known = segments.known();
+        let mut held = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            match known.hold((request.local, request.remote)) {
+                Some(hold) => held.push(hold),
+                // Gone since it was looked at.
+                None => {
+                    release(&held);
+                    let segment = request.remote;
+                    return Err(SubmitError::Stale { index, segment });
+                }
+            }
+        }
+        let submission = |request: &Request| Submission {
+            plan: PlanId {
+                index: request.local.0,
+                generation: request.remote.0,
+            },
+            op: request.op,
+            local_offset: request.local_offset,
+            remote_offset: request.remote_offset,
+            length: request.length,
+            through_slots,
+        };
+        Ok(Prepared {
+            submissions: requests.iter().map(submission).collect(),
+            held,
+            stager: Some(stager),
+        })
+    }
+}
+
+/// Whether so many requests can be a batch.
+pub(crate) fn check_size(requests: &[Request]) -> Result<(), SubmitError> {
+    match requests.is_empty() || requests.len() > REQUESTS_MAX {
+        true => Err(SubmitError::BatchSize {
+            requests: requests.len(),
+            limit: REQUESTS_MAX,
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Whether a request may run between its segments.
+pub(crate) fn check_request(
+    pair: KnownPair<'_>,
+    index: usize,
+    request: &Request,
+) -> Result<(), SubmitError> {
+    let allowed = pair.remote.descriptor.access.allows(request.op);
+    let bytes = [pair.local.region.bytes(), pair.remote.descriptor.bytes];
+    check_ends(index, request, [true, allowed], bytes)
+}
+
+/// Whether a request may run between segments of these sizes, the local one first, and what it does to each is allowed.
+pub(crate) fn check_ends(
+    index: usize,
+    request: &Request,
+    allowed: [bool; 2],
+    bytes: [u64; 2],
+) -> Result<(), SubmitError> {
+    let length = request.length;
+    if length == 0 {
+        return Err(SubmitError::Empty { index });
+    }
+    let segments = [request.local, request.remote];
+    for (segment, allowed) in segments.into_iter().zip(allowed) {
+        if !allowed {
+            return Err(SubmitError::Forbidden { index, segment });
+        }
+    }
+    let offsets = [request.local_offset, request.remote_offset];
+    for ((segment, offset), segment_bytes) in segments.into_iter().zip(offsets).zip(bytes) {
+        let end = offset.checked_add(length);
+        if end.is_none_or(|end| end > segment_bytes) {
+            return Err(SubmitError::OutOfRange {
+                index,
+                segment,
+                offset,
+                length,
+                segment_bytes,
+            });
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn release(holds: &[Hold]) {
+    holds.iter().for_each(Hold::release);
+}

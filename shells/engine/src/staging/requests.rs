@@ -1,0 +1,326 @@
+//! Requests that are staged or, being of the same batch as one that is, submitted from here.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::*;
+
+use polyrail_core::orchestrator::Cancelled;
+use polyrail_core::report::{Report, Status};
+use polyrail_core::ring::Entry;
+use polyrail_core::stage::{StageRefused, Staged, StagedRequest};
+use polyrail_core::time::Instant;
+use polyrail_core::units::{PeerId, StagedId};
+use polyrail_core::work::{Cause, Priority};
+
+use super::work::{CHUNKS, Work};
+use super::{Route, Word};
+use crate::batch::Batch;
+use crate::engine::Engine;
+use crate::error::SubmitError;
+use crate::fabric::PEERS_MAX;
+use crate::intake::{End, refused};
+use crate::post::Arrival;
+use crate::request::{Request, Terms};
+use crate::rows::RowId;
+use crate::segments::SegmentId;
+
+/// Rows that requests of one priority to one peer may take: as many as can have a chunk on its way. Who never answers, and
+/// what is urgent to nobody, leave the rest to others.
+const SHARE: u16 = CHUNKS as u16;
+/// Rows of all.
+pub(super) const REQUESTS: usize = PEERS_MAX * SHARE as usize;
+
+/// What is taken in.
+pub(super) type Intake = crate::intake::Intake<Missing, (), Running>;
+
+/// Room that a request can be held back for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Missing {
+    /// A row of core's, of the share of a peer and a priority.
+    Row(PeerId, Priority),
+    /// Room with a worker.
+    Worker,
+}
+
+/// A request that was begun.
+pub(super) enum Running {
+    Staged(StagedId),
+    /// As a batch of its own.
+    Direct(Batch),
+}
+
+/// Why a request has not begun.
+enum NotBegun {
+    /// There is no room for it now.
+    Missing(Missing),
+    /// It has ended.
+    Ended(Status, Cause),
+}
+
+/// Requests that core has.
+pub(super) struct Requests {
+    /// Each by its number, with the tag that it was submitted under and whose share it takes.
+    known: HashMap<StagedId, (u64, PeerId, Priority)>,
+    /// Rows that are taken, by peer and priority.
+    taken: [[u16; Priority::ALL.len()]; PEERS_MAX],
+}
+
+impl Requests {
+    pub(super) fn new() -> Self {
+        Self {
+            known: HashMap::new(),
+            taken: [[0; Priority::ALL.len()]; PEERS_MAX],
+        }
+    }
+
+    fn taken(&mut self, peer: PeerId, priority: Priority) -> Option<&mut u16> {
+        self.taken.get_mut(peer.index())?.get_mut(priority as usize)
+    }
+
+    /// Whether a share has been used up.
+    fn is_full(&mut self, peer: PeerId, priority: Priority) -> bool {
+        self.taken(peer, priority)
+            .is_some_and(|taken| *taken >= SHARE)
+    }
+
+    fn add(&mut self, id: StagedId, tag: u64, request: &StagedRequest) {
+        let StagedRequest { peer, priority, .. } = *request;
+        self.known.insert(id, (tag, peer, priority));
+        if let Some(taken) = self.taken(peer, priority) {
+            *taken += 1;
+        }
+    }
+
+    /// One has ended: the tag that it was submitted under.
+    fn remove(&mut self, id: StagedId) -> Option<u64> {
+        let (tag, peer, priority) = self.known.remove(&id)?;
+        if let Some(taken) = self.taken(peer, priority) {
+            *taken -= 1;
+        }
+        Some(tag)
+    }
+}
+
+impl Work {
+    /// Begins what has been submitted and what there is room for again, and ends what is to end.
+    pub(super) fn take_in(&mut self, core: &mut Staged<'_>, engine: &Engine, now: Instant) {
+        self.intake.look_again();
+        while let Some(entry) = self.next_entry(engine) {
+            let arrival = Arrival::decode(&entry);
+            self.intake.batch(arrival.row);
+            match self.submit(core, engine, now, &arrival) {
+                Ok(running) => self.intake.note(arrival.row, arrival.position, running),
+                Err(NotBegun::Missing(room)) => self.intake.hold_back(room, entry),
+                Err(NotBegun::Ended(status, cause)) => {
+                    self.report(arrival.tag, refused(status, cause));
+                }
+            }
+        }
+        while let Some(end) = self.intake.next_end() {
+            match end {
+                End::Cancel(row) => self.cancel(core, now, row),
+                End::ShutDown(at) => {
+                    let held = self.intake.withdraw(None);
+                    self.withdraw(&held, Status::ShutDown, Cause::ShutDown);
+                    self.ending_at = Some(at);
+                    core.shut_down(now);
+                }
+            }
+        }
+        let overdue = self.intake.take_overdue(now);
+        self.withdraw(&overdue, Status::DeadlineExceeded, Cause::DeadlineExceeded);
+    }
+
+    fn next_entry(&mut self, engine: &Engine) -> Option<Entry> {
+        self.intake.next(&self.post.ring, |entry| {
+            let arrival = Arrival::decode(entry);
+            match route(engine, &arrival) {
+                Ok(Route::Staged { peer, .. }) => Missing::Row(peer, arrival.due.priority),
+                Ok(Route::Direct) | Err(_) => Missing::Worker,
+            }
+        })
+    }
+
+    fn submit(
+        &mut self,
+        core: &mut Staged<'_>,
+        engine: &Engine,
+        now: Instant,
+        arrival: &Arrival,
+    ) -> Result<Running, NotBegun> {
+        if self.ending_at.is_some() {
+            return Err(NotBegun::Ended(Status::ShutDown, Cause::ShutDown));
+        }
+        let gone = |_| NotBegun::Ended(Status::PeerLost, Cause::PeerGone);
+        let route = route(engine, arrival).map_err(gone)?;
+        match route.staged(&request(arrival), arrival.due) {
+            Some(staged) => self.stage(core, now, arrival.tag, &staged),
+            None => self.direct(engine, now, arrival),
+        }
+    }
+
+    /// Hands a request to core.
+    fn stage(
+        &mut self,
+        core: &mut Staged<'_>,
+        now: Instant,
+        tag: u64,
+        request: &StagedRequest,
+    ) -> Result<Running, NotBegun> {
+        let StagedRequest { peer, priority, .. } = *request;
+        let full = NotBegun::Missing(Missing::Row(peer, priority));
+        if self.requests.is_full(peer, priority) {
+            return Err(full);
+        }
+        match core.submit(now, request) {
+            Ok(id) => {
+                self.requests.add(id, tag, request);
+                Ok(Running::Staged(id))
+            }
+            Err(StageRefused::Full) => Err(full),
+            Err(refused) => {
+                log::error!("core refused a staged request that was checked: {refused:?}");
+                Err(NotBegun::Ended(Status::Failed, Cause::LocalProtection))
+            }
+        }
+    }
+
+    /// Submits a request that a transport carries, as a batch of its own.
+    fn direct(
+        &self,
+        engine: &Engine,
+        now: Instant,
+        arrival: &Arrival,
+    ) -> Result<Running, NotBegun> {
+        let Arrival { tag, due, .. } = *arrival;
+        let terms = terms(now, due.within(), due.priority);
+        let request = [request(arrival)];
+        match self.with_room(engine, || engine.submit_with(&request, &terms)) {
+            Ok(batch) => {
+                let words = self.words.clone();
+                follow(batch.clone(), move |report| {
+                    words.put(Word::Ended { tag, report });
+                });
+                Ok(Running::Direct(batch))
+            }
+            Err(SubmitError::Full) => Err(NotBegun::Missing(Missing::Worker)),
+            Err(error) => {
+                let (status, cause) = not_begun(&error);
+                Err(NotBegun::Ended(status, cause))
+            }
+        }
+    }
+
+    /// Does what needs room with a worker. If there is none, this thread is woken when some comes back.
+    pub(super) fn with_room(
+        &self,
+        engine: &Engine,
+        submit: impl Fn() -> Result<Batch, SubmitError>,
+    ) -> Result<Batch, SubmitError> {
+        match submit() {
+            Err(SubmitError::Full) => {}
+            submitted => return submitted,
+        }
+        for worker in &engine.inner.crew.posts {
+            worker.call_for_room(&self.post);
+        }
+        submit()
+    }
+
+    fn cancel(&mut self, core: &mut Staged<'_>, now: Instant, row: RowId) {
+        let held = self.intake.withdraw(Some(row));
+        self.withdraw(&held, Status::Cancelled, Cause::Cancelled);
+        for running in self.intake.requests(row) {
+            match running {
+                Running::Staged(id) => {
+                    let _: Cancelled = core.cancel(now, *id);
+                }
+                Running::Direct(batch) => batch.cancel(),
+            }
+        }
+    }
+
+    /// Ends what was held back.
+    fn withdraw(&mut self, held: &[Entry], status: Status, cause: Cause) {
+        for entry in held {
+            self.report(Arrival::decode(entry).tag, refused(status, cause));
+        }
+    }
+
+    /// Reports what has ended in core. Whether there was anything: it has left room.
+    pub(super) fn report_ended(&mut self, core: &mut Staged<'_>) -> bool {
+        let mut any = false;
+        while let Some(id) = core.poll_event() {
+            any = true;
+            if let (Some(report), Some(tag)) = (core.take(id), self.requests.remove(id)) {
+                self.report(tag, report);
+            }
+        }
+        any
+    }
+
+    pub(super) fn report(&mut self, tag: u64, report: Report) {
+        let (row, _) = RowId::from_tag(tag);
+        self.post.report(tag, report);
+        let batch = self.post.batch(row);
+        if batch.is_some_and(|batch| batch.is_reported()) {
+            self.intake.close(row);
+            let ended = self.post.finish(row, |ticket| ticket.go(&self.plane));
+            if let Some(ended) = ended {
+                self.tells.store(true, Release);
+                ended.tell();
+                self.tells.store(false, Release);
+            }
+        }
+    }
+}
+
+/// What was submitted, with the numbers of its segments where a worker's has that of its plan.
+fn request(arrival: &Arrival) -> Request {
+    let submission = &arrival.submission;
+    Request {
+        op: submission.op,
+        local: SegmentId(submission.plan.index),
+        local_offset: submission.local_offset,
+        remote: SegmentId(submission.plan.generation),
+        remote_offset: submission.remote_offset,
+        length: submission.length,
+    }
+}
+
+/// Which way it goes.
+fn route(engine: &Engine, arrival: &Arrival) -> Result<Route, SubmitError> {
+    let through_slots = arrival.submission.through_slots;
+    engine.route(arrival.position, &request(arrival), through_slots)
+}
+
+/// Tells how the one request of a batch has ended.
+pub(super) fn follow(batch: Batch, tell: impl FnOnce(Report) + Send + 'static) {
+    let ended = batch.clone();
+    batch.on_done(move |_| {
+        if let Some(report) = ended.report(0) {
+            tell(report);
+        }
+    });
+}
+
+/// Nobody waits for room: this thread has others to serve.
+pub(super) fn terms(now: Instant, deadline: Option<Instant>, priority: Priority) -> Terms<'static> {
+    Terms {
+        deadline: deadline.map(|at| at.since(now).into()),
+        room_within: Some(std::time::Duration::ZERO),
+        priority,
+        ..Terms::default()
+    }
+}
+
+/// How a request ends that no worker took.
+pub(super) fn not_begun(error: &SubmitError) -> (Status, Cause) {
+    match error {
+        SubmitError::PeerLost { .. } => (Status::PeerLost, Cause::PeerGone),
+        SubmitError::ShutDown => (Status::ShutDown, Cause::ShutDown),
+        SubmitError::Forbidden { .. } | SubmitError::OutOfRange { .. } => {
+            (Status::Failed, Cause::RemoteAccess)
+        }
+        _ => (Status::Failed, Cause::LocalOperation),
+    }
+}

@@ -1,0 +1,339 @@
+//! How an engine starts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use polyrail_control::codec::SegmentKind;
+use polyrail_control::plane::{Plane, PlaneConfig};
+use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_core::slice::SLICE_BYTES;
+use polyrail_core::time::Instant;
+use polyrail_cuda::Driver;
+use polyrail_record::{Header, Recorder};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::fault::Faults;
+use polyrail_transport::memory::{Access, Region, TrustDomain};
+use polyrail_uring::FileTable;
+
+use crate::calls::Calls;
+use crate::config::Config;
+use crate::crew::{Crew, WORKERS_MAX};
+use crate::delivery::Mail;
+use crate::domains::Domains;
+use crate::ending::Ending;
+use crate::engine::{Engine, Inner};
+use crate::errand::{Errand, Errands};
+use crate::error::EngineError;
+use crate::fabric::Fabric;
+use crate::files::Files;
+use crate::gpus::{self, Hardware};
+use crate::hints::Hints;
+use crate::listen::{self, Listening};
+use crate::machine::Machine;
+use crate::neighbours::Neighbours;
+use crate::notification::{Desk, Inbox};
+use crate::peers::Peers;
+use crate::plans::Plans;
+use crate::post::{Command, Post};
+use crate::reception::Reception;
+use crate::segments::{SCRATCH_NAME, SegmentId, Segments};
+use crate::sessions::Sessions;
+use crate::staging::{EngineCell, StagerCell, Staging};
+use crate::stats::Failovers;
+use crate::transports::{Plugin, Transports};
+use crate::worker::{self, Start};
+
+/// What a program can plug into an engine.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    /// Faults to inject into every worker's TCP, rail by rail.
+    pub faults: Option<Arc<Faults>>,
+    /// Transports beside those that the engine has, preferred to them in this order.
+    pub transports: Vec<Plugin>,
+    /// Carries out peers' calls; without it they are refused.
+    pub calls: Option<Arc<dyn Calls>>,
+    /// A driver of GPUs in place of CUDA's.
+    pub cuda: Option<Arc<dyn Driver>>,
+    /// A folder in which the engine leaves a flight recording, made if it is not there: see
+    /// [`Engine::recording`]. Its workers then call core one at a time.
+    pub recording: Option<PathBuf>,
+}
+
+impl Engine {
+    /// Starts an engine. It loads the libraries that the configuration names for transports
+    /// ([`TransportConfig::library`](crate::TransportConfig::library)), whose code runs in this process from then on.
+    pub fn new(config: Config) -> Result<Self, EngineError> {
+        Self::with_hooks(config, Hooks::default())
+    }
+
+    /// Starts an engine with something plugged in.
+    pub fn with_hooks(config: Config, hooks: Hooks) -> Result<Self, EngineError> {
+        let machine = Machine::this(&config);
+        Self::on(machine, config, hooks)
+    }
+
+    /// Starts an engine that believes this of its machine.
+    pub(crate) fn on(machine: Machine, config: Config, hooks: Hooks) -> Result<Self, EngineError> {
+        check(&config)?;
+        listen::check_rails(&config.rails)?;
+        let listening = listen::listen(&config)?;
+        let address = listening.address;
+        let segments = Arc::new(Segments::default());
+        let scratch = add_scratch(&segments)?;
+        let files = Arc::new(Files::default());
+        let file_table: Arc<dyn FileTable> = files.clone();
+        let hardware = Hardware {
+            machine: Arc::new(machine),
+            gpus: gpus::find(&config, &hooks),
+        };
+        let transports = Arc::new(Transports::install(
+            &config,
+            segments.clone(),
+            &file_table,
+            &hardware.gpus,
+            &hooks.transports,
+            hooks.faults.clone(),
+        )?);
+        let (errands, errand_queue) = channel();
+        let shell = Shell {
+            posts: worker::posts(config.worker_count(), &config.send_queue)
+                .map_err(system("create a worker's post box"))?,
+            domains: Arc::new(Domains::new(&config.security)),
+            inbox: Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?),
+            stager: Arc::default(),
+            errands,
+            clock: Clock::start(),
+            transports,
+            segments,
+        };
+        let cores: Vec<_> = (0..shell.posts.len())
+            .map(|number| config.core(number as u16))
+            .collect();
+        let recorder = start_recording(&config, &hooks, &cores)?;
+        let neighbours = join_neighbours(&config, &shell.errands);
+        let fabric = Arc::new(Fabric::new(shell.posts.len(), recorder, neighbours));
+        let plane = shell.start_plane(&config, &hardware.machine, listening)?;
+        let estimate = config.estimate();
+        let peers = Peers::new(estimate, hardware.machine.clone(), config.asks_devices());
+        let whole = Arc::new(EngineCell::new());
+        let sessions = Sessions::new(plane, Arc::new(Mutex::new(peers)), address);
+        let crew = shell.start_crew(&config, &hooks, &fabric, &sessions, &whole, cores)?;
+        let desk = Desk {
+            inbox: shell.inbox,
+            plane: sessions.plane.clone(),
+        };
+        let inner = Arc::new(Inner {
+            config,
+            clock: shell.clock,
+            transports: shell.transports.catalog.clone(),
+            hardware,
+            fabric,
+            segments: shell.segments,
+            domains: shell.domains,
+            files,
+            staging: Staging::new(shell.stager),
+            sessions,
+            plans: Plans::new(scratch),
+            crew,
+            mail: Mail::new(desk),
+            errands: Errands::new(shell.errands, hooks.calls),
+            ending: Ending::default(),
+        });
+        let engine = Self::whole(inner);
+        let _ = whole.set(engine.downgrade());
+        engine.attach_local(scratch);
+        let errands = &engine.inner.errands;
+        errands
+            .start(errand_queue, engine.downgrade())
+            .map_err(system("start a thread"))?;
+        Ok(engine)
+    }
+}
+
+/// What the threads of an engine share from before it is whole.
+struct Shell {
+    clock: Clock,
+    segments: Arc<Segments>,
+    transports: Arc<Transports>,
+    domains: Arc<Domains>,
+    posts: Vec<Arc<Post>>,
+    stager: Arc<StagerCell>,
+    errands: Sender<Errand>,
+    inbox: Arc<Inbox>,
+}
+
+impl Shell {
+    /// Starts the control plane, which answers peers from then on.
+    fn start_plane(
+        &self,
+        config: &Config,
+        machine: &Machine,
+        listening: Listening,
+    ) -> Result<Plane, EngineError> {
+        let reception = Reception {
+            segments: self.segments.clone(),
+            domains: self.domains.clone(),
+            transports: self.transports.clone(),
+            posts: self.posts.clone(),
+            errands: self.errands.clone(),
+            stager: self.stager.clone(),
+            inbox: self.inbox.clone(),
+            path: config.path.clone(),
+        };
+        let scratch = self.segments.describe(SCRATCH_NAME, TrustDomain::COMMON);
+        let scratch = scratch.ok_or_else(|| EngineError::Config {
+            text: "no memory for probes".into(),
+        })?;
+        let Listening {
+            listeners, rails, ..
+        } = listening;
+        let rail_fact = |rail: &SocketAddr| machine.rail_fact(rail.ip());
+        let plane_config = PlaneConfig {
+            listeners,
+            rail_facts: rails.iter().map(rail_fact).collect(),
+            rails,
+            transports: self.transports.catalog.offers(&config.rails),
+            heartbeat: config.health.heartbeat,
+            silence_max: config.connection_silence(),
+            ..PlaneConfig::new(config.name.clone(), random_u64()?, scratch, self.clock)
+        };
+        Plane::start(plane_config, Arc::new(reception)).map_err(system("start the control plane"))
+    }
+
+    /// Starts the workers.
+    fn start_crew(
+        &self,
+        config: &Config,
+        hooks: &Hooks,
+        fabric: &Arc<Fabric>,
+        sessions: &Sessions,
+        whole: &Arc<EngineCell>,
+        cores: Vec<CoreConfig>,
+    ) -> Result<Crew, EngineError> {
+        let failovers = Arc::new(Failovers::default());
+        let hints = Hints::new(&config.path).map(Arc::new);
+        let mut threads = Vec::new();
+        for core in cores {
+            let endpoint = self.transports.endpoint(core.worker, self.clock);
+            let started = endpoint.and_then(|endpoint| {
+                let start = Start {
+                    config: core,
+                    fabric: fabric.clone(),
+                    endpoint,
+                    plane: sessions.plane.clone(),
+                    clock: self.clock,
+                    peers: sessions.peers.clone(),
+                    transports: self.transports.catalog.clone(),
+                    failovers: failovers.clone(),
+                    faults: hooks.faults.clone(),
+                    hints: hints.clone(),
+                    engine: whole.clone(),
+                };
+                worker::start(start, &self.posts)
+            });
+            match started {
+                Ok(thread) => threads.push(thread),
+                Err(source) => {
+                    // Those that run already would never end by themselves.
+                    for post in &self.posts {
+                        post.send(Command::ShutDown(Instant::ZERO));
+                    }
+                    return Err(system("start a worker")(source));
+                }
+            }
+        }
+        let posts = self.posts.clone();
+        Ok(Crew::new(posts, threads, failovers, &config.send_queue))
+    }
+}
+
+/// The other processes of this host, if they are to count. Without them the engine does its work all the same.
+fn join_neighbours(config: &Config, errands: &Sender<Errand>) -> Option<Neighbours> {
+    let joined = Neighbours::join(config.diffusion()?, errands.clone());
+    joined
+        .inspect_err(|error| log::warn!("load is not shared with other processes: {error}"))
+        .ok()
+}
+
+fn start_recording(
+    config: &Config,
+    hooks: &Hooks,
+    cores: &[polyrail_core::orchestrator::Config],
+) -> Result<Option<Arc<Recorder>>, EngineError> {
+    let Some(folder) = &hooks.recording else {
+        return Ok(None);
+    };
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let header = Header {
+        version: env!("CARGO_PKG_VERSION").into(),
+        engine: config.name.clone(),
+        started_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
+        slice_bytes: SLICE_BYTES,
+        capacities: worker::CAPACITIES,
+        workers: cores.to_vec(),
+    };
+    let recorder = Recorder::create(folder, &header).map_err(|source| EngineError::Recording {
+        folder: folder.clone(),
+        source,
+    })?;
+    Ok(Some(Arc::new(recorder)))
+}
+
+fn check(config: &Config) -> Result<(), EngineError> {
+    let limit = polyrail_control::codec::NAME_BYTES_MAX;
+    if config.name.is_empty() || config.name.len() > limit {
+        let text = format!(
+            "an engine's name of {} bytes: 1 to {limit} are possible",
+            config.name.len()
+        );
+        return Err(EngineError::Config { text });
+    }
+    if config.worker_count() > WORKERS_MAX {
+        let text = format!(
+            "{} workers: 1 to {WORKERS_MAX} are possible",
+            config.workers
+        );
+        return Err(EngineError::Config { text });
+    }
+    let limit = polyrail_core::plan::PLAN_RAILS_MAX;
+    if config.rails.len() > limit {
+        let text = format!("{} rails: {limit} are possible", config.rails.len());
+        return Err(EngineError::Config { text });
+    }
+    if let Some(twice) = config
+        .rails
+        .iter()
+        .enumerate()
+        .find(|(i, rail)| config.rails[..*i].contains(rail))
+    {
+        let text = format!("rail {} is listed twice: each address is one rail", twice.1);
+        return Err(EngineError::Config { text });
+    }
+    config.check().map_err(|error| EngineError::Config {
+        text: error.to_string(),
+    })
+}
+
+fn add_scratch(segments: &Segments) -> Result<SegmentId, EngineError> {
+    let region = Region::allocate(u64::from(SLICE_BYTES), Access::RemoteReadWrite)
+        .map_err(system("get memory for probes"))?;
+    segments
+        .add_local(SCRATCH_NAME, region, SegmentKind::Memory, None)
+        .map_err(|error| EngineError::Config {
+            text: error.to_string(),
+        })
+}
+
+fn random_u64() -> Result<u64, EngineError> {
+    getrandom::u64().map_err(|error| EngineError::System {
+        what: "draw a random number",
+        source: std::io::Error::other(error.to_string()),
+    })
+}
+
+fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> EngineError {
+    move |source| EngineError::System { what, source }
+}

@@ -1,0 +1,207 @@
+//! How requests come to whoever carries them out.
+
+use std::sync::Arc;
+
+use polyrail_core::send_queue::credit::Grant;
+use polyrail_core::time::Instant;
+
+use crate::batch::{Batch, Shared as BatchShared};
+use crate::delivery::Outgoing;
+use crate::engine::Engine;
+use crate::error::SubmitError;
+use crate::post::{Due, Post, Submission};
+use crate::request::{Prepared, Request, Terms, check_size, release};
+use crate::room::{NoRoom, Room};
+use crate::rows::{NoRow, RowId};
+
+impl Engine {
+    /// Submits requests as one batch, all or nothing. O(1) in their lengths, but for what this thread can copy by itself:
+    /// up to [`Config::at_once_bytes`] between memories of processes on this host are moved before it returns, if nothing
+    /// else is under way with the worker, and the batch has ended then.
+    ///
+    /// A program that has waited for a batch right after it submitted this or another one is expected to do so again,
+    /// because then it drives the batch itself. Should it not, nor look at the batch, that begins, or goes on, up to
+    /// 4 ms later.
+    pub fn submit(&self, requests: &[Request]) -> Result<Batch, SubmitError> {
+        self.submit_with(requests, &Terms::default())
+    }
+
+    /// Submits requests as one batch, all or nothing, and tells the peer's program `bytes` when it has
+    /// completed: everything that was written is then visible there, and everything that was read has been.
+    /// If it ends otherwise, the peer is told nothing. All requests must be between this engine and the same
+    /// peer.
+    ///
+    /// The batch does not wait for the notification: [`Batch::delivery`] tells what becomes of it. If the peer
+    /// has no room, it stays here, in line with the others to that peer, because the data has gone and cannot
+    /// be taken back. So its place in the line is taken now: there are 16,384 to each peer, and
+    /// [`SubmitError::Full`] when they are in use. Notifications to one peer arrive in the order in which
+    /// their batches completed and [`Self::notify`] was called.
+    pub fn submit_notifying(
+        &self,
+        requests: &[Request],
+        bytes: &[u8],
+    ) -> Result<Batch, SubmitError> {
+        let terms = Terms {
+            notification: Some(bytes),
+            ..Terms::default()
+        };
+        self.submit_with(requests, &terms)
+    }
+
+    /// Submits requests as one batch, all or nothing, on other terms than usual.
+    pub fn submit_with(
+        &self,
+        requests: &[Request],
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        let notification = self.outgoing(requests, terms)?;
+        self.submit_batch(requests, terms, notification)
+    }
+
+    fn submit_batch(
+        &self,
+        requests: &[Request],
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+    ) -> Result<Batch, SubmitError> {
+        let inner = &self.inner;
+        if !inner.is_ours() {
+            return Err(SubmitError::Forked);
+        }
+        if self.is_closing() {
+            return Err(SubmitError::ShutDown);
+        }
+        check_size(requests)?;
+        let make = || Arc::new(BatchShared::carried(requests));
+        if let Some(batch) = self.carry_at_once(requests, terms, make) {
+            return Ok(batch);
+        }
+        self.submit_prepared(self.prepare(requests)?, terms, notification)
+    }
+
+    /// Submits a request through slots, whatever reaches both of its ends.
+    pub(crate) fn submit_through_slots(
+        &self,
+        request: &Request,
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        if self.is_closing() {
+            return Err(SubmitError::ShutDown);
+        }
+        let prepared = self.prepare_staged(std::slice::from_ref(request), true)?;
+        self.submit_prepared(prepared, terms, None)
+    }
+
+    fn submit_prepared(
+        &self,
+        prepared: Prepared,
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+    ) -> Result<Batch, SubmitError> {
+        let inner = &self.inner;
+        let Prepared {
+            submissions,
+            held,
+            stager,
+        } = prepared;
+        let post = match &stager {
+            Some(stager) => &stager.post,
+            None => &inner.crew.posts[self.inner.crew.choose()],
+        };
+        // Taken only if there is a row for the batch; else they are let go.
+        let mut held = Some(held);
+        let make = |row, room, notification| {
+            let batch = BatchShared::new(row, held.take().unwrap_or_default()).taking(room);
+            Arc::new(match notification {
+                Some(notification) => batch.notifying(notification),
+                None => batch,
+            })
+        };
+        let submitted = self.enqueue(post, &submissions, terms, notification, make);
+        submitted.inspect_err(|_| release(&held.unwrap_or_default()))
+    }
+
+    /// Submits a hop of what is staged, also where programs have taken all the room that there is for them: they may wait
+    /// for it. Itself it does not wait.
+    pub(crate) fn submit_hop(
+        &self,
+        request: &Request,
+        terms: &Terms<'_>,
+    ) -> Result<Batch, SubmitError> {
+        let request = std::slice::from_ref(request);
+        match self.submit_with(request, terms) {
+            Err(SubmitError::Full) => {}
+            submitted => return submitted,
+        }
+        let prepared = self.prepare(request)?;
+        let post = &self.inner.crew.posts[self.inner.crew.choose()];
+        let mut held = Some(prepared.held);
+        let make = |row, room, _| {
+            let batch = BatchShared::new(row, held.take().unwrap_or_default());
+            Arc::new(batch.taking(room).for_hop())
+        };
+        let submissions = &prepared.submissions;
+        let submitted = self.enqueue_in(&post.hop_room, post, submissions, terms, None, make);
+        submitted.inspect_err(|_| release(&held.unwrap_or_default()))
+    }
+
+    /// Hands submissions to whoever carries them out, as a batch that `make` makes once there is room.
+    pub(crate) fn enqueue(
+        &self,
+        post: &Arc<Post>,
+        submissions: &[Submission],
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+        make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
+    ) -> Result<Batch, SubmitError> {
+        self.enqueue_in(&post.room, post, submissions, terms, notification, make)
+    }
+
+    fn enqueue_in(
+        &self,
+        whole: &Room,
+        post: &Arc<Post>,
+        submissions: &[Submission],
+        terms: &Terms<'_>,
+        notification: Option<Outgoing>,
+        make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
+    ) -> Result<Batch, SubmitError> {
+        let inner = &self.inner;
+        let room = whole.take(
+            &inner.clock,
+            submissions.len() as u16,
+            self.inner.crew.patience(terms),
+            // What is under way has to go on while this thread sleeps.
+            || post.look_after(),
+        );
+        let room = room.map_err(|why| match why {
+            NoRoom::Full => SubmitError::Full,
+            NoRoom::Closed => SubmitError::ShutDown,
+        })?;
+        let mut room = Some(room);
+        let tells = notification.is_some();
+        let due = Due {
+            priority: terms.priority,
+            deadline: terms
+                .deadline
+                .map_or(Instant::MAX, |within| inner.clock.now() + within.into()),
+        };
+        let make = |row| make(row, room.take().unwrap_or_default(), notification);
+        match post.submit(submissions, due, make) {
+            Ok(batch) => {
+                if tells {
+                    // Somebody on the other side waits for it, if nobody here does.
+                    post.look_after();
+                }
+                Ok(Batch::new(batch, post.clone()))
+            }
+            Err(why) => {
+                whole.give_back(room.unwrap_or_default());
+                Err(match why {
+                    NoRow::Full => SubmitError::Full,
+                    NoRow::Closed => SubmitError::ShutDown,
+                })
+            }
+        }
+    }
+}

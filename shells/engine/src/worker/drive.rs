@@ -1,0 +1,194 @@
+//! Driving a worker, on its own thread or on that of somebody who waits for a batch.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering::*, fence};
+
+use polyrail_core::orchestrator::Request;
+use polyrail_core::time::{Duration, Instant};
+
+use super::Loop;
+use super::serve::Turn;
+use crate::batch::Shared as BatchShared;
+use crate::neighbours::Neighbours;
+use crate::pace::Idle;
+use crate::post::{NOBODY, THREAD, WAITER};
+
+impl Loop<'_> {
+    /// Drives on the worker's thread, until there is nothing to do or somebody who waits asks for the seat.
+    pub(super) fn run(&mut self) -> Turn {
+        let post = self.post;
+        post.alarm.asleep.store(NOBODY, Relaxed);
+        post.alarm.leased.store(false, Relaxed);
+        // Who submits either sees that, or is seen in the first round.
+        fence(SeqCst);
+        // A call for a waiter that was awake already: unheard, it would keep the endpoint's descriptor ready.
+        let _ = rustix::io::read(&post.alarm.wake_waiter, &mut [0; 8]);
+        let mut idle_since = None;
+        loop {
+            let (busy, now) = self.round(self.clock.now());
+            if self.is_due_to_close(now) {
+                self.close();
+                return Turn::Over;
+            }
+            if !self.afterwards.is_empty() {
+                return Turn::Tell;
+            }
+            if self.ending.at.is_none() && post.waiters.asking.load(Relaxed) > 0 {
+                post.alarm.asleep.store(THREAD, Relaxed);
+                return Turn::Lease;
+            }
+            let idle = self.idle(THREAD);
+            if !self.spins(now, busy, idle, &mut idle_since) && self.may_sleep(THREAD) {
+                self.endpoint.arm();
+                let until = self.due();
+                let looks_at = until.unwrap_or(Instant::MAX);
+                post.alarm.looks_at.store(looks_at.as_nanos(), Relaxed);
+                return Turn::Sleep(until);
+            }
+        }
+    }
+
+    /// Drives from `start`, which is now, on the thread of somebody who waits for a batch, `at_once` after something was
+    /// submitted. Whether the worker's thread is needed then.
+    pub(crate) fn drive(
+        &mut self,
+        batch: &BatchShared,
+        start: std::time::Instant,
+        timeout: std::time::Duration,
+        at_once: bool,
+    ) -> bool {
+        let post = self.post;
+        post.alarm.asleep.store(NOBODY, Relaxed);
+        post.waiters.drives.store(true, Relaxed);
+        post.waiters.turns.fetch_add(1, Relaxed);
+        // Whoever had the seat before may have read the clock later.
+        let mut now = self.clock.at(start).max(self.rhythm.looked);
+        let until = now + Duration::from(timeout);
+        let comes_back = self.rhythm.begin(now, at_once);
+        self.endpoint.announce(self.rhythm.is_spinning());
+        let mut idle_since = None;
+        let mut peeking = false;
+        let mut is_first = true;
+        loop {
+            let busy;
+            (busy, now) = self.round(now);
+            if std::mem::take(&mut peeking) {
+                self.rhythm.peek.tell(self.rhythm.moved);
+            }
+            // It may have ended before the seat was free; since then it ends in a round that has something to do.
+            let over = (busy || is_first) && !batch.is_pending();
+            is_first = false;
+            // A shutdown is the thread's business, because it ends with it.
+            if over || self.ending.at.is_some() {
+                break;
+            }
+            if now >= until || !self.afterwards.is_empty() {
+                break;
+            }
+            if self.rhythm.count(now) {
+                self.endpoint.announce(self.rhythm.is_spinning());
+            }
+            let idle = self.idle(WAITER);
+            if !self.spins(now, busy, idle, &mut idle_since) {
+                // On one core the peer may have run while something was posted, and its answer be there.
+                peeking = busy && !self.rhythm.moved && self.rhythm.peek.is_due();
+                if !peeking && self.may_sleep(WAITER) {
+                    let due = self.due().unwrap_or(Instant::MAX).min(until);
+                    self.sleep_here(due.since(now));
+                    post.alarm.asleep.store(NOBODY, Relaxed);
+                    idle_since = None;
+                }
+            }
+            now = self.clock.now();
+        }
+        self.rhythm.end();
+        post.waiters.drives.store(false, Relaxed);
+        let may_sleep = self.may_sleep(THREAD);
+        post.alarm.asleep.store(THREAD, Relaxed);
+        let due = self.due().unwrap_or(Instant::MAX).as_nanos();
+        post.alarm.due_at.store(due, Relaxed);
+        // It is told once: from then on it looks by then.
+        let looks_late = due < post.alarm.looks_at.load(Relaxed);
+        if looks_late {
+            post.alarm.looks_at.fetch_min(due, Relaxed);
+        }
+        !may_sleep || self.ending.at.is_some() || post.needs_thread(comes_back) || looks_late
+    }
+
+    /// Moves what a request is about, past all tables, if core and the lane's endpoint agree to that. Whether they have.
+    pub(crate) fn carry_at_once(&mut self, now: Instant, request: &Request) -> bool {
+        if self.ending.at.is_some() {
+            return false;
+        }
+        let Some(way) = self.core.at_once(request) else {
+            return false;
+        };
+        // Now and then core learns how long it takes.
+        let start = way.is_measured.then(|| self.clock.now());
+        let endpoint = &mut self.endpoint;
+        if !endpoint.carry_at_once(now, way.lane, way.epoch, &way.work) {
+            return false;
+        }
+        let took = start.map(|start| self.clock.now().since(start));
+        self.core.handle_at_once(now, &way, took);
+        true
+    }
+
+    /// Sleeps without leaving the seat.
+    pub(super) fn sleep_here(&mut self, longest: Duration) {
+        self.endpoint.arm();
+        let call = &self.post.alarm.wake_waiter;
+        match self.endpoint.sleep(call.as_fd(), Some(longest)) {
+            Ok(false) => {}
+            Ok(true) => {
+                let _ = rustix::io::read(call, &mut [0; 8]);
+            }
+            Err(error) => {
+                log::error!("a waiter cannot sleep: {error}");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    pub(super) fn idle(&self, who: u8) -> Idle {
+        self.rhythm
+            .idle(who, self.endpoint.waits(), self.around.posts)
+    }
+
+    /// Whether to look again instead of sleeping.
+    pub(super) fn spins(
+        &self,
+        now: Instant,
+        busy: bool,
+        idle: Idle,
+        idle_since: &mut Option<Instant>,
+    ) -> bool {
+        let due = || self.endpoint.poll_timeout().is_some_and(|at| at <= now);
+        self.rhythm.spins(now, busy, idle, due, idle_since)
+    }
+
+    /// Announces who is going to sleep. `false`: something came before that, and it is withdrawn.
+    pub(super) fn may_sleep(&self, who: u8) -> bool {
+        self.post.alarm.asleep.store(who, Relaxed);
+        fence(SeqCst);
+        let may = !self.post.has_news() && !self.intake.is_ready();
+        if !may {
+            self.post.alarm.asleep.store(NOBODY, Relaxed);
+        }
+        may
+    }
+
+    /// When there is something to do by itself.
+    pub(super) fn due(&mut self) -> Option<Instant> {
+        let core = self.core.poll_timeout().map(|(at, _)| at);
+        let leaving = self.lost.due();
+        let neighbours = self.around.neighbours();
+        let heartbeat = neighbours.and_then(Neighbours::poll_timeout);
+        let endpoint = self.endpoint.poll_timeout();
+        let handover = self.handover.due();
+        let held = self.intake.due();
+        let own = [core, handover, held, self.ending.at, leaving];
+        let others = [endpoint, heartbeat];
+        own.into_iter().chain(others).flatten().min()
+    }
+}

@@ -1,0 +1,192 @@
+//! What a worker takes in: it begins in core, and what core never had is ended here.
+
+use polyrail_core::orchestrator::{Request, SubmitError};
+use polyrail_core::report::Status;
+use polyrail_core::ring::Entry;
+use polyrail_core::time::Instant;
+use polyrail_core::units::{BatchId, RequestId};
+use polyrail_core::work::Cause;
+
+use super::Loop;
+use crate::intake::{End, refused};
+use crate::post::{Arrival, Submission};
+use crate::rows::RowId;
+
+/// Submissions taken in one round.
+const TAKE_MAX: usize = 256;
+
+/// A worker's intake: there is one kind of room, that in core, and each batch is one of core's once it has been opened there.
+pub(super) type Intake = crate::intake::Intake<(), Option<BatchId>, RequestId>;
+
+/// Why a request did not begin.
+enum Refusal {
+    Core(SubmitError),
+    ShuttingDown,
+}
+
+impl Loop<'_> {
+    pub(super) fn has_submissions(&self) -> bool {
+        self.intake.holds_any() || !self.post.ring.is_empty()
+    }
+
+    /// Takes submissions; what core has no row for stays in line. Whether any has begun.
+    pub(super) fn submissions(&mut self, now: Instant) -> bool {
+        if !self.has_submissions() {
+            return false;
+        }
+        self.intake.look_again();
+        let mut busy = false;
+        for _ in 0..TAKE_MAX {
+            let Some(entry) = self.intake.next(&self.post.ring, |_| ()) else {
+                break;
+            };
+            match self.submit(now, &entry) {
+                true => busy = true,
+                false => self.intake.hold_back((), entry),
+            }
+        }
+        for entry in self.intake.take_overdue(now) {
+            self.withdraw(&entry, Status::DeadlineExceeded, Cause::DeadlineExceeded);
+            busy = true;
+        }
+        busy
+    }
+
+    /// Hands one submission to core. `false`: there is no row for it now.
+    fn submit(&mut self, now: Instant, entry: &Entry) -> bool {
+        let Arrival {
+            tag,
+            row,
+            position,
+            submission,
+            last,
+            due,
+        } = Arrival::decode(entry);
+        let Some(batch) = self.open_batch(row) else {
+            return false;
+        };
+        let Submission {
+            plan,
+            op,
+            local_offset,
+            remote_offset,
+            length,
+            ..
+        } = submission;
+        let request = Request {
+            tag,
+            plan,
+            batch,
+            local_offset,
+            remote_offset,
+            length,
+            deadline: due.deadline,
+            priority: due.priority,
+            op,
+        };
+        match self.submit_to_core(now, &request) {
+            Ok(id) => {
+                self.handover.note(entry);
+                self.intake.note(row, position, id);
+            }
+            Err(Refusal::Core(SubmitError::Full)) => {
+                if position == 0 {
+                    self.core.seal_batch(batch);
+                    self.core.take_batch(batch);
+                    *self.intake.batch(row) = None;
+                }
+                return false;
+            }
+            // Only a lost peer's plans go while somebody still submits to them.
+            Err(Refusal::Core(SubmitError::PlanMissing)) => {
+                let status = match self.lost.knew(request.plan) {
+                    true => Status::PeerLost,
+                    false => Status::Failed,
+                };
+                self.refuse(tag, status, Cause::PeerGone);
+            }
+            Err(Refusal::Core(error)) => {
+                log::error!("core refused a request that was checked: {error:?}");
+                self.refuse(tag, Status::Failed, Cause::LocalProtection);
+            }
+            Err(Refusal::ShuttingDown) => self.refuse(tag, Status::ShutDown, Cause::ShutDown),
+        }
+        if last {
+            self.core.seal_batch(batch);
+        }
+        true
+    }
+
+    fn submit_to_core(&mut self, now: Instant, request: &Request) -> Result<RequestId, Refusal> {
+        if self.ending.at.is_some() {
+            return Err(Refusal::ShuttingDown);
+        }
+        let mut result = self.core.submit(now, request);
+        if result == Err(SubmitError::PlanMissing) {
+            // The plan was sent before the submission, but commands were looked at before it came.
+            self.commands(now);
+            result = self.core.submit(now, request);
+        }
+        result.map_err(Refusal::Core)
+    }
+
+    /// A batch as core knows it. `None`: core has no row for it now.
+    fn open_batch(&mut self, row: RowId) -> Option<BatchId> {
+        let batch = self.intake.batch(row);
+        if batch.is_none() {
+            *batch = self.core.open_batch(row.tag(0));
+        }
+        *batch
+    }
+
+    /// Ends a request that core never had.
+    fn refuse(&mut self, tag: u64, status: Status, cause: Cause) {
+        self.post.report(tag, refused(status, cause));
+    }
+
+    /// Ends a request that was held back, as all of its batch that were.
+    fn withdraw(&mut self, entry: &Entry, status: Status, cause: Cause) {
+        let Arrival { tag, row, last, .. } = Arrival::decode(entry);
+        self.refuse(tag, status, cause);
+        if last {
+            match *self.intake.batch(row) {
+                Some(batch) => self.core.seal_batch(batch),
+                None => self.finish(row),
+            }
+        }
+    }
+
+    /// Cancels what is to be cancelled and shuts down. What the program submitted before it asked for that is
+    /// in the ring at least, so the ring goes first.
+    pub(super) fn endings(&mut self, now: Instant) {
+        if !self.intake.is_asked() {
+            return;
+        }
+        while self.submissions(now) {}
+        while let Some(end) = self.intake.next_end() {
+            match end {
+                End::Cancel(row) => self.cancel(now, row),
+                End::ShutDown(at) => {
+                    for entry in self.intake.withdraw(None) {
+                        self.withdraw(&entry, Status::ShutDown, Cause::ShutDown);
+                    }
+                    self.core.shut_down(now);
+                    self.ending.at = Some(at);
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, now: Instant, row: RowId) {
+        if self.post.batch(row).is_none() {
+            return;
+        }
+        for entry in self.intake.withdraw(Some(row)) {
+            self.withdraw(&entry, Status::Cancelled, Cause::Cancelled);
+        }
+        self.handover.cancel(row);
+        for id in self.intake.requests(row) {
+            self.core.cancel(now, *id);
+        }
+    }
+}

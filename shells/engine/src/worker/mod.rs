@@ -1,0 +1,209 @@
+//! One worker: a thread that drives one `Orchestrator` by its contract, or lets those who wait drive it.
+
+mod bed;
+mod command;
+mod drive;
+mod ending;
+mod events;
+mod intake;
+mod lost;
+mod rhythm;
+mod round;
+mod serve;
+mod surroundings;
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use polyrail_control::plane::Plane;
+use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
+use polyrail_core::orchestrator::{Config, Orchestrator, Tables};
+use polyrail_core::rail::documented::Shares;
+use polyrail_core::rail::select::Policy;
+use polyrail_core::table::Row;
+use polyrail_core::work::PostBatch;
+use polyrail_record::{Capacities, Recorded};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::fault::Faults;
+use polyrail_transport::{Endpoint, Polled};
+
+use self::bed::Bed;
+use self::ending::Ending;
+use self::intake::Intake;
+use self::lost::LostPeers;
+use self::rhythm::Rhythm;
+use self::surroundings::{Steering, Surroundings};
+use crate::afterwards::Afterwards;
+use crate::config::SendQueueConfig;
+use crate::delivery::Ticket;
+use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
+use crate::files::AttachedDisks;
+use crate::hints::Hints;
+use crate::peers::Peers;
+use crate::post::{BATCHES_MAX, Post, ROWS_MAX};
+use crate::staging::{EngineCell, Handover};
+use crate::stats::Failovers;
+use crate::thread::Thread;
+use crate::transports::Catalog;
+
+/// Pairs of segments that can be in use.
+pub(crate) const PLANS_MAX: usize = 4_096;
+/// Slices in flight, waiting to be sent again, or not yet proved to have ended.
+const ATTEMPTS_MAX: usize = 16_384;
+
+/// The tables of a worker, and those it shares, as a recording has to know them.
+pub(crate) const CAPACITIES: Capacities = Capacities {
+    rails: RAILS_MAX as u32,
+    devices: DEVICES_MAX as u32,
+    peers: PEERS_MAX as u32,
+    plans: PLANS_MAX as u32,
+    requests: ROWS_MAX as u32,
+    attempts: ATTEMPTS_MAX as u32,
+    batches: BATCHES_MAX as u32,
+};
+
+/// What a worker needs to start.
+pub(crate) struct Start {
+    pub(crate) config: Config,
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) endpoint: Box<dyn Endpoint>,
+    pub(crate) plane: Plane,
+    pub(crate) clock: Clock,
+    /// For their names, in logs.
+    pub(crate) peers: Arc<Mutex<Peers>>,
+    pub(crate) transports: Arc<Catalog>,
+    pub(crate) failovers: Arc<Failovers>,
+    /// What the program has plugged in, for tests.
+    pub(crate) faults: Option<Arc<Faults>>,
+    /// What an agent says, if one is asked.
+    pub(crate) hints: Option<Arc<Hints>>,
+    /// The engine itself, once it is there.
+    pub(crate) engine: Arc<EngineCell>,
+}
+
+/// The post boxes of all workers.
+pub(crate) fn posts(count: usize, config: &SendQueueConfig) -> io::Result<Vec<Arc<Post>>> {
+    (0..count)
+        .map(|_| Post::new(config).map(Arc::new))
+        .collect()
+}
+
+/// Starts the thread of the worker behind `posts[config.worker]`.
+pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Thread> {
+    let number = usize::from(start.config.worker);
+    let post = posts[number].clone();
+    // A descriptor of its own: the thread tells the kernel about it while others use the endpoint.
+    let moved = start.endpoint.fd().try_clone_to_owned()?;
+    let bed = Bed::new(&post.alarm.wake, moved)?;
+    let all = posts.to_vec();
+    let name = format!("polyrail-work-{number}");
+    Thread::start(name, move || work(start, &post, &all, bed))
+}
+
+/// The tables of a worker, and what it does with them: whoever has its seat drives it.
+pub(crate) struct Loop<'a> {
+    core: Recorded<'a>,
+    endpoint: Box<dyn Endpoint>,
+    clock: Clock,
+    post: &'a Post,
+    around: Surroundings<'a>,
+    hints: Steering,
+    polled: Polled,
+    postings: PostBatch,
+    intake: Intake,
+    lost: LostPeers,
+    rhythm: Rhythm,
+    disks: AttachedDisks,
+    /// What goes on through slots.
+    handover: Handover,
+    ending: Ending,
+    /// Notifications that wait for what they tell of to be seen.
+    unseen: Vec<Ticket>,
+    /// What the program is to be told once the seat is free.
+    afterwards: Afterwards,
+}
+
+fn boxed<T>(count: usize, row: impl Fn() -> T) -> Box<[T]> {
+    (0..count).map(|_| row()).collect()
+}
+
+/// The thread: the tables, and the loop over them.
+fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
+    let mut plans = boxed(PLANS_MAX, || PlanRow::EMPTY);
+    let mut peer_rows = boxed(PEERS_MAX, || Peer::EMPTY);
+    let mut lanes = boxed(RAILS_MAX, || Lane::EMPTY);
+    let mut requests = boxed::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
+    let shares_max = if start.config.policy == Policy::Documented {
+        ROWS_MAX
+    } else {
+        0
+    };
+    let mut shares = boxed(shares_max, || Shares::NONE);
+    let mut attempts = boxed(ATTEMPTS_MAX, || Attempt::EMPTY);
+    let mut batches = boxed::<Row<BatchRow>>(BATCHES_MAX, || Row::EMPTY);
+    let tables = Tables {
+        plans: &mut plans,
+        peers: &mut peer_rows,
+        lanes: &mut lanes,
+        requests: &mut requests,
+        shares: &mut shares,
+        attempts: &mut attempts,
+        batches: &mut batches,
+    };
+    let fabric = &start.fabric;
+    let shared = fabric.shared();
+    let core = Orchestrator::new(start.config, &shared, tables);
+    let peer_silence = start.config.peer_silence;
+    let failover_attempts_max = start.config.failover_attempts_max;
+    let recorder = fabric.recorder().cloned();
+    let core = Recorded::new(core, start.config.worker, recorder);
+    let Start {
+        peers,
+        transports,
+        failovers,
+        endpoint,
+        plane,
+        clock,
+        faults,
+        hints,
+        engine,
+        ..
+    } = start;
+    let handover = Handover::new(engine, posts[usize::from(start.config.worker)].clone());
+    let mut driven = Loop {
+        core,
+        endpoint,
+        clock,
+        post,
+        around: Surroundings {
+            fabric,
+            plane,
+            posts,
+            peers,
+            transports,
+            failovers,
+            failover_attempts_max,
+            faults,
+        },
+        hints: Steering::new(hints),
+        // Lanes are bounded, so that this is enough for four full ones; with more it grows once.
+        polled: Polled {
+            completions: Vec::with_capacity(4 * usize::from(polyrail_tcp::WORKS_MAX)),
+            lanes: Vec::new(),
+            visible: Vec::new(),
+        },
+        postings: PostBatch::default(),
+        intake: Intake::default(),
+        lost: LostPeers::default(),
+        rhythm: Rhythm::new(clock.now()),
+        disks: AttachedDisks::new(peer_silence),
+        handover,
+        ending: Ending::default(),
+        unseen: Vec::new(),
+        afterwards: Afterwards::default(),
+    };
+    let published = post.seat.publish(&mut driven);
+    serve::serve(post, bed, clock);
+    // Nobody drives it from here on, and what it borrows can go.
+    drop(published);
+}
