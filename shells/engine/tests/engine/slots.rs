@@ -91,7 +91,7 @@ fn a_peer_that_keeps_its_slots_leaves_some_to_others() {
     for (number, rail) in (0..).zip(slow.rails()) {
         if rail.name.starts_with("tcp:") {
             // Its hops take minutes, and nobody takes it for silent.
-            faults.slow(RailId(number), Some(100_000));
+            faults.slow(RailId(number), Some(30_000));
         }
     }
     let keeps = slow.submit(&[large]).unwrap();
