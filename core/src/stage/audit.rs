@@ -3,7 +3,7 @@
 use super::Staged;
 use super::claim::{Claim, Role};
 use crate::orchestrator::Violation;
-use crate::units::PoolId;
+use crate::units::{PeerId, PoolId};
 
 fn check(what: &'static str, row: u32, found: u32, expected: u32) -> Result<(), Violation> {
     if found == expected {
@@ -28,6 +28,17 @@ impl Staged<'_> {
                 &|claim| matches!(claim.role, Role::Chunk(chunk) if chunk.request == Some(id)),
             );
             check("chunks of a request", id.index, chunks, request.chunks)?;
+        }
+        for (index, peer) in (0..).zip(&*self.peers) {
+            let requests = self.requests.iter();
+            let its = requests.filter(|(_, request)| request.route.peer == PeerId(index));
+            let row = u32::from(index);
+            check("requests of a peer", row, its.count() as u32, peer.requests)?;
+            let out = u32::from(peer.held_off && self.has_hops_out(PeerId(index)));
+            check("a peer held off", row, out, peer.held_off.into())?;
+        }
+        for (counted, found) in self.proofs.counts() {
+            check("attempts without proof", 0, found, counted)?;
         }
         for (pool, view) in (0..).map_while(|pool| Some((PoolId(pool), self.pool(PoolId(pool))?))) {
             let slots = self.pools.config(pool).map_or(0, |config| config.slots);

@@ -1,14 +1,14 @@
 //! The life of a chunk of ours: slots from the last hop backwards, then stage by stage towards the destination, and
 //! every slot back as soon as nothing names it.
 
+use super::Staged;
 use super::claim::{Chunk, Remote, Role, Run, Step};
-use super::message::{CopyEnd, StageMessage};
 use super::pool::Suspect;
-use super::route::{StagedRequest, behind};
-use super::{Refusal, Staged};
+use super::route::StagedRequest;
+use super::unproven::By;
 use crate::report::{self, Local, Report, Status};
 use crate::time::Instant;
-use crate::units::{PeerId, StageId, StagedId, Ticket};
+use crate::units::{PeerId, StageId, StagedId};
 use crate::work::{Cause, Op};
 
 impl Staged<'_> {
@@ -65,7 +65,7 @@ impl Staged<'_> {
     }
 
     /// Begins a stage, or an attempt at it anew.
-    fn run(&mut self, now: Instant, row: u32, step: Step) {
+    pub(super) fn run(&mut self, now: Instant, row: u32, step: Step) {
         let Some(claim) = self.claim_mut(row) else {
             return;
         };
@@ -142,7 +142,11 @@ impl Staged<'_> {
         }
         let near_end = chunk.step == Step::Copy || route.local_pool.is_none();
         let far_end = route.remote_pool.is_none();
-        self.taint(chunk.request, near && near_end, far && far_end);
+        let by = By::Hop(StageId {
+            index: row,
+            generation: self.claim(row).map_or(0, |claim| claim.attempt),
+        });
+        self.taint(chunk.request, near && near_end, far && far_end, by);
         near || far
     }
 
@@ -163,7 +167,7 @@ impl Staged<'_> {
     }
 
     /// Counts a failure. Whether the chunk may be tried once more: not if it has waited as long as anything may.
-    fn may_repeat(&mut self, row: u32, cause: Cause) -> bool {
+    pub(super) fn may_repeat(&mut self, row: u32, cause: Cause) -> bool {
         let failures_max = self.config.stage_attempts_max.max(1);
         let goes_on = self.goes_on(row);
         let Some(chunk) = self.chunk_mut(row) else {
@@ -175,7 +179,7 @@ impl Staged<'_> {
     }
 
     /// A stage has ended well: on to the next one, and back with what is not needed any more.
-    fn step_done(&mut self, now: Instant, row: u32) {
+    pub(super) fn step_done(&mut self, now: Instant, row: u32) {
         let (Some(chunk), Some(route)) = (self.chunk(row), self.route_of(row)) else {
             return;
         };
@@ -196,7 +200,7 @@ impl Staged<'_> {
                 self.set_remote(row, Remote::None);
                 None
             }
-            (Op::Read, Step::Copy) | (_, Step::Acquire | Step::GiveBack) => None,
+            (Op::Read, Step::Copy) | (_, Step::Acquire | Step::Recall | Step::GiveBack) => None,
         };
         match next {
             Some(step) if self.goes_on(row) => self.run(now, row, step),
@@ -205,7 +209,7 @@ impl Staged<'_> {
         }
     }
 
-    fn delivered(&mut self, now: Instant, row: u32, chunk: &Chunk) {
+    pub(super) fn delivered(&mut self, now: Instant, row: u32, chunk: &Chunk) {
         if let Some(request) = chunk.request.and_then(|id| self.requests.get_mut(id)) {
             request.delivered_bytes += u64::from(chunk.length);
         }
@@ -228,7 +232,7 @@ impl Staged<'_> {
     }
 
     /// The chunk is carried out anew with other slots.
-    fn restart(&mut self, now: Instant, row: u32) {
+    pub(super) fn restart(&mut self, now: Instant, row: u32) {
         if let Some(chunk) = self.chunk_mut(row) {
             chunk.again = true;
             chunk.step = Step::GiveBack;
@@ -237,7 +241,7 @@ impl Staged<'_> {
     }
 
     /// The chunk cannot be carried out, and with it its request.
-    fn fail(&mut self, now: Instant, row: u32, cause: Cause) {
+    pub(super) fn fail(&mut self, now: Instant, row: u32, cause: Cause) {
         let id = self.chunk_mut(row).and_then(|chunk| {
             chunk.step = Step::GiveBack;
             chunk.request
@@ -268,7 +272,7 @@ impl Staged<'_> {
         }
     }
 
-    fn free_remote(&mut self, now: Instant, row: u32) {
+    pub(super) fn free_remote(&mut self, now: Instant, row: u32) {
         let remote = self.chunk(row).map(|chunk| chunk.remote);
         if matches!(remote, Some(Remote::Asked | Remote::Held(_))) {
             self.set_remote(row, Remote::Freeing);
@@ -277,7 +281,7 @@ impl Staged<'_> {
     }
 
     /// A row that has nothing any more is idle, or begins its chunk anew.
-    fn settle_row(&mut self, now: Instant, row: u32) {
+    pub(super) fn settle_row(&mut self, now: Instant, row: u32) {
         let peer = self.peer(row);
         let Some(chunk) = self.chunk(row) else {
             return;
@@ -308,124 +312,6 @@ impl Staged<'_> {
         self.calling.push_back(&mut *self.peers, peer.0.into());
     }
 
-    /// An answer about a chunk of ours.
-    pub(super) fn handle_answer(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        message: &StageMessage,
-    ) -> Result<(), Refusal> {
-        let ticket = ticket_of(message);
-        let row = self.row_of(self.chunk_rows(peer), ticket)?;
-        let current = self.claim(row).map(|claim| claim.generation) == Some(ticket.generation);
-        let chunk = self
-            .chunk(row)
-            .filter(|_| current)
-            .ok_or(Refusal::StaleTicket)?;
-        if let Some(chunk) = self.chunk_mut(row) {
-            chunk.heard_at = now;
-        }
-        self.heard(now, peer);
-        match (*message, chunk.remote) {
-            (StageMessage::Reserved { slot, .. }, Remote::Asked) => self.reserved(now, row, slot),
-            (StageMessage::Lost { .. }, Remote::Asked) => {
-                self.set_remote(row, Remote::None);
-                self.fail(now, row, Cause::StagingLost);
-                Ok(())
-            }
-            (StageMessage::Freed { .. }, Remote::Freeing) => {
-                self.set_remote(row, Remote::None);
-                self.settle_row(now, row);
-                Ok(())
-            }
-            (StageMessage::Freed { .. }, _) => Err(Refusal::OutOfTurn),
-            (StageMessage::Went { attempt, end, .. }, _) => {
-                let expected = self.claim(row).map(|claim| claim.attempt) == Some(attempt);
-                if expected && chunk.step == Step::Go {
-                    self.handle_went(now, row, end);
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn reserved(&mut self, now: Instant, row: u32, slot: u32) -> Result<(), Refusal> {
-        let pool = self.route_of(row).and_then(|route| route.remote_pool);
-        if pool.is_none_or(|pool| slot >= pool.slots.slots) {
-            self.fail(now, row, Cause::BadResponse);
-            return Err(Refusal::SlotOutOfRange);
-        }
-        self.set_remote(row, Remote::Held(slot));
-        self.acquire(now, row);
-        Ok(())
-    }
-
-    /// The peer's copy has ended.
-    fn handle_went(&mut self, now: Instant, row: u32, end: CopyEnd) {
-        match end {
-            CopyEnd::Done => self.step_done(now, row),
-            CopyEnd::Failed(cause) if self.may_repeat(row, cause) => self.run(now, row, Step::Go),
-            CopyEnd::Failed(cause) => self.fail(now, row, cause),
-            CopyEnd::Unfenced(cause) => {
-                let id = self.chunk(row).and_then(|chunk| chunk.request);
-                self.taint(id, false, true);
-                if self.may_repeat(row, cause) {
-                    self.restart(now, row);
-                } else {
-                    self.fail(now, row, cause);
-                }
-            }
-        }
-    }
-
-    /// What was said and not answered is said again; a peer that has been silent for too long is not waited for.
-    pub(super) fn handle_unanswered(&mut self, now: Instant, row: u32) {
-        let Some(chunk) = self.chunk(row).filter(Chunk::asks) else {
-            return;
-        };
-        self.outbox.push_back(&mut *self.claims, row);
-        if now.since(chunk.heard_at) < self.config.answer_timeout {
-            return;
-        }
-        if chunk.step == Step::Go {
-            self.taint(chunk.request, false, true);
-            self.fail(now, row, Cause::PeerSilent);
-        } else if chunk.remote == Remote::Asked {
-            self.fail(now, row, Cause::PeerSilent);
-        }
-        let peer = self.peer(row);
-        let heard_at = self.peers.get(peer.index()).map(|peer| peer.heard_at);
-        // It may have forgotten this chunk only.
-        if heard_at.is_some_and(|at| now.since(at) >= self.config.answer_timeout) {
-            self.end_alike(now, peer, Cause::PeerSilent, |_| true);
-        }
-    }
-
-    /// A sign of life.
-    fn heard(&mut self, now: Instant, peer: PeerId) {
-        if let Some(peer) = self.peers.get_mut(peer.index()) {
-            peer.heard_at = now;
-        }
-    }
-
-    /// The peer's slots and copies are of no concern any more.
-    pub(super) fn forget_remote(&mut self, now: Instant, row: u32, proof: bool) {
-        let Some(chunk) = self.chunk(row) else {
-            return;
-        };
-        self.set_remote(row, Remote::None);
-        if chunk.step == Step::Go {
-            self.taint(chunk.request, false, !proof);
-            if let Some(chunk) = self.chunk_mut(row) {
-                chunk.step = Step::GiveBack;
-            }
-        }
-        if chunk.request.is_none() {
-            self.settle_row(now, row);
-        }
-    }
-
     /// Says what there is to say, at once.
     pub(super) fn say(&mut self, now: Instant, row: u32) {
         if let Some(chunk) = self.chunk_mut(row) {
@@ -435,35 +321,9 @@ impl Staged<'_> {
         self.outbox.push_back(&mut *self.claims, row);
     }
 
-    fn set_remote(&mut self, row: u32, remote: Remote) {
+    pub(super) fn set_remote(&mut self, row: u32, remote: Remote) {
         if let Some(chunk) = self.chunk_mut(row) {
             chunk.remote = remote;
-        }
-    }
-
-    /// What a chunk asks of its peer.
-    pub(super) fn question(&self, row: u32, chunk: &Chunk) -> Option<StageMessage> {
-        let claim = self.claim(row)?;
-        let ticket = self.ticket(row);
-        let route = self.route_of(row);
-        if chunk.step == Step::Go {
-            return Some(StageMessage::Go {
-                ticket,
-                attempt: claim.attempt,
-                place: behind(route?.remote, chunk.offset),
-                length: chunk.length,
-            });
-        }
-        match chunk.remote {
-            Remote::Asked => Some(StageMessage::Reserve {
-                ticket,
-                pool: route?.remote_pool?.pool,
-            }),
-            Remote::Freeing => Some(StageMessage::Free {
-                ticket,
-                fenced: !chunk.unfenced,
-            }),
-            Remote::None | Remote::Held(_) => None,
         }
     }
 }
@@ -473,20 +333,5 @@ fn first_step(route: &StagedRequest) -> Step {
         Op::Write if route.local_pool.is_some() => Step::Copy,
         Op::Read if route.remote_pool.is_some() => Step::Go,
         Op::Write | Op::Read => Step::Network,
-    }
-}
-
-/// Whom a message is about.
-pub(super) fn ticket_of(message: &StageMessage) -> Ticket {
-    match *message {
-        StageMessage::Reserve { ticket, .. }
-        | StageMessage::Go { ticket, .. }
-        | StageMessage::Free { ticket, .. }
-        | StageMessage::Waiting { ticket }
-        | StageMessage::Reserved { ticket, .. }
-        | StageMessage::Going { ticket, .. }
-        | StageMessage::Went { ticket, .. }
-        | StageMessage::Freed { ticket }
-        | StageMessage::Lost { ticket } => ticket,
     }
 }

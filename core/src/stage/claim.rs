@@ -14,6 +14,8 @@ pub(super) const OUTBOX: usize = 1;
 pub(super) const SENT: usize = 2;
 /// A stage to begin.
 pub(super) const READY: usize = 3;
+/// A stage to be called back.
+pub(super) const REVOKED: usize = 4;
 
 /// A row. Rows are the caller's memory; their content is [`super::Staged`]'s business.
 #[derive(Debug)]
@@ -22,6 +24,7 @@ pub struct Claim {
     outbox: Link,
     sent: Link,
     ready: Link,
+    revoked: Link,
     /// Of the ticket.
     pub(super) generation: u32,
     /// Of stages and of the peer's copies: counted on through all uses of the row.
@@ -42,6 +45,7 @@ impl Claim {
         outbox: Link::NONE,
         sent: Link::NONE,
         ready: Link::NONE,
+        revoked: Link::NONE,
         generation: 0,
         attempt: 0,
         run: Run::No,
@@ -85,7 +89,7 @@ pub(super) struct Chunk {
     pub(super) failures: u8,
     /// It begins anew when everything is given back.
     pub(super) again: bool,
-    /// When the peer last said something about it.
+    /// When the peer last said something about it, or was asked to end its copy.
     pub(super) heard_at: Instant,
 }
 
@@ -99,6 +103,8 @@ pub(super) enum Step {
     Network,
     /// The peer copies between its slot and the far end.
     Go,
+    /// Its request, a write, has ended meanwhile: the peer is asked to end its copy.
+    Recall,
     GiveBack,
 }
 
@@ -175,5 +181,11 @@ impl Linked<SENT> for Claim {
 impl Linked<READY> for Claim {
     fn link(&mut self) -> &mut Link {
         &mut self.ready
+    }
+}
+
+impl Linked<REVOKED> for Claim {
+    fn link(&mut self) -> &mut Link {
+        &mut self.revoked
     }
 }

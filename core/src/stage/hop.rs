@@ -81,7 +81,7 @@ impl Staged<'_> {
                     chunk.length,
                 )
             },
-            (Step::Acquire | Step::Go | Step::GiveBack, _) => return None,
+            (Step::Acquire | Step::Go | Step::Recall | Step::GiveBack, _) => return None,
         };
         Some(Stage {
             deadline: route.deadline,

@@ -156,8 +156,14 @@ impl Staged<'_> {
     }
 
     fn free(&mut self, peer: PeerId, row: u32, lease: &Lease, fenced: bool) {
-        match lease.state {
+        let state = if lease.state == LeaseState::Going && self.call_off(row) {
+            LeaseState::Held
+        } else {
+            lease.state
+        };
+        match state {
             LeaseState::Going => {
+                self.revoke(row);
                 // Only now is it the copy's end that decides, but the peer's first word about proof counts.
                 self.set_lease(row, |lease| {
                     lease.freed.get_or_insert(fenced);
@@ -220,8 +226,14 @@ impl Staged<'_> {
         let Some(lease) = self.lease(row) else {
             return;
         };
-        match lease.state {
+        let state = if lease.state == LeaseState::Going && self.call_off(row) {
+            LeaseState::Held
+        } else {
+            lease.state
+        };
+        match state {
             LeaseState::Going => {
+                self.revoke(row);
                 return self.set_lease(row, |lease| {
                     lease.orphaned = Some(lease.orphaned == Some(true) || proof);
                 });
@@ -234,6 +246,21 @@ impl Staged<'_> {
             LeaseState::Over { .. } | LeaseState::Lost => {}
         }
         self.vacate(row);
+    }
+
+    /// A copy that nobody has been told of does not begin. `false`: somebody has.
+    fn call_off(&mut self, row: u32) -> bool {
+        let Some(claim) = self.claim_mut(row).filter(|claim| claim.run == Run::Ready) else {
+            return false;
+        };
+        claim.run = Run::No;
+        self.ready.remove(&mut *self.claims, row);
+        self.set_lease(row, |lease| {
+            if let Some(copy) = &mut lease.copy {
+                copy.end = Some(CopyEnd::Failed(Cause::Cancelled));
+            }
+        });
+        true
     }
 
     fn vacate(&mut self, row: u32) {
@@ -292,9 +319,13 @@ impl Staged<'_> {
                 end: copy.end?,
             })
         });
+        let end = lease.copy.and_then(|copy| copy.end);
+        let is_unfenced = matches!(end, Some(CopyEnd::Unfenced(_)));
         match lease.state {
             LeaseState::Waiting => Some(StageMessage::Waiting { ticket }),
             LeaseState::Lost => Some(StageMessage::Lost { ticket }),
+            // It has to know that bytes may still move.
+            LeaseState::Over { asked: true } if is_unfenced => went,
             LeaseState::Over { asked: true } => Some(StageMessage::Freed { ticket }),
             LeaseState::Over { asked: false } => went,
             LeaseState::Going => lease.copy.map(|copy| StageMessage::Going {

@@ -10,7 +10,8 @@
 //! - A chunk gets the slot of its last hop first, then backwards, and each direction has pools of its own. Whoever
 //!   waits for a slot for what goes out has all slots for what comes in that it needs, and whoever has a slot for
 //!   what goes out needs nothing more: two hosts that stage towards each other cannot wait in a circle.
-//! - A slot is free only when every attempt that named it has ended. One whose attempt ends without proof is
+//! - A slot is free only when every attempt that named it has ended, in whichever session it began: hops of one that is over
+//!   are called back, and nothing new is begun with that peer before they have ended. One whose attempt ends without proof is
 //!   quarantined and counted; when a pool has no others left, requests through it fail with
 //!   [`Cause::StagingLost`].
 //! - A failed stage repeats its chunk's stage, with the same slots; where one of those was lost, its chunk. All
@@ -20,8 +21,11 @@
 //! - Slots go to peers in turn, and a peer's rows to its requests in turn: nobody starves, and nobody has more slots
 //!   of a pool than [`StagedConfig::party_slots_max`].
 //! - Questions are repeated until they are answered, and answers say what is true now: see [`StageMessage`].
-//! - A request is reported when nothing names its own memory any more, or as [`Status::Indeterminate`]. Slots may
-//!   go on being given back after that.
+//! - A request is reported when nothing names its own memory any more, or as [`Status::Indeterminate`], and then once more
+//!   when that has come to be known. Slots may go on being given back after either.
+//! - A peer that copies for us is waited for like everybody else: when a request has ended otherwise, it is asked to stop, and
+//!   when it has not in [`StagedConfig::answer_timeout`], the request is reported without it.
+//! - A peer has at most as many rows of requests as are left for others.
 //!
 //! A peer that goes silent with slots of ours in its hands keeps them until its session is over, since it may still
 //! write to them; that is what the limit of slots is for.
@@ -36,6 +40,7 @@
 //!
 //! [`Status::Indeterminate`]: crate::report::Status::Indeterminate
 
+mod answer;
 mod audit;
 mod chunk;
 mod claim;
@@ -46,10 +51,12 @@ mod pool;
 mod request;
 mod route;
 mod rows;
+mod session;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod unproven;
 
 pub use claim::Claim;
 pub use hop::{Hop, Stage};
@@ -58,14 +65,16 @@ pub use pool::{Line, POOLS_MAX, PoolView, Slot, Suspect};
 pub use request::Request;
 pub use route::{Direction, PoolConfig, RemotePool, StageRefused, StagedRequest};
 pub use tables::{PeerStaging, StagedConfig, StagedTables};
+pub use unproven::Unproven;
 
-use claim::{Chunk, LeaseState, OUTBOX, READY, Role, Run, SENT};
+use claim::{Chunk, LeaseState, OUTBOX, READY, REVOKED, Role, Run, SENT};
 use pool::{Grant, Pools};
 use request::ENDED;
+use unproven::Proofs;
 
 use crate::orchestrator::Cancelled;
 use crate::queue::Queue;
-use crate::report::Report;
+use crate::report::{Local, Remote, Report};
 use crate::table::Table;
 use crate::time::Instant;
 use crate::units::{PeerId, PoolId, StageId, StagedId};
@@ -90,16 +99,41 @@ pub enum Refusal {
     SlotOutOfRange,
     /// No bytes, or more than a slot has.
     LengthOutOfRange,
-    /// The stage is none that is being carried out.
+    /// The stage is none that is being carried out, nor one of which more is to be known.
     StaleStage,
+}
+
+/// What there is to tell of requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A request has ended. Its row is free.
+    Ended {
+        /// Which.
+        request: StagedId,
+        /// How.
+        report: Report,
+    },
+    /// More is known of the memory of a request that was reported as [`Status::Indeterminate`]. With both ends free there is
+    /// nothing more to come.
+    ///
+    /// [`Status::Indeterminate`]: crate::report::Status::Indeterminate
+    Settled {
+        /// Which.
+        request: StagedId,
+        /// What is known of this side's memory now.
+        local: Local,
+        /// What is known of the peer's memory now.
+        remote: Remote,
+    },
 }
 
 /// Staged requests of one worker, and the use that peers make of its pools.
 ///
-/// The order of calls: hand in facts ([`Self::submit`], `handle_*`), then drain [`Self::poll_stage`],
+/// The order of calls: hand in facts ([`Self::submit`], `handle_*`), then drain [`Self::poll_revoke`], [`Self::poll_stage`],
 /// [`Self::poll_message`] and [`Self::poll_event`]; call [`Self::handle_timeout`] when [`Self::poll_timeout`] says so.
-/// Every stage handed out is answered by [`Self::handle_stage`] once, with its final report. A step of a chunk is
-/// O(1); beginning, ending and the end of a peer are linear in the rows of a peer.
+/// Every stage handed out is answered by [`Self::handle_stage`] once, with its final report; and if that was without proof,
+/// again when there is more. A step of a chunk is O(1); beginning, ending and the end of a peer are linear in the rows of a
+/// peer.
 #[derive(Debug)]
 pub struct Staged<'a> {
     claims: &'a mut [Claim],
@@ -112,11 +146,13 @@ pub struct Staged<'a> {
     outbox: Queue<OUTBOX>,
     sent: Queue<SENT>,
     ready: Queue<READY>,
+    revoked: Queue<REVOKED>,
     ended: Queue<ENDED>,
     /// Peers for which a chunk may be begun.
     calling: Queue<0>,
     /// No request's deadline is earlier.
     deadline: Instant,
+    proofs: Proofs<'a>,
 }
 
 impl<'a> Staged<'a> {
@@ -133,6 +169,7 @@ impl<'a> Staged<'a> {
             requests,
             slots,
             lines,
+            unproven,
         } = tables;
         let parties = 2 * u32::from(u16::try_from(peers.len()).ok()?);
         let tickets = u32::try_from(claims.len()).ok()?.checked_div(parties)?;
@@ -154,9 +191,11 @@ impl<'a> Staged<'a> {
             outbox: Queue::EMPTY,
             sent: Queue::EMPTY,
             ready: Queue::EMPTY,
+            revoked: Queue::EMPTY,
             ended: Queue::EMPTY,
             calling: Queue::EMPTY,
             deadline: Instant::MAX,
+            proofs: Proofs::new(unproven),
         })
     }
 
@@ -166,20 +205,30 @@ impl<'a> Staged<'a> {
         now: Instant,
         request: &StagedRequest,
     ) -> Result<StagedId, StageRefused> {
-        if request.peer.index() >= self.peers.len() {
+        let free = (self.requests.capacity() - self.requests.len()) as u32;
+        let Some(peer) = self.peers.get(request.peer.index()) else {
             return Err(StageRefused::PeerUnknown);
-        }
+        };
+        let has = peer.requests;
         let local = request.local_pool.and_then(|pool| self.pools.config(pool));
         request.check(local)?;
         let row = Request::new(now, *request, request.chunk_bytes(local));
+        if free > 0 && has >= free {
+            return Err(StageRefused::PeerFull);
+        }
         let id = self.requests.insert(row).map_err(|_| StageRefused::Full)?;
+        self.meet(request.peer);
+        if let Some(peer) = self.peers.get_mut(request.peer.index()) {
+            peer.requests += 1;
+            peer.oldest = peer.oldest.min(now);
+        }
         self.deadline = self.deadline.min(request.deadline.unwrap_or(Instant::MAX));
         self.queue_turn(now, request.peer, id);
         self.settle(now);
         Ok(id)
     }
 
-    /// Asks a request to end. What is being carried out is waited for.
+    /// Asks a request to end. What is being carried out is called back and waited for.
     pub fn cancel(&mut self, now: Instant, id: StagedId) -> Cancelled {
         match self.requests.get(id).map(|request| request.report) {
             None => Cancelled::Stale,
@@ -198,14 +247,6 @@ impl<'a> Staged<'a> {
         self.settle(now);
     }
 
-    /// The report of a request that has ended, once; its row is free then.
-    pub fn take(&mut self, id: StagedId) -> Option<Report> {
-        let report = self.requests.get(id)?.report?;
-        self.ended.remove(&mut self.requests, id.index);
-        self.requests.remove(id);
-        Some(report)
-    }
-
     /// The next hop to carry out.
     pub fn poll_stage(&mut self) -> Option<Stage> {
         loop {
@@ -220,7 +261,8 @@ impl<'a> Staged<'a> {
         }
     }
 
-    /// How a hop has ended, with its final report: no other one about this stage counts.
+    /// How a hop has ended, with its final report. If that was without proof, the stage is named again with what is known
+    /// later: then its slot is used again, and its request settled.
     pub fn handle_stage(
         &mut self,
         now: Instant,
@@ -229,14 +271,19 @@ impl<'a> Staged<'a> {
     ) -> Result<(), Refusal> {
         let claim = self.claim_mut(id.index).ok_or(Refusal::StaleStage)?;
         if claim.run != Run::Out || claim.attempt != id.generation {
-            return Err(Refusal::StaleStage);
+            let known = self.handle_proof(id, report);
+            self.settle(now);
+            return known.then_some(()).ok_or(Refusal::StaleStage);
         }
         claim.run = Run::No;
-        match claim.role {
+        let role = claim.role;
+        self.revoked.remove(&mut *self.claims, id.index);
+        match role {
             Role::Chunk(_) => self.handle_chunk_stage(now, id.index, report),
             Role::Lease(_) => self.handle_copy(id.index, report),
             Role::Idle => {}
         }
+        self.let_in(self.peer(id.index));
         self.settle(now);
         Ok(())
     }
@@ -276,6 +323,7 @@ impl<'a> Staged<'a> {
         if peer.index() >= self.peers.len() {
             return Err(Refusal::UnknownPeer);
         }
+        self.meet(peer);
         let answer = match message {
             StageMessage::Reserve { ticket, .. }
             | StageMessage::Go { ticket, .. }
@@ -286,30 +334,23 @@ impl<'a> Staged<'a> {
         answer
     }
 
-    /// The peer's session is over, with or without proof that its process is gone. Requests to it end; slots that it
-    /// has are free with proof, and quarantined without. Called again when proof comes, it frees those too. From then
-    /// on the peer's number may be another's.
-    pub fn handle_peer_gone(&mut self, now: Instant, peer: PeerId, proof: bool) {
-        if peer.index() >= self.peers.len() {
-            return;
+    /// The next thing to tell the program.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if let Some(row) = self.ended.pop_front(&mut self.requests) {
+            let request = self.requests.id_at(row)?;
+            let row = self.requests.remove(request)?;
+            if let Some(peer) = self.peers.get_mut(row.route.peer.index()) {
+                peer.requests = peer.requests.saturating_sub(1);
+            }
+            let report = row.report?;
+            return Some(Event::Ended { request, report });
         }
-        for row in self.chunk_rows(peer) {
-            self.forget_remote(now, row, proof);
-        }
-        self.end_all(now, Some(peer), Cause::PeerGone);
-        for row in self.lease_rows(peer) {
-            self.forget_lease(row, proof);
-        }
-        if proof {
-            self.pools.restore_all(peer);
-        }
-        self.settle(now);
-    }
-
-    /// A request that has ended and has not been told yet: [`Self::take`] has its report.
-    pub fn poll_event(&mut self) -> Option<StagedId> {
-        let row = self.ended.pop_front(&mut self.requests)?;
-        self.requests.id_at(row)
+        let (request, local, remote) = self.next_proof()?;
+        Some(Event::Settled {
+            request,
+            local,
+            remote,
+        })
     }
 
     /// When [`Self::handle_timeout`] is due.

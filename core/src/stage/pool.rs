@@ -282,6 +282,37 @@ impl<'a> Pools<'a> {
         }
     }
 
+    /// More is known of an attempt that slots were quarantined for: whether this side's memory is released, and the far
+    /// end settled. A copy has both ends here. `true`: it had a slot.
+    pub(super) fn restore_stage(&mut self, id: StageId, released: bool, settled: bool) -> bool {
+        let mut found = false;
+        for pool in (0..self.pools.len()).map(|pool| PoolId(pool as u8)) {
+            let mut of_stage = self
+                .quarantined(pool)
+                .filter(|(_, of)| of.stage == Some(id));
+            let first = of_stage.next();
+            drop(of_stage);
+            if let Some((slot, suspect)) = first {
+                found = true;
+                if released && (settled || suspect.peer.is_some()) {
+                    self.restore(pool, slot);
+                }
+            }
+        }
+        found
+    }
+
+    /// A peer's number is another's from now on.
+    pub(super) fn disown(&mut self, peer: PeerId) {
+        for slot in self.slots.iter_mut() {
+            if let SlotState::Quarantined(suspect) = &mut slot.state
+                && suspect.peer == Some(peer)
+            {
+                suspect.peer = None;
+            }
+        }
+    }
+
     /// The quarantined slots of a pool.
     pub(super) fn quarantined(&self, pool: PoolId) -> impl Iterator<Item = (u32, Suspect)> + '_ {
         let slots = self.config(pool).map_or(0, |config| config.slots);

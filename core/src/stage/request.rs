@@ -7,7 +7,7 @@ use crate::queue::{Link, Linked};
 use crate::report::{Local, Remote, Report, Status};
 use crate::time::Instant;
 use crate::units::{PeerId, StagedId};
-use crate::work::{Cause, Op};
+use crate::work::Cause;
 
 /// The links of a request. In its peer's line for rows.
 pub(super) const TURN: usize = 0;
@@ -33,6 +33,8 @@ pub struct Request {
     pub(super) held: bool,
     /// An attempt that writes to the far end has ended without proof.
     pub(super) unknown: bool,
+    /// Not all that is open of it is remembered: nothing is told of it after its report.
+    pub(super) untold: bool,
     pub(super) report: Option<Report>,
 }
 
@@ -50,6 +52,7 @@ impl Request {
             ending: None,
             held: false,
             unknown: false,
+            untold: false,
             report: None,
         }
     }
@@ -106,6 +109,9 @@ impl Linked<ENDED> for Request {
 impl Staged<'_> {
     /// Gives the peer's idle rows to its requests, in turn.
     pub(super) fn begin_chunks(&mut self, now: Instant, peer: PeerId) {
+        if self.is_held_off(peer) {
+            return;
+        }
         while let Some((id, row)) = self.next_turn(now, peer) {
             let Some(request) = self.requests.get_mut(id) else {
                 return;
@@ -143,13 +149,18 @@ impl Staged<'_> {
         self.calling.push_back(&mut *self.peers, peer.0.into());
     }
 
-    /// Ends a request other than well: what is being carried out is waited for, all else is given back.
+    /// Ends a request other than well: what is being carried out is called back and waited for, all else is given back.
     pub(super) fn end(&mut self, now: Instant, id: StagedId, cause: Cause) {
         let Some(request) = self.requests.get_mut(id) else {
             return;
         };
-        let StagedRequest { peer, priority, .. } = request.route;
-        request.ending.get_or_insert(cause);
+        let StagedRequest {
+            peer, priority, op, ..
+        } = request.route;
+        let is_first = request
+            .ending
+            .replace(request.ending.unwrap_or(cause))
+            .is_none();
         if let Some(queues) = self.peers.get_mut(peer.index()) {
             let turns = &mut queues.turns;
             turns.remove(&mut self.requests, priority, id.index);
@@ -160,8 +171,12 @@ impl Staged<'_> {
             };
             // A stage that nobody has been told of is not begun: `poll_stage` passes over it.
             let runs = self.claim(row).is_some_and(|claim| claim.run == Run::Out);
-            if !runs && chunk.step != Step::Go {
-                self.detach(now, row);
+            match chunk.step {
+                _ if runs && is_first => self.revoke(row),
+                _ if runs => {}
+                Step::Go => self.recall(now, row, op),
+                Step::Recall => {}
+                _ => self.detach(now, row),
             }
         }
         self.settle_request(id);
@@ -175,14 +190,7 @@ impl Staged<'_> {
         if request.has_ended() && request.report.is_none() {
             request.report = Some(request.make_report());
             self.ended.push_back(&mut self.requests, id.index);
-        }
-    }
-
-    /// Says what may still touch the request's own memory: its near end, or what it writes to at the far end.
-    pub(super) fn taint(&mut self, id: Option<StagedId>, held: bool, unknown: bool) {
-        if let Some(request) = id.and_then(|id| self.requests.get_mut(id)) {
-            request.held |= held;
-            request.unknown |= unknown && request.route.op == Op::Write;
+            self.note_report(id);
         }
     }
 
@@ -230,15 +238,20 @@ impl Staged<'_> {
         cause: Cause,
         is_alike: impl Fn(&StagedRequest) -> bool,
     ) {
+        let mut oldest = Instant::MAX;
         for row in 0..self.requests.capacity() as u32 {
             let request = self.requests.at(row).filter(|row| row.ending.is_none());
-            let waits = request.is_some_and(|request| {
-                let is_old = now.since(request.since) >= self.config.answer_timeout;
-                is_old && request.route.peer == peer && is_alike(&request.route)
-            });
-            if let (true, Some(id)) = (waits, self.requests.id_at(row)) {
-                self.end(now, id, cause);
+            let Some(request) = request.filter(|request| request.route.peer == peer) else {
+                continue;
+            };
+            let is_old = now.since(request.since) >= self.config.answer_timeout;
+            match self.requests.id_at(row) {
+                Some(id) if is_old && is_alike(&request.route) => self.end(now, id, cause),
+                _ => oldest = oldest.min(request.since),
             }
+        }
+        if let Some(peer) = self.peers.get_mut(peer.index()) {
+            peer.oldest = oldest;
         }
     }
 

@@ -88,8 +88,11 @@ pub struct StagedRequest {
 /// Why a request was not taken. Nothing of it has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StageRefused {
-    /// All rows are in use: try again when one has been reported and taken.
+    /// All rows are in use: try again when a request has been reported.
     Full,
+    /// Its peer has as many rows as are left for the others: try again when a request has been reported. What is for other
+    /// peers need not wait for that.
+    PeerFull,
     /// It has no bytes.
     Empty,
     /// It passes through no pool, so there is nothing to stage.

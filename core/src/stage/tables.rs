@@ -4,6 +4,7 @@ use super::claim::{Claim, WAITING};
 use super::pool::{Line, Slot};
 use super::request::Request;
 use super::turns::Turns;
+use super::unproven::Unproven;
 use crate::queue::{Link, Linked, Queue};
 use crate::table::Row;
 use crate::time::{Duration, Instant};
@@ -41,6 +42,14 @@ pub struct PeerStaging {
     pub(super) idle: Queue<WAITING>,
     /// Requests with bytes that no chunk has yet.
     pub(super) turns: Turns,
+    /// Requests to it that have rows.
+    pub(super) requests: u32,
+    /// None of those that go on began earlier.
+    pub(super) oldest: Instant,
+    /// Hops of sessions that are over are still out.
+    pub(super) held_off: bool,
+    /// It has gone without proof: the number's next user is another.
+    pub(super) gone: bool,
     /// When it last answered, or something of ours last arrived there or came from there.
     pub(super) heard_at: Instant,
 }
@@ -51,6 +60,10 @@ impl PeerStaging {
         link: Link::NONE,
         idle: Queue::EMPTY,
         turns: Turns::NONE,
+        requests: 0,
+        oldest: Instant::MAX,
+        held_off: false,
+        gone: false,
         heard_at: Instant::ZERO,
     };
 }
@@ -69,10 +82,13 @@ pub struct StagedTables<'a> {
     /// For each peer as many rows as chunks can be on their way to it, and as many again for its own. A peer may use as
     /// many of ours as it has itself: let both sides have the same number.
     pub claims: &'a mut [Claim],
-    /// One for each request.
+    /// One for each request. A peer has at most as many as are left for others.
     pub requests: &'a mut [Row<Request>],
     /// One for each slot of all pools.
     pub slots: &'a mut [Slot],
     /// Two for each peer, for each pool.
     pub lines: &'a mut [Line],
+    /// One for each attempt that ended without proof and is remembered after its request's report. Of a request with more
+    /// than there is room for nothing is told after its report.
+    pub unproven: &'a mut [Unproven],
 }

@@ -124,10 +124,13 @@ impl Handler for Reception {
 
     fn session_lost(&self, peer: PeerId, why: SessionLoss) {
         let incarnation = why.incarnation();
-        if let (Some(stager), SessionLoss::Forgotten { .. } | SessionLoss::Exited { .. }) =
-            (self.stager.get(), &why)
-        {
-            stager.say(Word::PeerGone(peer, true));
+        let proof = match why {
+            SessionLoss::Forgotten { .. } => Some(Proof::SessionEnded),
+            SessionLoss::Exited { .. } => Some(Proof::ProcessGone),
+            _ => None,
+        };
+        if let (Some(stager), Some(proof)) = (self.stager.get(), proof) {
+            stager.say(Word::PeerGone(peer, Some(proof)));
         }
         let errand = match why {
             SessionLoss::Forgotten { .. } => {

@@ -246,6 +246,8 @@ impl Engine {
         let Some(peer) = find() else {
             return Ok(());
         };
+        // What is staged in the old session names slots that are others' by now.
+        self.inner.staging.wait_until_clear(id);
         let ways = self.ways_to(&peer);
         let timeout = match ways.len() {
             1 => CONNECT_TIMEOUT,
@@ -332,7 +334,7 @@ impl Engine {
         );
         inner.sessions.plane.disconnect(id);
         if let Some(stager) = inner.staging.cell.get() {
-            stager.say(Word::PeerGone(id, false));
+            stager.say(Word::PeerGone(id, None));
         }
         let (segments, plans) = inner.segments.remove_peer(id, peer.dialed);
         let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
@@ -355,6 +357,9 @@ impl Engine {
         self.inner
             .crew
             .tell(|| Command::PeerGone(peer.id, Proof::ProcessGone));
+        if let Some(stager) = self.inner.staging.cell.get() {
+            stager.say(Word::PeerGone(peer.id, Some(Proof::ProcessGone)));
+        }
         self.lose_peer(peer.id, peer.incarnation);
         Ok(true)
     }

@@ -25,6 +25,10 @@ pub struct Figures {
     pub restored_slots: u64,
     /// Requests that failed because no slot was left.
     pub staging_lost: u64,
+    /// Sessions that were over before their host knew.
+    pub forgotten_sessions: u64,
+    /// Requests reported without proof that were settled after.
+    pub settled_requests: u64,
     /// Messages for each thousand hops.
     pub messages_per_1000_hops: f64,
 }
@@ -45,6 +49,8 @@ pub(super) fn outcome(setup: &Setup, setting: &str, history: &History) -> Outcom
         quarantined_slots: history.quarantined_slots,
         restored_slots: history.restored_slots,
         staging_lost: history.staging_lost,
+        forgotten_sessions: history.forgotten,
+        settled_requests: history.settled,
         messages_per_1000_hops: rounded(1e3 * ratio(history.messages, history.hops), 1),
     };
     let came = Came {

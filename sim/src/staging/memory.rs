@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_core::report::{Local, Report, Status};
+use polyrail_core::report::{Local, Remote, Report};
 use polyrail_core::stage::{Direction, PoolConfig, RemotePool, Stage, StagedRequest};
 use polyrail_core::units::{PoolId, SegmentRef, StagedId};
 use polyrail_core::work::{Op, Place, Priority};
@@ -119,6 +119,11 @@ pub(super) fn place_of(host: usize, stage: &Stage) -> (Where, usize, bool) {
     }
 }
 
+/// Whether a place is in a slot of the other host.
+pub(super) fn is_far_slot(place: Place) -> bool {
+    place.segment.0 > FAR
+}
+
 /// A place as whoever owns the memory numbers it.
 fn spot(host: usize, place: Place) -> Spot {
     match place.segment.0.checked_sub(FAR) {
@@ -159,7 +164,7 @@ impl World<'_> {
             return;
         }
         let source = to.2.wrapping_sub(DESTINATION);
-        let Some((owner, _, report)) = self.owner(source) else {
+        let Some((owner, op, report)) = self.owner(source) else {
             return self.violate(format!("bytes at {to:?}, which is nobody's"));
         };
         if (content.1, content.2) != (source, stage.length) || content.0 == to.0 {
@@ -167,7 +172,11 @@ impl World<'_> {
                 "{owner:?} gets other bytes: {content:?} at {source}"
             ));
         }
-        if report.is_some_and(|report| report.status != Status::Indeterminate) {
+        let is_over = |report: Report| match op {
+            Op::Write => report.remote == Remote::Settled,
+            Op::Read => report.local == Local::Released,
+        };
+        if report.is_some_and(is_over) {
             return self.violate(format!("{owner:?} is written to after its report"));
         }
         self.memory.slots.insert(to, content);

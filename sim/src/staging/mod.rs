@@ -16,13 +16,15 @@ mod hop;
 mod memory;
 mod random;
 mod scenario;
+mod session;
 mod setup;
 
 use std::collections::BTreeMap;
 
-use polyrail_core::report::Report;
+use polyrail_core::report::{Local, Remote, Report};
 use polyrail_core::stage::{
-    Claim, Line, PeerStaging, Request, Slot, Stage, StageMessage, Staged, StagedTables,
+    Claim, Event, Line, PeerStaging, Request, Slot, Stage, StageMessage, Staged, StagedTables,
+    Unproven,
 };
 use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
@@ -32,9 +34,10 @@ use polyrail_core::work::Op;
 use crate::model::agenda::Agenda;
 use crate::model::chance::Chance;
 use crate::spans::Spans;
-use hop::{Fate, Server, servers};
+use hop::{Fate, Hops, servers};
 use memory::{Content, Memory, Owner};
 use scenario::FaultKind;
+use session::Session;
 use setup::{Setting, Thread};
 
 pub use expect::misses;
@@ -42,9 +45,13 @@ pub use figures::{Figures, header, row};
 pub use random::draw;
 pub use setup::Setup;
 
-/// The other host, as each one numbers it.
+/// The other host, as each one numbers it: as whose slots it uses, and as who uses its slots.
 const PEER: PeerId = PeerId(0);
-/// Where no hop begins or ends for so long, and no request is reported, nothing ever will.
+const GUEST: PeerId = PeerId(1);
+const PEERS: usize = 2;
+/// Attempts without proof that each host remembers: too few for the worst of what is drawn.
+const UNPROVEN: usize = 32;
+/// Where no hop begins or ends for so long while no host is stopped, and no request is reported, nothing ever will.
 const STUCK_NS: u64 = 20_000_000_000;
 /// A run of more events than this does not end.
 const EVENTS_MAX: u64 = 20_000_000;
@@ -82,6 +89,9 @@ pub(crate) struct History {
     messages: u64,
     quarantined_slots: u64,
     restored_slots: u64,
+    /// Sessions that were over before their host knew, and requests that were settled after their report.
+    forgotten: u64,
+    settled: u64,
     /// Bytes a microsecond that each server passes.
     pub(crate) passed: Spans,
     violations: u64,
@@ -93,8 +103,12 @@ pub(crate) struct History {
 enum What {
     /// A thread begins a request.
     Begins { thread: usize },
-    /// A message arrives.
-    Message { to: usize, message: StageMessage },
+    /// A message of a session arrives.
+    Message {
+        to: usize,
+        message: StageMessage,
+        session: Session,
+    },
     /// A hop has ended.
     Ends {
         host: usize,
@@ -106,6 +120,8 @@ enum What {
         host: usize,
         stage: Stage,
         read: Option<Content>,
+        /// Of a hop between the hosts: what it was begun in. It moves nothing after that.
+        session: Session,
     },
     /// There is proof that nothing touches what hops of this host without proof had touched.
     Proof { host: usize },
@@ -113,6 +129,12 @@ enum What {
     Cancels { host: usize, id: StagedId },
     /// A host's timer.
     Timer { host: usize },
+    /// The other host ends its session with a host, and everything in it.
+    SessionOver { of: usize },
+    /// A host hears of that.
+    Forgotten { host: usize },
+    /// It makes a new session.
+    Renews { host: usize },
 }
 
 struct World<'a> {
@@ -123,15 +145,15 @@ struct World<'a> {
     hosts: [Staged<'a>; 2],
     /// When each host's timer is set to go off.
     timers: [u64; 2],
-    servers: [Server; servers::COUNT],
+    hops: Hops,
+    /// Of each host with the other one.
+    sessions: [session::Sides; 2],
     memory: Memory,
     chance: Chance,
     /// Requests that each thread has begun.
     begun: Vec<u64>,
     under_way: BTreeMap<Owner, Begun>,
     reports: BTreeMap<Owner, Report>,
-    /// Hops of each host that have ended without proof and may still move something.
-    late: [u32; 2],
     /// When a hop last began or ended, or a request was reported.
     moved_at: u64,
     history: History,
@@ -153,6 +175,7 @@ struct Tables {
     requests: Vec<Row<Request>>,
     slots: Vec<Slot>,
     lines: Vec<Line>,
+    unproven: Vec<Unproven>,
 }
 
 impl Tables {
@@ -161,11 +184,13 @@ impl Tables {
             (0..count).map(|_| row()).collect()
         }
         Self {
-            peers: rows(1, || PeerStaging::EMPTY),
-            claims: rows(2 * setting.tickets as usize, || Claim::EMPTY),
-            requests: rows(setup.threads.len(), || Row::EMPTY),
+            peers: rows(PEERS, || PeerStaging::EMPTY),
+            claims: rows(2 * PEERS * setting.tickets as usize, || Claim::EMPTY),
+            // A peer has as many as are left for others.
+            requests: rows(2 * setup.threads.len(), || Row::EMPTY),
             slots: rows(2 * setting.slots as usize, || Slot::EMPTY),
-            lines: rows(4, || Line::EMPTY),
+            lines: rows(2 * 2 * PEERS, || Line::EMPTY),
+            unproven: rows(UNPROVEN, || Unproven::EMPTY),
         }
     }
 
@@ -176,6 +201,7 @@ impl Tables {
             requests: &mut self.requests,
             slots: &mut self.slots,
             lines: &mut self.lines,
+            unproven: &mut self.unproven,
         };
         Staged::new(tables, &memory::pools(setup, setting), setting.config)
     }
@@ -205,13 +231,13 @@ pub fn run(setup: &Setup, setting: usize) -> Run {
             agenda: Agenda::default(),
             hosts: [first, second],
             timers: [u64::MAX; 2],
-            servers: servers::all(setup),
+            hops: Hops::new(setup),
+            sessions: Default::default(),
             memory: Memory::default(),
             chance: Chance::new(setup.seed, TROUBLE_STREAM),
             begun: vec![0; setup.threads.len()],
             under_way: BTreeMap::new(),
             reports: BTreeMap::new(),
-            late: [0; 2],
             moved_at: 0,
             history,
         };
@@ -226,24 +252,35 @@ pub fn run(setup: &Setup, setting: usize) -> Run {
 }
 
 impl World<'_> {
-    fn instant(&self) -> Instant {
-        Instant::from_nanos(self.now)
+    /// What a host's clock shows, which stands while its process does.
+    fn instant(&self, host: usize) -> Instant {
+        Instant::from_nanos(self.now - self.setup.stopped_ns(host, self.now))
     }
 
     fn go(&mut self) {
         for thread in 0..self.setup.threads.len() {
             self.agenda.enter(0, What::Begins { thread });
         }
+        self.plan_sessions();
+        let stuck_ns = STUCK_NS + self.setup.all_stopped_ns();
         for _ in 0..EVENTS_MAX {
             let Some((at, what)) = self.agenda.next() else {
                 return;
             };
-            if at > self.moved_at + STUCK_NS || self.history.violations > 0 {
+            if at > self.moved_at + stuck_ns || self.history.violations > 0 {
                 return;
             }
             self.now = at;
+            let host = self.host_of(&what);
+            if let Some(until) = host.and_then(|host| self.setup.stopped_until(host, at)) {
+                self.agenda.enter(until, what);
+                continue;
+            }
             self.happen(what);
             for host in 0..2 {
+                if self.setup.stopped_until(host, at).is_some() {
+                    continue;
+                }
                 self.drain(host);
                 self.audit(host);
             }
@@ -252,25 +289,35 @@ impl World<'_> {
     }
 
     fn happen(&mut self, what: What) {
-        let now = self.instant();
         match what {
             What::Begins { thread } => self.begin(thread),
-            What::Message { to, message } => {
-                // Late and repeated ones may be refused; nothing else may follow from them.
-                let _ = self.hosts[to].handle_message(now, PEER, &message);
-            }
+            What::Message {
+                to,
+                message,
+                session,
+            } => self.hear(to, &message, session),
             What::Ends { host, stage, fate } => self.end_hop(host, &stage, fate),
-            What::Late { host, stage, read } => self.move_late(host, &stage, read),
+            What::Late {
+                host,
+                stage,
+                read,
+                session,
+            } => self.move_late(host, &stage, read, session),
             What::Proof { host } => self.prove(host),
             What::Cancels { host, id } => {
+                let now = self.instant(host);
                 self.hosts[host].cancel(now, id);
             }
             What::Timer { host } => {
                 if self.timers[host] <= self.now {
                     self.timers[host] = u64::MAX;
+                    let now = self.instant(host);
                     self.hosts[host].handle_timeout(now);
                 }
             }
+            What::SessionOver { of } => self.end_session(of),
+            What::Forgotten { host } => self.hear_of_end(host),
+            What::Renews { host } => self.renew_session(host),
         }
     }
 
@@ -284,7 +331,7 @@ impl World<'_> {
         let number = self.memory.numbers();
         let request = memory::request(self.setup, self.setting, thread, number);
         self.begun[thread] += 1;
-        match self.hosts[host].submit(self.instant(), &request) {
+        match self.hosts[host].submit(self.instant(host), &request) {
             Ok(id) => {
                 self.memory.own((host, id), op);
                 let at = self.now;
@@ -302,20 +349,29 @@ impl World<'_> {
     }
 
     fn drain(&mut self, host: usize) {
-        let now = self.instant();
+        let now = self.instant(host);
+        while let Some(id) = self.hosts[host].poll_revoke() {
+            self.call_back(host, id);
+        }
         while let Some(stage) = self.hosts[host].poll_stage() {
             self.begin_hop(host, stage);
         }
         while let Some((_, message)) = self.hosts[host].poll_message(now) {
             self.send(1 - host, message);
         }
-        while let Some(id) = self.hosts[host].poll_event() {
-            if let Some(report) = self.hosts[host].take(id) {
-                self.reported((host, id), report);
+        while let Some(event) = self.hosts[host].poll_event() {
+            match event {
+                Event::Ended { request, report } => self.reported((host, request), report),
+                Event::Settled {
+                    request,
+                    local,
+                    remote,
+                } => self.settled((host, request), local, remote),
             }
         }
         if let Some(at) = self.hosts[host].poll_timeout() {
-            let at = at.as_nanos().max(self.now);
+            let at = at.as_nanos() + self.setup.stopped_ns(host, self.now);
+            let at = at.max(self.now);
             if at < self.timers[host] {
                 self.timers[host] = at;
                 self.agenda.enter(at, What::Timer { host });
@@ -336,7 +392,13 @@ impl World<'_> {
         for _ in 0..copies {
             let spread = u64::from(trouble.message_spread_us) * 1_000;
             let at = self.now + self.setup.message_ns + self.chance.below(spread);
-            self.agenda.enter(at, What::Message { to, message });
+            let session = self.session_of(to, &message);
+            let arrives = What::Message {
+                to,
+                message,
+                session,
+            };
+            self.agenda.enter(at, arrives);
         }
     }
 
@@ -349,6 +411,19 @@ impl World<'_> {
         self.moved_at = self.now;
         let thread = begun.thread;
         self.agenda.enter(self.now, What::Begins { thread });
+    }
+
+    /// More is known of a request than was reported.
+    fn settled(&mut self, owner: Owner, local: Local, remote: Remote) {
+        let report = self.reports.get_mut(&owner);
+        let open =
+            report.filter(|report| report.local == Local::Held || report.remote == Remote::Unknown);
+        let Some(report) = open else {
+            return self.violate(format!("{owner:?} is settled, and nothing of it was open"));
+        };
+        (report.local, report.remote) = (local, remote);
+        self.history.settled += u64::from((local, remote) == (Local::Released, Remote::Settled));
+        self.moved_at = self.now;
     }
 
     /// One in so many; none if that is 0.

@@ -56,6 +56,21 @@ pub fn draw(seed: u64) -> String {
             ["network", "copy"][maybe(&[0, 1]) as usize],
         );
     }
+    for kind in ["stop", "forget"] {
+        for _ in 0..maybe(&[0, 0, 0, 1, 2]) {
+            text += &format!(
+                "[[fault]]\nkind = \"{kind}\"\nat_ms = {}\nfor_ms = {}\nhost = {}\n",
+                maybe(&[0, 1, 3, 8, 20]) as f64 / 10.0,
+                if kind == "stop" {
+                    // The last one is longer than everything that anybody waits for.
+                    maybe(&[1, 40, 3_000, 14_000])
+                } else {
+                    maybe(&[1, 5])
+                },
+                maybe(&[0, 1]),
+            );
+        }
+    }
     text += &format!(
         "[[setting]]\nname = \"drawn\"\nslots = {}\ntickets = {}\nstage_attempts_max = {}\n",
         1 + maybe(&[0, 1, 3, 7]),
@@ -77,6 +92,7 @@ mod tests {
     #[test]
     fn nothing_is_violated_whatever_is_drawn_and_the_same_seed_gives_the_same_run() {
         let (mut requests, mut completed, mut unfenced, mut lost) = (0, 0, 0, 0);
+        let (mut forgotten, mut settled) = (0, 0);
         let run = |text: &str| Ok(run(&Setup::new(text, None)?, 0).outcome);
         check_drawn(draw, run, |report| {
             let figures = report.staging.as_ref().unwrap();
@@ -84,11 +100,14 @@ mod tests {
             completed += report.requests - report.failed_requests;
             unfenced += figures.unfenced_hops;
             lost += figures.staging_lost;
+            forgotten += figures.forgotten_sessions;
+            settled += figures.settled_requests;
         });
         // What is drawn is worth something.
         assert!(
-            requests > 5_000 && completed > 3_000 && unfenced > 500 && lost > 20,
+            requests > 5_000 && completed > 2_000 && unfenced > 300 && lost > 20,
             "{requests} {completed} {unfenced} {lost}"
         );
+        assert!(forgotten > 50 && settled > 30, "{forgotten} {settled}");
     }
 }

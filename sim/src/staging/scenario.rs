@@ -22,8 +22,12 @@ pub(super) struct Scenario {
     /// The seed unless another is asked for.
     #[serde(default = "crate::scenario::one")]
     pub(super) seed: u64,
-    /// When no more requests begin.
+    /// When no more requests begin: so long after the start, and as long again as any host was stopped.
     pub(super) duration_ms: f64,
+    /// For how long a host keeps its session with one that it does not hear: silence, and then as long as it may take
+    /// to come back.
+    #[serde(default = "usual_session_ms")]
+    pub(super) session_ms: f64,
     pub(super) slots: Slots,
     pub(super) hops: Hops,
     #[serde(default)]
@@ -125,6 +129,11 @@ pub(crate) enum FaultKind {
     Unfenced,
     /// No message of the host arrives.
     Mute,
+    /// The host's process is stopped, its clock too. If that takes longer than `session_ms`, the other one ends its
+    /// session with it.
+    Stop,
+    /// The other host ends its session with this one, which hears of it up to `for_ms` later.
+    Forget,
 }
 
 /// A hop, for faults.
@@ -157,6 +166,10 @@ pub(crate) struct Fault {
     /// For `slow`.
     #[serde(default = "full")]
     pub(crate) factor: f64,
+}
+
+fn usual_session_ms() -> f64 {
+    11_500.0
 }
 
 fn full() -> f64 {

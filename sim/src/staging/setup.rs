@@ -32,6 +32,9 @@ pub struct Setup {
     pub(super) trouble: Trouble,
     pub(super) threads: Vec<Thread>,
     pub(super) faults: Vec<Span>,
+    /// When each host is stopped, in order.
+    stops: [Vec<Range<u64>>; 2],
+    pub(super) session_ns: u64,
     pub(super) settings: Vec<Setting>,
     pub(super) expect: BTreeMap<String, Expect>,
 }
@@ -93,6 +96,9 @@ impl Setup {
         for fault in &scenario.fault {
             faults.push(span(fault.get_ref()).map_err(|error| wrong(fault.span(), error))?);
         }
+        let stops = [0, 1].map(|host| stops(&faults, host));
+        let stopped = stops.iter().flatten().map(|stop| stop.end - stop.start);
+        let ends_at = ns(scenario.duration_ms) + stopped.sum::<u64>();
         let mut settings = Vec::new();
         for setting in &scenario.setting {
             let row = setting.get_ref();
@@ -123,7 +129,7 @@ impl Setup {
             name: scenario.name,
             shows: scenario.shows,
             seed: seed.unwrap_or(scenario.seed),
-            ends_at: ns(scenario.duration_ms),
+            ends_at,
             slot_bytes,
             copy: (copy, ns(hops.copy_delay_us / 1e3)),
             network: (network, ns(hops.network_delay_us / 1e3)),
@@ -132,6 +138,8 @@ impl Setup {
             trouble: scenario.trouble,
             threads,
             faults,
+            stops,
+            session_ns: ns(scenario.session_ms),
             settings,
             expect,
         })
@@ -146,6 +154,30 @@ impl Setup {
     pub(super) fn factor(&self, at: u64, host: usize, hop: Where) -> f64 {
         let slow = self.fault(at, host, hop, FaultKind::Slow);
         slow.map_or(1.0, |fault| fault.factor)
+    }
+
+    /// When a host goes on that is stopped at a time.
+    pub(super) fn stopped_until(&self, host: usize, at: u64) -> Option<u64> {
+        let stop = self.stops[host].iter().find(|stop| stop.contains(&at));
+        stop.map(|stop| stop.end)
+    }
+
+    /// For how long a host had been stopped by then.
+    pub(super) fn stopped_ns(&self, host: usize, at: u64) -> u64 {
+        let stops = self.stops[host].iter();
+        stops
+            .map(|stop| stop.end.min(at).saturating_sub(stop.start))
+            .sum()
+    }
+
+    /// For how long hosts are stopped in all.
+    pub(super) fn all_stopped_ns(&self) -> u64 {
+        (0..2).map(|host| self.stopped_ns(host, u64::MAX)).sum()
+    }
+
+    /// When each stop of a host begins, and when it ends.
+    pub(super) fn stops(&self, host: usize) -> impl Iterator<Item = &Range<u64>> {
+        self.stops[host].iter()
     }
 
     /// The fault of this kind that a hop has at a time.
@@ -176,6 +208,24 @@ fn thread(workload: &Workload) -> Result<Thread, &'static str> {
         local_gpu: workload.local_gpu,
         remote_gpu: workload.remote_gpu,
     })
+}
+
+/// When a host is stopped: spans that touch are one.
+fn stops(faults: &[Span], host: usize) -> Vec<Range<u64>> {
+    let mut spans: Vec<_> = faults
+        .iter()
+        .filter(|fault| (fault.kind, fault.host) == (FaultKind::Stop, host))
+        .map(|fault| fault.from..fault.to)
+        .collect();
+    spans.sort_unstable_by_key(|span| span.start);
+    let mut stops: Vec<Range<u64>> = Vec::new();
+    for span in spans {
+        match stops.last_mut() {
+            Some(last) if span.start <= last.end => last.end = last.end.max(span.end),
+            _ => stops.push(span),
+        }
+    }
+    stops
 }
 
 fn span(fault: &Fault) -> Result<Span, &'static str> {

@@ -291,7 +291,7 @@ fn what_cannot_be_fenced_is_quarantined_until_staging_is_lost() {
     )
     .unwrap();
     assert_eq!(stage(&mut host).remote, pool(Direction::Out, 2).place(1));
-    host.handle_peer_gone(ms(3), PEER, true);
+    host.handle_peer_gone(ms(3), PEER, Some(Proof::ProcessGone));
     assert_eq!(host.pool(OUT).unwrap().quarantined, 0);
 }
 
@@ -356,7 +356,7 @@ fn what_may_still_touch_the_requests_own_memory_is_reported() {
 
 #[test]
 fn requests_to_one_peer_take_turns() {
-    let mut host = staged(1, 1, 4, [1, 1], StagedConfig::DEFAULT);
+    let mut host = staged(1, 1, 8, [1, 1], StagedConfig::DEFAULT);
     let route = Route {
         remote: false,
         ..WRITE
@@ -405,7 +405,7 @@ fn chunks_begin_by_priority_and_no_priority_starves() {
         ),
     ];
     for (name, chunks, takes, order) in cases {
-        let mut host = staged(1, 1, 4, [1, 1], StagedConfig::DEFAULT);
+        let mut host = staged(1, 1, 8, [1, 1], StagedConfig::DEFAULT);
         for (number, priority) in (0..).zip([Low, Normal, High]) {
             let request = StagedRequest {
                 priority,

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn a_silent_peer_is_asked_again_and_then_not_waited_for() {
-    let mut host = staged(2, 1, 4, [2, 2], StagedConfig::DEFAULT);
+    let mut host = staged(2, 1, 8, [2, 2], StagedConfig::DEFAULT);
     host.submit(ms(0), &request(WRITE, 0, 0, 10, 2)).unwrap();
     host.submit(ms(0), &request(WRITE, 0, 0, 20, 2)).unwrap();
     let reserve = Reserve {
@@ -81,7 +81,7 @@ fn to_memory(base: u64, length: u64) -> StagedRequest {
 #[test]
 fn what_has_waited_as_long_for_a_silent_peer_does_not_find_out_for_itself() {
     // More than there are rows, and more rows than slots: one in line for each.
-    let mut host = staged(2, 3, 8, [2, 2], StagedConfig::DEFAULT);
+    let mut host = staged(2, 3, 16, [2, 2], StagedConfig::DEFAULT);
     for base in 0..5 {
         host.submit(ms(0), &to_memory(base << 20, 10)).unwrap();
     }
@@ -195,7 +195,7 @@ fn a_peer_that_is_gone_ends_everything_of_its() {
         ("without", false, Status::Indeterminate),
     ] {
         let mut host = gone_silent();
-        host.handle_peer_gone(ms(2), PEER, proof);
+        host.handle_peer_gone(ms(2), PEER, proof.then_some(Proof::ProcessGone));
         assert_eq!(
             status(&mut host),
             Some((status_then, Some(Cause::PeerGone))),
@@ -209,7 +209,7 @@ fn a_peer_that_is_gone_ends_everything_of_its() {
 
         // What runs is waited for; what waits for rows or slots is not.
         let (mut host, begun) = under_way(5);
-        host.handle_peer_gone(ms(2), PEER, proof);
+        host.handle_peer_gone(ms(2), PEER, proof.then_some(Proof::ProcessGone));
         assert_eq!(ended(&mut host), None, "{name}");
         for stage in begun {
             ends(&mut host, stage, good());
@@ -230,26 +230,24 @@ fn a_peer_that_is_gone_ends_everything_of_its() {
                 pool: IN,
             },
         );
-        host.handle_peer_gone(ms(2), PEER, proof);
+        host.handle_peer_gone(ms(2), PEER, proof.then_some(Proof::ProcessGone));
         let lost = u32::from(!proof);
         assert_eq!((used(&host)[0], quarantined(&host)[0]), (1, lost), "{name}");
         let reserve = Reserve {
             ticket: ticket(1, 1),
             pool: IN,
         };
-        let early = host.handle_message(ms(3), PEER, &reserve);
-        assert_eq!(
-            early,
-            Err(Refusal::TicketInUse),
-            "{name}: the copy has not ended"
-        );
+        if proof {
+            let early = host.handle_message(ms(3), PEER, &reserve);
+            assert_eq!(early, Err(Refusal::TicketInUse), "the copy has not ended");
+        }
         ends(&mut host, copy, good());
         assert_eq!(
             (used(&host)[0], quarantined(&host)[0]),
             (0, 2 * lost),
             "{name}"
         );
-        host.handle_peer_gone(ms(3), PEER, true);
+        host.handle_peer_gone(ms(3), PEER, Some(Proof::ProcessGone));
         assert_eq!((used(&host)[0], quarantined(&host)[0]), (0, 0), "{name}");
         hears(&mut host, reserve);
         assert_eq!(used(&host)[0], 1, "{name}: its successor counts from one");
@@ -320,7 +318,7 @@ fn cancel_and_deadline_wait_for_what_runs_and_for_nothing_else() {
     assert_eq!(says(&mut host, ms(1)).len(), 1, "to be freed");
 
     // A stage that nobody has been told of does not begin, nor does another in its row that has no slot yet.
-    let mut host = staged(2, 1, 4, [1, 1], StagedConfig::DEFAULT);
+    let mut host = staged(2, 1, 8, [1, 1], StagedConfig::DEFAULT);
     let near = |route| Route {
         remote: false,
         ..route
@@ -526,7 +524,7 @@ fn requests_that_make_no_sense_are_refused() {
     for _ in 0..4 {
         host.submit(ms(0), &right).unwrap();
     }
-    assert_eq!(host.submit(ms(0), &right), Err(Full));
+    assert_eq!(host.submit(ms(0), &right), Err(PeerFull));
 }
 
 #[test]
@@ -539,6 +537,7 @@ fn tables_that_do_not_fit_are_refused() {
             requests: &mut [Row::EMPTY],
             slots: &mut slots,
             lines: &mut [Line::EMPTY, Line::EMPTY],
+            unproven: &mut [],
         };
         Staged::new(tables, pools, StagedConfig::DEFAULT).is_some()
     };

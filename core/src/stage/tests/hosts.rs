@@ -76,7 +76,7 @@ fn carry_out(plan: &Plan, attempts_max: u8) -> (World, Vec<(usize, StagedId, Sta
         stage_attempts_max: attempts_max,
         ..StagedConfig::DEFAULT
     };
-    let hosts = [0, 1].map(|_| staged(1, plan.tickets, 8, plan.slots, config));
+    let hosts = [0, 1].map(|_| staged(1, plan.tickets, 16, plan.slots, config));
     let mut world = World::new(hosts, plan.seed);
     world.faults = plan.faults;
     let mut made = Vec::new();
@@ -137,7 +137,7 @@ quickcheck! {
 
     /// Whatever a peer says, what it does not have stays with whoever has it.
     fn a_peer_that_says_anything_at_all_harms_only_itself(words: Vec<(u8, u8, u32, u32)>) -> bool {
-        let mut staged = staged(2, 3, 4, [2, 2], StagedConfig::DEFAULT);
+        let mut staged = staged(2, 3, 8, [2, 2], StagedConfig::DEFAULT);
         let id = staged.submit(ms(0), &request(WRITE, 0, 0, 150, 2)).unwrap();
         for (kind, index, generation, number) in words {
             let ticket = Ticket { index: u32::from(index % 4), generation: generation % 4 };
@@ -171,9 +171,9 @@ quickcheck! {
         while let Some(stage) = staged.poll_stage() {
             staged.handle_stage(ms(1), stage.id, &good()).unwrap();
         }
-        staged.handle_peer_gone(ms(2), PeerId(0), true);
-        staged.handle_peer_gone(ms(2), PeerId(1), true);
+        staged.handle_peer_gone(ms(2), PeerId(0), Some(Proof::ProcessGone));
+        staged.handle_peer_gone(ms(2), PeerId(1), Some(Proof::ProcessGone));
         staged.audit().unwrap();
-        staged.take(id).is_some() && [IN, OUT].iter().all(|pool| staged.pool(*pool).unwrap().used == 0)
+        matches!(staged.poll_event(), Some(Event::Ended { request, .. }) if request == id) && [IN, OUT].iter().all(|pool| staged.pool(*pool).unwrap().used == 0)
     }
 }

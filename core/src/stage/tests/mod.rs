@@ -6,10 +6,13 @@ mod ending;
 mod hosts;
 mod owning;
 mod pace;
+mod session;
+mod share;
 mod talk;
 
 use super::claim::Run;
 use super::*;
+use crate::orchestrator::Proof;
 use crate::random::Random;
 use crate::report::{Local, Remote, Status};
 use crate::table::Row;
@@ -81,6 +84,7 @@ pub(super) fn staged(
         requests: rows(requests, || Row::EMPTY),
         slots: rows(slots, || Slot::EMPTY),
         lines: rows(2 * peers * 2, || Line::EMPTY),
+        unproven: rows(8, || Unproven::EMPTY),
     };
     Staged::new(tables, &pools, config).unwrap()
 }
@@ -170,7 +174,7 @@ pub(super) struct Faults {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum Happens {
     Message(usize, StageMessage),
     Ends(usize, Stage, Fate),
     /// What nobody waits for any more moves its bytes all the same: those that it has read before, or what is there.
@@ -206,7 +210,7 @@ pub(super) struct World {
     /// Whose the destination is, by the megabyte.
     pub(super) owners: Vec<(usize, StagedId)>,
     random: Random,
-    agenda: BTreeMap<(Instant, u64), Event>,
+    agenda: BTreeMap<(Instant, u64), Happens>,
     sequence: u64,
     memory: BTreeMap<Spot, Content>,
     /// What is being carried out, by host.
@@ -237,7 +241,7 @@ impl World {
         self.random.next_u64() % 256 < u64::from(of_256)
     }
 
-    fn later(&mut self, at: Instant, event: Event) {
+    fn later(&mut self, at: Instant, event: Happens) {
         self.sequence += 1;
         self.agenda.insert((at, self.sequence), event);
     }
@@ -270,15 +274,15 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: Happens) {
         match event {
-            Event::Message(to, message) => {
+            Happens::Message(to, message) => {
                 // Late and doubled ones may be refused; nothing else may follow from them.
                 let _ = self.hosts[to].handle_message(self.now, PeerId(0), &message);
             }
-            Event::Late(host, stage, None) => self.move_bytes(host, &stage),
-            Event::Late(host, stage, Some(content)) => self.write(host, &stage, content),
-            Event::Ends(host, stage, fate) => {
+            Happens::Late(host, stage, None) => self.move_bytes(host, &stage),
+            Happens::Late(host, stage, Some(content)) => self.write(host, &stage, content),
+            Happens::Ends(host, stage, fate) => {
                 let report = match fate {
                     Fate::Good => {
                         self.move_bytes(host, &stage);
@@ -312,14 +316,31 @@ impl World {
             for _ in 0..copies {
                 let delay = self.random.next_u64() % (self.faults.delay_max_us + 1);
                 let at = self.now + Duration::from_micros(delay);
-                self.later(at, Event::Message(1 - host, message));
+                self.later(at, Happens::Message(1 - host, message));
             }
         }
-        while let Some(id) = self.hosts[host].poll_event() {
-            let report = self.hosts[host].take(id).unwrap();
-            let twice = self.reports[host].insert(id, report);
-            assert_eq!(twice, None, "reported once");
-            self.order.push((host, id));
+        while let Some(event) = self.hosts[host].poll_event() {
+            match event {
+                Event::Ended { request, report } => {
+                    let twice = self.reports[host].insert(request, report);
+                    assert_eq!(twice, None, "reported once");
+                    self.order.push((host, request));
+                }
+                Event::Settled {
+                    request,
+                    local,
+                    remote,
+                } => {
+                    let report = self.reports[host].get_mut(&request).unwrap();
+                    let before = (report.local, report.remote);
+                    assert_ne!((local, remote), before, "nothing new");
+                    (report.local, report.remote) = (local, remote);
+                }
+            }
+        }
+        // What is called back ends as it would have.
+        while let Some(id) = self.hosts[host].poll_revoke() {
+            assert!(self.running[host].contains(&id));
         }
         self.check(host);
     }
@@ -341,7 +362,7 @@ impl World {
             () if self.happens(self.faults.failed) => Fate::Failed,
             () => Fate::Good,
         };
-        self.later(until, Event::Ends(host, stage, fate));
+        self.later(until, Happens::Ends(host, stage, fate));
     }
 
     /// A place as whoever owns the memory numbers it.
@@ -367,7 +388,7 @@ impl World {
         if read.is_some() {
             open.local = Local::Released;
         }
-        self.later(at, Event::Late(host, stage, read));
+        self.later(at, Happens::Late(host, stage, read));
         open
     }
 

@@ -152,12 +152,12 @@ fn the_owner_answers_what_is_true() {
             0,
         ),
         (
-            "in use: not free",
+            "called off before it began",
             &[reserve, go(3, 50)],
             free(true),
-            Some(going(3)),
+            Some(freed),
             None,
-            1,
+            0,
         ),
         ("not fenced", &[reserve], free(false), Some(freed), None, 0),
         (
@@ -270,7 +270,15 @@ fn the_owners_copy_decides_when_a_slot_is_free() {
             0,
         ),
         ("freed without proof", IN, Some(false), good(), freed, 0, 1),
-        ("both", IN, Some(true), open, freed, 0, 1),
+        (
+            "freed meanwhile, and it may go on",
+            IN,
+            Some(true),
+            open,
+            went(Unfenced(Cause::Fatal)),
+            0,
+            1,
+        ),
     ];
     for (name, pool, free, report, answer, slots, lost) in cases {
         let (mut host, copy) = copying(pool);
@@ -283,7 +291,12 @@ fn the_owners_copy_decides_when_a_slot_is_free() {
         assert_eq!((copy.local, copy.remote), ends_of_copy, "{name}");
         if let Some(fenced) = free {
             hears(&mut host, Free { ticket: t, fenced });
-            says(&mut host, ms(0));
+            let going = Going {
+                ticket: t,
+                attempt: 1,
+            };
+            assert_eq!(says(&mut host, ms(0)), [going], "{name}");
+            assert_eq!(host.poll_revoke(), Some(copy.id), "{name}");
         }
         ends(&mut host, copy, report);
         assert_eq!(says(&mut host, ms(1)), [answer], "{name}");

@@ -65,7 +65,7 @@ fn one_slot_takes_the_hops_one_after_the_other() {
 
 #[test]
 fn a_small_request_passes_a_large_one() {
-    let hosts = [0, 1].map(|_| staged(1, 6, 2, [4, 4], StagedConfig::DEFAULT));
+    let hosts = [0, 1].map(|_| staged(1, 6, 4, [4, 4], StagedConfig::DEFAULT));
     let mut world = World::new(hosts, 1);
     // The large one goes on for longer than the small one takes.
     let (chunks, begun) = match cfg!(miri) {

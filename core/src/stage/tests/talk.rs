@@ -8,7 +8,7 @@ pub(super) const SLOT: u64 = SLOT_BYTES as u64;
 
 /// A host with two slots in either pool, and rows for three chunks.
 pub(super) fn host() -> Staged<'static> {
-    staged(2, 3, 4, [2, 2], StagedConfig::DEFAULT)
+    staged(2, 3, 8, [2, 2], StagedConfig::DEFAULT)
 }
 
 pub(super) fn ticket(index: u32, generation: u32) -> Ticket {
@@ -57,8 +57,10 @@ pub(super) fn quarantined(staged: &Staged<'_>) -> [u32; 2] {
 }
 
 pub(super) fn ended(staged: &mut Staged<'_>) -> Option<Report> {
-    let id = staged.poll_event()?;
-    staged.take(id)
+    match staged.poll_event()? {
+        Event::Ended { report, .. } => Some(report),
+        settled => panic!("{settled:?}"),
+    }
 }
 
 pub(super) fn status(staged: &mut Staged<'_>) -> Option<(Status, Option<Cause>)> {

@@ -409,10 +409,12 @@ impl Initiator {
 
     fn lose_session(&mut self, ctx: &Context, wires: &mut Wires, id: PeerId, loss: SessionLoss) {
         log::warn!("control: {loss}");
-        if let Some(peer) = self.remove(wires, id) {
-            peer.fail_questions(&AskError::SessionLost(loss.clone()));
+        let peer = self.remove(wires, id);
+        // First, so that whoever asked finds everything told that has to be, and may make the next session.
+        ctx.handler.session_lost(id, loss.clone());
+        if let Some(peer) = peer {
+            peer.fail_questions(&AskError::SessionLost(loss));
         }
-        ctx.handler.session_lost(id, loss);
     }
 
     /// Does what is due with a peer: connections to make, questions to ask (again) or to give up.

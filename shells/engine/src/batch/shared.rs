@@ -171,19 +171,20 @@ impl Shared {
         room
     }
 
-    /// A request that had been reported with its memory held has let go of it.
-    pub(crate) fn settle(&self, index: usize) {
+    /// More is known of a request than was reported: what of its memory is free.
+    pub(crate) fn settle(&self, index: usize, local: Local, remote: Remote) {
         let mut state = self.state();
         let Some(report) = state.reports.get_mut(index) else {
             return;
         };
         let was_open = is_open(report);
-        let held = std::mem::replace(&mut report.local, Local::Released) == Local::Held;
-        report.remote = Remote::Settled;
-        state.close_one(was_open);
+        let was_held = report.local == Local::Held;
+        (report.local, report.remote) = (local, remote);
+        let is_settled = !is_open(report);
+        state.close_one(was_open && is_settled);
         let over = state.is_over();
         drop(state);
-        if held {
+        if was_held && local == Local::Released {
             self.release(index);
         }
         if over {

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use polyrail_core::report::Report;
+use polyrail_core::report::{Local, Remote, Report};
 use polyrail_core::ring::{Ring, Slot};
 use polyrail_core::time::{Duration, Instant};
 use polyrail_transport::clock::Clock;
@@ -122,6 +122,18 @@ impl Post {
         if let Some(batch) = self.batch(row) {
             self.room_of(&batch)
                 .give_back(batch.record(position, report));
+        }
+    }
+
+    /// More is known of a request than was reported: what of its memory is free. Its handle is told through what it was given
+    /// then.
+    pub(crate) fn settle(&self, tag: u64, local: Local, remote: Remote) {
+        let (row, position) = RowId::from_tag(tag);
+        if let Some(batch) = self.batch(row) {
+            batch.settle(position, local, remote);
+            if batch.is_over() {
+                self.batches().remove(row);
+            }
         }
     }
 

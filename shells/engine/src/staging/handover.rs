@@ -25,7 +25,7 @@ use super::alive;
 use super::requests::{not_begun, terms};
 use crate::batch::Batch;
 use crate::engine::Inner;
-use crate::error::SubmitError;
+use crate::error::{ReleaseError, SubmitError};
 use crate::intake::refused;
 use crate::known::STAGED;
 use crate::post::{Command, Flags, Post};
@@ -40,6 +40,8 @@ pub(crate) type EngineCell = OnceLock<Weak<Inner>>;
 
 /// How long a request waits that whoever stages has no room for.
 const RETRY: Duration = Duration::from_millis(1);
+/// How often it is looked what has become known of requests that ended without proof.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The transport. It has only an initiator's half, and that moves nothing.
 pub(crate) struct StagedTransport;
@@ -94,6 +96,9 @@ pub(crate) struct Handover {
     retry_at: Instant,
     /// Batches of which some have been.
     open: HashMap<RowId, Open>,
+    /// Requests that were handed over and have ended without proof, and when they are looked at.
+    unsettled: Vec<(u64, Batch)>,
+    look_at: Instant,
 }
 
 /// A batch of the program's of which some requests are staged.
@@ -116,6 +121,8 @@ impl Handover {
             waiting: VecDeque::new(),
             retry_at: Instant::MAX,
             open: HashMap::new(),
+            unsettled: Vec::new(),
+            look_at: Instant::MAX,
         }
     }
 
@@ -188,13 +195,17 @@ impl Handover {
         }
     }
 
-    /// A request that was handed over has ended. Whether that was the last one of its batch.
-    pub(crate) fn settle(&mut self, tag: u64) -> bool {
+    /// A request that was handed over has ended so. Whether that was the last one of its batch.
+    pub(crate) fn end(&mut self, now: Instant, tag: u64, report: &Report) -> bool {
         let (row, _) = RowId::from_tag(tag);
         let Some(open) = self.open.get_mut(&row) else {
             return false;
         };
-        open.staged.remove(&tag);
+        let batch = open.staged.remove(&tag).flatten();
+        if let Some(batch) = batch.filter(|_| report.status == Status::Indeterminate) {
+            self.unsettled.push((tag, batch));
+            self.look_at = self.look_at.min(now + LOOK);
+        }
         let is_last = open.staged.is_empty() && open.is_done;
         if open.staged.is_empty() {
             self.open.remove(&row);
@@ -212,13 +223,31 @@ impl Handover {
 
     /// When [`Self::hand_over`] has something to do.
     pub(crate) fn due(&self) -> Option<Instant> {
-        (!self.waiting.is_empty()).then_some(self.retry_at)
+        let retry = (!self.waiting.is_empty()).then_some(self.retry_at);
+        let look = (!self.unsettled.is_empty()).then_some(self.look_at);
+        retry.into_iter().chain(look).min()
+    }
+
+    /// Tells what has become known of requests that had ended without proof.
+    fn settle(&mut self, now: Instant) {
+        self.look_at = now + LOOK;
+        let post = &self.post;
+        self.unsettled.retain(|(tag, batch)| {
+            let known = batch.wait_released(std::time::Duration::ZERO);
+            if let Some(Report { local, remote, .. }) = batch.report(0) {
+                post.settle(*tag, local, remote);
+            }
+            matches!(known, Err(ReleaseError::TimedOut { .. }))
+        });
     }
 
     /// Hands over what waits.
     pub(crate) fn hand_over(&mut self, now: Instant) {
         if self.due().is_none_or(|due| now < due) {
             return;
+        }
+        if self.look_at <= now {
+            self.settle(now);
         }
         while let Some((tag, entry)) = self.waiting.pop_front() {
             match self.begin(now, tag, &entry) {

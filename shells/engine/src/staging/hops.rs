@@ -1,20 +1,26 @@
 //! Hops: what core wants moved, as requests of workers, and the slots that they leave behind.
 
-use polyrail_core::report::Report;
-use polyrail_core::stage::{Hop, Stage, Staged};
-use polyrail_core::time::Instant;
-use polyrail_core::units::StageId;
-use polyrail_core::work::{Op, Place};
+use std::collections::HashMap;
 
+use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::stage::{Hop, Stage, Staged};
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::StageId;
+use polyrail_core::work::{Cause, Op, Place};
+
+use super::Word;
 use super::requests::{follow, not_begun, terms};
 use super::work::Work;
-use super::{IN, OUT, Word};
 use crate::batch::Batch;
 use crate::engine::Engine;
 use crate::error::{ReleaseError, SubmitError};
 use crate::intake::refused;
 use crate::request::Request;
 use crate::segments::{Segment, SegmentId};
+
+/// How often it is looked whether memory here that was held has been let go of, and what a peer's is like.
+const HELD_LOOK: Duration = Duration::from_millis(50);
+const UNKNOWN_LOOK: Duration = Duration::from_millis(500);
 
 impl Work {
     /// Has a hop carried out. `false`: there is no room for it now.
@@ -31,6 +37,7 @@ impl Work {
         let words = self.words.clone();
         match self.with_room(engine, || engine.submit_hop(&request, &terms)) {
             Ok(batch) => {
+                self.hops.out.insert(id, batch.clone());
                 let ended = batch.clone();
                 let tell = move |report| words.put(Word::HopEnded(id, report, ended));
                 follow(batch, tell);
@@ -44,6 +51,17 @@ impl Work {
         true
     }
 
+    /// Calls a hop back.
+    pub(super) fn call_back(&mut self, core: &mut Staged<'_>, now: Instant, id: StageId) {
+        if self.hops.waiting.take_if(|stage| stage.id == id).is_some() {
+            let report = refused(Status::Cancelled, Cause::Cancelled);
+            return self.fail(core, now, id, report);
+        }
+        if let Some(batch) = self.hops.out.get(&id) {
+            batch.cancel();
+        }
+    }
+
     fn fail(&self, core: &mut Staged<'_>, now: Instant, id: StageId, report: Report) {
         if let Err(refusal) = core.handle_stage(now, id, &report) {
             log::debug!("a hop that did not begin changes nothing: {refusal:?}");
@@ -51,27 +69,55 @@ impl Work {
     }
 }
 
-/// Puts slots back into use that nothing touches any more.
-pub(super) fn let_go(held: &mut Vec<(StageId, Batch)>, core: &mut Staged<'_>, now: Instant) {
-    held.retain(|(id, batch)| {
-        match batch.wait_released(std::time::Duration::ZERO) {
-            Err(ReleaseError::TimedOut { held, .. }) if held > 0 => return true,
-            // What may be open yet is the far end, which is not this side's to use again.
-            Ok(_) | Err(ReleaseError::TimedOut { .. }) => {}
-            Err(ReleaseError::Unprovable { .. } | ReleaseError::Forked) => return false,
+/// What has been handed to workers.
+#[derive(Default)]
+pub(super) struct Hops {
+    /// One that a worker has no room for now.
+    pub(super) waiting: Option<Stage>,
+    /// Those that are being carried out.
+    out: HashMap<StageId, Batch>,
+    /// Those that ended without proof, with what was known of them last.
+    unproven: Vec<(StageId, Batch, Known)>,
+}
+
+/// What is known of the memory of both sides.
+type Known = (Local, Remote);
+
+impl Hops {
+    /// One has ended.
+    pub(super) fn end(&mut self, id: StageId, report: &Report, batch: Batch) {
+        self.out.remove(&id);
+        if report.status == Status::Indeterminate {
+            let known = (report.local, report.remote);
+            self.unproven.push((id, batch, known));
         }
-        for pool in [IN, OUT] {
-            let mut quarantined = core.quarantined(pool);
-            let of_hop = quarantined.find(|(_, suspect)| suspect.stage == Some(*id));
-            drop(quarantined);
-            if let Some((slot, _)) = of_hop
-                && core.restore(now, pool, slot)
+    }
+
+    /// When to look at those that ended without proof: memory on this side is wanted soon.
+    pub(super) fn look_within(&self) -> Option<Duration> {
+        let holds = |(_, _, (local, _)): &(_, _, Known)| *local == Local::Held;
+        match self.unproven.iter().any(holds) {
+            true => Some(HELD_LOOK),
+            false => (!self.unproven.is_empty()).then_some(UNKNOWN_LOOK),
+        }
+    }
+
+    /// Tells core what has become known of hops that ended without proof.
+    pub(super) fn prove(&mut self, core: &mut Staged<'_>, now: Instant) {
+        self.unproven.retain_mut(|(id, batch, known)| {
+            let open = batch.wait_released(std::time::Duration::ZERO);
+            let report = batch.report(0).filter(|report| {
+                let before = std::mem::replace(known, (report.local, report.remote));
+                before != *known
+            });
+            if let Some(report) = report
+                && let Err(refusal) = core.handle_stage(now, *id, &report)
             {
-                log::info!("a staging slot is used again: what held it has ended");
+                log::debug!("proof of the end of a hop changes nothing: {refusal:?}");
             }
-        }
-        false
-    });
+            matches!(open, Err(ReleaseError::TimedOut { .. }))
+        });
+    }
 }
 
 /// What a hop is as a request: of memory here with what is elsewhere, a file or a GPU of this host included.
@@ -99,15 +145,15 @@ fn hop_request(engine: &Engine, stage: &Stage) -> Request {
 mod tests {
     use std::sync::Arc;
 
-    use polyrail_core::report::{Local, Remote, Status};
     use polyrail_core::stage::{
-        Claim, Direction, Line, PeerStaging, PoolConfig, PoolView, Slot, StagedConfig,
-        StagedRequest, StagedTables,
+        Claim, Direction, Event, Line, PeerStaging, PoolConfig, PoolView, Slot, StagedConfig,
+        StagedRequest, StagedTables, Unproven,
     };
     use polyrail_core::table::Row;
     use polyrail_core::units::{PeerId, SegmentRef};
-    use polyrail_core::work::{Cause, Priority};
+    use polyrail_core::work::Priority;
 
+    use super::super::OUT;
     use super::*;
     use crate::batch::Shared;
     use crate::config::SendQueueConfig;
@@ -130,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_was_held_is_used_again_once_it_is_let_go_of() {
+    fn a_slot_that_was_held_is_used_again_and_its_request_settled_once_it_is_let_go_of() {
         let at = |segment| Place {
             segment: SegmentRef(segment),
             offset: 0,
@@ -151,6 +197,7 @@ mod tests {
             requests: &mut requests,
             slots: &mut slots,
             lines: &mut lines,
+            unproven: &mut [Unproven::EMPTY],
         };
         let mut core = Staged::new(tables, &pools, StagedConfig::DEFAULT).unwrap();
         let request = StagedRequest {
@@ -174,13 +221,24 @@ mod tests {
         let shared = Arc::new(Shared::with_reports(RowId::default(), vec![pending]));
         let (batch, report) = held(&shared);
         core.handle_stage(Instant::ZERO, stage.id, &report).unwrap();
-        let mut batches = vec![(stage.id, batch)];
+        let mut hops = Hops::default();
+        hops.end(stage.id, &report, batch);
         let view = |core: &Staged<'_>| core.pool(OUT).unwrap();
-        let_go(&mut batches, &mut core, Instant::ZERO);
-        assert_eq!((view(&core).quarantined, batches.len()), (1, 1));
-        shared.settle(0);
-        let_go(&mut batches, &mut core, Instant::ZERO);
+        let ended = |core: &mut Staged<'_>| core.poll_event();
+        assert!(matches!(ended(&mut core), Some(Event::Ended { .. })));
+        hops.prove(&mut core, Instant::ZERO);
+        assert_eq!((view(&core).quarantined, ended(&mut core)), (1, None));
+        assert!(hops.look_within().is_some());
+        shared.settle(0, Local::Released, Remote::Settled);
+        hops.prove(&mut core, Instant::ZERO);
         let PoolView { quarantined, .. } = view(&core);
-        assert_eq!((quarantined, batches.len()), (0, 0));
+        assert_eq!((quarantined, hops.look_within()), (0, None));
+        // And the request that it was of is settled.
+        let told = ended(&mut core);
+        let clean = (Local::Released, Remote::Settled);
+        assert!(
+            matches!(told, Some(Event::Settled { local, remote, .. }) if (local, remote) == clean),
+            "{told:?}"
+        );
     }
 }

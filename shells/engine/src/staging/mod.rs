@@ -14,11 +14,13 @@ mod work;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use polyrail_control::codec::SegmentKind;
 use polyrail_control::plane::Party;
+use polyrail_core::orchestrator::Proof;
 use polyrail_core::report::Report;
 use polyrail_core::stage::{Direction, PoolConfig, StageMessage};
 use polyrail_core::time::Instant;
@@ -47,6 +49,9 @@ const NAMES: [&str; 2] = ["\u{1}slots-in", "\u{1}slots-out"];
 /// How long a shutdown waits for what is on its way.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 
+/// How often whoever waits for the thread looks whether it has ended.
+const END_LOOK: Duration = Duration::from_millis(50);
+
 /// The name of the memory of a pool.
 pub(crate) fn pool_name(pool: PoolId) -> &'static str {
     NAMES[usize::from(pool.0 == OUT.0)]
@@ -60,8 +65,10 @@ pub(crate) enum Word {
     HopEnded(StageId, Report, Batch),
     /// A request of a staged batch that needs no staging has ended so.
     Ended { tag: u64, report: Report },
-    /// A session with a peer is over, and whether all that it did is.
-    PeerGone(PeerId, bool),
+    /// A session with a peer is over, and what is proved by that.
+    PeerGone(PeerId, Option<Proof>),
+    /// Somebody waits until no hop of a session with this peer that is over is out.
+    UntilClear(PeerId, Sender<()>),
     /// A peer's session with us is over, and all that it did.
     SessionGone(SessionId),
 }
@@ -105,6 +112,17 @@ impl Staging {
     /// The post box of the thread, if there is one.
     pub(crate) fn post(&self) -> Option<&Arc<Post>> {
         self.cell.get().map(|stager| &stager.post)
+    }
+
+    /// Waits until no hop of a session with this peer that is over can move anything: they have been called back, and end
+    /// within the bounds of a fence. Nothing is left of them when the thread has ended.
+    pub(crate) fn wait_until_clear(&self, peer: PeerId) {
+        if let Some(stager) = self.cell.get() {
+            let (clear, waits) = channel();
+            stager.say(Word::UntilClear(peer, clear));
+            let has_ended = || lock(&stager.thread).as_ref().is_none_or(Thread::has_ended);
+            while waits.recv_timeout(END_LOOK) == Err(RecvTimeoutError::Timeout) && !has_ended() {}
+        }
     }
 
     /// Waits for the thread.

@@ -1,12 +1,12 @@
 //! Requests that are staged or, being of the same batch as one that is, submitted from here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering::*;
 
 use polyrail_core::orchestrator::Cancelled;
 use polyrail_core::report::{Report, Status};
 use polyrail_core::ring::Entry;
-use polyrail_core::stage::{StageRefused, Staged, StagedRequest};
+use polyrail_core::stage::{Event, StageRefused, Staged, StagedRequest};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, StagedId};
 use polyrail_core::work::{Cause, Priority};
@@ -28,6 +28,9 @@ use crate::segments::SegmentId;
 const SHARE: u16 = CHUNKS as u16;
 /// Rows of all.
 pub(super) const REQUESTS: usize = PEERS_MAX * SHARE as usize;
+
+/// Attempts without proof that are remembered for their requests.
+pub(super) const UNPROVEN: usize = 1_024;
 
 /// What is taken in.
 pub(super) type Intake = crate::intake::Intake<Missing, (), Running>;
@@ -62,6 +65,8 @@ pub(super) struct Requests {
     known: HashMap<StagedId, (u64, PeerId, Priority)>,
     /// Rows that are taken, by peer and priority.
     taken: [[u16; Priority::ALL.len()]; PEERS_MAX],
+    /// Those that were reported without proof, with their tags, the oldest first.
+    unproven: VecDeque<(StagedId, u64)>,
 }
 
 impl Requests {
@@ -69,6 +74,7 @@ impl Requests {
         Self {
             known: HashMap::new(),
             taken: [[0; Priority::ALL.len()]; PEERS_MAX],
+            unproven: VecDeque::new(),
         }
     }
 
@@ -97,6 +103,20 @@ impl Requests {
             *taken -= 1;
         }
         Some(tag)
+    }
+
+    /// One has been reported without proof, and may be told of again.
+    fn keep(&mut self, id: StagedId, tag: u64) {
+        if self.unproven.len() >= UNPROVEN {
+            self.unproven.pop_front();
+        }
+        self.unproven.push_back((id, tag));
+    }
+
+    /// The tag of one that was reported without proof.
+    fn find(&self, id: StagedId) -> Option<u64> {
+        let found = self.unproven.iter().find(|(kept, _)| *kept == id);
+        found.map(|(_, tag)| *tag)
     }
 }
 
@@ -176,7 +196,7 @@ impl Work {
                 self.requests.add(id, tag, request);
                 Ok(Running::Staged(id))
             }
-            Err(StageRefused::Full) => Err(full),
+            Err(StageRefused::Full | StageRefused::PeerFull) => Err(full),
             Err(refused) => {
                 log::error!("core refused a staged request that was checked: {refused:?}");
                 Err(NotBegun::Ended(Status::Failed, Cause::LocalProtection))
@@ -249,10 +269,26 @@ impl Work {
     /// Reports what has ended in core. Whether there was anything: it has left room.
     pub(super) fn report_ended(&mut self, core: &mut Staged<'_>) -> bool {
         let mut any = false;
-        while let Some(id) = core.poll_event() {
-            any = true;
-            if let (Some(report), Some(tag)) = (core.take(id), self.requests.remove(id)) {
-                self.report(tag, report);
+        while let Some(event) = core.poll_event() {
+            match event {
+                Event::Ended { request, report } => {
+                    any = true;
+                    if let Some(tag) = self.requests.remove(request) {
+                        if report.status == Status::Indeterminate {
+                            self.requests.keep(request, tag);
+                        }
+                        self.report(tag, report);
+                    }
+                }
+                Event::Settled {
+                    request,
+                    local,
+                    remote,
+                } => {
+                    if let Some(tag) = self.requests.find(request) {
+                        self.post.settle(tag, local, remote);
+                    }
+                }
             }
         }
         any

@@ -1,27 +1,27 @@
 //! The thread that stages: core's decisions about slots, and the requests that carry them out.
 
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 
 use polyrail_control::plane::{Party, Plane};
-use polyrail_core::report::Local;
+use polyrail_core::orchestrator::Proof;
 use polyrail_core::stage::{
-    Claim, CopyEnd, Direction, Line, PeerStaging, PoolConfig, Slot, Stage, StageMessage, Staged,
-    StagedConfig, StagedTables,
+    Claim, CopyEnd, Direction, Line, PeerStaging, PoolConfig, Slot, StageMessage, Staged,
+    StagedConfig, StagedTables, Unproven,
 };
 use polyrail_core::table::Row;
 use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::StageId;
+use polyrail_core::units::PeerId;
 use polyrail_core::work::{Cause, Op};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::hops::let_go;
+use super::hops::Hops;
 use super::parties::{PARTIES_MAX, Parties};
-use super::requests::{Intake, Missing, REQUESTS, Requests};
+use super::requests::{Intake, Missing, REQUESTS, Requests, UNPROVEN};
 use super::{SHUTDOWN_MAX, Word, Words, alive};
-use crate::batch::Batch;
 use crate::engine::{Engine, Inner};
 use crate::intake::End;
 use crate::post::{Command, Post};
@@ -30,8 +30,6 @@ use crate::post::{Command, Post};
 pub(super) const CHUNKS: usize = 32;
 /// How often it is looked whether a worker has room, beside being told that it has.
 const ROOM_LOOK: Duration = Duration::from_millis(50);
-/// How often it is looked whether memory that was held has been let go of.
-const HELD_LOOK: Duration = Duration::from_millis(50);
 
 /// The thread's own.
 pub(super) struct Work {
@@ -43,10 +41,9 @@ pub(super) struct Work {
     parties: Parties,
     pub(super) intake: Intake,
     pub(super) requests: Requests,
-    /// A hop that a worker has no room for now.
-    hop: Option<Stage>,
-    /// Hops that ended although something may still touch memory here: their slots are not used until that is over.
-    held: Vec<(StageId, Batch)>,
+    pub(super) hops: Hops,
+    /// Who waits until no hop of a session with a peer that is over is out.
+    until_clear: Vec<(PeerId, Sender<()>)>,
     pub(super) ending_at: Option<Instant>,
     config: StagedConfig,
     /// It is in the program's code.
@@ -69,11 +66,13 @@ impl Work {
             parties: Parties::default(),
             intake: Intake::default(),
             requests: Requests::new(),
-            hop: None,
-            held: Vec::new(),
+            hops: Hops::default(),
+            until_clear: Vec::new(),
             ending_at: None,
             tells: Arc::default(),
             config: StagedConfig {
+                // One of many never has all, be it that it never gives them back.
+                party_slots_max: (inner.config.staging.slots / 2).max(1),
                 answer_timeout: inner.config.health.fence_timeout.into(),
                 ..StagedConfig::DEFAULT
             },
@@ -92,12 +91,14 @@ impl Work {
         let mut lines: Vec<_> = (0..2 * PARTIES_MAX * pools.len())
             .map(|_| Line::EMPTY)
             .collect();
+        let mut unproven: Vec<_> = (0..UNPROVEN).map(|_| Unproven::EMPTY).collect();
         let tables = StagedTables {
             peers: &mut peers,
             claims: &mut claims,
             requests: &mut requests,
             slots: &mut slots,
             lines: &mut lines,
+            unproven: &mut unproven,
         };
         let Some(mut core) = Staged::new(tables, pools, self.config) else {
             return log::error!("the staging tables do not fit the pools");
@@ -120,9 +121,9 @@ impl Work {
 
     fn sleep(&self, until: Option<Instant>) {
         let now = self.clock.now();
-        let wants_room = self.hop.is_some() || self.intake.waits_for(Missing::Worker);
+        let wants_room = self.hops.waiting.is_some() || self.intake.waits_for(Missing::Worker);
         let room = wants_room.then(|| now + ROOM_LOOK);
-        let look = (!self.held.is_empty()).then(|| now + HELD_LOOK);
+        let look = self.hops.look_within().map(|within| now + within);
         let until = [until, room, look, self.intake.due(), self.ending_at];
         let until = until.into_iter().flatten().min();
         let longest = until.map(|at| timespec(at.since(self.clock.now())));
@@ -151,15 +152,18 @@ impl Work {
                 _ => {}
             }
         }
-        let_go(&mut self.held, core, now);
+        self.hops.prove(core, now);
         core.handle_timeout(now);
         // What has ended leaves room first.
         self.report_ended(core);
         loop {
             self.take_in(core, engine, now);
-            while let Some(stage) = self.hop.take().or_else(|| core.poll_stage()) {
+            while let Some(id) = core.poll_revoke() {
+                self.call_back(core, now, id);
+            }
+            while let Some(stage) = self.hops.waiting.take().or_else(|| core.poll_stage()) {
                 if !self.begin(core, engine, now, &stage) {
-                    self.hop = Some(stage);
+                    self.hops.waiting = Some(stage);
                     break;
                 }
             }
@@ -167,6 +171,14 @@ impl Work {
                 break;
             }
         }
+        self.until_clear.retain(|(peer, clear)| {
+            let waits = core.is_held_off(*peer);
+            if !waits {
+                // Whoever waited may have gone.
+                let _ = clear.send(());
+            }
+            waits
+        });
         while let Some((number, message)) = core.poll_message(now) {
             if let Some(party) = self.parties.party(number) {
                 self.plane.stage(party, message);
@@ -178,18 +190,17 @@ impl Work {
         match word {
             Word::Said(party, message) => self.said(core, engine, now, party, &message),
             Word::HopEnded(id, report, batch) => {
-                if report.local == Local::Held {
-                    self.held.push((id, batch));
-                }
+                self.hops.end(id, &report, batch);
                 if let Err(refusal) = core.handle_stage(now, id, &report) {
                     log::debug!("the end of a hop changes nothing: {refusal:?}");
                 }
             }
             Word::Ended { tag, report } => self.report(tag, report),
             Word::PeerGone(peer, proof) => core.handle_peer_gone(now, peer, proof),
+            Word::UntilClear(peer, clear) => self.until_clear.push((peer, clear)),
             Word::SessionGone(session) => {
                 if let Some(number) = self.parties.forget(session) {
-                    core.handle_peer_gone(now, number, true);
+                    core.handle_peer_gone(now, number, Some(Proof::SessionEnded));
                 }
             }
         }

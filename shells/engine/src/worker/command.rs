@@ -54,7 +54,7 @@ impl Loop<'_> {
             }
             Command::StagedEnded(tag, report) => {
                 self.post.report(tag, report);
-                if self.handover.settle(tag) {
+                if self.handover.end(now, tag, &report) {
                     self.finish(RowId::from_tag(tag).0);
                 }
             }

@@ -1,6 +1,7 @@
 //! Events of core: what has ended, and what is worth a line in the log.
 
 use polyrail_core::orchestrator::Event;
+use polyrail_core::report::{Local, Remote};
 
 use super::Loop;
 use crate::lock::lock;
@@ -56,8 +57,7 @@ impl Loop<'_> {
                     self.finish(row);
                 }
             }
-            // Of a batch that has been reported; its handle is told through what it was given then.
-            Event::Settled { tag } => self.settle(tag),
+            Event::Settled { tag } => self.post.settle(tag, Local::Released, Remote::Settled),
             Event::Failover {
                 from, to, attempt, ..
             } => self.around.count_failover(from, to, attempt),
@@ -72,16 +72,6 @@ impl Loop<'_> {
                 if let Some(other) = self.around.posts.get(usize::from(worker)) {
                     other.send(Command::Room);
                 }
-            }
-        }
-    }
-
-    fn settle(&mut self, tag: u64) {
-        let (row, position) = RowId::from_tag(tag);
-        if let Some(batch) = self.post.batch(row) {
-            batch.settle(position);
-            if batch.is_over() {
-                self.post.batches().remove(row);
             }
         }
     }

@@ -23,6 +23,7 @@ mod room;
 mod seat;
 mod shutdown;
 mod silence;
+mod slots;
 mod staged;
 mod strangers;
 mod terms;
