@@ -21,12 +21,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The parts: `engine` is what a program holds; `worker` drives one `Orchestrator` of `polyrail-core` by its
-//! contract; `peers` keeps sessions and rails, `leaving` the numbers of those that are gone, `segments` memory, `files` and `gpus` what is behind it on this host,
-//! `transports` the ways between them, `machine` what is known of devices and where memory is, `batch` what is waited for; `reception` answers what peers ask; `errand`
-//! runs what may block; `followers` and `completion` tell of ends, `delivery` and `notification` carry what
-//! programs tell each other; `fork` keeps children out. None of them decides about health, credits or order:
-//! that is core's.
+//! The rooms:
+//!
+//! - `engine` is what a program holds; `start` and `ending` are how it begins and ends, `fork` keeps children out.
+//!   `config` is what it is started with, `error` why an operation did not happen, `machine` what is known of devices.
+//! - `segments` are memory and what is like it: `memory` of the program, `files` and `gpus` of this host, and those of
+//!   peers, by `opening`. `domains` says who may know of them.
+//! - `sessions` lead to `peers` and their rails, until they are `leaving`; `reception` answers what peers ask, `errand`
+//!   runs what may block. `transports` are the ways between memories.
+//! - A `request` has one of the `plans`, goes by `submit` to the `crew` of workers, and takes `room` with one;
+//!   `intake` is what has not begun. `staging` carries what has to pass through slots in memory.
+//! - `worker` drives one `Orchestrator` of `polyrail-core` by its contract; `post` is how others reach it, `seat` who
+//!   drives it.
+//! - `batch` is what is waited for; `followers` and `completion` tell of ends. `calls`, `delivery` and `notification`
+//!   carry what programs ask and tell each other.
+//!
+//! None of them decides about health, credits or order: that is core's.
 
 mod afterwards;
 mod at_once;

@@ -16,8 +16,8 @@ use crate::rows::{NoRow, RowId};
 
 impl Engine {
     /// Submits requests as one batch, all or nothing. O(1) in their lengths, but for what this thread can copy by itself:
-    /// up to [`crate::Config::at_once_bytes`] between memories of processes on this host are moved before it returns, if nothing
-    /// else is under way with the worker, and the batch has ended then.
+    /// up to [`crate::Config::at_once_bytes`] between memories of processes on this host are moved before it returns, if
+    /// nothing else is under way with the worker, and the batch has ended then.
     ///
     /// A program that has waited for a batch right after it submitted this or another one is expected to do so again,
     /// because then it drives the batch itself. Should it not, nor look at the batch, that begins, or goes on, up to
