@@ -25,7 +25,7 @@ impl Loop<'_> {
         let _ = rustix::io::read(&post.alarm.wake_waiter, &mut [0; 8]);
         let mut idle_since = None;
         loop {
-            let (busy, now) = self.round(self.clock.now());
+            let (busy, now) = self.round(self.around.clock.now());
             if self.is_due_to_close(now) {
                 self.close();
                 return Turn::Over;
@@ -62,7 +62,7 @@ impl Loop<'_> {
         post.waiters.drives.store(true, Relaxed);
         post.waiters.turns.fetch_add(1, Relaxed);
         // Whoever had the seat before may have read the clock later.
-        let mut now = self.clock.at(start).max(self.rhythm.looked);
+        let mut now = self.around.clock.at(start).max(self.rhythm.looked);
         let until = now + Duration::from(timeout);
         let comes_back = self.rhythm.begin(now, at_once);
         self.endpoint.announce(self.rhythm.is_spinning());
@@ -99,7 +99,7 @@ impl Loop<'_> {
                     idle_since = None;
                 }
             }
-            now = self.clock.now();
+            now = self.around.clock.now();
         }
         self.rhythm.end();
         post.waiters.drives.store(false, Relaxed);
@@ -124,12 +124,12 @@ impl Loop<'_> {
             return false;
         };
         // Now and then core learns how long it takes.
-        let start = way.is_measured.then(|| self.clock.now());
+        let start = way.is_measured.then(|| self.around.clock.now());
         let endpoint = &mut self.endpoint;
         if !endpoint.carry_at_once(now, way.lane, way.epoch, &way.work) {
             return false;
         }
-        let took = start.map(|start| self.clock.now().since(start));
+        let took = start.map(|start| self.around.clock.now().since(start));
         self.core.handle_at_once(now, &way, took);
         true
     }

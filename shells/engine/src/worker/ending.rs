@@ -34,7 +34,7 @@ impl Loop<'_> {
         self.post.alarm.asleep.store(NOBODY, Relaxed);
         let mut idle_since = None;
         loop {
-            let (busy, now) = self.round(self.clock.now());
+            let (busy, now) = self.round(self.around.clock.now());
             if self.is_due_to_close(now) {
                 return self.close();
             }

@@ -104,7 +104,6 @@ pub(crate) fn start(start: Start, posts: &[Arc<Post>]) -> io::Result<Thread> {
 pub(crate) struct Loop<'a> {
     core: Recorded<'a>,
     endpoint: Box<dyn Endpoint>,
-    clock: Clock,
     post: &'a Post,
     around: Surroundings<'a>,
     hints: Steering,
@@ -173,9 +172,9 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     let mut driven = Loop {
         core,
         endpoint,
-        clock,
         post,
         around: Surroundings {
+            clock,
             fabric,
             plane,
             posts,

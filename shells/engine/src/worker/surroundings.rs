@@ -9,6 +9,7 @@ use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, RailId, TransportId};
 use polyrail_core::work::Cause;
 use polyrail_record::Recorded;
+use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::Faults;
 
 use crate::fabric::Fabric;
@@ -22,6 +23,7 @@ use crate::transports::Catalog;
 
 /// What all workers of an engine share.
 pub(super) struct Surroundings<'a> {
+    pub(super) clock: Clock,
     pub(super) fabric: &'a Fabric,
     pub(super) plane: Plane,
     pub(super) posts: &'a [Arc<Post>],
