@@ -1109,6 +1109,8 @@ int32_t polyrail_batch_report(polyrail_batch batch,
 /**
  * Stops sending what has not been sent. Requests that have not ended end soon, as cancelled, or as completed if all
  * their bytes were on the way.
+ * A small request that goes as one with its neighbours, of other batches perhaps, is sent with them all the same, and ends
+ * when they do.
  */
 int32_t polyrail_batch_cancel(polyrail_batch batch,
                               polyrail_error *error);

@@ -279,6 +279,8 @@ pub unsafe extern "C" fn polyrail_batch_report(
 
 /// Stops sending what has not been sent. Requests that have not ended end soon, as cancelled, or as completed if all
 /// their bytes were on the way.
+/// A small request that goes as one with its neighbours, of other batches perhaps, is sent with them all the same, and ends
+/// when they do.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_batch_cancel(
     batch: polyrail_batch,

@@ -59,10 +59,18 @@ impl Crew {
     }
 
     /// The worker that a batch goes to: that of the submitting thread, so that threads which wait for their
-    /// batches do not meet; if that one is at work, the next one that is not.
+    /// batches do not meet; if that one is at work, the next one that is not. One that has ended by a panic is left out.
     pub(crate) fn choose(&self) -> usize {
-        let next = || self.next.fetch_add(1, Relaxed) % self.posts.len();
-        self.idle().unwrap_or_else(next)
+        self.idle().unwrap_or_else(|| self.next())
+    }
+
+    /// Each in turn.
+    fn next(&self) -> usize {
+        let count = self.posts.len();
+        let next = self.next.fetch_add(1, Relaxed);
+        let mut others = (0..count).map(|more| next.wrapping_add(more) % count);
+        let open = others.find(|number| !self.posts[*number].is_closed());
+        open.unwrap_or(next % count)
     }
 
     /// That of the submitting thread, or the next one, if it has nothing to do. `None`: all have.
@@ -74,7 +82,7 @@ impl Crew {
         let home = THREAD.with(|thread| *thread);
         let count = self.posts.len();
         let mut others = (home..home + count).map(|number| number % count);
-        others.find(|number| self.posts[*number].is_idle())
+        others.find(|number| self.posts[*number].is_idle() && !self.posts[*number].is_closed())
     }
 
     /// Tells all to end until then, and to take nothing any more.

@@ -16,6 +16,7 @@ use crate::fabric::PEERS_MAX;
 use crate::fork::Owned;
 use crate::lock::lock;
 use crate::notification::Desk;
+use crate::peers::Numbers;
 use crate::request::{Request, Terms};
 use crate::segments::SegmentId;
 
@@ -121,11 +122,16 @@ impl Engine {
         let Some(peer) = self.one_peer(requests)? else {
             return Ok(None);
         };
-        if !self.notifies(peer) {
+        let Some(addressee) = self.addressee(peer) else {
+            return Err(SubmitError::NotificationUnsupported);
+        };
+        let notification = Outgoing::new(&self.inner.mail.outbox, addressee, bytes);
+        let notification = notification.ok_or(SubmitError::Full)?;
+        // From here on nobody else gets the number; the peer may have been lost before.
+        if self.one_peer(requests)? != Some(peer) {
             return Err(SubmitError::NotificationUnsupported);
         }
-        let notification = Outgoing::new(&self.inner.mail.outbox, peer, bytes);
-        notification.map(Some).ok_or(SubmitError::Full)
+        Ok(Some(notification))
     }
 
     /// The peer of all requests; `None`: there are none.
@@ -147,10 +153,11 @@ impl Engine {
         Ok(known.map(|(_, peer)| peer))
     }
 
-    fn notifies(&self, peer: PeerId) -> bool {
-        lock(&self.inner.sessions.peers)
-            .get(peer)
-            .is_some_and(|peer| peer.notifies)
+    /// The peer that has this number now, if notifications can go to it.
+    fn addressee(&self, peer: PeerId) -> Option<Arc<Numbers>> {
+        let peers = lock(&self.inner.sessions.peers);
+        let known = peers.get(peer).filter(|peer| peer.notifies)?;
+        Some(known.numbers.clone())
     }
 
     /// Tells the program of the peer that owns `remote` something, by itself, at most
@@ -169,19 +176,19 @@ impl Engine {
         if length > NOTIFICATION_BYTES_MAX {
             return Err(NotifyError::TooLong { bytes: length });
         }
-        let segment = inner.segments.remote(remote);
-        let segment = segment.ok_or_else(|| match inner.segments.lost(remote) {
-            Some(peer) => NotifyError::PeerLost {
+        let find = || match (inner.segments.remote(remote), inner.segments.lost(remote)) {
+            (Some(segment), _) => Ok(segment.peer),
+            (None, Some(peer)) => Err(NotifyError::PeerLost {
                 segment: remote,
                 peer,
-            },
-            None => NotifyError::Stale { segment: remote },
-        });
-        let peer = segment?.peer;
-        if !self.notifies(peer) {
-            return Err(NotifyError::Unsupported);
-        }
-        let outgoing = Outgoing::new(&inner.mail.outbox, peer, bytes).ok_or(NotifyError::Full)?;
+            }),
+            (None, None) => Err(NotifyError::Stale { segment: remote }),
+        };
+        let addressee = self.addressee(find()?).ok_or(NotifyError::Unsupported)?;
+        // From here on nobody else gets the number; the peer may have been lost before.
+        find()?;
+        let outgoing = Outgoing::new(&inner.mail.outbox, addressee, bytes);
+        let outgoing = outgoing.ok_or(NotifyError::Full)?;
         let delivery = Delivery::new(Owned::new(outgoing.slip().clone()));
         outgoing.send(&inner.sessions.plane);
         Ok(delivery)
@@ -297,7 +304,8 @@ impl Ticket {
 
 /// A notification that has not been sent.
 pub(crate) struct Outgoing {
-    peer: PeerId,
+    /// Whose program it is for: nobody else has the number meanwhile.
+    addressee: Arc<Numbers>,
     bytes: Vec<u8>,
     place: Place,
     slip: Arc<Slip>,
@@ -305,14 +313,14 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// `None`: there is no room for it now.
-    pub(crate) fn new(outbox: &Arc<Outbox>, peer: PeerId, bytes: &[u8]) -> Option<Self> {
-        let place = outbox.take(peer)?;
+    pub(crate) fn new(outbox: &Arc<Outbox>, addressee: Arc<Numbers>, bytes: &[u8]) -> Option<Self> {
+        let place = outbox.take(addressee.peer)?;
         let slip = Slip {
             status: Mutex::new(DeliveryStatus::Pending),
             known: Condvar::new(),
         };
         Some(Self {
-            peer,
+            addressee,
             bytes: bytes.to_vec(),
             place,
             slip: Arc::new(slip),
@@ -332,7 +340,7 @@ impl Outgoing {
     pub(crate) fn send(self, plane: &Plane) {
         let outbox = self.place.outbox.clone();
         let mut line = lock(&outbox.line);
-        match line.peers.get_mut(&self.peer) {
+        match line.peers.get_mut(&self.addressee.peer) {
             Some(held) => held.push_back(Held {
                 ticket: None,
                 outgoing: self,
@@ -343,7 +351,7 @@ impl Outgoing {
 
     /// Puts it in line. It goes out in its turn, and not before [`Ticket::go`].
     pub(crate) fn send_after(self) -> Ticket {
-        let (outbox, peer) = (self.place.outbox.clone(), self.peer);
+        let (outbox, peer) = (self.place.outbox.clone(), self.addressee.peer);
         let mut line = lock(&outbox.line);
         line.ticket_last += 1;
         let number = line.ticket_last;
@@ -363,12 +371,14 @@ impl Outgoing {
     /// Hands it to the control plane, which answers.
     fn go(self, plane: &Plane) {
         let Self {
-            peer,
+            addressee,
             bytes,
             place,
             slip,
         } = self;
+        let peer = addressee.peer;
         let answer = move |outcome| {
+            drop(addressee);
             // First, so that whoever has waited finds room.
             drop(place);
             slip.set(match outcome {
@@ -378,5 +388,32 @@ impl Outgoing {
             });
         };
         plane.notify(peer, bytes, Box::new(answer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::config::Config;
+    use crate::machine::Machine;
+    use crate::peers::Peers;
+
+    #[test]
+    fn nobody_gets_the_number_of_a_peer_that_something_is_on_its_way_to() {
+        let config = Config::default();
+        let machine = Arc::new(Machine::this(&config));
+        let mut peers = Peers::new(config.estimate(), machine, false);
+        let addressee = Arc::new(peers.take_numbers().unwrap());
+        let peer = addressee.peer;
+        let outgoing = Outgoing::new(&Arc::new(Outbox::new()), addressee, b"late").unwrap();
+        // The peer is lost, and as many come as there are numbers.
+        let mut others = Vec::new();
+        while let Ok(numbers) = peers.take_numbers() {
+            assert_ne!(numbers.peer, peer, "it would be told what was for another");
+            others.push(numbers);
+        }
+        outgoing.withhold();
+        assert_eq!(peers.take_numbers().unwrap().peer, peer);
     }
 }

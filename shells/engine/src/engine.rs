@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use polyrail_core::rail::health::RailState;
 use polyrail_core::units::RailId;
+use polyrail_record::Cut as RecordingCut;
 use polyrail_transport::clock::Clock;
 
 use crate::config::Config;
@@ -128,10 +129,17 @@ impl Engine {
         }
     }
 
-    /// The flight recording, if [`Hooks::recording`] asked for one: every call on core, and what it answered.
-    /// `polyrail sim replay` makes the calls again. It is whole when [`Self::shutdown`] has returned.
+    /// The flight recording, if [`crate::Hooks::recording`] asked for one: every call on core, and what it answered.
+    /// `polyrail sim replay` makes the calls again. It is whole when [`Self::shutdown`] has returned, unless
+    /// [`Self::recording_cut`] says otherwise.
     pub fn recording(&self) -> Option<&Path> {
         self.inner.fabric.recording()
+    }
+
+    /// Why the flight recording does not have all that happened, if so: its disk was full, or did not follow. The engine does
+    /// not wait for it.
+    pub fn recording_cut(&self) -> Option<RecordingCut> {
+        self.inner.fabric.recording_cut()
     }
 
     /// A handle for a thread of the engine: it ends nothing.

@@ -7,7 +7,7 @@ use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{Device, Rail, RailConfig, Shared, Waiting};
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::units::{DeviceId, RailId};
-use polyrail_record::{Install, Recorder};
+use polyrail_record::{Cut, Install, Recorder};
 
 use crate::neighbours::Neighbours;
 
@@ -56,6 +56,11 @@ impl Fabric {
     /// Where the recording is, if there is one.
     pub(crate) fn recording(&self) -> Option<&Path> {
         self.recorder().map(|recorder| recorder.path())
+    }
+
+    /// Why the recording does not have all that happened, if so.
+    pub(crate) fn recording_cut(&self) -> Option<Cut> {
+        self.recorder().and_then(|recorder| recorder.cut())
     }
 
     /// Ends the recording, if there is one.

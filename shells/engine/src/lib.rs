@@ -93,6 +93,7 @@ pub use polyrail_core::topology::{RailMap, tier};
 pub use polyrail_core::units::RailId;
 pub use polyrail_core::work::{Cause, Op, Priority};
 pub use polyrail_cuda as cuda;
+pub use polyrail_record::Cut as RecordingCut;
 pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
 pub use polyrail_uring::FileTerms;

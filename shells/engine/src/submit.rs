@@ -16,7 +16,7 @@ use crate::rows::{NoRow, RowId};
 
 impl Engine {
     /// Submits requests as one batch, all or nothing. O(1) in their lengths, but for what this thread can copy by itself:
-    /// up to [`Config::at_once_bytes`] between memories of processes on this host are moved before it returns, if nothing
+    /// up to [`crate::Config::at_once_bytes`] between memories of processes on this host are moved before it returns, if nothing
     /// else is under way with the worker, and the batch has ended then.
     ///
     /// A program that has waited for a batch right after it submitted this or another one is expected to do so again,
@@ -134,6 +134,11 @@ impl Engine {
             submitted => return submitted,
         }
         let prepared = self.prepare(request)?;
+        if prepared.stager.is_some() {
+            // What a worker takes for a plan would be two segments.
+            release(&prepared.held);
+            return Err(SubmitError::Staging);
+        }
         let post = &self.inner.crew.posts[self.inner.crew.choose()];
         let mut held = Some(prepared.held);
         let make = |row, room, _| {

@@ -128,6 +128,8 @@ struct Grip {
     region: Arc<Region>,
     mine: Arc<Mine>,
     go: Go,
+    /// Nobody else has a handle. (Whoever calls has one, and others may have.)
+    is_last: bool,
     said: Sender<()>,
 }
 
@@ -144,15 +146,15 @@ impl Grip {
             Go::TwiceAtOnce => thread::scope(|scope| {
                 let other = scope.spawn(|| {
                     engine.shutdown();
+                    assert!(self.region.enter().is_none(), "the other one came back");
                 });
                 engine.shutdown();
                 other.join().unwrap();
             }),
         }
-        // In `Drop` it is the last one, or the one who has it meanwhile ends it before long.
         let last = (self.go == Go::Shutdown).then_some(engine);
         drop(others);
-        if !matches!(self.go, Go::Drop | Go::DropOthers) {
+        if self.is_last || !matches!(self.go, Go::Drop | Go::DropOthers) {
             assert!(self.region.enter().is_none(), "it may still be touched");
             self.mine.poison();
         }
@@ -394,6 +396,7 @@ fn cell(go: Go, place: Place, state: State) {
             region: region.clone(),
             mine: mine.clone(),
             go,
+            is_last: !matches!(place, Place::Call | Place::ManyCallbacks),
             said: said.clone(),
         })
     };

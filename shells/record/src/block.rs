@@ -3,18 +3,18 @@
 //! ```text
 //! file  = "prflight" version:u16 block*
 //! block = length:u32 crc32(content):u32 crc32(the 8 bytes before):u32 content
-//! content = 1 header | 2 first_call:u64 (step answer)* | 3 calls:u64
+//! content = 1 header | 2 first_call:u64 (step answer)* | 3 calls:u64 | 4 calls:u64
 //! ```
 //!
 //! Integers are little-endian; header, steps and answers are in postcard's format. The first block is the
-//! header, the last one, if the recording was closed, says how many calls there are.
+//! header, the last one, if the recording was closed (3) or cut (4), says how many calls there are.
 
 use serde::Serialize;
 
 /// What a recording starts with, before its version.
 pub(crate) const MAGIC: [u8; 8] = *b"prflight";
 /// The version of this format. Another one whenever a type of core that is written down changes.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Bytes of the start.
 pub(crate) const START_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before a block's content.
@@ -28,11 +28,13 @@ pub(crate) enum Kind {
     Header = 1,
     Calls = 2,
     End = 3,
+    /// There were more calls, which nobody wrote down.
+    Cut = 4,
 }
 
 impl Kind {
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Header, Self::Calls, Self::End]
+        [Self::Header, Self::Calls, Self::End, Self::Cut]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

@@ -24,9 +24,14 @@ pub enum RecordingError {
         /// The version it says.
         found: u16,
     },
-    /// It breaks off here: the process was killed, or records still. What came before is good.
+    /// It breaks off here: the process was killed, or records still, or the disk was full. What came before is good.
     Truncated {
         /// Where the last whole block ends.
+        offset: u64,
+    },
+    /// It was cut here: its disk did not follow the engine, which went on. What came before is good.
+    Cut {
+        /// Where the last block with calls ends.
         offset: u64,
     },
     /// A block says a length that no block has.
@@ -64,7 +69,7 @@ pub enum RecordingError {
 impl RecordingError {
     /// Whether everything before it was as it should be, so that only the rest is missing.
     pub fn is_truncation(&self) -> bool {
-        matches!(self, Self::Truncated { .. })
+        matches!(self, Self::Truncated { .. } | Self::Cut { .. })
     }
 }
 
@@ -90,6 +95,10 @@ impl fmt::Display for RecordingError {
                 )
             }
             Self::Truncated { offset } => write!(f, "breaks off at byte {offset}"),
+            Self::Cut { offset } => write!(
+                f,
+                "was cut at byte {offset}, because its disk did not follow"
+            ),
             Self::TooLong { offset, bytes } => write!(
                 f,
                 "byte {offset}: a block of {bytes} bytes; {BLOCK_BYTES_MAX} is the limit"

@@ -11,6 +11,7 @@
 
 mod block;
 mod call;
+mod cut;
 mod error;
 mod header;
 mod reader;
@@ -20,6 +21,7 @@ mod recorder;
 mod tests;
 
 pub use call::{Answer, Call, Install, Posts, Step};
+pub use cut::Cut;
 pub use error::RecordingError;
 pub use header::{Capacities, Header, OutOfRange, WORKERS_MAX};
 pub use reader::{Entry, Reader};

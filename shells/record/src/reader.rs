@@ -99,6 +99,7 @@ impl<R: Read> Reader<R> {
             match self.next_block()? {
                 Kind::Calls => self.go_on()?,
                 Kind::End => self.end()?,
+                Kind::Cut => return Err(self.cut()),
                 Kind::Header => return Err(self.malformed("calls, but another header")),
             }
         }
@@ -167,6 +168,12 @@ impl<R: Read> Reader<R> {
             return Err(self.gap(found));
         }
         Ok(())
+    }
+
+    /// What a recording that was cut ends with.
+    fn cut(&mut self) -> RecordingError {
+        let offset = self.content_offset - HEAD_BYTES as u64;
+        self.end().err().unwrap_or(RecordingError::Cut { offset })
     }
 
     fn end(&mut self) -> Result<(), RecordingError> {

@@ -3,8 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,27 +12,48 @@ use polyrail_core::rail::Shared;
 
 use crate::block::{self, Kind};
 use crate::call::{Answer, Install, Step};
+use crate::cut::Cut;
 use crate::header::Header;
 
 /// A block goes to the file when it has so many bytes.
-const BLOCK_BYTES: usize = 64 * 1024;
-/// Blocks on their way to the file. When there are so many, calls wait for the disk.
-const BLOCKS_MAX: usize = 64;
+pub(crate) const BLOCK_BYTES: usize = 64 * 1024;
+/// Blocks on their way to the file. When there are so many, the recording is cut.
+pub(crate) const BLOCKS_MAX: usize = 512;
+/// Blocks that are kept to be used again.
+const SPARE_MAX: usize = 16;
 /// What has been recorded is in the file at most this much later, as far as the disk follows.
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
+/// How long whoever closes a recording waits for the disk.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// Recordings of one name in one folder.
 const FILES_MAX: u32 = 10_000;
 
 /// Records one engine. Whoever calls core, or changes what workers share, does so through it, one at a time:
 /// the order in which it happened is the order in the file.
 ///
-/// A thread writes the file. Calls wait for it only when four megabytes are on their way. If the file cannot be
-/// written, that is logged, the recording ends there, and the engine goes on.
+/// A thread writes the file, and nobody else waits for the disk. When 32 megabytes are on their way, or the file cannot be
+/// written, the recording is cut there: a replay cannot go on over a hole. That is logged, [`Self::cut`] tells why, and
+/// the engine goes on.
 #[derive(Debug)]
 pub struct Recorder {
-    log: Arc<Mutex<Log>>,
+    shared: Arc<Recording>,
     writer: Mutex<Option<JoinHandle<()>>>,
     path: PathBuf,
+}
+
+/// What callers and the thread share.
+#[derive(Debug)]
+struct Recording {
+    log: Mutex<Log>,
+    /// The thread has ended.
+    ended: Condvar,
+}
+
+impl Recording {
+    /// Nobody holds it while it waits for the disk.
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What has been recorded and is not on its way to the file.
@@ -40,14 +61,19 @@ pub struct Recorder {
 pub(crate) struct Log {
     /// A block with `calls - first` calls in it.
     block: Vec<u8>,
-    /// The number of the block's first call.
+    /// The number of the block's first call; of a recording that was cut, how many calls it has.
     first: u64,
     /// The number of the next call.
     calls: u64,
-    /// To the thread; `None`: closed, or the file cannot be written.
+    /// To the thread; `None`: closed, or cut.
     blocks: Option<SyncSender<Vec<u8>>>,
     /// Blocks that have been written, to be used again.
     spare: Receiver<Vec<u8>>,
+    cut: Option<Cut>,
+    /// All that there will be is in the file, as far as it can be written.
+    written: bool,
+    /// Somebody has waited for that long enough.
+    given_up: bool,
 }
 
 impl Recorder {
@@ -59,7 +85,7 @@ impl Recorder {
         Self::start(file, path, header)
     }
 
-    /// Starts a recording into `file`; `path` is what it is called.
+    /// Starts a recording into `file`; `path` is what it is called. Waits for the disk, as nobody does later.
     pub fn start(
         mut file: impl Write + Send + 'static,
         path: PathBuf,
@@ -72,28 +98,34 @@ impl Recorder {
         file.write_all(&block::start())?;
         file.write_all(&bytes)?;
         let (blocks, to_write) = sync_channel(BLOCKS_MAX);
-        let (written, spare) = channel();
+        let (written, spare) = sync_channel(SPARE_MAX);
         let mut log = Log {
             block: Vec::new(),
             first: 0,
             calls: 0,
             blocks: Some(blocks),
             spare,
+            cut: None,
+            written: false,
+            given_up: false,
         };
         log.begin();
-        let log = Arc::new(Mutex::new(log));
-        let writer = Writer {
+        let shared = Arc::new(Recording {
+            log: Mutex::new(log),
+            ended: Condvar::new(),
+        });
+        let mut writer = Writer {
             file,
             to_write,
             written,
-            log: log.clone(),
+            shared: shared.clone(),
         };
         let called = path.display().to_string();
         let thread = std::thread::Builder::new()
             .name("polyrail-record".into())
             .spawn(move || writer.run(&called))?;
         Ok(Self {
-            log,
+            shared,
             writer: Mutex::new(Some(thread)),
             path,
         })
@@ -102,6 +134,13 @@ impl Recorder {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Why the file does not have all that happened, if so. `None`, once it is closed: it is whole.
+    pub fn cut(&self) -> Option<Cut> {
+        let log = self.log();
+        let is_behind = log.blocks.is_none() && !log.written;
+        log.cut.clone().or(is_behind.then_some(Cut::Behind))
     }
 
     /// Puts something into what workers share.
@@ -117,20 +156,39 @@ impl Recorder {
         self.log().note(step, answer);
     }
 
-    /// Ends the recording: all of it is in the file when this has returned. What happens later is not recorded.
+    /// Ends the recording: all of it is in the file when this has returned, unless [`Self::cut`] says otherwise. Waits for the
+    /// disk for 5 s at most; the thread goes on after that. What happens later is not recorded.
     pub fn close(&self) {
-        let writer = self.writer.lock();
-        let Some(writer) = writer.unwrap_or_else(PoisonError::into_inner).take() else {
+        self.close_within(CLOSE_MAX);
+    }
+
+    pub(crate) fn close_within(&self, longest: Duration) {
+        let mut log = self.log();
+        log.end();
+        let behind = |log: &mut Log| !log.written && !log.given_up;
+        let waited = self.shared.ended.wait_timeout_while(log, longest, behind);
+        let (mut log, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let is_written = log.written;
+        let is_first = !std::mem::replace(&mut log.given_up, true);
+        drop(log);
+        if !is_written {
+            if is_first {
+                let path = self.path.display();
+                log::error!(
+                    "the disk of the flight recording {path} does not answer: it may end early"
+                );
+            }
             return;
-        };
-        self.log().end();
-        if writer.join().is_err() {
+        }
+        let writer = self.writer.lock();
+        let writer = writer.unwrap_or_else(PoisonError::into_inner).take();
+        if writer.is_some_and(|writer| writer.join().is_err()) {
             log::error!("the writer of {} has panicked", self.path.display());
         }
     }
 
     pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
     }
 }
 
@@ -150,8 +208,7 @@ impl Log {
         block::append(&mut self.block, answer);
         self.calls += 1;
         if self.block.len() >= BLOCK_BYTES {
-            let block = self.take_block();
-            self.send(block);
+            self.send();
         }
     }
 
@@ -161,36 +218,32 @@ impl Log {
         self.first = self.calls;
     }
 
-    fn is_empty(&self) -> bool {
-        self.first == self.calls
-    }
-
-    /// The block so far, complete; another one is begun.
-    fn take_block(&mut self) -> Vec<u8> {
+    /// The block so far goes to the thread, if there is something in it; another one is begun.
+    fn send(&mut self) {
+        let Some(blocks) = self.blocks.as_ref().filter(|_| self.first < self.calls) else {
+            return;
+        };
         let spare = self.spare.try_recv().unwrap_or_default();
         let mut block = std::mem::replace(&mut self.block, spare);
         block::finish(&mut block);
-        self.begin();
-        block
-    }
-
-    fn send(&mut self, block: Vec<u8>) {
-        let sent = self.blocks.as_ref().map(|blocks| blocks.send(block));
-        if let Some(Err(_)) = sent {
-            self.blocks = None;
+        match blocks.try_send(block) {
+            Ok(()) => self.begin(),
+            Err(TrySendError::Full(_)) => self.stop(Cut::Behind),
+            // It has said why.
+            Err(TrySendError::Disconnected(_)) => self.blocks = None,
         }
     }
 
+    /// Nothing more is recorded.
+    fn stop(&mut self, cut: Cut) {
+        self.cut.get_or_insert(cut);
+        self.blocks = None;
+        self.block = Vec::new();
+    }
+
+    /// The last block goes to the thread, which ends then.
     fn end(&mut self) {
-        if !self.is_empty() {
-            let block = self.take_block();
-            self.send(block);
-        }
-        let mut end = Vec::new();
-        block::begin(&mut end, Kind::End);
-        end.extend_from_slice(&self.calls.to_le_bytes());
-        block::finish(&mut end);
-        self.send(end);
+        self.send();
         self.blocks = None;
     }
 }
@@ -199,52 +252,69 @@ impl Log {
 struct Writer<F> {
     file: F,
     to_write: Receiver<Vec<u8>>,
-    written: Sender<Vec<u8>>,
-    log: Arc<Mutex<Log>>,
+    written: SyncSender<Vec<u8>>,
+    shared: Arc<Recording>,
 }
 
 impl<F: Write> Writer<F> {
-    fn run(mut self, called: &str) {
+    fn run(&mut self, called: &str) {
         let done = self.write_all();
-        if let Err(error) = done.and_then(|()| self.file.flush()) {
-            log::error!("the flight recording {called} ends early, it cannot be written: {error}");
+        let mut log = self.shared.lock();
+        if let Err(error) = done {
+            log.stop(Cut::Failed(Arc::new(error)));
+        }
+        log.written = true;
+        let cut = log.cut.clone();
+        drop(log);
+        if let Some(cut) = cut {
+            log::error!("the flight recording {called} ends early: {cut}");
         }
     }
 
     fn write_all(&mut self) -> io::Result<()> {
         loop {
             match self.to_write.recv_timeout(FLUSH_EVERY) {
-                Ok(block) => self.write(block)?,
-                Err(RecvTimeoutError::Timeout) => self.write_rest()?,
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(block) => {
+                    self.file.write_all(&block)?;
+                    // Enough are kept, or nobody needs any.
+                    let _ = self.written.try_send(block);
+                }
+                // It comes by the same way, behind those before it.
+                Err(RecvTimeoutError::Timeout) => self.shared.lock().send(),
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+        self.file.write_all(&self.last_block())?;
+        self.file.flush()
     }
 
-    fn write(&mut self, block: Vec<u8>) -> io::Result<()> {
-        self.file.write_all(&block)?;
-        // Nobody needs it if the recorder is gone.
-        let _ = self.written.send(block);
-        Ok(())
-    }
-
-    /// Writes what is not a whole block yet.
-    fn write_rest(&mut self) -> io::Result<()> {
-        // Whoever has the lock may wait for room on its way to us, so it is not waited for.
-        let log = self.log.clone();
-        let Ok(mut log) = log.try_lock() else {
-            return Ok(());
+    /// How many calls there are, and whether there were more.
+    fn last_block(&self) -> Vec<u8> {
+        let log = self.shared.lock();
+        let kind = match log.cut {
+            None => Kind::End,
+            Some(_) => Kind::Cut,
         };
-        if log.is_empty() {
-            return Ok(());
-        }
-        let rest = log.take_block();
-        // Those sent before it go first; no other can be sent while we have the lock.
-        while let Ok(block) = self.to_write.try_recv() {
-            self.write(block)?;
+        let mut last = Vec::new();
+        block::begin(&mut last, kind);
+        last.extend_from_slice(&log.first.to_le_bytes());
+        block::finish(&mut last);
+        last
+    }
+}
+
+impl<F> Drop for Writer<F> {
+    /// However the thread ends, nobody waits for it any more.
+    fn drop(&mut self) {
+        let mut log = self.shared.lock();
+        if !log.written {
+            log.stop(Cut::Failed(Arc::new(io::Error::other(
+                "its writer has panicked",
+            ))));
+            log.written = true;
         }
         drop(log);
-        self.write(rest)
+        self.shared.ended.notify_all();
     }
 }
 

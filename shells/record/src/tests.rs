@@ -1,5 +1,7 @@
 //! What is written is what is read, and what is not whole is known for it.
 
+mod disks;
+
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -601,32 +603,22 @@ fn other_files_are_not_recordings() {
     }
 }
 
-/// A disk with room for so many bytes.
-struct Disk(usize);
-
-impl Write for Disk {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 = self
-            .0
-            .checked_sub(bytes.len())
-            .ok_or(io::ErrorKind::StorageFull)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
-fn a_full_disk_ends_the_recording_and_nothing_else() {
-    assert!(Recorder::start(Disk(10), PathBuf::from("full"), &header()).is_err());
-    let recorder = Recorder::start(Disk(200_000), PathBuf::from("full"), &header()).unwrap();
-    // More than can be on its way to the disk: whoever calls would wait for ever.
-    for (step, answer) in some_calls(900_000) {
-        recorder.note(&step, &answer);
-    }
-    recorder.close();
+fn a_recording_that_says_that_it_was_cut_is_checked_like_any_other() {
+    let mut header_bytes = Vec::new();
+    block::append(&mut header_bytes, &header());
+    let mut file = file_with(Kind::Header, &header_bytes);
+    let cut = |calls: u64| file_with(Kind::Cut, &calls.to_le_bytes())[START_BYTES..].to_vec();
+    let length = file.len() as u64;
+    file.extend(cut(0));
+    let error = read(&file).1.unwrap_err();
+    assert!(
+        matches!(error, RecordingError::Cut { offset } if offset == length),
+        "{error:?}"
+    );
+    file.truncate(length as usize);
+    file.extend(cut(1));
+    assert!(matches!(read(&file).1, Err(RecordingError::Gap { .. })));
 }
 
 #[test]

@@ -28,8 +28,8 @@ pub struct Replay {
     pub equal: bool,
     /// The first call that it answered otherwise. Nothing after it was looked at.
     pub difference: Option<Difference>,
-    /// Whether the recording was closed. If not, it breaks off at [`Self::bytes`]: the process was killed, or
-    /// records still.
+    /// Whether the recording was closed. If not, it breaks off at [`Self::bytes`]: the process was killed,
+    /// records still, or its disk did not follow.
     pub complete: bool,
     /// Bytes of the recording that were replayed.
     pub bytes: u64,
@@ -97,7 +97,7 @@ pub fn replay<R: Read>(
         let entry = match reader.next_entry() {
             Ok(Some(entry)) => entry,
             Ok(None) => break,
-            Err(RecordingError::Truncated { offset }) => {
+            Err(RecordingError::Truncated { offset } | RecordingError::Cut { offset }) => {
                 (complete, bytes) = (false, offset);
                 break;
             }

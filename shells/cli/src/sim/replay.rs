@@ -96,7 +96,7 @@ fn text(replay: &Replay) -> String {
     text += &story.text();
     if !replay.complete {
         text += &format!(
-            "The recording breaks off at byte {}: the engine was killed, or records still.\n",
+            "The recording breaks off at byte {}: the engine was killed, or records still, or its disk did not follow.\n",
             replay.bytes
         );
     }

@@ -4,12 +4,15 @@
 //! [`Sources`], which puts them together, fill it from text by one table of keys in [`keys`]: the table
 //! also checks values that a program has set itself, and is what `docs/config.md` is printed from.
 
+mod check;
 mod entry;
 mod field;
+mod key_path;
 mod keys;
 mod nearest;
 mod problem;
 mod reference;
+mod sections;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -20,25 +23,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use polyrail_core::orchestrator::Config as CoreConfig;
-use polyrail_core::path::config::PathConfig as CorePathConfig;
-use polyrail_core::path::island::IslandPrefix;
 use polyrail_core::rail::diffusion::{DiffusionConfig, WEIGHT_ONE, Weight};
-use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode as CoreHealthMode, ResetConfig};
 use polyrail_core::rail::select::Policy;
-use polyrail_core::send_queue::SendQueueConfig as CoreSendQueueConfig;
 use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::topology::RailMap;
 use polyrail_core::units::Rate;
 
-use crate::hints::AUTO;
 use crate::known;
 
 pub use problem::{ConfigError, Place, Problem};
 pub use reference::reference;
+pub use sections::{
+    DomainConfig, HealthConfig, HealthMode, IsolationMode, PathConfig, SecurityConfig,
+    SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
+};
 pub use sources::{Effective, Loaded, Sources};
 
 /// Bytes over TCP cost processor time, and so does each slice: short ones cost a fast rail a part of its rate,
@@ -90,231 +91,6 @@ pub struct Config {
     pub security: SecurityConfig,
     /// Parameters of single transports, by name. Those that are not listed have the defaults.
     pub transports: BTreeMap<String, TransportConfig>,
-}
-
-/// The memory that what no transport carries in one piece passes through: slots, of which each holds a chunk. There
-/// is as much for what comes in as for what goes out, and none before it is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StagingConfig {
-    /// Slots for each direction, which chunks to and from all peers share; 32 of one peer at most are on their way.
-    pub slots: u32,
-    /// Bytes of a slot. Chunks are as long as the smaller slots of the two ends. Only of multiples of 4096 do whole
-    /// chunks of a file pass the page cache by.
-    pub slot_bytes: u32,
-}
-
-impl Default for StagingConfig {
-    fn default() -> Self {
-        // Large enough for a disk and a network, small enough that the first hop of a long transfer is over soon.
-        Self {
-            slots: 16,
-            slot_bytes: 1 << 20,
-        }
-    }
-}
-
-/// Who may know of which segments. Without it there is one trust domain, in which all are.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct SecurityConfig {
-    /// Trust domains by their names: see [`crate::Engine::domain`].
-    pub domains: BTreeMap<String, DomainConfig>,
-}
-
-/// A trust domain.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct DomainConfig {
-    /// Whose addresses begin so is in it; of domains that both fit, in the one that says more bits. All addresses that a
-    /// peer comes from have to be of one domain.
-    pub peers: Vec<IpNet>,
-}
-
-/// How queue pairs of transport verbs are made and connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VerbsConfig {
-    /// Works that one queue pair may hold; devices that can hold fewer have fewer.
-    pub queue_depth: u16,
-    /// Queue pairs that one worker may have on one device, before idle ones make room for others.
-    pub queue_pairs: u16,
-    /// For how long works may queue on a rail so that several share a doorbell and a completion.
-    pub batch: Duration,
-    /// How long a packet is waited for before it is sent again: 4.096 µs × 2^this.
-    pub ack_timeout: u8,
-    /// How often it is sent again before the queue pair gives up. Some devices take 7 for "for ever".
-    pub retry_count: u8,
-    /// The row of a port's table of GIDs; 256: the one whose GID is the rail's address.
-    pub gid_row: u16,
-    /// The traffic class of packets, which switches choose their queue by.
-    pub traffic_class: u8,
-    /// The service level of packets.
-    pub service_level: u8,
-    /// Writes of up to so many bytes carry them themselves, which spares the device from reading memory.
-    pub inline_bytes: u16,
-    /// Moves bytes of GPUs' memory too, through its DMA-BUF.
-    pub gpu_memory: bool,
-    /// Lets devices write memory in another order than packets came in, where they can.
-    pub relaxed_ordering: bool,
-}
-
-impl VerbsConfig {
-    /// [`Self::gid_row`] of the rail's address.
-    pub const GID_OF_RAIL: u16 = 256;
-
-    #[cfg(feature = "verbs")]
-    pub(crate) fn gid_index(&self) -> Option<u8> {
-        u8::try_from(self.gid_row).ok()
-    }
-}
-
-impl Default for VerbsConfig {
-    fn default() -> Self {
-        Self {
-            queue_depth: 128,
-            queue_pairs: 1024,
-            batch: Duration::from_micros(500),
-            ack_timeout: 14,
-            retry_count: 6,
-            gid_row: Self::GID_OF_RAIL,
-            traffic_class: 0,
-            service_level: 0,
-            inline_bytes: 64,
-            gpu_memory: false,
-            relaxed_ordering: true,
-        }
-    }
-}
-
-/// How an engine notices what does not work, and how long it waits for proof.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HealthConfig {
-    /// How a rail that failed comes back.
-    pub mode: HealthMode,
-    /// Least time without a completion before a lane is suspected. Shorter notices sooner, and takes
-    /// scheduling delays of a busy host for outages more often.
-    pub progress_floor: Duration,
-    /// How long a lane may take to open.
-    pub open_timeout: Duration,
-    /// How often a sign of life is sent to peers.
-    pub heartbeat: Duration,
-    /// A peer that nothing is heard from for so long is silent. At least twice the peer's heartbeat.
-    pub peer_silence: Duration,
-    /// How long proof is waited for before a report says `Indeterminate`.
-    pub fence_timeout: Duration,
-    /// How long posted bytes of a cancelled request may go on before their lanes are fenced.
-    pub cancel_grace: Duration,
-}
-
-/// Which of two fabrics bytes take: a primary one that is routed everywhere, and a supplementary one that joins the
-/// hosts of an island. Both ends of a connection need the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathConfig {
-    /// Who says which class carries what.
-    pub mode: IsolationMode,
-    /// What makes the addresses of a primary rail's two ends one island.
-    pub island_prefix: IslandPrefix,
-    /// Those of [`Config::rails`] that are of the supplementary fabric. All others are primary.
-    pub supplementary: Vec<IpAddr>,
-    /// Mode `Advanced`: transfers to another island of up to so many bytes stay on primary rails.
-    pub small_bytes_max: u64,
-    /// Mode `Advanced`: the file of `polyrail agent`; `auto`: where that puts it by itself.
-    pub hint_file: String,
-    /// Mode `Advanced`: whether a class that a hint names is waited for while it has no room.
-    pub hint_strict: bool,
-    /// Mode `Advanced`: how long an agent may be silent before its hint counts for nothing.
-    pub hint_age_max: Duration,
-}
-
-/// Who says which class of rails carries what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum IsolationMode {
-    /// Nobody: all rails are alike.
-    #[default]
-    Off,
-    /// The topology: supplementary rails inside an island, primary ones between islands.
-    Vanilla,
-    /// An agent.
-    Advanced,
-}
-
-/// How a rail that failed comes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum HealthMode {
-    /// It pauses at its first incident, probes of scratch memory decide about its return, and the memory of
-    /// incidents decays.
-    #[default]
-    Decay,
-    /// It pauses after several errors, and a success or the end of its cooldown re-admits it: the TENT failover
-    /// document. The parameters are those of transport tcp.
-    Reset,
-}
-
-/// What [`Policy::Spray`] goes by besides what it learns.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SprayConfig {
-    /// Nominal rate in Gbit/s.
-    pub nominal_bandwidth_gbps: f64,
-    /// Base delay.
-    pub base_delay: Duration,
-    /// A request that has waited so long behind others of higher priority moves up by one step, for a turn.
-    pub priority_promotion: Duration,
-    /// Whether small requests that lie together on both sides go as one.
-    pub merge_requests: bool,
-    /// What bytes of other processes of this host count that are in flight on a device: 0, nothing, and this engine's
-    /// own are not told either; 1, as much as our own.
-    pub diffusion_weight: f64,
-    /// A process that has not been heard of for so long has nothing in flight.
-    pub diffusion_stale: Duration,
-}
-
-/// What happens to submissions that find no room, and which works ask for a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendQueueConfig {
-    /// A submission that its worker has no room for waits in line. Else it is refused at once.
-    pub admission: bool,
-    /// How long it waits.
-    pub admission_timeout: Duration,
-    /// Who has once not fit goes on when there is room for so many requests. 0: when it fits.
-    pub admission_resume_watermark_works: u16,
-    /// So many works at most go without a completion of their own, where one covers others. 0: as many as room allows.
-    pub signal_interval_works: u16,
-}
-
-impl SendQueueConfig {
-    /// The profile `mori`: what the MORI-IO flow-control rework has by default.
-    pub fn mori() -> Self {
-        Self::of(&CoreSendQueueConfig::MORI)
-    }
-
-    fn of(core: &CoreSendQueueConfig) -> Self {
-        Self {
-            admission: core.admission,
-            admission_timeout: core.admission_timeout.into(),
-            admission_resume_watermark_works: core.admission_resume_watermark_works,
-            signal_interval_works: core.signal_interval_works,
-        }
-    }
-}
-
-impl Default for SendQueueConfig {
-    fn default() -> Self {
-        Self::of(&CoreSendQueueConfig::DEFAULT)
-    }
-}
-
-/// Parameters of one transport, under the names of the TENT documents.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TransportConfig {
-    /// Whether it is used, where both ends have it.
-    pub enable: bool,
-    /// The shared library that it is loaded from; empty: it is built in. See [`crate::Engine::new`].
-    pub library: String,
-    /// Failures within [`Self::rail_error_window`] that pause a rail. Of health mode `reset` only.
-    pub rail_error_threshold: u32,
-    /// An older failure does not count any more. Of health mode `reset` only.
-    pub rail_error_window: Duration,
-    /// First pause; doubles with every further one. Of health mode `reset` only.
-    pub rail_cooldown: Duration,
-    /// Parameters of [`Policy::Documented`].
-    pub documented: DocumentedConfig,
 }
 
 impl Config {
@@ -384,7 +160,7 @@ impl Config {
 
     /// Checks what a program may have set itself, by the same rules as text.
     pub fn check(&self) -> Result<(), ConfigError> {
-        sources::check(self)
+        check::check(self)
     }
 
     /// How many workers that means on this machine.
@@ -490,61 +266,6 @@ impl Default for Config {
             verbs: VerbsConfig::default(),
             security: SecurityConfig::default(),
             transports: BTreeMap::new(),
-        }
-    }
-}
-
-impl Default for HealthConfig {
-    fn default() -> Self {
-        Self {
-            mode: HealthMode::default(),
-            progress_floor: Duration::from_millis(30),
-            open_timeout: Duration::from_secs(1),
-            heartbeat: Duration::from_millis(500),
-            peer_silence: Duration::from_millis(1_200),
-            fence_timeout: Duration::from_secs(2),
-            cancel_grace: Duration::from_millis(100),
-        }
-    }
-}
-
-impl Default for PathConfig {
-    fn default() -> Self {
-        let core = CorePathConfig::DEFAULT;
-        Self {
-            mode: IsolationMode::Off,
-            island_prefix: core.island_prefix,
-            supplementary: Vec::new(),
-            small_bytes_max: core.small_bytes_max,
-            hint_file: AUTO.into(),
-            hint_strict: core.hint_strict,
-            hint_age_max: core.hint_age_max.into(),
-        }
-    }
-}
-
-impl Default for SprayConfig {
-    fn default() -> Self {
-        Self {
-            nominal_bandwidth_gbps: 10.0,
-            base_delay: Duration::from_micros(50),
-            diffusion_weight: 0.0,
-            diffusion_stale: Duration::from_millis(20),
-            priority_promotion: Duration::from_millis(10),
-            merge_requests: true,
-        }
-    }
-}
-
-impl Default for TransportConfig {
-    fn default() -> Self {
-        Self {
-            enable: true,
-            library: String::new(),
-            rail_error_threshold: 3,
-            rail_error_window: Duration::from_secs(10),
-            rail_cooldown: Duration::from_secs(30),
-            documented: DocumentedConfig::DEFAULT,
         }
     }
 }

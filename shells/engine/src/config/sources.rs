@@ -9,23 +9,21 @@ use std::path::Path;
 use polyrail_core::rail::select::Policy;
 use serde_json::Value;
 
+use super::check::relations;
 use super::entry::{Member, Text};
-use super::keys::{
-    DOMAIN, DOMAINS, ENGINE, ENGINE_RELATIONS, Key, Relation, TRANSPORT, TRANSPORT_RELATIONS,
-    TRANSPORTS,
+use super::key_path::{
+    Known, can_be_loaded, children, domain_path, find, is_section, of_transport, transport_path,
+    unknown,
 };
-use super::nearest::{distance, nearest};
+use super::keys::{DOMAIN, ENGINE, Key, TRANSPORT, TRANSPORTS};
 use super::problem::{ConfigError, Place, Problem};
 use super::{Config, DomainConfig, TransportConfig};
-use crate::domains::DOMAINS_MAX;
 use crate::known;
 
 /// What environment variables begin with.
 const PREFIX: &str = "POLYRAIL_";
 /// The largest file that is taken for a configuration.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// A word this near to a key is probably meant to be it.
-const NEAR: usize = 2;
 
 /// Sources of a configuration. What is added later wins, so files come before the environment; a program's own
 /// flags are set in the result.
@@ -71,13 +69,6 @@ pub struct Effective {
     pub default: String,
     /// Where it was said.
     pub place: Place,
-}
-
-/// What a path stands for.
-enum Known<'a> {
-    Engine(&'static Key<Config>),
-    Transport(&'a str, &'static Key<TransportConfig>),
-    Domain(&'a str, &'static Key<DomainConfig>),
 }
 
 impl Sources {
@@ -375,211 +366,6 @@ impl Sources {
         }
         effective
     }
-}
-
-/// Checks every value and relation of a configuration that a program has made itself.
-pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
-    let mut problems = Vec::new();
-    let mut note = |key: String, text: String| {
-        problems.push(Problem {
-            place: Place::Program,
-            key,
-            text,
-        });
-    };
-    for Key { path, field, .. } in ENGINE {
-        if let Err(text) = field.check(config) {
-            note((*path).to_owned(), text);
-        }
-    }
-    for (name, transport) in &config.transports {
-        let section = format!("{TRANSPORTS}/{name}");
-        if !is_section(&section) && transport.library.is_empty() {
-            note(section.clone(), unknown(&section));
-        }
-        for Key { path, field, .. } in TRANSPORT {
-            if let Err(text) = field.check(transport) {
-                note(transport_path(name, path), text);
-            }
-        }
-    }
-    for (name, domain) in &config.security.domains {
-        if !is_name(name) {
-            let text = format!("\"{name}\" cannot name a trust domain: {NAMES}");
-            note(DOMAINS.to_owned(), text);
-        }
-        for Key { path, field, .. } in DOMAIN {
-            if let Err(text) = field.check(domain) {
-                note(domain_path(name, path), text);
-            }
-        }
-    }
-    relations(config, &mut |(key, _), text| note(key, text));
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(ConfigError { problems }),
-    }
-}
-
-/// Names the relations that do not hold: the two keys, and what is wrong.
-fn relations(config: &Config, wrong: &mut dyn FnMut((String, String), String)) {
-    for Relation { paths, holds, text } in ENGINE_RELATIONS {
-        if !holds(config) {
-            wrong(
-                (paths[0].to_owned(), paths[1].to_owned()),
-                (*text).to_owned(),
-            );
-        }
-    }
-    let domains = &config.security.domains;
-    if domains.len() > DOMAINS_MAX {
-        let text = format!(
-            "{} trust domains; {DOMAINS_MAX} are possible",
-            domains.len()
-        );
-        wrong((DOMAINS.to_owned(), DOMAINS.to_owned()), text);
-    }
-    for (index, (name, domain)) in domains.iter().enumerate() {
-        for (other, before) in domains.iter().take(index) {
-            let both = domain
-                .peers
-                .iter()
-                .find(|peers| before.peers.contains(peers));
-            if let Some(both) = both {
-                let text = format!(
-                    "{both} is said of domain {other} too, so nobody could say whose it is"
-                );
-                wrong(
-                    (domain_path(name, "peers"), domain_path(other, "peers")),
-                    text,
-                );
-            }
-        }
-    }
-    for (name, transport) in &config.transports {
-        if !transport.library.is_empty() && !can_be_loaded(name) {
-            let text = match known::is_built_in(name) {
-                true => "is built in: a library's transport has another name",
-                false => &format!("cannot name a library's transport: {NAMES}"),
-            };
-            let key = transport_path(name, "library");
-            wrong((key.clone(), key), format!("{name} {text}"));
-        }
-        for Relation { paths, holds, text } in TRANSPORT_RELATIONS {
-            if !holds(transport) {
-                let [key, other] = paths.map(|path| transport_path(name, path));
-                wrong((key, other), (*text).to_owned());
-            }
-        }
-    }
-}
-
-fn domain_path(name: &str, path: &str) -> String {
-    format!("{DOMAINS}/{name}/{path}")
-}
-
-fn transport_path(name: &str, path: &str) -> String {
-    format!("{TRANSPORTS}/{name}/{path}")
-}
-
-/// The key at a path.
-fn find(path: &str) -> Option<Known<'_>> {
-    if let Some(key) = ENGINE.iter().find(|key| key.path == path) {
-        return Some(Known::Engine(key));
-    }
-    if let Some((name, rest)) = of_domain(path) {
-        let key = DOMAIN.iter().find(|key| key.path == rest)?;
-        return is_name(name).then_some(Known::Domain(name, key));
-    }
-    let (name, rest) = of_transport(path)?;
-    let key = TRANSPORT.iter().find(|key| key.path == rest)?;
-    known::names()
-        .any(|known| known == name)
-        .then_some(Known::Transport(name, key))
-}
-
-/// A path below a transport, taken apart.
-fn of_transport(path: &str) -> Option<(&str, &str)> {
-    path.strip_prefix(TRANSPORTS)?
-        .strip_prefix('/')?
-        .split_once('/')
-}
-
-/// A path below a trust domain, taken apart.
-fn of_domain(path: &str) -> Option<(&str, &str)> {
-    path.strip_prefix(DOMAINS)?
-        .strip_prefix('/')?
-        .split_once('/')
-}
-
-/// What [`is_name`] asks for.
-const NAMES: &str = "1 to 32 of a-z, 0-9, - and _";
-
-/// Whether a program may call something of its own so.
-fn is_name(name: &str) -> bool {
-    let good = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
-    (1..=32).contains(&name.len()) && name.bytes().all(good)
-}
-
-/// Whether a transport of this name can come from a library.
-fn can_be_loaded(name: &str) -> bool {
-    is_name(name) && !known::is_built_in(name)
-}
-
-/// All paths that stand for a value.
-fn paths() -> Vec<String> {
-    let engine = ENGINE.iter().map(|key| key.path.to_owned());
-    let transport = known::names().flat_map(|name| {
-        TRANSPORT
-            .iter()
-            .map(move |key| transport_path(name, key.path))
-    });
-    let domain = DOMAIN.iter().map(|key| domain_path("NAME", key.path));
-    engine.chain(transport).chain(domain).collect()
-}
-
-fn is_section(path: &str) -> bool {
-    let domain = path
-        .strip_prefix(DOMAINS)
-        .and_then(|rest| rest.strip_prefix('/'));
-    !children(path).is_empty() || domain.is_some_and(is_name)
-}
-
-/// The words that can follow a section; an empty one is the whole.
-fn children(section: &str) -> BTreeSet<String> {
-    let paths = paths();
-    let below = paths.iter().filter_map(|path| match section {
-        "" => Some(path.as_str()),
-        section => path.strip_prefix(section)?.strip_prefix('/'),
-    });
-    below
-        .filter_map(|rest| rest.split('/').next())
-        .map(str::to_owned)
-        .collect()
-}
-
-/// What to say about a path that is neither key nor section.
-fn unknown(path: &str) -> String {
-    let (section, word) = path.rsplit_once('/').unwrap_or(("", path));
-    let siblings = children(section);
-    let sibling = nearest(word, siblings.iter().map(String::as_str));
-    // The same word elsewhere is a better guess than another word here.
-    let paths = paths();
-    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
-    let elsewhere = paths
-        .iter()
-        .min_by_key(|path| distance(word, &last(path)))
-        .filter(|path| distance(word, &last(path)) <= NEAR);
-    let near = sibling.filter(|sibling| distance(word, sibling) <= NEAR || elsewhere.is_none());
-    let nearest = match (near, elsewhere, section) {
-        (Some(word), _, "") => word.to_owned(),
-        (Some(word), _, section) => format!("{section}/{word}"),
-        (None, Some(path), _) => path.clone(),
-        (None, None, _) => nearest(path, paths.iter().map(String::as_str))
-            .unwrap_or_default()
-            .to_owned(),
-    };
-    format!("unknown key; the nearest known one is {nearest}")
 }
 
 fn read(path: &Path) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! What a worker is told.
 
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
@@ -13,6 +13,7 @@ use polyrail_transport::memory::Region;
 use polyrail_transport::{RailAddress, RemoteRegion};
 
 use crate::leaving::Leaving;
+use crate::lock::lock;
 use crate::rows::RowId;
 
 /// What a worker is told besides submissions.
@@ -40,29 +41,43 @@ pub(crate) enum Command {
 }
 
 /// Commands on their way.
-#[derive(Default)]
 pub(super) struct Commands {
-    queue: Mutex<Vec<Command>>,
+    /// `None`: nobody takes them any more.
+    queue: Mutex<Option<Vec<Command>>>,
     has_any: AtomicBool,
 }
 
 impl Commands {
+    pub(super) fn new() -> Self {
+        Self {
+            queue: Mutex::new(Some(Vec::new())),
+            has_any: AtomicBool::new(false),
+        }
+    }
+
     pub(super) fn put(&self, command: Command) {
-        self.queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(command);
-        self.has_any.store(true, Release);
+        if let Some(queue) = &mut *lock(&self.queue) {
+            queue.push(command);
+            self.has_any.store(true, Release);
+        }
     }
 
     pub(super) fn take(&self) -> Vec<Command> {
         if !self.has_any.load(Relaxed) || !self.has_any.swap(false, AcqRel) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut queue = lock(&self.queue);
+        queue.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     pub(super) fn has_any(&self) -> bool {
         self.has_any.load(Acquire)
+    }
+
+    /// Takes no more, and drops those that are there.
+    pub(super) fn close(&self) {
+        let left = lock(&self.queue).take();
+        self.has_any.store(false, Release);
+        drop(left);
     }
 }

@@ -72,7 +72,7 @@ impl Post {
             room: Room::new(REQUESTS_MAX as u16, config),
             hop_room: Room::new(HOPS_MAX as u16, &SendQueueConfig::default()),
             batches: Mutex::default(),
-            commands: Commands::default(),
+            commands: Commands::new(),
             seat: Seat::default(),
             alarm: Alarm::new()?,
             waiters: Waiters::new(),
@@ -243,6 +243,11 @@ impl Post {
 
     pub(crate) fn take_commands(&self) -> Vec<Command> {
         self.commands.take()
+    }
+
+    /// Nobody takes commands any more: what they hold is let go of.
+    pub(crate) fn close_commands(&self) {
+        self.commands.close();
     }
 
     /// Wakes whoever is to look at what has come, if they sleep or are about to.

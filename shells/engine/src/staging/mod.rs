@@ -244,3 +244,19 @@ fn place(segment: SegmentId, offset: u64) -> Place {
 fn alive(engine: &Weak<Inner>) -> Option<Engine> {
     engine.upgrade().map(Engine::from_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn nothing_is_staged_after_the_end() {
+        // The thread was started all the same, with its slots, and nobody ended it.
+        let engine = Engine::new(Config::named("ends")).unwrap();
+        engine.shutdown();
+        assert!(engine.stager().is_err());
+        assert!(engine.inner.staging.post().is_none());
+        assert!(engine.inner.segments.by_name(pool_name(IN)).is_none());
+    }
+}

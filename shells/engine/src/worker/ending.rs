@@ -66,6 +66,7 @@ impl Loop<'_> {
         // First: whoever hears of the end of a batch has the memory to himself.
         self.endpoint = Box::new(Refusal::new(self.post.alarm.wake.clone()));
         self.post.close(|row| self.intake.begun(row));
+        self.post.close_commands();
     }
 }
 

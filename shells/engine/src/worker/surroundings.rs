@@ -68,12 +68,12 @@ impl Surroundings<'_> {
         cause: Option<Cause>,
         expired: bool,
     ) {
-        let peers = lock(&self.peers);
-        let name = peers.rail_name(rail);
+        // Without the lock: the program's logger may ask for it.
+        let name = lock(&self.peers).rail_name(rail).to_owned();
         match (state, cause) {
             (_, Some(cause)) => log::warn!("rail {name} is paused: {cause}"),
             (RailState::Healthy, None) => {
-                let (local, remote) = name.split_once('>').unwrap_or((name, "?"));
+                let (local, remote) = name.split_once('>').unwrap_or((&name, "?"));
                 let how = match expired {
                     true => "cooldown expired",
                     false => "un-paused by successful transfer",
@@ -98,11 +98,12 @@ impl Surroundings<'_> {
     }
 
     pub(super) fn log_peer(&self, peer: PeerId, silent: bool) {
-        let peers = lock(&self.peers);
-        let Some(peer) = peers.get(peer) else {
+        let known = lock(&self.peers)
+            .get(peer)
+            .map(|peer| (peer.name.escape_debug().to_string(), peer.dialed));
+        let Some((name, address)) = known else {
             return;
         };
-        let (name, address) = (peer.name.escape_debug(), peer.dialed);
         match silent {
             true => log::warn!("peer \"{name}\" at {address} is silent"),
             false => log::warn!("peer \"{name}\" at {address} is heard again"),

@@ -473,6 +473,45 @@ fn a_block_device_is_a_file_that_does_not_grow() {
     desk.engine.shutdown();
 }
 
+/// Of two threads that synced what the disk had lost, one was told once that all was well, and so was every later one.
+#[test]
+fn what_a_disk_has_lost_is_told_to_everybody_who_syncs_it() {
+    let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    let small = Small::mount();
+    let device = small.as_ref().map(|small| Device::make(small.0.path()));
+    let Some(Ok(device)) = device else {
+        assert!(!must, "no block device can be made on a small file system");
+        return eprintln!("not run, because no block device can be made on a small file system");
+    };
+    let desk = Desk::new();
+    // Through the cache it takes more than there is room for behind it.
+    let terms = FileTerms {
+        cached: true,
+        ..FileTerms::default()
+    };
+    let segments = [(); 2].map(|()| desk.register(&device.file, terms));
+    desk.fill(1);
+    desk.run(&[desk.request(Op::Write, segments[0], (0, 0), 3 * MIB)]);
+    // What the program asks for itself is told to it, and takes nothing from others.
+    device.file.sync_all().unwrap_err();
+    std::thread::scope(|scope| {
+        let engine = &desk.engine;
+        let sync = |segment| scope.spawn(move || engine.sync_file(segment));
+        let all = [0, 0, 1, 0, 1].map(|number| sync(segments[number]));
+        for told in all {
+            told.join().unwrap().unwrap_err();
+        }
+    });
+    for segment in segments {
+        desk.engine.sync_file(segment).unwrap_err();
+    }
+    // A new segment is not told of what is over.
+    let new = desk.register(&device.file, terms);
+    desk.engine.sync_file(new).unwrap();
+    desk.engine.sync_file(segments[0]).unwrap_err();
+    desk.engine.shutdown();
+}
+
 #[test]
 fn a_file_can_be_let_go_of_when_no_request_uses_it() {
     let desk = Desk::new();

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use polyrail::cuda::CudaError;
@@ -486,6 +487,37 @@ fn a_lost_context_is_said_and_holds_what_it_may_still_write() {
     // And the engine ends, and whoever takes the memory back after it is not held up.
     engine.shutdown();
     region.revoke();
+}
+
+#[test]
+fn the_end_of_an_engine_frees_nothing_that_a_device_still_writes_to() {
+    // It was told to be free when its worker had ended, whatever a device had of it.
+    for is_lost in [true, false] {
+        let stub = stub();
+        let engine = engine(&stub);
+        let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+        let gpu = engine
+            .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
+            .unwrap();
+        completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
+        let region = engine.region(host).unwrap();
+        let batch = stopped_midway(&engine, &stub, whole(Op::Read, host, gpu));
+        let (tell, told) = channel();
+        let known = batch.clone();
+        batch.on_done(move |_| tell.send(known.report(0).unwrap()).unwrap());
+        if is_lost {
+            stub.lose(0, ILLEGAL_ADDRESS);
+        }
+        engine.shutdown();
+        assert!(region.is_touched());
+        let reports = [told.recv().unwrap(), batch.report(0).unwrap()];
+        for report in reports {
+            assert_eq!(report.status, Status::Indeterminate, "{report:?}");
+            assert_eq!(report.local, Local::Held, "{report:?}");
+        }
+        let kept = engine.unregister(host).unwrap_err();
+        assert!(matches!(kept, RegisterError::InUse { .. }), "{kept}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod gpu;
 mod intake;
 mod large;
 mod notifications;
+mod panics;
 mod path;
 mod prepared;
 mod recording;

@@ -55,6 +55,7 @@ fn reader(file: &Path) -> Reader<BufReader<File>> {
 /// Ends the engine and replays what it did.
 fn replayed(engine: &Engine) -> Replay {
     engine.shutdown();
+    assert!(engine.recording_cut().is_none());
     let file = engine.recording().unwrap();
     let replayed = replay(&mut reader(file), None).unwrap();
     let length = std::fs::metadata(file).unwrap().len();

@@ -1,18 +1,26 @@
 //! Segments: registered memory here, described memory there, and the pairs that requests have used.
 
+mod hold;
+mod pairs;
+mod segment;
+
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use polyrail_control::codec::{SegmentDescriptor, SegmentKind};
-use polyrail_core::units::{PeerId, PlanId, PoolId, SegmentRef};
+use polyrail_core::units::{PeerId, PlanId};
 use polyrail_core::work::Op;
 use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 
 use crate::error::{RegisterError, SubmitError};
+
+pub(crate) use hold::Hold;
+pub(crate) use pairs::{KnownPair, NoPlan, Pairs};
+pub use segment::SegmentId;
+pub(crate) use segment::{LocalSegment, RemoteSegment, RemoteSlots, Segment, SlotMemory};
 
 /// Segments that one engine can know at a time, its own and its peers'.
 pub(crate) const SEGMENTS_MAX: usize = 1 << 16;
@@ -21,144 +29,8 @@ const LOST_MAX: usize = 4096;
 /// The name of the memory that probes use. Cannot be registered: it has a control character.
 pub(crate) const SCRATCH_NAME: &str = "\u{1}scratch";
 
-/// Names a segment to the engine that registered or opened it. Never reused: an old one is told from a new one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SegmentId(pub(crate) u32);
-
-impl fmt::Debug for SegmentId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "segment {}", self.0)
-    }
-}
-
-impl SegmentId {
-    /// Its number in core and in transports.
-    pub(crate) fn segment_ref(self) -> SegmentRef {
-        SegmentRef(self.0)
-    }
-}
-
-/// Memory of this process.
-#[derive(Debug)]
-pub(crate) struct LocalSegment {
-    pub(crate) name: String,
-    pub(crate) region: Arc<Region>,
-    pub(crate) kind: SegmentKind,
-    /// The trust domain whose peers may use it; `None`: all may.
-    domain: Option<TrustDomain>,
-    pub(crate) generation: u64,
-    /// Requests submitted and not ended that use it.
-    pub(crate) requests: AtomicU64,
-}
-
-impl LocalSegment {
-    /// Whether peers of a trust domain may know of it.
-    fn is_for(&self, domain: TrustDomain) -> bool {
-        self.domain.is_none_or(|own| own == domain)
-    }
-}
-
-/// Memory of a peer, or bytes of a file.
-#[derive(Debug)]
-pub(crate) struct RemoteSegment {
-    pub(crate) peer: PeerId,
-    pub(crate) descriptor: SegmentDescriptor,
-    /// Of a file: requests submitted and not ended that use it.
-    pub(crate) requests: Option<AtomicU64>,
-    /// Of a peer's file: the slots that it is staged through there.
-    pub(crate) slots: Option<RemoteSlots>,
-}
-
-impl RemoteSegment {
-    /// Bytes of a file of this host.
-    pub(crate) fn is_file_here(&self) -> bool {
-        self.requests.is_some()
-    }
-}
-
-/// A peer's slots for what comes in to it, and for what goes out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RemoteSlots(pub(crate) [SlotMemory; 2]);
-
-impl RemoteSlots {
-    pub(crate) fn of(self, pool: PoolId) -> SlotMemory {
-        self.0[usize::from(pool.0 != 0)]
-    }
-}
-
-/// Slots one behind the other in a segment of a peer's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SlotMemory {
-    pub(crate) segment: SegmentId,
-    pub(crate) slot_bytes: u32,
-    pub(crate) slots: u32,
-}
-
 /// A file's segment that was taken out, and the plans that named it.
 pub(crate) type Removed = (Arc<RemoteSegment>, Vec<PlanId>);
-
-/// What a request uses, counted there until it is released. A clone counts only once it is [taken](Self::again).
-#[derive(Clone, Debug)]
-pub(crate) struct Hold([Option<Held>; 2]);
-
-/// One end of a request.
-#[derive(Clone, Debug)]
-enum Held {
-    Memory(Arc<LocalSegment>),
-    File(Arc<RemoteSegment>),
-}
-
-impl Held {
-    fn requests(&self) -> Option<&AtomicU64> {
-        match self {
-            Self::Memory(memory) => Some(&memory.requests),
-            Self::File(file) => file.requests.as_ref(),
-        }
-    }
-}
-
-impl Hold {
-    /// Another request uses the same. Only while nobody can take the segments out: see [`Segments::known`].
-    pub(crate) fn again(&self) {
-        for requests in self.counters() {
-            requests.fetch_add(1, AcqRel);
-        }
-    }
-
-    /// Whether the kernel or a device may still touch memory of it.
-    pub(crate) fn is_touched(&self) -> bool {
-        let mut ends = self.0.iter().flatten();
-        ends.any(|end| matches!(end, Held::Memory(memory) if memory.region.is_touched()))
-    }
-
-    /// The request does not use it any more.
-    pub(crate) fn release(&self) {
-        for requests in self.counters() {
-            requests.fetch_sub(1, AcqRel);
-        }
-    }
-
-    fn counters(&self) -> impl Iterator<Item = &AtomicU64> {
-        self.0.iter().flatten().filter_map(Held::requests)
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Segment {
-    Local(Arc<LocalSegment>),
-    Remote(Arc<RemoteSegment>),
-    /// Memory of a GPU of this host: the near end of some requests, and the far end of others.
-    Device(Arc<LocalSegment>, Arc<RemoteSegment>),
-}
-
-/// Why there is no plan for a pair of segments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NoPlan {
-    /// One of them does not exist any more.
-    Stale(SegmentId),
-    /// There are too many.
-    Full,
-}
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -530,103 +402,6 @@ impl Segments {
             None => SubmitError::Stale { index, segment },
         }
     }
-
-    /// The plan of a pair of segments, made by `make` when it is first asked for.
-    pub(crate) fn plan(
-        &self,
-        pair: (SegmentId, SegmentId),
-        make: impl FnOnce() -> Result<PlanId, NoPlan>,
-    ) -> Result<PlanId, NoPlan> {
-        if let Some(plan) = self.read(|tables| tables.plans.get(&pair).copied()) {
-            return Ok(plan);
-        }
-        self.write(|tables| {
-            if let Some(plan) = tables.plans.get(&pair) {
-                return Ok(*plan);
-            }
-            // Gone since it was looked at: nobody would ever retire a plan for it.
-            for segment in [pair.0, pair.1] {
-                if !tables.segments.contains_key(&segment) {
-                    return Err(NoPlan::Stale(segment));
-                }
-            }
-            let plan = make()?;
-            tables.plans.insert(pair, plan);
-            Ok(plan)
-        })
-    }
-
-    /// All that is known now. Nothing is registered or unregistered while the answer lives: keep it short.
-    pub(crate) fn known(&self) -> Known<'_> {
-        Known(self.tables.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Segments and plans, held as they are.
-pub(crate) struct Known<'a>(RwLockReadGuard<'a, Tables>);
-
-/// Two segments that have a plan.
-#[derive(Clone, Copy)]
-pub(crate) struct KnownPair<'a> {
-    pub(crate) local: &'a LocalSegment,
-    pub(crate) remote: &'a RemoteSegment,
-    pub(crate) plan: PlanId,
-}
-
-impl Known<'_> {
-    /// A local and a remote segment, if both are there and have met before.
-    pub(crate) fn pair(&self, ids: (SegmentId, SegmentId)) -> Option<KnownPair<'_>> {
-        let (Segment::Local(local) | Segment::Device(local, _)) = self.0.segments.get(&ids.0)?
-        else {
-            return None;
-        };
-        let (Segment::Remote(remote) | Segment::Device(_, remote)) = self.0.segments.get(&ids.1)?
-        else {
-            return None;
-        };
-        let plan = *self.0.plans.get(&ids)?;
-        Some(KnownPair {
-            local,
-            remote,
-            plan,
-        })
-    }
-
-    /// Counts a request that uses a local segment, and a remote one.
-    pub(crate) fn hold(&self, ids: (SegmentId, SegmentId)) -> Option<Hold> {
-        let ends = [self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?];
-        let hold = Hold(ends.map(|end| match end {
-            Segment::Local(memory) | Segment::Device(memory, _) => {
-                Some(Held::Memory(memory.clone()))
-            }
-            Segment::Remote(file) if file.is_file_here() => Some(Held::File(file.clone())),
-            Segment::Remote(_) => None,
-        }));
-        hold.again();
-        Some(hold)
-    }
-}
-
-/// Looks pairs up one after the other; most are like the one before.
-pub(crate) struct Pairs<'a> {
-    known: &'a Known<'a>,
-    last: Option<((SegmentId, SegmentId), KnownPair<'a>)>,
-}
-
-impl<'a> Pairs<'a> {
-    pub(crate) fn of(known: &'a Known<'_>) -> Self {
-        Self { known, last: None }
-    }
-
-    /// See [`Known::pair`].
-    pub(crate) fn find(&mut self, ids: (SegmentId, SegmentId)) -> Option<KnownPair<'a>> {
-        if let Some((_, found)) = self.last.filter(|(last, _)| *last == ids) {
-            return Some(found);
-        }
-        let found = self.known.pair(ids)?;
-        self.last = Some((ids, found));
-        Some(found)
-    }
 }
 
 impl RegionTable for Segments {
@@ -637,5 +412,29 @@ impl RegionTable for Segments {
             }
             Some(Segment::Remote(_)) | None => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::config::Config;
+    use crate::engine::Engine;
+
+    #[test]
+    fn what_an_engine_has_left_in_use_is_free_once_nothing_touches_it() {
+        let engine = Engine::new(Config::named("ends")).unwrap();
+        let id = engine.allocate("here", 4096, Access::Local).unwrap();
+        let local = engine.inner.segments.local(id).unwrap();
+        // A request that nobody has seen the end of.
+        local.requests.fetch_add(1, AcqRel);
+        let in_use = || matches!(engine.unregister(id), Err(RegisterError::InUse { .. }));
+        assert!(in_use());
+        let pinned = local.region.pin(0, 1).unwrap();
+        engine.shutdown();
+        assert!(in_use(), "the kernel may still write there");
+        drop(pinned);
+        engine.unregister(id).unwrap();
     }
 }

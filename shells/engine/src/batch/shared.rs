@@ -1,0 +1,322 @@
+//! What a batch's handles share with whoever carries it out.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use polyrail_core::batch::BatchReport;
+use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::send_queue::credit::Grant;
+use polyrail_core::work::Cause;
+use smallvec::smallvec;
+
+use super::state::{MOVED, PENDING, Reports, State, counters, is_open, moved};
+use crate::delivery::{Outgoing, Slip, Ticket};
+use crate::followers::Followers;
+use crate::fork::Owned;
+use crate::post::Begun;
+use crate::request::Request;
+use crate::rows::RowId;
+use crate::segments::Hold;
+
+/// What a batch's handles and its worker share.
+pub(crate) struct Shared {
+    /// Its row with its worker.
+    pub(crate) row: RowId,
+    pub(super) state: Mutex<State>,
+    pub(super) done: Condvar,
+    /// The segments of its requests, in order: what unregistering looks at.
+    holds: Vec<Hold>,
+    /// What tells of its notification, if it carries one.
+    pub(super) slip: Option<Owned<Slip>>,
+    /// It is a hop that programs had left no room for: its room is that which is kept for such.
+    hop: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(row: RowId, holds: Vec<Hold>) -> Self {
+        let reports = smallvec![PENDING; holds.len()];
+        Self {
+            holds,
+            ..Self::with_reports(row, reports)
+        }
+    }
+
+    pub(crate) fn with_reports(row: RowId, reports: impl Into<Reports>) -> Self {
+        let reports = reports.into();
+        let state = State {
+            counters: counters(&reports),
+            open: reports.iter().filter(|report| is_open(report)).count() as u32,
+            reports,
+            ..State::new()
+        };
+        Self::with_state(row, state)
+    }
+
+    fn with_state(row: RowId, state: State) -> Self {
+        Self {
+            row,
+            state: Mutex::new(state),
+            done: Condvar::new(),
+            holds: Vec::new(),
+            slip: None,
+            hop: false,
+        }
+    }
+
+    /// Whether its room is the one that is kept for hops.
+    pub(crate) fn is_hop(&self) -> bool {
+        self.hop
+    }
+
+    /// It takes its room from there.
+    pub(crate) fn for_hop(mut self) -> Self {
+        self.hop = true;
+        self
+    }
+
+    /// The room that it still takes: it takes none any more.
+    pub(crate) fn take_room(&self) -> Grant {
+        std::mem::take(&mut self.state().room)
+    }
+
+    /// It takes this room.
+    pub(crate) fn taking(mut self, room: Grant) -> Self {
+        self.state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .room = room;
+        self
+    }
+
+    /// The same, with something to tell the peer when it has ended well.
+    pub(crate) fn notifying(mut self, notification: Outgoing) -> Self {
+        self.slip = Some(Owned::new(notification.slip().clone()));
+        self.state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .notification = Some(notification);
+        self
+    }
+
+    /// One that has ended, to [begin again](Self::begin_again). Its segments are not held.
+    pub(crate) fn spare(holds: Vec<Hold>) -> Self {
+        let reports = smallvec![MOVED; holds.len()];
+        Self {
+            holds,
+            ..Self::ended(reports)
+        }
+    }
+
+    /// One whose requests have been carried out.
+    pub(crate) fn carried(requests: &[Request]) -> Self {
+        Self::ended(moved(Reports::new(), requests))
+    }
+
+    /// One that no worker has ever had a row for.
+    fn ended(reports: Reports) -> Self {
+        Self::with_state(RowId::default(), State::ended(reports))
+    }
+
+    /// The same requests once more, carried out. It has ended, and nobody else knows it.
+    pub(crate) fn carried_again(&mut self, requests: &[Request]) {
+        self.row = RowId::default();
+        self.slip = None;
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let reports = std::mem::take(&mut state.reports);
+        *state = State::ended(moved(reports, requests));
+    }
+
+    /// The same requests once more, in another row. It has ended, nobody else knows it, and its segments are held anew.
+    pub(crate) fn begin_again(&mut self, row: RowId, room: Grant, notification: Option<Outgoing>) {
+        self.row = row;
+        self.slip = notification
+            .as_ref()
+            .map(|notification| Owned::new(notification.slip().clone()));
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = std::mem::take(&mut state.reports);
+        reports.fill(PENDING);
+        *state = State {
+            room,
+            counters: counters(&reports),
+            open: reports.len() as u32,
+            reports,
+            notification,
+            ..State::new()
+        };
+    }
+
+    /// What its requests use.
+    pub(crate) fn holds(&self) -> &[Hold] {
+        &self.holds
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how a request ended: the room that it took. That of the last one goes with the batch's row.
+    pub(crate) fn record(&self, index: usize, report: Report) -> Grant {
+        let mut state = self.state();
+        let others = state.room.amount().works.saturating_sub(1).max(1);
+        let room = state.room.split_off(others);
+        if let Some(row) = state.reports.get_mut(index) {
+            let was_open = is_open(&std::mem::replace(row, report));
+            state.counters.end(&report);
+            state.close_one(was_open && !is_open(&report));
+        }
+        drop(state);
+        // Memory that somebody may still touch stays registered until that is known to be over.
+        if report.local == Local::Released {
+            self.release(index);
+        }
+        room
+    }
+
+    /// More is known of a request than was reported: what of its memory is free.
+    pub(crate) fn settle(&self, index: usize, local: Local, remote: Remote) {
+        let mut state = self.state();
+        let Some(report) = state.reports.get_mut(index) else {
+            return;
+        };
+        let was_open = is_open(report);
+        let was_held = report.local == Local::Held;
+        (report.local, report.remote) = (local, remote);
+        let is_settled = !is_open(report);
+        state.close_one(was_open && is_settled);
+        let over = state.is_over();
+        drop(state);
+        if was_held && local == Local::Released {
+            self.release(index);
+        }
+        if over {
+            self.done.notify_all();
+        }
+    }
+
+    fn release(&self, index: usize) {
+        if let Some(hold) = self.holds.get(index) {
+            hold.release();
+        }
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.state().status == Status::Pending
+    }
+
+    /// Whether all its requests have been reported.
+    pub(crate) fn is_reported(&self) -> bool {
+        let status = self.state().counters.report();
+        status.ended == status.requests
+    }
+
+    /// Whether it has ended and nothing of it is open any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state().is_over()
+    }
+
+    /// Nothing more will be told of it: whoever waits for proof waits in vain.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
+        self.done.notify_all();
+    }
+
+    /// Whether memory on this side may still be touched on its behalf.
+    pub(crate) fn holds_memory(&self) -> bool {
+        let held = |report: &Report| report.local == Local::Held;
+        self.state().reports.iter().any(held)
+    }
+
+    /// The worker has ended, perhaps before the batch did. Of the requests that have not been reported, those
+    /// that have `begun` are unknown for good, and the others never began. Memory on this side is free, because the
+    /// transports have ended with the worker, but what the kernel or a device still has, and all of it if they `go_on`.
+    pub(crate) fn abandon(&self, begun: &Begun, go_on: bool) -> Ended {
+        let mut state = self.state();
+        let State {
+            counters, reports, ..
+        } = &mut *state;
+        for (index, report) in reports.iter_mut().enumerate() {
+            let pending = report.status == Status::Pending;
+            let was_held = report.local == Local::Held;
+            let is_touched = || self.holds.get(index).is_some_and(Hold::is_touched);
+            let has_begun = begun.has(index);
+            if was_held && !((!pending || has_begun) && (go_on || is_touched())) {
+                report.local = Local::Released;
+                self.release(index);
+            }
+            if pending {
+                report.cause = Some(Cause::ShutDown);
+                (report.status, report.remote) = match has_begun {
+                    true => (Status::Indeterminate, Remote::Unknown),
+                    false => (Status::ShutDown, Remote::Settled),
+                };
+                counters.end(report);
+            }
+        }
+        state.open = state.reports.iter().filter(|r| is_open(r)).count() as u32;
+        state.closed = true;
+        self.end(state)
+    }
+
+    /// All requests have ended. Whoever blocks is woken; the others are told by the answer.
+    pub(crate) fn finish(&self) -> Ended {
+        self.end(self.state())
+    }
+
+    fn end(&self, mut state: MutexGuard<'_, State>) -> Ended {
+        state.status = state.counters.report().status;
+        // In line before anybody can know: what the program tells the peer after that comes behind it.
+        let ticket = match (state.notification.take(), state.status) {
+            (Some(notification), Status::Completed) => Some(notification.send_after()),
+            (notification, _) => {
+                notification.into_iter().for_each(Outgoing::withhold);
+                None
+            }
+        };
+        let mut ended = Ended {
+            is_over: state.is_over(),
+            report: state.report(),
+            followers: std::mem::take(&mut state.followers),
+            ticket,
+        };
+        let sleepers = state.sleepers;
+        drop(state);
+        ended.followers.fill_trays(ended.report);
+        if sleepers > 0 {
+            self.done.notify_all();
+        }
+        ended
+    }
+}
+
+/// A batch has just ended, and its followers do not know yet.
+#[must_use = "followers wait to be told"]
+pub(crate) struct Ended {
+    is_over: bool,
+    report: BatchReport,
+    followers: Followers,
+    ticket: Option<Ticket>,
+}
+
+impl Ended {
+    /// Whether nothing of it is open any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Tells the peer by `send`, if all of it has arrived.
+    pub(crate) fn notify(&mut self, send: impl FnOnce(Ticket)) {
+        if let Some(ticket) = self.ticket.take() {
+            send(ticket);
+        }
+    }
+
+    /// Whether code of the program waits for it.
+    pub(crate) fn has_followers(&self) -> bool {
+        self.followers.has_code()
+    }
+
+    /// Calls the program's code. No lock and no seat may be held: it may do anything.
+    pub(crate) fn tell(self) {
+        self.followers.tell(self.report);
+    }
+}

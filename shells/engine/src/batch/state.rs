@@ -1,0 +1,145 @@
+//! How a batch stands, and each request in it.
+
+use std::time::Duration;
+
+use polyrail_core::batch::{Batch as Counters, BatchReport};
+use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::send_queue::credit::Grant;
+use smallvec::SmallVec;
+
+use crate::delivery::Outgoing;
+use crate::error::ReleaseError;
+use crate::followers::Followers;
+use crate::request::Request;
+
+/// Most batches have one request.
+pub(crate) type Reports = SmallVec<[Report; 1]>;
+
+pub(super) struct State {
+    /// Of the batch, once it has ended.
+    pub(super) status: Status,
+    /// What its requests that have not ended take of the worker's room.
+    pub(super) room: Grant,
+    pub(super) counters: Counters,
+    pub(super) reports: Reports,
+    /// Requests whose memory is held or whose peer's side is not settled, those not ended included.
+    pub(super) open: u32,
+    /// Nothing more will be told: what is open now stays so.
+    pub(super) closed: bool,
+    pub(super) followers: Followers,
+    /// Sent when it has ended well.
+    pub(super) notification: Option<Outgoing>,
+    /// Threads that sleep until it has ended.
+    pub(super) sleepers: u32,
+}
+
+pub(super) const MOVED: Report = Report {
+    status: Status::Completed,
+    delivered_bytes: 0,
+    cause: None,
+    local: Local::Released,
+    remote: Remote::Settled,
+};
+
+pub(super) const PENDING: Report = Report {
+    status: Status::Pending,
+    delivered_bytes: 0,
+    cause: None,
+    local: Local::Held,
+    remote: Remote::Unknown,
+};
+
+impl State {
+    /// Of a batch without requests, which has not ended.
+    pub(super) fn new() -> Self {
+        Self {
+            status: Status::Pending,
+            room: Grant::default(),
+            counters: Counters::new(0),
+            reports: Reports::new(),
+            open: 0,
+            closed: false,
+            followers: Followers::default(),
+            notification: None,
+            sleepers: 0,
+        }
+    }
+
+    /// Of one whose requests have all ended, with nothing of them open.
+    pub(super) fn ended(reports: Reports) -> Self {
+        let counters = counters(&reports);
+        Self {
+            status: counters.report().status,
+            counters,
+            reports,
+            ..Self::new()
+        }
+    }
+
+    pub(super) fn close_one(&mut self, closed: bool) {
+        self.open -= u32::from(closed);
+    }
+
+    /// Whether it has ended and nothing of it is open any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.status != Status::Pending && self.open == 0
+    }
+
+    /// What keeps it from being over.
+    pub(super) fn openness(&self, after: Duration) -> ReleaseError {
+        let held = self.reports.iter().filter(|r| r.local == Local::Held);
+        let held = held.count();
+        match self.closed {
+            true => ReleaseError::Unprovable {
+                requests: self.open as usize,
+            },
+            false => ReleaseError::TimedOut {
+                after,
+                held,
+                unsettled: self.open as usize,
+            },
+        }
+    }
+
+    /// The batch at a glance. It counts as ended only once its worker has said so.
+    pub(super) fn report(&self) -> BatchReport {
+        BatchReport {
+            status: self.status,
+            ..self.counters.report()
+        }
+    }
+}
+
+/// Counts requests of which some may have ended.
+pub(super) fn counters(reports: &[Report]) -> Counters {
+    let mut counters = Counters::new(0);
+    for _ in reports {
+        counters.add();
+    }
+    counters.seal();
+    for report in reports
+        .iter()
+        .filter(|report| report.status != Status::Pending)
+    {
+        counters.end(report);
+    }
+    counters
+}
+
+/// How requests ended that were carried out whole, in place of what was reported before.
+pub(super) fn moved(mut reports: Reports, requests: &[Request]) -> Reports {
+    reports.clear();
+    reports.reserve(requests.len());
+    for request in requests {
+        reports.push(Report {
+            delivered_bytes: request.length,
+            ..MOVED
+        });
+    }
+    reports
+}
+
+/// Whether something of the request can still move, or nobody knows.
+pub(super) fn is_open(report: &Report) -> bool {
+    (report.local, report.remote) != (Local::Released, Remote::Settled)
+}

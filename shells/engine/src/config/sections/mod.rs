@@ -1,0 +1,19 @@
+//! The sections of a configuration, one file each.
+
+mod health;
+mod path;
+mod security;
+mod send_queue;
+mod spray;
+mod staging;
+mod transport;
+mod verbs;
+
+pub use health::{HealthConfig, HealthMode};
+pub use path::{IsolationMode, PathConfig};
+pub use security::{DomainConfig, SecurityConfig};
+pub use send_queue::SendQueueConfig;
+pub use spray::SprayConfig;
+pub use staging::StagingConfig;
+pub use transport::TransportConfig;
+pub use verbs::VerbsConfig;

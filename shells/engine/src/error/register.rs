@@ -1,0 +1,122 @@
+//! Why memory was not registered, or not given back.
+
+use std::fmt;
+use std::io;
+
+use polyrail_cuda::CudaError;
+
+use super::FORKED;
+use crate::segments::SegmentId;
+
+/// Why memory was not registered, or not given back.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// A segment of this name exists.
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The name is empty, too long, or has a `/` or a control character.
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// The size is 0 or more than there can be.
+    BadSize {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// There is no room for another segment.
+    Full {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// The system refused the memory.
+    System {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The system's word for it.
+        source: io::Error,
+    },
+    /// No local segment has this id (any more).
+    Stale {
+        /// The id.
+        segment: SegmentId,
+    },
+    /// Requests that use the segment have not ended. Wait for them, or cancel them, and try again.
+    InUse {
+        /// How many.
+        requests: u64,
+    },
+    /// It is to be on a GPU, and that cannot be.
+    Gpu(CudaError),
+    /// The configuration has no trust domain of this name.
+    NoDomain {
+        /// The name.
+        name: String,
+        /// Those that it has.
+        known: Vec<String>,
+    },
+    /// Memory of a GPU can be of the common trust domain only.
+    NotInDomain,
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NameTaken { name } => write!(f, "a segment named \"{name}\" exists already"),
+            Self::NoDomain { name, known } => {
+                let known = match known.is_empty() {
+                    true => "none".to_owned(),
+                    false => known.join(", "),
+                };
+                write!(
+                    f,
+                    "the configuration has no trust domain \"{name}\" (security/domains); it has: {known}"
+                )
+            }
+            Self::NotInDomain => write!(
+                f,
+                "memory of a GPU can be of the common trust domain only: peers may be staged to it, and slots are common"
+            ),
+            Self::BadName { name } => write!(
+                f,
+                "\"{}\" cannot name a segment: 1 to 255 bytes without '/' and control characters",
+                name.escape_debug()
+            ),
+            Self::BadSize { bytes } => {
+                write!(
+                    f,
+                    "a segment of {bytes} bytes is not possible: 1 to {}",
+                    isize::MAX
+                )
+            }
+            Self::Full { limit } => write!(
+                f,
+                "there are {limit} segments already, the most there can be"
+            ),
+            Self::System { bytes, source } => {
+                write!(f, "cannot get {bytes} bytes of memory: {source}")
+            }
+            Self::Stale { segment } => {
+                write!(f, "{segment:?} is no local segment, or not any more")
+            }
+            Self::InUse { requests } => {
+                write!(f, "{requests} requests that use the segment have not ended")
+            }
+            Self::Gpu(error) => error.fmt(f),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for RegisterError {}
+
+impl From<CudaError> for RegisterError {
+    fn from(error: CudaError) -> Self {
+        Self::Gpu(error)
+    }
+}

@@ -1,0 +1,169 @@
+//! Why a batch was not taken.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
+
+use super::{FORKED, UNSUPPORTED};
+use crate::segments::SegmentId;
+
+/// Why [`crate::Engine::submit`] took nothing. `index` says which request of the batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// There is no room now, for requests or for the peer's notification: submit again when some request has
+    /// ended, or some notification has been delivered.
+    Full,
+    /// The batch has no requests, or more than there can ever be room for.
+    BatchSize {
+        /// How many.
+        requests: usize,
+        /// The most there can be.
+        limit: usize,
+    },
+    /// The segment does not exist (any more), or is not on the side it was named for.
+    Stale {
+        /// Which request.
+        index: usize,
+        /// The id.
+        segment: SegmentId,
+    },
+    /// The peer that owned the segment is lost, and the segment with it: its process has ended, or another
+    /// one answers at its address. Open the segment anew once somebody serves it there.
+    PeerLost {
+        /// Which request.
+        index: usize,
+        /// The id.
+        segment: SegmentId,
+        /// Where the peer was.
+        peer: SocketAddr,
+    },
+    /// The request names no bytes.
+    Empty {
+        /// Which request.
+        index: usize,
+    },
+    /// The range ends past the segment.
+    OutOfRange {
+        /// Which request.
+        index: usize,
+        /// The segment.
+        segment: SegmentId,
+        /// First byte of the range.
+        offset: u64,
+        /// Its length.
+        length: u64,
+        /// The size of the segment.
+        segment_bytes: u64,
+    },
+    /// The owner of the segment does not allow it.
+    Forbidden {
+        /// Which request.
+        index: usize,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// Both segments are files of this host: read one into memory and write the other from there.
+    TwoFiles {
+        /// Which request.
+        index: usize,
+        /// The file named as the remote one.
+        segment: SegmentId,
+    },
+    /// The request has to be staged, and the system refused the memory or the thread that this takes. The log says why.
+    Staging,
+    /// Too many pairs of segments are in use.
+    Plans {
+        /// The most there can be.
+        limit: usize,
+    },
+    /// The notification is longer than one can be: write the rest into a segment.
+    NotificationSize {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The request is for another peer than those before it: a batch with a notification has one peer.
+    NotificationPeers {
+        /// Which request.
+        index: usize,
+    },
+    /// The peer is of a build without notifications.
+    NotificationUnsupported,
+    /// The engine is shutting down.
+    ShutDown,
+    /// This process was forked from the engine's: make an engine in this one.
+    Forked,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("no room now; submit again when a request has ended"),
+            Self::BatchSize { requests, limit } => {
+                write!(
+                    f,
+                    "a batch of {requests} requests: 1 to {limit} are possible"
+                )
+            }
+            Self::Stale { index, segment } => {
+                write!(
+                    f,
+                    "request {index}: {segment:?} does not exist on that side, or not any more"
+                )
+            }
+            Self::PeerLost {
+                index,
+                segment,
+                peer,
+            } => write!(
+                f,
+                "request {index}: {segment:?} was lost with the peer at {peer}; open it anew"
+            ),
+            Self::Empty { index } => write!(f, "request {index}: a length of 0 moves nothing"),
+            Self::OutOfRange {
+                index,
+                segment,
+                offset,
+                length,
+                segment_bytes,
+            } => write!(
+                f,
+                "request {index}: {length} bytes from offset {offset} end past {segment:?} of \
+                 {segment_bytes} bytes"
+            ),
+            Self::Forbidden { index, segment } => {
+                write!(
+                    f,
+                    "request {index}: the owner of {segment:?} does not allow that"
+                )
+            }
+            Self::TwoFiles { index, segment } => write!(
+                f,
+                "request {index}: both of its segments are files of this host ({segment:?} is one); go through memory"
+            ),
+            Self::Staging => f.write_str(
+                "the system refused what staging through memory takes; the log says why",
+            ),
+            Self::Plans { limit } => {
+                write!(
+                    f,
+                    "{limit} pairs of segments are in use, the most there can be"
+                )
+            }
+            Self::NotificationSize { bytes } => write!(
+                f,
+                "a notification of {bytes} bytes: {NOTIFICATION_BYTES_MAX} are possible"
+            ),
+            Self::NotificationPeers { index } => write!(
+                f,
+                "request {index} is for another peer than those before it; a batch that notifies has one"
+            ),
+            Self::NotificationUnsupported => f.write_str(UNSUPPORTED),
+            Self::ShutDown => f.write_str("the engine is shutting down"),
+            Self::Forked => f.write_str(FORKED),
+        }
+    }
+}
+
+impl std::error::Error for SubmitError {}

@@ -1,0 +1,168 @@
+//! Peers: sessions with other engines, and the rails that lead to them.
+
+mod devices;
+mod numbers;
+mod rails;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use polyrail_control::codec::TransportOffer;
+use polyrail_core::path::hint::Connection;
+use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
+use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::transport::MemoryKind;
+use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
+use polyrail_transport::SessionId;
+
+use crate::machine::{Machine, Whereabouts};
+use crate::path::PeerPath;
+use crate::segments::SegmentId;
+use crate::transports::Catalog;
+
+pub(crate) use numbers::Numbers;
+pub(crate) use rails::{PeerRail, RailPair};
+
+use devices::LocalDevice;
+use numbers::Freed;
+
+/// A peer that we have, or had, a session with.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: PeerId,
+    pub(crate) numbers: Arc<Numbers>,
+    /// What it calls itself.
+    pub(crate) name: String,
+    /// The address it was first reached at.
+    pub(crate) dialed: SocketAddr,
+    pub(crate) session: SessionId,
+    pub(crate) incarnation: u64,
+    pub(crate) rails: Vec<PeerRail>,
+    /// The transports that it has.
+    pub(crate) offers: Vec<TransportOffer>,
+    /// What probes write to.
+    pub(crate) scratch: SegmentId,
+    /// It understands notifications.
+    pub(crate) notifies: bool,
+    /// How what goes to it is steered; `None`: it is not.
+    pub(crate) path: Option<PeerPath>,
+}
+
+impl Peer {
+    /// The transports that join memory of these kinds with this peer's, and their rails: each in the tier of its
+    /// local device for memory that is where `here` says.
+    pub(crate) fn plan_transports(
+        &self,
+        catalog: &Catalog,
+        (local, here): (MemoryKind, &Whereabouts),
+        remote: MemoryKind,
+    ) -> heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX> {
+        let ranked = catalog.rank(&self.offers, local, remote);
+        let rails = |transport: TransportId| PlanTransport {
+            transport,
+            rails: self
+                .rails
+                .iter()
+                .filter(|rail| rail.pair.transport == transport)
+                .map(|rail| PlanRail {
+                    rail: rail.rail,
+                    tier: here.tier(rail.pair.local, rail.pair.node),
+                    class: rail.class,
+                })
+                .collect(),
+        };
+        ranked.into_iter().map(rails).collect()
+    }
+
+    /// The rails as the control plane wants them, as far as they lead to the peer.
+    pub(crate) fn ways(&self) -> Vec<(Option<IpAddr>, SocketAddr)> {
+        let leads = |rail: &&PeerRail| {
+            rail.pair.own.is_none() && self.path.is_none_or(|path| path.has(rail.class))
+        };
+        self.rails
+            .iter()
+            .filter(leads)
+            .map(|rail| (rail.pair.local, rail.pair.remote))
+            .collect()
+    }
+}
+
+/// All peers of an engine, and the numbers of its rails and devices.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// What is assumed of a new rail whose device says nothing.
+    estimate: EstimateConfig,
+    machine: Arc<Machine>,
+    /// A device's own word counts more than `estimate`.
+    asks_devices: bool,
+    peers: Vec<Peer>,
+    /// Numbers of peers, of those that are being dialed, and of those that were given up and are not free yet.
+    taken: BTreeSet<u16>,
+    freed: Arc<Freed>,
+    /// The last number given.
+    last: u16,
+    rail_names: Vec<String>,
+    /// Rails of peers that were given up.
+    free_rails: BTreeSet<u16>,
+    devices: HashMap<LocalDevice, DeviceId>,
+    /// The rails to disks, and the disk of each.
+    disk_rails: Vec<(DeviceId, RailId)>,
+}
+
+impl Peers {
+    /// Nobody yet.
+    pub(crate) fn new(estimate: EstimateConfig, machine: Arc<Machine>, asks_devices: bool) -> Self {
+        Self {
+            estimate,
+            machine,
+            asks_devices,
+            peers: Vec::new(),
+            taken: BTreeSet::new(),
+            freed: Arc::default(),
+            last: 0,
+            rail_names: Vec::new(),
+            free_rails: BTreeSet::new(),
+            devices: HashMap::new(),
+            disk_rails: Vec::new(),
+        }
+    }
+
+    /// The peer that answers at an address.
+    pub(crate) fn at(&self, dialed: SocketAddr) -> Option<&Peer> {
+        self.peers.iter().find(|peer| {
+            peer.dialed == dialed || peer.rails.iter().any(|rail| rail.pair.remote == dialed)
+        })
+    }
+
+    /// The same, if it has not been restarted since.
+    pub(crate) fn met(&self, dialed: SocketAddr, incarnation: u64) -> Option<&Peer> {
+        self.at(dialed)
+            .filter(|peer| peer.incarnation == incarnation)
+    }
+
+    /// What an agent may steer.
+    pub(crate) fn steered(&self) -> Vec<(PeerId, Connection)> {
+        let of = |peer: &Peer| Some((peer.id, peer.path?.connection()?));
+        self.peers.iter().filter_map(of).collect()
+    }
+
+    pub(crate) fn get(&self, id: PeerId) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.id == id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+        self.peers.iter_mut().find(|peer| peer.id == id)
+    }
+
+    pub(crate) fn add(&mut self, peer: Peer) {
+        self.peers.push(peer);
+    }
+
+    /// Takes a peer out.
+    pub(crate) fn remove(&mut self, id: PeerId, incarnation: u64) -> Option<Peer> {
+        let is_it = |peer: &Peer| (peer.id, peer.incarnation) == (id, incarnation);
+        let index = self.peers.iter().position(is_it)?;
+        Some(self.peers.swap_remove(index))
+    }
+}

@@ -1,0 +1,58 @@
+//! The numbers of a peer and its rails, and how they come free.
+
+use std::sync::{Arc, Mutex};
+
+use polyrail_core::units::{PeerId, RailId};
+
+use super::Peers;
+use crate::error::OpenError;
+use crate::fabric::PEERS_MAX;
+use crate::lock::lock;
+
+/// The numbers of a peer and its rails. They mean it for as long as anybody has a share of this; then they are
+/// free, for another.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    pub(crate) peer: PeerId,
+    pub(crate) rails: Vec<RailId>,
+    freed: Arc<Freed>,
+}
+
+/// Numbers that nobody has a share of any more. A lock of its own, which nothing is dropped under.
+pub(super) type Freed = Mutex<Vec<(PeerId, Vec<RailId>)>>;
+
+impl Drop for Numbers {
+    fn drop(&mut self) {
+        let rails = std::mem::take(&mut self.rails);
+        lock(&self.freed).push((self.peer, rails));
+    }
+}
+
+impl Peers {
+    /// Takes a number for a new peer: in turn, so that one that is free is not used again at once.
+    pub(crate) fn take_numbers(&mut self) -> Result<Numbers, OpenError> {
+        self.gather_freed();
+        let limit = PEERS_MAX as u16;
+        let next = (1..=limit)
+            .map(|step| (self.last + step) % limit)
+            .find(|id| !self.taken.contains(id));
+        let id = next.ok_or(OpenError::Full {
+            what: "peers",
+            limit: PEERS_MAX,
+        })?;
+        self.taken.insert(id);
+        self.last = id;
+        Ok(Numbers {
+            peer: PeerId(id),
+            rails: Vec::new(),
+            freed: self.freed.clone(),
+        })
+    }
+
+    pub(super) fn gather_freed(&mut self) {
+        for (peer, rails) in lock(&self.freed).drain(..) {
+            self.taken.remove(&peer.0);
+            self.free_rails.extend(rails.iter().map(|rail| rail.0));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Pairs of segments that requests have used, and the plan of each.
+
+use std::sync::{PoisonError, RwLockReadGuard};
+
+use polyrail_core::units::PlanId;
+
+use super::hold::Hold;
+use super::segment::{LocalSegment, RemoteSegment, Segment, SegmentId};
+use super::{Segments, Tables};
+
+/// Why there is no plan for a pair of segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoPlan {
+    /// One of them does not exist any more.
+    Stale(SegmentId),
+    /// There are too many.
+    Full,
+}
+
+impl Segments {
+    /// The plan of a pair of segments, made by `make` when it is first asked for.
+    pub(crate) fn plan(
+        &self,
+        pair: (SegmentId, SegmentId),
+        make: impl FnOnce() -> Result<PlanId, NoPlan>,
+    ) -> Result<PlanId, NoPlan> {
+        if let Some(plan) = self.read(|tables| tables.plans.get(&pair).copied()) {
+            return Ok(plan);
+        }
+        self.write(|tables| {
+            if let Some(plan) = tables.plans.get(&pair) {
+                return Ok(*plan);
+            }
+            // Gone since it was looked at: nobody would ever retire a plan for it.
+            for segment in [pair.0, pair.1] {
+                if !tables.segments.contains_key(&segment) {
+                    return Err(NoPlan::Stale(segment));
+                }
+            }
+            let plan = make()?;
+            tables.plans.insert(pair, plan);
+            Ok(plan)
+        })
+    }
+
+    /// All that is known now. Nothing is registered or unregistered while the answer lives: keep it short.
+    pub(crate) fn known(&self) -> Known<'_> {
+        Known(self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Segments and plans, held as they are.
+pub(crate) struct Known<'a>(RwLockReadGuard<'a, Tables>);
+
+/// Two segments that have a plan.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownPair<'a> {
+    pub(crate) local: &'a LocalSegment,
+    pub(crate) remote: &'a RemoteSegment,
+    pub(crate) plan: PlanId,
+}
+
+impl Known<'_> {
+    /// A local and a remote segment, if both are there and have met before.
+    pub(crate) fn pair(&self, ids: (SegmentId, SegmentId)) -> Option<KnownPair<'_>> {
+        let (Segment::Local(local) | Segment::Device(local, _)) = self.0.segments.get(&ids.0)?
+        else {
+            return None;
+        };
+        let (Segment::Remote(remote) | Segment::Device(_, remote)) = self.0.segments.get(&ids.1)?
+        else {
+            return None;
+        };
+        let plan = *self.0.plans.get(&ids)?;
+        Some(KnownPair {
+            local,
+            remote,
+            plan,
+        })
+    }
+
+    /// Counts a request that uses a local segment, and a remote one.
+    pub(crate) fn hold(&self, ids: (SegmentId, SegmentId)) -> Option<Hold> {
+        let ends = [self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?];
+        Some(Hold::of(ends))
+    }
+}
+
+/// Looks pairs up one after the other; most are like the one before.
+pub(crate) struct Pairs<'a> {
+    known: &'a Known<'a>,
+    last: Option<((SegmentId, SegmentId), KnownPair<'a>)>,
+}
+
+impl<'a> Pairs<'a> {
+    pub(crate) fn of(known: &'a Known<'_>) -> Self {
+        Self { known, last: None }
+    }
+
+    /// See [`Known::pair`].
+    pub(crate) fn find(&mut self, ids: (SegmentId, SegmentId)) -> Option<KnownPair<'a>> {
+        if let Some((_, found)) = self.last.filter(|(last, _)| *last == ids) {
+            return Some(found);
+        }
+        let found = self.known.pair(ids)?;
+        self.last = Some((ids, found));
+        Some(found)
+    }
+}

@@ -1,0 +1,241 @@
+//! The transports of an engine, in its order of preference, and what became of each when it was installed.
+
+mod catalog;
+mod last;
+mod libraries;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_cuda::{CudaError, Gpus};
+use polyrail_transport::clock::Clock;
+use polyrail_transport::fault::{FaultProxy, Faults};
+use polyrail_transport::memory::{RegionTable, TrustDomain};
+use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
+use polyrail_uring::FileTable;
+
+use crate::config::{Config, IsolationMode};
+use crate::endpoints::Joined;
+use crate::error::EngineError;
+use crate::known::{self, CUDA, CUDA_IPC, PREAD, SHM, STAGED, TCP, URING, VERBS, is_built_in};
+
+pub(crate) use catalog::Catalog;
+pub use catalog::TransportStatus;
+
+use catalog::Row;
+use last::Last;
+use libraries::libraries;
+
+/// A transport beside those that the engine has, preferred to them.
+#[derive(Clone)]
+pub struct Plugin {
+    /// Makes it, over the memory that peers may touch.
+    pub make: fn(Arc<dyn RegionTable>) -> Arc<dyn Transport>,
+    /// Faults to inject into it.
+    pub faults: Option<Arc<Faults>>,
+}
+
+/// The transports themselves. Dropping the last handle ends what they serve.
+pub(crate) struct Transports {
+    pub(crate) catalog: Arc<Catalog>,
+    rows: Vec<Installed>,
+}
+
+struct Installed {
+    transport: Arc<dyn Transport>,
+    faults: Option<Arc<Faults>>,
+    is_missing: bool,
+    own: bool,
+}
+
+impl Transports {
+    /// Installs plugins, in order, then libraries, then those that the engine has itself. One that cannot be installed
+    /// is noted, and done without.
+    pub(crate) fn install(
+        config: &Config,
+        regions: Arc<dyn RegionTable>,
+        files: &Arc<dyn FileTable>,
+        gpus: &Result<Arc<Gpus>, CudaError>,
+        plugins: &[Plugin],
+        faults: Option<Arc<Faults>>,
+    ) -> Result<Self, EngineError> {
+        let missing = |name: &str, error: &io::Error| {
+            // What keeps one of those over GPUs away is said of the first.
+            let level = match name {
+                CUDA_IPC | STAGED => log::Level::Debug,
+                _ => log::Level::Warn,
+            };
+            log::log!(level, "transport {name} is not there: {error}");
+        };
+        let loaded = libraries(config)?;
+        let loaded = loaded.iter().filter_map(|library| {
+            let made = library.make(regions.clone());
+            let made = made.inspect_err(|error| missing(library.name(), error));
+            Some((made.ok()?, None, false))
+        });
+        let plugged = plugins
+            .iter()
+            .map(|plugin| ((plugin.make)(regions.clone()), plugin.faults.clone()));
+        let all = [SHM, CUDA_IPC, VERBS, STAGED, TCP, CUDA, URING, PREAD].into_iter();
+        // A driver may have been plugged in.
+        let over_gpus = |name: &str| matches!(name, CUDA | CUDA_IPC | STAGED);
+        let is_there = |name: &str| is_built_in(name) || over_gpus(name) && gpus.is_ok();
+        let own = all.filter(|name| is_there(name) && is_wanted(name, config));
+        let own = own.map(|name| (name, faults.clone().filter(|_| name == TCP)));
+        let own = own.filter_map(|(name, faults)| {
+            let workers = config.worker_count();
+            let made = known::make(name, regions.clone(), files, workers, &config.verbs, gpus);
+            let made = made.inspect_err(|error| missing(name, error));
+            Some((made.ok()?, faults, matches!(name, CUDA | URING | PREAD)))
+        });
+        let (catalog, rows) = plugged
+            .map(|(transport, faults)| (transport, faults, false))
+            .chain(loaded)
+            .chain(own)
+            .map(|(transport, faults, own)| install(transport, faults, own))
+            .unzip();
+        Ok(Self {
+            catalog: Arc::new(Catalog { rows: catalog }),
+            rows,
+        })
+    }
+
+    /// The endpoint of one worker, over all transports.
+    pub(crate) fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
+        let endpoint = |row: &Installed| row.endpoint(worker, clock);
+        let mut rows = self
+            .rows
+            .iter()
+            .map(endpoint)
+            .collect::<io::Result<Vec<_>>>()?;
+        // What is missing never has rails, so the only one that is there has them all.
+        if rows.iter().flatten().count() == 1
+            && let Some(only) = rows.iter_mut().find_map(Option::take)
+        {
+            return Ok(only);
+        }
+        Ok(Box::new(Joined::new(rows)?))
+    }
+
+    /// Hands an inbound lane to the transport that it names; one that names none is of the last one.
+    pub(crate) fn admit(&self, lane: InboundLane) {
+        let serves = |row: &&Installed| {
+            let names = |name: &String| row.transport.name() == name;
+            !row.is_missing && !row.own && lane.transport.as_ref().is_none_or(names)
+        };
+        match self.rows.iter().rev().find(serves) {
+            Some(row) => row.transport.admit(lane),
+            None => log::warn!(
+                "{:?} of a peer is of transport {:?}, which is not here",
+                lane.lane,
+                lane.transport
+            ),
+        }
+    }
+
+    /// Lets lanes of a session in.
+    pub(crate) fn begin_session(&self, session: SessionId, domain: TrustDomain) {
+        for row in &self.rows {
+            row.transport.begin_session(session, domain);
+        }
+    }
+
+    /// Fences an inbound lane wherever it is, and answers once all transports have.
+    pub(crate) fn fence_inbound(
+        &self,
+        session: SessionId,
+        lane: LaneId,
+        epoch: Epoch,
+        answer: FenceAnswer,
+    ) {
+        let delivered = Arc::new(AtomicU32::new(0));
+        let all = Last::of(self.rows.len(), {
+            let delivered = delivered.clone();
+            move || answer(delivered.load(Acquire))
+        });
+        for row in &self.rows {
+            let (delivered, all) = (delivered.clone(), all.clone());
+            let answer = move |count| {
+                delivered.fetch_max(count, AcqRel);
+                all.done();
+            };
+            row.transport
+                .fence_inbound(session, lane, epoch, Box::new(answer));
+        }
+    }
+
+    /// Ends a session on all transports.
+    pub(crate) fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
+        let all = Last::of(self.rows.len(), answer);
+        for row in &self.rows {
+            let all = all.clone();
+            row.transport
+                .retire_session(session, Box::new(move || all.done()));
+        }
+    }
+}
+
+/// Whether a configuration lets an engine have a transport. Those within one host have no rails that path isolation
+/// could tell apart.
+pub(crate) fn is_wanted(name: &str, config: &Config) -> bool {
+    let said = config.transports.get(name);
+    let by_itself =
+        !matches!(name, SHM | CUDA_IPC | STAGED) || config.path.mode == IsolationMode::Off;
+    said.map_or(by_itself, |transport| transport.enable)
+}
+
+/// Why an engine has to do without a transport on this machine, if so.
+pub(crate) fn try_out(transport: &dyn Transport, faults: Option<&Faults>) -> Option<String> {
+    if faults.is_some_and(Faults::fails_install) {
+        return Some("its installation was made to fail".to_owned());
+    }
+    let endpoint = transport.endpoint(0, Clock::start());
+    endpoint.err().map(|error| error.to_string())
+}
+
+fn install(
+    transport: Arc<dyn Transport>,
+    faults: Option<Arc<Faults>>,
+    own: bool,
+) -> (Row, Installed) {
+    let missing = try_out(&*transport, faults.as_deref());
+    let name = transport.name();
+    if let Some(why) = &missing {
+        // Most programs have no files that they would miss it for.
+        let level = match own {
+            true => log::Level::Debug,
+            false => log::Level::Warn,
+        };
+        log::log!(level, "transport {name} is not there: {why}");
+    }
+    let installed = Installed {
+        is_missing: missing.is_some(),
+        own,
+        faults,
+        transport: transport.clone(),
+    };
+    let row = Row {
+        name,
+        capabilities: transport.capabilities(),
+        address: transport.address(),
+        transport: Arc::downgrade(&transport),
+        missing,
+        own,
+    };
+    (row, installed)
+}
+
+impl Installed {
+    fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Option<Box<dyn Endpoint>>> {
+        if self.is_missing {
+            return Ok(None);
+        }
+        let endpoint = self.transport.endpoint(worker, clock)?;
+        Ok(Some(match &self.faults {
+            Some(faults) => Box::new(FaultProxy::new(endpoint, faults.clone(), clock)),
+            None => endpoint,
+        }))
+    }
+}
