@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use polyrail_control::codec::{NOTIFICATIONS, PATHS};
-use polyrail_control::plane::{ConnectError, Introduction, Plane};
+use polyrail_control::plane::{ConnectError, Ends, Introduction, Plane};
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::units::{PeerId, RailId};
@@ -247,7 +247,18 @@ impl Engine {
             return Ok(());
         };
         // What is staged in the old session names slots that are others' by now.
-        self.inner.staging.wait_until_clear(id);
+        if !self.inner.staging.wait_until_clear(id, CONNECT_TIMEOUT) {
+            return Err(ConnectError::TimedOut {
+                ends: Box::new(Ends {
+                    ours: self.inner.config.name.clone(),
+                    local: None,
+                    theirs: Some(peer.name),
+                    remote: peer.dialed,
+                }),
+                after: CONNECT_TIMEOUT,
+                connected: false,
+            });
+        }
         let ways = self.ways_to(&peer);
         let timeout = match ways.len() {
             1 => CONNECT_TIMEOUT,

@@ -376,8 +376,9 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, slots| config.staging.slots = slots as u32,
         },
         meaning: "Slots for what comes in, and as many for what goes out, that chunks of staged requests pass \
-                  through: those between a file and another host. All peers share them; 32 chunks of one peer at \
-                  most are on their way.",
+                  through: those between a file and another host. All peers share them: one has half of them at \
+                  most, for its chunks and for ours to it each, and 32 chunks on their way. Of a single slot that one \
+                  is all.",
         source: OURS,
     },
     Key {

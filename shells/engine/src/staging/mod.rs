@@ -14,7 +14,7 @@ mod work;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -48,9 +48,6 @@ pub(crate) const OUT: PoolId = PoolId(1);
 const NAMES: [&str; 2] = ["\u{1}slots-in", "\u{1}slots-out"];
 /// How long a shutdown waits for what is on its way.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
-
-/// How often whoever waits for the thread looks whether it has ended.
-const END_LOOK: Duration = Duration::from_millis(50);
 
 /// The name of the memory of a pool.
 pub(crate) fn pool_name(pool: PoolId) -> &'static str {
@@ -115,14 +112,14 @@ impl Staging {
     }
 
     /// Waits until no hop of a session with this peer that is over can move anything: they have been called back, and end
-    /// within the bounds of a fence. Nothing is left of them when the thread has ended.
-    pub(crate) fn wait_until_clear(&self, peer: PeerId) {
-        if let Some(stager) = self.cell.get() {
-            let (clear, waits) = channel();
-            stager.say(Word::UntilClear(peer, clear));
-            let has_ended = || lock(&stager.thread).as_ref().is_none_or(Thread::has_ended);
-            while waits.recv_timeout(END_LOOK) == Err(RecvTimeoutError::Timeout) && !has_ended() {}
-        }
+    /// within the bounds of a fence. `false`: not in time, as if a callback of the program asks, which they have to wait for.
+    pub(crate) fn wait_until_clear(&self, peer: PeerId, within: Duration) -> bool {
+        let Some(stager) = self.cell.get() else {
+            return true;
+        };
+        let (clear, waits) = channel();
+        stager.say(Word::UntilClear(peer, clear));
+        waits.recv_timeout(within).is_ok()
     }
 
     /// Waits for the thread.
