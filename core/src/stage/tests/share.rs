@@ -102,9 +102,10 @@ fn requests_to_a_long_silent_peer_are_looked_through_when_one_is_old_enough() {
     for at in [0, 0, 500] {
         host.submit(ms(at), &write).unwrap();
     }
+    says(&mut host, ms(0));
     let look = |host: &mut Staged<'_>, at| {
-        says(host, ms(at));
         host.handle_timeout(ms(at));
+        says(host, ms(at));
         std::iter::from_fn(|| ended(host)).count()
     };
     assert_eq!((look(&mut host, 1_990), oldest(&host)), (0, ms(0)));
