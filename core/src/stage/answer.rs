@@ -119,10 +119,13 @@ impl Staged<'_> {
         if op == Op::Read {
             return self.detach(now, row);
         }
-        if let Some(chunk) = self.chunk_mut(row) {
-            chunk.step = Step::Recall;
-        }
+        let heard_at = self.chunk(row).map(|chunk| chunk.heard_at);
         self.free_remote(now, row);
+        // Whoever is silent already is not waited for anew.
+        if let (Some(chunk), Some(heard_at)) = (self.chunk_mut(row), heard_at) {
+            chunk.step = Step::Recall;
+            chunk.heard_at = heard_at;
+        }
     }
 
     /// The peer's copy has ended.
@@ -149,18 +152,16 @@ impl Staged<'_> {
             return;
         };
         self.outbox.push_back(&mut *self.claims, row);
-        if now.since(chunk.heard_at) < self.config.answer_timeout {
-            return;
-        }
+        let timeout = self.config.answer_timeout;
+        let has_waited = now.since(chunk.heard_at) >= timeout;
         let copies = matches!(chunk.step, Step::Go | Step::Recall);
-        if copies {
+        if has_waited && copies {
             self.taint(chunk.request, false, true, By::Copy(row));
-            self.fail(now, row, Cause::PeerSilent);
-        } else if chunk.remote == Remote::Asked {
+        }
+        if has_waited && (copies || chunk.remote == Remote::Asked) {
             self.fail(now, row, Cause::PeerSilent);
         }
         let peer = self.peer(row);
-        let timeout = self.config.answer_timeout;
         // It may have forgotten this chunk only. Those that are as old are looked for when there are some.
         let is_due = self.peers.get(peer.index()).is_some_and(|peer| {
             now.since(peer.heard_at) >= timeout && now.since(peer.oldest) >= timeout

@@ -89,7 +89,7 @@ pub(super) struct Chunk {
     pub(super) failures: u8,
     /// It begins anew when everything is given back.
     pub(super) again: bool,
-    /// When the peer last said something about it, or was asked to end its copy.
+    /// When the peer last said something about it, before it was asked to end its copy.
     pub(super) heard_at: Instant,
 }
 

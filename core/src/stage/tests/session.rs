@@ -333,3 +333,33 @@ fn what_cannot_be_remembered_is_not_called_settled() {
     }
     assert_eq!((settled(&mut host), quarantined(&host)), (None, [0, 0]));
 }
+
+#[test]
+fn who_falls_silent_while_it_copies_is_not_waited_for_twice() {
+    let (mut host, begun) = under_way(2);
+    for hop in begun {
+        ends(&mut host, hop, good());
+    }
+    for hop in stages(&mut host) {
+        ends(&mut host, hop, good());
+    }
+    // Both are copied there, and one has been heard of later.
+    let attempt = host.claim(host.chunk_rows(PEER).start).unwrap().attempt;
+    let going = Going {
+        ticket: ticket(0, 1),
+        attempt,
+    };
+    host.handle_message(ms(50), PEER, &going).unwrap();
+    let mut reported = None;
+    for now in (60..4_000).step_by(10).map(ms) {
+        host.handle_timeout(now);
+        says(&mut host, now);
+        if let Some(report) = ended_as(&mut host) {
+            reported = Some((now, report));
+        }
+    }
+    let (when, report) = reported.unwrap();
+    let open = (Status::Indeterminate, Local::Released, Remote::Unknown);
+    assert_eq!(report, open);
+    assert!(when <= ms(2_070), "{when:?}");
+}

@@ -92,3 +92,29 @@ fn the_last_row_is_not_kept_from_who_has_none() {
     host.submit(ms(0), &to(1)).unwrap();
     assert_eq!(host.submit(ms(0), &to(0)), Err(StageRefused::Full));
 }
+
+#[test]
+fn requests_to_a_long_silent_peer_are_looked_through_when_one_is_old_enough() {
+    // Every row that repeated its question looked through all requests, every ten milliseconds.
+    let mut host = staged(2, 2, 16, [2, 2], StagedConfig::DEFAULT);
+    let oldest = |host: &Staged<'_>| host.peers[0].oldest;
+    let write = request(WRITE, 0, 0, 10, 2);
+    for at in [0, 0, 500] {
+        host.submit(ms(at), &write).unwrap();
+    }
+    says(&mut host, ms(0));
+    let look = |host: &mut Staged<'_>, at| {
+        host.handle_timeout(ms(at));
+        says(host, ms(at));
+        std::iter::from_fn(|| ended(host)).count()
+    };
+    assert_eq!((look(&mut host, 1_990), oldest(&host)), (0, ms(0)));
+    assert_eq!((look(&mut host, 2_000), oldest(&host)), (2, ms(500)));
+    assert_eq!((look(&mut host, 2_490), oldest(&host)), (0, ms(500)));
+    assert_eq!((look(&mut host, 2_500), oldest(&host)), (1, Instant::MAX));
+    // Its rows go on asking for their end, and there is nothing to look for until there is a request.
+    assert_eq!((look(&mut host, 3_000), oldest(&host)), (0, Instant::MAX));
+    host.submit(ms(3_000), &write).unwrap();
+    assert_eq!((look(&mut host, 4_990), oldest(&host)), (0, ms(3_000)));
+    assert_eq!((look(&mut host, 5_000), oldest(&host)), (1, Instant::MAX));
+}

@@ -307,3 +307,58 @@ impl Handover {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Shared;
+    use crate::config::SendQueueConfig;
+
+    #[test]
+    fn what_was_handed_over_and_ended_without_proof_is_settled_when_there_is_some() {
+        let pending = Report {
+            local: Local::Held,
+            remote: Remote::Unknown,
+            ..refused(Status::Pending, REFUSED)
+        };
+        let open = Report {
+            status: Status::Indeterminate,
+            ..pending
+        };
+        let post = || Arc::new(Post::new(&SendQueueConfig::default()).unwrap());
+        let (ours, stager) = (post(), post());
+        let shared = |row| Arc::new(Shared::with_reports(row, vec![pending]));
+        let program = ours.batches().add(shared).unwrap();
+        let staged = stager.batches().add(shared).unwrap();
+        let tag = program.row.tag(0);
+        let mut handover = Handover::new(Arc::default(), ours.clone());
+        let batches = handover.open.entry(program.row).or_default();
+        let batch = Batch::new(staged.clone(), stager.clone());
+        batches.staged.insert(tag, Some(batch));
+        assert!(!handover.has_ended(program.row), "it goes on there");
+
+        stager.report(staged.row.tag(0), open);
+        drop(stager.finish(staged.row, |_| {}));
+        ours.report(tag, open);
+        assert!(handover.end(Instant::ZERO, tag, &open), "it was the last");
+        drop(ours.finish(program.row, |_| {}));
+        let report = |program: &Arc<Shared>| {
+            let batch = Batch::new(program.clone(), ours.clone());
+            batch.report(0).map(|report| (report.local, report.remote))
+        };
+        let mut look = || {
+            let due = handover.due();
+            handover.hand_over(due.unwrap_or(Instant::ZERO));
+            due
+        };
+        assert!(look().is_some());
+        assert_eq!(report(&program), Some((Local::Held, Remote::Unknown)));
+        staged.settle(0, Local::Released, Remote::Unknown);
+        assert!(look().is_some());
+        assert_eq!(report(&program), Some((Local::Released, Remote::Unknown)));
+        staged.settle(0, Local::Released, Remote::Settled);
+        assert!(look().is_some());
+        assert_eq!(report(&program), Some((Local::Released, Remote::Settled)));
+        assert_eq!(look(), None, "nothing is looked for any more");
+    }
+}
