@@ -304,6 +304,54 @@ static void callbacks(polyrail_engine engine, polyrail_segment local, polyrail_s
     GOOD(polyrail_batch_free(batch, &error));
 }
 
+struct farewell {
+    struct ended ended;
+    polyrail_engine engine;
+    void *memory;
+};
+
+/* Frees the engine, and memory that it had, wherever the library calls from. */
+static void part(void *context, const polyrail_status *status)
+{
+    struct farewell *farewell = context;
+    polyrail_error own = POLYRAIL_NEW(polyrail_error);
+    if (polyrail_engine_free(farewell->engine, &own) != POLYRAIL_OK)
+        fprintf(stderr, "%s\n", own.message);
+    else
+        free(farewell->memory);
+    done(&farewell->ended, status);
+}
+
+static void freeing_in_a_callback(const char *where)
+{
+    for (int waits = 0; waits < 2; waits++) {
+        struct farewell farewell = { .ended = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER } };
+        polyrail_options options = POLYRAIL_NEW(polyrail_options);
+        options.config = "{ \"name\": \"parting\", \"workers\": 1, \"transports\": { \"shm\": { \"enable\": false } } }";
+        GOOD(polyrail_engine_start(&options, &farewell.engine, &error));
+        farewell.memory = calloc(1, 1 << 20);
+        polyrail_segment local, remote;
+        GOOD(polyrail_segment_register(farewell.engine, "here", farewell.memory, 1 << 20, POLYRAIL_ACCESS_LOCAL, &local, &error));
+        char address[128];
+        snprintf(address, sizeof address, "%s/mem", where);
+        GOOD(polyrail_segment_open(farewell.engine, address, &remote, &error));
+        polyrail_request one = request(local, remote, 1 << 20);
+        polyrail_batch batch;
+        GOOD(polyrail_submit(farewell.engine, &one, 1, NULL, &batch, &error));
+        GOOD(polyrail_batch_on_done(batch, part, &farewell, &error));
+        polyrail_status status = POLYRAIL_NEW(polyrail_status);
+        if (waits)
+            GOOD(polyrail_batch_wait(batch, 10 * SECOND, &status, &error));
+        pthread_mutex_lock(&farewell.ended.lock);
+        while (farewell.ended.count == 0)
+            pthread_cond_wait(&farewell.ended.changed, &farewell.ended.lock);
+        TRUE(farewell.ended.status == POLYRAIL_STATUS_COMPLETED);
+        pthread_mutex_unlock(&farewell.ended.lock);
+        BAD(polyrail_engine_stop(farewell.engine, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+        GOOD(polyrail_batch_free(batch, &error));
+    }
+}
+
 static void numbers(polyrail_engine engine)
 {
     size_t count = 99;
@@ -403,6 +451,7 @@ int main(void)
     files(engine, target, local, where);
     talking(target, remote, &answers);
     callbacks(engine, local, remote);
+    freeing_in_a_callback(where);
     numbers(engine);
     forking(engine, local);
     ending(target, engine, local, remote);
