@@ -20,6 +20,7 @@ mod demo;
 mod exit;
 mod kind;
 mod pattern;
+mod recorded;
 mod sample;
 mod serve;
 mod session;

@@ -44,7 +44,7 @@ impl Engine {
         if taken > most || has_terms {
             return None;
         }
-        let post = &self.inner.crew.posts[self.inner.crew.idle()?];
+        let post = self.inner.crew.idle()?;
         let known = self.inner.segments.known();
         let mut pairs = Pairs::of(&known);
         // Nothing moves if one of them may not.

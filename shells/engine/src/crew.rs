@@ -9,7 +9,7 @@ use polyrail_transport::clock::Clock;
 
 use crate::afterwards::Afterwards;
 use crate::config::SendQueueConfig;
-use crate::ending::{JOIN_MAX, is_called};
+use crate::ending::is_called;
 use crate::lock::lock;
 use crate::post::{Command, Post};
 use crate::request::Terms;
@@ -60,29 +60,32 @@ impl Crew {
 
     /// The worker that a batch goes to: that of the submitting thread, so that threads which wait for their
     /// batches do not meet; if that one is at work, the next one that is not. One that has ended by a panic is left out.
-    pub(crate) fn choose(&self) -> usize {
+    pub(crate) fn choose(&self) -> &Arc<Post> {
         self.idle().unwrap_or_else(|| self.next())
     }
 
     /// Each in turn.
-    fn next(&self) -> usize {
-        let count = self.posts.len();
+    fn next(&self) -> &Arc<Post> {
         let next = self.next.fetch_add(1, Relaxed);
-        let mut others = (0..count).map(|more| next.wrapping_add(more) % count);
-        let open = others.find(|number| !self.posts[*number].is_closed());
-        open.unwrap_or(next % count)
+        let open = self.beginning_with(next).find(|post| !post.is_closed());
+        open.unwrap_or(&self.posts[next % self.posts.len()])
     }
 
     /// That of the submitting thread, or the next one, if it has nothing to do. `None`: all have.
-    pub(crate) fn idle(&self) -> Option<usize> {
+    pub(crate) fn idle(&self) -> Option<&Arc<Post>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static THREAD: usize = THREADS.fetch_add(1, Relaxed);
         }
         let home = THREAD.with(|thread| *thread);
-        let count = self.posts.len();
-        let mut others = (home..home + count).map(|number| number % count);
-        others.find(|number| self.posts[*number].is_idle() && !self.posts[*number].is_closed())
+        self.beginning_with(home)
+            .find(|post| post.is_idle() && !post.is_closed())
+    }
+
+    /// All, this one first.
+    fn beginning_with(&self, first: usize) -> impl Iterator<Item = &Arc<Post>> {
+        let (before, rest) = self.posts.split_at(first % self.posts.len());
+        rest.iter().chain(before)
     }
 
     /// Tells all to end until then, and to take nothing any more.
@@ -110,7 +113,7 @@ impl Crew {
     /// Waits for their threads.
     pub(crate) fn join(&self) {
         let mut threads = lock(&self.threads);
-        threads.drain(..).for_each(|thread| thread.join(JOIN_MAX));
+        threads.drain(..).for_each(Thread::join);
     }
 
     /// How long a submission waits for room.

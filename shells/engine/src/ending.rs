@@ -13,12 +13,10 @@ use crate::engine::{Engine, Inner, Program};
 use crate::once::Once;
 use crate::post::Begun;
 
-/// How long a shutdown waits for what is in flight with workers.
-const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
+/// How long a shutdown waits for what passes through slots, and then for what is in flight with workers.
+pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 /// How long for memory that the kernel or a device has, once nobody here uses it any more.
 const RETIRE_MAX: Duration = Duration::from_millis(500);
-/// How long for the program's code on a thread of the engine.
-pub(crate) const JOIN_MAX: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// This thread runs the program's code for the engine: a callback, a waker, a call.
@@ -93,7 +91,7 @@ impl Inner {
     /// Ends all but the threads. Afterwards the program may do as it likes.
     fn end(&self) -> Afterwards {
         // First: what it stages is carried out by workers.
-        self.staging.stop();
+        self.staging.stop(self.clock.now() + SHUTDOWN_MAX.into());
         let until = self.clock.now() + SHUTDOWN_MAX.into();
         self.crew.close(until);
         let mut afterwards = self.crew.end(&self.clock, until);

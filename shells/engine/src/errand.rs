@@ -11,7 +11,7 @@ use polyrail_control::plane::CallAnswer;
 use polyrail_core::units::PeerId;
 
 use crate::calls::Calls;
-use crate::ending::{JOIN_MAX, call};
+use crate::ending::call;
 use crate::engine::{Engine, Inner};
 use crate::lock::lock;
 use crate::thread::Thread;
@@ -70,7 +70,7 @@ impl Errands {
     pub(crate) fn join(&self) {
         let mut runner = lock(&self.runner);
         if let Some(runner) = runner.take() {
-            runner.join(JOIN_MAX);
+            runner.join();
         }
     }
 }

@@ -168,7 +168,7 @@ impl PreparedTransfer {
                 return Err(error);
             }
         };
-        let post = &engine.inner.crew.posts[engine.inner.crew.choose()];
+        let post = engine.inner.crew.choose();
         let make = |row, room, notification| {
             let mut batch = spare
                 .take()

@@ -384,10 +384,8 @@ mod tests {
 
     use crate::config::Config;
 
-    #[test]
-    fn a_session_is_made_anew_over_any_address_of_the_peer() {
-        // Only the address that was dialed first was tried, for ever.
-        let rails = [[127, 0, 0, 1], [127, 0, 0, 2]].map(IpAddr::from).to_vec();
+    /// A target with these rails and where it listens, and an engine that has opened a segment there.
+    fn pair(rails: Vec<IpAddr>) -> (Engine, SocketAddr, Engine, SegmentId) {
         let target = Engine::new(Config {
             listen: Some("127.0.0.1:0".parse().unwrap()),
             rails,
@@ -404,6 +402,14 @@ mod tests {
         });
         let engine = engine.unwrap();
         let segment = engine.open_segment(&format!("{at}/mem")).unwrap();
+        (target, at, engine, segment)
+    }
+
+    #[test]
+    fn a_session_is_made_anew_over_any_address_of_the_peer() {
+        // Only the address that was dialed first was tried, for ever.
+        let rails = [[127, 0, 0, 1], [127, 0, 0, 2]].map(IpAddr::from).to_vec();
+        let (_target, at, engine, segment) = pair(rails);
         let nobody = {
             let listener = std::net::TcpListener::bind("127.0.0.9:0").unwrap();
             listener.local_addr().unwrap()
@@ -438,21 +444,7 @@ mod tests {
     #[test]
     fn a_peer_that_is_given_up_while_it_is_dialed_needs_no_session() {
         // Who opened a segment of a target that was being started anew was told that its own engine was shut down.
-        let target = Engine::new(Config {
-            listen: Some("127.0.0.1:0".parse().unwrap()),
-            workers: 1,
-            ..Config::named("target")
-        });
-        let target = target.unwrap();
-        let access = Access::RemoteReadWrite;
-        target.allocate("mem", 4096, access).unwrap();
-        let at = target.listening().unwrap();
-        let engine = Engine::new(Config {
-            workers: 1,
-            ..Config::named("initiator").without("shm")
-        });
-        let engine = engine.unwrap();
-        engine.open_segment(&format!("{at}/mem")).unwrap();
+        let (_target, at, engine, _) = pair(Vec::new());
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = {
             let mut peers = lock(&engine.inner.sessions.peers);

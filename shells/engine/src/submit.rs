@@ -106,7 +106,7 @@ impl Engine {
         } = prepared;
         let post = match &stager {
             Some(stager) => &stager.post,
-            None => &inner.crew.posts[self.inner.crew.choose()],
+            None => inner.crew.choose(),
         };
         // Taken only if there is a row for the batch; else they are let go.
         let mut held = Some(held);
@@ -139,7 +139,7 @@ impl Engine {
             release(&prepared.held);
             return Err(SubmitError::Staging);
         }
-        let post = &self.inner.crew.posts[self.inner.crew.choose()];
+        let post = self.inner.crew.choose();
         let mut held = Some(prepared.held);
         let make = |row, room, _| {
             let batch = BatchShared::new(row, held.take().unwrap_or_default());

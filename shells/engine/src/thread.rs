@@ -5,6 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// How long a thread is waited for.
+const JOIN_MAX: Duration = Duration::from_secs(1);
+
 /// A thread, and what tells that it has ended.
 pub(crate) struct Thread {
     handle: JoinHandle<()>,
@@ -22,13 +25,13 @@ impl Thread {
     }
 
     /// Waits for its end, unless this is it. One that is in the program's code may stay there for as long as it likes, but
-    /// does not keep the engine from ending: after `patience` it is left to itself.
-    pub(crate) fn join(self, patience: Duration) {
+    /// does not keep the engine from ending: after [`JOIN_MAX`] it is left to itself.
+    pub(crate) fn join(self) {
         if self.is_this() {
             return;
         }
         let name = self.handle.thread().name().unwrap_or("?").to_owned();
-        if self.done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        if self.done.recv_timeout(JOIN_MAX) == Err(RecvTimeoutError::Timeout) {
             return log::warn!(
                 "thread {name} is in the program's code; the engine ends without it"
             );

@@ -19,6 +19,7 @@ use polyrail::{Config, Hooks};
 use crate::address::{self, Rails};
 use crate::exit::Failure;
 use crate::kind::{MemoryKind, memory_kind};
+use crate::recorded::recorded;
 use crate::session::Session;
 use crate::settings::ConfigArgs;
 use crate::sizes::{self, Doubling};
@@ -138,8 +139,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let session = Session::open(config, hooks, &target, (args.buffer, args.memory))?;
     let verdict = measure_all(args, &session);
     session.engine.shutdown();
-    if let Some(file) = session.engine.recording() {
-        log::warn!("recorded in {}", file.display());
+    if let Some(recorded) = recorded(&session.engine) {
+        log::warn!("{recorded}");
     }
     verdict
 }

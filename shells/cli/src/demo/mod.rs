@@ -19,6 +19,7 @@ use polyrail::{Config, Engine, Faults, Hooks, RailMap};
 
 use crate::exit::Failure;
 use crate::kind::MemoryKind;
+use crate::recorded::recorded;
 use crate::sample::Run;
 use crate::session::Session;
 use crate::settings::ConfigArgs;
@@ -109,10 +110,7 @@ fn show(args: &DemoArgs) -> Result<String, Failure> {
 /// Ends the engine, and says where its recording is if there is one.
 fn end(engine: &Engine) -> Result<(), Failure> {
     engine.shutdown();
-    match engine.recording() {
-        Some(file) => say(&format!("recorded in {}", file.display())),
-        None => Ok(()),
-    }
+    recorded(engine).map_or(Ok(()), |recorded| say(&recorded))
 }
 
 /// What happened, and when the script stepped in; times count from the start.

@@ -17,6 +17,7 @@ use crate::address::{self, Rails};
 use crate::calls::answer::ServedCalls;
 use crate::exit::Failure;
 use crate::kind::{MemoryKind, memory_kind};
+use crate::recorded::recorded;
 use crate::settings::ConfigArgs;
 use crate::sizes;
 use file::{FileArg, Offered};
@@ -95,8 +96,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let reason = ends.recv().unwrap_or("nobody could end it any more");
     log::info!("ending: {reason}");
     engine.shutdown();
-    if let Some(file) = engine.recording() {
-        log::warn!("recorded in {}", file.display());
+    if let Some(recorded) = recorded(&engine) {
+        log::warn!("{recorded}");
     }
     let mut offered = files.iter().zip(segments);
     offered.try_for_each(|(file, segment)| file.sync(&engine, segment))

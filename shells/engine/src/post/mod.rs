@@ -20,7 +20,7 @@ pub(crate) use self::command::Command;
 use self::command::Commands;
 pub(crate) use self::leftover::Begun;
 use self::leftover::{Left, Leftover};
-pub(crate) use self::submission::{Arrival, Due, Flags, Submission};
+pub(crate) use self::submission::{Arrival, Due, Submission};
 use self::waiters::{Asking, Rising, Waiters};
 use crate::afterwards::Afterwards;
 use crate::batch::{Ended, Shared as BatchShared};
@@ -313,12 +313,13 @@ impl Post {
         }
     }
 
-    /// Does something with a worker that has nothing to do, and nobody else at it.
+    /// Does something with a worker that has nothing to do, and nobody else at it. Nothing may end by that: the program is
+    /// not told here.
     pub(crate) fn drive_idle<R>(&self, act: impl FnOnce(&mut Loop<'_>) -> R) -> Option<R> {
         if !self.is_idle() || self.has_news() {
             return None;
         }
-        let done = self.in_seat(act);
+        let done = self.seat.drive(act);
         // Whoever has submitted meanwhile has called the thread, and that has found the seat taken.
         fence(SeqCst);
         if self.has_news() {

@@ -42,13 +42,13 @@ const SLOTS: u64 = 16;
 
 /// What the flags of an entry say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flags {
-    pub(crate) op: Op,
+struct Flags {
+    op: Op,
     /// It is the last request of its batch.
-    pub(crate) last: bool,
-    pub(crate) priority: Priority,
+    last: bool,
+    priority: Priority,
     /// As [`Submission::through_slots`] says.
-    pub(crate) through_slots: bool,
+    through_slots: bool,
 }
 
 impl Flags {
@@ -64,7 +64,7 @@ impl Flags {
         op | last | priority | slots
     }
 
-    pub(crate) fn from_bits(bits: u64) -> Self {
+    fn from_bits(bits: u64) -> Self {
         let has = |flag: u64| bits & flag != 0;
         Self {
             op: if has(READ) { Op::Read } else { Op::Write },

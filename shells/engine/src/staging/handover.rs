@@ -22,15 +22,14 @@ use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, Sessi
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::alive;
-use super::requests::{not_begun, terms};
+use super::requests::{follow, not_begun, request, terms};
 use crate::batch::Batch;
 use crate::engine::Inner;
 use crate::error::{ReleaseError, SubmitError};
 use crate::intake::refused;
 use crate::known::STAGED;
-use crate::post::{Command, Flags, Post};
+use crate::post::{Arrival, Command, Post};
 use crate::refusal::{REFUSED, Refusal};
-use crate::request::Request;
 use crate::rows::RowId;
 use crate::segments::SegmentId;
 use crate::transports::Catalog;
@@ -267,42 +266,20 @@ impl Handover {
     }
 
     fn begin(&mut self, now: Instant, tag: u64, entry: &Entry) -> Result<(), SubmitError> {
-        let [
-            _,
-            segments,
-            local_offset,
-            remote_offset,
-            length,
-            flags,
-            deadline,
-            _,
-        ] = *entry;
-        let (row, _) = RowId::from_tag(tag);
+        let arrival = Arrival::decode(entry);
         let engine = self.engine.get().and_then(alive);
-        let (Some(open), Some(engine)) = (self.open.get_mut(&row), engine) else {
+        let (Some(open), Some(engine)) = (self.open.get_mut(&arrival.row), engine) else {
             return Err(SubmitError::ShutDown);
         };
-        let Flags { op, priority, .. } = Flags::from_bits(flags);
-        let pair = PlanId::from_bits(segments);
-        let request = Request {
-            op,
-            local: SegmentId(pair.index),
-            local_offset,
-            remote: SegmentId(pair.generation),
-            remote_offset,
-            length,
-        };
-        let deadline = Some(Instant::from_nanos(deadline)).filter(|at| *at != Instant::MAX);
-        let batch = engine.submit_through_slots(&request, &terms(now, deadline, priority))?;
+        let terms = terms(now, arrival.due.within(), arrival.due.priority);
+        let batch = engine.submit_through_slots(&request(&arrival), &terms)?;
         if open.is_cancelled {
             batch.cancel();
         }
         open.staged.insert(tag, Some(batch.clone()));
-        let (post, ended) = (self.post.clone(), batch.clone());
-        batch.on_done(move |_| {
-            if let Some(report) = ended.report(0) {
-                post.send(Command::StagedEnded(tag, report));
-            }
+        let post = self.post.clone();
+        follow(batch, move |report| {
+            post.send(Command::StagedEnded(tag, report));
         });
         Ok(())
     }

@@ -34,7 +34,7 @@ pub(crate) use self::route::Route;
 use self::work::Work;
 use crate::batch::Batch;
 use crate::config::StagingConfig;
-use crate::ending::JOIN_MAX;
+use crate::ending::SHUTDOWN_MAX;
 use crate::engine::{Engine, Inner};
 use crate::lock::lock;
 use crate::post::{Command, Post, THREAD};
@@ -46,8 +46,6 @@ pub(crate) const IN: PoolId = PoolId(0);
 pub(crate) const OUT: PoolId = PoolId(1);
 /// The names of their memory. Cannot be registered: they have a control character.
 const NAMES: [&str; 2] = ["\u{1}slots-in", "\u{1}slots-out"];
-/// How long a shutdown waits for what is on its way.
-const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
 
 /// The name of the memory of a pool.
 pub(crate) fn pool_name(pool: PoolId) -> &'static str {
@@ -97,12 +95,12 @@ impl Staging {
         }
     }
 
-    /// Starts nothing any more, and ends all that is staged, unless the thread is in the program's code: that may be
+    /// Starts nothing any more, and ends all that is staged until then, unless the thread is in the program's code: that may be
     /// waiting for us.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn stop(&self, until: Instant) {
         *lock(&self.may_start) = false;
         if let Some(stager) = self.cell.get() {
-            stager.stop();
+            stager.stop(until);
         }
     }
 
@@ -127,7 +125,7 @@ impl Staging {
         if let Some(stager) = self.cell.get()
             && let Some(thread) = lock(&stager.thread).take()
         {
-            thread.join(JOIN_MAX);
+            thread.join();
         }
     }
 }
@@ -179,9 +177,9 @@ impl Stager {
     }
 
     /// Ends all that is staged. Returns when the thread has ended, or is in the program's code.
-    fn stop(&self) {
+    fn stop(&self, until: Instant) {
         self.post.close_room();
-        self.post.send(Command::ShutDown(Instant::MAX));
+        self.post.send(Command::ShutDown(until));
         let start = std::time::Instant::now();
         let has_ended = || {
             let thread = lock(&self.thread);

@@ -311,7 +311,7 @@ impl Work {
 }
 
 /// What was submitted, with the numbers of its segments where a worker's has that of its plan.
-fn request(arrival: &Arrival) -> Request {
+pub(super) fn request(arrival: &Arrival) -> Request {
     let submission = &arrival.submission;
     Request {
         op: submission.op,

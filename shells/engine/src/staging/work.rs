@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::hops::Hops;
 use super::parties::{PARTIES_MAX, Parties};
 use super::requests::{Intake, Missing, REQUESTS, Requests, UNPROVEN};
-use super::{SHUTDOWN_MAX, Word, Words, alive};
+use super::{Word, Words, alive};
 use crate::engine::{Engine, Inner};
 use crate::intake::End;
 use crate::post::{Command, Post};
@@ -146,9 +146,7 @@ impl Work {
         for command in self.post.take_commands() {
             match command {
                 Command::Cancel(row) => self.intake.ask(End::Cancel(row)),
-                Command::ShutDown(_) => {
-                    self.intake.ask(End::ShutDown(now + SHUTDOWN_MAX.into()));
-                }
+                Command::ShutDown(until) => self.intake.ask(End::ShutDown(until)),
                 _ => {}
             }
         }

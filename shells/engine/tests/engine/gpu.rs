@@ -24,6 +24,13 @@ fn stub() -> Arc<Stub> {
     Arc::new(Stub::new(Machine::default()))
 }
 
+/// Memory of the host, and of the first GPU.
+fn host_and_gpu(engine: &Engine) -> (SegmentId, SegmentId) {
+    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+    let gpu = engine.allocate_on_gpu("gpu", 0, BYTES, Access::Local);
+    (host, gpu.unwrap())
+}
+
 /// A request whose copy has begun and does not go on.
 fn stopped_midway(engine: &Engine, stub: &Stub, request: Request) -> Batch {
     let copies = stub.counts().copies;
@@ -114,10 +121,7 @@ fn bytes_move_between_host_and_gpus_of_one_engine() {
 fn pieces_land_where_they_belong_and_nowhere_else() {
     let stub = stub();
     let engine = engine(&stub);
-    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
-    let gpu = engine
-        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
-        .unwrap();
+    let (host, gpu) = host_and_gpu(&engine);
     let [near, far] = [host, gpu].map(|segment| End::memory(&engine, segment));
     check_pieces(&engine, &near, &far);
 }
@@ -126,10 +130,7 @@ fn pieces_land_where_they_belong_and_nowhere_else() {
 fn host_memory_is_pinned_while_it_is_a_segment_and_copies_are_large() {
     let stub = stub();
     let engine = engine(&stub);
-    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
-    let gpu = engine
-        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
-        .unwrap();
+    let (host, gpu) = host_and_gpu(&engine);
     assert_eq!(stub.counts().pinned, 1, "scratch; it has not met a GPU");
     for _ in 0..4 {
         completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
@@ -451,10 +452,7 @@ fn failures_of_the_driver_are_told_apart() {
 fn a_lost_context_is_said_and_holds_what_it_may_still_write() {
     let stub = stub();
     let engine = engine(&stub);
-    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
-    let gpu = engine
-        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
-        .unwrap();
+    let (host, gpu) = host_and_gpu(&engine);
     completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
     let sent = fill_with(&engine, gpu, 3);
     fill_with(&engine, host, 4);
@@ -495,10 +493,7 @@ fn the_end_of_an_engine_frees_nothing_that_a_device_still_writes_to() {
     for is_lost in [true, false] {
         let stub = stub();
         let engine = engine(&stub);
-        let host = engine.allocate("host", BYTES, Access::Local).unwrap();
-        let gpu = engine
-            .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
-            .unwrap();
+        let (host, gpu) = host_and_gpu(&engine);
         completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
         let region = engine.region(host).unwrap();
         let batch = stopped_midway(&engine, &stub, whole(Op::Read, host, gpu));
@@ -524,10 +519,7 @@ fn the_end_of_an_engine_frees_nothing_that_a_device_still_writes_to() {
 fn what_is_cancelled_is_reported_when_its_copies_are_over() {
     let stub = stub();
     let engine = engine(&stub);
-    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
-    let gpu = engine
-        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
-        .unwrap();
+    let (host, gpu) = host_and_gpu(&engine);
     completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
     let batch = stopped_midway(&engine, &stub, whole(Op::Read, host, gpu));
     batch.cancel();
@@ -543,10 +535,7 @@ fn what_is_cancelled_is_reported_when_its_copies_are_over() {
 fn copies_begin_when_the_programs_stream_is_over() {
     let stub = stub();
     let engine = engine(&stub);
-    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
-    let gpu = engine
-        .allocate_on_gpu("gpu", 0, BYTES, Access::Local)
-        .unwrap();
+    let (host, gpu) = host_and_gpu(&engine);
     let theirs = stub.stream(0).unwrap();
     completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
     stub.hold();
