@@ -84,6 +84,19 @@ impl Plan {
         transport.map_or(&NO_RAILS, |row| &row.rails)
     }
 
+    /// A number of the rails of a transport, with their order, tiers and classes: the same for the same ones, and for others
+    /// another one, but for one in 2^31; the highest bit may be dropped.
+    pub(crate) fn rails_number(&self, rank: u8) -> u32 {
+        // FNV-1a.
+        let mix = |number: u32, byte: u8| (number ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        self.rails(rank).iter().fold(0x811c_9dc5, |number, row| {
+            let [high, low] = row.rail.0.to_be_bytes();
+            [high, low, row.tier, row.class.0]
+                .into_iter()
+                .fold(number, mix)
+        })
+    }
+
     /// Takes the rails out that path isolation suppresses: what is not there, nobody opens.
     pub(crate) fn suppress(&mut self) {
         let Some(path) = self.path else {

@@ -2,17 +2,14 @@
 //! its slices as it has room. No request waits for another, only for its own rails.
 
 use super::Orchestrator;
-use super::bind::{Bound, Next, TURN_MAX};
+use super::bind::{Bound, Next};
 use super::lane::Phase;
 use crate::path::class::ClassSet;
 use crate::plan::{PlanRails, of_rails};
 use crate::rail::documented::{Shares, Target, Targets};
 use crate::rail::select::{Candidate, Policy};
 use crate::time::Instant;
-use crate::units::{PeerId, RailId, RequestId};
-
-/// Requests of one peer that are looked at in one go.
-const WALK_MAX: u32 = 256;
+use crate::units::{RailId, RequestId};
 
 impl Orchestrator<'_> {
     /// Shares out what a request has not bound yet, if that is what the policy does.
@@ -82,57 +79,6 @@ impl Orchestrator<'_> {
         }
         if let Some(row) = self.shares.get_mut(id.index as usize) {
             *row = shares;
-        }
-    }
-
-    /// Binds slices of one peer's requests, a bounded number, each request to its own rails.
-    pub(super) fn bind_assigned(&mut self, now: Instant, peer: PeerId, budget: &mut u32) {
-        self.line = self.shared.line(self.config.worker);
-        self.board.clear(self.line);
-        self.promote(now, peer);
-        let given = TURN_MAX.min(*budget);
-        let mut turn = given;
-        let mut some_stuck = false;
-        let mut next = self.first_pending(peer);
-        for _ in 0..WALK_MAX {
-            let Some(index) = next else {
-                break;
-            };
-            next = self.pending_after(peer, index);
-            let Some(request) = self.requests.id_at(index) else {
-                break;
-            };
-            let left = turn;
-            let bound = self.bind_request(now, peer, request, &mut turn);
-            if turn < left {
-                self.served(now, peer, index, left - turn);
-            }
-            match bound {
-                Bound::Yes | Bound::OnlyCopies => {}
-                Bound::Behind => {
-                    self.go_home(peer, index);
-                    self.bindable = true;
-                }
-                Bound::Wait => self.retry_if_idle(now, request),
-                Bound::NoRail => {
-                    some_stuck = true;
-                    self.stuck(now, peer, request);
-                }
-            }
-            if !self.has_unbound(request) {
-                self.leave_line_for_good(peer, index);
-            } else if turn == 0 {
-                // There is more to bind than one turn allows.
-                self.bindable = true;
-                break;
-            }
-        }
-        *budget -= given - turn;
-        if turn < given
-            && !some_stuck
-            && let Some(row) = self.peers.get_mut(peer.index())
-        {
-            row.stuck_since = Instant::MAX;
         }
     }
 

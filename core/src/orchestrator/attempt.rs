@@ -342,6 +342,8 @@ struct Run {
     ended: bool,
     /// Bytes that are not in flight any more and still count as such.
     released_bytes: u64,
+    /// The last of them that left an older work behind, on a lane where works complete in order.
+    overtook: Option<Sequence>,
 }
 
 impl Run {
@@ -351,6 +353,7 @@ impl Run {
             seen: None,
             ended: false,
             released_bytes: 0,
+            overtook: None,
         }
     }
 
@@ -503,6 +506,7 @@ impl Orchestrator<'_> {
         let done = attempt.is(Marks::DONE);
         row.held -= 1;
         row.lost -= u32::from(attempt.is(Marks::LOST));
+        self.lost_attempts -= u32::from(attempt.is(Marks::LOST));
         if end == End::Delivered && !done {
             row.acknowledge(u64::from(attempt.length));
             row.failover.handle_progress();
@@ -541,22 +545,19 @@ impl Orchestrator<'_> {
     fn release(&mut self, rail: RailId, bytes: u64) {
         self.shared.release(rail, bytes);
         let peer = self.shared.peer(rail);
-        self.got_room(rail, peer);
+        self.got_room(peer);
     }
 
-    /// There is room on a rail to a peer again.
+    /// There is room on a rail to a peer, and on its device, again.
     #[inline]
-    fn got_room(&mut self, rail: RailId, peer: Option<PeerId>) {
+    fn got_room(&mut self, peer: Option<PeerId>) {
         self.made_room |= !self.shared.has_one_worker();
         self.bindable = true;
-        let Some((peer, row)) =
-            peer.and_then(|peer| Some((peer, self.peers.get_mut(peer.index())?)))
-        else {
-            return;
-        };
-        row.note_room(rail);
-        if row.waits_for_room {
-            self.stop_waiting(peer);
+        if self.crowded {
+            self.bind_next_peer();
+        }
+        if let Some(peer) = peer {
+            self.bind_again(peer);
         }
     }
 
@@ -773,6 +774,19 @@ impl Orchestrator<'_> {
         if self.is_posted_on(rail, id) {
             self.arrived(now, id.index, at, run);
         }
+        if self.first_posted(rail).is_some() {
+            run.overtook = Some(sequence);
+        }
+    }
+
+    /// Whether a lane where works complete in order has one that is older than what has completed there: its completion is lost.
+    fn has_lost(&self, rail: RailId, overtook: Sequence) -> bool {
+        let lane = self.lanes.get(rail.index());
+        let oldest = self
+            .first_posted(rail)
+            .and_then(|index| self.attempts.at(index));
+        lane.is_some_and(|lane| lane.limits.covers)
+            && oldest.is_some_and(|oldest| oldest.sequence.is_before(overtook))
     }
 
     fn is_before(&self, first: u32, second: AttemptId) -> bool {
@@ -823,7 +837,7 @@ impl Orchestrator<'_> {
             if let Some(row) = &row {
                 row.release(run.released_bytes);
             }
-            self.got_room(rail, peer);
+            self.got_room(peer);
         } else if !run.ended {
             return;
         }
@@ -836,6 +850,12 @@ impl Orchestrator<'_> {
         self.lane_progressed(now, rail, run.seen.is_some());
         if let Some(peer) = peer {
             self.heard(now, peer);
+        }
+        if let Some(overtook) = run.overtook
+            && self.has_lost(rail, overtook)
+        {
+            // Waiting would tell nothing more.
+            self.break_lane(now, rail, Cause::Silent);
         }
     }
 
@@ -878,6 +898,9 @@ impl Orchestrator<'_> {
     /// cannot fill the table.
     #[cold]
     pub(super) fn evict_lost(&mut self) {
+        if self.lost_attempts == 0 {
+            return;
+        }
         let evictable = |row: &Attempt| {
             let fenced = self
                 .lanes

@@ -1,7 +1,7 @@
 //! Fences: what proves that nothing of a lane's epoch can move any more, and when it is waited for no more.
 
 use super::attempt::{End, Marks};
-use super::lane::{Blame, Phase};
+use super::lane::{Blame, Phase, Wants};
 use super::sequence::Sequence;
 use super::{Orchestrator, Reason};
 use crate::message::Message;
@@ -9,7 +9,10 @@ use crate::time::{Duration, Instant};
 use crate::units::{PeerId, RailId};
 use crate::work::{Cause, Op, Scope};
 
-/// A fence message is repeated at most this many times its first interval apart.
+/// A fence message that is not answered is repeated after this part of the usual interval, then after twice as long each time:
+/// it may have been lost with what the lane failed of, which may be over soon.
+const MESSAGE_INTERVAL_PARTS: u64 = 16;
+/// At most this many times the usual interval apart.
 const MESSAGE_INTERVALS_MAX: u64 = 16;
 /// But not more often than this, whatever says that it might arrive now.
 const REPEAT_MIN: Duration = Duration::from_millis(1);
@@ -58,10 +61,6 @@ impl Orchestrator<'_> {
             lane.flight.posted()
         );
         let give_up_at = self.give_up_at(now, rail);
-        let peer = self.shared.peer(rail);
-        if let Some(row) = peer.and_then(|peer| self.peers.get_mut(peer.index())) {
-            row.note_room(rail);
-        }
         self.clear_lane(rail);
         let writes = self.has_posted_writes(rail);
         let oldest = self
@@ -173,9 +172,14 @@ impl Orchestrator<'_> {
         };
         if let Some(lane) = self.lanes.get_mut(rail.index()) {
             lane.phase = Phase::Fencing(fence);
-            lane.wants_fence &= !fence.local;
+            if fence.local {
+                lane.wants.take(Wants::FENCE);
+            }
         }
         if fence.local {
+            if fence.remote {
+                self.all_had_arrived(rail, fence.delivered);
+            }
             self.end_posted(rail, fence);
         }
         if fence.local && fence.remote {
@@ -247,7 +251,9 @@ impl Orchestrator<'_> {
             return None;
         }
         let before = fence.resend_at.since(fence.asked_at);
-        let after = before.times(2).max(interval).min(interval_max);
+        let after = (before.times(2))
+            .max(interval.divided_by(MESSAGE_INTERVAL_PARTS))
+            .min(interval_max);
         fence.asked_at = now;
         fence.resend_at = now + after;
         let (resend_at, epoch) = (fence.resend_at, lane.epoch);
@@ -321,6 +327,7 @@ impl Orchestrator<'_> {
             if let Some(request) = self.request_of(index) {
                 if let Some(row) = self.requests.get_mut(request) {
                     row.lost += 1;
+                    self.lost_attempts += 1;
                 }
                 self.settle_request(request);
             }

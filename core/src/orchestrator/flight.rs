@@ -266,7 +266,8 @@ mod tests {
                         bound.retain(|other| *other != index);
                     },
                     5 => {
-                        let (count, room) = (u32::from(which % 5), 64 - attempts.len() as u32);
+                        // The last free row is kept.
+                        let (count, room) = (u32::from(which % 5), 63_u32.saturating_sub(attempts.len() as u32));
                         let last = bound.back().or(posted.back()).copied();
                         let given = flight.bind_run(&mut attempts, slice, count);
                         let mut next = match last {

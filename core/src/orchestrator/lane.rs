@@ -1,6 +1,6 @@
 //! Lanes: opened when they are wanted, suspected when they stand still, fenced when they fail.
 
-use super::attempt::{Attempt, Load};
+use super::attempt::{Attempt, Load, Marks};
 use super::attempts::Attempts;
 use super::fence::Fence;
 use super::flight::Flight;
@@ -9,7 +9,7 @@ use super::sequence::Sequence;
 use super::{LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::BATCH_WORKS;
-use crate::rail::health::{HealthMode, RailState};
+use crate::rail::health::{HealthMode, Incident, RailState};
 use crate::rail::spray::Slices;
 use crate::send_queue::credit::Amount;
 use crate::send_queue::signal::Cadence;
@@ -26,10 +26,10 @@ pub(super) const CHANGED: usize = 3;
 const SUSPECT_COPIES: usize = 4;
 /// Progress is expected within this many times the predicted time of the oldest attempt.
 const PROGRESS_FACTOR: u64 = 4;
-/// And incidents of the recent past double the least patience so many times at most.
-const PATIENCE_DOUBLINGS_MAX: u8 = 4;
-/// A lane may take at least this long to open for a probe, however short the probe interval.
-const PROBE_OPEN_MIN: Duration = Duration::from_millis(50);
+/// For a probe a lane may take so many times as long to open as it took last, and twice as long after each time that it has not,
+const PROBE_OPEN_FACTOR: u64 = 8;
+/// up to 2^16 microseconds, which it may take while that is not known; or as long as the probe interval, if that is longer.
+const PROBE_OPEN_DOUBLINGS_MAX: u8 = 16;
 
 /// In place of the length of slices that a lane was seen to be filled for.
 const NOT_FILLED: u16 = u16::MAX;
@@ -127,6 +127,28 @@ pub(super) enum Phase {
     Fencing(Fence),
 }
 
+/// What is to be said of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wants(u8);
+
+impl Wants {
+    const NOTHING: Self = Self(0);
+    const OPEN: Self = Self(1);
+    pub(super) const FENCE: Self = Self(1 << 1);
+    const CLOSE: Self = Self(1 << 2);
+
+    fn add(&mut self, what: Self) {
+        self.0 |= what.0;
+    }
+
+    /// Whether this was to be said. It is not any more.
+    pub(super) fn take(&mut self, what: Self) -> bool {
+        let wanted = self.0 & what.0 != 0;
+        self.0 &= !what.0;
+        wanted
+    }
+}
+
 /// A row of the lanes' table; opaque.
 #[derive(Debug)]
 pub struct Lane {
@@ -143,8 +165,8 @@ pub struct Lane {
     pub(super) inflight_bytes: u64,
     /// See [`Self::is_filled`]; KiB of the shortest slices that it was seen so for.
     filled_kib: u16,
-    /// Of its rail in the plan that it was last chosen for; a guess.
-    pub(super) position: u8,
+    /// How long it may take to open for a probe: so many times doubled, a microsecond.
+    open_doublings: u8,
     pub(super) next_sequence: Sequence,
     /// The transport said that it has no room.
     pub(super) full: bool,
@@ -160,9 +182,7 @@ pub struct Lane {
     pub(super) expired: bool,
     /// This worker has claimed the probe of its rail.
     pub(super) probing: bool,
-    wants_open: bool,
-    pub(super) wants_fence: bool,
-    wants_close: bool,
+    pub(super) wants: Wants,
     links: [Link; 4],
 }
 
@@ -195,7 +215,7 @@ impl Lane {
         flight: Flight::EMPTY,
         inflight_bytes: 0,
         filled_kib: NOT_FILLED,
-        position: 0,
+        open_doublings: PROBE_OPEN_DOUBLINGS_MAX,
         next_sequence: Sequence::FIRST,
         full: false,
         idle: Idle::NEW,
@@ -204,9 +224,7 @@ impl Lane {
         blamed: None,
         expired: false,
         probing: false,
-        wants_open: false,
-        wants_fence: false,
-        wants_close: false,
+        wants: Wants::NOTHING,
         links: [Link::NONE; 4],
     };
 
@@ -233,15 +251,13 @@ impl Lane {
 
     /// Whether it is closed, and nothing is to be done about it any more.
     pub(super) fn is_quiet(&self) -> bool {
-        self.phase == Phase::Closed
-            && self.flight.len() == 0
-            && !(self.wants_open || self.wants_fence || self.wants_close)
+        self.phase == Phase::Closed && self.flight.len() == 0 && self.wants == Wants::NOTHING
     }
 
     /// Takes no more works, and is to be fenced.
     pub(super) fn begin_fence(&mut self, fence: Fence) {
         self.phase = Phase::Fencing(fence);
-        self.wants_fence = true;
+        self.wants.add(Wants::FENCE);
         self.filled_kib = NOT_FILLED;
     }
 
@@ -260,7 +276,7 @@ impl Lane {
     /// Ends its epoch. Nothing is waited for any more, proved or not.
     pub(super) fn close(&mut self) {
         self.phase = Phase::Closed;
-        self.wants_close = true;
+        self.wants.add(Wants::CLOSE);
     }
 
     /// Works of this kind it can still take; none unless it is open.
@@ -274,6 +290,15 @@ impl Lane {
             Op::Read => works.min(usize::from(
                 self.limits.reads_max.saturating_sub(self.reads),
             )),
+        }
+    }
+
+    /// Works of this kind that it takes while nothing is on it.
+    pub(super) fn works_max(&self, op: Op) -> u32 {
+        let works = u32::from(self.limits.works_max);
+        match op {
+            Op::Write => works,
+            Op::Read => works.min(self.limits.reads_max.into()),
         }
     }
 
@@ -293,19 +318,17 @@ impl Lane {
         }
     }
 
-    /// Binds up to `count` slices in a row, the first of which is given, as far as there are rows; remembers whether its
-    /// rail's window is filled by that. Tells how many.
+    /// Binds up to `count` slices in a row, the first of which is given, as far as there are rows. Tells how many.
     #[inline]
     pub(super) fn bind_run(
         &mut self,
         attempts: &mut Attempts<'_>,
         slice: Attempt,
         count: u32,
-        window_bytes: u64,
     ) -> u32 {
         let (op, length) = (slice.op(), slice.length);
         let count = self.flight.bind_run(attempts, slice, count);
-        self.bound_run(op, Slices { length, count }, window_bytes);
+        self.reserved(op, count, Slices { length, count }.bytes());
         count
     }
 
@@ -321,7 +344,6 @@ impl Lane {
         &mut self,
         attempts: &mut Attempts<'_>,
         run: &Run<'_>,
-        window_bytes: u64,
         works: &mut Works,
     ) -> u32 {
         if self.flight.posted() == 0 {
@@ -334,14 +356,8 @@ impl Lane {
             count,
             ..run.slices
         };
-        self.bound_run(run.request.op, slices, window_bytes);
+        self.reserved(run.request.op, count, slices.bytes());
         count
-    }
-
-    /// Slices in a row have been bound to it. Remembers whether its rail's window is filled by that.
-    pub(super) fn bound_run(&mut self, op: Op, slices: Slices, window_bytes: u64) {
-        self.reserved(op, slices.count, slices.bytes());
-        self.note_room(slices.length, window_bytes);
     }
 
     /// So many attempts that were bound to it are not any more.
@@ -358,22 +374,17 @@ impl Lane {
         self.phase == Phase::Open && !self.probing
     }
 
-    /// Whether this worker's own bytes were seen to fill the rail's window, so that a slice of so many KiB, rounded
-    /// down, had no room, or its works the lane, so that none had; true until one of them ends. Only an open lane is
-    /// that.
+    /// Whether a slice of so many KiB, rounded down, was seen to find no room beside what this worker has on it; true until
+    /// some of that ends. Only an open lane is that.
     ///
     /// Where other workers learn of the rail too, it may have room again before that.
     pub(super) fn is_filled(&self, slice_kib: u16) -> bool {
         self.filled_kib <= slice_kib
     }
 
-    /// Remembers whether it is filled, for slices from this length on, of a rail with this window.
-    pub(super) fn note_room(&mut self, slice_bytes: u32, window_bytes: u64) {
-        if self.credits_free() == 0 {
-            self.filled_kib = 0;
-        } else if self.inflight_bytes > 0
-            && self.inflight_bytes + u64::from(slice_bytes) > window_bytes
-        {
+    /// Remembers that it is filled, for slices from this length on.
+    pub(super) fn note_filled(&mut self, slice_bytes: u32) {
+        if self.inflight_bytes > 0 {
             self.filled_kib = u16::try_from(slice_bytes.div_ceil(1024)).unwrap_or(NOT_FILLED);
         }
     }
@@ -414,6 +425,17 @@ impl Lane {
         }
     }
 
+    /// How long it may take to open for a probe.
+    fn open_span(&self) -> Duration {
+        Duration::from_micros(1 << self.open_doublings)
+    }
+
+    fn may_open_in(&mut self, span: Duration) {
+        let micros = span.as_nanos() / 1_000;
+        let doublings = micros.checked_ilog2().map_or(0, |doublings| doublings + 1);
+        self.open_doublings = doublings.min(PROBE_OPEN_DOUBLINGS_MAX.into()) as u8;
+    }
+
     pub(super) fn work_bytes_max(&self) -> u32 {
         self.limits.work_bytes_max
     }
@@ -435,7 +457,7 @@ impl Orchestrator<'_> {
         lane.full = false;
         lane.idle = lane.idle.reopened();
         lane.suspect_since = Instant::MAX;
-        lane.wants_open = true;
+        lane.wants.add(Wants::OPEN);
         self.actions.push_back(self.lanes, u32::from(rail.0));
         self.arm(by, Reason::Opening);
     }
@@ -478,7 +500,13 @@ impl Orchestrator<'_> {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
+        if let Phase::Opening { since, .. } = lane.phase {
+            lane.may_open_in(now.since(since).times(PROBE_OPEN_FACTOR));
+        }
         lane.phase = Phase::Open;
+        if limits.covers {
+            self.shared.share_completions(rail);
+        }
         lane.limits = LaneLimits {
             // None of them is 0 by contract: such a lane would be waited for for ever.
             work_bytes_max: limits.work_bytes_max.max(1),
@@ -506,6 +534,14 @@ impl Orchestrator<'_> {
         self.bind_all();
     }
 
+    /// A lane has not opened in time.
+    fn opens_late(&mut self, now: Instant, rail: RailId) {
+        if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            lane.open_doublings = (lane.open_doublings + 1).min(PROBE_OPEN_DOUBLINGS_MAX);
+        }
+        self.open_failed(now, rail, Cause::Refused);
+    }
+
     /// A lane could not be opened, or not in time.
     pub(super) fn open_failed(&mut self, now: Instant, rail: RailId, cause: Cause) {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
@@ -513,7 +549,7 @@ impl Orchestrator<'_> {
         };
         log::debug!("lane {} not opened ({cause})", rail.0);
         lane.close();
-        lane.wants_open = false;
+        lane.wants.take(Wants::OPEN);
         // Whatever the cause: a lane that is asked for again at once fails again at once. Where no probe tells that a rail is good
         // again, one that is let in again and again and does not even open stays out longer each time.
         let blame = match self.config.health {
@@ -545,16 +581,28 @@ impl Orchestrator<'_> {
             return;
         };
         if core::mem::take(&mut lane.probing) {
+            // That it is paused was said when it erred.
+            let mut is_news = true;
             if let Some(health) = self.shared.health(rail) {
                 // Before others may probe. A dead rail is looked at more often: its causes are its own.
                 if !blame.cause.counts_against_rail() {
                     health.defer_probe(now, blame.times);
                 }
-                health.handle_probe_bad(worker);
+                is_news = !health.is_doubted();
+                health.handle_probe_bad(now, worker);
             }
-            self.rail_changed(rail);
+            if is_news {
+                self.rail_changed(rail);
+            }
         } else if blame.counts() {
-            let is_new = self.shared.handle_incident(now, rail, self.config.health);
+            // To ask for a lane and not get it is as good as a look, and a bad one.
+            let is_out = lane.suspect_since != Instant::MAX || blame.cause == Cause::Refused;
+            let incident = match is_out {
+                true => Incident::Silence,
+                false => Incident::Error,
+            };
+            let mode = self.config.health;
+            let is_new = self.shared.handle_incident(now, rail, mode, incident);
             if let Some(health) = self.shared.health(rail).filter(|_| blame.is_repeated()) {
                 health.defer_probe(now, blame.times);
             }
@@ -564,6 +612,30 @@ impl Orchestrator<'_> {
             }
         }
         self.arm_probe(rail);
+        self.hasten_lone(now, rail);
+    }
+
+    /// Whether no rail to a peer is healthy.
+    fn is_without_rail(&self, peer: PeerId) -> bool {
+        !self.rails_of(peer).any(|rail| self.is_healthy(rail))
+    }
+
+    /// If no rail to a rail's peer is healthy, all are looked at soon. Not those whose lanes carry nothing when they are open.
+    fn hasten_lone(&mut self, now: Instant, rail: RailId) {
+        let peer = self.shared.peer(rail);
+        let decays = self.config.health == HealthMode::Decay;
+        let Some(peer) = peer.filter(|peer| decays && self.is_without_rail(*peer)) else {
+            return;
+        };
+        for rail in self.rails_of(peer) {
+            let lane = self.lanes.get(rail.index());
+            if lane.is_some_and(|lane| lane.idle.barren < BARREN_MIN)
+                && let Some(health) = self.shared.health(rail)
+            {
+                health.hasten_probe(now + health.lone_interval(now));
+                self.arm_probe(rail);
+            }
+        }
     }
 
     /// The probe of a paused rail came back well.
@@ -572,12 +644,15 @@ impl Orchestrator<'_> {
             return;
         };
         lane.probing = false;
-        if self
-            .shared
-            .health(rail)
-            .is_some_and(|health| health.handle_probe_good(now, self.config.worker))
-        {
-            self.come_back(rail, false);
+        let health = self.shared.health(rail);
+        let was_out = health.is_some_and(|health| !health.is_doubted());
+        if health.is_some_and(|health| health.handle_probe_good(now, self.config.worker)) {
+            if was_out {
+                self.come_back(rail, false);
+            } else {
+                // It is as fast as it was.
+                self.rail_changed(rail);
+            }
         }
         self.bind_all();
     }
@@ -608,14 +683,14 @@ impl Orchestrator<'_> {
     pub(super) fn lane_action(&mut self, index: u32) -> Option<LaneAction> {
         let id = self.lane_id(RailId(index as u16));
         let lane = self.lanes.get_mut(index as usize)?;
-        if core::mem::take(&mut lane.wants_fence) {
+        if lane.wants.take(Wants::FENCE) {
             return Some(LaneAction::Fence {
                 lane: id,
                 epoch: lane.epoch,
                 scope: Scope::Local,
             });
         }
-        if core::mem::take(&mut lane.wants_close) {
+        if lane.wants.take(Wants::CLOSE) {
             // It may have been asked for anew since.
             let epoch = match lane.phase {
                 Phase::Closed => lane.epoch,
@@ -625,7 +700,7 @@ impl Orchestrator<'_> {
             };
             return Some(LaneAction::Close { lane: id, epoch });
         }
-        match (core::mem::take(&mut lane.wants_open), lane.phase) {
+        match (lane.wants.take(Wants::OPEN), lane.phase) {
             (true, Phase::Opening { by, .. }) => Some(LaneAction::Open {
                 lane: id,
                 epoch: lane.epoch,
@@ -641,7 +716,13 @@ impl Orchestrator<'_> {
             return;
         };
         lane.progress_at = now;
-        lane.suspect_since = Instant::MAX;
+        let suspected = core::mem::replace(&mut lane.suspect_since, Instant::MAX) != Instant::MAX;
+        if suspected && lane.phase.is_fencing() {
+            self.was_wrong(rail, 1);
+        }
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
         if carried {
             lane.idle = Idle::CARRIED;
         }
@@ -649,6 +730,29 @@ impl Orchestrator<'_> {
             self.posts.push_back(self.lanes, u32::from(rail.0));
         }
         self.last_progress = (now, rail);
+    }
+
+    /// A lane that was fenced because it stood still has moved after all, or may just be slow: its rail is given twice as much time
+    /// from now on, so many times.
+    #[cold]
+    fn was_wrong(&self, rail: RailId, doublings: u8) {
+        if let Some(health) = self.shared.health(rail) {
+            health.handle_wrong_suspicion(doublings);
+        }
+    }
+
+    /// If a lane was fenced because it stood still, and all that was on it has `arrived`, it did not.
+    pub(super) fn all_had_arrived(&mut self, rail: RailId, arrived: Sequence) {
+        let lane = self.lanes.get_mut(rail.index());
+        let is_wrong = |lane: &&mut Lane| {
+            lane.next_sequence == arrived
+                && lane.flight.posted() > 0
+                && lane.suspect_since != Instant::MAX
+        };
+        if let Some(lane) = lane.filter(is_wrong) {
+            lane.suspect_since = Instant::MAX;
+            self.was_wrong(rail, 1);
+        }
     }
 
     /// When a lane is suspected for lack of progress; `None`: nothing is posted.
@@ -659,13 +763,10 @@ impl Orchestrator<'_> {
             .ahead_bytes()
             .saturating_add(u64::from(oldest.length));
         let predicted = self.shared.delay_base(rail) + self.shared.rate(rail).time_for(bytes);
-        // A rail that keeps being suspected may just be slower than it looks: it is given more time.
-        let flaps = self
-            .shared
-            .health(rail)
-            .map_or(0, |health| health.flaps(lane.progress_at))
-            .min(PATIENCE_DOUBLINGS_MAX);
-        let floor = self.config.progress_floor.times(1 << flaps);
+        // A rail that was suspected and was only slow is given more time.
+        let health = self.shared.health(rail);
+        let patience = health.map_or(1, |health| health.patience(lane.progress_at));
+        let floor = self.config.progress_floor.times(patience);
         let least = Duration::from_millis(lane.limits.patience_ms.into());
         let patience = predicted.times(PROGRESS_FACTOR).max(floor).max(least);
         Some(lane.progress_at.max(oldest.posted_at) + patience)
@@ -688,7 +789,7 @@ impl Orchestrator<'_> {
             return;
         };
         match lane.phase {
-            Phase::Opening { by, .. } if by <= now => self.open_failed(now, rail, Cause::Refused),
+            Phase::Opening { by, .. } if by <= now => self.opens_late(now, rail),
             Phase::Opening { by, .. } => self.arm(by, Reason::Opening),
             Phase::Open => self.check_progress(now, rail),
             Phase::Fencing(fence) => self.check_fence(now, rail, fence),
@@ -735,12 +836,20 @@ impl Orchestrator<'_> {
 
     fn check_progress(&mut self, now: Instant, rail: RailId) {
         self.check_full(now, rail);
-        let progress_at = self.lanes.get(rail.index()).map(|lane| lane.progress_at);
-        let earliest = progress_at.map(|at| at + self.config.progress_floor);
-        if earliest.is_some_and(|at| now < at && self.next_timeout <= at) {
+        let oldest = self
+            .first_posted(rail)
+            .and_then(|index| self.attempts.at(index));
+        let Some((lane, oldest)) = self.lanes.get(rail.index()).zip(oldest) else {
+            return;
+        };
+        let floor = self.config.progress_floor;
+        let earliest = lane.progress_at.min(oldest.posted_at + floor) + floor;
+        if now < earliest && self.next_timeout <= earliest {
             // Not due, and something is before it.
             return;
         }
+        // What was sent elsewhere later has arrived.
+        let overtaken = oldest.is(Marks::DONE);
         let Some(due) = self.progress_due(rail) else {
             return;
         };
@@ -763,12 +872,19 @@ impl Orchestrator<'_> {
         let first = lane.suspect_since == Instant::MAX;
         lane.suspect_since = lane.suspect_since.min(stood_since);
         let too_long = now.since(lane.suspect_since) >= self.config.fence_timeout;
-        if !first && (others_moved || silent || too_long) {
+        if overtaken || !first && (others_moved || silent || too_long) {
             let cause = if silent {
                 Cause::PeerSilent
             } else {
                 Cause::Silent
             };
+            if !lane.idle.carried {
+                // A rail that is far slower than believed would be fenced before its first completion, for ever.
+                // If nothing came of it in all that time, as much as there is: or what is sent again and again would take all that it
+                // carries.
+                let doublings = if too_long && !others_moved { 3 } else { 1 };
+                self.was_wrong(rail, doublings);
+            }
             return self.break_lane(now, rail, cause);
         }
         // The timer runs anew either way, and the second firing decides.
@@ -827,13 +943,26 @@ impl Orchestrator<'_> {
             }
             return self.arm_probe(rail);
         }
+        if self.attempts.is_full() {
+            // The lane would be opened for nothing.
+            self.evict_lost();
+        }
+        if self.attempts.is_full() {
+            return self.arm(now + health.lone_interval(now), Reason::Probe);
+        }
         if self.scratch_bytes(peer) == 0 || !health.claim_probe(now, self.config.worker) {
             return self.arm_probe(rail);
         }
-        if let Some(lane) = self.lanes.get_mut(rail.index()) {
-            lane.probing = true;
-        }
-        let within = health.probe_interval(now).max(PROBE_OPEN_MIN);
+        let is_alone = self.is_without_rail(peer);
+        let Some(lane) = self.lanes.get_mut(rail.index()) else {
+            return;
+        };
+        lane.probing = true;
+        let interval = match is_alone {
+            true => health.lone_interval(now),
+            false => health.probe_interval(now),
+        };
+        let within = interval.max(lane.open_span());
         self.open_lane(now, rail, now + within);
     }
 

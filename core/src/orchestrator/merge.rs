@@ -113,8 +113,9 @@ impl Orchestrator<'_> {
         else {
             return false;
         };
-        let peer = self.peers.get(row.peer.index());
-        let Some(last) = peer.and_then(|peer| peer.pending.last(row.class)) else {
+        let pending = self.peers.get(row.peer.index()).map(|row| &row.pending);
+        let place = self.route_of(id.index).zip(pending);
+        let Some(last) = place.and_then(|(route, pending)| pending.last(route, row.class)) else {
             return false;
         };
         let Some(before) = self.requests.at(last) else {

@@ -35,7 +35,7 @@ use core::num::NonZeroU32;
 
 use crate::batch::{Batch, BatchReport};
 use crate::message::{Frame, Message};
-use crate::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanRails};
+use crate::plan::{PLAN_TRANSPORTS_MAX, Plan};
 use crate::queue::{Link, Linked, Queue};
 use crate::rail::Shared;
 use crate::rail::documented::{DocumentedConfig, Selector, Shares};
@@ -51,7 +51,7 @@ use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Priority, Scope, S
 
 use attempt::Attempt;
 use attempts::Attempts;
-use board::{Board, Pace, View};
+use board::Board;
 use lane::Lane;
 use peer::Peer;
 use request::RequestRow;
@@ -140,7 +140,8 @@ pub struct Request {
     pub remote_offset: u64,
     /// Bytes, at least 1.
     pub length: u64,
-    /// From then on nothing more of it is sent; [`Instant::MAX`]: never. It is reported as soon as what was sent has ended, which
+    /// From then on nothing more of it is sent; [`Instant::MAX`]: never. One that waits behind others, and cannot end by then any
+    /// more as fast as its rails are, fails without being begun. It is reported as soon as what was sent has ended, which
     /// is waited for until `cancel_grace` later; then the lanes that still have something of it are fenced, and the report waits
     /// for that until `fence_timeout` later at most: deadline + `cancel_grace` + `fence_timeout` is the bound.
     pub deadline: Instant,
@@ -294,8 +295,8 @@ pub struct PlanRow {
     plan: Option<Plan>,
     /// Refused to new requests.
     retired: bool,
-    /// How fast the rails of each transport are together, as last seen.
-    paces: [Pace; PLAN_TRANSPORTS_MAX],
+    /// Of the rails of each transport: plans with the same ones have the same number.
+    routes: [u32; PLAN_TRANSPORTS_MAX],
 }
 
 impl PlanRow {
@@ -304,15 +305,8 @@ impl PlanRow {
         generation: 0,
         plan: None,
         retired: false,
-        paces: [Pace::UNKNOWN; PLAN_TRANSPORTS_MAX],
+        routes: [0; PLAN_TRANSPORTS_MAX],
     };
-
-    /// The rails of the transport at `rank`, if the plan is of this generation, and how fast they are together.
-    fn rails_and_pace(&mut self, generation: u32, rank: u8) -> Option<(&PlanRails, &mut Pace)> {
-        let plan = self.plan.as_ref()?;
-        let pace = self.paces.get_mut(usize::from(rank))?;
-        (self.generation == generation).then(|| (plan.rails(rank), pace))
-    }
 }
 
 /// The memory of an [`Orchestrator`], owned by the caller. Lanes are indexed by rail, so there should be as
@@ -409,7 +403,7 @@ impl<
 }
 
 /// What a worker needs of its own for 64 peers over eight rails each.
-const _: () = assert!(size_of::<Store<64, 64, 512, 1024, 4096, 16>>() <= 512 * 1024);
+const _: () = assert!(size_of::<Store<64, 64, 512, 1024, 4096, 16>>() <= 600 * 1024);
 
 /// Works that were handed out by [`Orchestrator::poll_post`] and have not been answered: what
 /// [`Orchestrator::handle_posted`] takes.
@@ -499,8 +493,6 @@ pub struct Orchestrator<'a> {
     ready: Queue<{ peer::READY }>,
     /// Peers with bytes to bind that wait for room.
     waiting: Queue<{ peer::READY }>,
-    /// The only one of those that may find some now, while none is ready.
-    roomy: Option<PeerId>,
     /// Peers whose silence changed.
     changed_peers: Queue<{ peer::CHANGED }>,
     /// Lanes with works to post.
@@ -526,6 +518,8 @@ pub struct Orchestrator<'a> {
     line: Line,
     /// How rails stand while slices are bound.
     board: Board,
+    /// Some of those that wait do so for room on a device that others have filled.
+    crowded: bool,
     /// Something happened since the last binding that may let a slice go.
     bindable: bool,
     /// And it may be a slice of any peer, also of one that waits for room.
@@ -541,6 +535,8 @@ pub struct Orchestrator<'a> {
     selector: Selector,
     /// Requests with a deadline or a grace time.
     timed_requests: u32,
+    /// Attempts whose fence has been given up.
+    lost_attempts: u32,
     /// Works carried out at once since one was measured.
     carried_at_once: u8,
     /// No timer is due earlier. May be early, never late.
@@ -570,7 +566,6 @@ impl<'a> Orchestrator<'a> {
             batches: Table::new(tables.batches),
             ready: Queue::EMPTY,
             waiting: Queue::EMPTY,
-            roomy: None,
             unbound: Queue::EMPTY,
             urgent: 0,
             changed_peers: Queue::EMPTY,
@@ -587,7 +582,8 @@ impl<'a> Orchestrator<'a> {
                 ignored: Ignored::NONE,
             },
             line: Line::ALONE,
-            board: Board::new(),
+            board: Board::EMPTY,
+            crowded: false,
             bindable: false,
             bindable_all: false,
             made_room: false,
@@ -596,6 +592,7 @@ impl<'a> Orchestrator<'a> {
             cursor: RailId(u16::MAX),
             selector: Selector::new(config.seed),
             timed_requests: 0,
+            lost_attempts: 0,
             carried_at_once: 0,
             next_timeout: Instant::MAX,
             next_reason: Reason::Bind,
@@ -615,6 +612,7 @@ impl<'a> Orchestrator<'a> {
         self.unassign_plan(id.index);
         let mut plan = plan.clone();
         plan.suppress();
+        let routes = core::array::from_fn(|rank| plan.rails_number(rank as u8));
         self.know_peer(now, &plan);
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;
@@ -622,6 +620,7 @@ impl<'a> Orchestrator<'a> {
         *row = PlanRow {
             generation: id.generation,
             plan: Some(plan),
+            routes,
             ..PlanRow::EMPTY
         };
         true
@@ -925,15 +924,6 @@ impl<'a> Orchestrator<'a> {
     /// The lane of this worker on a rail.
     fn lane_id(&self, rail: RailId) -> LaneId {
         LaneId::new(self.config.worker, rail)
-    }
-
-    /// What binding looks at.
-    fn view(&self) -> View<'_> {
-        View {
-            plans: self.plans,
-            lanes: self.lanes,
-            shared: self.shared,
-        }
     }
 
     /// A plan, for the requests that have it.

@@ -12,6 +12,7 @@ use crate::path::class::{ClassSet, RailClass};
 use crate::path::share::Shares;
 use crate::path::{Path, Preference};
 use crate::plan::{PlanPath, PlanRails};
+use crate::rail::spray::Line;
 use crate::time::Instant;
 use crate::units::{PeerId, RailId};
 
@@ -59,13 +60,6 @@ pub(super) struct Lead {
     pub(super) some_open: bool,
 }
 
-impl Lead {
-    /// Whether the next slice may be another class's turn.
-    pub(super) fn takes_turns(&self) -> bool {
-        matches!(self.preference, Preference::Apportioned(_))
-    }
-}
-
 impl Orchestrator<'_> {
     /// What an agent wants the bytes to a peer to be from now on, until it is said anew or the path's `hint_age_max`
     /// is over; `None`: nothing. Only peers that path isolation steers in mode `Advanced` heed it, and only as far as
@@ -103,21 +97,19 @@ impl Orchestrator<'_> {
     }
 
     /// What the next slice of a transfer may do.
-    #[inline(never)]
-    pub(super) fn lead(&self, way: Way, preference: Preference, length: u32) -> Lead {
+    pub(super) fn lead(&self, way: Way, preference: Preference, length: u32, line: Line) -> Lead {
         let view = self.view();
-        let line = self.board.line();
         let (mut reachable, mut open, mut room) = (ClassSet::NONE, ClassSet::NONE, ClassSet::NONE);
         for rail in view.rails(way) {
             if self.is_healthy(rail.rail) {
                 reachable = reachable.with(rail.class);
             }
-            let Some((lane, full)) = view.open_on(rail.rail) else {
+            let Some(spot) = view.spot(*rail, way.op) else {
                 continue;
             };
             open = open.with(rail.class);
-            let takes = full.takes(length.min(lane.work_bytes_max()), line);
-            if takes && lane.room_works(way.op) > 0 {
+            let takes = spot.room.takes(length.min(spot.work_bytes_max), line);
+            if takes && spot.works > 0 {
                 room = room.with(rail.class);
             }
         }
@@ -138,11 +130,17 @@ impl Orchestrator<'_> {
 
     /// The same for a slice that any policy binds. One that is sent again, perhaps not to a certain rail, has no turn:
     /// it takes any class that its transfer names, or whatever there is.
-    pub(super) fn lead_next(&mut self, now: Instant, way: Way, next: &Next) -> Option<Lead> {
+    pub(super) fn lead_next(
+        &mut self,
+        now: Instant,
+        way: Way,
+        next: &Next,
+        line: Line,
+    ) -> Option<Lead> {
         let bytes = self.requests.get(next.request)?.length;
         let preference = self.preference(now, way.peer, bytes)?;
         if !next.again {
-            return Some(self.lead(way, preference, next.length));
+            return Some(self.lead(way, preference, next.length, line));
         }
         let usable = self.view().rails(way).iter();
         let usable = usable.filter(|rail| next.avoid != Some(rail.rail));
@@ -154,7 +152,7 @@ impl Orchestrator<'_> {
         let open = |class: RailClass| {
             let rails = self.view().rails(way).iter();
             let mut of_class = rails.filter(|rail| rail.class == class);
-            of_class.any(|rail| self.view().open_on(rail.rail).is_some())
+            of_class.any(|rail| self.view().spot(*rail, way.op).is_some())
         };
         Some(Lead {
             preference: Preference::Within(wants),
@@ -166,7 +164,6 @@ impl Orchestrator<'_> {
     }
 
     /// A slice went to a rail by this lead.
-    #[inline(never)]
     pub(super) fn led(&mut self, way: Way, lead: &Lead, rail: RailId, length: u32) {
         let rails = self.view().rails(way);
         let class = rails.iter().find(|row| row.rail == rail);

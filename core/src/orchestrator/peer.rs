@@ -1,9 +1,8 @@
 //! Peers: who is heard, who is silent, and what waits for a silent one.
 
 use super::attempt::End;
-use super::board::Pace;
 use super::lane::{Lane, Phase};
-use super::line::Waiters;
+use super::line::Lines;
 use super::path::Steering;
 use super::request::{Ending, RequestRow};
 use super::{Orchestrator, PlanRow, Reason};
@@ -63,15 +62,12 @@ pub struct Peer {
     /// No rail had room for the next slice, and none has got any since, of this worker's own bytes.
     pub(super) waits_for_room: bool,
     /// Requests with bytes to bind, in the order in which they go.
-    pub(super) pending: Waiters,
+    pub(super) pending: Lines,
     /// Bytes of them.
     pub(super) unbound_bytes: u64,
     scratch: Option<Scratch>,
     /// Which classes its slices take; `None`: any.
     pub(super) steering: Option<Steering>,
-    /// How often a lane to it has got room, and which one last.
-    pub(super) rooms: u32,
-    roomy: RailId,
     links: [Link; 2],
 }
 
@@ -91,12 +87,10 @@ impl Peer {
         heard_at: Instant::ZERO,
         stuck_since: Instant::MAX,
         waits_for_room: false,
-        pending: Waiters::EMPTY,
+        pending: Lines::EMPTY,
         unbound_bytes: 0,
         scratch: None,
         steering: None,
-        rooms: 0,
-        roomy: RailId(0),
         links: [Link::NONE; 2],
     };
 
@@ -134,18 +128,6 @@ impl Peer {
         let [local, remote] = scratch.segments;
         let [local_offset, remote_offset] = scratch.offsets;
         Some((place(local, local_offset), place(remote, remote_offset)))
-    }
-
-    /// A lane to it has got room, or does not take slices any more.
-    pub(super) fn note_room(&mut self, rail: RailId) {
-        self.rooms = self.rooms.wrapping_add(1);
-        self.roomy = rail;
-    }
-
-    /// The only rail that may have room for slices of so many KiB, if that is known of those with this pace.
-    pub(super) fn lone(&self, pace: &Pace, slice_kib: u16) -> Option<RailId> {
-        let is_known = pace.all_but_last_filled(self.rooms, slice_kib);
-        is_known.then_some(self.roomy)
     }
 
     pub(super) fn heard_at(&self) -> Instant {
@@ -274,7 +256,7 @@ impl Orchestrator<'_> {
         } else {
             Cause::NoRail
         };
-        let mut next = row.pending.front();
+        let mut next = row.pending.any();
         while let Some(index) = next {
             next = self.pending_after(peer, index);
             let Some(id) = self.requests.id_at(index) else {
@@ -354,7 +336,6 @@ impl Orchestrator<'_> {
         }
         let index = u32::from(peer.0);
         self.bind_again(peer);
-        self.wait_no_more(peer);
         self.ready.remove(self.peers, index);
         self.changed_peers.remove(self.peers, index);
         if let Some(row) = self.peers.get_mut(peer.index()) {

@@ -11,7 +11,7 @@ use crate::queue::{Link, Linked, Queue};
 use crate::report::{Local, Remote, Report, Status};
 use crate::table::Row;
 use crate::time::Instant;
-use crate::units::{BatchId, PeerId, PlanId, RailId, RequestId, SegmentRef};
+use crate::units::{BatchId, PeerId, PlanId, RailId, Rate, RequestId, SegmentRef};
 use crate::work::{Cause, Op, Place};
 
 /// Why core did not take a request. Nothing was queued.
@@ -71,7 +71,8 @@ pub struct RequestRow {
     pub(super) batch: u32,
     tag: u64,
     pub(super) op: Op,
-    /// Where it stands in its peer's line.
+    /// Where it stands among its peer's requests: in which line, and which class there.
+    pub(super) line: u8,
     pub(super) class: Class,
     /// Where it belongs.
     pub(super) home: Class,
@@ -107,7 +108,7 @@ pub struct RequestRow {
     pub(super) links: [Link; 4],
 }
 
-const _: () = assert!(size_of::<Row<RequestRow>>() <= 172);
+const _: () = assert!(size_of::<Row<RequestRow>>() <= 176);
 
 impl<const KIND: usize> Linked<KIND> for RequestRow {
     fn link(&mut self) -> &mut Link {
@@ -179,18 +180,6 @@ impl RequestRow {
         self.acked_bytes == self.length || self.held == self.lost
     }
 
-    /// Whether there is something to bind, and nothing of it to be sent again.
-    pub(super) fn has_only_new(&self) -> bool {
-        // What is not bound has not arrived.
-        let wants_bytes = self.ending.is_none() && self.told.is_none() && self.cursor < self.length;
-        wants_bytes && self.waiting.is_empty()
-    }
-
-    /// The same for one that goes into windows, and not above them.
-    pub(super) fn is_plain(&self) -> bool {
-        self.has_only_new() && !self.home.is_urgent()
-    }
-
     /// Whether there is something to bind.
     pub(super) fn has_unbound(&self) -> bool {
         self.wants_bytes() && (self.cursor < self.length || !self.waiting.is_empty())
@@ -213,6 +202,7 @@ impl Orchestrator<'_> {
         let is_small = request.length <= u64::from(self.shared.slice_bytes());
         let class = Class::of(request.priority, is_small);
         let row = RequestRow {
+            line: 0,
             class,
             home: class,
             turn: 0,
@@ -275,13 +265,15 @@ impl Orchestrator<'_> {
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.unbound_bytes += length;
         }
-        if deadline != Instant::MAX {
-            self.timed_requests += 1;
-            self.arm(deadline, Reason::Request);
-        }
+        self.timed_requests += u32::from(deadline != Instant::MAX);
         if !self.merge(id) {
             self.assign(now, id);
             self.want_to_bind(peer, id.index, false);
+        }
+        if deadline != Instant::MAX {
+            let row = self.requests.get(id);
+            let by = row.and_then(|row| self.begun_by(row)).unwrap_or(deadline);
+            self.arm(by, Reason::Request);
         }
         if let Some(status) = self.peers.get(peer.index()).and_then(Peer::is_lost_as) {
             let cause = Cause::PeerGone;
@@ -351,6 +343,11 @@ impl Orchestrator<'_> {
         let Some(plan) = self.plan(row.plan) else {
             return false;
         };
+        if let Some(until) = self.is_doubted_until(now, plan, failover.rank()) {
+            // That is no reason yet to leave it.
+            self.arm(until, Reason::Bind);
+            return false;
+        }
         let attempts_max = self.config.failover_attempts_max;
         let ranks = plan.transports.len() as u8;
         let decision = failover.decide(attempts_max, ranks, |rank| self.is_usable(plan, *rank));
@@ -376,6 +373,16 @@ impl Orchestrator<'_> {
         }
     }
 
+    /// If a rail of a transport is being looked at because of an error: until when that is waited for.
+    fn is_doubted_until(&self, now: Instant, plan: &Plan, rank: u8) -> Option<Instant> {
+        let rails = plan.rails(rank).iter();
+        let looks = rails.filter_map(|rail| self.shared.health(rail.rail)?.doubted_at());
+        let ends = looks.filter(|erred_at| *erred_at <= now);
+        ends.map(|erred_at| erred_at + self.config.progress_floor)
+            .filter(|until| now < *until)
+            .max()
+    }
+
     fn switch(&mut self, now: Instant, id: RequestId, failover: Failover) {
         // Shares are counted by position among the rails that it leaves.
         self.unassign(id);
@@ -383,8 +390,20 @@ impl Orchestrator<'_> {
             row.switched_from = Some(row.failover.rank());
             row.failover = failover;
         }
+        self.change_line(id);
         self.switched.push_back(&mut self.requests, id.index);
         self.assign(now, id);
+    }
+
+    /// A request that takes other rails from now on stands in their line.
+    fn change_line(&mut self, id: RequestId) {
+        let (Some(row), Some(route)) = (self.requests.get(id), self.route_of(id.index)) else {
+            return;
+        };
+        let peer = row.peer;
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.pending.reroute(&mut self.requests, id.index, route);
+        }
     }
 
     /// A switch of transports, once.
@@ -729,7 +748,8 @@ impl Orchestrator<'_> {
 
     /// Puts a request among those with bytes to bind, and its peer among those with such requests.
     pub(super) fn want_to_bind(&mut self, peer: PeerId, index: u32, first: bool) {
-        let Some(row) = self.peers.get_mut(peer.index()) else {
+        let route = self.route_of(index);
+        let (Some(row), Some(route)) = (self.peers.get_mut(peer.index()), route) else {
             return;
         };
         let Some((since, is_urgent)) = self
@@ -740,9 +760,9 @@ impl Orchestrator<'_> {
             return;
         };
         if first {
-            row.pending.push_first(&mut self.requests, index);
+            row.pending.push_first(&mut self.requests, index, route);
         } else {
-            row.pending.push(&mut self.requests, index, since);
+            row.pending.push(&mut self.requests, index, route, since);
         }
         let before = self.unbound.len();
         if first {
@@ -780,6 +800,28 @@ impl Orchestrator<'_> {
         }
     }
 
+    /// When a request that has not begun can no longer end in time, by what is in flight on its rails and how fast they are
+    /// together. `None`: it has begun, or nothing is before it, and how fast they are is not to be believed without trying.
+    fn begun_by(&self, row: &RequestRow) -> Option<Instant> {
+        let has_begun = row.cursor > 0 || !row.is_in_line();
+        let plan = self.plan(row.plan).filter(|_| !has_begun)?;
+        let (mut inflight_bytes, mut bytes_per_sec) = (0_u64, 0_u64);
+        for rail in plan.rails(row.failover.rank()).iter() {
+            if self.is_healthy(rail.rail) {
+                inflight_bytes += self.shared.inflight_bytes(rail.rail);
+                let rate = self.shared.rate(rail.rail).bytes_per_sec();
+                bytes_per_sec = bytes_per_sec.saturating_add(rate);
+            }
+        }
+        if inflight_bytes == 0 {
+            return None;
+        }
+        let bytes = inflight_bytes.saturating_add(row.length);
+        let takes = Rate::from_bytes_per_sec(bytes_per_sec).time_for(bytes);
+        let due = row.due.as_nanos();
+        Some(Instant::from_nanos(due.saturating_sub(takes.as_nanos())))
+    }
+
     /// Deadlines and grace times that are due; arms those that are not.
     pub(super) fn request_timers(&mut self, now: Instant) {
         if self.timed_requests == 0 {
@@ -790,6 +832,10 @@ impl Orchestrator<'_> {
                 continue;
             };
             let (due, is_ending) = (row.due, row.ending.is_some());
+            let due = match is_ending {
+                true => due,
+                false => self.begun_by(row).unwrap_or(due),
+            };
             if due > now {
                 self.arm(due, Reason::Request);
                 continue;

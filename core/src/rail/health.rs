@@ -1,14 +1,15 @@
 //! Whether a rail may carry user slices: one packed word, changed by compare-and-swap, so that workers share it.
 //!
 //! Source: TENT failover document, "RDMA rail recovery", for the states and the two recovery signals. We
-//! differ (mode `decay`): a rail pauses at its first incident, probes of a scratch word decide about its
-//! return instead of user memory, and the memory of earlier incidents decays instead of vanishing. Mode `reset`
-//! is the document's.
+//! differ (mode `decay`): a rail is looked at after its first error and pauses if that look is bad or errors go on, probes of a
+//! scratch word decide about its return instead of user memory, and the memory of earlier outages decays instead of vanishing.
+//! Mode `reset` is the document's.
 
 use core::sync::atomic::Ordering::*;
 
 use crate::sync::AtomicU64;
 use crate::time::{Duration, Instant};
+use record::{FLAPS_MAX, Record, WRONGS_MAX};
 
 /// Where a rail stands with the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +38,7 @@ impl RailState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HealthMode {
-    /// It pauses at its first incident, and comes back after a good probe.
+    /// It pauses when it falls silent, fails a look, or errs several times in a row, and comes back after a good probe.
     #[default]
     Decay,
     /// It pauses after several errors, and comes back after a cooldown or a success: the TENT failover document.
@@ -73,89 +74,40 @@ const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// Probes come every (time paused / this).
 const PROBE_INTERVAL_PART: u64 = 100;
-/// A rail that stays healthy this long has one incident forgotten.
+/// A rail to whose peer no other is healthy is looked at again after this.
+const LONE_INTERVAL_MIN: Duration = Duration::from_millis(1);
+/// The wait that flaps cause is at most (time well since the last return / this), so that caution takes no more of the rail's time.
+const CAUTION_PART: u64 = 10;
+/// So many errors are an outage, whatever looks say, if each comes sooner after the look before than that took: a rail is to be in
+/// use for half of its time.
+const ERRORS_MAX: u8 = 3;
+/// A rail that stays healthy this long has one outage forgotten.
 const FLAP_MEMORY: Duration = Duration::from_secs(10);
-/// Incidents remembered.
-const FLAPS_MAX: u8 = 15;
 /// Doublings of the first wait that lanes can cause that carry nothing: up to 1.28 s, so that no lane is opened more than
 /// twenty times in ten seconds for nothing.
 const BARREN_DOUBLINGS_MAX: u8 = 7;
 /// Doublings of the first wait that flaps can cause.
 const FLAP_DOUBLINGS_MAX: u8 = 5;
 
-/// The word's content: when the state began, and what led to it.
+/// What speaks against a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Record {
-    state: RailState,
-    /// Incidents remembered. Mode `reset`: trips.
-    flaps: u8,
-    /// While probing: by whom. Mode `reset`: errors counted towards the next trip.
-    worker: u16,
-    /// Healthy: since the return. Paused and probing: since the incident. Mode `reset`: of the last error.
-    /// Milliseconds, 40 bits.
-    since_ms: u64,
-}
-
-const SINCE_BITS: u32 = 40;
-
-impl Record {
-    /// Of a rail that nothing has ever happened to.
-    const FRESH: Self = Self {
-        state: RailState::Healthy,
-        flaps: 0,
-        worker: 0,
-        since_ms: 0,
-    };
-
-    const fn pack(self) -> u64 {
-        let state = match self.state {
-            RailState::Healthy => 0,
-            RailState::Paused => 1,
-            RailState::Probing => 2,
-        };
-        state << 62
-            | (self.flaps as u64) << 56
-            | (self.worker as u64) << SINCE_BITS
-            | self.since_ms & ((1 << SINCE_BITS) - 1)
-    }
-
-    const fn unpack(word: u64) -> Self {
-        let state = match word >> 62 {
-            0 => RailState::Healthy,
-            1 => RailState::Paused,
-            _ => RailState::Probing,
-        };
-        Self {
-            state,
-            flaps: (word >> 56 & 0x3f) as u8,
-            worker: (word >> SINCE_BITS) as u16,
-            since_ms: word & ((1 << SINCE_BITS) - 1),
-        }
-    }
-
-    const fn since(self) -> Instant {
-        Instant::from_nanos(self.since_ms * 1_000_000)
-    }
-
-    /// How many of the remembered incidents still count after a healthy time.
-    const fn flaps_left(self, now: Instant) -> u8 {
-        let forgotten = now.since(self.since()).as_nanos() / FLAP_MEMORY.as_nanos();
-        if forgotten >= self.flaps as u64 {
-            0
-        } else {
-            self.flaps - forgotten as u8
-        }
-    }
+pub enum Incident {
+    /// Something failed, and that was said: the rail may be as well as before. A look decides.
+    Error,
+    /// Nothing comes of what is sent there.
+    Silence,
 }
 
 /// The health of one rail.
 ///
-/// `Healthy` → (incident) → `Paused` → (probe due, one worker claims it) → `Probing` → (good) → `Healthy`, or
-/// (bad) → `Paused` with the next probe later. The healthy success path does not come here at all.
+/// `Healthy` → (silence) → `Paused` → (probe due, one worker claims it) → `Probing` → (good) → `Healthy`, or
+/// (bad) → `Paused` with the next probe later. An error goes the same way, but the probe is due at once, and if it is good the
+/// rail was never out. The healthy success path does not come here at all.
 #[derive(Debug)]
 pub struct RailHealth {
     word: AtomicU64,
-    /// When the next probe is due, in nanoseconds. Only meaningful while paused.
+    /// While paused: when the next probe is due; while one looks into an error: when that was. While healthy: until when an error
+    /// counts as one more of those before. In nanoseconds.
     probe_at: AtomicU64,
 }
 
@@ -186,22 +138,39 @@ impl RailHealth {
 
     /// Something happened that speaks against the rail. `true` if it was healthy until now: the same incident
     /// reported by more workers, or by flushed neighbours, counts once.
-    pub fn handle_incident(&self, now: Instant) -> bool {
+    pub fn handle_incident(&self, now: Instant, incident: Incident) -> bool {
+        let goes_on = now < Instant::from_nanos(self.probe_at.load(Acquire));
         let changed = self.change(|record| match record.state {
             RailState::Healthy => {
-                let flaps = record.flaps_left(now);
-                let wait = PROBE_INTERVAL_MIN.times(1 << flaps.min(FLAP_DOUBLINGS_MAX));
-                self.set_probe_at(now + wait);
-                Some(Record {
-                    state: RailState::Paused,
-                    flaps: (flaps + 1).min(FLAPS_MAX),
-                    worker: 0,
-                    since_ms: now.as_nanos() / 1_000_000,
-                })
+                let errors = if goes_on { record.errors + 1 } else { 1 };
+                if incident == Incident::Error && errors < ERRORS_MAX {
+                    self.set_probe_at(now);
+                    return Some(Record {
+                        state: RailState::Paused,
+                        errors,
+                        worker: 0,
+                        ..record
+                    });
+                }
+                Some(self.out(now, record))
             }
             RailState::Paused | RailState::Probing => None,
         });
         changed.is_some()
+    }
+
+    /// What is remembered of a rail that is out from now on. When the first probe is due is set.
+    fn out(&self, now: Instant, record: Record) -> Record {
+        let doublings = record.flaps_left(now).min(FLAP_DOUBLINGS_MAX);
+        let caution = now.since(record.since()).divided_by(CAUTION_PART);
+        let wait = PROBE_INTERVAL_MIN.times(1 << doublings);
+        self.set_probe_at(now + wait.min(caution).max(PROBE_INTERVAL_MIN));
+        record.out(now)
+    }
+
+    /// Whether a look decides that was caused by an error: if it is good, the rail was never out.
+    pub(crate) fn is_doubted(&self) -> bool {
+        Record::unpack(self.word.load(Acquire)).is_doubted()
     }
 
     /// An error in mode `reset`. `true` if it paused the rail.
@@ -229,6 +198,8 @@ impl RailHealth {
                     record.state
                 },
                 flaps: (record.flaps + u8::from(trips)).min(FLAPS_MAX),
+                errors: 0,
+                wrongs: 0,
                 worker: if trips { 0 } else { errors },
                 since_ms,
             })
@@ -264,10 +235,16 @@ impl RailHealth {
             .then(|| Instant::from_nanos(self.probe_at.load(Acquire)))
     }
 
-    /// Something speaks for a paused rail: the next probe is due at once.
-    pub(crate) fn hasten_probe(&self, now: Instant) {
+    /// When the error was that is being looked into; later, if the look has been put off.
+    pub(crate) fn doubted_at(&self) -> Option<Instant> {
+        self.is_doubted()
+            .then(|| Instant::from_nanos(self.probe_at.load(Acquire)))
+    }
+
+    /// Something speaks for a paused rail: the next probe is due at `at` if it was not before.
+    pub(crate) fn hasten_probe(&self, at: Instant) {
         if self.state() == RailState::Paused {
-            self.set_probe_at(now);
+            self.probe_at.fetch_min(at.as_nanos(), AcqRel);
         }
     }
 
@@ -285,7 +262,7 @@ impl RailHealth {
             }),
             RailState::Healthy | RailState::Probing => None,
         });
-        if claimed.is_some() {
+        if claimed.is_some_and(|record| !record.is_doubted()) {
             // Nobody looks at it while the probe is out.
             self.set_probe_at(now + self.probe_interval(now));
         }
@@ -295,15 +272,37 @@ impl RailHealth {
     /// How long a probe may take, and how long until the next one: a hundredth of the time paused so far,
     /// within bounds.
     pub fn probe_interval(&self, now: Instant) -> Duration {
+        self.interval(now, PROBE_INTERVAL_MIN)
+    }
+
+    /// The same of a rail to whose peer none is healthy, whatever earlier outages say.
+    pub(crate) fn lone_interval(&self, now: Instant) -> Duration {
+        self.interval(now, LONE_INTERVAL_MIN)
+    }
+
+    fn interval(&self, now: Instant, least: Duration) -> Duration {
         let record = Record::unpack(self.word.load(Acquire));
+        if record.is_doubted() {
+            return least;
+        }
         now.since(record.since())
             .divided_by(PROBE_INTERVAL_PART)
-            .clamp(PROBE_INTERVAL_MIN, PROBE_INTERVAL_MAX)
+            .clamp(least, PROBE_INTERVAL_MAX)
     }
 
     /// The probe that `worker` had claimed came back well: re-admits the rail.
     pub fn handle_probe_good(&self, now: Instant, worker: u16) -> bool {
+        let took = now.since(Instant::from_nanos(self.probe_at.load(Acquire)));
         self.change(|record| match record.state {
+            RailState::Probing if record.worker == worker && record.is_doubted() => {
+                // Before the word says `Healthy`: nobody else looks at it until then.
+                self.set_probe_at(now + took);
+                Some(Record {
+                    state: RailState::Healthy,
+                    worker: 0,
+                    ..record
+                })
+            }
             RailState::Probing if record.worker == worker => Some(Record {
                 state: RailState::Healthy,
                 worker: 0,
@@ -316,9 +315,13 @@ impl RailHealth {
     }
 
     /// The probe that `worker` had claimed failed, or was given up. One that took its whole interval is
-    /// followed by the next at once, so a link that returns meanwhile is not missed for another one.
-    pub fn handle_probe_bad(&self, worker: u16) -> bool {
+    /// followed by the next at once, so a link that returns meanwhile is not missed for another one. After an error, a bad one
+    /// means that the rail is out.
+    pub fn handle_probe_bad(&self, now: Instant, worker: u16) -> bool {
         self.change(|record| match record.state {
+            RailState::Probing if record.worker == worker && record.is_doubted() => {
+                Some(self.out(now, record))
+            }
             RailState::Probing if record.worker == worker => Some(Record {
                 state: RailState::Paused,
                 worker: 0,
@@ -329,14 +332,24 @@ impl RailHealth {
         .is_some()
     }
 
-    /// Incidents that still count at `now`: one is forgotten for each span of health. A rail with more of them gets its full window
-    /// back more slowly, and is given more time before it is suspected.
+    /// Outages that still count at `now`: one is forgotten for each span of health. A rail with more of them gets its full window
+    /// back more slowly.
     pub fn flaps(&self, now: Instant) -> u8 {
-        let record = Record::unpack(self.word.load(Acquire));
-        match record.state {
-            RailState::Healthy => record.flaps_left(now),
-            RailState::Paused | RailState::Probing => record.flaps,
-        }
+        Record::unpack(self.word.load(Acquire)).flaps_left(now)
+    }
+
+    /// It was suspected of being silent, and was not: it is given twice as much time from now on, so many times.
+    pub(crate) fn handle_wrong_suspicion(&self, doublings: u8) {
+        self.change(|record| {
+            let wrongs = (record.wrongs + doublings).min(WRONGS_MAX);
+            (wrongs > record.wrongs).then_some(Record { wrongs, ..record })
+        });
+    }
+
+    /// How much more time than another one a rail is given before it is suspected: 1, doubled for each wrong suspicion that still
+    /// counts at `now`.
+    pub fn patience(&self, now: Instant) -> u64 {
+        1 << Record::unpack(self.word.load(Acquire)).wrongs_left(now)
     }
 
     /// A lane over the rail has ended `times` times in a row without carrying anything: the next probe is not due before a wait
@@ -372,351 +385,8 @@ impl Default for RailHealth {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    extern crate std;
-    use super::*;
-    use RailState::{Healthy, Paused, Probing};
-    use quickcheck::quickcheck;
-    use std::vec::Vec;
-
-    fn ms(millis: u64) -> Instant {
-        Instant::ZERO + Duration::from_millis(millis)
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    enum Event {
-        Incident,
-        Claim(u16),
-        Good(u16),
-        Bad(u16),
-    }
-    use Event::*;
-
-    /// A rail brought to a state at t = 0; a probe is due from 10 ms on.
-    fn rail(state: RailState) -> RailHealth {
-        let health = RailHealth::new();
-        if state != Healthy {
-            assert!(health.handle_incident(ms(0)));
-        }
-        if state == Probing {
-            assert!(health.claim_probe(ms(10), 1));
-        }
-        health
-    }
-
-    #[test]
-    fn every_state_answers_every_event() {
-        // (name, state before, event, at ms, whether it changed something, state after)
-        let cases = [
-            ("first incident pauses", Healthy, Incident, 5, true, Paused),
-            ("nothing to claim", Healthy, Claim(1), 50, false, Healthy),
-            ("late good probe", Healthy, Good(1), 50, false, Healthy),
-            ("late bad probe", Healthy, Bad(1), 50, false, Healthy),
-            (
-                "an incident counts once",
-                Paused,
-                Incident,
-                5,
-                false,
-                Paused,
-            ),
-            ("not due yet", Paused, Claim(1), 9, false, Paused),
-            ("due", Paused, Claim(1), 10, true, Probing),
-            ("a probe nobody claimed", Paused, Good(1), 50, false, Paused),
-            (
-                "a failure nobody claimed",
-                Paused,
-                Bad(1),
-                50,
-                false,
-                Paused,
-            ),
-            (
-                "incident while probing",
-                Probing,
-                Incident,
-                50,
-                false,
-                Probing,
-            ),
-            ("one worker probes", Probing, Claim(2), 50, false, Probing),
-            ("good probe re-admits", Probing, Good(1), 50, true, Healthy),
-            (
-                "good probe of a stranger",
-                Probing,
-                Good(2),
-                50,
-                false,
-                Probing,
-            ),
-            ("bad probe pauses again", Probing, Bad(1), 50, true, Paused),
-            (
-                "bad probe of a stranger",
-                Probing,
-                Bad(2),
-                50,
-                false,
-                Probing,
-            ),
-        ];
-        for (name, before, event, at, changed, after) in cases {
-            let health = rail(before);
-            let did = match event {
-                Incident => health.handle_incident(ms(at)),
-                Claim(worker) => health.claim_probe(ms(at), worker),
-                Good(worker) => health.handle_probe_good(ms(at), worker),
-                Bad(worker) => health.handle_probe_bad(worker),
-            };
-            assert_eq!((did, health.state()), (changed, after), "{name}");
-        }
-    }
-
-    #[test]
-    fn probes_come_less_often_the_longer_the_pause() {
-        let health = rail(Paused);
-        // (paused for ms, interval in ms)
-        for (paused, interval) in [
-            (0, 10),
-            (900, 10),
-            (10_000, 100),
-            (50_000, 500),
-            (3_600_000, 500),
-        ] {
-            assert_eq!(
-                health.probe_interval(ms(paused)),
-                Duration::from_millis(interval),
-                "{paused}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_failed_probe_is_followed_an_interval_after_it_was_claimed() {
-        let health = rail(Paused);
-        let claimed = ms(10_000);
-        assert!(health.claim_probe(claimed, 1) && health.handle_probe_bad(1));
-        assert_eq!(
-            health.probe_at(),
-            Some(claimed + Duration::from_millis(100))
-        );
-    }
-
-    #[test]
-    fn flaps_delay_the_first_probe_and_are_forgotten_one_by_one() {
-        let health = RailHealth::new();
-        let mut now = ms(0);
-        for wait in [10, 20, 40, 80, 160, 320, 320] {
-            assert!(health.handle_incident(now));
-            let due = now + Duration::from_millis(wait);
-            assert_eq!(health.probe_at(), Some(due));
-            assert!(health.claim_probe(due, 1) && health.handle_probe_good(due, 1));
-            now = due;
-        }
-        // Healthy for five spans: five of seven incidents are forgotten, the next is the third.
-        now = now + FLAP_MEMORY.times(5);
-        assert!(health.handle_incident(now));
-        assert_eq!(
-            (health.flaps(now), health.probe_at()),
-            (3, Some(now + Duration::from_millis(40)))
-        );
-    }
-
-    #[test]
-    fn reset_mode_follows_the_document() {
-        let config = ResetConfig::DEFAULT;
-        let secs = |secs: u64| ms(secs * 1000);
-        let health = RailHealth::new();
-        // Two errors and a success: nothing is remembered.
-        assert!(!health.handle_error(secs(20), &config));
-        assert!(!health.handle_error(secs(21), &config));
-        assert!(!health.handle_success());
-        // Two, and one that comes too late: it is the first again.
-        for at in [30, 31, 42] {
-            assert!(!health.handle_error(secs(at), &config), "{at}");
-        }
-        assert!(!health.handle_error(secs(43), &config));
-        assert!(
-            health.handle_error(secs(44), &config),
-            "three within ten seconds"
-        );
-        assert_eq!(health.state(), Paused);
-        assert_eq!(health.probe_at(), Some(secs(74)), "from the trip");
-        // What was posted before goes on failing: a second trip doubles the pause, and so on up to the cap.
-        for (trip, resume_at) in [(2, 44 + 60), (3, 44 + 120), (4, 44 + 240), (5, 44 + 300)] {
-            for _ in 0..3 {
-                assert!(
-                    !health.handle_error(secs(44), &config),
-                    "it was paused before"
-                );
-            }
-            assert_eq!(health.probe_at(), Some(secs(resume_at)), "trip {trip}");
-        }
-        assert!(!health.handle_expiry(secs(343)));
-        assert!(health.handle_expiry(secs(344)) && !health.handle_expiry(secs(344)));
-        assert_eq!(health.state(), Healthy);
-        // All is forgotten, so the next trip pauses for the first time again.
-        for at in [350, 351] {
-            assert!(!health.handle_error(secs(at), &config));
-        }
-        assert!(health.handle_error(secs(352), &config));
-        assert_eq!(health.probe_at(), Some(secs(382)));
-        assert!(health.handle_success(), "any success un-pauses");
-        assert_eq!(health.state(), Healthy);
-    }
-
-    #[test]
-    fn the_word_holds_what_goes_in() {
-        let record = Record {
-            state: Probing,
-            flaps: FLAPS_MAX,
-            worker: u16::MAX,
-            since_ms: (1 << 40) - 1,
-        };
-        assert_eq!(Record::unpack(record.pack()), record);
-    }
-
-    quickcheck! {
-        fn any_record_survives_its_word(state: u8, flaps: u8, worker: u16, since: u64) -> bool {
-            let record = Record {
-                state: [Healthy, Paused, Probing][usize::from(state % 3)],
-                flaps: flaps % 64,
-                worker,
-                since_ms: since >> 24,
-            };
-            Record::unpack(record.pack()) == record
-        }
-
-        fn only_who_claimed_a_probe_when_it_was_due_readmits(steps: Vec<(u8, u8, u16)>) -> bool {
-            let health = RailHealth::new();
-            // What a plain account of the same events says: the state, who probes, when the next one is due.
-            let (mut state, mut prober, mut now) = (Healthy, 0, ms(1));
-            steps.into_iter().all(|(event, worker, later)| {
-                now = now + Duration::from_millis(u64::from(later));
-                let worker = u16::from(worker % 3);
-                let due = health.probe_at().is_some_and(|at| at <= now);
-                let (did, expected) = match event % 4 {
-                    0 => (health.handle_incident(now), state == Healthy),
-                    1 => (health.claim_probe(now, worker), state == Paused && due),
-                    2 => (health.handle_probe_good(now, worker), state == Probing && prober == worker),
-                    _ => (health.handle_probe_bad(worker), state == Probing && prober == worker),
-                };
-                if did {
-                    state = [Paused, Probing, Healthy, Paused][usize::from(event % 4)];
-                    prober = worker;
-                }
-                let first_wait = event % 4 != 0 || !did || health.probe_at() >= Some(now + PROBE_INTERVAL_MIN);
-                did == expected && health.state() == state && health.flaps(now) <= FLAPS_MAX && first_wait
-            })
-        }
-    }
-}
-
 #[cfg(all(test, loom))]
-mod loom_tests {
-    extern crate std;
-    use super::*;
-    use loom::thread;
-    use std::sync::Arc;
-    use std::vec::Vec;
-
-    const RESET: ResetConfig = ResetConfig {
-        rail_error_threshold: 1,
-        ..ResetConfig::DEFAULT
-    };
-
-    fn ms(millis: u64) -> Instant {
-        Instant::ZERO + Duration::from_millis(millis)
-    }
-
-    /// What three workers answer that do so at once, this thread being one of them.
-    fn three(
-        health: RailHealth,
-        call: fn(&RailHealth, u16) -> bool,
-    ) -> (Arc<RailHealth>, Vec<bool>) {
-        let health = Arc::new(health);
-        let start = |worker| {
-            let health = Arc::clone(&health);
-            thread::spawn(move || call(&health, worker))
-        };
-        let others = [start(1), start(2)];
-        let own = call(&health, 0);
-        let mut answers: Vec<bool> = others.map(|other| other.join().unwrap()).into();
-        answers.push(own);
-        (health, answers)
-    }
-
-    fn healthy() -> RailHealth {
-        let health = RailHealth::new();
-        health.reset();
-        health
-    }
-
-    fn paused() -> RailHealth {
-        let health = healthy();
-        assert!(health.handle_incident(ms(0)));
-        health
-    }
-
-    fn count(answers: &[bool]) -> usize {
-        answers.iter().filter(|answer| **answer).count()
-    }
-
-    #[test]
-    fn an_incident_that_all_workers_report_counts_once() {
-        loom::model(|| {
-            let (health, answers) = three(healthy(), |health, _| health.handle_incident(ms(5)));
-            assert_eq!(count(&answers), 1);
-            assert_eq!(
-                (health.state(), health.flaps(ms(5))),
-                (RailState::Paused, 1)
-            );
-        });
-    }
-
-    #[test]
-    fn one_worker_claims_a_probe_and_only_it_decides() {
-        loom::model(|| {
-            let (health, answers) = three(paused(), |health, worker| {
-                let claimed = health.claim_probe(ms(10), worker);
-                assert!(claimed || !health.handle_probe_good(ms(11), worker));
-                claimed
-            });
-            assert_eq!(count(&answers), 1);
-            assert_eq!(health.state(), RailState::Probing);
-        });
-    }
-
-    #[test]
-    fn no_error_of_several_workers_is_lost() {
-        loom::model(|| {
-            let (health, answers) = three(healthy(), |health, _| {
-                health.handle_error(ms(5), &ResetConfig::DEFAULT)
-            });
-            assert_eq!(count(&answers), 1, "the third one trips");
-            assert_eq!(health.state(), RailState::Paused);
-        });
-    }
-
-    #[test]
-    fn nobody_probes_before_it_is_due() {
-        loom::model(|| {
-            let health = Arc::new(healthy());
-            let other = Arc::clone(&health);
-            let prober = thread::spawn(move || other.claim_probe(ms(6), 1));
-            assert!(health.handle_incident(ms(5)));
-            assert!(!prober.join().unwrap());
-        });
-    }
-
-    #[test]
-    fn a_trip_is_not_over_before_its_cooldown() {
-        loom::model(|| {
-            let health = Arc::new(healthy());
-            let other = Arc::clone(&health);
-            let timer = thread::spawn(move || other.handle_expiry(ms(6)));
-            assert!(health.handle_error(ms(5), &RESET));
-            assert!(!timer.join().unwrap());
-        });
-    }
-}
+mod loom_tests;
+mod record;
+#[cfg(test)]
+mod tests;

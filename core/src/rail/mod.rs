@@ -16,8 +16,8 @@ use crate::sync::{AtomicU32, AtomicU64};
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PeerId, RailId, Rate};
 use documented::DocumentedConfig;
-use estimate::{Delay, Estimate, EstimateConfig, Observation, Sample};
-use health::{HealthMode, RailHealth, RailState};
+use estimate::{Delay, Estimate, EstimateConfig, Observation, Sample, WINDOW_SLICES};
+use health::{HealthMode, Incident, RailHealth, RailState};
 use spray::{Line, Load, Room};
 
 const NIL: u32 = u32::MAX;
@@ -40,7 +40,7 @@ pub struct RailConfig {
 
 /// One rail, shared. Rows are the caller's memory; their content is [`Shared`]'s business.
 ///
-/// Three cache lines that no other rail is on: what slices count, what choosing reads, what is learned.
+/// Cache lines that no other rail is on: what slices count, what choosing reads, and, the rest, what is learned.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Rail {
@@ -63,7 +63,7 @@ pub struct Rail {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Rail>() <= 192);
+const _: () = assert!(size_of::<Rail>() <= 384);
 
 impl Rail {
     /// A row not in use, for the arrays that a caller hands in.
@@ -201,46 +201,28 @@ impl Known<'_> {
 pub(crate) struct Healthy<'a> {
     row: &'a Rail,
     device: Option<&'a Device>,
-    /// The usual slice.
-    slice_bytes: u32,
 }
 
 impl Healthy<'_> {
-    /// How full it is, for a worker that has `own_bytes` in flight there.
-    pub(crate) fn room(&self, own_bytes: u64) -> Room {
-        Room {
+    /// How full it is now, for a worker that has `own_bytes` in flight there.
+    pub(crate) fn room(&self, now: Instant, own_bytes: u64) -> Room {
+        let window_bytes = self.row.window_bytes();
+        let mut room = Room {
             inflight_bytes: self.row.inflight_bytes.load(Relaxed),
             own_bytes,
-            window_bytes: self.row.window_bytes(),
+            window_bytes,
+            device_bytes: 0,
+            device_limit: u64::MAX,
+            is_kept: false,
+        };
+        if let Some(device) = self.device {
+            room.is_kept = device.is_kept(now);
+            if room.is_kept || device.is_shared() {
+                room.device_bytes = device.inflight_bytes.load(Relaxed);
+                room.device_limit = device.limit(&room, self.row.speed.units(), self.slice_bytes());
+            }
         }
-    }
-
-    /// The rail's window, smaller while it comes back after an outage.
-    pub(crate) fn window_bytes(&self) -> u64 {
-        self.row.window_bytes()
-    }
-
-    /// Bytes that its window has room for, if nobody else has something on it or on its device than who has `own_bytes` there.
-    pub(crate) fn own_room(&self, own_bytes: u64) -> Option<u64> {
-        let inflight = self.row.inflight_bytes.load(Relaxed);
-        let all = self.device.map_or(inflight, Device::all_bytes);
-        let alone = inflight == own_bytes && all == own_bytes;
-        alone.then(|| self.row.window_bytes().saturating_sub(own_bytes))
-    }
-
-    /// How long what fills its window takes, together with the base delay.
-    pub(crate) fn fill_span(&self) -> Duration {
-        Delay::span_of(self.row.speed.fill_span.load(Relaxed))
-    }
-
-    /// Whether nothing is on it, and nothing has gone there for so long that it may be slower by now than it was.
-    pub(crate) fn may_be_slow(&self, now: Instant, after: Duration) -> bool {
-        self.row.inflight_bytes.load(Relaxed) == 0 && now.since(self.used_at()) >= after
-    }
-
-    /// Whether nothing has completed on it for so long.
-    pub(crate) fn rests(&self, now: Instant, after: Duration) -> bool {
-        now.since(self.done_at()) >= after
+        room
     }
 
     /// All that predicting needs to know of it.
@@ -255,24 +237,32 @@ impl Healthy<'_> {
 
     /// How long slices on it should be.
     pub(crate) fn slice_bytes(&self) -> u32 {
-        let learned = self.row.speed.slice_bytes.load(Relaxed);
-        learned.max(self.slice_bytes)
+        self.row.speed.slice_bytes.load(Relaxed)
+    }
+
+    /// How short slices on it may be where few bytes are left.
+    pub(crate) fn part_bytes(&self) -> u32 {
+        self.row.speed.part_bytes.load(Relaxed)
     }
 
     /// When it last took a slice.
     pub(crate) fn used_at(&self) -> Instant {
         Instant::from_nanos(self.row.used_at.load(Relaxed))
     }
+}
 
-    /// When something last completed on it.
-    pub(crate) fn done_at(&self) -> Instant {
-        Instant::from_nanos(self.row.done_at.load(Relaxed))
-    }
+/// Windows that what is not urgent may have in flight on one device, whatever the number of peers: one is served, one is ready.
+const DEVICE_WINDOWS: u64 = 2;
 
-    /// See [`Shared::reserve`].
-    pub(crate) fn reserve(&self, now: Instant, bytes: u64, limit: u64) -> Option<u64> {
-        self.row.reserve(self.device, now, bytes, limit)
-    }
+/// So long a device is kept for more of the kind after something urgent has taken it.
+const KEPT_SPAN: Duration = Duration::from_millis(4);
+
+/// Bytes a second in which rates are added up.
+pub(crate) const RATE_UNIT: u64 = 1 << 16;
+
+/// A rate in whole units, at least one.
+fn units_of(rate: Rate) -> u64 {
+    (rate.bytes_per_sec() / RATE_UNIT).max(1)
 }
 
 /// One local device, shared by all rails on it. Rows are the caller's memory.
@@ -284,13 +274,15 @@ pub struct Device {
     others_bytes: AtomicU64,
     /// How fast it is.
     rate: AtomicU64,
+    /// Until when something urgent may come again, in nanoseconds.
+    kept_until: AtomicU64,
     /// The only rail on it, which knows all that there is to learn of it; [`NIL`]: there are several, or none.
     only_rail: AtomicU32,
     estimate: Mutex<Option<Estimate>>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Device>() <= 128);
+const _: () = assert!(size_of::<Device>() <= 256);
 
 impl Device {
     /// A row not in use, for the arrays that a caller hands in.
@@ -299,6 +291,7 @@ impl Device {
         inflight_bytes: AtomicU64::new(0),
         others_bytes: AtomicU64::new(0),
         rate: AtomicU64::new(u64::MAX),
+        kept_until: AtomicU64::new(0),
         only_rail: AtomicU32::new(NIL),
         estimate: Mutex::new(None),
     };
@@ -333,6 +326,33 @@ impl Device {
         Rate::from_bits(self.rate.load(Relaxed))
     }
 
+    /// Whether several rails are on it.
+    fn is_shared(&self) -> bool {
+        self.only_rail.load(Relaxed) == NIL
+    }
+
+    /// Whether what is urgent has taken it lately.
+    fn is_kept(&self, now: Instant) -> bool {
+        now.as_nanos() < self.kept_until.load(Relaxed)
+    }
+
+    /// How many bytes may be in flight on it, of what is not urgent: two windows of the rail that asks, as long as they would
+    /// be if the rail were as fast as the device. While it is kept, what is on its way, and one slice.
+    fn limit(&self, room: &Room, rail_units: u64, slice_bytes: u32) -> u64 {
+        let units = match self.is_shared() {
+            true => units_of(self.rate()).max(rail_units),
+            false => rail_units,
+        };
+        let slice = u64::from(slice_bytes);
+        // So much a window has however slow the rail is.
+        let queue = room.window_bytes.min(WINDOW_SLICES * slice);
+        let on_way = (room.window_bytes - queue).saturating_mul(units) / rail_units.max(1);
+        match room.is_kept {
+            true => on_way.saturating_add(slice),
+            false => DEVICE_WINDOWS.saturating_mul(queue.saturating_add(on_way)),
+        }
+    }
+
     /// Bytes in flight on it, of this engine and, weighted, of the host's other processes.
     fn all_bytes(&self) -> u64 {
         let own = self.inflight_bytes.load(Relaxed);
@@ -349,8 +369,9 @@ struct Speed {
     /// 4 GiB and more are the same.
     window_bytes: AtomicU32,
     slice_bytes: AtomicU32,
-    /// How long a window and the base delay take.
-    fill_span: AtomicU32,
+    part_bytes: AtomicU32,
+    /// See [`RATE_UNIT`].
+    units: AtomicU32,
     estimate: Mutex<Option<Estimate>>,
 }
 
@@ -361,7 +382,8 @@ impl Speed {
         delay_base: AtomicU32::new(0),
         window_bytes: AtomicU32::new(0),
         slice_bytes: AtomicU32::new(0),
-        fill_span: AtomicU32::new(u32::MAX),
+        part_bytes: AtomicU32::new(0),
+        units: AtomicU32::new(1),
         estimate: Mutex::new(None),
     };
 
@@ -386,21 +408,29 @@ impl Speed {
     }
 
     #[inline(always)] // see `Self::learn`
-    fn publish(&self, estimate: &Estimate, slice_bytes: u32) {
+    fn publish(&self, estimate: &mut Estimate, slice_bytes: u32) {
         self.rate.store(estimate.rate().to_bits(), Relaxed);
         self.delay_base
             .store(estimate.kept_delay_base().to_bits(), Relaxed);
         let window = estimate.window_bytes(slice_bytes);
+        estimate.handle_window(window);
         let window = u32::try_from(window).unwrap_or(u32::MAX);
         self.window_bytes.store(window, Relaxed);
-        let span = estimate.delay_base() + estimate.rate().time_for(window.into());
-        self.fill_span.store(Delay::of(span).to_bits(), Relaxed);
+        let units = u32::try_from(units_of(estimate.rate())).unwrap_or(u32::MAX);
+        self.units.store(units, Relaxed);
         self.slice_bytes
             .store(estimate.slice_bytes(slice_bytes), Relaxed);
+        self.part_bytes
+            .store(estimate.part_bytes(slice_bytes), Relaxed);
     }
 
     fn rate(&self) -> Rate {
         Rate::from_bits(self.rate.load(Relaxed))
+    }
+
+    /// See [`RATE_UNIT`].
+    fn units(&self) -> u64 {
+        self.units.load(Relaxed).into()
     }
 
     fn delay_base(&self) -> Duration {
@@ -587,6 +617,12 @@ impl<'a> Shared<'a> {
             .map_or(Rate::SLOWEST, |row| row.speed.rate())
     }
 
+    /// The same in units of [`RATE_UNIT`].
+    pub(crate) fn rate_units(&self, rail: RailId) -> u64 {
+        let row = self.rails.get(rail.index());
+        row.map_or(0, |row| row.speed.units())
+    }
+
     /// The rate that the rail was installed with.
     pub(crate) fn rate_nominal(&self, rail: RailId) -> Rate {
         self.rails
@@ -662,13 +698,7 @@ impl<'a> Shared<'a> {
         row.health.is_healthy().then(|| Healthy {
             row,
             device: self.device(row),
-            slice_bytes: self.slice_bytes,
         })
-    }
-
-    /// How full a rail is, if it is healthy, for a worker that has `own_bytes` in flight there.
-    pub(crate) fn room(&self, rail: RailId, own_bytes: u64) -> Option<Room> {
-        Some(self.healthy(rail)?.room(own_bytes))
     }
 
     /// All that predicting needs to know of a rail.
@@ -688,6 +718,18 @@ impl<'a> Shared<'a> {
     ) -> Option<u64> {
         let row = self.rails.get(rail.index())?;
         row.reserve(self.device(row), now, bytes, limit)
+    }
+
+    /// Something urgent has taken a rail: its device is kept for what comes next.
+    pub(crate) fn keep(&self, now: Instant, rail: RailId) {
+        let device = self
+            .rails
+            .get(rail.index())
+            .and_then(|row| self.device(row));
+        if let Some(device) = device {
+            let until = now + KEPT_SPAN;
+            device.kept_until.fetch_max(until.as_nanos(), Relaxed);
+        }
     }
 
     /// Gives room back.
@@ -722,6 +764,14 @@ impl<'a> Shared<'a> {
             row.speed.update(self.slice_bytes, |estimate| {
                 estimate.handle_probe(bytes, took)
             });
+        }
+    }
+
+    /// Works on a rail share completions, so those that are seen together say nothing of delays.
+    pub(crate) fn share_completions(&self, rail: RailId) {
+        if let Some(row) = self.rails.get(rail.index()) {
+            row.speed
+                .update(self.slice_bytes, Estimate::share_completions);
         }
     }
 
@@ -808,9 +858,15 @@ impl<'a> Shared<'a> {
     }
 
     /// An incident on a rail, whoever noticed. `true` if it was healthy until now and is not any more.
-    pub(crate) fn handle_incident(&self, now: Instant, rail: RailId, mode: HealthMode) -> bool {
+    pub(crate) fn handle_incident(
+        &self,
+        now: Instant,
+        rail: RailId,
+        mode: HealthMode,
+        incident: Incident,
+    ) -> bool {
         self.health(rail).is_some_and(|health| match mode {
-            HealthMode::Decay => health.handle_incident(now),
+            HealthMode::Decay => health.handle_incident(now, incident),
             HealthMode::Reset(config) => health.handle_error(now, &config),
         })
     }
@@ -1093,10 +1149,10 @@ mod loom_tests {
         loom::model(|| {
             let rows = Rows::new();
             let first = both(&rows, |shared| {
-                shared.handle_incident(NOW, RAIL, HealthMode::Decay)
+                shared.handle_incident(NOW, RAIL, HealthMode::Decay, Incident::Silence)
             });
             assert_ne!(first[0], first[1]);
-            assert_eq!(rows.shared().room(RAIL, 0), None);
+            assert!(rows.shared().healthy(RAIL).is_none());
         });
     }
 }

@@ -125,21 +125,8 @@ fn stands(deadline: Instant) -> (World<'static>, RequestId) {
         limits.patience_ms = 1_000;
     }
     let mut world = warmed(world);
-    let batch = world.core.open_batch(1).unwrap();
-    let request = Request {
-        tag: 1,
-        plan: PLAN,
-        batch,
-        local_offset: 1 << 30,
-        remote_offset: 1 << 30,
-        length: 1000,
-        deadline,
-        priority: Priority::Normal,
-        op: Op::Write,
-    };
-    let id = world.core.submit(world.now, &request).unwrap();
-    world.core.seal_batch(batch);
-    world.owners.insert(1, 1 << 30..(1 << 30) + 1000);
+    world.deadline = deadline;
+    let id = world.submit(1, Op::Write, 1000);
     world.drain();
     let holds = |rail: &u16| world.core.shared.inflight_bytes(RailId(*rail)) > 0;
     let used = (0..2).find(holds).unwrap();
@@ -248,9 +235,10 @@ fn a_rail_that_flapped_an_hour_ago_is_suspected_as_soon_as_any() {
         let mut world = warmed(World::new(Policy::Spray, 2));
         for _ in 0..flaps {
             world.submit(2, Op::Write, 4 << 20);
-            world.run(world.now + Duration::from_micros(300));
-            world.reset_rail(1);
+            // It is suspected, and all has arrived there.
+            world.loses = |rail, work| rail == RailId(1) && work.remote.segment == SegmentRef(2);
             world.run_until_reported(1, Duration::from_secs(2));
+            world.loses = |_, _| false;
             world.reports.clear();
             world.run(world.now + Duration::from_secs(1));
         }

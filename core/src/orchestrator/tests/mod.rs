@@ -21,9 +21,12 @@ use crate::work::{Cause, LaneLimits, Outcome, Place, Priority, Work};
 mod at_once;
 mod barren;
 mod cut;
+mod deadline;
 mod ending;
 mod failover;
+mod health;
 mod lies;
+mod lines;
 mod merge;
 mod path;
 mod port;
@@ -45,7 +48,7 @@ const LIMITS: LaneLimits = LaneLimits {
     counts: true,
     ..LaneLimits::new(64, 1 << 20)
 };
-type TestStore = Store<2, 2, RAILS, 64, 512, 16, 64>;
+type TestStore = Store<16, 2, RAILS, 64, 512, 16, 64>;
 
 /// What a rail does to bytes.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +93,8 @@ struct World<'a> {
     /// The peer's process does nothing, not even say that it lives.
     stopped: bool,
     next_heartbeat: Instant,
+    /// Of what is submitted from now on.
+    deadline: Instant,
     /// Tag → (report, when).
     reports: BTreeMap<u64, Report>,
     settled: Vec<u64>,
@@ -102,6 +107,8 @@ struct World<'a> {
     owners: BTreeMap<u64, Range<u64>>,
     /// Whether a work that arrived is said to have failed, and why.
     corrupts: fn(RailId, &Work) -> Option<Cause>,
+    /// Whether the completion of a work that arrived is never seen.
+    loses: fn(RailId, &Work) -> bool,
     /// Whether a rail's lane refuses what is posted, and why.
     refuses: fn(RailId) -> Option<Cause>,
     log: Vec<std::string::String>,
@@ -214,6 +221,7 @@ impl World<'_> {
             counter: 0,
             stopped: false,
             next_heartbeat: Instant::ZERO,
+            deadline: Instant::MAX,
             reports: BTreeMap::new(),
             settled: Vec::new(),
             failovers: Vec::new(),
@@ -221,6 +229,7 @@ impl World<'_> {
             arrived: BTreeMap::new(),
             owners: BTreeMap::new(),
             corrupts: |_, _| None,
+            loses: |_, _| false,
             refuses: |_| None,
             log: Vec::new(),
             posted: Counts::default(),
@@ -283,7 +292,7 @@ impl World<'_> {
             local_offset: offset,
             remote_offset: offset,
             length,
-            deadline: Instant::MAX,
+            deadline: self.deadline,
             priority,
             op,
         };
@@ -424,7 +433,7 @@ impl World<'_> {
                 let is_told = work.signal
                     || !self.limits[lane.rail().index()].covers
                     || outcome != Outcome::Success;
-                if !far.aborted && is_told {
+                if !far.aborted && is_told && !(self.loses)(lane.rail(), &work) {
                     completions.push(Completion {
                         lane: *lane,
                         epoch: *epoch,
@@ -675,18 +684,14 @@ fn a_reset_rail_is_routed_around_and_comes_back() {
     world.submit(0, Op::Write, 512 << 20);
     world.run(ms(20));
     world.reset_rail(1);
-    world.run(ms(21));
-    assert_eq!(
-        world.core.shared.view(RailId(1)).unwrap().state,
-        RailState::Paused
-    );
+    world.run(ms(20) + Duration::from_micros(100));
+    let state = |world: &World<'_>| world.core.shared.view(RailId(1)).unwrap().state;
+    assert_eq!(state(&world), RailState::Paused);
     let before = world.done_bytes(1);
+    world.run(ms(22));
+    assert_eq!(state(&world), RailState::Healthy, "a look was enough");
     world.run_until_reported(1, Duration::from_secs(2));
     assert_eq!(world.reports[&0].status, Status::Completed);
-    assert_eq!(
-        world.core.shared.view(RailId(1)).unwrap().state,
-        RailState::Healthy
-    );
     assert!(
         world.done_bytes(1) > before + (20 << 20),
         "used again: {}",
@@ -860,10 +865,12 @@ fn a_request_without_a_rail_takes_no_other_with_it() {
             .retain(|rail| rail.rail == RailId(1));
         assert!(world.core.install_plan(world.now, second, &plan));
         world.links[1].cut = true;
-        world
-            .core
-            .shared
-            .handle_incident(world.now, RailId(1), HealthMode::Decay);
+        world.core.shared.handle_incident(
+            world.now,
+            RailId(1),
+            HealthMode::Decay,
+            crate::rail::health::Incident::Silence,
+        );
         world.submit_with(second, 0, Op::Write, 1);
         for tag in 1..4 {
             world.submit(tag, Op::Write, 8 << 20);

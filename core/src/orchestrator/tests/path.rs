@@ -305,7 +305,9 @@ fn an_open_lane_that_the_policy_does_not_want_keeps_none_closed() {
     let mut world = World::steered(Policy::BestTwo, &[0, 0, 0], config(Advanced), InterIsland);
     let health = |rail| world.core.shared.health(RailId(rail)).expect("a rail");
     for rail in [0, 1] {
-        assert!(health(rail).handle_incident(Instant::ZERO));
+        assert!(
+            health(rail).handle_incident(Instant::ZERO, crate::rail::health::Incident::Silence)
+        );
     }
     world.submit(0, Op::Write, 5);
     world.run_until_reported(1, Duration::from_millis(5));

@@ -3,12 +3,12 @@
 
 use core::hint::black_box;
 
-use polyrail_core::rail::health::{RailHealth, RailState, ResetConfig};
+use polyrail_core::rail::health::{Incident, RailHealth, RailState, ResetConfig};
 use polyrail_core::time::{Duration, Instant};
 
 #[inline(never)]
-fn incident(health: &RailHealth, now: Instant) -> bool {
-    health.handle_incident(now)
+fn incident(health: &RailHealth, now: Instant, incident: Incident) -> bool {
+    health.handle_incident(now, incident)
 }
 
 #[inline(never)]
@@ -22,8 +22,8 @@ fn good(health: &RailHealth, now: Instant, worker: u16) -> bool {
 }
 
 #[inline(never)]
-fn bad(health: &RailHealth, worker: u16) -> bool {
-    health.handle_probe_bad(worker)
+fn bad(health: &RailHealth, now: Instant, worker: u16) -> bool {
+    health.handle_probe_bad(now, worker)
 }
 
 #[inline(never)]
@@ -54,10 +54,11 @@ fn look(health: &RailHealth, now: Instant) -> (RailState, Option<Instant>, Durat
 fn decay() {
     let health = black_box(RailHealth::new());
     let now = || black_box(Instant::from_nanos(1));
-    black_box(incident(&health, now()));
+    black_box(incident(&health, now(), black_box(Incident::Error)));
+    black_box(incident(&health, now(), black_box(Incident::Silence)));
     black_box(claim(&health, now(), black_box(1)));
     black_box(good(&health, now(), black_box(1)));
-    black_box(bad(&health, black_box(1)));
+    black_box(bad(&health, now(), black_box(1)));
     black_box(look(&health, now()));
 }
 

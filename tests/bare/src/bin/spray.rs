@@ -3,64 +3,54 @@
 
 use core::hint::black_box;
 
-use polyrail_core::rail::spray::{Line, Load, Look, Slices, Spot, Spots};
+use polyrail_core::rail::spray::{self, Line, Load, Look, Need, Room, Slices, Spot};
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{DeviceId, RailId, Rate};
 
 #[inline(never)]
-fn push(spots: &mut Spots, spot: Spot) {
-    spots.push(spot);
+fn end_of_few(spots: &[Spot], need: &Need) -> Option<Duration> {
+    spray::end_of_few(spots, need)
 }
 
 #[inline(never)]
-fn choose(
-    spots: &mut Spots,
-    unbound_bytes: u64,
-    rate: Option<Rate>,
-    rails: usize,
-    look: Look,
-) -> Option<usize> {
-    spots.choose(unbound_bytes, rate, rails, |_| look)
+fn choose(spots: &[Spot], times: &[Duration]) -> Option<(usize, Duration)> {
+    spray::choose(spots, times)
 }
 
 #[inline(never)]
-fn run(
-    spots: &Spots,
-    unbound_bytes: u64,
-    rate: Option<Rate>,
-    most: u32,
-) -> Option<(usize, Slices)> {
-    spots.run(unbound_bytes, rate, most)
+fn time(spot: &Spot, need: &Need) -> Duration {
+    spot.time(need)
 }
 
 #[inline(never)]
-fn take(spots: &mut Spots, now: Instant, index: usize, slices: Slices, ahead_bytes: u64) {
-    spots.take(now, index, slices, ahead_bytes);
+fn run(spot: &Spot, need: &Need, until: Duration, rate: Rate, look: Look) -> Option<Slices> {
+    spot.run(need, until, rate, |_| look)
 }
 
 #[inline(never)]
-fn clear(spots: &mut Spots, length: u32, line: Line) {
-    spots.clear(length, line);
+fn take(spot: &mut Spot, now: Instant, slices: Slices, ahead_bytes: u64) {
+    spot.take(now, slices, ahead_bytes);
 }
 
 fn spray() {
-    let line = Line {
-        waiting: 2,
-        is_first: false,
-        is_urgent: false,
-    };
     let rate = Rate::from_bytes_per_sec(1_000_000_000);
     let spot = Spot {
         rail: RailId(0),
-        position: 0,
         tier: 0,
         device: DeviceId(0),
         works: 1,
         work_bytes_max: 1,
         slice_bytes: 1,
+        part_bytes: 1,
         used_at: Instant::ZERO,
-        own_bytes: 0,
-        window_bytes: 1,
+        room: Room {
+            inflight_bytes: 0,
+            own_bytes: 0,
+            window_bytes: 1,
+            device_bytes: 0,
+            device_limit: 1,
+            is_kept: true,
+        },
         load: Load {
             rate,
             delay_base: Duration::ZERO,
@@ -69,39 +59,40 @@ fn spray() {
             device_rate: rate,
         },
     };
+    let need = Need {
+        rest_bytes: 1,
+        unbound_bytes: 1,
+        slices_max: 1,
+        slice_bytes: 1,
+        end: None,
+        share_bytes: black_box(spray::share(1 << 20, 65_536, 3)),
+        line: Line {
+            waiting: 2,
+            is_first: false,
+            is_urgent: false,
+        },
+    };
     let look = Look {
         least: Duration::ZERO,
         inflight_bytes: 0,
-        rate,
     };
-    let mut spots = black_box(Spots::new(black_box(line)));
-    clear(&mut spots, black_box(1), black_box(line));
-    for _ in 0..3 {
-        push(&mut spots, black_box(spot));
-        spots = black_box(spots);
-    }
-    black_box(choose(
-        &mut spots,
-        black_box(1),
-        black_box(Some(rate)),
-        black_box(4),
-        black_box(look),
-    ));
-    let mut spots = black_box(spots);
-    black_box(run(
-        &spots,
-        black_box(1),
-        black_box(Some(rate)),
-        black_box(2),
-    ));
+    let mut spots = black_box([spot; 3]);
+    let need = black_box(need);
+    black_box(end_of_few(&spots, &need));
+    let [first, ..] = &spots;
+    let times = black_box([time(first, &need); 3]);
+    black_box(choose(&spots, &times));
+    let [first, ..] = &mut spots;
+    let until = black_box(Duration::MAX);
+    black_box(run(first, &need, until, black_box(rate), black_box(look)));
+    let slices = Slices {
+        length: 1,
+        count: 2,
+    };
     take(
-        &mut spots,
+        first,
         black_box(Instant::ZERO),
-        black_box(1),
-        black_box(Slices {
-            length: 1,
-            count: 2,
-        }),
+        black_box(slices),
         black_box(1),
     );
     black_box(spots);

@@ -4,8 +4,15 @@
 //! learned: a ratio of decayed sums of bytes and *busy* time. A mean of rates reads too high when completions
 //! come in bursts, and bytes / latency reads our own queueing as slowness.
 
+mod growth;
+#[cfg(test)]
+mod model;
+mod observation;
+
 use crate::time::{Duration, Instant};
 use crate::units::Rate;
+use growth::Growth;
+pub use observation::{Observation, Sample};
 
 /// What is known of a rail or device before the first completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +42,8 @@ const DECAY_KEEP: u64 = 92;
 const DECAY_OF: u64 = 100;
 /// The first guess weighs as much as this much busy time.
 const PRIOR_BUSY: Duration = Duration::from_micros(10);
-/// No rate above ten times the nominal one is believed.
-const RATE_FACTOR_MAX: u64 = 10;
+/// No rate above so many times the nominal one is believed: it would be that of a clock that stands.
+const RATE_FACTOR_MAX: u64 = 100;
 /// Busy time of one sample is at most that of a rail 20,000 times slower than nominal.
 const BUSY_FACTOR_MAX: u64 = 20_000;
 /// Delay mean and deviation move by a twentieth per completion.
@@ -45,84 +52,21 @@ const DELAY_WEIGHT: u64 = 20;
 const DELAY_DEVIATIONS: u64 = 12;
 /// But for no more than this above eight base delays.
 const DELAY_EXTRA_MAX: Duration = Duration::from_micros(50);
-/// The base delay is the least one seen in one or two spans of this.
+/// The base delay is the least one seen in one or two spans of this, each with so many unqueued slices: one alone may have waited
+/// for what nobody here knows of.
 const BASE_SPAN: Duration = Duration::from_secs(10);
-/// A window holds at least this time's worth of bytes, or three slices, beyond the delay.
+const BASE_SLICES: u8 = 8;
+/// What a probe measures beyond its bytes in all the time it took is believed up to so many times the known rate: the base delay
+/// may be nearly all of that time.
+const PROBE_FACTOR_MAX: u64 = 3;
+/// A window is planned to hold this time's worth of bytes, or three slices, beyond the base delay.
 const WINDOW_QUEUE: Duration = Duration::from_micros(17);
-const WINDOW_SLICES: u64 = 3;
+pub(crate) const WINDOW_SLICES: u64 = 3;
+/// The shortest part of a request that is cut for several rails, though it is no longer than a slice: what a work costs a
+/// device beside its bytes is less than what these take.
+const PART_BYTES_MIN: u32 = 8 * 1024;
 /// The longest slice, in usual ones.
 pub const SLICES_MAX: u64 = 16;
-
-/// One completion, as the estimate sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct Sample {
-    /// When the slice was posted.
-    pub posted_at: Instant,
-    /// When its completion was seen.
-    pub seen_at: Instant,
-    /// Bytes in flight on the rail before it.
-    pub ahead_bytes: u64,
-    /// Its length.
-    pub bytes: u64,
-}
-
-/// Completions that were seen at the same instant, in their order: they are one observation, because only the
-/// first of them has busy time.
-#[derive(Clone, Copy, Debug)]
-pub struct Observation {
-    first: Sample,
-    last: Sample,
-    bytes: u64,
-    count: u64,
-}
-
-impl Observation {
-    /// Of one completion.
-    pub fn new(sample: Sample) -> Self {
-        Self {
-            first: sample,
-            last: sample,
-            bytes: sample.bytes,
-            count: 1,
-        }
-    }
-
-    /// Of `count` completions seen at the same instant, of `bytes` in all, given the first and the last of them.
-    pub(crate) fn of_several(first: Sample, last: Sample, bytes: u64, count: u64) -> Self {
-        Self {
-            first,
-            last,
-            bytes,
-            count,
-        }
-    }
-
-    /// Adds a completion. `false`: it was seen at another instant, and is another observation.
-    pub fn add(&mut self, sample: Sample) -> bool {
-        self.join(&Self::new(sample))
-    }
-
-    /// Adds what came behind. `false`: see [`Self::add`].
-    pub(crate) fn join(&mut self, more: &Self) -> bool {
-        if more.first.seen_at != self.first.seen_at {
-            return false;
-        }
-        self.last = more.last;
-        self.bytes = self.bytes.saturating_add(more.bytes);
-        self.count += more.count;
-        true
-    }
-
-    /// Bytes of all.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// When they were seen.
-    pub fn seen_at(&self) -> Instant {
-        self.first.seen_at
-    }
-}
 
 /// A delay, as it is kept: 4 s and more are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,6 +114,9 @@ pub struct Estimate {
     slice_span: Delay,
     batch_span: Delay,
     tier: u8,
+    /// Unqueued slices of that span.
+    base_slices: u8,
+    growth: Growth,
 }
 
 impl Estimate {
@@ -194,6 +141,8 @@ impl Estimate {
             slice_span: Delay::of(config.slice_span),
             batch_span: Delay::of(config.batch_span),
             tier: config.tier,
+            base_slices: 0,
+            growth: Growth::new(config.batch_span != Duration::ZERO),
             base_since: Instant::ZERO,
             last_seen: Instant::ZERO,
         }
@@ -202,6 +151,7 @@ impl Estimate {
     /// Learns from completions.
     #[inline(always)]
     pub fn handle_observation(&mut self, seen: &Observation) {
+        self.growth.handle_observation(seen, self.last_seen);
         self.learn_sums(seen);
         let longest = self.delay(&seen.first);
         self.learn_base(&seen.first, longest);
@@ -232,6 +182,7 @@ impl Estimate {
         self.last_seen = learned.last_seen;
         self.delay_base = learned.delay_base;
         self.base_candidate = learned.base_candidate;
+        self.base_slices = learned.base_slices;
         self.base_since = learned.base_since;
         self.set_rate(learned.rate);
     }
@@ -254,12 +205,21 @@ impl Estimate {
         self.set_rate(Rate::from_bytes_in(self.bytes_sum, self.busy_sum));
     }
 
-    /// Learns from a probe of some bytes that met an idle rail: halfway up to what it measured. A probe that
-    /// reads slow may just have been seen late; user slices find out soon enough.
+    /// Learns from a probe of some bytes that met an idle rail: halfway up to what it measured. A probe that reads slow may
+    /// just have been seen late; user slices find out soon enough. One that took no longer than the base delay tells of that too.
     pub fn handle_probe(&mut self, bytes: u64, took: Duration) {
-        let busy = took.minus(self.delay_base()).max(Duration::from_nanos(1));
-        let measured = Rate::from_bytes_in(bytes, busy).bytes_per_sec();
+        if took <= self.delay_base() {
+            self.delay_base = Delay::of(took.minus(self.rate.time_for(bytes)));
+            self.delay_mean = self.delay_mean.min(self.delay_base);
+        }
+        let in_time = |span: Duration| {
+            Rate::from_bytes_in(bytes, span.max(Duration::from_nanos(1))).bytes_per_sec()
+        };
         let known = self.rate.bytes_per_sec();
+        let measured = in_time(took.minus(self.delay_base()))
+            .min(known.saturating_mul(PROBE_FACTOR_MAX))
+            // So fast it was even if nothing of that was delay.
+            .max(in_time(took));
         if measured > known {
             self.set_rate(Rate::from_bytes_per_sec(known / 2 + measured / 2));
             // As many bytes as before, at the new rate, so that the next completions weigh as usual.
@@ -270,7 +230,7 @@ impl Estimate {
         }
     }
 
-    /// Forgets the rate but keeps the base delay: after an outage the old rate says nothing.
+    /// Forgets the rate but keeps what it knows of delays: after an outage the old rate says nothing.
     pub fn reset(&mut self) {
         let base = self.delay_base;
         let config = EstimateConfig {
@@ -283,6 +243,7 @@ impl Estimate {
         *self = Self {
             delay_base: base,
             delay_mean: base,
+            growth: self.growth.restarted(),
             ..Self::new(config)
         };
     }
@@ -319,19 +280,33 @@ impl Estimate {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Bytes that keep the rail busy without queueing more than needed: the rate times the delay (as
-    /// seen, not as hoped, or late sight of completions would shrink the window and the rate with it)
-    /// plus a little; more where works share completions, and then in whole lots of them, so that each that completes
-    /// makes room for another.
+    /// From now on works share completions.
+    pub(crate) fn share_completions(&mut self) {
+        self.growth.shares = true;
+    }
+
+    /// How short slices may be where a request of few is cut for several rails: not shorter than usual where each costs
+    /// processor time.
+    pub(crate) fn part_bytes(&self, usual_bytes: u32) -> u32 {
+        match self.slice_span == Delay::ZERO {
+            true => PART_BYTES_MIN.min(usual_bytes.max(1)),
+            false => usual_bytes.max(1),
+        }
+    }
+
+    /// Bytes that keep the rail busy without queueing more than needed: the rate times the base delay, plus a little, and
+    /// so many times that as trying has shown to bring more; more where works share completions, and then in whole lots of
+    /// them, so that each that completes makes room for another.
     pub fn window_bytes(&self, slice_bytes: u32) -> u64 {
+        let slice = u64::from(self.slice_bytes(slice_bytes));
+        let queue = self.rate.bytes_in(WINDOW_QUEUE).max(WINDOW_SLICES * slice);
         let delay_max = DELAY_EXTRA_MAX + self.delay_base().times(8);
         let spread = self.delay_deviation.span().times(DELAY_DEVIATIONS);
         let delay = (self.delay_mean.span() + spread)
             .min(delay_max)
             .max(self.delay_base());
-        let slice = u64::from(self.slice_bytes(slice_bytes));
-        let queue = self.rate.bytes_in(WINDOW_QUEUE).max(WINDOW_SLICES * slice);
-        let window = self.rate.bytes_in(delay).saturating_add(queue);
+        let planned = self.rate.bytes_in(delay).saturating_add(queue);
+        let window = self.growth.grown(planned);
         if self.batch_span == Delay::ZERO {
             return window;
         }
@@ -346,6 +321,11 @@ impl Estimate {
             return window.max(shared);
         }
         (window / lot).max(BATCHES) * lot
+    }
+
+    /// Learns that slices are posted into a window of so many bytes from now on.
+    pub(crate) fn handle_window(&mut self, window_bytes: u64) {
+        self.growth.handle_window(window_bytes);
     }
 
     fn set_rate(&mut self, rate: Rate) {
@@ -385,13 +365,13 @@ impl Estimate {
         if first.ahead_bytes == 0 {
             let delay = Delay::of(delay);
             self.base_candidate = self.base_candidate.min(delay);
+            self.base_slices = self.base_slices.saturating_add(1);
             self.delay_base = self.delay_base.min(delay);
         }
-        if seen_at.since(self.base_since) >= BASE_SPAN {
-            if self.base_candidate != Delay::MAX {
-                self.delay_base = self.base_candidate;
-            }
+        if seen_at.since(self.base_since) >= BASE_SPAN && self.base_slices >= BASE_SLICES {
+            self.delay_base = self.base_candidate;
             self.base_candidate = Delay::MAX;
+            self.base_slices = 0;
             self.base_since = seen_at;
         }
     }
@@ -573,6 +553,47 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_that_took_less_than_the_base_delay_tells_of_that() {
+        // Told to be far away, a rail was never tried while another one had room.
+        let mut estimate = Estimate::new(EstimateConfig {
+            delay_base: Duration::from_millis(1),
+            ..CONFIG
+        });
+        estimate.handle_probe(SLICE, Duration::from_micros(5));
+        let delay = estimate.delay_base();
+        assert!(delay < Duration::from_micros(5), "{delay:?}");
+        assert!(within(estimate.rate(), 25_000_000_000, 1));
+    }
+
+    #[test]
+    fn one_slice_that_waited_does_not_make_a_rail_look_far_or_fast() {
+        // With a slice every 15 s, one in 100 met a neighbour's burst: that was the base delay for the next span, a probe that
+        // took no longer had an endless rate, and all slices went there.
+        let mut estimate = Estimate::new(CONFIG);
+        let took = CONFIG.delay_base + estimate.rate().time_for(SLICE);
+        let mut most = (Duration::ZERO, estimate.rate());
+        for number in 1..1_000 {
+            let posted_at = Instant::from_nanos(number * 15_000_000_000);
+            let waited = match number % 100 {
+                0 => Duration::from_micros(40),
+                _ => Duration::ZERO,
+            };
+            estimate.handle_probe(SLICE, took);
+            estimate.handle_observation(&Observation::new(Sample {
+                posted_at,
+                seen_at: posted_at + took + waited,
+                ahead_bytes: 0,
+                bytes: SLICE,
+            }));
+            let is_faster = estimate.rate().to_bits() < most.1.to_bits();
+            most.0 = most.0.max(estimate.delay_base());
+            most.1 = if is_faster { estimate.rate() } else { most.1 };
+        }
+        assert!(most.0 < Duration::from_micros(6), "{most:?}");
+        assert!(most.1.bytes_per_sec() < 75_000_000_000, "{most:?}");
+    }
+
+    #[test]
     fn completions_seen_together_do_not_read_as_speed() {
         // 19 slices in every look, 50 us apart: the first carries all the busy time, and the others pushed it
         // out of the sums, so that the rate read three times too high at the end of each look.
@@ -677,7 +698,7 @@ mod tests {
                 estimate.handle_observation(&Observation::new(Sample { posted_at, seen_at, ahead_bytes: u64::from(ahead), bytes }));
             }
             estimate.window_bytes(SLICE as u32) >= 3 * SLICE
-                && estimate.rate().bytes_per_sec() <= 10 * 25_001_000_000
+                && estimate.rate().bytes_per_sec() <= 5 * RATE_FACTOR_MAX / 4 * 25_000_000_000
         }
     }
 }
