@@ -5,9 +5,9 @@
 //! is shipped. One seed gives one history, to the byte, on every machine, in debug and release.
 //!
 //! [`replay`] makes the calls of a flight recording once more. [`scenario`] reads files and holds the library,
-//! [`setup`] turns names into numbers, `fluid` says how fast it could have gone at best, [`report`] how it went,
+//! [`setup`] turns names into numbers, `fluid` says what could have been reached, [`report`] how it went,
 //! [`picture`] shows it, [`expect`] says whether that is as it should be. [`swarm`] draws scenarios and looks for one
-//! that goes wrong. [`posting`] and [`staging`] have worlds and scenarios of their own,
+//! that goes wrong, [`arena`] draws them and compares policies. [`posting`] and [`staging`] have worlds and scenarios of their own,
 //! for send queues and staged routes; [`Simulation`] is a scenario of whichever kind.
 //!
 //! ```
@@ -23,6 +23,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod arena;
+mod case;
+mod cores;
 pub mod exhaustive;
 pub mod expect;
 mod fluid;
@@ -36,15 +39,18 @@ mod settings;
 pub mod setup;
 mod simulation;
 mod spans;
+mod spread;
 pub mod staging;
 pub mod swarm;
 
+pub use cores::on_all_cores;
 pub use model::Options;
 pub use picture::Run;
 pub use polyrail_core::rail::select::Policy;
 pub use report::{Outcome, Report};
 pub use setup::Setup;
 pub use simulation::Simulation;
+pub use spread::Spread;
 
 /// Every policy that can be simulated.
 pub const POLICIES: &[Policy] = &Policy::ALL;

@@ -1,6 +1,7 @@
 //! What came of a run: the numbers that `INTERFACES.md` fixes, and some more for people.
 
-use std::fmt::Write;
+mod text;
+mod workloads;
 
 use polyrail_core::rail::health::RailState;
 use serde::Serialize;
@@ -9,6 +10,8 @@ use crate::fluid::{self, Capacity};
 use crate::model::History;
 use crate::setup::{Cut, Setup};
 use crate::{posting, staging};
+pub use text::table;
+pub use workloads::WorkloadRow;
 
 /// A bucket below this part of what the surviving rails allow belongs to a dip.
 const DIP_BELOW: f64 = 0.9;
@@ -25,11 +28,12 @@ pub struct Report {
     pub policy: String,
     /// The seed.
     pub seed: u64,
-    /// Bytes of all requests over the time from the first submission to the last report.
+    /// Bytes of all requests over the time from the first submission to the last report, without the spans in which no
+    /// submitter had work.
     pub gbytes_per_sec: f64,
-    /// The same bytes over the least time for them.
+    /// Bytes of requests that completed over the least time for them.
     pub fluid_limit_gbytes_per_sec: f64,
-    /// The one over the other.
+    /// That least time over the time that it took.
     pub efficiency: f64,
     /// Median of the times from a batch's submission to its observed end.
     pub p50_us: f64,
@@ -47,6 +51,12 @@ pub struct Report {
     pub dips: Vec<Dip>,
     /// What went over which rail.
     pub rails: Vec<RailShare>,
+    /// Bytes of requests that completed, over the same time.
+    pub goodput_gbytes_per_sec: f64,
+    /// The longest time of a batch.
+    pub max_us: f64,
+    /// Each workload by itself, in the order of the file.
+    pub workloads: Vec<WorkloadRow>,
     /// What is seen of send queues, where a scenario is about these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub send_queue: Option<posting::Figures>,
@@ -106,8 +116,6 @@ pub struct Outcome {
     pub violation: Option<String>,
     /// Slices that carried user bytes.
     pub slices: u64,
-    /// The longest time of a batch.
-    pub longest_us: f64,
     /// Bytes acknowledged in each bucket, by rail.
     pub acknowledged: Vec<Vec<u64>>,
     /// How long a bucket is.
@@ -120,7 +128,8 @@ impl Outcome {
     pub(crate) fn new(setup: &Setup, policy: &str, history: &History) -> Self {
         let capacity = Capacity::of_all(setup);
         let bytes: u64 = history.done.iter().map(|done| done.bytes).sum();
-        let took = history.ended_at - history.began_at;
+        let good_bytes: u64 = history.done.iter().map(|done| done.good_bytes).sum();
+        let took = fluid::busy_time(history);
         let least = fluid::least_time(setup, history);
         let mut batch_ns = history.batch_ns.clone();
         batch_ns.sort_unstable();
@@ -131,7 +140,10 @@ impl Outcome {
             policy: policy.to_owned(),
             seed: setup.seed,
             gbytes_per_sec: rounded(ratio(bytes, took), 3),
-            fluid_limit_gbytes_per_sec: rounded(least.map_or(0.0, |least| ratio(bytes, least)), 3),
+            fluid_limit_gbytes_per_sec: rounded(
+                least.map_or(0.0, |least| ratio(good_bytes, least)),
+                3,
+            ),
             efficiency: rounded(least.map_or(0.0, |least| ratio(least, took)), 4),
             p50_us: percentile(500),
             p99_us: percentile(990),
@@ -141,6 +153,9 @@ impl Outcome {
             violations: history.violations,
             dips: dips(setup, history, &capacity),
             rails: shares(setup, history),
+            goodput_gbytes_per_sec: rounded(ratio(good_bytes, took), 6),
+            max_us: percentile(1_000),
+            workloads: workloads::rows(setup, history),
             send_queue: None,
             staging: None,
         };
@@ -149,7 +164,6 @@ impl Outcome {
             returns: returns(setup, history),
             violation: history.first_violation.clone(),
             slices: history.slices,
-            longest_us: percentile(1_000),
             acknowledged: history.buckets.clone(),
             bucket_ms: setup.bucket_ns() / 1_000_000,
             notes: Vec::new(),
@@ -167,7 +181,7 @@ impl Report {
 
 /// Rounds half up to so many places. The quotient of two integers is the same double everywhere.
 pub(crate) fn rounded(value: f64, places: i32) -> f64 {
-    let scale = [1.0, 10.0, 100.0, 1_000.0, 10_000.0][places.clamp(0, 4) as usize];
+    let scale = 10_f64.powi(places.clamp(0, 6));
     (value * scale + 0.5).floor() / scale
 }
 
@@ -246,7 +260,7 @@ fn undisturbed_buckets(setup: &Setup, history: &History) -> std::ops::Range<usiz
     whole.start..whole.end.min((first_fault / setup.bucket_ns()) as usize)
 }
 
-fn dips(setup: &Setup, history: &History, capacity: &Capacity<'_>) -> Vec<Dip> {
+fn dips(setup: &Setup, history: &History, capacity: &Capacity) -> Vec<Dip> {
     if setup.submitters.iter().any(|row| row.pause_ns > 0) {
         return Vec::new();
     }
@@ -342,127 +356,6 @@ fn return_of(setup: &Setup, history: &History, rail: usize, restored_at: u64) ->
         found_ms: found_at.map(|found_at| rounded((found_at - restored_at) as f64 / NS_PER_MS, 3)),
         share_back_ms,
     })
-}
-
-/// The line above rows about fabrics.
-fn header() -> String {
-    format!(
-        "{:<24} {:<12} {:>9} {:>9} {:>6} {:>10} {:>10} {:>10} {:>9} {:>6} {:>5} {:>9}",
-        "scenario",
-        "policy",
-        "GB/s",
-        "limit",
-        "eff",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "requests",
-        "failed",
-        "viol",
-        "worst dip"
-    )
-}
-
-/// Reports as a table for people: a row each, and a header wherever the columns change.
-pub fn table<'a>(reports: impl IntoIterator<Item = &'a Report>) -> String {
-    let mut text = String::new();
-    let mut columns = String::new();
-    for report in reports {
-        let header = report.header();
-        if header != columns {
-            text += &header;
-            text += "\n";
-            columns = header;
-        }
-        text += &report.row();
-        text += "\n";
-    }
-    text
-}
-
-impl Report {
-    /// The line above its row.
-    pub fn header(&self) -> String {
-        match (&self.send_queue, &self.staging) {
-            (Some(_), _) => posting::header(),
-            (None, Some(_)) => staging::header(),
-            (None, None) => header(),
-        }
-    }
-
-    /// One row for people.
-    pub fn row(&self) -> String {
-        if let Some(row) = posting::row(self).or_else(|| staging::row(self)) {
-            return row;
-        }
-        let dip = self.dips.iter().map(|dip| dip.length_ms).max();
-        format!(
-            "{:<24} {:<12} {:>9.3} {:>9.3} {:>6.4} {:>10.3} {:>10.3} {:>10.3} {:>9} {:>6} {:>5} {:>9}",
-            self.scenario,
-            self.policy,
-            self.gbytes_per_sec,
-            self.fluid_limit_gbytes_per_sec,
-            self.efficiency,
-            self.p50_us,
-            self.p99_us,
-            self.p999_us,
-            self.requests,
-            self.failed_requests,
-            self.violations,
-            dip.map_or("none".to_owned(), |length| format!("{length} ms"))
-        )
-    }
-}
-
-impl Outcome {
-    /// What is below a single run's row: rails, dips and returns.
-    pub fn details(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        for rail in &self.report.rails {
-            let _ = writeln!(
-                text,
-                "  {:<32} {:>5.1} %  {} bytes",
-                rail.rail,
-                rail.share * 100.0,
-                rail.bytes
-            );
-        }
-        for dip in &self.report.dips {
-            let _ = writeln!(
-                text,
-                "  dip at {} ms, {} ms long, {:.1} % deep",
-                dip.at_ms,
-                dip.length_ms,
-                dip.depth * 100.0
-            );
-        }
-        for row in &self.returns {
-            let name = &self.report.rails[row.rail].rail;
-            let _ = match (row.found_ms, row.share_back_ms) {
-                (Some(found), Some(back)) => {
-                    writeln!(
-                        text,
-                        "  {name} restored at {} ms: found after {found} ms, share back {back} ms later",
-                        row.at_ms
-                    )
-                }
-                (Some(found), None) => writeln!(
-                    text,
-                    "  {name} restored at {} ms: found after {found} ms",
-                    row.at_ms
-                ),
-                _ => writeln!(text, "  {name} restored at {} ms: not found", row.at_ms),
-            };
-        }
-        for note in &self.notes {
-            let _ = writeln!(text, "  {note}");
-        }
-        if let Some(violation) = &self.violation {
-            let _ = writeln!(text, "  first violation: {violation}");
-        }
-        text
-    }
 }
 
 #[cfg(test)]

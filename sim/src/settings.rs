@@ -94,6 +94,9 @@ impl Came<'_> {
             violations: self.violations,
             dips: Vec::new(),
             rails: rails.collect(),
+            goodput_gbytes_per_sec: rounded(ratio(self.bytes, self.took_ns), 6),
+            max_us: percentile(1_000),
+            workloads: Vec::new(),
             send_queue: None,
             staging: None,
         };
@@ -104,7 +107,6 @@ impl Came<'_> {
             bucket_ms: 1,
             violation: self.violation.cloned(),
             slices: self.slices,
-            longest_us: percentile(1_000),
             notes: Vec::new(),
         }
     }

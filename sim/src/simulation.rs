@@ -39,6 +39,15 @@ impl Simulation {
         }
     }
 
+    /// What its chance starts from.
+    pub fn seed(&self) -> u64 {
+        match self {
+            Self::Fabric(setup) => setup.seed,
+            Self::Posting(setup) => setup.seed,
+            Self::Staging(setup) => setup.seed,
+        }
+    }
+
     /// What it shows, in one line.
     pub fn shows(&self) -> &str {
         match self {

@@ -7,12 +7,10 @@
 //! cargo run --release -- sim compare $(cargo run --release -- sim list) > sim/tests/golden.txt
 //! ```
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use polyrail_sim::scenario::{self, Scenario};
 use polyrail_sim::{
-    Options, Outcome, Policy, Setup, Simulation, expect, posting, report, simulate, staging,
+    Options, Outcome, Policy, Setup, Simulation, expect, on_all_cores, posting, report, simulate,
+    staging,
 };
 
 fn load(name: &str) -> Simulation {
@@ -30,24 +28,13 @@ fn run_all() -> Vec<(Outcome, Vec<String>)> {
     let cells: Vec<_> = (loaded.iter())
         .flat_map(|loaded| (loaded.variants().into_iter()).map(move |variant| (loaded, variant)))
         .collect();
-    let next = AtomicUsize::new(0);
-    let rows = Mutex::new(vec![None; cells.len()]);
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Relaxed);
-                    let Some((loaded, variant)) = cells.get(index) else {
-                        break;
-                    };
-                    let outcome = loaded.run(variant, Options::new(Policy::Spray));
-                    let misses = misses(loaded, &outcome);
-                    rows.lock().unwrap()[index] = Some((outcome, misses));
-                }
-            });
-        }
-    });
-    rows.into_inner().unwrap().into_iter().flatten().collect()
+    let run = |number: u64| {
+        let (loaded, variant) = cells[number as usize];
+        let outcome = loaded.run(variant, Options::new(Policy::Spray));
+        let misses = misses(loaded, &outcome);
+        (outcome, misses)
+    };
+    on_all_cores(cells.len() as u64, run, |_| {})
 }
 
 /// What a run misses of what its scenario expects.
@@ -73,9 +60,12 @@ fn misses(loaded: &Simulation, outcome: &Outcome) -> Vec<String> {
 #[test]
 fn the_library_is_as_the_golden_table_says_and_within_its_bounds() {
     let rows = run_all();
-    for (outcome, misses) in &rows {
-        assert_eq!(misses, &Vec::<String>::new(), "{}", outcome.report.row());
-    }
+    let missed: Vec<String> = rows
+        .iter()
+        .filter(|(_, misses)| !misses.is_empty())
+        .map(|(outcome, misses)| format!("{}: {misses:?}", outcome.report.row()))
+        .collect();
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
     let table = report::table(rows.iter().map(|(outcome, _)| &outcome.report));
     let golden = include_str!("golden.txt");
     for (got, expected) in table.lines().zip(golden.lines()) {

@@ -1,14 +1,17 @@
 //! `polyrail sim`: simulated histories of the shipped core.
 
+mod arena;
 mod compare;
 mod exhaust;
 mod load;
 mod pictures;
 mod replay;
+mod seeds;
 mod swarm;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, Subcommand};
 use polyrail_sim::{Options, Outcome, Policy, Setup, Simulation, picture, report, scenario};
@@ -32,6 +35,7 @@ enum SimCommand {
     /// Runs one history of a scenario.
     #[command(
         after_help = "Example:\n  polyrail sim run fig10-rail-fails --seed 7 --json\n  \
+                            polyrail sim run background-bursts --seeds 100\n  \
                             polyrail sim run slowed-rail --html slowed.html --trace slowed.json"
     )]
     Run(RunArgs),
@@ -43,6 +47,13 @@ enum SimCommand {
     /// Runs random scenarios until one goes wrong, and makes that one small.
     #[command(after_help = "Example:\n  polyrail sim swarm --seeds 1000")]
     Swarm(swarm::SwarmArgs),
+    /// Draws fabrics and loads at random, runs every policy on each, and says how far spray is from the best of them and
+    /// from what can be reached.
+    #[command(
+        after_help = "Example:\n  polyrail sim arena --seeds 200 --start 1000 --out worst\n  \
+                            polyrail sim arena --start 1042 --print"
+    )]
+    Arena(arena::ArenaArgs),
     /// Tries every order of events on a fabric of two rails, with two requests of three slices.
     #[command(after_help = "Example:\n  polyrail sim exhaust --policy spray")]
     Exhaust(exhaust::ExhaustArgs),
@@ -69,7 +80,10 @@ struct RunArgs {
     /// The seed, instead of the scenario's own.
     #[arg(long)]
     seed: Option<u64>,
-    /// One JSON object instead of a table.
+    /// So many seeds, from that one on: how each figure is spread over them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["html", "trace"])]
+    seeds: Option<u64>,
+    /// One JSON object a run instead of a table.
     #[arg(long)]
     json: bool,
     /// Checks all of core's invariants at every step, and that all comes right in the end. Slow.
@@ -101,6 +115,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::Run(args) => run_one(args),
         SimCommand::Compare(args) => compare::run(args),
         SimCommand::Swarm(args) => swarm::run(args),
+        SimCommand::Arena(args) => arena::run(args),
         SimCommand::Exhaust(args) => exhaust::run(args),
         SimCommand::Replay(args) => replay::run(args),
     }
@@ -119,6 +134,9 @@ fn list(long: bool) -> Result<(), Failure> {
 }
 
 fn run_one(args: &RunArgs) -> Result<(), Failure> {
+    if let Some(seeds) = args.seeds {
+        return seeds::run(args, seeds);
+    }
     let loaded = Loaded::new(&args.scenario, args.seed)?;
     let variant = loaded.variant(&args.policy)?;
     match &loaded.simulation {
@@ -236,6 +254,18 @@ fn verdict(reports: &[&polyrail_sim::Report]) -> Result<(), Failure> {
 
 fn print(line: &str) -> Result<(), Failure> {
     writeln!(std::io::stdout(), "{line}").map_err(Failure::output)
+}
+
+/// Lets several threads show how many of so many they have done.
+fn showing<T>(name: &str, of: u64, run: impl FnOnce(&(dyn Fn(u64) + Sync)) -> T) -> T {
+    let progress = Mutex::new(Progress::new(name));
+    let done = run(&|done| {
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.show(done, of);
+    });
+    let progress = progress.into_inner();
+    progress.unwrap_or_else(PoisonError::into_inner).clear();
+    done
 }
 
 /// How far a run is, on standard error if that is a terminal.

@@ -52,6 +52,23 @@ impl Chance {
         }
     }
 
+    /// Whether something that happens once in so many times happens now.
+    pub(crate) fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    /// A number between two, both in: small ones are as likely as large ones.
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
+        let doublings = (most / least.max(1)).max(1).ilog2();
+        let floor = least << self.below(u64::from(doublings) + 1);
+        (floor + self.below(floor + 1)).min(most)
+    }
+
+    /// One of these, each as likely.
+    pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
     /// How much longer than nominal one service takes: normal (as the sum of twelve uniform numbers), with
     /// outliers.
     pub(crate) fn stretch(&mut self, jitter: &Jitter) -> u32 {

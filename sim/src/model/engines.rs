@@ -69,13 +69,20 @@ pub(super) fn worker_memory(setup: &Setup, worker: usize) -> WorkerMemory {
 
 /// Tells what an engine's workers share of its devices and rails, as wrongly as the scenario wants.
 pub(super) fn install(setup: &Setup, engine: &crate::setup::Engine, shared: &Shared<'_>) {
+    let said = &setup.engine;
+    let told = |told: f64, truth: u64, factor: f64| match told > 0.0 {
+        true => told as u64,
+        false => (truth as f64 * factor) as u64,
+    };
+    let told_rate = said.told_gbits_per_sec * 125_000_000.0;
+    let told_delay = said.told_delay_us * 1_000.0;
     let believed = |bytes_per_sec: u64, delay_ns: u64| EstimateConfig {
-        rate_nominal: Rate::from_bytes_per_sec(
-            (bytes_per_sec as f64 * setup.engine.believed_rate_factor) as u64,
-        ),
-        delay_base: Duration::from_nanos(
-            (delay_ns as f64 * setup.engine.believed_delay_factor) as u64,
-        ),
+        rate_nominal: Rate::from_bytes_per_sec(told(
+            told_rate,
+            bytes_per_sec,
+            said.believed_rate_factor,
+        )),
+        delay_base: Duration::from_nanos(told(told_delay, delay_ns, said.believed_delay_factor)),
         tier: 0,
         slice_span: Duration::ZERO,
         batch_span: Duration::ZERO,

@@ -61,8 +61,9 @@ pub(crate) use worker::{SharedMemory, WorkerMemory};
 const LET_GO_NS: u64 = 1_000;
 /// Submitters start within this of each other.
 const START_SPREAD_NS: u64 = 10_000;
-/// A run without a report for so long is given up; what is missing counts as lost.
-const STUCK_NS: u64 = 20_000_000_000;
+/// A run without a report for so long is given up; what is missing counts as lost. A large request over a rail that
+/// core takes for a hundredth of what it is may take minutes.
+const STUCK_NS: u64 = 1_000_000_000_000;
 /// After the last report the world goes on for this long, to see whether anything lands late.
 const AFTERMATH_NS: u64 = 1_000_000;
 /// How many events pass between two signs of progress.
@@ -109,13 +110,21 @@ pub(crate) struct Done {
     pub(crate) batches: u64,
     /// Delivered, also by batches that failed.
     pub(crate) bytes: u64,
+    /// Those of requests that completed.
+    pub(crate) good_bytes: u64,
+    /// Requests that did not complete.
+    pub(crate) failed_requests: u64,
+    /// Time between the end of a batch and the next one.
+    pub(crate) paused_ns: u64,
 }
 
 /// What happened in a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// Each batch's time from submission to observed end.
+    /// Each batch's time from submission to observed end,
     pub(crate) batch_ns: Vec<u64>,
+    /// and whose it was.
+    pub(crate) batch_of: Vec<u32>,
     pub(crate) requests: u64,
     pub(crate) failed_requests: u64,
     pub(crate) violations: u64,
@@ -124,6 +133,8 @@ pub(crate) struct History {
     pub(crate) failures: Vec<Failure>,
     /// By submitter.
     pub(crate) done: Vec<Done>,
+    /// Spans in which no submitter had work, in order, the one before the first submission first.
+    pub(crate) idle: Vec<(u64, u64)>,
     /// First submission and last report.
     pub(crate) began_at: u64,
     pub(crate) ended_at: u64,
@@ -194,6 +205,8 @@ struct Loop {
     active: bool,
     /// Its present batch, as its requests' reports say.
     batch: BatchReport,
+    /// It has a batch out, or waits to try again; not: it pauses, has not begun, or is done.
+    has_work: bool,
     /// Some of that batch was not taken, or failed by no doing of the program.
     unserved: bool,
     /// How many batches in a row were so.
@@ -205,6 +218,7 @@ impl Loop {
         submitted_at: 0,
         taken_at: 0,
         active: false,
+        has_work: false,
         batch: BatchReport {
             status: Status::Pending,
             requests: 0,
@@ -261,6 +275,9 @@ struct World<'a> {
     /// By submitter: how long its batches may take, if that is limited.
     patience_ns: Vec<Option<u64>>,
     active: usize,
+    /// Loops that have work, and since when none has.
+    with_work: usize,
+    idle_since: u64,
     /// Bytes of the control plane: engine, its peer, the frame.
     letters: Vec<(u32, u32, Vec<u8>)>,
     last_report_at: u64,
@@ -381,6 +398,8 @@ impl<'a> World<'a> {
                 false => vec![None; setup.submitters.len()],
             },
             active: setup.submitters.len(),
+            with_work: 0,
+            idle_since: 0,
             letters: Vec::new(),
             last_report_at: 0,
             history: History {

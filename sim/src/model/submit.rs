@@ -46,11 +46,16 @@ impl World<'_> {
             if std::mem::take(&mut row.active) {
                 self.active -= 1;
             }
-            return;
+            return self.has_no_work(index, now);
         }
         let mut wait_ns = row.retry_ns();
         if submitter.pause_ns > 0 {
-            wait_ns = wait_ns.max(self.luck.below(submitter.pause_ns));
+            let pause_ns = self.luck.below(submitter.pause_ns);
+            if pause_ns > wait_ns {
+                wait_ns = pause_ns;
+                self.history.done[index as usize].paused_ns += pause_ns;
+                self.has_no_work(index, now);
+            }
         } else if wait_ns == 0 {
             return self.submits(index, now);
         }
@@ -58,11 +63,25 @@ impl World<'_> {
             .enter(now + wait_ns, What::Submits { submitter: index });
     }
 
+    /// A submitter pauses, or is done.
+    fn has_no_work(&mut self, index: u32, now: u64) {
+        if std::mem::take(&mut self.loops[index as usize].has_work) {
+            self.with_work -= 1;
+            self.idle_since = now;
+        }
+    }
+
     /// A submitter hands its batch to its worker.
     pub(super) fn submits(&mut self, index: u32, now: u64) {
         let submitter = &self.setup.submitters[index as usize];
         let row = &mut self.loops[index as usize];
         row.submitted_at = now;
+        if !std::mem::replace(&mut row.has_work, true) {
+            if self.with_work == 0 && self.idle_since < now {
+                self.history.idle.push((self.idle_since, now));
+            }
+            self.with_work += 1;
+        }
         self.history.began_at = self.history.began_at.min(now);
         self.last_report_at = self.last_report_at.max(now);
         let worker = submitter.worker;
@@ -136,7 +155,11 @@ impl World<'_> {
         let row = &mut self.loops[index as usize];
         row.batch.ended += 1;
         row.batch.delivered_bytes += report.delivered_bytes;
-        if report.status != Status::Completed {
+        let done = &mut self.history.done[index as usize];
+        if report.status == Status::Completed {
+            done.good_bytes += report.delivered_bytes;
+        } else {
+            done.failed_requests += 1;
             row.batch.failed += 1;
             let own = matches!(report.status, Status::Cancelled | Status::DeadlineExceeded);
             row.unserved |= !own;
@@ -167,6 +190,7 @@ impl World<'_> {
         let submitted_at = self.loops[index as usize].submitted_at;
         self.check_patience(index, now - submitted_at);
         self.history.batch_ns.push(now - submitted_at);
+        self.history.batch_of.push(index);
         let bytes = submitter.block * u64::from(submitter.batch);
         let (began_at, ended_at) = (submitted_at, now);
         let span = Span {
@@ -181,7 +205,10 @@ impl World<'_> {
         let done = &mut self.history.done[index as usize];
         done.batches += 1;
         done.bytes += report.delivered_bytes;
-        self.loops[index as usize].ended();
+        let row = &mut self.loops[index as usize];
+        // What cannot end in time fails as it is submitted.
+        row.unserved |= !good && now == row.taken_at;
+        row.ended();
         self.submit_next(index, now);
     }
 }

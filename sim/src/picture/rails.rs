@@ -198,9 +198,9 @@ impl Chart<'_> {
     /// What the fabric allows from when on, in gigabytes a second.
     fn limits(&self) -> Vec<(u64, f64)> {
         let capacity = Capacity::of_all(self.setup);
-        let intervals = self.setup.intervals.iter().zip(capacity.rates());
-        intervals
-            .map(|(interval, rate)| (interval.starts_at, *rate as f64 / 1e9))
+        let steps = capacity.steps();
+        steps
+            .map(|(from, rate)| (from, rate as f64 / 1e9))
             .take_while(|(from, _)| *from < self.columns.ended_at)
             .collect()
     }

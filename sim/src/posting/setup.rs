@@ -23,7 +23,7 @@ pub struct Setup {
     pub name: String,
     /// What it shows, in one line.
     pub shows: String,
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
     pub(super) ends_at: u64,
     pub(super) engine: Engine,
     pub(super) jitter: Jitter,

@@ -108,6 +108,10 @@ pub struct Engine {
     pub believed_rate_factor: f64,
     /// The base delay that engines are told, as a multiple of the true one.
     pub believed_delay_factor: f64,
+    /// The nominal rate that engines are told of everything, in Gb/s, instead of the true ones; 0: the true ones.
+    pub told_gbits_per_sec: f64,
+    /// The base delay that engines are told of each rail, in microseconds, instead of the true ones; 0: the true ones.
+    pub told_delay_us: f64,
     /// What has not left when its lane is let go of does not leave any more, as devices have it; otherwise it
     /// passes still, and takes its time.
     pub drops_unsent: bool,
@@ -122,6 +126,8 @@ impl Default for Engine {
             poll_us: 0,
             believed_rate_factor: 1.0,
             believed_delay_factor: 1.0,
+            told_gbits_per_sec: 0.0,
+            told_delay_us: 0.0,
             drops_unsent: false,
         }
     }

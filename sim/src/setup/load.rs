@@ -1,12 +1,11 @@
-//! Workloads: engines, plans, submitters, and what the fluid limit knows of them.
+//! Workloads: engines, plans and submitters.
 
 use std::collections::BTreeMap;
 
 use polyrail_core::work::Op;
 
 use super::{
-    Builder, Checked, Commodity, DURATION_MS_MAX, Engine, MS, PlanOf, Rail, Setup, Submitter,
-    WORKERS_ALL_MAX, route_of,
+    Builder, Checked, DURATION_MS_MAX, Engine, MS, PlanOf, Setup, Submitter, WORKERS_ALL_MAX,
 };
 use crate::model::ledger::REQUEST_BYTES_MAX;
 use crate::scenario::{Workload, WorkloadOp, size};
@@ -22,10 +21,10 @@ const TIME_US_MAX: u64 = 60_000_000;
 impl Builder<'_> {
     pub(super) fn workloads(&self, setup: &mut Setup) -> Checked<()> {
         let mut engines: BTreeMap<(usize, u16), usize> = BTreeMap::new();
-        for workload in &self.scenario.workload {
+        for (number, workload) in self.scenario.workload.iter().enumerate() {
             for from in self.some_hosts(&workload.from)? {
                 for to in self.some_hosts(&workload.to)? {
-                    self.workload(setup, &mut engines, workload, (from, to))?;
+                    self.workload(setup, &mut engines, (number, workload), (from, to))?;
                 }
             }
         }
@@ -37,7 +36,7 @@ impl Builder<'_> {
         &self,
         setup: &mut Setup,
         engines: &mut BTreeMap<(usize, u16), usize>,
-        workload: &Workload,
+        (number, workload): (usize, &Workload),
         (from, to): (usize, usize),
     ) -> Checked<()> {
         let workers = usize::from(*self.scenario.engine.workers.get_ref());
@@ -100,6 +99,7 @@ impl Builder<'_> {
             let peer = setup.plans[plan].peer;
             for thread in 0..threads {
                 setup.submitters.push(Submitter {
+                    workload: number,
                     engine,
                     worker: engine * workers + thread as usize % workers,
                     peer,
@@ -117,23 +117,6 @@ impl Builder<'_> {
                     in_a_row: workload.in_a_row,
                 });
             }
-        }
-        let (from, to) = match op {
-            Op::Write => (from, to),
-            Op::Read => (to, from),
-        };
-        match setup
-            .commodities
-            .iter_mut()
-            .find(|known| (known.from, known.to) == (from, to))
-        {
-            Some(known) => known.starts_at = known.starts_at.min(starts_at),
-            None => setup.commodities.push(Commodity {
-                from,
-                to,
-                starts_at,
-                routes: Vec::new(),
-            }),
         }
         Ok(())
     }
@@ -197,16 +180,4 @@ impl Builder<'_> {
             }
         })
     }
-}
-
-/// Routes from one host to another.
-pub(super) fn routes_between(setup: &Setup, from: usize, to: usize) -> Vec<usize> {
-    let host = |device: usize| setup.devices[device].host;
-    let ends = |rail: &Rail| (host(rail.from), host(rail.to));
-    let fits = |(index, rail): (usize, &Rail)| match ends(rail) {
-        pair if pair == (from, to) => Some(route_of(index, false)),
-        pair if pair == (to, from) => Some(route_of(index, true)),
-        _ => None,
-    };
-    setup.rails.iter().enumerate().filter_map(fits).collect()
 }

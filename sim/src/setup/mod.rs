@@ -16,7 +16,6 @@ use crate::model::chance::Jitter;
 use crate::model::fabric::Route;
 use crate::scenario::{Scenario, ScenarioError, Urgency};
 pub(crate) use isolation::{Isolation, Said};
-use load::routes_between;
 
 /// Limits that keep a mistyped number from taking all memory.
 const DEVICES_MAX: u16 = 1024;
@@ -84,6 +83,8 @@ pub(crate) struct Engine {
 /// A closed loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Submitter {
+    /// Which `[[workload]]` it is of.
+    pub(crate) workload: usize,
     pub(crate) engine: usize,
     /// Its worker, of all.
     pub(crate) worker: usize,
@@ -105,16 +106,6 @@ pub(crate) struct Submitter {
     pub(crate) cancel_one_in: u32,
     /// The blocks of a batch lie one behind the other.
     pub(crate) in_a_row: bool,
-}
-
-/// A pair of hosts that a workload joins, in one direction: what the fluid limit calls a commodity.
-#[derive(Clone, Debug)]
-pub(crate) struct Commodity {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
-    pub(crate) starts_at: u64,
-    /// Routes that can carry it.
-    pub(crate) routes: Vec<usize>,
 }
 
 /// A plan of an engine: a peer, and which of its rails are how far from the memory.
@@ -192,7 +183,6 @@ pub struct Setup {
     pub(crate) engines: Vec<Engine>,
     pub(crate) plans: Vec<PlanOf>,
     pub(crate) submitters: Vec<Submitter>,
-    pub(crate) commodities: Vec<Commodity>,
     pub(crate) intervals: Vec<Interval>,
 }
 
@@ -243,22 +233,6 @@ impl Setup {
         for submitter in &mut self.submitters {
             submitter.stops_at = submitter.stops_at.min(self.ends_at);
         }
-    }
-
-    /// The commodity that a submitter's bytes belong to.
-    pub(crate) fn commodity_of(&self, submitter: usize) -> usize {
-        let row = &self.submitters[submitter];
-        let engine = &self.engines[row.engine];
-        let (near, far) = (engine.host, engine.peers[usize::from(row.peer)]);
-        let ends = if row.op == Op::Read {
-            (far, near)
-        } else {
-            (near, far)
-        };
-        self.commodities
-            .iter()
-            .position(|commodity| (commodity.from, commodity.to) == ends)
-            .unwrap_or(0)
     }
 
     /// When everything that goes wrong is over.
@@ -353,16 +327,11 @@ impl<'a> Builder<'a> {
             engines: Vec::new(),
             plans: Vec::new(),
             submitters: Vec::new(),
-            commodities: Vec::new(),
             intervals: Vec::new(),
         };
         self.workloads(&mut setup)?;
         self.check_isolation(&setup)?;
         self.servers(&mut setup, seed)?;
-        for index in 0..setup.commodities.len() {
-            let Commodity { from, to, .. } = setup.commodities[index];
-            setup.commodities[index].routes = routes_between(&setup, from, to);
-        }
         Ok(setup)
     }
 
@@ -405,6 +374,10 @@ impl<'a> Builder<'a> {
             .all(|factor| (0.000_1..=10_000.0).contains(factor))
         {
             "believed factors are 0.0001 to 10000"
+        } else if !(0.0..=100_000.0).contains(&engine.told_gbits_per_sec)
+            || !(0.0..=1_000_000.0).contains(&engine.told_delay_us)
+        {
+            "told_gbits_per_sec is 0 to 100000, told_delay_us 0 to 1000000"
         } else if !limits
             .numa_penalties
             .iter()
@@ -483,7 +456,6 @@ block = "1MiB"
             (25_000_000_000, 3_000)
         );
         assert!(setup.routes.iter().all(|route| route.servers.len() == 1));
-        assert_eq!(setup.commodities[0].routes, [0, 2]);
     }
 
     #[test]

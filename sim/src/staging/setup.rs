@@ -21,7 +21,7 @@ pub struct Setup {
     pub name: String,
     /// What it shows, in one line.
     pub shows: String,
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
     pub(super) ends_at: u64,
     pub(super) slot_bytes: u32,
     /// Bytes a second, and the delay, of copies and of the network.

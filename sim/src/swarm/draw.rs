@@ -1,9 +1,9 @@
 //! How a random scenario is drawn. Small ones find what large ones find, and can be read.
 
 use super::Kind;
-use super::case::{Case, Device, Fault, Hint, Isolation, Knob, Load, Rail, Target};
 use crate::POLICIES;
 use crate::Policy;
+use crate::case::{Case, Device, Fault, Hint, Isolation, Knob, Load, Rail, Target};
 use crate::model::chance::Chance;
 
 /// The streams that scenarios are drawn from.
@@ -40,18 +40,16 @@ impl Case {
 
 impl Draw {
     fn one_in(&mut self, count: u64) -> bool {
-        self.chance.below(count) == 0
+        self.chance.one_in(count)
     }
 
     /// A number between two, both in: small ones are as likely as large ones.
     fn between(&mut self, least: u64, most: u64) -> u64 {
-        let doublings = (most / least.max(1)).max(1).ilog2();
-        let floor = least << self.chance.below(u64::from(doublings) + 1);
-        (floor + self.chance.below(floor + 1)).min(most)
+        self.chance.between(least, most)
     }
 
     fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.chance.below(choices.len() as u64) as usize]
+        self.chance.one_of(choices)
     }
 
     fn case(&mut self, seed: u64) -> Case {
@@ -61,24 +59,16 @@ impl Draw {
         };
         let slice_bytes = self.one_of(&[512, 4_096, 16_384, 65_536]);
         let mut case = Case {
-            seed,
+            duration_ms: 1_000,
             policy,
             hosts: match self.ends {
                 true => 3,
                 false => 2 + self.chance.below(2) as usize,
             },
-            devices: Vec::new(),
-            rails: Vec::new(),
-            bottlenecks: Vec::new(),
-            loads: Vec::new(),
-            faults: Vec::new(),
-            spared: Vec::new(),
-            isolation: None,
             engine: self.engine(),
             jitter: self.jitter(),
-            timing: Vec::new(),
             limits: vec![("slice_bytes", slice_bytes as f64)],
-            trouble: Vec::new(),
+            ..Case::empty("swarm", seed)
         };
         self.limits(&mut case);
         let pairs = self.fabric(&mut case);
@@ -348,7 +338,7 @@ impl Draw {
                     true => self.between(20, self.span_us),
                     false => 0,
                 },
-                mixed: self.one_in(3),
+                priority: self.one_in(3).then_some("mixed"),
                 in_a_row,
                 cancel_one_in: match self.one_in(4) {
                     true => self.between(1, 16),

@@ -6,17 +6,16 @@
 //! healthy, all room is given back, and what is submitted then completes. Each seed draws a scenario of send queues
 //! and one of staging besides.
 
-mod case;
 mod draw;
 mod search;
 mod shrink;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use case::Case;
 pub use search::{Found, search};
 pub use shrink::shrink;
 
+pub use crate::case::Case;
 use crate::model::{self, History, Options};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::setup::Setup;
@@ -112,7 +111,7 @@ pub fn room_file(seed: u64, violation: &str) -> Option<String> {
 }
 
 /// A panic is a finding, and gives its text.
-fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::case::Case;
 use super::{kind_of, violation_of};
 use crate::Policy;
+use crate::case::Case;
 
 impl Case {
     /// Smaller scenarios, one change each, large changes first.
@@ -55,7 +55,7 @@ impl Case {
                 case.bottlenecks.remove(index);
             });
         }
-        let numbers: [fn(&mut super::case::Load) -> &mut u64; 5] = [
+        let numbers: [fn(&mut crate::case::Load) -> &mut u64; 5] = [
             |load| &mut load.count,
             |load| &mut load.threads,
             |load| &mut load.batch,
@@ -80,8 +80,8 @@ impl Case {
             if !load.rails.is_empty() {
                 with(&|case| case.loads[index].rails.clear());
             }
-            if load.mixed {
-                with(&|case| case.loads[index].mixed = false);
+            if load.priority.is_some() {
+                with(&|case| case.loads[index].priority = None);
             }
             if load.in_a_row {
                 with(&|case| case.loads[index].in_a_row = false);

@@ -1,14 +1,10 @@
 //! `polyrail sim compare`: scenarios × policies, on all cores.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use clap::Args;
-use polyrail_sim::{Options, Outcome, Policy, report};
+use polyrail_sim::{Options, Outcome, Policy, on_all_cores, report};
 
 use super::load::Loaded;
-use super::{Progress, print, verdict};
+use super::{print, showing, verdict};
 use crate::exit::Failure;
 
 /// Arguments of `sim compare`.
@@ -59,38 +55,11 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
 
 /// Runs cells on all cores; their outcomes in order.
 fn run_cells(cells: &[(&Loaded, &str)]) -> Vec<Outcome> {
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(cells.len());
-    let next = AtomicUsize::new(0);
-    let outcomes = Mutex::new(Vec::new());
-    let progress = Mutex::new(Progress::new("cells"));
-    let work = || {
-        while let Some((index, (loaded, variant))) =
-            Some(next.fetch_add(1, Relaxed)).and_then(|index| Some((index, cells.get(index)?)))
-        {
-            let outcome = loaded.simulation.run(variant, Options::new(Policy::Spray));
-            let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-            outcomes.push((index, outcome));
-            let done = outcomes.len() as u64;
-            progress
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .show(done, cells.len() as u64);
-        }
+    let run = |number: u64| {
+        let (loaded, variant) = cells.get(usize::try_from(number).ok()?)?;
+        Some(loaded.simulation.run(variant, Options::new(Policy::Spray)))
     };
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    progress
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clear();
-    let mut outcomes = outcomes
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    outcomes.sort_by_key(|(index, _)| *index);
-    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    let count = cells.len() as u64;
+    let outcomes = showing("cells", count, |show| on_all_cores(count, run, show));
+    outcomes.into_iter().flatten().collect()
 }

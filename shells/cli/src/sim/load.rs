@@ -9,6 +9,8 @@ pub(super) struct Loaded {
     /// What it was asked for by.
     pub(super) name: String,
     pub(super) simulation: Simulation,
+    /// What its chance starts from.
+    pub(super) seed: u64,
 }
 
 impl Loaded {
@@ -24,6 +26,7 @@ impl Loaded {
             .map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
         Ok(Self {
             name: name.to_owned(),
+            seed: simulation.seed(),
             simulation,
         })
     }

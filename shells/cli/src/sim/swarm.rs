@@ -1,13 +1,12 @@
 //! `polyrail sim swarm`: random scenarios on all cores, until one goes wrong.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use polyrail_sim::swarm::{self, Case, Found, Kind};
 
-use super::{Progress, print};
+use super::{print, showing};
 use crate::exit::Failure;
 
 /// Making a scenario smaller may take so long.
@@ -45,13 +44,9 @@ pub(super) fn run(args: &SwarmArgs) -> Result<(), Failure> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let began = Instant::now();
-    let progress = Mutex::new(Progress::new("seeds"));
-    let found = swarm::search(args.kind(), args.start, args.seeds, args.all, |done| {
-        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.show(done, args.seeds);
+    let found = showing("seeds", args.seeds, |show| {
+        swarm::search(args.kind(), args.start, args.seeds, args.all, show)
     });
-    let progress = progress.into_inner();
-    progress.unwrap_or_else(PoisonError::into_inner).clear();
     let seconds = began.elapsed().as_secs_f64();
     let verdict = conclude(args, &found, seconds);
     std::panic::set_hook(hook);

@@ -46,6 +46,9 @@ fn a_run_is_one_json_object_with_all_fields_and_the_same_again() {
         "violations",
         "dips",
         "rails",
+        "goodput_gbytes_per_sec",
+        "max_us",
+        "workloads",
     ];
     expected.sort_unstable();
     assert_eq!(names, expected);
@@ -102,6 +105,75 @@ fn scenarios_without_rails_compare_their_settings() {
 fn a_swarm_says_how_many_seeds_were_run() {
     let told = run("sim swarm --seeds 20 --start 100").expect(0).stdout;
     assert!(told.starts_with("20 seeds from 100"), "{told}");
+}
+
+#[test]
+fn many_seeds_of_a_scenario_give_a_spread() {
+    let told = run("sim run small-requests --seeds 3 --seed 5")
+        .expect(0)
+        .stdout;
+    assert!(
+        told.starts_with("small-requests under spray, 3 seeds from 5"),
+        "{told}"
+    );
+    assert!(told.contains("p99_us") && told.contains("median"), "{told}");
+    let json = run("sim run small-requests --seeds 3 --seed 5 --json")
+        .expect(0)
+        .stdout;
+    let seeds = json.lines().map(|line| {
+        let object: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        object["seed"].as_u64()
+    });
+    assert_eq!(seeds.collect::<Vec<_>>(), [Some(5), Some(6), Some(7)]);
+    run("sim run small-requests --seeds 0")
+        .expect(2)
+        .names(&["--seeds"]);
+}
+
+#[test]
+fn the_arena_compares_policies_and_leaves_the_files_of_the_worst() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("worst");
+    let told = run(&format!(
+        "sim arena --seeds 4 --start 3 --out {}",
+        out.display()
+    ))
+    .expect(0)
+    .stdout;
+    assert!(told.starts_with("4 trials of seeds 3 to 6"), "{told}");
+    for seen in ["of the better of both", "≤ 1.25", "delay to", "seed 3:"] {
+        assert!(told.contains(seen), "{seen}: {told}");
+    }
+    // A file that repeats one, which is what is printed of its seed.
+    let file = std::fs::read_to_string(out.join("arena-3.toml")).expect("a file");
+    let printed = run("sim arena --start 3 --print").expect(0).stdout;
+    let scenario = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(scenario(&file), scenario(&printed));
+    run(&format!(
+        "sim compare {}",
+        out.join("arena-3.toml").display()
+    ))
+    .names(&[]);
+    let json = run("sim arena --seeds 2 --json").expect(0).stdout;
+    assert_eq!(json.lines().count(), 3);
+    for line in json.lines() {
+        let object: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert!(object["of_both"].is_number() || object["of_both"]["median"].is_number());
+    }
+}
+
+#[test]
+fn the_arena_s_bounds_are_a_verdict() {
+    run("sim arena --seeds 2 --at-least 0,0,0,0").expect(0);
+    run("sim arena --seeds 2 --at-least 1.1,0,0,0")
+        .expect(1)
+        .names(&["median", "1.1"]);
+    run("sim arena --seeds 2 --at-least 0.9")
+        .expect(2)
+        .names(&["four numbers"]);
+    run("sim arena --seeds 2 --feature nonsense")
+        .expect(2)
+        .names(&["feature"]);
 }
 
 #[test]

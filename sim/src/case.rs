@@ -5,79 +5,80 @@ use std::fmt::Write;
 use polyrail_core::rail::select::Policy;
 
 /// A named number of one of a scenario's tables. What is not there is as usual.
-pub(super) type Knob = (&'static str, f64);
+pub(crate) type Knob = (&'static str, f64);
 
 /// A network interface of a host.
 #[derive(Clone, Debug)]
-pub(super) struct Device {
-    pub(super) host: usize,
-    pub(super) numa: u64,
-    pub(super) gbits: f64,
-    pub(super) delay_us: f64,
-    pub(super) queue_depth: u64,
-    pub(super) work_bytes_max: u64,
-    pub(super) reads_max: u64,
-    pub(super) covers: bool,
+pub(crate) struct Device {
+    pub(crate) host: usize,
+    pub(crate) numa: u64,
+    pub(crate) gbits: f64,
+    pub(crate) delay_us: f64,
+    pub(crate) queue_depth: u64,
+    pub(crate) work_bytes_max: u64,
+    pub(crate) reads_max: u64,
+    pub(crate) covers: bool,
 }
 
 /// Two devices, and the rank of their transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Rail {
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) rank: u8,
-    pub(super) class: u8,
+pub(crate) struct Rail {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) rank: u8,
+    pub(crate) class: u8,
 }
 
 /// Path isolation.
 #[derive(Clone, Debug)]
-pub(super) struct Isolation {
+pub(crate) struct Isolation {
     /// Agents say which class carries what; without this, the topology.
-    pub(super) advanced: bool,
-    pub(super) strict: bool,
-    pub(super) small_bytes_max: u64,
-    pub(super) hint_age_ms: u64,
+    pub(crate) advanced: bool,
+    pub(crate) strict: bool,
+    pub(crate) small_bytes_max: u64,
+    pub(crate) hint_age_ms: u64,
     /// By host: its island.
-    pub(super) islands: Vec<u64>,
-    pub(super) hints: Vec<Hint>,
+    pub(crate) islands: Vec<u64>,
+    pub(crate) hints: Vec<Hint>,
 }
 
 /// Something that an agent says.
 #[derive(Clone, Debug)]
-pub(super) struct Hint {
-    pub(super) at_us: u64,
-    pub(super) host: usize,
+pub(crate) struct Hint {
+    pub(crate) at_us: u64,
+    pub(crate) host: usize,
     /// Of connections to this host; `None`: of all.
-    pub(super) to: Option<usize>,
+    pub(crate) to: Option<usize>,
     /// `None`: nothing any more.
-    pub(super) shares: Option<[u16; 3]>,
+    pub(crate) shares: Option<[u16; 3]>,
 }
 
 /// Closed loops between two hosts.
 #[derive(Clone, Debug)]
-pub(super) struct Load {
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) reads: bool,
-    pub(super) block: u64,
-    pub(super) batch: u64,
-    pub(super) threads: u64,
-    pub(super) count: u64,
-    pub(super) processes: u64,
-    pub(super) numa: Option<u64>,
+pub(crate) struct Load {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) reads: bool,
+    pub(crate) block: u64,
+    pub(crate) batch: u64,
+    pub(crate) threads: u64,
+    /// 0: as many as there is time for.
+    pub(crate) count: u64,
+    pub(crate) processes: u64,
+    pub(crate) numa: Option<u64>,
     /// Only these; none: all.
-    pub(super) rails: Vec<Rail>,
-    pub(super) pause_us: u64,
-    pub(super) deadline_us: u64,
-    /// Whether its requests have all priorities by turns.
-    pub(super) mixed: bool,
-    pub(super) in_a_row: bool,
-    pub(super) cancel_one_in: u64,
+    pub(crate) rails: Vec<Rail>,
+    pub(crate) pause_us: u64,
+    pub(crate) deadline_us: u64,
+    /// Who goes first, if that is not as usual.
+    pub(crate) priority: Option<&'static str>,
+    pub(crate) in_a_row: bool,
+    pub(crate) cancel_one_in: u64,
 }
 
 /// What a fault happens to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Target {
+pub(crate) enum Target {
     Host(usize),
     /// All devices of a host.
     Devices(usize),
@@ -88,51 +89,78 @@ pub(super) enum Target {
 
 /// Something that happens.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
-    pub(super) kind: &'static str,
-    pub(super) target: Target,
-    pub(super) at_us: u64,
+pub(crate) struct Fault {
+    pub(crate) kind: &'static str,
+    pub(crate) target: Target,
+    pub(crate) at_us: u64,
     /// 0: for good.
-    pub(super) for_us: u64,
-    pub(super) every_us: u64,
-    pub(super) times: u64,
-    pub(super) factor: Option<f64>,
+    pub(crate) for_us: u64,
+    pub(crate) every_us: u64,
+    pub(crate) times: u64,
+    pub(crate) factor: Option<f64>,
 }
 
 /// A random scenario.
 #[derive(Clone, Debug)]
 pub struct Case {
+    /// What the name of its file begins with.
+    pub(crate) name: &'static str,
+    /// When submitters stop that do not count.
+    pub(crate) duration_ms: u64,
     /// What it was drawn from, and what its own chance starts from.
     pub seed: u64,
     /// How rails are chosen.
     pub policy: Policy,
-    pub(super) hosts: usize,
-    pub(super) devices: Vec<Device>,
-    pub(super) rails: Vec<Rail>,
+    pub(crate) hosts: usize,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) rails: Vec<Rail>,
     /// Rates, and devices behind each.
-    pub(super) bottlenecks: Vec<(f64, Vec<usize>)>,
-    pub(super) loads: Vec<Load>,
-    pub(super) faults: Vec<Fault>,
+    pub(crate) bottlenecks: Vec<(f64, Vec<usize>)>,
+    pub(crate) loads: Vec<Load>,
+    pub(crate) faults: Vec<Fault>,
     /// Rails on which nothing goes wrong.
-    pub(super) spared: Vec<Rail>,
-    pub(super) isolation: Option<Isolation>,
-    pub(super) engine: Vec<Knob>,
-    pub(super) jitter: Vec<Knob>,
-    pub(super) timing: Vec<Knob>,
-    pub(super) limits: Vec<Knob>,
-    pub(super) trouble: Vec<Knob>,
+    pub(crate) spared: Vec<Rail>,
+    pub(crate) isolation: Option<Isolation>,
+    pub(crate) engine: Vec<Knob>,
+    pub(crate) jitter: Vec<Knob>,
+    pub(crate) timing: Vec<Knob>,
+    pub(crate) limits: Vec<Knob>,
+    pub(crate) trouble: Vec<Knob>,
 }
 
 /// Where the last requests go, which must all complete, unless something else is said.
 const LAST_BLOCK: u64 = 10_000;
 
 impl Case {
+    /// Two hosts, and nothing else yet.
+    pub(crate) fn empty(name: &'static str, seed: u64) -> Self {
+        Self {
+            name,
+            duration_ms: 0,
+            seed,
+            policy: Policy::Spray,
+            hosts: 2,
+            devices: Vec::new(),
+            rails: Vec::new(),
+            bottlenecks: Vec::new(),
+            loads: Vec::new(),
+            faults: Vec::new(),
+            spared: Vec::new(),
+            isolation: None,
+            engine: Vec::new(),
+            jitter: Vec::new(),
+            timing: Vec::new(),
+            limits: Vec::new(),
+            trouble: Vec::new(),
+        }
+    }
+
     /// As a scenario file. From `calm_ms` on, when everything has come right, each pair of hosts that moved
     /// something does so once more.
-    pub(super) fn text(&self, calm_ms: Option<u64>) -> String {
+    pub(crate) fn text(&self, calm_ms: Option<u64>) -> String {
         let mut text = format!(
-            "name = \"swarm-{}\"\nseed = {}\nduration_ms = 1000\n",
-            self.seed, self.seed
+            "name = \"{}-{}\"\nseed = {}\nduration_ms = {}\n",
+            self.name, self.seed, self.seed, self.duration_ms
         );
         let tables = [
             ("engine", &self.engine),
@@ -208,7 +236,7 @@ impl Case {
                 rails: Vec::new(),
                 pause_us: 0,
                 deadline_us: 0,
-                mixed: false,
+                priority: None,
                 in_a_row: false,
                 cancel_one_in: 0,
             };
@@ -327,19 +355,20 @@ fn load_text(text: &mut String, load: &Load, start_ms: Option<u64>) {
     let _ = writeln!(
         text,
         "[[workload]]\nfrom = \"h{}\"\nto = \"h{}\"\nop = \"{op}\"\nblock = {}\nbatch = {}\nthreads = {}\n\
-         count = {}\nprocesses = {}",
-        load.from, load.to, load.block, load.batch, load.threads, load.count, load.processes
+         processes = {}",
+        load.from, load.to, load.block, load.batch, load.threads, load.processes
     );
     if let Some(numa) = load.numa {
         let _ = writeln!(text, "numa = {numa}");
     }
-    if load.mixed {
-        text.push_str("priority = \"mixed\"\n");
+    if let Some(priority) = load.priority {
+        let _ = writeln!(text, "priority = \"{priority}\"");
     }
     if load.in_a_row {
         text.push_str("in_a_row = true\n");
     }
     let rest = [
+        ("count", load.count),
         ("pause_us", load.pause_us),
         ("deadline_us", load.deadline_us),
         ("cancel_one_in", load.cancel_one_in),
