@@ -166,7 +166,8 @@ fn exchange(defines: &[&str]) -> (u64, Engine) {
     let folder = tempfile::tempdir().unwrap();
     let library = build(folder.path(), &loopback(), defines);
     let target = engine("target", &library, true);
-    let bytes = 3 << 20;
+    // Much more than it carries before it fails.
+    let bytes = 24 << 20;
     target
         .allocate("mem", bytes, Access::RemoteReadWrite)
         .unwrap();

@@ -293,6 +293,8 @@ pub struct Introduction {
     pub scratch: SegmentDescriptor,
     /// Feature bits in force: [`crate::codec::NOTIFICATIONS`] and whatever else both ends offer.
     pub features: u64,
+    /// How long its host took to answer when it was dialled: the way there and back, and a little.
+    pub round_trip: polyrail_core::time::Duration,
 }
 
 impl Introduction {

@@ -146,7 +146,7 @@ impl Engine {
         let installed = peers.install_rails(
             &inner.fabric,
             &mut numbers,
-            pairs,
+            (pairs, met.round_trip),
             &inner.config.path,
             &inner.transports,
         );

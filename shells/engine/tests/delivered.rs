@@ -37,6 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const BEFORE: u8 = 0x11;
 const AFTER: u8 = 0xee;
 
+/// After that long what has been offered has arrived.
+const OFFERS_TAKE: Duration = Duration::from_secs(2);
+
 /// The book is of all engines of this process.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -281,6 +284,7 @@ struct Dying {
     witness: Option<Handed>,
     /// Of the endpoint, since it has everything.
     polls: usize,
+    since: Instant,
 }
 
 /// Some works of a batch.
@@ -449,6 +453,7 @@ impl Endpoint for Watched {
             later,
             witness: None,
             polls: 0,
+            since: Instant::now(),
         });
         let posted = self.hand_in(&first);
         if posted.accepted < first.works.len() {
@@ -481,6 +486,7 @@ impl Endpoint for Watched {
         if !dying.later.works.is_empty() {
             if book(|book| book.is_in_use(life)) {
                 let later = std::mem::take(&mut dying.later);
+                dying.polls = 1;
                 let posted = self.hand_in(&later);
                 assert_eq!(posted.accepted, later.works.len(), "{posted:?}");
             }
@@ -488,7 +494,9 @@ impl Endpoint for Watched {
         }
         dying.polls += 1;
         let has_arrived = |work: &Handed| book(|book| book.is_there(work));
-        if dying.polls > 1 && dying.witness.as_ref().is_none_or(has_arrived) {
+        // Over shared memory it comes only if there was room to offer all of them at once.
+        let is_late = self.kind == Kind::Shm && dying.since.elapsed() > OFFERS_TAKE;
+        if is_late || dying.polls > 1 && dying.witness.as_ref().is_none_or(has_arrived) {
             self.dying = None;
             book(|book| book.handle_broken(life));
             let (lane, epoch) = life;

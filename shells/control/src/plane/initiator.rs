@@ -273,7 +273,7 @@ impl Initiator {
             "control: connected {}",
             ctx.ends(route.local, Some(welcome.name.clone()), route.remote)
         );
-        peer.introduce(welcome, wires.features(key));
+        peer.introduce(welcome, wires.features(key), wires.round_trip(key));
         ctx.say_process(wires, key);
         ctx.handler.heard(id);
         self.handle_timeout(ctx, wires, id);

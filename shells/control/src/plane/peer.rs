@@ -169,7 +169,7 @@ impl Peer {
     }
 
     /// The first welcome says who the peer is.
-    pub(super) fn introduce(&mut self, welcome: Welcome, features: u64) {
+    pub(super) fn introduce(&mut self, welcome: Welcome, features: u64, round_trip: Duration) {
         if self.known.is_some() {
             return;
         }
@@ -189,6 +189,7 @@ impl Peer {
                 transports: welcome.transports,
                 scratch: welcome.scratch,
                 features,
+                round_trip,
             }));
         }
     }

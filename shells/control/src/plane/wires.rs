@@ -114,11 +114,17 @@ struct Wire {
     half_closed: bool,
     /// A dialling that failed and was not told yet.
     failed: Option<io::Error>,
+    /// How long the kernel took to connect it.
+    round_trip: Duration,
 }
 
 enum Stage {
     /// The kernel is connecting.
-    Dialling { by: Instant, hello: Hello },
+    Dialling {
+        since: Instant,
+        by: Instant,
+        hello: Hello,
+    },
     /// Connected.
     Talking(Connection),
     /// Never got that far.
@@ -402,7 +408,11 @@ impl Wires {
             socket.into(),
             remote,
             Owner::Outbound(owner),
-            Stage::Dialling { by, hello },
+            Stage::Dialling {
+                since: self.clock.now(),
+                by,
+                hello,
+            },
             EventFlags::OUT,
         )
     }
@@ -426,6 +436,7 @@ impl Wires {
             interest,
             half_closed: false,
             failed: None,
+            round_trip: Duration::ZERO,
         };
         self.wires.insert(key, wire);
         self.dirty.insert(key);
@@ -641,6 +652,12 @@ impl Wires {
         })
     }
 
+    /// How long it took to connect a wire that was dialled.
+    pub(super) fn round_trip(&self, key: Key) -> Duration {
+        let wire = self.wires.get(&key);
+        wire.map_or(Duration::ZERO, |wire| wire.round_trip)
+    }
+
     /// Whether the kernel has connected a wire that was dialled.
     pub(super) fn is_connected(&self, key: Key) -> bool {
         let wire = self.wires.get(&key);
@@ -663,9 +680,10 @@ impl Wire {
         match self.dialled() {
             Ok(false) => {}
             Ok(true) => {
-                if let Stage::Dialling { hello, .. } =
+                if let Stage::Dialling { since, hello, .. } =
                     std::mem::replace(&mut self.stage, Stage::Failed)
                 {
+                    self.round_trip = now.since(since);
                     self.stage = Stage::Talking(Connection::outbound(now, config, hello));
                 }
             }

@@ -158,8 +158,8 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             },
             set: |config, choice| config.health.mode = HEALTH_MODES[choice],
         },
-        meaning: "How a rail that failed comes back. `decay`: it pauses at its first incident, probes of scratch \
-                  memory re-admit it, and incidents are forgotten slowly. `reset`: it pauses after several errors \
+        meaning: "How a rail that failed comes back. `decay`: it pauses when it falls silent or a look after an error is \
+                  bad, probes of scratch memory re-admit it, and outages are forgotten slowly. `reset`: it pauses after several errors \
                   (`rail_error_threshold` of transport tcp, and the keys beside it), and a success or the end of \
                   its cooldown re-admits it and forgets them all.",
         source: OURS,

@@ -33,6 +33,10 @@ pub(crate) struct RailPair {
     pub(crate) own: Option<Arc<[u8]>>,
 }
 
+/// Connecting may take this long on a busy host without a peer being far. A delay believed too long makes the first bytes look
+/// as if they had taken no time.
+const FAR_ROUND_TRIP: Duration = Duration::from_millis(2);
+
 impl RailPair {
     pub(crate) fn address(&self, session: SessionId) -> RailAddress {
         RailAddress {
@@ -144,12 +148,12 @@ impl Peers {
         Ok(common.into_iter().flat_map(of).collect())
     }
 
-    /// Numbers the rails to a peer, and installs them.
+    /// Numbers the rails to a peer, of which it is known how long the way there and back took, and installs them.
     pub(crate) fn install_rails(
         &mut self,
         fabric: &Fabric,
         numbers: &mut Numbers,
-        pairs: Vec<RailPair>,
+        (pairs, round_trip): (Vec<RailPair>, Duration),
         path: &PathConfig,
         catalog: &Catalog,
     ) -> Result<Vec<PeerRail>, OpenError> {
@@ -171,7 +175,7 @@ impl Peers {
             let config = RailConfig {
                 peer: numbers.peer,
                 device,
-                estimate: self.rail_estimate(&pair, catalog),
+                estimate: self.rail_estimate(&pair, round_trip, catalog),
             };
             let name = pair.name(catalog.name(pair.transport));
             self.install_rail(fabric, rail, config, name);
@@ -240,8 +244,20 @@ impl Peers {
     }
 
     /// The same for a rail, whose transport may know more of it.
-    fn rail_estimate(&self, pair: &RailPair, catalog: &Catalog) -> EstimateConfig {
+    ///
+    /// A window that is too short for the way there and back does more than slow the rail for a while: congestion control
+    /// that goes by rates, such as BBR, takes what the window lets through for what the network can carry, and then needs
+    /// seconds to find out. What is too long is corrected by the first completion.
+    fn rail_estimate(
+        &self,
+        pair: &RailPair,
+        round_trip: Duration,
+        catalog: &Catalog,
+    ) -> EstimateConfig {
         let mut estimate = self.estimate(pair.local);
+        if pair.own.is_none() && round_trip >= FAR_ROUND_TRIP {
+            estimate.delay_base = estimate.delay_base.max(round_trip);
+        }
         let prior = catalog.prior(pair);
         if let Some(speed) = prior.bits_per_sec.filter(|_| self.asks_devices) {
             estimate.rate_nominal = Rate::from_bits_per_sec(speed);

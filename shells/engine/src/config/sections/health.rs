@@ -25,8 +25,8 @@ pub struct HealthConfig {
 /// How a rail that failed comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HealthMode {
-    /// It pauses at its first incident, probes of scratch memory decide about its return, and the memory of
-    /// incidents decays.
+    /// It pauses when it falls silent or a look after an error is bad, probes of scratch memory decide about its return, and
+    /// the memory of outages decays.
     #[default]
     Decay,
     /// It pauses after several errors, and a success or the end of its cooldown re-admits it: the TENT failover
