@@ -15,9 +15,14 @@ mod experiment;
 #[expect(dead_code, reason = "the tests of this package use more of it")]
 mod fabric;
 mod initiator;
+#[expect(dead_code, reason = "the program `distance` uses more of it")]
+mod link;
 mod marks;
+mod packet;
+mod party;
 mod target;
 mod transports;
+mod tun;
 mod voice;
 #[cfg(test)]
 mod waiting;

@@ -7,11 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::Duration;
 
 use polyrail::Op;
@@ -20,6 +16,7 @@ use serde_json::Value;
 use crate::case::{Case, Transports};
 use crate::fabric::{End, Fabric, address};
 use crate::marks::{self, STREAMS, Stream};
+use crate::party::Party;
 
 const RATE_MBIT: u32 = 200;
 
@@ -113,7 +110,7 @@ pub(crate) fn run(program: &Path, case: Case) -> Option<Outcome> {
         let mut command = fabric.on(End::Target, program);
         command.args(["target", "--transports", transports.name()]);
         command.args(["--rails", &rails.join(",")]);
-        Party::start(command)
+        Party::start(command, STEP)
     };
     let mut dying = target(0..rails, transports);
     let mut other = target(rails..rails + 1, Transports::One);
@@ -122,7 +119,7 @@ pub(crate) fn run(program: &Path, case: Case) -> Option<Outcome> {
     command.args(["--load", load.name()]);
     command.args(["--dying", &dying.hear_text("listening")]);
     command.args(["--other", &other.hear_text("listening")]);
-    let mut initiator = Party::start(command);
+    let mut initiator = Party::start(command, STEP);
     initiator.hear("under way");
     initiator.tell("soon");
     initiator.hear("ready");
@@ -131,7 +128,7 @@ pub(crate) fn run(program: &Path, case: Case) -> Option<Outcome> {
     }
     initiator.tell("dark");
     let said = initiator.hear("reports");
-    let while_dark = dying.memory();
+    let while_dark = memory(&mut dying);
     for rail in 0..rails {
         fabric.restore(rail, fault);
     }
@@ -145,9 +142,9 @@ pub(crate) fn run(program: &Path, case: Case) -> Option<Outcome> {
         let back = initiator.hear("back");
         judged.check_back(&back, transports);
         back_ms = back["ms"].as_u64();
-        let settled = dying.memory();
+        let settled = memory(&mut dying);
         initiator.finish();
-        judged.check_settled(&settled, &dying.memory());
+        judged.check_settled(&settled, &memory(&mut dying));
     }
     Some(Outcome {
         back_ms,
@@ -325,77 +322,11 @@ fn slot<'a>(memory: &'a [u8], ended: &Ended) -> &'a [u8] {
     &memory[from..from + stream.bytes]
 }
 
-/// A process of the experiment, which is told words and says lines of JSON; killed when dropped.
-struct Party {
-    child: Child,
-    words: Option<ChildStdin>,
-    lines: Receiver<Value>,
-}
-
-impl Party {
-    #[track_caller]
-    fn start(mut command: Command) -> Self {
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the program starts");
-        let stdout = child.stdout.take().expect("it is piped");
-        let (say, lines) = channel();
-        thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let value = serde_json::from_str(&line);
-                // The test may have ended.
-                let _ = say.send(value.unwrap_or(Value::String(line)));
-            }
-        });
-        Self {
-            words: child.stdin.take(),
-            child,
-            lines,
-        }
-    }
-
-    #[track_caller]
-    fn tell(&mut self, word: &str) {
-        let words = self.words.as_mut().expect("it still listens");
-        writeln!(words, "{word}").expect("it still listens");
-    }
-
-    /// What it says next, which has to be this.
-    #[track_caller]
-    fn hear(&mut self, key: &str) -> Value {
-        let said = self.lines.recv_timeout(STEP);
-        let said = said.unwrap_or_else(|_| panic!("not within {STEP:?}: \"{key}\""));
-        let value = said.get(key).cloned();
-        value.unwrap_or_else(|| panic!("not \"{key}\" but {said}"))
-    }
-
-    #[track_caller]
-    fn hear_text(&mut self, key: &str) -> String {
-        let said = self.hear(key);
-        said.as_str().expect("a text").to_owned()
-    }
-
-    /// What is in a target's memory.
-    #[track_caller]
-    fn memory(&mut self) -> Vec<u8> {
-        let file = tempfile::NamedTempFile::new().expect("a file can be made");
-        self.tell(file.path().to_str().expect("a name that is text"));
-        self.hear("written");
-        fs::read(file.path()).expect("it has been written")
-    }
-
-    /// Waits for its end, which has to be a good one.
-    #[track_caller]
-    fn finish(&mut self) {
-        drop(self.words.take());
-        let status = self.child.wait().expect("a child can be waited for");
-        assert!(status.success(), "{status}");
-    }
-}
-
-impl Drop for Party {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// What is in a target's memory.
+#[track_caller]
+fn memory(target: &mut Party) -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().expect("a file can be made");
+    target.tell(file.path().to_str().expect("a name that is text"));
+    target.hear("written");
+    fs::read(file.path()).expect("it has been written")
 }

@@ -1,12 +1,19 @@
 //! Two hosts, in network namespaces, and the shaped links between them.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+
+use crate::link::{Link, Shape};
+use crate::tun;
+
+/// Packets that wait at a device for its link to take them.
+const QUEUE_PACKETS: u32 = 10_000;
 
 /// Held by the fabric that exists.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -33,6 +40,8 @@ pub(crate) struct Fabric {
     initiator: String,
     target: String,
     rails: usize,
+    /// Those with delay; they go before their devices do.
+    links: Vec<Link>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -40,6 +49,33 @@ impl Fabric {
     /// Lays one link per rate, in Mbit/s. `None`, with the reason printed, where that is not allowed.
     #[track_caller]
     pub(crate) fn new(rates_mbit: &[u32]) -> Option<Self> {
+        let fabric = Self::hosts(rates_mbit.len())?;
+        for (rail, rate) in rates_mbit.iter().enumerate() {
+            fabric.lay(rail, *rate);
+        }
+        Some(fabric)
+    }
+
+    /// Lays one link with delay per shape. `None`, with the reason printed, where that is not allowed. What is random
+    /// about them follows from `seed`.
+    #[track_caller]
+    pub(crate) fn distant(shapes: &[Shape], seed: u64) -> Option<Self> {
+        let mut fabric = Self::hosts(shapes.len())?;
+        for (rail, shape) in shapes.iter().enumerate() {
+            match fabric.stretch(rail, *shape, seed + rail as u64) {
+                Ok(link) => fabric.links.push(link),
+                Err(why) => {
+                    skip(&format!("no TUN device: {why}"));
+                    return None;
+                }
+            }
+        }
+        Some(fabric)
+    }
+
+    /// Two hosts without links.
+    #[track_caller]
+    fn hosts(rails: usize) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Whoever panicked while holding it has torn down its own fabric.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,17 +91,34 @@ impl Fabric {
         let fabric = Self {
             initiator: format!("{name}i"),
             target: format!("{name}t"),
-            rails: rates_mbit.len(),
+            rails,
+            links: Vec::new(),
             _alone: alone,
         };
         for host in [&fabric.initiator, &fabric.target] {
             tool(&format!("ip netns add {host}"));
             tool(&format!("ip -n {host} link set lo up"));
         }
-        for (rail, rate) in rates_mbit.iter().enumerate() {
-            fabric.lay(rail, *rate);
-        }
         Some(fabric)
+    }
+
+    /// Lays a link with delay. Devices are made here and then moved: the descriptors stay theirs.
+    fn stretch(&self, rail: usize, shape: Shape, seed: u64) -> io::Result<Link> {
+        let end = |end: End| {
+            let (host, address) = (self.host(end), address(rail, end));
+            let name = format!("pr{}x{rail}{}", std::process::id(), end as u8);
+            let device = tun::open(&name)?;
+            let mtu = shape.mtu;
+            tool(&format!("ip link set {name} netns {host} name rail{rail}"));
+            tool(&format!(
+                "ip -n {host} address add {address}/24 dev rail{rail}"
+            ));
+            tool(&format!(
+                "ip -n {host} link set rail{rail} mtu {mtu} txqueuelen {QUEUE_PACKETS} up"
+            ));
+            Ok::<_, io::Error>(device)
+        };
+        Link::start([end(End::Initiator)?, end(End::Target)?], shape, seed)
     }
 
     fn lay(&self, rail: usize, rate_mbit: u32) {
@@ -88,11 +141,17 @@ impl Fabric {
         }
     }
 
-    fn host(&self, end: End) -> &str {
+    /// The namespace of a host.
+    pub(crate) fn host(&self, end: End) -> &str {
         match end {
             End::Initiator => &self.initiator,
             End::Target => &self.target,
         }
+    }
+
+    /// The link with delay of a rail.
+    pub(crate) fn link(&self, rail: usize) -> &Link {
+        &self.links[rail]
     }
 
     /// How many links there are.
@@ -174,6 +233,7 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
+        self.links.clear();
         for host in [&self.initiator, &self.target] {
             // Goes on after an error: half a fabric has to go, too. Links go with their namespaces.
             let _ = Command::new("ip").args(["netns", "del", host]).output();

@@ -11,17 +11,28 @@
 //! Where it cannot run it says why and passes, unless `CI=true`: then it fails. Fabrics are laid one at a
 //! time, whatever the number of test threads, or they would take each other's processor.
 
+mod bare;
 mod case;
+mod course;
 mod cut;
 mod dark;
 mod death;
+mod distant;
 mod experiment;
 mod fabric;
 mod iperf;
+mod link;
+mod load;
 #[expect(dead_code, reason = "the program `blackout` uses more of it")]
 mod marks;
 #[expect(dead_code, reason = "the program `recovery` uses it")]
 mod moments;
+mod packet;
+mod party;
 mod program;
 mod shares;
+#[expect(dead_code, reason = "the program `distance` uses more of it")]
+mod sides;
+mod tun;
+mod voice;
 mod waiting;

@@ -12,9 +12,13 @@
 
 #[expect(dead_code, reason = "the tests of this package use more of it")]
 mod fabric;
+#[expect(dead_code, reason = "the program `distance` uses it")]
+mod link;
 mod moments;
+mod packet;
 #[expect(dead_code, reason = "the tests of this package use more of it")]
 mod program;
+mod tun;
 mod waiting;
 
 use std::process::ExitCode;
