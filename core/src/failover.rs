@@ -79,6 +79,23 @@ impl Failover {
         self.rounds = 0;
     }
 
+    /// It goes on with the transport at another rank because its own is slow, if its budget allows that: a rail that it has made
+    /// fail may be why. Whether it does.
+    pub fn leave(&mut self, attempts_max: u8, rank: u8) -> bool {
+        let may = attempts_max > 0 && !(self.faulted && self.used >= attempts_max);
+        if may {
+            self.switch(rank);
+        }
+        may
+    }
+
+    fn switch(&mut self, rank: u8) {
+        self.used += u8::from(self.faulted);
+        self.faulted = false;
+        self.barren = None;
+        self.rank = rank;
+    }
+
     /// Its transport has no usable rail: chooses among `ranks` transports the next usable one, worse ones first
     /// and then again from the best. With `attempts_max` 0 nothing ever switches, and a fault is final.
     pub fn decide(
@@ -97,10 +114,7 @@ impl Failover {
         if attempts_max == 0 {
             return Decision::Stay;
         }
-        self.used += u8::from(self.faulted);
-        self.faulted = false;
-        self.barren = None;
-        self.rank = next;
+        self.switch(next);
         Decision::Switch(next)
     }
 

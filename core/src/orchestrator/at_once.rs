@@ -43,7 +43,7 @@ impl Orchestrator<'_> {
         if !peer.is_free() || peer.unbound_bytes > 0 {
             return None;
         }
-        let [rail] = plan.rails(self.best_rank(plan)).as_slice() else {
+        let [rail] = plan.rails(self.best_rank(request.plan)).as_slice() else {
             return None;
         };
         let rail = rail.rail;

@@ -346,6 +346,9 @@ impl Orchestrator<'_> {
         if !self.peers.get(peer.index()).is_some_and(Peer::is_reachable) {
             return Bound::NoRail;
         }
+        if self.some_ranked {
+            self.leave_slow(now, request);
+        }
         let bound = self.bind_slices(now, peer, request, turn);
         if bound == Bound::NoRail && self.fail_over(now, request) {
             return self.bind_slices(now, peer, request, turn);
@@ -481,6 +484,9 @@ impl Orchestrator<'_> {
     /// Looks at all rails of a way for who needs something there. Opens lanes that are wanted, and sends a scratch slice over
     /// those that have stood idle. Whether any rail is usable or about to be.
     fn survey(&mut self, now: Instant, way: Way, request: RequestId, need: &Need) -> bool {
+        if self.some_ranked {
+            self.compare_transports(now, way);
+        }
         let length = slice::next_length(need.rest_bytes, need.slice_bytes);
         let lead = match self.is_steered(way.peer) {
             true => self.lead_new(now, way, request, (length, need.line)),
@@ -584,21 +590,30 @@ impl Orchestrator<'_> {
     fn probe_idle(&mut self, now: Instant, peer: PeerId) -> bool {
         let mut some_probed = false;
         for index in 0..self.board.spots.len() {
-            let is_idle = |spot: &&Spot| {
-                spot.load.inflight_bytes == 0 && now.since(spot.used_at) >= RATE_PROBE_INTERVAL
-            };
-            let Some(spot) = self.board.spots.get(index).filter(is_idle) else {
-                continue;
-            };
-            let (rail, work_bytes_max) = (spot.rail, spot.work_bytes_max);
-            let bytes_max = self.scratch_bytes(peer).min(work_bytes_max);
-            if bytes_max > 0 && self.shared.claim_rate_probe(now, rail, RATE_PROBE_INTERVAL) {
-                let bytes = self.shared.rate_probe_bytes(rail).min(bytes_max);
-                self.post_probe(now, rail, Load::RateProbe, bytes);
-                some_probed = true;
+            if let Some(spot) = self.board.spots.get(index).copied() {
+                some_probed |= self.probe_if_idle(now, peer, &spot);
             }
         }
         some_probed
+    }
+
+    /// The same for one rail.
+    pub(super) fn probe_if_idle(&mut self, now: Instant, peer: PeerId, spot: &Spot) -> bool {
+        let is_busy = spot.load.inflight_bytes > 0;
+        if is_busy || now.since(spot.used_at) < RATE_PROBE_INTERVAL {
+            return false;
+        }
+        let bytes_max = self.scratch_bytes(peer).min(spot.work_bytes_max);
+        if bytes_max == 0
+            || !self
+                .shared
+                .claim_rate_probe(now, spot.rail, RATE_PROBE_INTERVAL)
+        {
+            return false;
+        }
+        let bytes = self.shared.rate_probe_bytes(spot.rail).min(bytes_max);
+        self.post_probe(now, spot.rail, Load::RateProbe, bytes);
+        true
     }
 }
 
@@ -800,7 +815,7 @@ impl Orchestrator<'_> {
 impl Orchestrator<'_> {
     /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once there is more than one
     /// slice at a time. Of some classes, or of all. Whether any rail is usable or about to be.
-    fn open_more(
+    pub(super) fn open_more(
         &mut self,
         now: Instant,
         way: Way,

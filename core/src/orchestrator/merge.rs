@@ -214,7 +214,7 @@ impl Orchestrator<'_> {
             };
             row.cursor = 0;
             let (peer, plan, length) = (row.peer, row.plan, row.length);
-            let rank = self.plan(plan).map_or(0, |plan| self.best_rank(plan));
+            let rank = self.best_rank(plan);
             if let Some(row) = self.requests.at_mut(name) {
                 row.failover = Failover::new(rank);
             }

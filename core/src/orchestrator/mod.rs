@@ -16,6 +16,7 @@ mod audit;
 mod bind;
 mod board;
 mod cut;
+mod failover;
 mod fence;
 mod flight;
 mod ignored;
@@ -297,6 +298,7 @@ pub struct PlanRow {
     retired: bool,
     /// Of the rails of each transport: plans with the same ones have the same number.
     routes: [u32; PLAN_TRANSPORTS_MAX],
+    ranking: failover::Ranking,
 }
 
 impl PlanRow {
@@ -306,6 +308,7 @@ impl PlanRow {
         plan: None,
         retired: false,
         routes: [0; PLAN_TRANSPORTS_MAX],
+        ranking: failover::Ranking::NEW,
     };
 }
 
@@ -482,6 +485,8 @@ pub struct Orchestrator<'a> {
     config: Config,
     shared: &'a Shared<'a>,
     plans: &'a mut [PlanRow],
+    /// Some have had several transports.
+    some_ranked: bool,
     peers: &'a mut [Peer],
     lanes: &'a mut [Lane],
     requests: Table<'a, RequestRow, RequestId>,
@@ -558,6 +563,7 @@ impl<'a> Orchestrator<'a> {
             config,
             shared,
             plans: tables.plans,
+            some_ranked: false,
             peers: tables.peers,
             lanes: tables.lanes,
             requests: Table::new(tables.requests),
@@ -613,6 +619,7 @@ impl<'a> Orchestrator<'a> {
         let mut plan = plan.clone();
         plan.suppress();
         let routes = core::array::from_fn(|rank| plan.rails_number(rank as u8));
+        self.some_ranked |= plan.transports.len() > 1;
         self.know_peer(now, &plan);
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;

@@ -5,8 +5,7 @@ use super::lane::{Blame, Lane, Phase};
 use super::line::Class;
 use super::merge::Role;
 use super::{Event, Orchestrator, Peer, Policy, Reason, Request, is_nil};
-use crate::failover::{Decision, Failover};
-use crate::plan::Plan;
+use crate::failover::Failover;
 use crate::queue::{Link, Linked, Queue};
 use crate::report::{Local, Remote, Report, Status};
 use crate::table::Row;
@@ -69,7 +68,7 @@ pub struct RequestRow {
     pub(super) plan: PlanId,
     /// The row of its batch, which lives until the report.
     pub(super) batch: u32,
-    tag: u64,
+    pub(super) tag: u64,
     pub(super) op: Op,
     /// Where it stands among its peer's requests: in which line, and which class there.
     pub(super) line: u8,
@@ -101,7 +100,7 @@ pub struct RequestRow {
     taken: bool,
     pub(super) failover: Failover,
     /// A switch of transports that has not been told: from which rank.
-    switched_from: Option<u8>,
+    pub(super) switched_from: Option<u8>,
     pub(super) role: Role,
     /// One for each queue that it can be in at a time: its peer's line, those that switched, that have bytes to bind,
     /// and that ended.
@@ -226,7 +225,7 @@ impl Orchestrator<'_> {
             ending: None,
             told: None,
             taken: false,
-            failover: Failover::new(self.best_rank(plan)),
+            failover: Failover::new(self.best_rank(request.plan)),
             switched_from: None,
             role: Role::Lone,
             links: [Link::NONE; 4],
@@ -311,116 +310,6 @@ impl Orchestrator<'_> {
                 cause: Cause::ShutDown,
             },
         );
-    }
-
-    /// The best transport with a usable rail; the very best if there is none.
-    pub(super) fn best_rank(&self, plan: &Plan) -> u8 {
-        let ranks = 0..plan.transports.len() as u8;
-        ranks
-            .into_iter()
-            .find(|rank| self.is_usable(plan, *rank))
-            .unwrap_or(0)
-    }
-
-    pub(super) fn is_usable(&self, plan: &Plan, rank: u8) -> bool {
-        plan.rails(rank)
-            .iter()
-            .any(|rail| self.is_healthy(rail.rail))
-    }
-
-    /// The transport of a request has no usable rail: it goes on with another one, or fails if it has done that
-    /// too often. Whether it may be bound again now.
-    pub(super) fn fail_over(&mut self, now: Instant, id: RequestId) -> bool {
-        let Some(row) = self
-            .requests
-            .get(id)
-            // The last switch is told before the next one.
-            .filter(|row| row.switched_from.is_none())
-        else {
-            return false;
-        };
-        let mut failover = row.failover;
-        let Some(plan) = self.plan(row.plan) else {
-            return false;
-        };
-        if let Some(until) = self.is_doubted_until(now, plan, failover.rank()) {
-            // That is no reason yet to leave it.
-            self.arm(until, Reason::Bind);
-            return false;
-        }
-        let attempts_max = self.config.failover_attempts_max;
-        let ranks = plan.transports.len() as u8;
-        let decision = failover.decide(attempts_max, ranks, |rank| self.is_usable(plan, *rank));
-        match decision {
-            Decision::Stay => {
-                if let Some(row) = self.requests.get_mut(id) {
-                    row.failover = failover;
-                }
-                false
-            }
-            Decision::Exhausted => {
-                self.fail_request(now, id, Cause::FailoverLimit);
-                false
-            }
-            Decision::Barren(cause) => {
-                self.fail_request(now, id, cause);
-                false
-            }
-            Decision::Switch(_) => {
-                self.switch(now, id, failover);
-                true
-            }
-        }
-    }
-
-    /// If a rail of a transport is being looked at because of an error: until when that is waited for.
-    fn is_doubted_until(&self, now: Instant, plan: &Plan, rank: u8) -> Option<Instant> {
-        let rails = plan.rails(rank).iter();
-        let looks = rails.filter_map(|rail| self.shared.health(rail.rail)?.doubted_at());
-        let ends = looks.filter(|erred_at| *erred_at <= now);
-        ends.map(|erred_at| erred_at + self.config.progress_floor)
-            .filter(|until| now < *until)
-            .max()
-    }
-
-    fn switch(&mut self, now: Instant, id: RequestId, failover: Failover) {
-        // Shares are counted by position among the rails that it leaves.
-        self.unassign(id);
-        if let Some(row) = self.requests.get_mut(id) {
-            row.switched_from = Some(row.failover.rank());
-            row.failover = failover;
-        }
-        self.change_line(id);
-        self.switched.push_back(&mut self.requests, id.index);
-        self.assign(now, id);
-    }
-
-    /// A request that takes other rails from now on stands in their line.
-    fn change_line(&mut self, id: RequestId) {
-        let (Some(row), Some(route)) = (self.requests.get(id), self.route_of(id.index)) else {
-            return;
-        };
-        let peer = row.peer;
-        if let Some(row) = self.peers.get_mut(peer.index()) {
-            row.pending.reroute(&mut self.requests, id.index, route);
-        }
-    }
-
-    /// A switch of transports, once.
-    pub(super) fn failover_event(&mut self, index: u32) -> Option<Event> {
-        let id = self.requests.id_at(index)?;
-        let to = self.transport_of(id)?;
-        let row = self.requests.get_mut(id)?;
-        let (tag, attempt) = (row.tag, row.failover.used());
-        let (plan, from) = (row.plan, row.switched_from.take()?);
-        let from = self.transport_at(plan, from)?;
-        self.bind_all();
-        Some(Event::Failover {
-            tag,
-            from,
-            to,
-            attempt,
-        })
     }
 
     /// An open lane has failed by itself; what it stumbled over is `attempt`, if it had any. If that speaks against the rail, the

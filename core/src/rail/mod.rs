@@ -630,6 +630,16 @@ impl<'a> Shared<'a> {
             .map_or(Rate::SLOWEST, |row| row.speed.rate_nominal())
     }
 
+    /// The device that a rail runs on.
+    pub(crate) fn device_of(&self, rail: RailId) -> Option<DeviceId> {
+        Some(self.rails.get(rail.index())?.device())
+    }
+
+    /// The same in units of [`RATE_UNIT`].
+    pub(crate) fn nominal_units(&self, rail: RailId) -> u64 {
+        units_of(self.rate_nominal(rail))
+    }
+
     pub(crate) fn delay_base(&self, rail: RailId) -> Duration {
         self.rails
             .get(rail.index())
@@ -806,7 +816,12 @@ impl<'a> Shared<'a> {
         // Read once: who claims must have found due what it replaces.
         let before = row.probed_at.load(Relaxed);
         let probed = Instant::from_nanos(before);
-        let due = (done + interval).max(probed + interval.max(cost.times(200)));
+        // The first look is not put off by what was only told.
+        let rest = match before {
+            0 => interval,
+            _ => interval.max(cost.times(200)),
+        };
+        let due = (done + interval).max(probed + rest);
         due <= now
             && row
                 .probed_at
@@ -1007,6 +1022,23 @@ mod tests {
             let did = shared.claim_rate_probe(at(millis), RailId(0), interval);
             assert_eq!(did, claimed, "{millis}");
         }
+    }
+
+    #[test]
+    fn looks_take_a_small_part_of_a_rails_time_but_the_first_one_is_not_put_off() {
+        // A rail that was told to be slow was not looked at for as long as that would have made it.
+        let rows = [Rail::EMPTY];
+        let shared = Shared::new(&rows, &[], &[], 65_536);
+        let rate = Rate::from_bytes_per_sec(1_000_000);
+        rows[0].speed.rate.store(rate.to_bits(), Relaxed);
+        let claims = |millis: u64| {
+            let now = Instant::ZERO + Duration::from_millis(millis);
+            shared.claim_rate_probe(now, RailId(0), Duration::from_millis(5))
+        };
+        let mut looks = (0..2_000).filter(|millis| claims(*millis));
+        // 4 KiB take 4.1 ms.
+        let looks: [_; 4] = core::array::from_fn(|_| looks.next());
+        assert_eq!(looks, [Some(5), Some(825), Some(1_645), None]);
     }
 
     #[test]

@@ -235,3 +235,53 @@ fn a_look_at_a_rails_speed_that_is_refused_says_nothing_of_the_rail() {
         world.run(world.now + Duration::from_millis(30));
     }
 }
+
+/// Bytes that pass over the first transport and over the second one in the next so many milliseconds.
+fn carried(world: &mut World<'_>, span: u64) -> [u64; 2] {
+    let done = |world: &World<'_>| {
+        [
+            world.done_bytes(0) + world.done_bytes(1),
+            world.done_bytes(2),
+        ]
+    };
+    let before = done(world);
+    world.run(world.now + Duration::from_millis(span));
+    let after = done(world);
+    [after[0] - before[0], after[1] - before[1]]
+}
+
+/// The rate of each rail of the first transport, as a part of what it is.
+fn slow_down(world: &mut World<'_>, divisor: u64) {
+    for rail in 0..2 {
+        world.links[rail].rate = Rate::from_bytes_per_sec(1_000_000_000 / divisor);
+    }
+}
+
+#[test]
+fn a_transport_that_is_slow_is_left_until_it_is_not() {
+    let mut world = World::ranked(config(Policy::Spray, 3), &[2, 1]);
+    let long: Vec<_> = (0..4)
+        .map(|tag| world.submit(tag, Op::Write, 1 << 29))
+        .collect();
+    world.run(ms(10));
+    assert_eq!(carried(&mut world, 10)[1], 0);
+    slow_down(&mut world, 50);
+    // Two windows pass at the slow rate.
+    carried(&mut world, 10);
+    let [_, second] = carried(&mut world, 50);
+    assert!(second > 50_000_000 / 10 * 9, "{second}");
+    slow_down(&mut world, 1);
+    // Looks at an idle rail take a part in 200 of its time, and each doubles its rate at most.
+    carried(&mut world, 200);
+    // They are not worse off where they are.
+    assert_eq!(carried(&mut world, 10)[0], 0);
+    for id in long {
+        world.core.cancel(world.now, id);
+    }
+    world.run_until_reported(4, Duration::from_secs(1));
+    world.submit(4, Op::Write, 100 << 20);
+    assert_eq!(carried(&mut world, 100), [100 << 20, 0]);
+    let failovers: Vec<_> = (0..4).map(|tag| (tag, 0, 1, 0)).collect();
+    world.failovers.sort_unstable();
+    assert_eq!(world.failovers, failovers);
+}
