@@ -346,7 +346,7 @@ impl Orchestrator<'_> {
         if !self.peers.get(peer.index()).is_some_and(Peer::is_reachable) {
             return Bound::NoRail;
         }
-        if self.some_ranked {
+        if self.compares {
             self.leave_slow(now, request);
         }
         let bound = self.bind_slices(now, peer, request, turn);
@@ -484,7 +484,7 @@ impl Orchestrator<'_> {
     /// Looks at all rails of a way for who needs something there. Opens lanes that are wanted, and sends a scratch slice over
     /// those that have stood idle. Whether any rail is usable or about to be.
     fn survey(&mut self, now: Instant, way: Way, request: RequestId, need: &Need) -> bool {
-        if self.some_ranked {
+        if self.compares {
             self.compare_transports(now, way);
         }
         let length = slice::next_length(need.rest_bytes, need.slice_bytes);

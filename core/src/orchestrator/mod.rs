@@ -89,6 +89,9 @@ pub struct Config {
     pub health: HealthMode,
     /// Switches of transport that one request may cause; 0: none ever.
     pub failover_attempts_max: u8,
+    /// Whether a transport is left whose learned rates together are below half of what another one's are, or are told to be; it is
+    /// used again from four fifths on. [`Policy::Spray`] only.
+    pub leaves_slow: bool,
     /// A request that has waited so long behind others of higher priority moves up by one step, for one turn.
     pub priority_promotion: Duration,
     /// On lanes whose completions cover others, so many works at most go without one. 0: as many as their room allows.
@@ -116,6 +119,7 @@ impl Config {
             message_interval: Duration::from_millis(20),
             health: HealthMode::Decay,
             failover_attempts_max: 3,
+            leaves_slow: false,
             priority_promotion: Duration::from_millis(10),
             signal_interval_works: SendQueueConfig::DEFAULT.signal_interval_works,
             merge_requests: true,
@@ -217,7 +221,7 @@ pub enum Event {
         from: TransportId,
         /// What it goes on with.
         to: TransportId,
-        /// Which of its own switches this is; 0: a neighbour's failure caused it.
+        /// Which of its own switches this is; 0: nothing of its own failed, but a neighbour's, or the one that it leaves is slow.
         attempt: u8,
     },
     /// A rail changed its state.
@@ -485,8 +489,8 @@ pub struct Orchestrator<'a> {
     config: Config,
     shared: &'a Shared<'a>,
     plans: &'a mut [PlanRow],
-    /// Some have had several transports.
-    some_ranked: bool,
+    /// Some have had several transports, and slow ones are left.
+    compares: bool,
     peers: &'a mut [Peer],
     lanes: &'a mut [Lane],
     requests: Table<'a, RequestRow, RequestId>,
@@ -563,7 +567,7 @@ impl<'a> Orchestrator<'a> {
             config,
             shared,
             plans: tables.plans,
-            some_ranked: false,
+            compares: false,
             peers: tables.peers,
             lanes: tables.lanes,
             requests: Table::new(tables.requests),
@@ -619,7 +623,7 @@ impl<'a> Orchestrator<'a> {
         let mut plan = plan.clone();
         plan.suppress();
         let routes = core::array::from_fn(|rank| plan.rails_number(rank as u8));
-        self.some_ranked |= plan.transports.len() > 1;
+        self.compares |= self.config.leaves_slow && plan.transports.len() > 1;
         self.know_peer(now, &plan);
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;

@@ -259,7 +259,11 @@ fn slow_down(world: &mut World<'_>, divisor: u64) {
 
 #[test]
 fn a_transport_that_is_slow_is_left_until_it_is_not() {
-    let mut world = World::ranked(config(Policy::Spray, 3), &[2, 1]);
+    let config = Config {
+        leaves_slow: true,
+        ..config(Policy::Spray, 3)
+    };
+    let mut world = World::ranked(config, &[2, 1]);
     let long: Vec<_> = (0..4)
         .map(|tag| world.submit(tag, Op::Write, 1 << 29))
         .collect();
