@@ -79,6 +79,12 @@ fn inflight_limit(shared: &Shared<'_>, window_bytes: u64) -> u64 {
     2 * window_bytes + u64::from(shared.slice_bytes())
 }
 
+/// A rail that has stood idle, and the longest work that it takes.
+pub(super) fn idle(now: Instant, spot: &Spot) -> Option<(RailId, u32)> {
+    let is_idle = spot.load.inflight_bytes == 0 && now.since(spot.used_at) >= RATE_PROBE_INTERVAL;
+    is_idle.then_some((spot.rail, spot.work_bytes_max))
+}
+
 /// Whether so many works more of a lane go into what is handed out together.
 fn takes(out: &PostBatch, lane: LaneId, works: u32) -> bool {
     let same = out.works.is_empty() || out.lane == lane;
@@ -590,29 +596,29 @@ impl Orchestrator<'_> {
     fn probe_idle(&mut self, now: Instant, peer: PeerId) -> bool {
         let mut some_probed = false;
         for index in 0..self.board.spots.len() {
-            if let Some(spot) = self.board.spots.get(index).copied() {
-                some_probed |= self.probe_if_idle(now, peer, &spot);
+            let spot = self.board.spots.get(index);
+            if let Some((rail, bytes_max)) = spot.and_then(|spot| idle(now, spot)) {
+                some_probed |= self.probe_rate(now, peer, rail, bytes_max);
             }
         }
         some_probed
     }
 
-    /// The same for one rail.
-    pub(super) fn probe_if_idle(&mut self, now: Instant, peer: PeerId, spot: &Spot) -> bool {
-        let is_busy = spot.load.inflight_bytes > 0;
-        if is_busy || now.since(spot.used_at) < RATE_PROBE_INTERVAL {
+    /// Sends a scratch slice of at most so many bytes over one of them, if no worker has lately. Whether it did.
+    pub(super) fn probe_rate(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        rail: RailId,
+        bytes_max: u32,
+    ) -> bool {
+        let bytes_max = self.scratch_bytes(peer).min(bytes_max);
+        let claims = || self.shared.claim_rate_probe(now, rail, RATE_PROBE_INTERVAL);
+        if bytes_max == 0 || !claims() {
             return false;
         }
-        let bytes_max = self.scratch_bytes(peer).min(spot.work_bytes_max);
-        if bytes_max == 0
-            || !self
-                .shared
-                .claim_rate_probe(now, spot.rail, RATE_PROBE_INTERVAL)
-        {
-            return false;
-        }
-        let bytes = self.shared.rate_probe_bytes(spot.rail).min(bytes_max);
-        self.post_probe(now, spot.rail, Load::RateProbe, bytes);
+        let bytes = self.shared.rate_probe_bytes(rail).min(bytes_max);
+        self.post_probe(now, rail, Load::RateProbe, bytes);
         true
     }
 }

@@ -1,6 +1,7 @@
 //! Which of its plan's transports a request goes over: the best one with a usable rail, and not one that is slow beside
 //! another.
 
+use super::bind::idle;
 use super::board::Way;
 use super::{Event, Orchestrator, Reason};
 use crate::failover::{Decision, Failover};
@@ -49,7 +50,10 @@ impl Ranking {
         let used = usize::from(self.preferred);
         let is_better = |rank: &usize| speed(*rank) > 0 && is_back(speed(*rank), speed(used));
         let earlier = (0..used).find(is_better);
-        let fastest = (used + 1..speeds.len()).max_by_key(|rank| speed(*rank));
+        // Of equal ones the better.
+        let fastest = (used + 1..speeds.len())
+            .rev()
+            .max_by_key(|rank| speed(*rank));
         let later = fastest.filter(|rank| is_slow(speed(used), speed(*rank)));
         let best = earlier.or(later).unwrap_or(used);
         self.preferred = best as u8;
@@ -86,7 +90,7 @@ impl Orchestrator<'_> {
 
     /// Compares the transports of a plan, if there are several and it is time to. One that may be better than the one in use
     /// is looked at before it is used.
-    #[cold]
+    #[cold] // 6 instructions a slice fewer, with that of `leave_slow`
     pub(super) fn compare_transports(&mut self, now: Instant, way: Way) {
         let Some(plan) = self.plan(way.plan).filter(|plan| plan.transports.len() > 1) else {
             return;
@@ -99,28 +103,29 @@ impl Orchestrator<'_> {
             return;
         }
         let preferred = ranking.preferred;
-        let rank = preferred;
-        let used = self.speed(Way { rank, ..way }, |rail| self.shared.rate_units(rail));
+        let of_rank = |rank| Way { rank, ..way };
+        let used = self.learned(of_rank(preferred));
         let mut speeds = Speeds::default();
         for (rank, speed) in ranks.zip(&mut speeds) {
+            let told = || self.speed(of_rank(rank), |rail| self.shared.nominal_units(rail));
             let is_used = rank == preferred || rank == way.rank;
-            let way = Way { rank, ..way };
-            let told = || self.speed(way, |rail| self.shared.nominal_units(rail));
-            let may_be_better = rank < preferred || is_slow(used, told());
-            if is_used || may_be_better && self.look_at(now, way) {
-                *speed = self.speed(way, |rail| self.shared.rate_units(rail));
+            let may_be_better = || rank < preferred || is_slow(used, told());
+            if is_used || may_be_better() && self.look_at(now, of_rank(rank)) {
+                *speed = self.learned(of_rank(rank));
             }
         }
         if let Some(row) = self.plans.get_mut(way.plan.index as usize) {
             row.ranking.compared_at = now;
             // One that has no usable rail is left for that.
-            if speeds
-                .get(usize::from(preferred))
-                .is_some_and(|speed| *speed > 0)
-            {
+            if used > 0 {
                 row.ranking.compare(&speeds);
             }
         }
+    }
+
+    /// How fast the healthy rails of a way are together, as learned.
+    fn learned(&self, way: Way) -> u64 {
+        self.speed(way, |rail| self.shared.rate_units(rail))
     }
 
     /// How fast the healthy rails of a way are together. Those that share a device are as fast as the fastest of them.
@@ -144,14 +149,14 @@ impl Orchestrator<'_> {
         let spots = |rail: &PlanRail| self.view().spot(*rail, way.op);
         let open: heapless::Vec<Spot, PLAN_RAILS_MAX> = of_rails(rails.iter().filter_map(spots));
         self.open_more(now, way, None, !open.is_empty(), true);
-        for spot in &open {
-            self.probe_if_idle(now, way.peer, spot);
+        for (rail, bytes_max) in open.iter().filter_map(|spot| idle(now, spot)) {
+            self.probe_rate(now, way.peer, rail, bytes_max);
         }
         !open.is_empty()
     }
 
     /// A request goes on over another transport if its own is slow beside that one.
-    #[cold]
+    #[cold] // see `compare_transports`
     pub(super) fn leave_slow(&mut self, now: Instant, id: RequestId) {
         let Some(row) = self.requests.get(id) else {
             return;
@@ -287,7 +292,7 @@ mod tests {
             ("half is enough", 0, [50, 100, 0, 0], 0, 0),
             ("less is not", 0, [49, 100, 0, 0], 1, 0b1),
             ("the fastest one", 0, [10, 30, 100, 0], 2, 0b11),
-            ("the first of those", 0, [10, 100, 100, 0], 2, 0b1),
+            ("the first of those", 0, [10, 100, 100, 0], 1, 0b1),
             ("not back yet", 1, [79, 100, 0, 0], 1, 0),
             ("back", 1, [80, 100, 0, 0], 0, 0),
             ("the best that is back", 2, [80, 100, 100, 0], 0, 0),
