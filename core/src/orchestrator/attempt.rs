@@ -811,7 +811,8 @@ impl Orchestrator<'_> {
             Load::Cover => {}
             Load::RateProbe => {
                 let took = at.since(sample.posted_at);
-                self.shared.handle_rate_probe(rail, sample.bytes, took);
+                let bytes = sample.bytes;
+                self.shared.handle_rate_probe(now, rail, bytes, took);
             }
             Load::Slice(_) => {
                 if let Some(seen) = run.saw(Observation::new(sample)) {

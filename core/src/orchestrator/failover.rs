@@ -6,13 +6,22 @@ use super::board::Way;
 use super::{Event, Orchestrator, Reason};
 use crate::failover::{Decision, Failover};
 use crate::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, Plan, PlanRail, of_rails};
+use crate::rail::RATE_UNIT;
 use crate::rail::spray::Spot;
 use crate::time::{Duration, Instant};
-use crate::units::{DeviceId, PlanId, RailId, RequestId};
+use crate::units::{DeviceId, PlanId, RailId, Rate, RequestId};
 use crate::work::Cause;
 
 /// Transports of a plan are compared no more often than this.
 const COMPARE_INTERVAL: Duration = Duration::from_micros(100);
+/// A transport is left once it has been slow for so much time in which something was in flight there, and four base delays: one
+/// that had to wait for a processor is not slow. As long a transport is kept that has just come into use.
+const SLOW_SPAN: Duration = Duration::from_millis(10);
+/// A transport that was left is tried again after this, and twice that after each change that proved wrong, up to the second.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A transport that is left within this after it came into use should not have.
+const PROOF_SPAN: Duration = Duration::from_millis(100);
 
 /// A transport that passes less than half of what another one does is left for it.
 fn is_slow(units: u64, other: u64) -> bool {
@@ -27,44 +36,131 @@ fn is_back(units: u64, other: u64) -> bool {
 /// How fast each transport of a plan is, in units of [`crate::rail::RATE_UNIT`]; 0: it has no rail that can be used at once.
 type Speeds = [u64; PLAN_TRANSPORTS_MAX];
 
+/// What is seen of the transport in use, beside its speed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// What it has carried until now.
+    bytes: u64,
+    /// Since when nothing has been in flight; `None`: something is.
+    idle_since: Option<Instant>,
+}
+
+/// A time in which the transport in use was slow beside another one.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    /// So long something was in flight there.
+    busy: Duration,
+    /// What it had carried when that began.
+    bytes: u64,
+}
+
 /// How the transports of a plan compare.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ranking {
     /// The one that new requests go over while it has a usable rail.
     preferred: u8,
     /// Those that are slow beside it, a bit each.
-    slow: u8,
+    slow_ranks: u8,
     compared_at: Instant,
+    /// Since another one has been much faster; `None`: it is not.
+    slow: Option<Slow>,
+    /// When the one in use came into use.
+    changed_at: Instant,
+    /// How fast the one before it was then.
+    units_before: u64,
+    /// How long until the next change, after one that proved wrong, and until one that was left is tried again.
+    pause: Duration,
+    /// The last change was one back from what proved wrong.
+    corrected: bool,
 }
 
 impl Ranking {
     pub(super) const NEW: Self = Self {
         preferred: 0,
-        slow: 0,
+        slow_ranks: 0,
         compared_at: Instant::ZERO,
+        slow: None,
+        changed_at: Instant::ZERO,
+        units_before: 0,
+        pause: PAUSE_FIRST,
+        corrected: false,
     };
 
-    /// The one so far is left for an earlier one that has come back, or else for a later one that is much faster.
-    fn compare(&mut self, speeds: &Speeds) {
+    /// The one so far is left for an earlier one that has come back or is tried again, or else for a later one that has been
+    /// much faster for so long. Whether it is left for one that is only tried.
+    fn compare(&mut self, now: Instant, speeds: &Speeds, span: Duration, seen: Seen) -> bool {
         let speed = |rank: usize| speeds.get(rank).copied().unwrap_or(0);
         let used = usize::from(self.preferred);
+        let compared_at = core::mem::replace(&mut self.compared_at, now);
+        let idle = now.since(seen.idle_since.unwrap_or(now).max(compared_at));
+        let busy = now.since(compared_at).minus(idle);
+        let is_proven = !self.corrected || now >= self.changed_at + self.pause;
         let is_better = |rank: &usize| speed(*rank) > 0 && is_back(speed(*rank), speed(used));
-        let earlier = (0..used).find(is_better);
+        let may_return = is_proven && now >= self.changed_at + span;
+        let back = (0..used).find(is_better).filter(|_| may_return);
+        let is_due = now >= self.changed_at + self.pause;
+        let tried = (0..used).find(|rank| is_due && speed(*rank) > 0);
         // Of equal ones the better.
-        let fastest = (used + 1..speeds.len())
+        let later = (used + 1..speeds.len())
             .rev()
-            .max_by_key(|rank| speed(*rank));
-        let later = fastest.filter(|rank| is_slow(speed(used), speed(*rank)));
-        let best = earlier.or(later).unwrap_or(used);
-        self.preferred = best as u8;
+            .max_by_key(|rank| speed(*rank))
+            .filter(|rank| is_proven && is_slow(speed(used), speed(*rank)));
+        if later.is_none() {
+            self.slow = None;
+        }
+        let later = later.filter(|rank| self.stays_slow(busy, speed(*rank), span, seen.bytes));
+        if let Some(best) = back.or(tried).or(later) {
+            self.change(now, best as u8, speed(used));
+        }
+        let best = usize::from(self.preferred);
         // One without a usable rail may be about to have one: that is not the question here.
         let is_slow = |rank: &usize| speed(*rank) > 0 && is_slow(speed(*rank), speed(best));
         let slow = (0..speeds.len()).filter(is_slow);
-        self.slow = slow.fold(0, |slow, rank| slow | 1 << rank);
+        self.slow_ranks = slow.fold(0, |slow, rank| slow | 1 << rank);
+        back.is_none() && tried.is_some()
+    }
+
+    /// Whether the one in use has been slow beside one that is so fast for long enough, and has carried as little in that time:
+    /// what is learned of it is low for a while after one completion that was seen late.
+    fn stays_slow(&mut self, busy: Duration, other: u64, span: Duration, bytes: u64) -> bool {
+        let begun = Slow {
+            busy: Duration::ZERO,
+            bytes,
+        };
+        let Some(slow) = &mut self.slow else {
+            self.slow = Some(begun);
+            return false;
+        };
+        slow.busy += busy;
+        if slow.busy < span {
+            return false;
+        }
+        let passed = Rate::from_bytes_in(bytes.saturating_sub(slow.bytes), slow.busy);
+        self.slow = Some(begun);
+        is_slow(passed.bytes_per_sec() / RATE_UNIT, other)
+    }
+
+    /// Another one comes into use instead of one that is so fast.
+    fn change(&mut self, now: Instant, rank: u8, units: u64) {
+        let is_return = rank < self.preferred;
+        self.corrected = match is_return {
+            // What it was left for is not much faster than it was.
+            true => !is_slow(self.units_before, units),
+            false => self.changed_at != Instant::ZERO && now < self.changed_at + PROOF_SPAN,
+        };
+        if self.corrected {
+            self.pause = self.pause.times(2).min(PAUSE_MAX);
+        } else if now >= self.changed_at + self.pause.times(4) {
+            self.pause = PAUSE_FIRST;
+        }
+        self.preferred = rank;
+        self.units_before = units;
+        self.changed_at = now;
+        self.slow = None;
     }
 
     fn is_slow(&self, rank: u8) -> bool {
-        self.slow >> rank & 1 != 0
+        self.slow_ranks >> rank & 1 != 0
     }
 }
 
@@ -111,14 +207,53 @@ impl Orchestrator<'_> {
             let is_used = rank == preferred || rank == way.rank;
             let may_be_better = || rank < preferred || is_slow(used, told());
             if is_used || may_be_better() && self.look_at(now, of_rank(rank)) {
-                *speed = self.learned(of_rank(rank));
+                *speed = match rank > preferred {
+                    // It is not left for what was only told.
+                    true => self.speed(of_rank(rank), |rail| self.shared.units_shown(rail)),
+                    false => self.learned(of_rank(rank)),
+                };
             }
         }
-        if let Some(row) = self.plans.get_mut(way.plan.index as usize) {
-            row.ranking.compared_at = now;
-            // One that has no usable rail is left for that.
-            if used > 0 {
-                row.ranking.compare(&speeds);
+        // One that has no usable rail is left for that.
+        if used == 0 {
+            return;
+        }
+        let span = SLOW_SPAN + self.delay(of_rank(preferred)).times(4);
+        let seen = self.seen(of_rank(preferred));
+        let Some(row) = self.plans.get_mut(way.plan.index as usize) else {
+            return;
+        };
+        if row.ranking.compare(now, &speeds, span, seen) {
+            let rank = row.ranking.preferred;
+            self.forget_speed(Way { rank, ..way });
+        }
+    }
+
+    /// The longest base delay of the rails of a way.
+    fn delay(&self, way: Way) -> Duration {
+        let rails = self.view().rails(way).iter();
+        let delays = rails.map(|rail| self.shared.delay_base(rail.rail));
+        delays.max().unwrap_or(Duration::ZERO)
+    }
+
+    /// What the rails of a way have carried, and whether something is in flight there.
+    fn seen(&self, way: Way) -> Seen {
+        let mut seen = Seen::default();
+        let mut idle_since = Some(Instant::ZERO);
+        for rail in self.view().rails(way) {
+            let (bytes, done_at) = self.shared.done(rail.rail);
+            seen.bytes = seen.bytes.saturating_add(bytes);
+            let is_idle = self.shared.inflight_bytes(rail.rail) == 0;
+            idle_since = idle_since.filter(|_| is_idle).map(|at| at.max(done_at));
+        }
+        Seen { idle_since, ..seen }
+    }
+
+    /// The rails of a way start as after an outage: what is known of their speed is old.
+    fn forget_speed(&self, way: Way) {
+        for rail in self.view().rails(way) {
+            if self.shared.inflight_bytes(rail.rail) == 0 {
+                self.shared.readmit(rail.rail);
             }
         }
     }
@@ -283,7 +418,16 @@ impl Orchestrator<'_> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
+
+    /// So long a transport has to be slow here.
+    const SPAN: Duration = Duration::from_millis(3);
+    /// It carries nothing, but is to.
+    const BUSY: Seen = Seen {
+        bytes: 0,
+        idle_since: None,
+    };
 
     #[test]
     fn a_transport_is_left_below_half_and_used_again_from_four_fifths() {
@@ -303,10 +447,131 @@ mod tests {
         for (name, preferred, speeds, then, slow) in cases {
             let mut ranking = Ranking {
                 preferred,
+                changed_at: at(950),
                 ..Ranking::NEW
             };
-            ranking.compare(&speeds);
-            assert_eq!((ranking.preferred, ranking.slow), (then, slow), "{name}");
+            for millis in [1_000, 1_003] {
+                assert!(
+                    !ranking.compare(at(millis), &speeds, SPAN, BUSY),
+                    "{name}: tried"
+                );
+            }
+            assert_eq!(
+                (ranking.preferred, ranking.slow_ranks),
+                (then, slow),
+                "{name}"
+            );
         }
+    }
+
+    /// The speed of a first and of a second transport.
+    type Step = (u64, [u64; 2]);
+
+    #[test]
+    fn a_transport_is_left_when_it_stays_slow_and_tried_again_after_a_while() {
+        const SLOW: [u64; 2] = [1, 100];
+        const WELL: [u64; 2] = [100, 100];
+        // (name, from when in ms and the speeds until the next row, when which one comes into use)
+        type Case = (&'static str, &'static [Step], &'static [(u64, u8)]);
+        let cases: [Case; 6] = [
+            ("slow for a moment", &[(0, SLOW), (3, WELL)], &[]),
+            (
+                "again and again",
+                &[(0, SLOW), (2, WELL), (3, SLOW), (5, WELL)],
+                &[],
+            ),
+            (
+                "slow, then well",
+                &[(0, SLOW), (50, WELL)],
+                &[(3, 1), (50, 0)],
+            ),
+            (
+                "slow for good",
+                &[(0, SLOW)],
+                &[
+                    (3, 1),
+                    (103, 0),
+                    (107, 1),
+                    (307, 0),
+                    (311, 1),
+                    (711, 0),
+                    (715, 1),
+                ],
+            ),
+            // As fast as was told it never is.
+            (
+                "the second one is no faster",
+                &[(0, SLOW), (4, [1, 1]), (7, SLOW), (210, [1, 1])],
+                &[(3, 1), (6, 0), (209, 1), (212, 0)],
+            ),
+            (
+                "looks say it is well, and it is not",
+                &[(0, SLOW), (20, WELL), (21, SLOW), (30, WELL), (150, SLOW)],
+                &[
+                    (3, 1),
+                    (20, 0),
+                    (24, 1),
+                    (224, 0),
+                    (228, 1),
+                    (628, 0),
+                    (632, 1),
+                ],
+            ),
+        ];
+        for (name, steps, changes) in cases {
+            let mut ranking = Ranking::NEW;
+            let mut seen = std::vec::Vec::new();
+            for millis in 0..1_000 {
+                let began = |(from, _): &&Step| *from <= millis;
+                let (_, [first, second]) = steps.iter().rfind(began).unwrap();
+                let before = ranking.preferred;
+                // The first look is at 1 s.
+                let at = at(1_000 + millis);
+                ranking.compare(at, &[*first, *second, 0, 0], SPAN, BUSY);
+                if ranking.preferred != before {
+                    seen.push((millis, ranking.preferred));
+                }
+            }
+            assert_eq!(seen, changes, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_transport_that_carries_much_is_not_left_for_what_is_learned_of_it() {
+        // (bytes that pass in a millisecond, whether it is left): the other one passes 100 units a second.
+        let half = 100 * RATE_UNIT / 2 / 1_000;
+        for (bytes, is_left) in [(half + 100, false), (half - 100, true)] {
+            let mut ranking = Ranking::NEW;
+            for millis in 0..20 {
+                let seen = Seen {
+                    bytes: millis * bytes,
+                    ..BUSY
+                };
+                ranking.compare(at(1_000 + millis), &[1, 100, 0, 0], SPAN, seen);
+            }
+            assert_eq!(ranking.preferred == 1, is_left, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_transport_that_has_little_to_move_is_not_slow() {
+        // (for how much of each ms something is in flight, in us, when it is left)
+        for (busy, left_at) in [(1_000, Some(3)), (500, Some(6)), (0, None)] {
+            let mut ranking = Ranking::NEW;
+            let left = (0..100).find(|millis| {
+                let now = at(1_000 + millis);
+                let seen = Seen {
+                    idle_since: Some(at(999 + millis) + Duration::from_micros(busy)),
+                    ..BUSY
+                };
+                ranking.compare(now, &[1, 100, 0, 0], SPAN, seen);
+                ranking.preferred == 1
+            });
+            assert_eq!(left, left_at, "{busy}");
+        }
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
     }
 }

@@ -762,13 +762,21 @@ impl Orchestrator<'_> {
         let bytes = oldest
             .ahead_bytes()
             .saturating_add(u64::from(oldest.length));
-        let predicted = self.shared.delay_base(rail) + self.shared.rate(rail).time_for(bytes);
+        let delay = self
+            .shared
+            .delay_base(rail)
+            .max(self.shared.delay_mean(rail));
+        let predicted = delay + self.shared.rate(rail).time_for(bytes);
         // A rail that was suspected and was only slow is given more time.
-        let health = self.shared.health(rail);
-        let patience = health.map_or(1, |health| health.patience(lane.progress_at));
-        let floor = self.config.progress_floor.times(patience);
+        let health = self.shared.health(rail)?;
+        let times = health.patience(lane.progress_at);
+        let floor = self.config.progress_floor.times(times);
         let least = Duration::from_millis(lane.limits.patience_ms.into());
-        let patience = predicted.times(PROGRESS_FACTOR).max(floor).max(least);
+        let mut patience = predicted.times(PROGRESS_FACTOR).max(floor).max(least);
+        if lane.probing {
+            // The answer may take longer by now than it ever has.
+            patience = patience.max(health.lone_interval(oldest.posted_at));
+        }
         Some(lane.progress_at.max(oldest.posted_at) + patience)
     }
 
@@ -864,6 +872,12 @@ impl Orchestrator<'_> {
             return;
         };
         if lane.probing {
+            if !self.shared.has_carried(rail)
+                && let Some(health) = self.shared.health(rail)
+            {
+                // Or it would be looked at in vain for ever.
+                health.handle_no_answer();
+            }
             return self.start_fence(now, rail, Cause::Silent);
         }
         // A stalled process is not a dead link: nothing moves then, on no lane. But not for ever.

@@ -89,9 +89,6 @@ pub struct Config {
     pub health: HealthMode,
     /// Switches of transport that one request may cause; 0: none ever.
     pub failover_attempts_max: u8,
-    /// Whether a transport is left whose learned rates together are below half of what another one's are, or are told to be; it is
-    /// used again from four fifths on. [`Policy::Spray`] only.
-    pub leaves_slow: bool,
     /// A request that has waited so long behind others of higher priority moves up by one step, for one turn.
     pub priority_promotion: Duration,
     /// On lanes whose completions cover others, so many works at most go without one. 0: as many as their room allows.
@@ -119,7 +116,6 @@ impl Config {
             message_interval: Duration::from_millis(20),
             health: HealthMode::Decay,
             failover_attempts_max: 3,
-            leaves_slow: false,
             priority_promotion: Duration::from_millis(10),
             signal_interval_works: SendQueueConfig::DEFAULT.signal_interval_works,
             merge_requests: true,
@@ -623,7 +619,7 @@ impl<'a> Orchestrator<'a> {
         let mut plan = plan.clone();
         plan.suppress();
         let routes = core::array::from_fn(|rank| plan.rails_number(rank as u8));
-        self.compares |= self.config.leaves_slow && plan.transports.len() > 1;
+        self.compares |= self.config.policy == Policy::Spray && plan.transports.len() > 1;
         self.know_peer(now, &plan);
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;

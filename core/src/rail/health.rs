@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::*;
 
 use crate::sync::AtomicU64;
 use crate::time::{Duration, Instant};
-use record::{FLAPS_MAX, Record, WRONGS_MAX};
+use record::{FLAPS_MAX, Record, WRONGS_MAX, WRONGS_UNKNOWN_MAX};
 
 /// Where a rail stands with the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -340,8 +340,17 @@ impl RailHealth {
 
     /// It was suspected of being silent, and was not: it is given twice as much time from now on, so many times.
     pub(crate) fn handle_wrong_suspicion(&self, doublings: u8) {
+        self.give_time(doublings, WRONGS_MAX);
+    }
+
+    /// A look at it was not answered in time, and it has never carried anything: it may be farther away than was told.
+    pub(crate) fn handle_no_answer(&self) {
+        self.give_time(1, WRONGS_UNKNOWN_MAX);
+    }
+
+    fn give_time(&self, doublings: u8, most: u8) {
         self.change(|record| {
-            let wrongs = (record.wrongs + doublings).min(WRONGS_MAX);
+            let wrongs = (record.wrongs + doublings).min(most);
             (wrongs > record.wrongs).then_some(Record { wrongs, ..record })
         });
     }

@@ -366,12 +366,16 @@ impl Device {
 struct Speed {
     rate: AtomicU64,
     delay_base: AtomicU32,
+    /// Of all slices, not only of those that met an empty rail.
+    delay_mean: AtomicU32,
     /// 4 GiB and more are the same.
     window_bytes: AtomicU32,
     slice_bytes: AtomicU32,
     part_bytes: AtomicU32,
     /// See [`RATE_UNIT`].
     units: AtomicU32,
+    /// What slices have shown, or as long as there are none the last look.
+    units_shown: AtomicU32,
     estimate: Mutex<Option<Estimate>>,
 }
 
@@ -380,16 +384,19 @@ impl Speed {
     const EMPTY: Self = Self {
         rate: AtomicU64::new(u64::MAX),
         delay_base: AtomicU32::new(0),
+        delay_mean: AtomicU32::new(0),
         window_bytes: AtomicU32::new(0),
         slice_bytes: AtomicU32::new(0),
         part_bytes: AtomicU32::new(0),
         units: AtomicU32::new(1),
+        units_shown: AtomicU32::new(0),
         estimate: Mutex::new(None),
     };
 
     fn install(&self, config: EstimateConfig, slice_bytes: u32) {
         let mut estimate = self.estimate.lock();
         self.publish(estimate.insert(Estimate::new(config)), slice_bytes);
+        self.units_shown.store(0, Relaxed);
     }
 
     #[inline(always)] // one stretch of arithmetic with little to keep
@@ -397,6 +404,7 @@ impl Speed {
         if let Some(estimate) = self.estimate.lock().as_mut() {
             estimate.handle_observation(seen);
             self.publish(estimate, slice_bytes);
+            self.units_shown.store(self.units.load(Relaxed), Relaxed);
         }
     }
 
@@ -412,6 +420,8 @@ impl Speed {
         self.rate.store(estimate.rate().to_bits(), Relaxed);
         self.delay_base
             .store(estimate.kept_delay_base().to_bits(), Relaxed);
+        self.delay_mean
+            .store(estimate.kept_delay_mean().to_bits(), Relaxed);
         let window = estimate.window_bytes(slice_bytes);
         estimate.handle_window(window);
         let window = u32::try_from(window).unwrap_or(u32::MAX);
@@ -433,8 +443,21 @@ impl Speed {
         self.units.load(Relaxed).into()
     }
 
+    /// A look at an empty rail that has carried nothing yet: so many bytes pass in so long, the base delay apart. No more is shown
+    /// by that than was told.
+    fn show(&self, bytes: u64, took: Duration) {
+        let passed = Rate::from_bytes_in(bytes, took.minus(self.delay_base()));
+        let units = units_of(passed).min(units_of(self.rate_nominal()));
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        self.units_shown.store(units, Relaxed);
+    }
+
     fn delay_base(&self) -> Duration {
         Delay::span_of(self.delay_base.load(Relaxed))
+    }
+
+    fn delay_mean(&self) -> Duration {
+        Delay::span_of(self.delay_mean.load(Relaxed))
     }
 
     /// All that has been learned; `None`: nothing yet.
@@ -623,11 +646,32 @@ impl<'a> Shared<'a> {
         row.map_or(0, |row| row.speed.units())
     }
 
+    /// The rate that the rail has shown, in the same units: when it last carried slices, or, if it never has, in the last look.
+    /// 0: of what was told nothing has been shown.
+    pub(crate) fn units_shown(&self, rail: RailId) -> u64 {
+        let row = self.rails.get(rail.index());
+        row.map_or(0, |row| row.speed.units_shown.load(Relaxed).into())
+    }
+
     /// The rate that the rail was installed with.
     pub(crate) fn rate_nominal(&self, rail: RailId) -> Rate {
         self.rails
             .get(rail.index())
             .map_or(Rate::SLOWEST, |row| row.speed.rate_nominal())
+    }
+
+    /// What has completed there since it was installed, in bytes, and when the last did.
+    pub(crate) fn done(&self, rail: RailId) -> (u64, Instant) {
+        let row = self.rails.get(rail.index());
+        row.map_or((0, Instant::ZERO), |row| {
+            let at = Instant::from_nanos(row.done_at.load(Relaxed));
+            (row.done_bytes.load(Relaxed), at)
+        })
+    }
+
+    /// Whether anything has.
+    pub(crate) fn has_carried(&self, rail: RailId) -> bool {
+        self.done(rail).1 != Instant::ZERO
     }
 
     /// The device that a rail runs on.
@@ -644,6 +688,14 @@ impl<'a> Shared<'a> {
         self.rails
             .get(rail.index())
             .map_or(Duration::ZERO, |row| row.speed.delay_base())
+    }
+
+    /// How long slices have taken lately beyond their own time and that of the bytes before them. It is longer than the base
+    /// delay where that was told too short.
+    pub(crate) fn delay_mean(&self, rail: RailId) -> Duration {
+        self.rails
+            .get(rail.index())
+            .map_or(Duration::ZERO, |row| row.speed.delay_mean())
     }
 
     pub(crate) fn inflight_bytes(&self, rail: RailId) -> u64 {
@@ -768,9 +820,14 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Learns from a probe of `bytes` that met an idle rail.
-    pub(crate) fn handle_rate_probe(&self, rail: RailId, bytes: u64, took: Duration) {
+    /// Learns from a probe of `bytes` that met an idle rail, and was seen at `now`.
+    pub(crate) fn handle_rate_probe(&self, now: Instant, rail: RailId, bytes: u64, took: Duration) {
         if let Some(row) = self.rails.get(rail.index()) {
+            // It has been idle from now on: what waits meanwhile goes first.
+            row.used_at.store(now.as_nanos(), Relaxed);
+            if !self.has_carried(rail) {
+                row.speed.show(bytes, took);
+            }
             row.speed.update(self.slice_bytes, |estimate| {
                 estimate.handle_probe(bytes, took)
             });
@@ -1039,6 +1096,18 @@ mod tests {
         // 4 KiB take 4.1 ms.
         let looks: [_; 4] = core::array::from_fn(|_| looks.next());
         assert_eq!(looks, [Some(5), Some(825), Some(1_645), None]);
+    }
+
+    #[test]
+    fn a_rail_that_has_just_been_looked_at_has_not_stood_idle() {
+        // Where a look takes longer than a rail has to stand idle for one, the next followed at once, for ever, and no slice
+        // that is longer than what a look leaves of the window had its turn.
+        let rows = [Rail::EMPTY];
+        let shared = Shared::new(&rows, &[], &[], 65_536);
+        let now = Instant::ZERO + Duration::from_millis(30);
+        shared.handle_rate_probe(now, RailId(0), 4_096, Duration::from_millis(20));
+        let used_at = shared.healthy(RailId(0)).map(|row| row.used_at());
+        assert_eq!(used_at, Some(now));
     }
 
     #[test]

@@ -32,7 +32,7 @@ fn helpers_come_with_the_first_large_copy_and_go_with_the_engine() {
         target.allocate("mem", BYTES, access).unwrap();
         let engine = Engine::new(Config {
             workers,
-            ..Config::named("initiator")
+            ..Config::named("initiator").without("tcp")
         });
         let engine = engine.unwrap();
         let local = engine.allocate("here", BYTES, Access::Local).unwrap();
@@ -63,8 +63,6 @@ fn helpers_come_with_the_first_large_copy_and_go_with_the_engine() {
             rounds += 1;
         }
         assert_eq!(helpers(), most, "{workers} workers");
-        let mut carried = engine.rails().into_iter().filter(|rail| rail.bytes > 0);
-        assert!(carried.all(|rail| rail.name.starts_with("shm:")));
         engine.shutdown();
         drop(engine);
         assert_eq!(helpers(), 0, "{workers} workers, and no engine");

@@ -78,8 +78,6 @@ pub struct Limits {
     pub message_interval_us: u64,
     /// Switches of transport that a request may cause.
     pub failover_attempts: u8,
-    /// Whether transports that are slow beside another one are left.
-    pub leaves_slow: bool,
     /// Health mode `reset` with this first cooldown; 0: mode `decay`.
     pub reset_cooldown_us: u64,
     /// The usual slice.
@@ -102,7 +100,6 @@ impl Default for Limits {
             cancel_grace_us: 100_000,
             message_interval_us: 20_000,
             failover_attempts: 3,
-            leaves_slow: false,
             reset_cooldown_us: 0,
             slice_bytes: polyrail_core::slice::SLICE_BYTES,
             attempts: 8_192,

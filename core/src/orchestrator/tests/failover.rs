@@ -259,19 +259,15 @@ fn slow_down(world: &mut World<'_>, divisor: u64) {
 
 #[test]
 fn a_transport_that_is_slow_is_left_until_it_is_not() {
-    let config = Config {
-        leaves_slow: true,
-        ..config(Policy::Spray, 3)
-    };
-    let mut world = World::ranked(config, &[2, 1]);
+    let mut world = World::ranked(config(Policy::Spray, 3), &[2, 1]);
     let long: Vec<_> = (0..4)
         .map(|tag| world.submit(tag, Op::Write, 1 << 29))
         .collect();
     world.run(ms(10));
     assert_eq!(carried(&mut world, 10)[1], 0);
     slow_down(&mut world, 50);
-    // Two windows pass at the slow rate.
-    carried(&mut world, 10);
+    // Two windows pass at the slow rate, and the other one is looked at.
+    carried(&mut world, 20);
     let [_, second] = carried(&mut world, 50);
     assert!(second > 50_000_000 / 10 * 9, "{second}");
     slow_down(&mut world, 1);
@@ -288,4 +284,23 @@ fn a_transport_that_is_slow_is_left_until_it_is_not() {
     let failovers: Vec<_> = (0..4).map(|tag| (tag, 0, 1, 0)).collect();
     world.failovers.sort_unstable();
     assert_eq!(world.failovers, failovers);
+}
+
+#[test]
+fn a_transport_is_not_left_for_one_that_was_only_told_to_be_better() {
+    let mut world = World::ranked(config(Policy::Spray, 3), &[2, 1]);
+    slow_down(&mut world, 10);
+    world.links[2].rate = Rate::from_bytes_per_sec(1_000_000_000 / 200);
+    let (mut next, mut first) = (0, 0);
+    for _ in 0..100 {
+        // Something waits all the time.
+        while next < world.reports.len() as u64 + 4 {
+            world.submit(next, Op::Write, 1 << 20);
+            next += 1;
+        }
+        first += carried(&mut world, 10)[0];
+    }
+    let can = 2 * 100_000_000;
+    assert!(first > can / 100 * 97, "{first} of {can}");
+    assert_eq!(world.failovers, []);
 }

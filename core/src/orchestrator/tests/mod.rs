@@ -667,6 +667,26 @@ fn shares_follow_the_rates_of_the_rails() {
 }
 
 #[test]
+fn a_rail_that_is_far_farther_away_than_told_carries_something_too() {
+    // It was suspected before its first completion, and each look at it was given up before the answer.
+    for millis in [20, 50, 150] {
+        let mut world = World::new(Policy::Spray, 2);
+        world.links[0].rate = Rate::from_bytes_per_sec(10_000_000);
+        world.links[1].delay = Duration::from_millis(millis);
+        let mut tag = 0;
+        while world.now < Instant::ZERO + Duration::from_secs(5) {
+            while tag < world.reports.len() as u64 + 7 {
+                world.submit(tag, Op::Write, 1 << 20);
+                tag += 1;
+            }
+            world.run(world.now + Duration::from_millis(10));
+        }
+        let [near, far] = [0, 1].map(|rail| world.done_bytes(rail));
+        assert!(far > near, "{millis} ms: {far} beside {near}");
+    }
+}
+
+#[test]
 fn round_robin_waits_for_the_slowest() {
     let mut world = World::new(Policy::RoundRobin, 4);
     world.links[3].rate = Rate::from_bytes_per_sec(250_000_000);

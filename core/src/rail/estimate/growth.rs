@@ -192,6 +192,13 @@ impl Growth {
         self.now_is_full |= reach >= u64::from(self.full_bytes);
     }
 
+    /// A look at an empty rail took so long. It may have been shorter than a slice, so it only counts as long as none has met one.
+    pub(super) fn handle_probe(&mut self, took: Duration) {
+        if self.empty_took == Duration::MAX {
+            self.empty_took = took;
+        }
+    }
+
     /// All that was seen at one instant has been counted.
     #[inline(always)] // see `Self::handle_observation`
     fn end_instant(&mut self, now: Instant, slice: u64) {

@@ -208,6 +208,7 @@ impl Estimate {
     /// Learns from a probe of some bytes that met an idle rail: halfway up to what it measured. A probe that reads slow may
     /// just have been seen late; user slices find out soon enough. One that took no longer than the base delay tells of that too.
     pub fn handle_probe(&mut self, bytes: u64, took: Duration) {
+        self.growth.handle_probe(took);
         if took <= self.delay_base() {
             self.delay_base = Delay::of(took.minus(self.rate.time_for(bytes)));
             self.delay_mean = self.delay_mean.min(self.delay_base);
@@ -242,7 +243,7 @@ impl Estimate {
         };
         *self = Self {
             delay_base: base,
-            delay_mean: base,
+            delay_mean: self.delay_mean,
             growth: self.growth.restarted(),
             ..Self::new(config)
         };
@@ -266,6 +267,11 @@ impl Estimate {
     /// The same as [`Self::delay_base`], for an atomic.
     pub(crate) fn kept_delay_base(&self) -> Delay {
         self.delay_base
+    }
+
+    /// The mean delay of all slices, for an atomic.
+    pub(crate) fn kept_delay_mean(&self) -> Delay {
+        self.delay_mean
     }
 
     /// How long slices on this rail should be: what passes in [`EstimateConfig::slice_span`], in whole usual

@@ -29,6 +29,8 @@ const FLAPS_SHIFT: u32 = 56;
 pub(super) const FLAPS_MAX: u8 = 15;
 /// Wrong suspicions remembered.
 pub(super) const WRONGS_MAX: u8 = 4;
+/// The same of a rail that has never carried anything.
+pub(super) const WRONGS_UNKNOWN_MAX: u8 = 6;
 
 impl Record {
     /// Of a rail that nothing has ever happened to.

@@ -280,7 +280,7 @@ fn the_word_holds_what_goes_in() {
         state: Probing,
         flaps: FLAPS_MAX,
         errors: ERRORS_MAX,
-        wrongs: WRONGS_MAX,
+        wrongs: WRONGS_UNKNOWN_MAX,
         worker: u16::MAX,
         since_ms: (1 << 37) - 1,
     };
