@@ -326,7 +326,10 @@ impl Orchestrator<'_> {
         if let Some(row) = self.peers.get_mut(peer.index()) {
             row.stuck_since = row.stuck_since.min(now);
         }
-        if let Some(due) = self.stuck_until(peer, request) {
+        // One that another transport has a rail for only waits for a look at its own, and is not ended by that.
+        let is_over = self.is_silent(peer) || !self.has_rail(request);
+        let due = self.stuck_until(peer, request);
+        if let Some(due) = due.filter(|due| is_over || now < *due) {
             self.arm(due.max(now), Reason::Peer);
         }
         // A rail may come back by another worker's probe. Of a peer that is heard again this one hears by itself.

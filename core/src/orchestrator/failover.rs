@@ -214,15 +214,16 @@ impl Orchestrator<'_> {
                 };
             }
         }
-        // One that has no usable rail is left for that.
-        if used == 0 {
-            return;
-        }
         let span = SLOW_SPAN + self.delay(of_rank(preferred)).times(4);
         let seen = self.seen(of_rank(preferred));
         let Some(row) = self.plans.get_mut(way.plan.index as usize) else {
             return;
         };
+        if used == 0 {
+            // One that has no usable rail is left for that.
+            row.ranking.compared_at = now;
+            return;
+        }
         if row.ranking.compare(now, &speeds, span, seen) {
             let rank = row.ranking.preferred;
             self.forget_speed(Way { rank, ..way });

@@ -274,7 +274,7 @@ impl Orchestrator<'_> {
     }
 
     /// Whether a rail is healthy that a request may take: of its transport, or of one that it may go on with.
-    fn has_rail(&self, id: RequestId) -> bool {
+    pub(super) fn has_rail(&self, id: RequestId) -> bool {
         let Some((row, plan)) = self
             .requests
             .get(id)
