@@ -262,18 +262,26 @@ impl ShmEndpoint {
         let State::Open(open) = &mut slot.state else {
             return false;
         };
+        let completion = |cookie, outcome| Completion {
+            lane,
+            epoch,
+            cookie,
+            at: Instant::ZERO,
+            outcome,
+        };
+        let all = out.completions.len();
+        let answered = open.collect(&mut |cookie, outcome| {
+            out.completions.push(completion(cookie, outcome));
+        });
+        // What the target has said to be done is, whatever has become of it.
         let before = out.completions.len();
-        let ended = open.turn(&self.locals, budget, |cookie, outcome| {
-            out.completions.push(Completion {
-                lane,
-                epoch,
-                cookie,
-                at: Instant::ZERO,
-                outcome,
-            });
+        let ended = answered.and_then(|()| {
+            open.turn(&self.locals, budget, |cookie, outcome| {
+                out.completions.push(completion(cookie, outcome));
+            })
         });
         let now = self.clock.now();
-        for done in &mut out.completions[before..] {
+        for done in &mut out.completions[all..] {
             done.at = now;
         }
         let looks = open.has_pulled() || now.since(slot.looked) >= LOOK_INTERVAL;

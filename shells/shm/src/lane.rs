@@ -266,15 +266,13 @@ impl Lane {
         key.ok_or_else(|| nonsense("an answer to nothing"))
     }
 
-    /// Completes what the target has pulled, and moves what can be moved, `budget` bytes at most by itself. `done` is called
-    /// for every work that ended.
+    /// Moves what can be moved, `budget` bytes at most by itself. `done` is called for every work that ended.
     pub(crate) fn turn(
         &mut self,
         locals: &Locals,
         budget: &mut u64,
         mut done: impl FnMut(u64, Outcome),
     ) -> Result<(), End> {
-        self.collect(&mut done)?;
         let ended = self.advance(locals, budget, &mut done);
         if std::mem::take(&mut self.calls) {
             // If it does not fit, there are messages that wake the target.
