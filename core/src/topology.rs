@@ -189,6 +189,58 @@ impl<'a> Facings<'a> {
     }
 }
 
+/// A local device's second remote one, for when the first one cannot be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spare {
+    /// The position of the pair that it stands in for.
+    pub of: usize,
+    /// The position of the remote device.
+    pub remote: usize,
+}
+
+/// At most one for each pair.
+pub type Spares = heapless::Vec<Spare, PLAN_RAILS_MAX>;
+
+/// Spares for these pairs: one for each local device that is in one pair only, as far as a plan can name them beside all pairs.
+/// Who is in several goes on with the others.
+///
+/// It leads to another remote device that is in a pair: the one that faces the local one best, of equals one with the fewest
+/// spares, of those the next one behind its partner in the list of remote devices, round. So where nothing is known of the
+/// devices, each remote one is second to one local one.
+///
+/// Both ends need not agree: a rail is its initiator's.
+pub fn spares(
+    pairs: &[(usize, usize)],
+    local: &[DeviceFacts<'_>],
+    remote: &[DeviceFacts<'_>],
+) -> Spares {
+    let room = PLAN_RAILS_MAX.saturating_sub(pairs.len());
+    let mut spares = Spares::new();
+    for (of, (here, partner)) in pairs.iter().copied().enumerate() {
+        let is_only = pairs.iter().filter(|pair| pair.0 == here).count() == 1;
+        if spares.len() == room {
+            break;
+        }
+        let taken = |there| spares.iter().filter(|spare| spare.remote == there).count();
+        let rank = |there: &usize| {
+            let facing = facing_of(local.get(here), remote.get(*there));
+            let behind = (there + remote.len()).saturating_sub(partner + 1);
+            (facing, taken(*there), behind % remote.len().max(1))
+        };
+        let others = pairs.iter().map(|pair| pair.1);
+        let second = others.filter(|there| *there != partner).min_by_key(rank);
+        if let Some(remote) = second.filter(|_| is_only) {
+            let _ = spares.push(Spare { of, remote });
+        }
+    }
+    spares
+}
+
+fn facing_of(here: Option<&DeviceFacts<'_>>, there: Option<&DeviceFacts<'_>>) -> Facing {
+    let both = here.zip(there);
+    both.map_or(Facing::Anyhow, |(here, there)| Facing::of(here, there))
+}
+
 /// The tier of a device for a memory: 0 on the same NUMA node or if either is unknown, else 1.
 pub const fn tier(memory_node: Option<u16>, device_node: Option<u16>) -> u8 {
     match (memory_node, device_node) {
@@ -390,6 +442,40 @@ mod tests {
             pairs.len() == wanted && faced == local.len().min(remote.len()).min(PLAN_RAILS_MAX)
         }
 
+        fn whoever_has_one_partner_has_a_spare_if_there_is_another_device(local: Listed, remote: Listed) -> bool {
+            let (local, remote) = (devices(&local), devices(&remote));
+            let pairs = nearest(&local, &remote);
+            let spares = spares(&pairs, &local, &remote);
+            let partners = |l| pairs.iter().filter(|pair| pair.0 == l).count();
+            let others = |r| pairs.iter().any(|pair| pair.1 != r);
+            let wanted = pairs.iter().filter(|(l, r)| partners(*l) == 1 && others(*r)).count();
+            let as_pair = |spare: &Spare| (pairs[spare.of].0, spare.remote);
+            let mut all: Vec<_> = pairs.iter().copied().chain(spares.iter().map(as_pair)).collect();
+            all.sort_unstable();
+            all.len() <= PLAN_RAILS_MAX
+                && spares.len() == wanted.min(PLAN_RAILS_MAX - pairs.len())
+                && all.windows(2).all(|two| two[0] != two[1])
+                && spares.windows(2).all(|two| two[0].of < two[1].of)
+                && spares.iter().all(|spare| partners(pairs[spare.of].0) == 1)
+        }
+
+        fn no_spare_is_worse_than_another_device(local: Listed, remote: Listed) -> bool {
+            let (local, remote) = (devices(&local), devices(&remote));
+            let pairs = nearest(&local, &remote);
+            spares(&pairs, &local, &remote).iter().all(|spare| {
+                let (here, partner) = pairs[spare.of];
+                let facing = |r: usize| Facing::of(&local[here], &remote[r]);
+                let mut others = pairs.iter().filter(|pair| pair.1 != partner);
+                others.all(|pair| facing(pair.1) >= facing(spare.remote))
+            })
+        }
+
+        fn where_every_one_meets_every_one_there_are_no_spares(local: u8, remote: u8) -> bool {
+            let (local, remote) = (vec![UNKNOWN; usize::from(local % 5)], vec![UNKNOWN; usize::from(remote % 5)]);
+            let pairs: Vec<_> = RailMap::All.pairs(&local, &remote).unwrap().collect();
+            spares(&pairs, &local, &remote).is_empty()
+        }
+
         fn the_two_ends_agree(local: Listed, remote: Listed) -> bool {
             // Only where the lists differ in length does it matter from which end one looks.
             let (local, remote) = (devices(&local), devices(&remote));
@@ -418,6 +504,107 @@ mod tests {
                 };
                 Some(Facing::of(&local[*l], &remote[*r])) == best
             })
+        }
+    }
+
+    #[test]
+    fn spares_lead_to_the_second_best_and_are_spread() {
+        let [a0, b0, c1, d1] =
+            [("a", 0), ("b", 0), ("c", 1), ("d", 1)].map(|(name, node)| facts(name, Some(node)));
+        let unknown = |count| vec![UNKNOWN; count];
+        let paired = |count| (0..count).map(|l| (l, l)).collect::<Vec<_>>();
+        // (name, local, remote, pairs, the second one of each pair)
+        let cases = [
+            (
+                "two",
+                unknown(2),
+                unknown(2),
+                paired(2),
+                vec![(0, 1), (1, 0)],
+            ),
+            (
+                "round",
+                unknown(3),
+                unknown(3),
+                paired(3),
+                vec![(0, 1), (1, 2), (2, 0)],
+            ),
+            (
+                "on the same node",
+                vec![a0, b0, c1, d1],
+                vec![a0, b0, c1, d1],
+                paired(4),
+                vec![(0, 1), (1, 0), (2, 3), (3, 2)],
+            ),
+            (
+                "the node counts, whoever is behind",
+                vec![a0, c1, b0, d1],
+                vec![a0, c1, b0, d1],
+                paired(4),
+                vec![(0, 2), (1, 3), (2, 0), (3, 1)],
+            ),
+            (
+                "a namesake that is not its partner",
+                vec![a0, b0],
+                vec![b0, a0],
+                paired(2),
+                vec![(0, 1), (1, 0)],
+            ),
+            (
+                "more here than there",
+                unknown(3),
+                unknown(2),
+                vec![(0, 0), (1, 1), (2, 0)],
+                vec![(0, 1), (1, 0), (2, 1)],
+            ),
+            (
+                "who has two needs none",
+                unknown(2),
+                unknown(3),
+                vec![(0, 0), (1, 1), (0, 2)],
+                vec![(1, 2)],
+            ),
+            (
+                "one there",
+                unknown(2),
+                unknown(1),
+                vec![(0, 0), (1, 0)],
+                vec![],
+            ),
+            ("nothing", vec![], vec![], vec![], vec![]),
+            // Thirteen rails leave room for three more.
+            (
+                "no room for all",
+                unknown(13),
+                unknown(13),
+                paired(13),
+                vec![(0, 1), (1, 2), (2, 3)],
+            ),
+            ("no room", unknown(16), unknown(16), paired(16), vec![]),
+        ];
+        for (name, local, remote, pairs, seconds) in cases {
+            let spares = spares(&pairs, &local, &remote);
+            let spares: Vec<_> = spares
+                .iter()
+                .map(|spare| (spare.of, spare.remote))
+                .collect();
+            assert_eq!(spares, seconds, "{name}");
+        }
+    }
+
+    #[test]
+    fn eight_devices_on_either_side_fill_a_plan() {
+        let eight: Vec<_> = (0..8).map(|number| on(number / 4)).collect();
+        for (map, local) in [
+            (RailMap::Paired, vec![UNKNOWN; 8]),
+            (RailMap::Nearest, eight.clone()),
+        ] {
+            let pairs: Vec<_> = map.pairs(&local, &eight).unwrap().collect();
+            let spares = spares(&pairs, &local, &eight);
+            assert_eq!((pairs.len(), spares.len()), (8, 8), "{map:?}");
+            assert_eq!(pairs.len() + spares.len(), PLAN_RAILS_MAX);
+            let second_to = |remote| spares.iter().filter(|spare| spare.remote == remote).count();
+            assert!((0..8).all(|remote| second_to(remote) == 1), "{map:?}");
         }
     }
 

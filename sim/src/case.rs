@@ -114,6 +114,8 @@ pub struct Case {
     pub(crate) hosts: usize,
     pub(crate) devices: Vec<Device>,
     pub(crate) rails: Vec<Rail>,
+    /// Those of them that stand in for another one.
+    pub(crate) spares: Vec<Rail>,
     /// Rates, and devices behind each.
     pub(crate) bottlenecks: Vec<(f64, Vec<usize>)>,
     pub(crate) loads: Vec<Load>,
@@ -142,6 +144,7 @@ impl Case {
             hosts: 2,
             devices: Vec::new(),
             rails: Vec::new(),
+            spares: Vec::new(),
             bottlenecks: Vec::new(),
             loads: Vec::new(),
             faults: Vec::new(),
@@ -153,6 +156,16 @@ impl Case {
             limits: Vec::new(),
             trouble: Vec::new(),
         }
+    }
+
+    /// Whether a rail stands in for another one, that is for the first of its kind.
+    fn is_spare(&self, rail: &Rail) -> bool {
+        let kind = |rail: &Rail| {
+            let to = self.devices[rail.to].host;
+            (rail.from, to, rail.rank, rail.class)
+        };
+        let first = self.rails.iter().find(|other| kind(other) == kind(rail));
+        self.spares.contains(rail) && first != Some(rail)
     }
 
     /// As a scenario file. From `calm_ms` on, when everything has come right, each pair of hosts that moved
@@ -199,6 +212,9 @@ impl Case {
                 "[[rail]]\nfrom = {from:?}\nto = {to:?}\nrank = {}\nclass = {}",
                 rail.rank, rail.class
             );
+            if self.is_spare(rail) {
+                text.push_str("spare = true\n");
+            }
         }
         for (index, (gbits, members)) in self.bottlenecks.iter().enumerate() {
             let members = members.iter().filter(|row| used(row));

@@ -224,9 +224,10 @@ impl Pair {
         }
     }
 
-    /// Bytes acknowledged on the rails of a transport, rail by rail.
+    /// Bytes acknowledged on the rails of a transport, rail by rail, without spares.
     pub(crate) fn bytes(&self, transport: &str) -> Vec<u64> {
         let rails = self.engine.rails().into_iter();
+        let rails = rails.filter(|rail| !rail.is_spare);
         let of = rails.filter(|rail| rail.name.split(':').next() == Some(transport));
         of.map(|rail| rail.bytes).collect()
     }

@@ -103,7 +103,6 @@ impl Orchestrator<'_> {
             return Bound::Wait;
         }
         self.reassign(now, new.request, &targets);
-        let by = now + self.config.open_timeout;
         for target in &targets {
             let Some(rail) = rails.get(target.position).copied() else {
                 continue;
@@ -112,7 +111,7 @@ impl Orchestrator<'_> {
             if shares.count(target.position) == 0 {
                 continue;
             }
-            self.open_lane(now, rail.rail, by);
+            self.open_lane(now, rail.rail, self.open_by(now, rail.rail));
             let length = u32::try_from(self.rest(new.request))
                 .unwrap_or(u32::MAX)
                 .min(shares.slice_bytes);
@@ -188,6 +187,7 @@ impl Orchestrator<'_> {
         let is_usable = |rail: RailId| {
             let lane = self.lanes.get(rail.index());
             self.is_healthy(rail)
+                && !self.view().stands_by(rail)
                 && lane.is_some_and(|lane| !matches!(lane.phase, Phase::Fencing(_)))
         };
         let usable = rails

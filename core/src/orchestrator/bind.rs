@@ -327,9 +327,9 @@ impl Orchestrator<'_> {
             row.stuck_since = row.stuck_since.min(now);
         }
         // One that another transport has a rail for only waits for a look at its own, and is not ended by that.
-        let is_over = self.is_silent(peer) || !self.has_rail(request);
+        let is_over = || self.is_silent(peer) || !self.has_rail(request);
         let due = self.stuck_until(peer, request);
-        if let Some(due) = due.filter(|due| is_over || now < *due) {
+        if let Some(due) = due.filter(|due| now < *due || is_over()) {
             self.arm(due.max(now), Reason::Peer);
         }
         // A rail may come back by another worker's probe. Of a peer that is heard again this one hears by itself.
@@ -411,6 +411,9 @@ impl Orchestrator<'_> {
                 // Slices that were never sent have no business there.
                 return Bound::Behind;
             }
+            if !self.has_row() {
+                return Bound::Wait;
+            }
             let bound = match self.config.policy {
                 Policy::Spray => self.spray(now, way, request, turn),
                 _ => self.bind_new(now, way, request, turn),
@@ -420,6 +423,14 @@ impl Orchestrator<'_> {
             }
         }
         Bound::Yes
+    }
+
+    /// Whether there is a row for one more slice that was never sent.
+    fn has_row(&mut self) -> bool {
+        if !self.attempts.has_two() {
+            self.evict_lost();
+        }
+        self.attempts.has_two()
     }
 
     /// Whether a request stands before others for no other reason than that slices of it are to be sent again.
@@ -554,9 +565,6 @@ impl Orchestrator<'_> {
             self.arm(now + BIND_RETRY, Reason::Bind);
             return None;
         };
-        if !self.attempts.has_two() {
-            self.evict_lost();
-        }
         let (lane, row) = (
             self.lanes.get_mut(rail.index())?,
             self.requests.get_mut(request)?,
@@ -735,9 +743,9 @@ impl Orchestrator<'_> {
         lead.some_open && wanted.iter().any(is_open)
     }
 
-    /// The rails of a way, of some classes or of all.
-    fn allowed(&self, way: Way, classes: Option<ClassSet>) -> PlanRails {
-        let rails = self.view().rails(way).iter();
+    /// The rails of a way that are in use, of some classes or of all.
+    pub(super) fn allowed(&self, way: Way, classes: Option<ClassSet>) -> PlanRails {
+        let rails = self.view().rails_in_use(way);
         let allowed = rails.filter(|rail| classes.is_none_or(|set| set.contains(rail.class)));
         of_rails(allowed.copied())
     }
@@ -865,15 +873,14 @@ impl Orchestrator<'_> {
         let Some((best, _)) = best else {
             return usable;
         };
-        let by = now + self.config.open_timeout;
         if some_open && is_more {
             for row in &rails {
                 if self.is_healthy(row.rail) {
-                    self.open_lane(now, row.rail, by);
+                    self.open_lane(now, row.rail, self.open_by(now, row.rail));
                 }
             }
         } else if !patient {
-            self.open_lane(now, best, by);
+            self.open_lane(now, best, self.open_by(now, best));
         }
         usable
     }

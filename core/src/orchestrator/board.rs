@@ -6,6 +6,7 @@ use super::lane::{Lane, kib_of};
 use super::path::Lead;
 use super::{Orchestrator, PlanRow};
 use crate::plan::{NO_RAILS, PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
+use crate::rail::health::RailHealth;
 use crate::rail::spray::{self, Line, Look, Need, Slices, Spot};
 use crate::rail::{Healthy, RATE_UNIT, Shared};
 use crate::slice;
@@ -56,6 +57,25 @@ impl<'b> View<'b> {
             .map_or(&NO_RAILS, |plan| plan.rails(way.rank))
     }
 
+    /// Those of them that slices may take: all but the spares that are not needed.
+    pub(super) fn rails_in_use(&self, way: Way) -> impl Iterator<Item = &'b PlanRail> + use<'b> {
+        let view = *self;
+        let rails = self.rails(way).iter();
+        rails.filter(move |rail| !view.stands_by(rail.rail))
+    }
+
+    /// Whether a rail is a spare that is not needed: the one that it stands in for is healthy, and its lane does not stand still.
+    pub(super) fn stands_by(&self, rail: RailId) -> bool {
+        let front = self.shared.front_of(rail);
+        front.is_some_and(|front| self.is_well(front))
+    }
+
+    fn is_well(&self, rail: RailId) -> bool {
+        let is_healthy = |rail| self.shared.health(rail).is_some_and(RailHealth::is_healthy);
+        let lane = self.lanes.get(rail.index());
+        is_healthy(rail) && !lane.is_some_and(Lane::is_suspected)
+    }
+
     /// A rail, if it is healthy and its lane open for slices.
     fn open(&self, rail: RailId) -> Option<(&'b Lane, Healthy<'b>)> {
         let lane = self.lanes.get(rail.index()).filter(|lane| lane.is_open())?;
@@ -63,6 +83,7 @@ impl<'b> View<'b> {
     }
 
     /// How a rail stands, if it is healthy and its lane open for slices.
+    #[inline(always)] // copied otherwise: up to 70 instructions a slice
     pub(super) fn spot(&self, rail: PlanRail, op: Op) -> Option<Spot> {
         let (lane, healthy) = self.open(rail.rail)?;
         let (wanted, part_bytes) = (healthy.slice_bytes(), healthy.part_bytes());
@@ -179,7 +200,7 @@ impl Board {
         self.asked = None;
         let passes_over = !line.is_urgent && view.shared.has_one_worker();
         let (kib, mut devices) = (kib_of(length), 0_u64);
-        for rail in view.rails(way) {
+        for rail in view.rails_in_use(way) {
             let lane = view.lanes.get(rail.rail.index());
             if passes_over && lane.is_some_and(|lane| lane.is_filled(kib)) {
                 self.open += 1;
@@ -238,20 +259,6 @@ impl Board {
         self.asked = Some(asked).filter(|_| need.end.is_none());
     }
 
-    /// Looks at all open rails that a slice may take; the least time is of those that have no room for it.
-    fn look(&self, view: View<'_>, length: u32) -> Look {
-        let mut look = Look::NOTHING;
-        for spot in &self.spots {
-            look.add(&spot.load, length, spot.takes(length, self.line));
-        }
-        for rail in &self.full {
-            if let Some((_, healthy)) = view.open(*rail) {
-                look.add(&healthy.load(), length, false);
-            }
-        }
-        look
-    }
-
     /// A rail on it, and its window.
     pub(super) fn window(&self, index: usize) -> Option<(RailId, u64)> {
         let spot = self.spots.get(index)?;
@@ -277,8 +284,8 @@ impl Board {
             }
         };
         let rate = Rate::from_bytes_per_sec(self.units.saturating_mul(RATE_UNIT));
-        let look = |length| self.look(view, length);
-        let slices = self.spots.get(index)?.run(need, until, rate, look)?;
+        let all = All { board: self, view };
+        let slices = self.spots.get(index)?.run(need, until, rate, all)?;
         Some((index, slices))
     }
 
@@ -314,6 +321,37 @@ impl Board {
             self.taken = Some(index);
         }
         !has_window || !has_works && !lacks_credits
+    }
+}
+
+/// All open rails that a slice may take.
+struct All<'b> {
+    board: &'b Board,
+    view: View<'b>,
+}
+
+impl All<'_> {
+    /// Those that have no room and are not among the spots.
+    fn full(&self) -> impl Iterator<Item = spray::Load> {
+        let open = |rail: &RailId| self.view.open(*rail);
+        let full = self.board.full.iter().filter_map(open);
+        full.map(|(_, healthy)| healthy.load())
+    }
+}
+
+impl Look for All<'_> {
+    fn inflight_bytes(&self) -> u64 {
+        let spots = self.board.spots.iter().map(|spot| spot.load);
+        let bytes = spots.chain(self.full()).map(|load| load.inflight_bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    fn least(&self, length: u32) -> Duration {
+        let (spots, line) = (self.board.spots.iter(), self.board.line);
+        let filled = spots.filter(|spot| !spot.takes(length, line));
+        let loads = filled.map(|spot| spot.load).chain(self.full());
+        let times = loads.map(|load| load.predicted(length.into()));
+        times.min().unwrap_or(Duration::MAX)
     }
 }
 

@@ -6,8 +6,8 @@ use super::board::Way;
 use super::{Event, Orchestrator, Reason};
 use crate::failover::{Decision, Failover};
 use crate::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, Plan, PlanRail, of_rails};
-use crate::rail::RATE_UNIT;
 use crate::rail::spray::Spot;
+use crate::rail::units_of;
 use crate::time::{Duration, Instant};
 use crate::units::{DeviceId, PlanId, RailId, Rate, RequestId};
 use crate::work::Cause;
@@ -137,7 +137,7 @@ impl Ranking {
         }
         let passed = Rate::from_bytes_in(bytes.saturating_sub(slow.bytes), slow.busy);
         self.slow = Some(begun);
-        is_slow(passed.bytes_per_sec() / RATE_UNIT, other)
+        is_slow(units_of(passed), other)
     }
 
     /// Another one comes into use instead of one that is so fast.
@@ -268,7 +268,7 @@ impl Orchestrator<'_> {
     fn speed(&self, way: Way, units: impl Fn(RailId) -> u64) -> u64 {
         let mut devices: heapless::Vec<(Option<DeviceId>, u64), PLAN_RAILS_MAX> =
             heapless::Vec::new();
-        let healthy = self.view().rails(way).iter();
+        let healthy = self.view().rails_in_use(way);
         for rail in healthy.filter(|rail| self.is_healthy(rail.rail)) {
             let (device, units) = (self.shared.device_of(rail.rail), units(rail.rail));
             match devices.iter_mut().find(|(known, _)| *known == device) {
@@ -281,7 +281,7 @@ impl Orchestrator<'_> {
 
     /// Opens the lanes of a way, and looks how fast those are now that are open. Whether any is.
     fn look_at(&mut self, now: Instant, way: Way) -> bool {
-        let rails = self.view().rails(way).clone();
+        let rails = self.allowed(way, None);
         let spots = |rail: &PlanRail| self.view().spot(*rail, way.op);
         let open: heapless::Vec<Spot, PLAN_RAILS_MAX> = of_rails(rails.iter().filter_map(spots));
         self.open_more(now, way, None, !open.is_empty(), true);
@@ -316,9 +316,8 @@ impl Orchestrator<'_> {
 /// Transports that have no usable rail.
 impl Orchestrator<'_> {
     pub(super) fn is_usable(&self, plan: &Plan, rank: u8) -> bool {
-        plan.rails(rank)
-            .iter()
-            .any(|rail| self.is_healthy(rail.rail))
+        let mut rails = plan.rails(rank).iter();
+        rails.any(|rail| self.is_healthy(rail.rail) && !self.view().stands_by(rail.rail))
     }
 
     /// The transport of a request has no usable rail: it goes on with another one, or fails if it has done that
@@ -421,6 +420,7 @@ impl Orchestrator<'_> {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::rail::RATE_UNIT;
 
     /// So long a transport has to be slow here.
     const SPAN: Duration = Duration::from_millis(3);

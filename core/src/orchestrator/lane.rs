@@ -249,6 +249,11 @@ impl Lane {
         }
     }
 
+    /// Whether it has been noticed to stand still, and it is not known yet why.
+    pub(super) fn is_suspected(&self) -> bool {
+        self.phase.is_open() && self.suspect_since != Instant::MAX
+    }
+
     /// Whether it is closed, and nothing is to be done about it any more.
     pub(super) fn is_quiet(&self) -> bool {
         self.phase == Phase::Closed && self.flight.len() == 0 && self.wants == Wants::NOTHING
@@ -462,6 +467,18 @@ impl Orchestrator<'_> {
         self.arm(by, Reason::Opening);
     }
 
+    /// By when a lane is to be open that slices wait for. For a spare the rest of its device waits, and perhaps a request that
+    /// could go over another transport: it may take as long as a look may, or as is no wonder so far away.
+    pub(super) fn open_by(&self, now: Instant, rail: RailId) -> Instant {
+        let timeout = self.config.open_timeout;
+        let lane = self.lanes.get(rail.index());
+        let Some(lane) = lane.filter(|_| self.shared.front_of(rail).is_some()) else {
+            return now + timeout;
+        };
+        let far = self.shared.delay_base(rail).times(PROBE_OPEN_FACTOR);
+        now + lane.open_span().max(far).min(timeout)
+    }
+
     /// Something about a lane of the present epoch.
     pub(super) fn lane_fact(&mut self, now: Instant, rail: RailId, fact: LaneFact) {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
@@ -615,9 +632,14 @@ impl Orchestrator<'_> {
         self.hasten_lone(now, rail);
     }
 
-    /// Whether no rail to a peer is healthy.
+    /// Whether no rail to a peer is healthy. Of a spare that is not known before its lane is open.
     fn is_without_rail(&self, peer: PeerId) -> bool {
-        !self.rails_of(peer).any(|rail| self.is_healthy(rail))
+        let is_known = |rail: RailId| {
+            let lane = self.lanes.get(rail.index());
+            self.shared.front_of(rail).is_none() || lane.is_some_and(|lane| lane.phase.is_open())
+        };
+        let mut healthy = self.rails_of(peer).filter(|rail| self.is_healthy(*rail));
+        !healthy.any(is_known)
     }
 
     /// If no rail to a rail's peer is healthy, all are looked at soon. Not those whose lanes carry nothing when they are open.

@@ -100,7 +100,7 @@ impl Orchestrator<'_> {
     pub(super) fn lead(&self, way: Way, preference: Preference, length: u32, line: Line) -> Lead {
         let view = self.view();
         let (mut reachable, mut open, mut room) = (ClassSet::NONE, ClassSet::NONE, ClassSet::NONE);
-        for rail in view.rails(way) {
+        for rail in view.rails_in_use(way) {
             if self.is_healthy(rail.rail) {
                 reachable = reachable.with(rail.class);
             }
@@ -142,7 +142,7 @@ impl Orchestrator<'_> {
         if !next.again {
             return Some(self.lead(way, preference, next.length, line));
         }
-        let usable = self.view().rails(way).iter();
+        let usable = self.view().rails_in_use(way);
         let usable = usable.filter(|rail| next.avoid != Some(rail.rail));
         let reachable: ClassSet = usable
             .filter(|rail| self.is_healthy(rail.rail))
@@ -150,7 +150,7 @@ impl Orchestrator<'_> {
             .collect();
         let wants = preference.classes().and(reachable).or_else(reachable);
         let open = |class: RailClass| {
-            let rails = self.view().rails(way).iter();
+            let rails = self.view().rails_in_use(way);
             let mut of_class = rails.filter(|rail| rail.class == class);
             of_class.any(|rail| self.view().spot(*rail, way.op).is_some())
         };

@@ -696,7 +696,7 @@ impl Orchestrator<'_> {
         let plan = self.plan(row.plan).filter(|_| !has_begun)?;
         let (mut inflight_bytes, mut bytes_per_sec) = (0_u64, 0_u64);
         for rail in plan.rails(row.failover.rank()).iter() {
-            if self.is_healthy(rail.rail) {
+            if self.is_healthy(rail.rail) && !self.view().stands_by(rail.rail) {
                 inflight_bytes += self.shared.inflight_bytes(rail.rail);
                 let rate = self.shared.rate(rail.rail).bytes_per_sec();
                 bytes_per_sec = bytes_per_sec.saturating_add(rate);

@@ -58,6 +58,8 @@ pub struct Rail {
     window_cap: AtomicU32,
     /// Its peer and its device, 16 bits each.
     ends: AtomicU32,
+    /// The rail that it stands in for; [`NIL`]: it is no spare.
+    stands_in_for: AtomicU32,
     health: RailHealth,
     speed: Speed,
 }
@@ -78,6 +80,7 @@ impl Rail {
         bandwidth: AtomicU64::new(0),
         window_cap: AtomicU32::new(NO_CAP),
         ends: AtomicU32::new(NIL),
+        stands_in_for: AtomicU32::new(NIL),
         health: RailHealth::new(),
         speed: Speed::EMPTY,
     };
@@ -141,6 +144,12 @@ impl Rail {
     fn peer(&self) -> Option<PeerId> {
         let ends = self.ends.load(Acquire);
         (ends != NIL).then_some(PeerId((ends >> 16) as u16))
+    }
+
+    /// The rail that it stands in for; `None`: it is no spare.
+    fn stands_in_for(&self) -> Option<RailId> {
+        let rail = self.stands_in_for.load(Relaxed);
+        (rail != NIL).then_some(RailId(rail as u16))
     }
 
     /// The device that it runs on; the last number if the row is not in use.
@@ -261,8 +270,13 @@ const KEPT_SPAN: Duration = Duration::from_millis(4);
 pub(crate) const RATE_UNIT: u64 = 1 << 16;
 
 /// A rate in whole units, at least one.
-fn units_of(rate: Rate) -> u64 {
+pub(crate) fn units_of(rate: Rate) -> u64 {
     (rate.bytes_per_sec() / RATE_UNIT).max(1)
+}
+
+/// The same, as an atomic keeps it.
+fn kept_units(rate: Rate) -> u32 {
+    u32::try_from(units_of(rate)).unwrap_or(u32::MAX)
 }
 
 /// One local device, shared by all rails on it. Rows are the caller's memory.
@@ -426,8 +440,7 @@ impl Speed {
         estimate.handle_window(window);
         let window = u32::try_from(window).unwrap_or(u32::MAX);
         self.window_bytes.store(window, Relaxed);
-        let units = u32::try_from(units_of(estimate.rate())).unwrap_or(u32::MAX);
-        self.units.store(units, Relaxed);
+        self.units.store(kept_units(estimate.rate()), Relaxed);
         self.slice_bytes
             .store(estimate.slice_bytes(slice_bytes), Relaxed);
         self.part_bytes
@@ -447,8 +460,7 @@ impl Speed {
     /// by that than was told.
     fn show(&self, bytes: u64, took: Duration) {
         let passed = Rate::from_bytes_in(bytes, took.minus(self.delay_base()));
-        let units = units_of(passed).min(units_of(self.rate_nominal()));
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let units = kept_units(passed).min(kept_units(self.rate_nominal()));
         self.units_shown.store(units, Relaxed);
     }
 
@@ -485,6 +497,8 @@ const RATE_PROBE_BYTES_MIN: u64 = 4 * 1024;
 /// A rail at a glance, for the program and for output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RailView {
+    /// It stands in for another one: see [`Shared::install_spare`].
+    pub is_spare: bool,
     /// Where it stands.
     pub state: RailState,
     /// Bytes acknowledged since it was installed, both directions.
@@ -554,13 +568,25 @@ impl<'a> Shared<'a> {
     /// [`crate::orchestrator::Orchestrator::forget_peer`]. `false` if there is no such row, or none for its
     /// device.
     pub fn install_rail(&self, rail: RailId, config: RailConfig) -> bool {
-        let (Some(row), Some(device)) = (
-            self.rails.get(rail.index()),
-            self.devices.get(config.device.index()),
-        ) else {
+        if let Some(device) = self.devices.get(config.device.index()) {
+            self.count_rail(rail, config.device, device);
+        }
+        self.install(rail, None, config)
+    }
+
+    /// The same for a spare: it carries slices only while the rail that it stands in for is not healthy, or stands still. Both are on the same
+    /// device and in the same plans, and that one is no spare. What the device learns, it learns as if the spare were not there.
+    pub fn install_spare(&self, rail: RailId, stands_in_for: RailId, config: RailConfig) -> bool {
+        self.install(rail, Some(stands_in_for), config)
+    }
+
+    fn install(&self, rail: RailId, stands_in_for: Option<RailId>, config: RailConfig) -> bool {
+        let has_device = self.devices.get(config.device.index()).is_some();
+        let Some(row) = self.rails.get(rail.index()).filter(|_| has_device) else {
             return false;
         };
-        self.count_rail(rail, config.device, device);
+        let of = stands_in_for.map_or(NIL, |of| of.0.into());
+        row.stands_in_for.store(of, Relaxed);
         row.speed.install(config.estimate, self.slice_bytes);
         let counters = [
             &row.bandwidth,
@@ -581,7 +607,9 @@ impl<'a> Shared<'a> {
 
     /// A rail comes to a device. What the one that was alone there has learned is the device's then.
     fn count_rail(&self, rail: RailId, id: DeviceId, device: &Device) {
-        let used = |row: &&Rail| row.peer().is_some() && row.device() == id;
+        let used = |row: &&Rail| {
+            row.peer().is_some() && row.device() == id && row.stands_in_for().is_none()
+        };
         let mut others = (0..)
             .zip(self.rails)
             .filter(|(index, row)| *index != rail.index() && used(row));
@@ -618,6 +646,7 @@ impl<'a> Shared<'a> {
     pub fn view(&self, rail: RailId) -> Option<RailView> {
         let row = self.rails.get(rail.index())?;
         row.peer().map(|_| RailView {
+            is_spare: row.stands_in_for().is_some(),
             state: row.health.state(),
             done_bytes: row.done_bytes.load(Relaxed),
             inflight_bytes: row.inflight_bytes.load(Relaxed),
@@ -628,6 +657,11 @@ impl<'a> Shared<'a> {
     /// Whom a rail reaches.
     pub(crate) fn peer(&self, rail: RailId) -> Option<PeerId> {
         self.rails.get(rail.index())?.peer()
+    }
+
+    /// The rail that a spare stands in for; `None`: it is none.
+    pub(crate) fn front_of(&self, rail: RailId) -> Option<RailId> {
+        self.rails.get(rail.index())?.stands_in_for()
     }
 
     pub(crate) fn health(&self, rail: RailId) -> Option<&'a RailHealth> {
@@ -948,6 +982,22 @@ impl<'a> Shared<'a> {
     }
 }
 
+/// One of a peer, on a device of 1 GB/s.
+#[cfg(test)]
+const fn a_rail() -> RailConfig {
+    RailConfig {
+        peer: PeerId(0),
+        device: DeviceId(0),
+        estimate: EstimateConfig {
+            rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
+            delay_base: Duration::ZERO,
+            tier: 0,
+            slice_span: Duration::ZERO,
+            batch_span: Duration::ZERO,
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1068,6 +1118,30 @@ mod tests {
     }
 
     #[test]
+    fn a_spare_changes_nothing_for_its_device() {
+        let config = a_rail();
+        let (rails, devices) = ([const { Rail::EMPTY }; 3], [const { Device::EMPTY }; 1]);
+        let shared = Shared::new(&rails, &devices, &[], 64);
+        let [rail, spare, none] = [0, 1, 3].map(RailId);
+        assert!(shared.install_device(DeviceId(0), config.estimate));
+        assert!(shared.install_spare(spare, rail, config));
+        assert!(shared.install_rail(rail, config));
+        assert!(!shared.install_spare(none, rail, config), "no such row");
+        let only = || devices[0].only_rail.load(Relaxed);
+        assert_eq!((only(), devices[0].is_shared()), (0, false));
+        let fronts = || [rail, spare, none].map(|rail| shared.front_of(rail));
+        assert_eq!(fronts(), [None, Some(rail), None]);
+        let is_spare = |rail| shared.view(rail).map(|view| view.is_spare);
+        assert_eq!(
+            [rail, spare, none].map(is_spare),
+            [Some(false), Some(true), None]
+        );
+        // Their rows are another peer's.
+        assert!(shared.install_rail(rail, config) && shared.install_rail(spare, config));
+        assert_eq!((fronts(), devices[0].is_shared()), ([None; 3], true));
+    }
+
+    #[test]
     fn one_worker_looks_at_an_idle_rail() {
         let rows = [Rail::EMPTY];
         let shared = Shared::new(&rows, &[], &[], 1);
@@ -1156,18 +1230,7 @@ mod loom_tests {
                 rails: [Rail::EMPTY],
                 devices: [Device::EMPTY],
             };
-            let estimate = EstimateConfig {
-                rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
-                delay_base: Duration::ZERO,
-                tier: 0,
-                slice_span: Duration::ZERO,
-                batch_span: Duration::ZERO,
-            };
-            let config = RailConfig {
-                peer: PeerId(0),
-                device: DeviceId(0),
-                estimate,
-            };
+            let config = a_rail();
             let shared = rows.shared();
             assert!(shared.install_device(DeviceId(0), config.estimate));
             assert!(shared.install_rail(RAIL, config));

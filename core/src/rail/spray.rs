@@ -88,8 +88,10 @@ impl Room {
 
     /// Slices of `length` bytes that it takes in a row.
     fn slices(&self, length: u32, line: Line) -> u64 {
-        let room = self.left_bytes(length, line) / u64::from(length.max(1));
-        room.max(u64::from(self.takes(length, line)))
+        match self.left_bytes(length, line) / u64::from(length.max(1)) {
+            0 => u64::from(self.takes(length, line)),
+            room => room,
+        }
     }
 }
 
@@ -181,29 +183,12 @@ impl Slices {
     }
 }
 
-/// All rails of a request at one look, those without room too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// The least predicted time of one more slice, of those without room for it.
-    pub least: Duration,
+/// All rails of a request, those without room too, for who has to look at them.
+pub trait Look {
     /// Bytes in flight on all, of all workers.
-    pub inflight_bytes: u64,
-}
-
-impl Look {
-    /// Of no rails.
-    pub const NOTHING: Self = Self {
-        least: Duration::MAX,
-        inflight_bytes: 0,
-    };
-
-    /// One more rail, that has room for a slice of so many bytes, or not.
-    pub fn add(&mut self, load: &Load, length: u32, has_room: bool) {
-        if !has_room {
-            self.least = self.least.min(load.predicted(length.into()));
-        }
-        self.inflight_bytes = self.inflight_bytes.saturating_add(load.inflight_bytes);
-    }
+    fn inflight_bytes(&self) -> u64;
+    /// The least predicted time of one more slice of so many bytes, of those without room for it.
+    fn least(&self, length: u32) -> Duration;
 }
 
 /// Predictions this close (in parts of 100 above the least) are the same.
@@ -316,14 +301,8 @@ impl Spot {
     /// without it.
     ///
     /// `until` is when another rail with room would end a slice: so long is it this one's turn. `rate` is how fast all rails
-    /// of the request are together; `look` looks at them all, for a slice of so many bytes.
-    pub fn run(
-        &self,
-        need: &Need,
-        until: Duration,
-        rate: Rate,
-        look: impl FnOnce(u32) -> Look,
-    ) -> Option<Slices> {
+    /// of the request are together; `all` are those.
+    pub fn run(&self, need: &Need, until: Duration, rate: Rate, all: impl Look) -> Option<Slices> {
         let most = self.most(need)?;
         let length = u64::from(most.length);
         let first = self.load.predicted(length);
@@ -345,9 +324,9 @@ impl Spot {
         if time.times(REST_PLENTY) <= rate.time_for(rest) {
             return Some(turn);
         }
-        let look = look(most.length);
-        let end = rate.time_for(look.inflight_bytes.saturating_add(need.unbound_bytes));
-        if first > end && first > tolerated(look.least) {
+        let bytes = all.inflight_bytes().saturating_add(need.unbound_bytes);
+        let end = rate.time_for(bytes);
+        if first > end && first > tolerated(all.least(most.length)) {
             return None;
         }
         Some(by(end.min(until)))
@@ -392,8 +371,14 @@ pub fn end_of_few(spots: &[Spot], need: &Need) -> Option<Duration> {
 ///
 /// `times` is when each would be finished with one more slice, by [`Spot::time`].
 pub fn choose(spots: &[Spot], times: &[Duration]) -> Option<(usize, Duration)> {
-    let least = times.iter().min().copied()?;
-    let best = times.iter().position(|time| *time == least)?;
+    let (mut best, mut least, mut second) = (0, Duration::MAX, Duration::MAX);
+    for (index, time) in times.iter().copied().enumerate() {
+        if time < least {
+            (best, least, second) = (index, time, least);
+        } else {
+            second = second.min(time);
+        }
+    }
     if least == Duration::MAX {
         return None;
     }
@@ -401,10 +386,8 @@ pub fn choose(spots: &[Spot], times: &[Duration]) -> Option<(usize, Duration)> {
     let rows = times.iter().zip(spots).enumerate();
     let alike = rows.filter(|(_, (time, spot))| **time <= limit && spot.tier == tier);
     let (chosen, _) = alike.min_by_key(|(_, (_, spot))| spot.used_at)?;
-    let others = times.iter().enumerate();
-    let others = others.filter(|(index, _)| *index != chosen);
-    let until = others.map(|(_, time)| *time).min();
-    Some((chosen, until.unwrap_or(Duration::MAX)))
+    let until = if chosen == best { second } else { least };
+    Some((chosen, until))
 }
 
 #[cfg(test)]
@@ -455,6 +438,18 @@ mod tests {
         (spot, true)
     }
 
+    impl Look for &[Seen] {
+        fn inflight_bytes(&self) -> u64 {
+            self.iter().map(|(spot, _)| spot.load.inflight_bytes).sum()
+        }
+
+        fn least(&self, length: u32) -> Duration {
+            let full = self.iter().filter(|(_, room)| !room);
+            let times = full.map(|(spot, _)| spot.load.predicted(length.into()));
+            times.min().unwrap_or(Duration::MAX)
+        }
+    }
+
     fn full((spot, _): Seen) -> Seen {
         (spot, false)
     }
@@ -496,15 +491,7 @@ mod tests {
         let (index, until) = choose(&spots, &times)?;
         let rates = rails.iter().map(|(spot, _)| spot.load.rate.bytes_per_sec());
         let rate = Rate::from_bytes_per_sec(rates.sum());
-        let look = |length: u32| {
-            let full = rails.iter().filter(|(_, room)| !room);
-            let times = full.map(|(spot, _)| spot.load.predicted(length.into()));
-            Look {
-                least: times.min().unwrap_or(Duration::MAX),
-                inflight_bytes: rails.iter().map(|(spot, _)| spot.load.inflight_bytes).sum(),
-            }
-        };
-        let slices = spots[index].run(need, until, rate, look)?;
+        let slices = spots[index].run(need, until, rate, rails)?;
         Some((spots[index].rail.0, slices))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polyrail::{Access, Config, Engine, Hooks, Policy, Region, SegmentId};
+use polyrail::{Access, Config, Engine, Hooks, Policy, RailStatus, Region, SegmentId};
 
 use crate::calls::ask::Owner;
 use crate::exit::Failure;
@@ -76,9 +76,17 @@ impl Session {
         }
     }
 
-    /// Bytes acknowledged on each rail since the engine started.
+    /// The engine's rails. Spares stand behind all others, and are left out as long as they have carried nothing.
+    pub(crate) fn rails(&self) -> Vec<RailStatus> {
+        let mut rails = self.engine.rails();
+        let is_idle = |rail: &RailStatus| rail.is_spare && rail.bytes == 0;
+        while rails.pop_if(|rail| is_idle(rail)).is_some() {}
+        rails
+    }
+
+    /// Bytes acknowledged on each of them since the engine started.
     pub(crate) fn rail_bytes(&self) -> Vec<u64> {
-        self.engine.rails().iter().map(|rail| rail.bytes).collect()
+        self.rails().iter().map(|rail| rail.bytes).collect()
     }
 }
 

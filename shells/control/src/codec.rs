@@ -28,8 +28,11 @@ pub const PATHS: u64 = 2;
 /// The feature bit of [`Frame::Stage`].
 pub const STAGING: u64 = 4;
 
+/// The feature bit of [`Frame::DescriptionAt`].
+pub const NODES: u64 = 8;
+
 /// Feature bits this build offers. What both ends offer is in force.
-pub const FEATURES: u64 = NOTIFICATIONS | PATHS | STAGING;
+pub const FEATURES: u64 = NOTIFICATIONS | PATHS | STAGING | NODES;
 
 /// The most rails that [`Frame::SeePath`] names.
 pub const PATH_RAILS_MAX: usize = 256;
@@ -316,6 +319,15 @@ pub enum Frame {
         /// Its epoch.
         epoch: u32,
     },
+    /// Target, instead of [`Frame::Description`]: this, and it is on that NUMA node. Needs the feature [`NODES`].
+    DescriptionAt {
+        /// From the question.
+        question: u64,
+        /// The segment.
+        segment: SegmentDescriptor,
+        /// Its [`SegmentDescriptor::numa_node`].
+        numa_node: u16,
+    },
 }
 
 impl Frame {
@@ -343,6 +355,7 @@ impl Frame {
             Self::PathSeen { .. } => "PathSeen",
             Self::Stage(_) => "Stage",
             Self::JoinLaneOf { .. } => "JoinLaneOf",
+            Self::DescriptionAt { .. } => "DescriptionAt",
         }
     }
 }
@@ -364,6 +377,28 @@ pub struct SegmentDescriptor {
     pub memory: MemoryKind,
     /// What it is, and so how its bytes are reached.
     pub kind: SegmentKind,
+    /// The NUMA node that it is on, as its owner has seen it last; `None`: unknown. Only [`Frame::DescriptionAt`] carries it.
+    #[serde(skip)]
+    pub numa_node: Option<u16>,
+}
+
+impl SegmentDescriptor {
+    /// Whether both describe the same registration. The node may have been found out in between.
+    pub fn is_of(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            generation,
+            bytes,
+            key,
+            access,
+            memory,
+            kind,
+            numa_node: _,
+        } = self;
+        (generation, key, name) == (&other.generation, &other.key, &other.name)
+            && (bytes, access, memory, kind)
+                == (&other.bytes, &other.access, &other.memory, &other.kind)
+    }
 }
 
 /// What a segment is.
@@ -579,7 +614,7 @@ pub(crate) mod tests {
 
     impl Arbitrary for Frame {
         fn arbitrary(g: &mut Gen) -> Self {
-            match u8::arbitrary(g) % 19 {
+            match u8::arbitrary(g) % 20 {
                 0 => Self::Hello {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
@@ -663,6 +698,11 @@ pub(crate) mod tests {
                     incarnation: u64::arbitrary(g),
                 },
                 16 => Self::Stage(stage_message(g)),
+                18 => Self::DescriptionAt {
+                    question: u64::arbitrary(g),
+                    segment: descriptor(g),
+                    numa_node: u16::arbitrary(g),
+                },
                 17 => Self::JoinLaneOf {
                     transport: String::arbitrary(g),
                     session: key(g),
@@ -746,6 +786,7 @@ pub(crate) mod tests {
                     number: u32::arbitrary(g),
                 },
             },
+            numa_node: None,
         }
     }
 

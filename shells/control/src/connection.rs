@@ -18,7 +18,7 @@ use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::SessionId;
 
 use crate::codec::{
-    self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX,
+    self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX, NODES,
     NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, PROTOCOL_VERSION, Purpose, RailFact, Refusal,
     STAGING, SegmentDescriptor, TransportOffer,
 };
@@ -598,6 +598,9 @@ impl Connection {
             (Role::Initiator, frame @ Frame::Notified { .. }) if self.has(NOTIFICATIONS) => {
                 Ok(Event::Frame(frame))
             }
+            (Role::Initiator, frame @ Frame::DescriptionAt { .. }) if self.has(NODES) => {
+                Ok(Event::Frame(frame))
+            }
             (Role::Target, frame @ Frame::SeePath { .. })
             | (Role::Initiator, frame @ Frame::PathSeen { .. })
                 if self.has(PATHS) =>
@@ -817,6 +820,7 @@ mod tests {
                 access: Access::RemoteReadWrite,
                 memory: MemoryKind::Host,
                 kind: codec::SegmentKind::Memory,
+                numa_node: None,
             },
         }
     }

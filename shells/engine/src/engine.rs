@@ -78,6 +78,8 @@ pub(crate) struct Inner {
 pub struct RailStatus {
     /// `tcp:LOCAL>REMOTE`; `*` for a local address that the kernel chooses, or that there is none.
     pub name: String,
+    /// It is a local address's second way to the peer, which carries bytes only while its first one is out.
+    pub is_spare: bool,
     /// Where it stands.
     pub state: RailState,
     /// Bytes acknowledged since the engine started, both directions.
@@ -90,7 +92,7 @@ impl Engine {
         self.inner.sessions.listening
     }
 
-    /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`]. Those of a
+    /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`], then their spares. Those of a
     /// lost peer stay until a new peer needs their place.
     pub fn rails(&self) -> Vec<RailStatus> {
         if !self.inner.is_ours() {
@@ -102,6 +104,7 @@ impl Engine {
             let view = shared.view(RailId(number as u16))?;
             Some(RailStatus {
                 name: name.clone(),
+                is_spare: view.is_spare,
                 state: view.state,
                 bytes: view.done_bytes,
             })

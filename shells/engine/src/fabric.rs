@@ -12,7 +12,7 @@ use polyrail_record::{Cut, Install, Recorder};
 use crate::neighbours::Neighbours;
 
 /// Rails that one engine can have.
-pub(crate) const RAILS_MAX: usize = 256;
+pub(crate) const RAILS_MAX: usize = 512;
 /// Local devices that one engine can have.
 pub(crate) const DEVICES_MAX: usize = 64;
 /// Peers that one engine can have.
@@ -96,6 +96,11 @@ impl Fabric {
     /// Puts a rail into its row.
     pub(crate) fn install_rail(&self, rail: RailId, config: RailConfig, name: &str) {
         self.install(Install::Rail(rail, config, name.into()));
+    }
+
+    /// Puts a spare into its row, for a rail that is in its own.
+    pub(crate) fn install_spare(&self, rail: RailId, of: RailId, config: RailConfig, name: &str) {
+        self.install(Install::Spare(rail, of, config, name.into()));
     }
 
     fn install(&self, install: Install<'_>) {

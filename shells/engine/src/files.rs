@@ -193,6 +193,7 @@ impl Engine {
             access: range.access(),
             memory: MemoryKind::Host,
             kind: SegmentKind::Memory,
+            numa_node: None,
         };
         let Some(id) = inner.segments.add_remote(disk, descriptor, true, None) else {
             inner.files.remove(&range.key());

@@ -292,7 +292,7 @@ impl Engine {
         match lock(&self.inner.sessions.peers).get(far.peer) {
             Some(peer) => {
                 let here = (kind, &Whereabouts::default());
-                let there = far.descriptor.memory;
+                let there = (far.descriptor.memory, None);
                 let transports = &self.inner.transports;
                 let ways = peer.plan_transports(transports, here, there);
                 ways.iter()

@@ -106,7 +106,8 @@ impl Engine {
         let plan = match known {
             Some(peer) => {
                 let here = (local.region.memory(), whereabouts);
-                Some(self.plan_to(&peer, ids, here, remote.descriptor.memory))
+                let there = (remote.descriptor.memory, remote.descriptor.numa_node);
+                Some(self.plan_to(&peer, ids, here, there))
             }
             None => self.plan_to_disk(remote.peer, ids),
         };
@@ -123,13 +124,14 @@ impl Engine {
         Ok(id)
     }
 
-    /// How bytes move between a segment whose memory is `here`, of that kind and in that place, and one of a peer.
+    /// How bytes move between a segment whose memory is `here`, of that kind and in that place, and one of a peer, on the node
+    /// that it has told.
     fn plan_to(
         &self,
         peer: &Peer,
         (local, remote): (SegmentId, SegmentId),
         here: (MemoryKind, &Whereabouts),
-        there: MemoryKind,
+        there: (MemoryKind, Option<u16>),
     ) -> Plan {
         let inner = &self.inner;
         let place = |segment: SegmentRef| Place { segment, offset: 0 };
@@ -230,11 +232,12 @@ mod tests {
         let peer = lock(&engine.inner.sessions.peers).at(at).unwrap().clone();
         let region = engine.region(local).unwrap();
         let place = engine.whereabouts(&region);
+        let there = engine.inner.segments.remote(remote).unwrap();
         let plan = engine.plan_to(
             &peer,
             (local, remote),
             (MemoryKind::Host, &place),
-            MemoryKind::Host,
+            (MemoryKind::Host, there.descriptor.numa_node),
         );
         let shared = engine.inner.fabric.shared();
         let rails = plan
@@ -269,10 +272,36 @@ mod tests {
             (3, "eth2", None, None),
         ]);
         let rails = rails_between((here, &[1, 2, 3, 4]), (machine(&[]), &[1, 2, 3, 4]));
-        let expected = [(1, 1, 100), (2, 0, 25), (3, 0, 10), (4, 0, 10)];
-        let name = |host| format!("tcp:127.0.0.{host}>127.0.0.{host}");
-        let expected = expected.map(|(host, tier, rate)| (name(host), tier, rate));
+        let devices = [(1, 1, 100), (2, 0, 25), (3, 0, 10), (4, 0, 10)];
+        let to = |there: fn(u8) -> u8| {
+            let name = move |host| format!("tcp:127.0.0.{host}>127.0.0.{}", there(host));
+            devices.map(|(host, tier, rate)| (name(host), tier, rate))
+        };
+        // Each, and its spare.
+        let expected = [to(|host| host), to(|host| host % 4 + 1)].concat();
         assert_eq!(rails, expected);
+    }
+
+    #[test]
+    fn the_way_from_the_device_to_the_memory_counts_on_both_sides() {
+        let [near, far] = ["eth0", "eth1"];
+        let two = || machine(&[(1, near, Some(0), None), (2, far, Some(1), None)]);
+        let silent = || Machine {
+            memory_node: |_| None,
+            ..two()
+        };
+        // Memory is on node 1, where that is known; of each device its rail, then their spares.
+        let cases = [
+            ("both know", two(), two(), [2, 0, 1, 1]),
+            ("only this side", two(), silent(), [1, 0, 1, 0]),
+            ("only the peer", silent(), two(), [1, 0, 0, 1]),
+            ("nobody", silent(), silent(), [0; 4]),
+        ];
+        for (name, here, there, tiers) in cases {
+            let rails = rails_between((here, &[1, 2]), (there, &[1, 2]));
+            let seen: Vec<_> = rails.iter().map(|(_, tier, _)| *tier).collect();
+            assert_eq!(seen, tiers, "{name}: {rails:?}");
+        }
     }
 
     #[test]
@@ -300,10 +329,12 @@ mod tests {
         let peer = lock(&engine.inner.sessions.peers).at(at).unwrap().clone();
         let place = engine.whereabouts(&engine.region(gpu).unwrap());
         let here = (MemoryKind::Host, &place);
-        let plan = engine.plan_to(&peer, (gpu, remote), here, MemoryKind::Host);
+        let there = (MemoryKind::Host, None);
+        let plan = engine.plan_to(&peer, (gpu, remote), here, there);
         let tiers: Vec<_> = plan.all_rails().map(|rail| rail.tier).collect();
         // Where the bus says nothing, the node does, which is 1 for all memory here.
-        assert_eq!(tiers, [0, 0, 1, 2, 1, 0]);
+        let (rails, spares) = tiers.split_at(6);
+        assert_eq!((rails, spares), (&[0, 0, 1, 2, 1, 0][..], rails));
     }
 
     #[test]
@@ -355,6 +386,9 @@ mod tests {
             "tcp:127.0.0.1>127.0.0.6",
             "tcp:127.0.0.2>127.0.0.5",
             "tcp:127.0.0.3>127.0.0.5",
+            "tcp:127.0.0.1>127.0.0.5",
+            "tcp:127.0.0.2>127.0.0.6",
+            "tcp:127.0.0.3>127.0.0.6",
         ];
         assert_eq!(names, expected);
     }

@@ -12,12 +12,13 @@ use polyrail_core::orchestrator::Proof;
 use polyrail_core::path::view::PathView;
 use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
-use polyrail_transport::memory::TrustDomain;
+use polyrail_transport::memory::{Region, TrustDomain};
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::config::PathConfig;
 use crate::domains::Domains;
 use crate::errand::Errand;
+use crate::machine::Machine;
 use crate::notification::Inbox;
 use crate::post::{Command, Post};
 use crate::segments::Segments;
@@ -32,6 +33,7 @@ pub(crate) struct Reception {
     pub(crate) errands: Sender<Errand>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) path: PathConfig,
+    pub(crate) machine: Arc<Machine>,
     pub(crate) stager: Arc<StagerCell>,
 }
 
@@ -49,7 +51,8 @@ impl Handler for Reception {
     }
 
     fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor> {
-        self.segments.describe(name, domain)
+        let node = |region: &Region| self.machine.memory_node(region);
+        self.segments.describe(name, domain, node)
     }
 
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView> {

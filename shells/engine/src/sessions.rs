@@ -186,7 +186,8 @@ impl Engine {
     ) -> Result<Option<PeerPath>, OpenError> {
         let address = |pair: &RailPair| Some((pair.local?, pair.remote.ip()));
         // Transports have the same addresses; each counts once.
-        let mut networked = pairs.iter().filter(|pair| pair.own.is_none()).peekable();
+        let counts = |pair: &&RailPair| pair.own.is_none() && !pair.is_spare();
+        let mut networked = pairs.iter().filter(counts).peekable();
         let first = networked.peek().map(|pair| pair.transport);
         let of_first = networked.filter(|pair| Some(pair.transport) == first);
         let ends: Vec<_> = of_first.filter_map(address).collect();

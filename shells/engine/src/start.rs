@@ -170,7 +170,7 @@ impl Shell {
     fn start_plane(
         &self,
         config: &Config,
-        machine: &Machine,
+        machine: &Arc<Machine>,
         listening: Listening,
     ) -> Result<Plane, EngineError> {
         let reception = Reception {
@@ -182,8 +182,9 @@ impl Shell {
             stager: self.stager.clone(),
             inbox: self.inbox.clone(),
             path: config.path.clone(),
+            machine: machine.clone(),
         };
-        let scratch = self.segments.describe(SCRATCH_NAME, TrustDomain::COMMON);
+        let scratch = (self.segments).describe(SCRATCH_NAME, TrustDomain::COMMON, |_| None);
         let scratch = scratch.ok_or_else(|| EngineError::Config {
             text: "no memory for probes".into(),
         })?;

@@ -97,7 +97,9 @@ impl Side {
     }
 
     fn rail_bytes(&self) -> Vec<u64> {
-        self.engine.rails().iter().map(|rail| rail.bytes).collect()
+        // Not of their spares.
+        let rails = self.engine.rails();
+        rails.iter().take(2).map(|rail| rail.bytes).collect()
     }
 
     /// The second rail's share of so many writes, one after the other.

@@ -93,7 +93,8 @@ fn asks_for_rails() {
             let lines = CURIOUS.0.lock().unwrap();
             lines
                 .iter()
-                .any(|line| line.starts_with("2: ") && line.contains(text))
+                // Two rails, and a spare for each.
+                .any(|line| line.starts_with("4: ") && line.contains(text))
         };
         while !logged() {
             assert!(Instant::now() < deadline, "no line says \"{text}\"");

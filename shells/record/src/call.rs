@@ -36,6 +36,8 @@ pub enum Install<'a> {
     Rail(RailId, RailConfig, Cow<'a, str>),
     /// [`Shared::set_others`].
     Others(DeviceId, u64),
+    /// [`Shared::install_spare`]: the spare, the rail that it stands in for, and what people call the spare.
+    Spare(RailId, RailId, RailConfig, Cow<'a, str>),
 }
 
 impl Install<'_> {
@@ -45,6 +47,7 @@ impl Install<'_> {
             Self::Device(device, config) => shared.install_device(device, config),
             Self::Rail(rail, config, _) => shared.install_rail(rail, config),
             Self::Others(device, bytes) => shared.set_others(device, bytes),
+            Self::Spare(rail, of, config, _) => shared.install_spare(rail, of, config),
         }
     }
 }

@@ -20,6 +20,14 @@ pub(super) const SLOWER_MAX: u64 = 4;
 /// And this.
 pub(super) const PATIENCE_NS: u64 = 700_000_000;
 
+/// A spare, as a worker left it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SpareSeen {
+    /// It or the rail that it stands in for was out, or that may have stood still: something was in flight there.
+    is_called: bool,
+    inflight_bytes: u64,
+}
+
 impl NearLane {
     /// Forgets the works that a completion answers. Whether there are any.
     fn completed(&mut self, completion: &Completion) -> bool {
@@ -156,6 +164,37 @@ impl World<'_> {
         let engine = &self.setup.engines[self.workers[worker as usize].engine];
         for rail in heard {
             self.note_heard(worker, PeerId(engine.rail_peers[rail.index()]));
+        }
+    }
+
+    /// A worker has gone a step: it gives a spare nothing more while the rail that this stands in for is healthy and idle. What
+    /// is there may end, and if the spare is out itself it is looked at.
+    pub(super) fn check_spares(&mut self, engine: usize) {
+        let (row, shared) = (&self.setup.engines[engine], &self.shared[engine]);
+        for number in 0..row.rails.len() {
+            let Some(front) = row.front_of(number, &self.setup.rails) else {
+                continue;
+            };
+            let (Some(front), Some(spare)) =
+                (shared.view(front), shared.view(RailId(number as u16)))
+            else {
+                continue;
+            };
+            let is_called = front.inflight_bytes > 0
+                || [front.state, spare.state]
+                    .iter()
+                    .any(|state| *state != RailState::Healthy);
+            let now = SpareSeen {
+                is_called,
+                inflight_bytes: spare.inflight_bytes,
+            };
+            let before = std::mem::replace(&mut self.spares[engine][number], now);
+            let was_called = before.is_called || is_called;
+            if !was_called && now.inflight_bytes > before.inflight_bytes {
+                let name = self.setup.rail_name(row.rails[number]);
+                let text = format!("spare {name} takes bytes, and the rail before it is healthy");
+                self.ledger.violation(self.now, text);
+            }
         }
     }
 

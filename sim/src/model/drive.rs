@@ -79,6 +79,7 @@ impl World<'_> {
         {
             self.ledger.violation(self.now, violation.to_string());
         }
+        self.check_spares(self.workers[index as usize].engine);
         if self.workers[index as usize].has_news() {
             self.wake(index, self.now);
         }

@@ -104,14 +104,16 @@ pub(super) fn install(setup: &Setup, engine: &crate::setup::Engine, shared: &Sha
             tier: tier.map_or(0, |row| row.1),
             ..believed(setup.nominal(rail), setup.delay_ns(rail))
         };
-        shared.install_rail(
-            RailId(number as u16),
-            RailConfig {
-                peer,
-                device: DeviceId(device as u16),
-                estimate,
-            },
-        );
+        let config = RailConfig {
+            peer,
+            device: DeviceId(device as u16),
+            estimate,
+        };
+        let id = RailId(number as u16);
+        match engine.front_of(number, &setup.rails) {
+            Some(front) => shared.install_spare(id, front, config),
+            None => shared.install_rail(id, config),
+        };
     }
 }
 

@@ -43,6 +43,7 @@ use crate::setup::{Cut, Setup};
 use agenda::{Agenda, LaneIndex, What};
 use agents::Agents;
 use chance::Chance;
+use checks::SpareSeen;
 use endings::{Gone, Told};
 use engines::{config, install, worker_memory};
 use fabric::{Fabric, Flight};
@@ -268,6 +269,8 @@ struct World<'a> {
     is_ending: bool,
     /// By worker and peer.
     told: Vec<Vec<Told>>,
+    /// By engine and its rail, if that is a spare.
+    spares: Vec<Vec<SpareSeen>>,
     /// By rail: how it is cut, and what is stuck on it.
     cuts: Vec<Cut>,
     stuck: Vec<Vec<u32>>,
@@ -389,6 +392,9 @@ impl<'a> World<'a> {
                 .engines
                 .iter()
                 .map(|engine| vec![Session::FIRST; engine.peers.len()])
+                .collect(),
+            spares: (setup.engines.iter())
+                .map(|engine| vec![SpareSeen::default(); engine.rails.len()])
                 .collect(),
             cuts: vec![Cut::No; rails],
             stuck: vec![Vec::new(); rails],

@@ -188,7 +188,7 @@ impl Story {
     }
 
     fn install(&mut self, install: &Install<'_>) {
-        if let Install::Rail(rail, _, name) = install {
+        if let Install::Rail(rail, _, name) | Install::Spare(rail, _, _, name) = install {
             self.rail(*rail).rail = name.clone().into_owned();
         }
     }

@@ -48,6 +48,10 @@ fn installed(install: &Install<'_>) -> String {
             "rail {} is {name}: peer {}, device {}",
             rail.0, config.peer.0, config.device.0
         ),
+        Install::Spare(rail, of, config, name) => format!(
+            "rail {} is {name}, a spare for rail {}: peer {}, device {}",
+            rail.0, of.0, config.peer.0, config.device.0
+        ),
         Install::Others(device, bytes) => format!(
             "device {}: other processes' {bytes} bytes in flight count",
             device.0

@@ -73,6 +73,7 @@ library![
     "extra-delay-20x",
     "errors-one-in-1000",
     "rails-blink",
+    "spare-both-out",
     "shallow-far-reads",
     "slow-first-transport",
     "urgent-beside-bulk",

@@ -279,6 +279,9 @@ pub struct Rail {
     /// For path isolation: 0 the primary class, all others supplementary.
     #[serde(default)]
     pub class: u8,
+    /// It stands in for the rail of the same rank and class that leads from the same device to the same host.
+    #[serde(default)]
+    pub spare: bool,
 }
 
 /// A limit that devices share, in each direction.

@@ -82,8 +82,9 @@ impl Setup {
         let to_peer = row.rails.iter().zip(&row.rail_peers);
         let to_peer = to_peer.filter(|(_, to)| usize::from(**to) == peer);
         to_peer
-            .filter_map(|(rail, _)| {
-                let rail = &self.rails[*rail];
+            .map(|(rail, _)| &self.rails[*rail])
+            .filter(|rail| rail.stands_in_for.is_none())
+            .filter_map(|rail| {
                 Some(Seen {
                     class: rail.class,
                     own: self.devices[rail.from].address?,
@@ -221,8 +222,11 @@ impl Builder<'_> {
             for (peer, far) in row.peers.iter().enumerate() {
                 let seen = setup.rails_seen(engine, peer);
                 let (near, far) = (&self.hosts[row.host].0, &self.hosts[*far].0);
-                let to_peer = |number: &&u16| usize::from(**number) == peer;
-                if seen.len() < row.rail_peers.iter().filter(to_peer).count() {
+                let counts = |(rail, to): &(&usize, &u16)| {
+                    usize::from(**to) == peer && self.rails[**rail].stands_in_for.is_none()
+                };
+                let rails = row.rails.iter().zip(&row.rail_peers);
+                if seen.len() < rails.filter(counts).count() {
                     let text = format!("a device between {near} and {far} has no address");
                     return self.error(&table.island_prefix_bits, text);
                 }

@@ -9,6 +9,7 @@ mod servers;
 use std::net::IpAddr;
 
 use polyrail_core::path::class::RailClass;
+use polyrail_core::units::RailId;
 use polyrail_core::work::Op;
 use toml::Spanned;
 
@@ -64,6 +65,8 @@ pub(crate) struct Rail {
     /// Of its transport, 0 the best.
     pub(crate) rank: u8,
     pub(crate) class: RailClass,
+    /// The rail that it stands in for.
+    pub(crate) stands_in_for: Option<usize>,
 }
 
 /// One process on one host.
@@ -184,6 +187,15 @@ pub struct Setup {
     pub(crate) plans: Vec<PlanOf>,
     pub(crate) submitters: Vec<Submitter>,
     pub(crate) intervals: Vec<Interval>,
+}
+
+impl Engine {
+    /// The rail that one of its rails stands in for, if that is a spare; both by their number in it.
+    pub(crate) fn front_of(&self, number: usize, rails: &[Rail]) -> Option<RailId> {
+        let front = rails[self.rails[number]].stands_in_for?;
+        let position = self.rails.iter().position(|rail| *rail == front)?;
+        Some(RailId(position as u16))
+    }
 }
 
 /// The number of a rail's route in one direction.

@@ -197,11 +197,37 @@ impl Builder<'_> {
                         to,
                         rank: rail.rank,
                         class: RailClass(rail.class),
+                        stands_in_for: match rail.spare {
+                            true => Some(self.front_rail(rail, (from, to))?),
+                            false => None,
+                        },
                     });
                 }
             }
         }
         Ok(())
+    }
+
+    /// The rail, among those before it, that a spare between these devices stands in for.
+    fn front_rail(
+        &self,
+        spare: &crate::scenario::Rail,
+        (from, to): (usize, usize),
+    ) -> Checked<usize> {
+        let host = |device: usize| self.devices[device].host;
+        let is_front = |rail: &Rail| {
+            rail.stands_in_for.is_none()
+                && (rail.from, host(rail.to)) == (from, host(to))
+                && (rail.rank, rail.class) == (spare.rank, RailClass(spare.class))
+        };
+        let front = self.rails.iter().position(is_front);
+        match front {
+            Some(front) => Ok(front),
+            None => self.error(
+                &spare.from,
+                "no rail before it that a spare could stand in for",
+            ),
+        }
     }
 
     pub(super) fn bottlenecks(&mut self) -> Checked<()> {

@@ -34,7 +34,9 @@ impl Case {
             ends: kind == Kind::Endings,
         };
         draw.span_us = draw.between(2_000, span_us_max);
-        draw.case(seed)
+        let mut case = draw.case(seed);
+        draw.spares(&mut case);
+        case
     }
 }
 
@@ -100,6 +102,15 @@ impl Draw {
             self.trouble(&mut case);
         }
         case
+    }
+
+    /// Which rails stand in for others: any behind the first one from its device to a host. Where plans have some rails only,
+    /// these might be spares alone.
+    fn spares(&mut self, case: &mut Case) {
+        if self.one_in(3) && case.loads.iter().all(|load| load.rails.is_empty()) {
+            let rails = case.rails.iter().copied();
+            case.spares = rails.filter(|_| !self.one_in(3)).collect();
+        }
     }
 
     fn engine(&mut self) -> Vec<Knob> {

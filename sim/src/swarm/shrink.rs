@@ -34,6 +34,9 @@ impl Case {
                 case.trouble.remove(index);
             });
         }
+        if !self.spares.is_empty() {
+            with(&|case| case.spares.clear());
+        }
         for index in 0..self.rails.len() {
             with(&|case| {
                 let rail = case.rails.remove(index);

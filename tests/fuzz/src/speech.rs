@@ -185,6 +185,7 @@ fn welcome(chance: &mut Chance) -> Frame {
             access: Access::RemoteReadWrite,
             memory: MemoryKind::Host,
             kind: SegmentKind::Memory,
+            numa_node: None,
         },
         heartbeat_ms: chance.awkward() as u32,
     }

@@ -35,6 +35,7 @@ mod priority;
 mod resend;
 mod reset;
 mod signal;
+mod spare;
 mod wrap;
 
 const RAILS: usize = 4;
@@ -127,19 +128,24 @@ struct Counts {
     signals: usize,
 }
 
+/// What rails are told here: 1 GB/s, 50 us.
+fn of_tier(tier: u8) -> EstimateConfig {
+    EstimateConfig {
+        rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
+        delay_base: Duration::from_micros(50),
+        tier,
+        slice_span: Duration::ZERO,
+        batch_span: Duration::ZERO,
+    }
+}
+
 fn shared(tiers: &[u8], workers: usize) -> &'static Shared<'static> {
     let row: &'static [Rail] = Vec::leak((0..RAILS).map(|_| Rail::EMPTY).collect());
     let devices: &'static [Device] = Vec::leak((0..RAILS).map(|_| Device::EMPTY).collect());
     let waiting: &'static [Waiting] = Vec::leak((0..workers).map(|_| Waiting::NO).collect());
     let shared = Box::leak(Box::new(Shared::new(row, devices, waiting, SLICE)));
     for (i, tier) in (0..).zip(tiers) {
-        let estimate = EstimateConfig {
-            rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
-            delay_base: Duration::from_micros(50),
-            tier: *tier,
-            slice_span: Duration::ZERO,
-            batch_span: Duration::ZERO,
-        };
+        let estimate = of_tier(*tier);
         assert!(shared.install_device(DeviceId(i), estimate));
         assert!(shared.install_rail(
             RailId(i),
@@ -1671,11 +1677,8 @@ fn slices_are_longer_on_rails_that_want_it_while_enough_is_left_for_the_others()
         let mut world = World::new(Policy::Spray, rails);
         for rail in 0..rails {
             let estimate = EstimateConfig {
-                rate_nominal: Rate::from_bytes_per_sec(1_000_000_000),
-                delay_base: Duration::from_micros(50),
-                tier: 0,
                 slice_span: Duration::from_millis(1),
-                batch_span: Duration::ZERO,
+                ..of_tier(0)
             };
             let config = RailConfig {
                 peer: PEER,

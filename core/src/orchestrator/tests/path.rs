@@ -32,7 +32,7 @@ impl World<'_> {
     }
 
     /// How often lanes were opened on a rail.
-    fn opened(&self, rail: u16) -> usize {
+    pub(super) fn opened(&self, rail: u16) -> usize {
         let lane = format!("Open {{ lane: {:?},", LaneId::new(0, RailId(rail)));
         self.log.iter().filter(|line| line.contains(&lane)).count()
     }

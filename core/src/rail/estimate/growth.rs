@@ -164,6 +164,14 @@ impl Growth {
         planned_bytes.saturating_mul(u64::from(self.gain)) / u64::from(UNIT)
     }
 
+    /// The least time that a slice took which met an empty rail; none if none did.
+    pub(super) fn empty_took(&self) -> Duration {
+        match self.empty_took {
+            Duration::MAX => Duration::ZERO,
+            took => took,
+        }
+    }
+
     /// From now on slices are posted into such a window.
     pub(super) fn handle_window(&mut self, bytes: u64) {
         self.window_bytes = small(bytes);
@@ -341,12 +349,22 @@ impl Growth {
             self.rare = (self.rare * 2).min(RARE_MAX);
         }
         self.gain = self.kept;
-        let gain = if self.wait > 4 * WAIT_MIN {
+        let gain = if self.has_sign {
+            // There was no queue before, so what it did bring was lacking.
+            self.kept_by(rate)
+        } else if self.wait > 4 * WAIT_MIN {
             self.given_back()
         } else {
             self.kept
         };
         self.go_back(gain);
+    }
+
+    /// The gain of before the try, by as much larger as passed more.
+    fn kept_by(&self, rate: Rate) -> u32 {
+        let (before, after) = (self.reference.to_bits(), rate.to_bits());
+        let more = u64::from(self.kept).saturating_mul(before) / after.max(1);
+        small(more).max(self.kept).min(GAIN_MAX)
     }
 
     fn go_back(&mut self, gain: u32) {

@@ -300,9 +300,10 @@ impl Estimate {
         }
     }
 
-    /// Bytes that keep the rail busy without queueing more than needed: the rate times the base delay, plus a little, and
-    /// so many times that as trying has shown to bring more; more where works share completions, and then in whole lots of
-    /// them, so that each that completes makes room for another.
+    /// Bytes that keep the rail busy without queueing more than needed: the rate times the delay, plus a little, and so many
+    /// times that as trying has shown to bring more; more where works share completions, and then in whole lots of them, so
+    /// that each that completes makes room for another. The delay is the base delay at least, and that of a slice that met
+    /// an empty rail: with a shorter one a full window looks like a slow rail, and is planned smaller still.
     pub fn window_bytes(&self, slice_bytes: u32) -> u64 {
         let slice = u64::from(self.slice_bytes(slice_bytes));
         let queue = self.rate.bytes_in(WINDOW_QUEUE).max(WINDOW_SLICES * slice);
@@ -310,7 +311,8 @@ impl Estimate {
         let spread = self.delay_deviation.span().times(DELAY_DEVIATIONS);
         let delay = (self.delay_mean.span() + spread)
             .min(delay_max)
-            .max(self.delay_base());
+            .max(self.delay_base())
+            .max(self.growth.empty_took().minus(self.rate.time_for(slice)));
         let planned = self.rate.bytes_in(delay).saturating_add(queue);
         let window = self.growth.grown(planned);
         if self.batch_span == Delay::ZERO {

@@ -184,3 +184,24 @@ fn no_state_of_the_estimate_keeps_a_rail_slow() {
     }));
     assert_busy(&passed);
 }
+
+#[test]
+fn a_steady_delay_that_nobody_told_is_filled_and_stays_so() {
+    let mut passed = std::vec::Vec::new();
+    for delay in [100_000, 300_000, 1_000_000, 2_000_000, 10_000_000] {
+        for look in [0, 10_000, 50_000] {
+            let case = Case {
+                seed: 1,
+                rate: 3.2_f64.min(2e7 / delay as f64),
+                delay,
+                told: 50_000,
+                jitter: 0.0,
+                look,
+            };
+            passed.push((case.passes(case.estimate(), 1_000_000, 1_000), case));
+        }
+    }
+    let least = passed.iter().map(|(passed, _)| *passed);
+    let least = least.fold(f64::INFINITY, f64::min);
+    assert!(least >= 0.95, "{passed:?}");
+}

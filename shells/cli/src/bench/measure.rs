@@ -134,7 +134,7 @@ impl Reading {
     /// Reads them; those of the target too if it `answers`.
     fn take(session: &Session, answers: bool) -> Self {
         let at = Instant::now();
-        let rails = session.engine.rails();
+        let rails = session.rails();
         let cpu = cpu_seconds();
         let ask = || session.owner().cpu_seconds();
         let target_cpu = answers

@@ -124,6 +124,7 @@ mod tests {
     fn rails() -> Vec<RailStatus> {
         let rail = |i| RailStatus {
             name: format!("tcp:127.0.0.{i}>127.0.0.{i}"),
+            is_spare: false,
             state: RailState::Healthy,
             bytes: 0,
         };

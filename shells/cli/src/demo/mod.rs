@@ -136,12 +136,7 @@ fn watch(run: &Run<'_>, mut script: Script<'_>, totals: &Totals) -> Result<Histo
             recorder.tick(now, session.rail_bytes());
             let elapsed = now - started;
             script.play(elapsed);
-            if let Err(e) = live.show(
-                elapsed,
-                &session.engine.rails(),
-                recorder.buckets(),
-                &script,
-            ) {
+            if let Err(e) = live.show(elapsed, &session.rails(), recorder.buckets(), &script) {
                 break Err(Failure::output(e));
             }
             if run.stopped() || script.is_over(elapsed, recorder.buckets()) {
@@ -162,7 +157,6 @@ fn watch(run: &Run<'_>, mut script: Script<'_>, totals: &Totals) -> Result<Histo
 fn conclude(run: &Run<'_>, totals: &Totals, history: &History) -> Result<String, Failure> {
     let names: Vec<String> = run
         .session
-        .engine
         .rails()
         .into_iter()
         .map(|rail| rail.name)

@@ -14,6 +14,11 @@ pub(super) const CUT: RailId = RailId(2);
 /// What each rail is paced at, in bytes a second. The second is the slow one.
 const PACES: [u64; 4] = [160_000_000, 60_000_000, 160_000_000, 160_000_000];
 
+/// Everything that leaves by the device of a rail: that, and its spare, which stands behind all rails.
+fn by_device_of(rail: RailId) -> [RailId; 2] {
+    [rail, RailId(rail.0 + PACES.len() as u16)]
+}
+
 /// How long to wait for the cut rail after the end.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -38,7 +43,9 @@ impl<'a> Script<'a> {
     /// Paces the rails. The rest follows in [`Self::play`].
     pub(super) fn new(length: Duration, faults: &'a Faults) -> Self {
         for (rail, pace) in (0..).zip(PACES) {
-            faults.slow(RailId(rail), Some(pace));
+            for rail in by_device_of(RailId(rail)) {
+                faults.slow(rail, Some(pace));
+            }
         }
         Self {
             faults,
@@ -51,11 +58,15 @@ impl<'a> Script<'a> {
     /// Does what is due.
     pub(super) fn play(&mut self, elapsed: Duration) {
         if self.cut_at.is_none() && elapsed >= self.length / 3 {
-            self.faults.cut(CUT);
+            by_device_of(CUT)
+                .into_iter()
+                .for_each(|rail| self.faults.cut(rail));
             self.cut_at = Some(elapsed);
         }
         if self.restored_at.is_none() && elapsed >= self.length * 2 / 3 {
-            self.faults.restore(CUT);
+            by_device_of(CUT)
+                .into_iter()
+                .for_each(|rail| self.faults.restore(rail));
             self.restored_at = Some(elapsed);
         }
     }

@@ -50,15 +50,17 @@ fn threads_rails_reads_and_a_timeline() {
         (&3.into(), &true.into())
     );
     assert_eq!(cell["policy"], "round-robin");
-    assert_eq!(cell["rails"].as_array().unwrap().len(), 2);
-    let rail = cell["rails"][1]["rail"].as_str().unwrap();
-    assert!(
-        rail.starts_with("tcp:127.0.0.2") && rail.contains(">127.0.0.2"),
-        "{rail}"
-    );
+    // Behind them a spare is named only once it has carried bytes, as it may have where a busy machine lets a rail stand still.
+    let rails = cell["rails"].as_array().unwrap();
+    assert!(rails.len() >= 2, "{cell}");
+    for (rail, address) in rails.iter().zip(["127.0.0.1", "127.0.0.2"]) {
+        let name = rail["rail"].as_str().unwrap();
+        let is_own = name.starts_with(&format!("tcp:{address}>{address}"));
+        assert!(is_own, "{name}");
+    }
     let timeline = cell["timeline"].as_array().unwrap();
     assert!(timeline.len() >= 3, "{cell}");
-    assert_eq!(timeline[0]["rails"].as_array().unwrap().len(), 2);
+    assert!(timeline[0]["rails"].as_array().unwrap().len() >= 2);
 }
 
 #[test]

@@ -294,6 +294,14 @@ impl Initiator {
         peer.handle_heard(wires.now(), key);
         match frame {
             Frame::Description { question, segment } => peer.handle_description(question, segment),
+            Frame::DescriptionAt {
+                question,
+                mut segment,
+                numa_node,
+            } => {
+                segment.numa_node = Some(numa_node);
+                peer.handle_description(question, Some(segment));
+            }
             Frame::PathSeen { question, view } => peer.handle_path_seen(question, view),
             Frame::Answer { number, result } => peer.handle_answer(ctx, number, result),
             Frame::Notified { number, room } => {

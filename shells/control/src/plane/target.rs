@@ -15,7 +15,7 @@ use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Watched, Wires};
 use super::{Notifier, Party};
-use crate::codec::{Frame, NAME_BYTES_MAX, PATH_RAILS_MAX, Refusal};
+use crate::codec::{Frame, NAME_BYTES_MAX, NODES, PATH_RAILS_MAX, Refusal, SegmentDescriptor};
 use crate::connection::{Ended, Event, Hello, Join, Welcome};
 
 /// Sessions, those that are ending included.
@@ -246,7 +246,8 @@ impl Target {
                 let segment = (name.len() <= NAME_BYTES_MAX)
                     .then(|| ctx.handler.describe(&name, session.domain))
                     .flatten();
-                send(wires, key, &Frame::Description { question, segment });
+                let says_nodes = wires.features(key) & NODES != 0;
+                send(wires, key, &description(question, segment, says_nodes));
             }
             Frame::SeePath { question, rails } => {
                 // The other end's first, in the frame.
@@ -603,6 +604,19 @@ impl Session {
         if let Call::Running { askers, .. } = &mut self.call {
             askers.remove(&key);
         }
+    }
+}
+
+/// What a segment is, and where, for a peer that understands that.
+fn description(question: u64, segment: Option<SegmentDescriptor>, says_nodes: bool) -> Frame {
+    let node = segment.as_ref().and_then(|segment| segment.numa_node);
+    match (segment, node.filter(|_| says_nodes)) {
+        (Some(segment), Some(numa_node)) => Frame::DescriptionAt {
+            question,
+            segment,
+            numa_node,
+        },
+        (segment, _) => Frame::Description { question, segment },
     }
 }
 

@@ -233,6 +233,7 @@ fn segment(name: &str) -> SegmentDescriptor {
         access: Access::RemoteReadWrite,
         memory: MemoryKind::Host,
         kind: SegmentKind::Memory,
+        numa_node: None,
     }
 }
 

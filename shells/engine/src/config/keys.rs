@@ -87,7 +87,9 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         },
         meaning: "Joins the i-th local with the i-th remote address (`paired`), every one with every one (`all`), or \
                   each with the one that faces it (`nearest`): on a device of the same name, else on the same NUMA \
-                  node, else on the one with the fewest rails; the lists may then differ in length.",
+                  node, else on the one with the fewest rails; the lists may then differ in length. With `paired` and \
+                  `nearest` a local address has a spare besides, to the remote one that faces it second best, which it \
+                  uses while its own is out; more than 16 rails to a peer there are not, and spares are left out first.",
         source: OURS,
     },
     Key {

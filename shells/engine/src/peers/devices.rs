@@ -62,14 +62,19 @@ impl Peers {
         let of_peers = self.peers.iter().flat_map(|peer| &peer.rails);
         let of_peers = of_peers.filter_map(|rail| {
             let device = self.devices.get(&LocalDevice::of(&rail.pair, catalog))?;
-            Some((*device, rail.rail))
+            Some((*device, rail.rail, rail.pair.is_spare()))
         });
-        for (device, rail) in of_peers.chain(self.disk_rails.iter().copied()) {
+        let of_disks = self.disk_rails.iter();
+        let of_disks = of_disks.map(|(device, rail)| (*device, *rail, false));
+        for (device, rail, is_spare) in of_peers.chain(of_disks) {
             let row = traffic.get_mut(device.index());
             if let (Some(row), Some(view)) = (row, shared.view(rail)) {
                 row.bytes += view.done_bytes;
                 row.inflight_bytes += view.inflight_bytes;
-                row.bytes_per_sec += view.rate.bytes_per_sec();
+                row.bytes_per_sec += match is_spare {
+                    true => 0,
+                    false => view.rate.bytes_per_sec(),
+                };
             }
         }
         let total: u64 = traffic.iter().map(|row| row.bytes).sum();

@@ -12,6 +12,7 @@ use polyrail_control::codec::TransportOffer;
 use polyrail_core::path::hint::Connection;
 use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
 use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::topology::tier;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
 use polyrail_transport::SessionId;
@@ -26,6 +27,10 @@ pub(crate) use rails::{PeerRail, RailPair};
 
 use devices::LocalDevice;
 use numbers::Freed;
+
+/// A control connection is kept on each rail, and on spares up to so many: with that many ways it takes no spare to hear a
+/// peer.
+const WAYS_WITH_SPARES_MAX: usize = 8;
 
 /// A peer that we have, or had, a session with.
 #[derive(Clone, Debug)]
@@ -50,13 +55,14 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The transports that join memory of these kinds with this peer's, and their rails: each in the tier of its
-    /// local device for memory that is where `here` says.
+    /// The transports that join memory of these kinds with this peer's, and their rails: each in the tier of its local device for
+    /// memory that is where `here` says, and as much farther as its remote device is from memory on the node `there`. So bytes
+    /// that cross to another node on both sides are farther than those that do so once.
     pub(crate) fn plan_transports(
         &self,
         catalog: &Catalog,
         (local, here): (MemoryKind, &Whereabouts),
-        remote: MemoryKind,
+        (remote, there): (MemoryKind, Option<u16>),
     ) -> heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX> {
         let ranked = catalog.rank(&self.offers, local, remote);
         let rails = |transport: TransportId| PlanTransport {
@@ -67,7 +73,8 @@ impl Peer {
                 .filter(|rail| rail.pair.transport == transport)
                 .map(|rail| PlanRail {
                     rail: rail.rail,
-                    tier: here.tier(rail.pair.local, rail.pair.node),
+                    tier: here.tier(rail.pair.local, rail.pair.node)
+                        + tier(there, rail.pair.remote_node),
                     class: rail.class,
                 })
                 .collect(),
@@ -75,15 +82,16 @@ impl Peer {
         ranked.into_iter().map(rails).collect()
     }
 
-    /// The rails as the control plane wants them, as far as they lead to the peer.
+    /// The rails as the control plane wants them, as far as they lead to the peer. Spares only where there are few.
     pub(crate) fn ways(&self) -> Vec<(Option<IpAddr>, SocketAddr)> {
         let leads = |rail: &&PeerRail| {
             rail.pair.own.is_none() && self.path.is_none_or(|path| path.has(rail.class))
         };
-        self.rails
-            .iter()
-            .filter(leads)
-            .map(|rail| (rail.pair.local, rail.pair.remote))
+        let (spares, rails): (Vec<_>, Vec<_>) =
+            (self.rails.iter().filter(leads)).partition(|rail| rail.pair.is_spare());
+        let few = WAYS_WITH_SPARES_MAX.saturating_sub(rails.len());
+        let all = rails.into_iter().chain(spares.into_iter().take(few));
+        all.map(|rail| (rail.pair.local, rail.pair.remote))
             .collect()
     }
 }

@@ -9,7 +9,7 @@ use polyrail_core::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, PlanRail, PlanTra
 use polyrail_core::rail::RailConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::time::Duration;
-use polyrail_core::topology::DeviceFacts;
+use polyrail_core::topology::{self, DeviceFacts, RailMap, Spare};
 use polyrail_core::units::{RailId, Rate, TransportId};
 use polyrail_transport::{RailAddress, SessionId};
 
@@ -29,8 +29,128 @@ pub(crate) struct RailPair {
     pub(crate) remote: SocketAddr,
     /// The NUMA node of its local device.
     pub(crate) node: Option<u16>,
+    /// The NUMA node of its remote device.
+    pub(crate) remote_node: Option<u16>,
+    /// The remote address of the rail of the same transport and local address that it stands in for; `None`: it is no spare.
+    pub(crate) stands_in_for: Option<SocketAddr>,
     /// Where the peer's transport itself is, if that is not on the network; the address above only names the peer.
     pub(crate) own: Option<Arc<[u8]>>,
+}
+
+/// What two engines know of each other's devices and transports.
+struct Ends<'a> {
+    dialed: SocketAddr,
+    locals: &'a [IpAddr],
+    remotes: &'a [SocketAddr],
+    here: Vec<DeviceFacts<'a>>,
+    there: Vec<DeviceFacts<'a>>,
+    introduction: &'a Introduction,
+    catalog: &'a Catalog,
+}
+
+impl Ends<'_> {
+    /// Which devices are joined, by their positions.
+    fn pairs(&self, map: RailMap) -> Result<Vec<(usize, usize)>, OpenError> {
+        let pairs = map.pairs(&self.here, &self.there);
+        let pairs: Vec<_> = pairs
+            .map_err(|mismatch| OpenError::Rails {
+                peer: self.dialed,
+                mismatch,
+            })?
+            .collect();
+        match pairs.len() > PLAN_RAILS_MAX {
+            true => Err(OpenError::Full {
+                what: "rails to one peer",
+                limit: PLAN_RAILS_MAX,
+            }),
+            false => Ok(pairs),
+        }
+    }
+
+    /// Spares for pairs, on the fabric of each: who is on another one cannot be reached.
+    fn spares(&self, pairs: &[(usize, usize)], path: &PathConfig) -> Vec<Spare> {
+        let class = |at: &usize| path.class(self.locals.get(pairs[*at].0).copied());
+        let mut spares = Vec::new();
+        for fabric in RailClass::all() {
+            let of_pairs = (0..pairs.len()).filter(|at| class(at) == fabric);
+            let positions: Vec<_> = of_pairs.collect();
+            let on: Vec<_> = positions.iter().map(|at| pairs[*at]).collect();
+            let found = topology::spares(&on, &self.here, &self.there);
+            spares.extend(found.iter().map(|spare| Spare {
+                of: positions[spare.of],
+                ..*spare
+            }));
+        }
+        spares.truncate(PLAN_RAILS_MAX.saturating_sub(pairs.len()));
+        spares
+    }
+
+    fn rail(&self, transport: TransportId, (local, remote): (usize, usize)) -> RailPair {
+        RailPair {
+            transport,
+            local: self.locals.get(local).copied(),
+            remote: self.remotes[remote],
+            node: self.here.get(local).and_then(|device| device.node),
+            remote_node: self.there[remote].node,
+            stands_in_for: None,
+            own: None,
+        }
+    }
+
+    /// The rail of a transport that is not on the network.
+    fn own_rail(&self, transport: TransportId) -> Option<RailPair> {
+        let name = self.catalog.name(transport);
+        let mut offers = self.introduction.transports.iter();
+        let address = &offers.find(|offer| offer.name == name)?.address;
+        let has_own = self.catalog.has_own_rail(transport);
+        has_own.then(|| RailPair {
+            transport,
+            local: None,
+            remote: self.dialed,
+            node: None,
+            remote_node: None,
+            stands_in_for: None,
+            own: Some(address.as_slice().into()),
+        })
+    }
+
+    /// Whether a transport works between these two.
+    fn carries(&self, transport: TransportId, at: (usize, usize)) -> bool {
+        let offers = &self.introduction.transports;
+        self.catalog.serves(transport, offers, at.1)
+            && self.catalog.runs_at(&self.rail(transport, at))
+    }
+
+    /// The rails of a transport.
+    fn rails(&self, transport: TransportId, pairs: &[(usize, usize)]) -> Vec<RailPair> {
+        if let Some(own) = self.own_rail(transport) {
+            return vec![own];
+        }
+        let carried = pairs.iter().filter(|at| self.carries(transport, **at));
+        carried.map(|at| self.rail(transport, *at)).collect()
+    }
+
+    /// The spares of a transport: of the rails that it has.
+    fn stand_ins(
+        &self,
+        transport: TransportId,
+        pairs: &[(usize, usize)],
+        spares: &[Spare],
+    ) -> Vec<RailPair> {
+        if self.own_rail(transport).is_some() {
+            return Vec::new();
+        }
+        let stand_in = |spare: &Spare| {
+            let (local, partner) = pairs[spare.of];
+            let at = (local, spare.remote);
+            let is_one = self.carries(transport, pairs[spare.of]) && self.carries(transport, at);
+            is_one.then(|| RailPair {
+                stands_in_for: Some(self.remotes[partner]),
+                ..self.rail(transport, at)
+            })
+        };
+        spares.iter().filter_map(stand_in).collect()
+    }
 }
 
 /// Connecting may take this long on a busy host without a peer being far. A delay believed too long makes the first bytes look
@@ -46,6 +166,20 @@ impl RailPair {
             session,
             own: self.own.clone().unwrap_or_default(),
         }
+    }
+
+    /// Whether it is used only while another one is out.
+    pub(crate) fn is_spare(&self) -> bool {
+        self.stands_in_for.is_some()
+    }
+
+    /// Whether that is this one.
+    fn may_stand_in_for(&self, other: &Self) -> bool {
+        let ends = |pair: &Self, remote| (pair.transport, pair.local, remote);
+        !other.is_spare()
+            && other.own.is_none()
+            && self.stands_in_for.map(|remote| ends(self, remote))
+                == Some(ends(other, other.remote))
     }
 
     /// `TRANSPORT:LOCAL>REMOTE`; `*` where the kernel chooses.
@@ -78,7 +212,7 @@ impl Peers {
             .map_or("?", String::as_str)
     }
 
-    /// The rails to a peer that has introduced itself, of every transport that both ends have.
+    /// The rails to a peer that has introduced itself, of every transport that both ends have; behind them their spares.
     pub(crate) fn pair_rails(
         &self,
         dialed: SocketAddr,
@@ -91,24 +225,17 @@ impl Peers {
             true => std::slice::from_ref(&dialed),
             false => &introduction.rails[..],
         };
-        let ours = locals.iter().map(|local| self.machine.facts(*local));
-        let here: Vec<DeviceFacts<'_>> = ours.collect();
-        let facts = |position| facts_of(introduction.rail_facts.get(position));
-        let there: Vec<DeviceFacts<'_>> = (0..remotes.len()).map(facts).collect();
-        let pairs: Vec<_> = config
-            .rail_map
-            .pairs(&here, &there)
-            .map_err(|mismatch| OpenError::Rails {
-                peer: dialed,
-                mismatch,
-            })?
-            .collect();
-        if pairs.len() > PLAN_RAILS_MAX {
-            return Err(OpenError::Full {
-                what: "rails to one peer",
-                limit: PLAN_RAILS_MAX,
-            });
-        }
+        let fact = |position| facts_of(introduction.rail_facts.get(position));
+        let ends = Ends {
+            dialed,
+            locals,
+            remotes,
+            here: (locals.iter().map(|local| self.machine.facts(*local))).collect(),
+            there: (0..remotes.len()).map(fact).collect(),
+            introduction,
+            catalog,
+        };
+        let pairs = ends.pairs(config.rail_map)?;
         let common = catalog.common(&introduction.transports);
         if common.is_empty() {
             return Err(OpenError::NoTransport {
@@ -117,35 +244,11 @@ impl Peers {
                 theirs: introduction.transport_names(),
             });
         }
-        let pair = |transport, (position, remote): (usize, usize)| RailPair {
-            transport,
-            local: locals.get(position).copied(),
-            remote: remotes[remote],
-            node: here.get(position).and_then(|device| device.node),
-            own: None,
-        };
-        let own = |transport: TransportId| {
-            let name = catalog.name(transport);
-            let mut offers = introduction.transports.iter();
-            let address = &offers.find(|offer| offer.name == name)?.address;
-            catalog.has_own_rail(transport).then(|| RailPair {
-                transport,
-                local: None,
-                remote: dialed,
-                node: None,
-                own: Some(address.as_slice().into()),
-            })
-        };
-        let of = |transport| match own(transport) {
-            Some(own) => vec![own],
-            None => pairs
-                .iter()
-                .filter(|(_, remote)| catalog.serves(transport, &introduction.transports, *remote))
-                .map(|at| pair(transport, *at))
-                .filter(|pair| catalog.runs_at(pair))
-                .collect(),
-        };
-        Ok(common.into_iter().flat_map(of).collect())
+        let spares = ends.spares(&pairs, &config.path);
+        let transports = || common.iter().copied();
+        let rails = transports().flat_map(|transport| ends.rails(transport, &pairs));
+        let spares = transports().flat_map(|transport| ends.stand_ins(transport, &pairs, &spares));
+        Ok(rails.chain(spares).collect())
     }
 
     /// Numbers the rails to a peer, of which it is known how long the way there and back took, and installs them.
@@ -153,12 +256,15 @@ impl Peers {
         &mut self,
         fabric: &Fabric,
         numbers: &mut Numbers,
-        (pairs, round_trip): (Vec<RailPair>, Duration),
+        (mut pairs, round_trip): (Vec<RailPair>, Duration),
         path: &PathConfig,
         catalog: &Catalog,
     ) -> Result<Vec<PeerRail>, OpenError> {
         self.gather_freed();
-        if self.rail_names.len() + pairs.len() > RAILS_MAX + self.free_rails.len() {
+        let room = RAILS_MAX + self.free_rails.len() - self.rail_names.len();
+        // They come last.
+        while pairs.len() > room && pairs.pop_if(|pair| pair.is_spare()).is_some() {}
+        if pairs.len() > room {
             return Err(OpenError::Full {
                 what: "rails",
                 limit: RAILS_MAX,
@@ -168,7 +274,7 @@ impl Peers {
         for pair in &pairs {
             devices.push(self.device(fabric, LocalDevice::of(pair, catalog))?);
         }
-        let mut rails = Vec::new();
+        let mut rails: Vec<PeerRail> = Vec::new();
         for (pair, device) in pairs.into_iter().zip(devices) {
             let rail = self.take_rail();
             numbers.rails.push(rail);
@@ -178,7 +284,10 @@ impl Peers {
                 estimate: self.rail_estimate(&pair, round_trip, catalog),
             };
             let name = pair.name(catalog.name(pair.transport));
-            self.install_rail(fabric, rail, config, name);
+            let of = rails
+                .iter()
+                .find(|other| pair.may_stand_in_for(&other.pair));
+            self.install_rail(fabric, (rail, of.map(|of| of.rail)), config, name);
             rails.push(PeerRail {
                 rail,
                 class: path.class(pair.local),
@@ -188,8 +297,18 @@ impl Peers {
         Ok(rails)
     }
 
-    fn install_rail(&mut self, fabric: &Fabric, rail: RailId, config: RailConfig, name: String) {
-        fabric.install_rail(rail, config, &name);
+    /// Installs a rail, or a spare for another one.
+    fn install_rail(
+        &mut self,
+        fabric: &Fabric,
+        (rail, of): (RailId, Option<RailId>),
+        config: RailConfig,
+        name: String,
+    ) {
+        match of {
+            Some(of) => fabric.install_spare(rail, of, config, &name),
+            None => fabric.install_rail(rail, config, &name),
+        }
         match self.rail_names.get_mut(rail.index()) {
             Some(old) => *old = name,
             None => self.rail_names.push(name),
@@ -222,7 +341,7 @@ impl Peers {
                 device,
                 estimate,
             };
-            self.install_rail(fabric, rail, config, format!("{name}:{disk}"));
+            self.install_rail(fabric, (rail, None), config, format!("{name}:{disk}"));
             self.disk_rails.push((device, rail));
             let rail = PlanRail {
                 rail,

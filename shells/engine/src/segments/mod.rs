@@ -122,6 +122,7 @@ impl Segments {
                     access: Access::RemoteReadWrite,
                     memory: region.memory(),
                     kind,
+                    numa_node: None,
                 },
                 requests: None,
                 slots: None,
@@ -256,7 +257,7 @@ impl Segments {
                 .iter()
                 .find_map(|(id, segment)| match segment {
                     Segment::Remote(remote)
-                        if remote.peer == peer && remote.descriptor == *descriptor =>
+                        if remote.peer == peer && remote.descriptor.is_of(descriptor) =>
                     {
                         Some(*id)
                     }
@@ -288,7 +289,12 @@ impl Segments {
     }
 
     /// What peers of a trust domain may know of a segment; `None`: there is none that they may see.
-    pub(crate) fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor> {
+    pub(crate) fn describe(
+        &self,
+        name: &str,
+        domain: TrustDomain,
+        node: impl FnOnce(&Region) -> Option<u16>,
+    ) -> Option<SegmentDescriptor> {
         let id = self.by_name(name)?;
         if let Some(file) = self.read(|tables| tables.offers.get(&id).cloned()) {
             // What is offered passes through slots, which are for the common domain.
@@ -305,6 +311,7 @@ impl Segments {
             access: region.access(),
             memory: region.memory(),
             kind: local.kind,
+            numa_node: node(region),
         })
     }
 

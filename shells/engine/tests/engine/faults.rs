@@ -86,6 +86,47 @@ fn a_rail_that_comes_and_goes_costs_nothing_but_time() {
 }
 
 #[test]
+fn a_device_reaches_another_one_of_the_peer_only_while_its_own_is_out() {
+    let pair = Pair::new(BYTES);
+    pair.warm_up();
+    let spare = RAILS;
+    let names = || pair.initiator.rails().into_iter().map(|rail| rail.name);
+    let spares = [(1, 2), (2, 3), (3, 4), (4, 1)]
+        .map(|(here, there)| format!("tcp:127.0.0.{here}>127.0.0.{there}"));
+    assert!(names().skip(RAILS).eq(spares), "{:?}", names());
+    let says_so = pair.initiator.rails().into_iter();
+    let says_so = says_so.map(|rail| rail.is_spare);
+    assert!(says_so.eq((0..2 * RAILS).map(|rail| rail >= spare)));
+    let carried = |pair: &Pair| -> u64 {
+        let rails = pair.initiator.rails();
+        rails[RAILS..].iter().map(|rail| rail.bytes).sum()
+    };
+    // A rail may have been out for a moment on a busy machine.
+    let before = carried(&pair);
+    assert!(before < pair.moved_bytes() / 4, "{before}");
+    // All but the first device here and the second one there are out.
+    let batch = in_the_middle(&pair, 0, 5);
+    pair.each_rail(|faults, rail| match rail.index() == spare {
+        true => faults.slow(rail, None),
+        false => faults.cut(rail),
+    });
+    arrived(&pair, &batch, 5);
+    assert!(pair.rail_bytes(spare) > 0);
+    pair.exchange(6);
+    pair.each_rail(|faults, rail| {
+        faults.slow(rail, None);
+        faults.restore(rail);
+    });
+    // Now its own is back, and it stands by again.
+    pair.until_used(0, pair.write_all());
+    until("the spare is not used any more", || {
+        let before = pair.rail_bytes(spare);
+        pair.exchange(7);
+        pair.rail_bytes(spare) == before
+    });
+}
+
+#[test]
 fn all_rails_cut_for_less_than_the_bound_lose_nothing() {
     let pair = Pair::new(BYTES);
     pair.warm_up();

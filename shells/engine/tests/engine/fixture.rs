@@ -12,8 +12,10 @@ use polyrail::{
 
 /// Longer than anything here takes; only a failing test waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Rails of a [`Pair`].
+/// Rails of a [`Pair`]. The spares are numbered from there on.
 pub(crate) const RAILS: usize = 4;
+/// One for each of them.
+pub(crate) const SPARES: usize = RAILS;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// Loopback addresses, one per rail.
@@ -145,7 +147,7 @@ impl Pair {
         until("every rail is in use", || {
             self.exchange(1);
             let rails = self.initiator.rails();
-            rails.len() == RAILS && rails.iter().all(|rail| rail.bytes > 0)
+            rails.len() == RAILS + SPARES && rails[..RAILS].iter().all(|rail| rail.bytes > 0)
         });
     }
 
@@ -180,7 +182,7 @@ impl Pair {
     }
 
     pub(crate) fn each_rail(&self, change: impl Fn(&Faults, RailId)) {
-        for rail in 0..RAILS as u16 {
+        for rail in 0..(RAILS + SPARES) as u16 {
             change(&self.faults, RailId(rail));
         }
     }

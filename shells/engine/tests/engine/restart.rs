@@ -128,7 +128,7 @@ fn targets_can_be_started_anew_without_end() {
     assert!(fresh.iter().all(|byte| *byte == 0));
     is_lost(&initiator, first.unwrap(), at);
     assert!(
-        initiator.rails().len() <= 8,
+        initiator.rails().len() <= 2 * (RAILS + SPARES),
         "their places are used again: {}",
         initiator.rails().len()
     );

@@ -184,7 +184,8 @@ fn a_segment_opened_again_is_the_same_and_one_of_another_address_too() {
         let address = format!("{host}:{port}/mem");
         assert_eq!(pair.initiator.open_segment(&address).unwrap(), pair.remote);
     }
-    assert_eq!(pair.initiator.rails().len(), RAILS, "one session");
+    let rails = pair.initiator.rails().len();
+    assert_eq!(rails, RAILS + SPARES, "one session");
     assert_eq!(pair.initiator.segment_bytes(pair.remote), Some(MIB));
     assert_eq!(pair.initiator.segment_bytes(pair.local), Some(MIB));
 }
@@ -244,6 +245,10 @@ fn several_workers_share_rails_and_lose_one() {
         faults.restore(cut);
         assert!(bytes(&destination) == bytes(&source), "round {round}");
     }
-    let used = engine.rails().iter().filter(|rail| rail.bytes > 0).count();
-    assert_eq!(used, 4, "{:?}", engine.rails());
+    // Whether the spare of the one that was cut has been, too, is a matter of luck.
+    let rails = engine.rails();
+    assert!(
+        rails[..RAILS].iter().all(|rail| rail.bytes > 0),
+        "{rails:?}"
+    );
 }

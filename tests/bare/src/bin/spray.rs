@@ -7,6 +7,23 @@ use polyrail_core::rail::spray::{self, Line, Load, Look, Need, Room, Slices, Spo
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{DeviceId, RailId, Rate};
 
+/// What is said of all rails.
+#[derive(Clone, Copy)]
+struct All {
+    inflight_bytes: u64,
+    least: Duration,
+}
+
+impl Look for All {
+    fn inflight_bytes(&self) -> u64 {
+        self.inflight_bytes
+    }
+
+    fn least(&self, _length: u32) -> Duration {
+        self.least
+    }
+}
+
 #[inline(never)]
 fn end_of_few(spots: &[Spot], need: &Need) -> Option<Duration> {
     spray::end_of_few(spots, need)
@@ -23,8 +40,8 @@ fn time(spot: &Spot, need: &Need) -> Duration {
 }
 
 #[inline(never)]
-fn run(spot: &Spot, need: &Need, until: Duration, rate: Rate, look: Look) -> Option<Slices> {
-    spot.run(need, until, rate, |_| look)
+fn run(spot: &Spot, need: &Need, until: Duration, rate: Rate, all: All) -> Option<Slices> {
+    spot.run(need, until, rate, all)
 }
 
 #[inline(never)]
@@ -72,7 +89,7 @@ fn spray() {
             is_urgent: false,
         },
     };
-    let look = Look {
+    let all = All {
         least: Duration::ZERO,
         inflight_bytes: 0,
     };
@@ -84,7 +101,7 @@ fn spray() {
     black_box(choose(&spots, &times));
     let [first, ..] = &mut spots;
     let until = black_box(Duration::MAX);
-    black_box(run(first, &need, until, black_box(rate), black_box(look)));
+    black_box(run(first, &need, until, black_box(rate), black_box(all)));
     let slices = Slices {
         length: 1,
         count: 2,
