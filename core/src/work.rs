@@ -361,6 +361,15 @@ impl Cause {
         )
     }
 
+    /// Whether a peer whose process is ending may cause this too: its memory goes before its connections do, so that it seems
+    /// to refuse what it was willing to take.
+    pub const fn is_of_ended_process(self) -> bool {
+        matches!(
+            self,
+            Self::RemoteAccess | Self::RemoteInvalidRequest | Self::RemoteOperation
+        )
+    }
+
     /// The cause in words, for logs and error messages.
     pub const fn text(self) -> &'static str {
         match self {

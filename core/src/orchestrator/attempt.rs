@@ -87,9 +87,11 @@ impl Marks {
     const COPIED: Self = Self(1 << 21);
     /// It is a probe.
     const PROBE: Self = Self(1 << 22);
+    /// The peer has refused it, unless it is a process that is ending: it stays until its lane's fence says which.
+    pub(super) const REFUSED: Self = Self(1 << 23);
     /// What most have none of.
     pub(super) const UNUSUAL: Self =
-        Self(Self::DONE.0 | Self::LOST.0 | Self::COPIED.0 | Self::PROBE.0);
+        Self(Self::DONE.0 | Self::LOST.0 | Self::COPIED.0 | Self::PROBE.0 | Self::REFUSED.0);
     /// And what goes to a lane where each work asks for a completion, neither.
     pub(super) const UNUSUAL_OR_QUIET: Self = Self(Self::UNUSUAL.0 | Self::QUIET.0);
     /// None of what goes to a lane has a bit of these once it has been handed out.
@@ -248,8 +250,9 @@ impl Attempt {
         self.load == request
     }
 
+    /// Whether a completion that a lane tells may be its own.
     fn is_posted_on(&self, rail: RailId) -> bool {
-        self.stage() == Stage::Posted && self.rail() == rail
+        self.stage() == Stage::Posted && self.rail() == rail && !self.is(Marks::REFUSED)
     }
 
     /// Whether it was handed out, is a slice that never had a copy, and its request waits for it.
@@ -792,7 +795,9 @@ impl Orchestrator<'_> {
     fn is_before(&self, first: u32, second: AttemptId) -> bool {
         match (self.attempts.at(first), self.attempts.get(second)) {
             (Some(first), Some(second)) => {
-                !first.signal() && first.sequence.is_before(second.sequence)
+                !first.signal()
+                    && !first.is(Marks::REFUSED)
+                    && first.sequence.is_before(second.sequence)
             }
             _ => false,
         }
@@ -869,6 +874,7 @@ impl Orchestrator<'_> {
         // That a write failed or was flushed does not prove that nothing of it is still on its way: it waits
         // for the fence as its neighbours do, and a copy goes elsewhere at once.
         let may_still_land = op == Op::Write && request.is_some() && !cause.is_callers();
+        let of_ended_process = request.is_some() && cause.is_of_ended_process();
         let blame = match request.filter(|_| cause.is_callers()) {
             Some(request) => {
                 self.fail_request(now, request, cause);
@@ -876,7 +882,11 @@ impl Orchestrator<'_> {
             }
             None => self.fault(rail, Some(id.index), cause),
         };
-        if !may_still_land {
+        if of_ended_process {
+            if let Some(row) = self.attempts.get_mut(id) {
+                row.mark(Marks::REFUSED);
+            }
+        } else if !may_still_land {
             // Before the fence, so that it is not taken for an orphan.
             self.end_attempt(id.index, End::Ended);
         }

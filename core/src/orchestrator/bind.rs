@@ -765,8 +765,7 @@ impl Orchestrator<'_> {
     }
 
     pub(super) fn is_healthy(&self, rail: RailId) -> bool {
-        let health = self.shared.health(rail);
-        health.is_some_and(|health| health.is_healthy())
+        self.view().is_healthy(rail)
     }
 
     /// A healthy rail with an open lane, for one slice.
@@ -851,7 +850,7 @@ impl Orchestrator<'_> {
             let Some(lane) = self.lanes.get(rail.index()).filter(|_| healthy) else {
                 continue;
             };
-            // A fence in progress ends, or is given up; either way the rail is not lost.
+            // A fence in progress ends, or is given up.
             usable = true;
             match lane.phase {
                 Phase::Closed => {

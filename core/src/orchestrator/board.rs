@@ -71,9 +71,15 @@ impl<'b> View<'b> {
     }
 
     fn is_well(&self, rail: RailId) -> bool {
-        let is_healthy = |rail| self.shared.health(rail).is_some_and(RailHealth::is_healthy);
+        self.is_healthy(rail) && !self.lanes.get(rail.index()).is_some_and(Lane::is_suspected)
+    }
+
+    /// Whether a rail is healthy, and may carry something from here. It may not while nothing proves that the lane before the
+    /// next one has ended, and nobody waits for that any more.
+    pub(super) fn is_healthy(&self, rail: RailId) -> bool {
         let lane = self.lanes.get(rail.index());
-        is_healthy(rail) && !lane.is_some_and(Lane::is_suspected)
+        self.shared.health(rail).is_some_and(RailHealth::is_healthy)
+            && !lane.is_some_and(Lane::is_given_up)
     }
 
     /// A rail, if it is healthy and its lane open for slices.

@@ -1,6 +1,6 @@
 //! Fences: what proves that nothing of a lane's epoch can move any more, and when it is waited for no more.
 
-use super::attempt::{End, Marks};
+use super::attempt::{Attempt, End, Marks};
 use super::lane::{Blame, Phase, Wants};
 use super::sequence::Sequence;
 use super::{Orchestrator, Reason};
@@ -62,7 +62,7 @@ impl Orchestrator<'_> {
         );
         let give_up_at = self.give_up_at(now, rail);
         self.clear_lane(rail);
-        let writes = self.has_posted_writes(rail);
+        let asks = self.asks_peer(rail);
         let oldest = self
             .first_posted(rail)
             .and_then(|index| self.attempts.at(index));
@@ -74,12 +74,11 @@ impl Orchestrator<'_> {
         if lane.flight.posted() == 0 {
             lane.close();
         } else {
-            let waits = writes && lane.limits.counts;
+            let waits = asks && lane.limits.counts;
             lane.progress_at = now;
             lane.begin_fence(Fence {
                 local: false,
-                // A read writes nothing on the peer's side, and nobody minds what a probe writes.
-                remote: !writes,
+                remote: !asks,
                 delivered,
                 copied: !waits,
                 give_up_at,
@@ -87,7 +86,7 @@ impl Orchestrator<'_> {
                 asked_at: now,
                 resend_at: now,
             });
-            if writes {
+            if asks {
                 self.messages.push_back(self.lanes, index);
             }
             self.arm(give_up_at, Reason::Fence);
@@ -113,12 +112,14 @@ impl Orchestrator<'_> {
         }
     }
 
-    /// Whether a lane has posted writes of user bytes.
-    fn has_posted_writes(&mut self, rail: RailId) -> bool {
+    /// Whether a lane's fence needs the peer's answer: for writes, and for what was refused. Any other read writes nothing on the
+    /// peer's side, and nobody minds what a probe writes.
+    fn asks_peer(&mut self, rail: RailId) -> bool {
+        let waits = |row: &Attempt| row.op() == Op::Write || row.is(Marks::REFUSED);
         let mut next = self.first_posted(rail);
         while let Some(index) = next {
             let row = self.attempts.at(index);
-            if row.is_some_and(|row| row.op() == Op::Write && row.request().is_some()) {
+            if row.is_some_and(|row| waits(row) && row.request().is_some()) {
                 return true;
             }
             next = self.posted_after(rail, index);
@@ -213,7 +214,7 @@ impl Orchestrator<'_> {
     }
 
     /// Ends the attempts of a fenced lane that have nothing more to wait for: reads by the local fact alone,
-    /// writes by both.
+    /// writes and what was refused by both.
     fn end_posted(&mut self, rail: RailId, fence: Fence) {
         let mut next = self.first_posted(rail);
         while let Some(index) = next {
@@ -221,8 +222,10 @@ impl Orchestrator<'_> {
             let Some(row) = self.attempts.at(index) else {
                 continue;
             };
-            if fence.remote || row.op() == Op::Read {
-                let arrived = row.op() == Op::Write && row.sequence.is_before(fence.delivered);
+            let refused = row.is(Marks::REFUSED);
+            if fence.remote || row.op() == Op::Read && !refused {
+                let written = row.op() == Op::Write && !refused;
+                let arrived = written && row.sequence.is_before(fence.delivered);
                 self.end_attempt(index, if arrived { End::Delivered } else { End::Ended });
             }
         }
@@ -323,6 +326,11 @@ impl Orchestrator<'_> {
             else {
                 continue;
             };
+            if row.is(Marks::REFUSED) {
+                // Nothing of it moves, whoever refused it.
+                self.end_attempt(index, End::Ended);
+                continue;
+            }
             row.mark(Marks::LOST);
             if let Some(request) = self.request_of(index) {
                 if let Some(row) = self.requests.get_mut(request) {
@@ -332,6 +340,8 @@ impl Orchestrator<'_> {
                 self.settle_request(request);
             }
         }
+        // Who waited for a lane on this rail takes another one.
+        self.bind_all();
     }
 
     /// When reports stop waiting for a fence that starts now. A peer that has been silent has had part of

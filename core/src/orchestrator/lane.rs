@@ -254,6 +254,11 @@ impl Lane {
         self.phase.is_open() && self.suspect_since != Instant::MAX
     }
 
+    /// Whether it is being fenced, and nobody waits for the proof any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        matches!(self.phase, Phase::Fencing(fence) if fence.given_up)
+    }
+
     /// Whether it is closed, and nothing is to be done about it any more.
     pub(super) fn is_quiet(&self) -> bool {
         self.phase == Phase::Closed && self.flight.len() == 0 && self.wants == Wants::NOTHING

@@ -296,14 +296,7 @@ impl Orchestrator<'_> {
             if let Some(row) = self.peers.get_mut(peer.index()) {
                 row.gone = true;
             }
-            self.end_requests(
-                now,
-                Some(peer),
-                Ending {
-                    status: Status::PeerLost,
-                    cause: Cause::PeerGone,
-                },
-            );
+            self.end_requests_of_gone(now, peer);
         }
         for rail in self.rails_of(peer) {
             self.remote_ended(now, rail);

@@ -365,6 +365,27 @@ impl Orchestrator<'_> {
         }
     }
 
+    /// The process of a peer has ended: its requests end with that. Also those that it seemed to refuse, unless they have been
+    /// reported: its memory went before itself was known to be gone.
+    pub(super) fn end_requests_of_gone(&mut self, now: Instant, peer: PeerId) {
+        let ending = Ending {
+            status: Status::PeerLost,
+            cause: Cause::PeerGone,
+        };
+        for index in 0..self.requests.capacity() as u32 {
+            let seemed = |row: &&mut RequestRow| {
+                let cause = row.ending.map(|ending| ending.cause);
+                row.peer == peer && cause.is_some_and(Cause::is_of_ended_process)
+            };
+            if let Some(row) = self.requests.at_mut(index).filter(seemed)
+                && !row.is_reported()
+            {
+                row.ending = Some(ending);
+            }
+        }
+        self.end_requests(now, Some(peer), ending);
+    }
+
     pub(super) fn end_request(&mut self, now: Instant, id: RequestId, ending: Ending) {
         let grace_at = now + self.config.cancel_grace;
         // Also one whose bytes are all there, and that waits for copies of them: it does not wait for ever.

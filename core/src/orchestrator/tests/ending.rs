@@ -261,3 +261,136 @@ fn a_rail_that_flapped_an_hour_ago_is_suspected_as_soon_as_any() {
         "fresh {fresh:?}, an hour after four flaps {later:?}"
     );
 }
+
+/// The only slice of a request of tag 1 comes back refused, on the first of two rails.
+fn refused(op: Op, cause: Cause) -> World<'static> {
+    let mut world = warmed(World::new(Policy::Spray, 2));
+    world.submit(1, op, 1000);
+    refuse_first(&mut world, cause);
+    world
+}
+
+/// The peer refuses the first work that is polled now.
+fn refuse_first(world: &mut World<'_>, cause: Cause) {
+    let mut batch = PostBatch::default();
+    let post = world.core.poll_post(world.now, &mut batch).expect("works");
+    let lane = post.lane();
+    assert!(world.core.handle_posted(world.now, post, 1, Stop::All));
+    let refused = Completion {
+        lane,
+        epoch: world.core.lanes[lane.rail().index()].epoch(),
+        cookie: batch.works[0].cookie,
+        at: world.now,
+        outcome: Outcome::Error(cause),
+    };
+    let arrived = Completion {
+        outcome: Outcome::Success,
+        ..refused
+    };
+    // A device may lie: it says so twice, and then that it has arrived.
+    for told in [refused, refused, arrived] {
+        world.core.handle_completions(world.now, &[told]);
+        world.core.audit().unwrap();
+    }
+}
+
+const SEEMS_REFUSED: [Cause; 3] = [
+    Cause::RemoteAccess,
+    Cause::RemoteInvalidRequest,
+    Cause::RemoteOperation,
+];
+
+#[test]
+fn what_an_ending_process_seemed_to_refuse_is_lost_with_it() {
+    // Of a process that is killed the memory goes first, and its end is known milliseconds later.
+    for (op, cause) in [Op::Write, Op::Read]
+        .into_iter()
+        .flat_map(|op| SEEMS_REFUSED.map(|cause| (op, cause)))
+    {
+        let mut world = refused(op, cause);
+        world.stopped = true;
+        world.run(world.now + Duration::from_millis(20));
+        assert!(!world.reports.contains_key(&1), "{op:?} {cause:?}");
+        world
+            .core
+            .handle_peer_gone(world.now, PEER, Proof::ProcessGone);
+        world.run_until_reported(1, Duration::from_secs(1));
+        let report = world.reports[&1];
+        assert_eq!(report.status, Status::PeerLost, "{op:?} {cause:?}");
+        assert_eq!(report.cause, Some(Cause::PeerGone));
+        assert_eq!(report.delivered_bytes, 0);
+        assert_eq!(
+            (report.local, report.remote),
+            (Local::Released, Remote::Settled)
+        );
+    }
+}
+
+#[test]
+fn what_a_living_peer_refuses_fails_by_that() {
+    for (op, cause) in [Op::Write, Op::Read]
+        .into_iter()
+        .flat_map(|op| SEEMS_REFUSED.map(|cause| (op, cause)))
+    {
+        for answers in [true, false] {
+            let mut world = refused(op, cause);
+            world.stopped = !answers;
+            let from = world.now;
+            world.run_until_reported(1, Duration::from_secs(5));
+            let took = world.now.since(from);
+            let bound = if answers {
+                Duration::from_millis(2)
+            } else {
+                world.core.config.fence_timeout + Duration::from_millis(2)
+            };
+            assert!(took <= bound, "{op:?} {cause:?} {answers}: {took:?}");
+            let report = world.reports[&1];
+            assert_eq!(
+                (report.status, report.cause),
+                (Status::Failed, Some(cause)),
+                "{op:?} {answers}"
+            );
+            assert_eq!(report.delivered_bytes, 0);
+            assert_eq!(
+                (report.local, report.remote),
+                (Local::Released, Remote::Settled)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_healthy_rail_whose_fence_is_never_proved_holds_up_nobody() {
+    // The swarm found it: what was refused counts against no rail, and the peer answers no fence. The lane was waited for
+    // without end, by all that came later, as the rail is healthy.
+    for rails in [&[1][..], &[1, 1]] {
+        let mut world = warmed(World::ranked(Config::new(0, Policy::Spray), rails));
+        world.submit(1, Op::Write, 1000);
+        refuse_first(&mut world, Cause::RemoteAccess);
+        world.answers_fences = false;
+        world.run_until_reported(1, Duration::from_secs(5));
+        assert_eq!(world.reports[&1].cause, Some(Cause::RemoteAccess));
+
+        world.submit(2, Op::Write, 1000);
+        let from = world.now;
+        world.run_until_reported(2, Duration::from_secs(5));
+        let took = world.now.since(from);
+        let report = world.reports[&2];
+        let (status, cause, bound) = match rails {
+            [_] => (
+                Status::Failed,
+                Some(Cause::NoRail),
+                world.core.config.fence_timeout + Duration::from_millis(2),
+            ),
+            _ => (Status::Completed, None, Duration::from_millis(20)),
+        };
+        assert_eq!((report.status, report.cause), (status, cause), "{rails:?}");
+        assert!(took <= bound, "{rails:?}: {took:?}");
+
+        // It is told at last.
+        world.answers_fences = true;
+        world.submit(3, Op::Write, 1000);
+        world.run_until_reported(3, Duration::from_secs(5));
+        assert_eq!(world.reports[&3].status, Status::Completed, "{rails:?}");
+    }
+}
