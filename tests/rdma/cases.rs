@@ -8,7 +8,7 @@ use polyrail_core::path::share::Shares;
 use polyrail_shared::hint::AgentFile;
 use polyrail_shared::host_now;
 
-use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, initiator, until};
+use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, initiator, initiator_with_tcp, until};
 use crate::rails::{RAILS, address, drop_answers, drop_rdma, rail};
 
 /// All cases, in order.
@@ -124,7 +124,6 @@ fn every_size_and_alignment() {
         bytes.iter().all(|bytes| *bytes > 0),
         "a rail was not used: {bytes:?}"
     );
-    assert_eq!(pair.bytes("tcp").iter().sum::<u64>(), 0);
 }
 
 /// Blocks from all over this side that lie together at the peer: several of them go as one work, with as many ranges.
@@ -158,7 +157,6 @@ fn scattered_blocks() {
             pair.check(seed, place(index), 64 + index * block, block);
         }
     }
-    assert_eq!(pair.bytes("tcp").iter().sum::<u64>(), 0);
 }
 
 fn four_workers() {
@@ -286,7 +284,7 @@ fn queue_pairs() -> Vec<usize> {
 /// between islands they have no queue pairs.
 fn path_isolation() {
     for (prefix, used) in [("inside an island", [2, 3]), ("between islands", [0, 1])] {
-        let mut config = initiator().without("tcp");
+        let mut config = initiator();
         config.path.mode = IsolationMode::Vanilla;
         if prefix == "between islands" {
             config.path.island_prefix.v4_bits = 32;
@@ -310,7 +308,7 @@ fn path_isolation() {
 /// down.
 fn hints_shift_traffic() {
     let file = std::env::temp_dir().join("hints");
-    let mut config = initiator().without("tcp");
+    let mut config = initiator();
     config.path.mode = IsolationMode::Advanced;
     config.path.hint_file = file.display().to_string();
     config.path.hint_strict = true;
@@ -452,7 +450,7 @@ fn cut_and_restored() {
 }
 
 fn failover_to_tcp() {
-    let mut pair = Pair::start();
+    let mut pair = Pair::with(initiator_with_tcp());
     pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
     pair.fill(2, 0, 0, 8 * MIB);
     (0..RAILS).for_each(drop_rdma);
@@ -468,15 +466,18 @@ fn failover_to_tcp() {
     });
     let back = start.elapsed();
     println!("        over TCP after {over_tcp:.1?}, all rails back after {back:.1?}");
-    let before = pair.bytes("tcp");
-    pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
-    assert_eq!(pair.bytes("tcp"), before, "it went on over TCP");
+    // Emulated devices may look slow beside TCP for a while, by what was learned in the outage.
+    until("a write without TCP", || {
+        let before = pair.bytes("tcp");
+        pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+        pair.bytes("tcp") == before
+    });
 }
 
 /// What is written arrives, and nobody hears of it: when the queue pairs give up, the target says what it has, and only the
 /// rest goes over TCP.
 fn only_answers_lost() {
-    let mut config = initiator();
+    let mut config = initiator_with_tcp();
     // However late its word comes.
     config.health.progress_floor = Duration::from_secs(100);
     let mut pair = Pair::with(config);
@@ -529,7 +530,7 @@ fn no_ghost_writes() {
 
 fn nothing_left() {
     // TCP has other ways in one kernel, which no wire is part of.
-    let pair = Pair::with(initiator().without("tcp"));
+    let pair = Pair::with(initiator());
     pair.complete(&[pair.request(Op::Write, 0, 0, MIB)]);
     (0..RAILS).for_each(|number| rail("rate", number, "8mbit"));
     let write = pair.request(Op::Write, 0, 0, LOCAL);

@@ -40,7 +40,13 @@ pub(crate) fn common(name: &str) -> Config {
     }
 }
 
+/// Without TCP: emulated devices are about as slow, and TCP has no limits such as `rail rate` sets. It would be used, rightly,
+/// whenever it was measured to be the faster one.
 pub(crate) fn initiator() -> Config {
+    initiator_with_tcp().without("tcp")
+}
+
+pub(crate) fn initiator_with_tcp() -> Config {
     let mut config = Config {
         rails: addresses(false),
         ..common("initiator")
