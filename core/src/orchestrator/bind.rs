@@ -454,7 +454,7 @@ impl Orchestrator<'_> {
             slices_max,
             slice_bytes: self.shared.slice_bytes(),
             end: None,
-            share_bytes: 0,
+            share_bytes: row.made_bytes(),
             line: self.line_of(request),
         })
     }

@@ -277,7 +277,9 @@ impl Board {
         let need = &Need {
             end: spray::end_of_few(&self.spots, need),
             share_bytes: match self.some_longer {
-                true => spray::share(need.rest_bytes, need.slice_bytes, rails),
+                true => {
+                    spray::share(need.rest_bytes, need.slice_bytes, rails).max(need.share_bytes)
+                }
                 false => 0,
             },
             ..*need

@@ -8,6 +8,7 @@
 //! Source: MORI-IO SQ flow control rework (ROCm/mori#305), for merging neighbours; it merges within one call, and
 //! names with ends of their own are ours.
 
+use super::board::Way;
 use super::request::{Ending, RequestRow, Told};
 use super::{Orchestrator, Policy};
 use crate::failover::Failover;
@@ -38,9 +39,8 @@ impl Role {
 }
 
 impl RequestRow {
-    /// Whether `behind` goes on where this one ends, on both sides, is of the same kind, and the two together make
-    /// one slice.
-    fn is_continued_by(&self, behind: &Self, slice_bytes: u32) -> bool {
+    /// Whether `behind` goes on where this one ends, on both sides, and is of the same kind.
+    fn is_continued_by(&self, behind: &Self) -> bool {
         // Most are no neighbours.
         if !self.ends_at(behind) {
             return false;
@@ -50,14 +50,21 @@ impl RequestRow {
             && self.home == behind.home
             && self.class == self.home
             && { self.due } == { behind.due };
-        let bytes = self.length.saturating_add(behind.length);
-        same_kind && self.is_untouched() && bytes <= u64::from(slice_bytes)
+        same_kind && self.is_untouched()
     }
 
     /// Whether the first byte of `behind` is the one after its last, on both sides.
     fn ends_at(&self, behind: &Self) -> bool {
         let (local, remote) = self.places();
         (local.plus(self.length), remote.plus(self.length)) == behind.places()
+    }
+
+    /// How long a transfer is, which was made to be one slice; 0 of what was submitted.
+    pub(super) fn made_bytes(&self) -> u32 {
+        match self.role {
+            Role::Transfer { .. } => u32::try_from(self.length).unwrap_or(u32::MAX),
+            _ => 0,
+        }
     }
 
     /// Whether it waits for a transfer.
@@ -121,7 +128,9 @@ impl Orchestrator<'_> {
         let Some(before) = self.requests.at(last) else {
             return false;
         };
-        if !before.is_continued_by(row, slice_bytes) {
+        let bytes = before.length.saturating_add(row.length);
+        let makes_one = || bytes <= u64::from(slice_bytes) || bytes <= self.longest_slice(before);
+        if !before.is_continued_by(row) || !makes_one() {
             return false;
         }
         let transfer = match before.role {
@@ -131,6 +140,26 @@ impl Orchestrator<'_> {
             Role::Name { .. } | Role::Apart { .. } => None,
         };
         transfer.is_some_and(|transfer| self.add_name(transfer, id.index))
+    }
+
+    /// How long slices of a request are on a rail that it may take: longer than usual where lanes take few works.
+    fn longest_slice(&self, row: &RequestRow) -> u64 {
+        let way = Way {
+            peer: row.peer,
+            plan: row.plan,
+            rank: row.failover.rank(),
+            op: row.op,
+        };
+        let usual = self.shared.slice_bytes();
+        let view = self.view();
+        let spots = view
+            .rails_in_use(way)
+            .filter_map(|rail| view.spot(*rail, way.op));
+        let lengths = spots.map(|spot| match spot.part_bytes < usual {
+            true => spot.slice_bytes,
+            false => usual,
+        });
+        lengths.max().unwrap_or(usual).into()
     }
 
     /// Puts a transfer in a request's place in line, with that as its only name. `None`: there is no row for it.

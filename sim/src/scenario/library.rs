@@ -75,6 +75,7 @@ library![
     "rails-blink",
     "spare-both-out",
     "shallow-far-reads",
+    "small-far-reads",
     "slow-first-transport",
     "urgent-beside-bulk",
     "long-beside-short",
