@@ -442,7 +442,13 @@ fn cell(go: Go, place: Place, state: State) {
             }
             // The handle that was polled is gone; one that is kept has its waker kept.
             let mut kept = batch.clone();
-            let _ = Pin::new(&mut kept).poll(&mut Context::from_waker(&waker));
+            if Pin::new(&mut kept)
+                .poll(&mut Context::from_waker(&waker))
+                .is_ready()
+            {
+                // It has ended since the first look, which nobody is told of any more.
+                waker.wake_by_ref();
+            }
             drop(waker);
             told.push(kept);
         }
