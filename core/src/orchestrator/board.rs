@@ -7,7 +7,7 @@ use super::path::Lead;
 use super::{Orchestrator, PlanRow};
 use crate::plan::{NO_RAILS, PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
 use crate::rail::health::RailHealth;
-use crate::rail::spray::{self, Line, Look, Need, Slices, Spot};
+use crate::rail::spray::{self, Line, Look, Need, Slices, Sooner, Spot};
 use crate::rail::{Healthy, RATE_UNIT, Shared};
 use crate::slice;
 use crate::time::{Duration, Instant};
@@ -354,12 +354,11 @@ impl Look for All<'_> {
         bytes.fold(0, u64::saturating_add)
     }
 
-    fn least(&self, length: u32) -> Duration {
+    fn sooner(&self, length: u32, than: Duration) -> Sooner {
         let (spots, line) = (self.board.spots.iter(), self.board.line);
         let filled = spots.filter(|spot| !spot.takes(length, line));
         let loads = filled.map(|spot| spot.load).chain(self.full());
-        let times = loads.map(|load| load.predicted(length.into()));
-        times.min().unwrap_or(Duration::MAX)
+        Sooner::of(loads, length, than)
     }
 }
 

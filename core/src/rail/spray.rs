@@ -187,8 +187,38 @@ impl Slices {
 pub trait Look {
     /// Bytes in flight on all, of all workers.
     fn inflight_bytes(&self) -> u64;
-    /// The least predicted time of one more slice of so many bytes, of those without room for it.
-    fn least(&self, length: u32) -> Duration;
+    /// Those without room for a slice of so many bytes, who would end one sooner than in a time.
+    fn sooner(&self, length: u32, than: Duration) -> Sooner;
+}
+
+/// Rails that would end a slice sooner than another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sooner {
+    /// The least time of all rails, of these or not; the longest if there is none.
+    pub least: Duration,
+    /// How fast these are together, in bytes per second.
+    pub bytes_per_sec: u64,
+}
+
+impl Sooner {
+    /// Of rails without room.
+    pub fn of(full: impl Iterator<Item = Load>, length: u32, than: Duration) -> Self {
+        let none = Self {
+            least: Duration::MAX,
+            bytes_per_sec: 0,
+        };
+        full.fold(none, |sum, load| {
+            let time = load.predicted(length.into());
+            let rate = match time < than {
+                true => load.rate.bytes_per_sec(),
+                false => 0,
+            };
+            Self {
+                least: sum.least.min(time),
+                bytes_per_sec: sum.bytes_per_sec.saturating_add(rate),
+            }
+        })
+    }
 }
 
 /// Predictions this close (in parts of 100 above the least) are the same.
@@ -326,10 +356,17 @@ impl Spot {
         }
         let bytes = all.inflight_bytes().saturating_add(need.unbound_bytes);
         let end = rate.time_for(bytes);
-        if first > end && first > tolerated(all.least(most.length)) {
+        if first <= end {
+            return Some(by(end.min(until)));
+        }
+        // When the sooner ones would be through with half of all that is left, without it and without those that are as late.
+        let sooner = all.sooner(most.length, first);
+        let rate = Rate::from_bytes_per_sec(sooner.bytes_per_sec);
+        let half = rate.time_for(bytes).divided_by(REST_PLENTY);
+        if first > half && first > tolerated(sooner.least) {
             return None;
         }
-        Some(by(end.min(until)))
+        Some(by(half.max(end).min(until)))
     }
 
     /// Slices were bound to it, with `ahead_bytes` in flight there before them.
@@ -443,10 +480,9 @@ mod tests {
             self.iter().map(|(spot, _)| spot.load.inflight_bytes).sum()
         }
 
-        fn least(&self, length: u32) -> Duration {
+        fn sooner(&self, length: u32, than: Duration) -> Sooner {
             let full = self.iter().filter(|(_, room)| !room);
-            let times = full.map(|(spot, _)| spot.load.predicted(length.into()));
-            times.min().unwrap_or(Duration::MAX)
+            Sooner::of(full.map(|(spot, _)| spot.load), length, than)
         }
     }
 
@@ -561,6 +597,21 @@ mod tests {
         for (name, rails, bytes, rail) in cases {
             let chosen = chosen(&rails, &need(bytes)).map(|(rail, _)| rail);
             assert_eq!(chosen, rail, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_far_rail_takes_its_part_of_what_keeps_the_near_one_busy_for_twice_as_long() {
+        // A near one without room, and three of 1 ms, each of 12 GB/s: so much is 2.4 ms of the near one, and 0.6 of all.
+        let far = |number| {
+            let (mut spot, room) = rail(number, 12, 0);
+            spot.load.delay_base = Duration::from_micros(1_000);
+            (spot, room)
+        };
+        let rails = [full(rail(0, 12, 1)), far(1), far(2), far(3)];
+        for (micros, taken) in [(2_400, true), (1_800, false)] {
+            let chosen = chosen(&rails, &need(micros * 12_000));
+            assert_eq!(chosen.is_some(), taken, "{micros}: {chosen:?}");
         }
     }
 

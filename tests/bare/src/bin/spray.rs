@@ -3,7 +3,7 @@
 
 use core::hint::black_box;
 
-use polyrail_core::rail::spray::{self, Line, Load, Look, Need, Room, Slices, Spot};
+use polyrail_core::rail::spray::{self, Line, Load, Look, Need, Room, Slices, Sooner, Spot};
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{DeviceId, RailId, Rate};
 
@@ -11,7 +11,7 @@ use polyrail_core::units::{DeviceId, RailId, Rate};
 #[derive(Clone, Copy)]
 struct All {
     inflight_bytes: u64,
-    least: Duration,
+    sooner: Sooner,
 }
 
 impl Look for All {
@@ -19,8 +19,8 @@ impl Look for All {
         self.inflight_bytes
     }
 
-    fn least(&self, _length: u32) -> Duration {
-        self.least
+    fn sooner(&self, _length: u32, _than: Duration) -> Sooner {
+        self.sooner
     }
 }
 
@@ -90,7 +90,10 @@ fn spray() {
         },
     };
     let all = All {
-        least: Duration::ZERO,
+        sooner: Sooner {
+            least: Duration::ZERO,
+            bytes_per_sec: 0,
+        },
         inflight_bytes: 0,
     };
     let mut spots = black_box([spot; 3]);
