@@ -294,19 +294,33 @@ fn refuse_first(world: &mut World<'_>, cause: Cause) {
     }
 }
 
-const SEEMS_REFUSED: [Cause; 3] = [
-    Cause::RemoteAccess,
-    Cause::RemoteInvalidRequest,
-    Cause::RemoteOperation,
-];
+/// Both operations with each cause by which a peer seems to refuse.
+fn refusals() -> impl Iterator<Item = (Op, Cause)> {
+    let causes = [
+        Cause::RemoteAccess,
+        Cause::RemoteInvalidRequest,
+        Cause::RemoteOperation,
+    ];
+    let ops = [Op::Write, Op::Read].into_iter();
+    ops.flat_map(move |op| causes.map(|cause| (op, cause)))
+}
+
+/// The report of tag 1 names the status and cause; nothing was delivered and nothing is in use any more.
+#[track_caller]
+fn assert_nothing_delivered(world: &World<'_>, status: Status, cause: Cause) {
+    let report = world.reports[&1];
+    assert_eq!((report.status, report.cause), (status, Some(cause)));
+    assert_eq!(report.delivered_bytes, 0);
+    assert_eq!(
+        (report.local, report.remote),
+        (Local::Released, Remote::Settled)
+    );
+}
 
 #[test]
 fn what_an_ending_process_seemed_to_refuse_is_lost_with_it() {
     // Of a process that is killed the memory goes first, and its end is known milliseconds later.
-    for (op, cause) in [Op::Write, Op::Read]
-        .into_iter()
-        .flat_map(|op| SEEMS_REFUSED.map(|cause| (op, cause)))
-    {
+    for (op, cause) in refusals() {
         let mut world = refused(op, cause);
         world.stopped = true;
         world.run(world.now + Duration::from_millis(20));
@@ -315,23 +329,13 @@ fn what_an_ending_process_seemed_to_refuse_is_lost_with_it() {
             .core
             .handle_peer_gone(world.now, PEER, Proof::ProcessGone);
         world.run_until_reported(1, Duration::from_secs(1));
-        let report = world.reports[&1];
-        assert_eq!(report.status, Status::PeerLost, "{op:?} {cause:?}");
-        assert_eq!(report.cause, Some(Cause::PeerGone));
-        assert_eq!(report.delivered_bytes, 0);
-        assert_eq!(
-            (report.local, report.remote),
-            (Local::Released, Remote::Settled)
-        );
+        assert_nothing_delivered(&world, Status::PeerLost, Cause::PeerGone);
     }
 }
 
 #[test]
 fn what_a_living_peer_refuses_fails_by_that() {
-    for (op, cause) in [Op::Write, Op::Read]
-        .into_iter()
-        .flat_map(|op| SEEMS_REFUSED.map(|cause| (op, cause)))
-    {
+    for (op, cause) in refusals() {
         for answers in [true, false] {
             let mut world = refused(op, cause);
             world.stopped = !answers;
@@ -344,17 +348,7 @@ fn what_a_living_peer_refuses_fails_by_that() {
                 world.core.config.fence_timeout + Duration::from_millis(2)
             };
             assert!(took <= bound, "{op:?} {cause:?} {answers}: {took:?}");
-            let report = world.reports[&1];
-            assert_eq!(
-                (report.status, report.cause),
-                (Status::Failed, Some(cause)),
-                "{op:?} {answers}"
-            );
-            assert_eq!(report.delivered_bytes, 0);
-            assert_eq!(
-                (report.local, report.remote),
-                (Local::Released, Remote::Settled)
-            );
+            assert_nothing_delivered(&world, Status::Failed, cause);
         }
     }
 }
