@@ -159,7 +159,7 @@ pub struct Need {
     pub slices_max: u32,
     /// The longest slice but for rails that want longer ones.
     pub slice_bytes: u32,
-    /// And the longest for those: see [`share`].
+    /// And the longest for those: what [`share`] says, or what is made of small requests in a row, if that is longer.
     pub share_bytes: u32,
     /// When all that is left could have ended on the idle rails, if that is little: see [`end_of_few`].
     pub end: Option<Duration>,
@@ -191,12 +191,12 @@ pub trait Look {
     fn sooner(&self, length: u32, than: Duration) -> Sooner;
 }
 
-/// Rails that would end a slice sooner than another one.
+/// Rails without room that would end a slice sooner than another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sooner {
-    /// The least time of all rails, of these or not; the longest if there is none.
+    /// The least predicted time of all rails without room, sooner or not; the longest there is: all have room.
     pub least: Duration,
-    /// How fast these are together, in bytes per second.
+    /// How fast the sooner ones are together, in bytes per second.
     pub bytes_per_sec: u64,
 }
 
@@ -327,8 +327,8 @@ impl Spot {
     }
 
     /// How many slices of what is needed it takes now, in a row. `None`: the next one waits, for room, or for a rail without
-    /// room that would end it sooner even so; a slow rail takes a slice only if that ends before all that is left would end
-    /// without it.
+    /// room that would end it sooner even so. It does not wait for those if it ends one before all that is left would end
+    /// on all rails together, or if they are busy for twice as long with what is left.
     ///
     /// `until` is when another rail with room would end a slice: so long is it this one's turn. `rate` is how fast all rails
     /// of the request are together; `all` are those.
