@@ -307,13 +307,18 @@ fn refusals() -> impl Iterator<Item = (Op, Cause)> {
 
 /// The report of tag 1 names the status and cause; nothing was delivered and nothing is in use any more.
 #[track_caller]
-fn assert_nothing_delivered(world: &World<'_>, status: Status, cause: Cause) {
+fn assert_nothing_delivered(world: &World<'_>, status: Status, cause: Cause, case: &str) {
     let report = world.reports[&1];
-    assert_eq!((report.status, report.cause), (status, Some(cause)));
-    assert_eq!(report.delivered_bytes, 0);
+    assert_eq!(
+        (report.status, report.cause),
+        (status, Some(cause)),
+        "{case}"
+    );
+    assert_eq!(report.delivered_bytes, 0, "{case}");
     assert_eq!(
         (report.local, report.remote),
-        (Local::Released, Remote::Settled)
+        (Local::Released, Remote::Settled),
+        "{case}"
     );
 }
 
@@ -329,7 +334,8 @@ fn what_an_ending_process_seemed_to_refuse_is_lost_with_it() {
             .core
             .handle_peer_gone(world.now, PEER, Proof::ProcessGone);
         world.run_until_reported(1, Duration::from_secs(1));
-        assert_nothing_delivered(&world, Status::PeerLost, Cause::PeerGone);
+        let case = format!("{op:?} {cause:?}");
+        assert_nothing_delivered(&world, Status::PeerLost, Cause::PeerGone, &case);
     }
 }
 
@@ -348,7 +354,8 @@ fn what_a_living_peer_refuses_fails_by_that() {
                 world.core.config.fence_timeout + Duration::from_millis(2)
             };
             assert!(took <= bound, "{op:?} {cause:?} {answers}: {took:?}");
-            assert_nothing_delivered(&world, Status::Failed, cause);
+            let case = format!("{op:?} {answers}");
+            assert_nothing_delivered(&world, Status::Failed, cause, &case);
         }
     }
 }
