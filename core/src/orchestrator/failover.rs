@@ -17,6 +17,9 @@ const COMPARE_INTERVAL: Duration = Duration::from_micros(100);
 /// A transport is left once it has been slow for so much time in which something was in flight there, and four base delays: one
 /// that had to wait for a processor is not slow. As long a transport is kept that has just come into use.
 const SLOW_SPAN: Duration = Duration::from_millis(10);
+/// One that passes less than one part in so many is left after as much less time, if it has carried so many bytes in that.
+const PLAIN_FACTOR: u64 = 8;
+const PLAIN_BYTES: u64 = 256 * 1024;
 /// A transport that was left is tried again after this, and twice that after each change that proved wrong, up to the second.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -132,12 +135,15 @@ impl Ranking {
             return false;
         };
         slow.busy += busy;
+        let carried = bytes.saturating_sub(slow.bytes);
+        let passed = units_of(Rate::from_bytes_in(carried, slow.busy));
         if slow.busy < span {
-            return false;
+            // It has not stood still: so much passed, and so slowly.
+            let is_plain = carried >= PLAIN_BYTES && slow.busy >= span.divided_by(PLAIN_FACTOR);
+            return is_plain && is_slow(passed.saturating_mul(PLAIN_FACTOR / 2), other);
         }
-        let passed = Rate::from_bytes_in(bytes.saturating_sub(slow.bytes), slow.busy);
         self.slow = Some(begun);
-        is_slow(units_of(passed), other)
+        is_slow(passed, other)
     }
 
     /// Another one comes into use instead of one that is so fast.
@@ -551,6 +557,25 @@ mod tests {
                 ranking.compare(at(1_000 + millis), &[1, 100, 0, 0], SPAN, seen);
             }
             assert_eq!(ranking.preferred == 1, is_left, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_transport_that_is_much_slower_is_left_sooner_unless_it_stands_still() {
+        // (bytes that pass in 100 us, when it is left, in units of that): the other one passes 40,000 units a second.
+        let eighth = 40_000 * RATE_UNIT / 8 / 10_000;
+        for (bytes, left_at) in [(eighth + 1_000, 30), (eighth - 1_000, 9), (0, 30)] {
+            let mut ranking = Ranking::NEW;
+            let left = (0..100).find(|step| {
+                let seen = Seen {
+                    bytes: step * bytes,
+                    ..BUSY
+                };
+                let now = at(1_000) + Duration::from_micros(100 * step);
+                ranking.compare(now, &[1, 40_000, 0, 0], SPAN, seen);
+                ranking.preferred == 1
+            });
+            assert_eq!(left, Some(left_at), "{bytes}");
         }
     }
 

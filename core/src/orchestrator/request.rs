@@ -719,7 +719,7 @@ impl Orchestrator<'_> {
         for rail in plan.rails(row.failover.rank()).iter() {
             if self.is_healthy(rail.rail) && !self.view().stands_by(rail.rail) {
                 inflight_bytes += self.shared.inflight_bytes(rail.rail);
-                let rate = self.shared.rate(rail.rail).bytes_per_sec();
+                let rate = self.shared.rate_most(rail.rail).bytes_per_sec();
                 bytes_per_sec = bytes_per_sec.saturating_add(rate);
             }
         }

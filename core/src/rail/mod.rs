@@ -65,7 +65,7 @@ pub struct Rail {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Rail>() <= 384);
+const _: () = assert!(size_of::<Rail>() <= 448);
 
 impl Rail {
     /// A row not in use, for the arrays that a caller hands in.
@@ -198,6 +198,7 @@ impl Known<'_> {
                 device.rate.store(row.speed.rate.load(Relaxed), Relaxed);
             } else {
                 device.learn(seen);
+                device.note_window(row.speed.window_bytes.load(Relaxed));
             }
         }
         if row.window_cap.load(Relaxed) != NO_CAP {
@@ -263,6 +264,9 @@ impl Healthy<'_> {
 /// Windows that what is not urgent may have in flight on one device, whatever the number of peers: one is served, one is ready.
 const DEVICE_WINDOWS: u64 = 2;
 
+/// A large window is remembered for about so many completions.
+const WINDOW_MEMORY: u32 = 1 << 10;
+
 /// So long a device is kept for more of the kind after something urgent has taken it.
 const KEPT_SPAN: Duration = Duration::from_millis(4);
 
@@ -292,11 +296,13 @@ pub struct Device {
     kept_until: AtomicU64,
     /// The only rail on it, which knows all that there is to learn of it; [`NIL`]: there are several, or none.
     only_rail: AtomicU32,
+    /// The largest window of a rail on it lately, if there are several.
+    window_bytes: AtomicU32,
     estimate: Mutex<Option<Estimate>>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Device>() <= 256);
+const _: () = assert!(size_of::<Device>() <= 320);
 
 impl Device {
     /// A row not in use, for the arrays that a caller hands in.
@@ -307,6 +313,7 @@ impl Device {
         rate: AtomicU64::new(u64::MAX),
         kept_until: AtomicU64::new(0),
         only_rail: AtomicU32::new(NIL),
+        window_bytes: AtomicU32::new(0),
         estimate: Mutex::new(None),
     };
 
@@ -322,6 +329,13 @@ impl Device {
             estimate.learn_rate(seen);
             self.publish(estimate);
         }
+    }
+
+    /// A rail on it has such a window. Much larger ones of others are forgotten after some thousand of these.
+    fn note_window(&self, bytes: u32) {
+        let largest = self.window_bytes.load(Relaxed);
+        let largest = largest - largest / WINDOW_MEMORY;
+        self.window_bytes.store(largest.max(bytes), Relaxed);
     }
 
     /// Has learned what its only rail has until now.
@@ -351,7 +365,8 @@ impl Device {
     }
 
     /// How many bytes may be in flight on it, of what is not urgent: two windows of the rail that asks, as long as they would
-    /// be if the rail were as fast as the device. While it is kept, what is on its way, and one slice.
+    /// be if the rail were as fast as the device, or of the rail whose window is the largest: what is on its way to a far peer keeps
+    /// nobody from a near one. While it is kept, what is on its way, and one slice.
     fn limit(&self, room: &Room, rail_units: u64, slice_bytes: u32) -> u64 {
         let units = match self.is_shared() {
             true => units_of(self.rate()).max(rail_units),
@@ -361,6 +376,8 @@ impl Device {
         // So much a window has however slow the rail is.
         let queue = room.window_bytes.min(WINDOW_SLICES * slice);
         let on_way = (room.window_bytes - queue).saturating_mul(units) / rail_units.max(1);
+        let largest = u64::from(self.window_bytes.load(Relaxed));
+        let on_way = on_way.max(largest.saturating_sub(queue));
         match room.is_kept {
             true => on_way.saturating_add(slice),
             false => DEVICE_WINDOWS.saturating_mul(queue.saturating_add(on_way)),
@@ -470,6 +487,13 @@ impl Speed {
 
     fn delay_mean(&self) -> Duration {
         Delay::span_of(self.delay_mean.load(Relaxed))
+    }
+
+    /// What it may be able to pass.
+    fn rate_most(&self) -> Rate {
+        let estimate = self.estimate.lock();
+        let rate = estimate.as_ref().map(Estimate::rate_most);
+        rate.unwrap_or(Rate::SLOWEST)
     }
 
     /// All that has been learned; `None`: nothing yet.
@@ -672,6 +696,12 @@ impl<'a> Shared<'a> {
         self.rails
             .get(rail.index())
             .map_or(Rate::SLOWEST, |row| row.speed.rate())
+    }
+
+    /// What it may be able to pass, for who gives up what that is too little for.
+    pub(crate) fn rate_most(&self, rail: RailId) -> Rate {
+        let row = self.rails.get(rail.index());
+        row.map_or(Rate::SLOWEST, |row| row.speed.rate_most())
     }
 
     /// The same in units of [`RATE_UNIT`].

@@ -9,7 +9,8 @@
 //! most are seen at the instant at which another one is, which no queue does. Without a sign tries are rare, and have to
 //! bring nearly what they add.
 
-use super::Observation;
+use super::jitter::{Jitter, took};
+use super::{Delay, Observation};
 use crate::time::{Duration, Instant};
 use crate::units::Rate;
 
@@ -101,7 +102,10 @@ pub(super) struct Growth {
     /// Half a window.
     large_bytes: u32,
     /// The least time that a slice took which met an empty rail; the longest there is: none did.
-    empty_took: Duration,
+    empty_took: Delay,
+    pub(super) jitter: Jitter,
+    /// In the last span the window was full, so that it shows how fast the rail is.
+    is_limited: bool,
 }
 
 impl Growth {
@@ -139,7 +143,9 @@ impl Growth {
         train_bytes: 0,
         at_once_bytes: 0,
         large_bytes: 0,
-        empty_took: Duration::MAX,
+        empty_took: Delay::MAX,
+        jitter: Jitter::NONE,
+        is_limited: false,
     };
 
     /// None yet. `shares`: several works share a completion.
@@ -167,9 +173,14 @@ impl Growth {
     /// The least time that a slice took which met an empty rail; none if none did.
     pub(super) fn empty_took(&self) -> Duration {
         match self.empty_took {
-            Duration::MAX => Duration::ZERO,
-            took => took,
+            Delay::MAX => Duration::ZERO,
+            took => took.span(),
         }
+    }
+
+    /// Whether the window was full lately.
+    pub(super) fn is_limited(&self) -> bool {
+        self.is_limited
     }
 
     /// From now on slices are posted into such a window.
@@ -182,13 +193,15 @@ impl Growth {
     pub(super) fn handle_observation(&mut self, seen: &Observation, last_seen: Instant) {
         let (first, last) = (&seen.first, &seen.last);
         if first.seen_at > last_seen {
+            let gap = first.seen_at.since(last_seen);
+            self.jitter.handle_gap(seen.bytes, gap);
             self.end_instant(last_seen, last.bytes);
             self.first_bytes = small(first.bytes);
         }
         if first.ahead_bytes == 0 {
             // It was idle for so long, and no window is to blame.
             self.since = self.since + first.posted_at.since(last_seen);
-            self.empty_took = self.empty_took.min(first.seen_at.since(first.posted_at));
+            self.empty_took = self.empty_took.min(took(first));
         }
         if first.posted_at >= self.round_since {
             self.round_since = first.seen_at;
@@ -197,13 +210,18 @@ impl Growth {
         self.now_bytes = self.now_bytes.saturating_add(small(seen.bytes));
         // With the next slice behind it, would it be more than the window?
         let reach = last.ahead_bytes.saturating_add(2 * last.bytes);
-        self.now_is_full |= reach >= u64::from(self.full_bytes);
+        let is_full = reach >= u64::from(self.full_bytes);
+        self.now_is_full |= is_full;
+        // Works that share a completion wait for each other.
+        if is_full && !self.shares {
+            self.jitter.handle_full(seen);
+        }
     }
 
     /// A look at an empty rail took so long. It may have been shorter than a slice, so it only counts as long as none has met one.
     pub(super) fn handle_probe(&mut self, took: Duration) {
-        if self.empty_took == Duration::MAX {
-            self.empty_took = took;
+        if self.empty_took == Delay::MAX {
+            self.empty_took = Delay::of(took);
         }
     }
 
@@ -237,6 +255,8 @@ impl Growth {
         let rate = Rate::from_bytes_in(self.seen_bytes.into(), now.since(self.since));
         let is_limited = self.limited_bytes >= self.seen_bytes / 4;
         let widens = self.comes_at_once() && self.may_widen();
+        self.is_limited = is_limited;
+        self.jitter.handle_span(rate);
         match self.step {
             Step::New => self.step = Step::Rest,
             // The load is to blame for what passed.
@@ -391,8 +411,8 @@ impl Growth {
         let window = u64::from(self.window_bytes);
         let took = rate.time_for(window.saturating_sub(slice));
         let at_once = self.is_blind() && window < TRAINS * u64::from(self.train_bytes);
-        let least = self.empty_took;
-        at_once || least != Duration::MAX && took < least + least.divided_by(4)
+        let least = self.empty_took.span();
+        at_once || self.empty_took != Delay::MAX && took < least + least.divided_by(4)
     }
 }
 

@@ -5,6 +5,7 @@
 //! come in bursts, and bytes / latency reads our own queueing as slowness.
 
 mod growth;
+mod jitter;
 #[cfg(test)]
 mod model;
 mod observation;
@@ -52,6 +53,8 @@ const DELAY_WEIGHT: u64 = 20;
 const DELAY_DEVIATIONS: u64 = 12;
 /// But for no more than this above eight base delays.
 const DELAY_EXTRA_MAX: Duration = Duration::from_micros(50);
+/// And so many times the mean jitter, if that is more: slices arrive in order, so that many wait for the latest one.
+const JITTER_FACTOR: u64 = 3;
 /// The base delay is the least one seen in one or two spans of this, each with so many unqueued slices: one alone may have waited
 /// for what nobody here knows of.
 const BASE_SPAN: Duration = Duration::from_secs(10);
@@ -254,6 +257,15 @@ impl Estimate {
         self.rate
     }
 
+    /// What the rail may be able to pass: the most that has passed lately, and twice as much if its window was not full then.
+    pub(crate) fn rate_most(&self) -> Rate {
+        let known = self.rate.max(self.growth.jitter.rate_most());
+        match self.growth.is_limited() {
+            true => known,
+            false => known.scaled(2, 1),
+        }
+    }
+
     /// β0: post to completion of an empty slice on an empty rail.
     pub fn delay_base(&self) -> Duration {
         self.delay_base.span()
@@ -314,11 +326,22 @@ impl Estimate {
             .max(self.delay_base())
             .max(self.growth.empty_took().minus(self.rate.time_for(slice)));
         let planned = self.rate.bytes_in(delay).saturating_add(queue);
-        let window = self.growth.grown(planned);
+        let window = self
+            .growth
+            .grown(planned)
+            .max(self.jittery_bytes(slice) + queue);
         if self.batch_span == Delay::ZERO {
             return window;
         }
         self.shared_window(window, slice)
+    }
+
+    /// What is on its way on a rail whose delay varies: as much as passes lately at most, in the time that a slice took on an
+    /// empty rail and so many times the jitter.
+    fn jittery_bytes(&self, slice: u64) -> u64 {
+        let rate = self.growth.jitter.rate_most();
+        let delay = self.growth.empty_took().minus(rate.time_for(slice));
+        rate.bytes_in(delay + self.growth.jitter.mean().times(JITTER_FACTOR))
     }
 
     /// A window in which so many works share a completion as `batch_span` allows.
