@@ -13,7 +13,7 @@ use crate::errors::{self, Raised, error};
 use crate::notification::Delivery;
 use crate::patience::{self, seconds};
 use crate::report::{Reports, Summary};
-use crate::submission::PART;
+use crate::submission::part_of;
 use crate::words;
 
 /// What a batch is, whoever holds it: one or more of the engine's.
@@ -21,7 +21,8 @@ pub(crate) struct Core {
     op: Op,
     names: [String; 2],
     pub(crate) count: usize,
-    /// Each has [`PART`] requests, but the last one.
+    /// Requests of each part, but the last one, which may have fewer.
+    pub(crate) part: usize,
     pub(crate) parts: Vec<polyrail::Batch>,
     /// The last ones, so many, which were never taken.
     pub(crate) unsent: Option<(usize, Report)>,
@@ -35,7 +36,8 @@ impl Core {
             op,
             names,
             count,
-            parts: Vec::with_capacity(count.div_ceil(PART)),
+            part: part_of(count),
+            parts: Vec::with_capacity(count.div_ceil(part_of(count))),
             unsent: None,
             said: AtomicBool::new(false),
         }
@@ -74,8 +76,8 @@ impl Core {
         if index >= self.count {
             return None;
         }
-        match self.parts.get(index / PART) {
-            Some(part) => part.report(index % PART),
+        match self.parts.get(index / self.part) {
+            Some(part) => part.report(index % self.part),
             None => self.unsent.map(|(_, report)| report),
         }
     }

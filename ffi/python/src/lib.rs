@@ -5,7 +5,7 @@
 //!
 //! # How the interpreter is treated
 //!
-//! - It is let go of in every call that can block ([`patience`]), and asked every 50 ms meanwhile whether a signal has come.
+//! - It is let go of in every call that can block ([`patience`]), and asked every 25 ms meanwhile whether a signal has come.
 //! - Threads of the engine never ask for it. What they have to say waits in a queue ([`log`]) that a thread of Python's empties.
 //! - Locks of this crate are held for moments: either with the interpreter and without running any code of Python's, or without it.
 //!   So no thread that waits for the interpreter holds one, and none is held by another thread while a process is forked.

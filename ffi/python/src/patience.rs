@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// A signal is heeded within this time.
-const SLICE: Duration = Duration::from_millis(50);
+const SLICE: Duration = Duration::from_millis(25);
 
 /// Calls `step` with how long it may block, without the interpreter, until it gives something or the time is over. `Ok(None)`: it is
 /// over. `Err`: a signal's handler has raised.

@@ -10,7 +10,7 @@ use crate::arguments::{Moves, Terms};
 use crate::batch::{Batch, Core};
 use crate::engine::{Shared, lock};
 use crate::errors::{Raised, error};
-use crate::submission::{PART, in_parts};
+use crate::submission::{WHOLE, in_parts, part_of};
 
 /// A transfer that is ready to be posted.
 #[pyclass(frozen, module = "polyrail")]
@@ -28,19 +28,20 @@ impl Prepared {
         moves.check_owner(shared)?;
         shared.check_process(py)?;
         let count = moves.count;
-        if count > PART
+        if count > WHOLE
             && let Some(fault) = py.detach(|| moves.fault())
         {
             return Err(error(py, "Invalid", fault));
         }
+        let part = part_of(count);
         let prepare = |first: usize| {
-            let requests: Vec<Request> = (first..count.min(first + PART))
+            let requests: Vec<Request> = (first..count.min(first + part))
                 .map(|index| moves.request(index))
                 .collect();
             shared.engine.prepare_transfer(&requests)
         };
         let transfers: Result<Vec<_>, _> =
-            py.detach(|| (0..count).step_by(PART).map(prepare).collect());
+            py.detach(|| (0..count).step_by(part).map(prepare).collect());
         Ok(Self {
             shared: shared.clone(),
             op: moves.op,
@@ -65,7 +66,7 @@ impl Prepared {
     ) -> PyResult<Py<Batch>> {
         let terms = Terms::new(priority, deadline, notify, room)?;
         self.shared.check_process(py)?;
-        terms.check_size(py, self.count, PART)?;
+        terms.check_size(py, self.count, WHOLE)?;
         let core = Core::new(self.op, self.names.clone(), self.count);
         in_parts(py, &self.shared, core, &terms, |part, terms| {
             lock(&self.transfers)[part].post_with(terms)

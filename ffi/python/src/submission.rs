@@ -1,7 +1,7 @@
 //! The way of a transfer to the engine, in as many batches as it takes.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail::{Cause, Local, Remote, Report, Request, Status, SubmitError};
 use pyo3::prelude::*;
@@ -13,7 +13,17 @@ use crate::errors::{Raised, error};
 use crate::patience;
 
 /// Requests that one batch of the engine can have.
-pub(crate) const PART: usize = 16_384;
+pub(crate) const WHOLE: usize = 16_384;
+/// Of each part of what is more: while some are under way, room is made for the next.
+const PIECE: usize = 4096;
+
+/// How many requests each part has of a transfer with so many.
+pub(crate) fn part_of(count: usize) -> usize {
+    match count > WHOLE {
+        true => PIECE,
+        false => count,
+    }
+}
 
 /// Submits a transfer. With more requests than a batch of the engine can have, it returns when the last of them have found room.
 pub(crate) fn submit(
@@ -24,15 +34,16 @@ pub(crate) fn submit(
 ) -> PyResult<Py<Batch>> {
     moves.check_owner(shared)?;
     shared.check_process(py)?;
-    terms.check_size(py, moves.count, PART)?;
-    if moves.count > PART
+    terms.check_size(py, moves.count, WHOLE)?;
+    if moves.count > WHOLE
         && let Some(fault) = py.detach(|| moves.fault())
     {
         return Err(error(py, "Invalid", fault));
     }
+    let each = part_of(moves.count);
     let post = |part: usize, terms: &polyrail::Terms<'_>| {
-        let first = part * PART;
-        let last = moves.count.min(first + PART);
+        let first = part * each;
+        let last = moves.count.min(first + each);
         // Most have one.
         if last - first == 1 {
             return shared.engine.submit_with(&[moves.request(first)], terms);
@@ -54,7 +65,7 @@ pub(crate) fn in_parts(
     mut post: impl FnMut(usize, &polyrail::Terms<'_>) -> Result<polyrail::Batch, SubmitError> + Send,
 ) -> PyResult<Py<Batch>> {
     let start = Instant::now();
-    for part in 0..core.count.div_ceil(PART) {
+    for part in 0..core.count.div_ceil(core.part) {
         let patience = match part {
             0 => Some(terms.room.unwrap_or(shared.patience)),
             _ => terms
@@ -62,16 +73,26 @@ pub(crate) fn in_parts(
                 .map(|deadline| deadline.saturating_sub(start.elapsed())),
         };
         let posted = patience::wait(py, patience, |slice| {
+            let before = core
+                .parts
+                .iter()
+                .find(|part| part.status().status == Status::Pending);
             let terms = polyrail::Terms {
                 priority: terms.priority,
                 deadline: terms
                     .deadline
                     .map(|deadline| deadline.saturating_sub(start.elapsed())),
                 notification: terms.notification.as_deref(),
-                room_within: Some(slice),
+                room_within: Some(before.map_or(slice, |_| Duration::ZERO)),
             };
             match post(part, &terms) {
-                Err(SubmitError::Full) => None,
+                Err(SubmitError::Full) => {
+                    // Whoever waits for a batch moves it meanwhile; whoever waits for room only waits.
+                    if let Some(before) = before {
+                        let _ = before.wait(slice);
+                    }
+                    None
+                }
                 posted => Some(posted),
             }
         });
@@ -83,7 +104,7 @@ pub(crate) fn in_parts(
             }
             Ok(refused) => {
                 let (status, cause) = unsent(refused.and_then(Result::err));
-                core.unsent = Some((core.count - part * PART, report(status, cause)));
+                core.unsent = Some((core.count - part * core.part, report(status, cause)));
                 break;
             }
             // A signal: what was taken is cancelled, and nobody will wait for it.
