@@ -115,12 +115,15 @@ impl Core {
         self.parts.iter().for_each(polyrail::Batch::cancel);
     }
 
-    /// Whether something of it goes on, or nobody knows. O(1) in its requests.
+    /// Whether memory on this side may still be touched on its behalf, now or later: also because it has not ended.
     pub(crate) fn may_hold(&self) -> bool {
-        let is_open = |status| matches!(status, Status::Pending | Status::Indeterminate);
-        let mut parts = self.parts.iter();
-        parts.any(|part| {
-            is_open(part.status().status) && part.wait_released(Duration::ZERO).is_err()
+        self.parts.iter().any(|part| {
+            let status = part.status().status;
+            if !matches!(status, Status::Pending | Status::Indeterminate) {
+                return false;
+            }
+            let open = part.wait_released(Duration::ZERO);
+            matches!(open, Err(ReleaseError::TimedOut { held, .. }) if held > 0)
         })
     }
 
