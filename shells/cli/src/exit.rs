@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::process::ExitCode;
 
 /// Why the program ends other than well. The text says what happened, where, and what would be right.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,12 +16,12 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The exit code that scripts rely on.
-    pub(crate) fn code(&self) -> ExitCode {
-        ExitCode::from(match self {
+    pub(crate) fn code(&self) -> u8 {
+        match self {
             Self::Verdict(_) => 1,
             Self::Usage(_) => 2,
             Self::Environment(_) => 3,
-        })
+        }
     }
 
     /// A mistake of whoever asked, or of the surroundings, as the engine's errors tell them apart.

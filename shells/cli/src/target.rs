@@ -74,7 +74,7 @@ fn command(
     (bytes, kind): (u64, MemoryKind),
     settings: &ConfigArgs,
 ) -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = this_program()?;
     // What a configuration may say about listening is not about this one.
     command
         .args(["serve", "--end-with-stdin", "--listen", "127.0.0.1:0"])
@@ -89,6 +89,16 @@ fn command(
     if let Some(path) = &settings.config {
         command.arg("--config").arg(path);
     }
+    Ok(command)
+}
+
+/// This program once more.
+fn this_program() -> io::Result<Command> {
+    let Some((first, others)) = crate::PROGRAM.get().and_then(|words| words.split_first()) else {
+        return Ok(Command::new(std::env::current_exe()?));
+    };
+    let mut command = Command::new(first);
+    command.args(others);
     Ok(command)
 }
 

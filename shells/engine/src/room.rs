@@ -88,7 +88,8 @@ impl Room {
                     drop(waiter);
                     self.tell();
                     if let Refused::TimedOut { at, .. } = refused {
-                        log::warn!(
+                        // The program hears of it by the answer, and may wait in many short turns.
+                        log::debug!(
                             "no room for {requests} requests after {patience:?}: {} of {} are under way",
                             at.held.works,
                             at.max.works,

@@ -65,6 +65,8 @@ impl Transports {
             // What keeps one of those over GPUs away is said of the first.
             let level = match name {
                 CUDA_IPC | STAGED => log::Level::Debug,
+                // Most machines have no such hardware. Who has asked for it by name is warned.
+                VERBS | CUDA if !config.transports.contains_key(name) => log::Level::Info,
                 _ => log::Level::Warn,
             };
             log::log!(level, "transport {name} is not there: {error}");

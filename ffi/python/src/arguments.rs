@@ -1,0 +1,226 @@
+//! What a transfer is asked for with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail::{Op, Priority, Request, SegmentId};
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::engine::Shared;
+use crate::errors::error;
+use crate::patience::seconds;
+use crate::ranges::Numbers;
+use crate::segment::Segment;
+use crate::words;
+
+/// What is moved: requests between two segments.
+pub(crate) struct Moves {
+    pub(crate) op: Op,
+    /// The local end, then the remote one.
+    ends: [End; 2],
+    length: Numbers,
+    pub(crate) count: usize,
+}
+
+struct End {
+    id: SegmentId,
+    owner: Arc<Shared>,
+    name: String,
+    bytes: u64,
+    offset: Numbers,
+}
+
+impl Moves {
+    /// `numbers`: the length, the offset here and the one there.
+    pub(crate) fn new(
+        op: &str,
+        local: &Segment,
+        remote: &Segment,
+        [length, local_offset, remote_offset]: [Option<&Bound<'_, PyAny>>; 3],
+    ) -> PyResult<Self> {
+        let op = words::op(op)?;
+        if op == Op::Read && local.readonly {
+            let text = format!(
+                "{} is read-only memory: nothing can be read into it",
+                local.name
+            );
+            return Err(PyBufferError::new_err(text));
+        }
+        let end = |segment: &Segment, name, offset| {
+            let offset = Numbers::of(name, offset)?.unwrap_or(Numbers::One(0));
+            PyResult::Ok(End {
+                id: segment.id,
+                owner: segment.shared.clone(),
+                name: segment.name.clone(),
+                bytes: segment.bytes,
+                offset,
+            })
+        };
+        let ends = [
+            end(local, "local_offset", local_offset)?,
+            end(remote, "remote_offset", remote_offset)?,
+        ];
+        let length = match Numbers::of("length", length)? {
+            Some(length) => length,
+            None => Numbers::One(rest(&ends)?),
+        };
+        let count = count(&[
+            ("length", &length),
+            ("local_offset", &ends[0].offset),
+            ("remote_offset", &ends[1].offset),
+        ])?;
+        Ok(Self {
+            op,
+            ends,
+            length,
+            count,
+        })
+    }
+
+    /// That both ends are segments of this engine.
+    pub(crate) fn check_owner(&self, shared: &Arc<Shared>) -> PyResult<()> {
+        for End { owner, name, .. } in &self.ends {
+            if !Arc::ptr_eq(owner, shared) {
+                let text = format!("segment \"{name}\" belongs to another engine");
+                return Err(PyValueError::new_err(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of its two ends.
+    pub(crate) fn names(&self) -> [String; 2] {
+        self.ends.each_ref().map(|end| end.name.clone())
+    }
+
+    pub(crate) fn request(&self, index: usize) -> Request {
+        let [local, remote] = &self.ends;
+        Request {
+            op: self.op,
+            local: local.id,
+            local_offset: local.offset.at(index),
+            remote: remote.id,
+            remote_offset: remote.offset.at(index),
+            length: self.length.at(index),
+        }
+    }
+
+    /// The first request that names no bytes, or more than there are, in words.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let fault = |index| {
+            let Request {
+                local_offset,
+                remote_offset,
+                length,
+                ..
+            } = self.request(index);
+            if length == 0 {
+                return Some(format!("request {index}: a length of 0 moves nothing"));
+            }
+            let ends = self.ends.iter().zip([local_offset, remote_offset]);
+            let past = |(end, offset): &(&End, u64)| {
+                offset
+                    .checked_add(length)
+                    .is_none_or(|last| last > end.bytes)
+            };
+            let (End { name, bytes, .. }, offset) = ends.clone().find(past)?;
+            Some(format!(
+                "request {index}: {length} bytes from offset {offset} end past \"{name}\" of {bytes} bytes"
+            ))
+        };
+        (0..self.count).find_map(fault)
+    }
+}
+
+/// What is left of both ends behind their offsets.
+fn rest(ends: &[End; 2]) -> PyResult<u64> {
+    let rest = |end: &End| match &end.offset {
+        Numbers::One(offset) => end
+            .bytes
+            .checked_sub(*offset)
+            .filter(|rest| *rest > 0)
+            .ok_or_else(|| {
+                let End { name, bytes, .. } = end;
+                PyValueError::new_err(format!(
+                    "offset {offset} is at or past the end of \"{name}\" of {bytes} bytes"
+                ))
+            }),
+        Numbers::Many(_) => Err(PyValueError::new_err(
+            "with an array of offsets, length is needed",
+        )),
+    };
+    let [local, remote] = ends;
+    match (rest(local)?, rest(remote)?) {
+        (here, there) if here == there => Ok(here),
+        (here, there) => Err(PyValueError::new_err(format!(
+            "length is needed: \"{}\" has {here} bytes from its offset on, \"{}\" has {there}",
+            local.name, remote.name
+        ))),
+    }
+}
+
+/// How many requests there are.
+fn count(numbers: &[(&str, &Numbers)]) -> PyResult<usize> {
+    let counts = numbers
+        .iter()
+        .filter_map(|(name, numbers)| Some((*name, numbers.count()?)));
+    let counts: Vec<_> = counts.collect();
+    let Some((_, count)) = counts.first() else {
+        return Ok(1);
+    };
+    if let Some((name, other)) = counts.iter().find(|(_, other)| other != count) {
+        let text = format!(
+            "{} has {count} items and {name} {other}: as many are needed",
+            counts[0].0
+        );
+        return Err(PyValueError::new_err(text));
+    }
+    match count {
+        0 => Err(PyValueError::new_err(
+            "the arrays are empty: nothing would be moved",
+        )),
+        count => Ok(*count),
+    }
+}
+
+/// How it is treated.
+pub(crate) struct Terms {
+    pub(crate) priority: Priority,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) notification: Option<Vec<u8>>,
+    /// How long to wait for room; `None`: as configured.
+    pub(crate) room: Option<Duration>,
+}
+
+impl Terms {
+    pub(crate) fn new(
+        priority: &str,
+        deadline: Option<f64>,
+        notify: Option<&Bound<'_, PyBytes>>,
+        room: Option<f64>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            priority: words::priority(priority)?,
+            deadline: seconds("deadline", deadline)?,
+            notification: notify.map(|bytes| bytes.as_bytes().to_vec()),
+            room: match room {
+                Some(room) => Some(seconds("room", Some(room))?.unwrap_or(Duration::MAX)),
+                None => None,
+            },
+        })
+    }
+
+    /// That a batch of so many requests can carry its notification.
+    pub(crate) fn check_size(&self, py: Python<'_>, count: usize, limit: usize) -> PyResult<()> {
+        if self.notification.is_some() && count > limit {
+            let text = format!(
+                "a notification goes with at most {limit} requests, and these are {count}: let the last of several batches carry it, \
+                 once the others have completed"
+            );
+            return Err(error(py, "Invalid", text));
+        }
+        Ok(())
+    }
+}

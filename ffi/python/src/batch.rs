@@ -1,0 +1,348 @@
+//! Batches: transfers that were submitted.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use polyrail::{BatchStatus, Local, Op, ReleaseError, Report, Status, WaitError};
+use pyo3::prelude::*;
+
+use crate::engine::Shared;
+use crate::errors::{self, Raised, error};
+use crate::notification::Delivery;
+use crate::patience::{self, seconds};
+use crate::report::{Reports, Summary};
+use crate::submission::part_of;
+use crate::words;
+
+/// What a batch is, whoever holds it: one or more of the engine's.
+pub(crate) struct Core {
+    op: Op,
+    names: [String; 2],
+    pub(crate) count: usize,
+    /// Requests of each part, but the last one, which may have fewer.
+    pub(crate) part: usize,
+    pub(crate) parts: Vec<polyrail::Batch>,
+    /// The last ones, so many, which were never taken.
+    pub(crate) unsent: Option<(usize, Report)>,
+    /// It has been said that it holds memory.
+    said: AtomicBool,
+}
+
+impl Core {
+    pub(crate) fn new(op: Op, names: [String; 2], count: usize) -> Self {
+        Self {
+            op,
+            names,
+            count,
+            part: part_of(count),
+            parts: Vec::with_capacity(count.div_ceil(part_of(count))),
+            unsent: None,
+            said: AtomicBool::new(false),
+        }
+    }
+
+    /// How it stands: as of one batch with all of its requests.
+    pub(crate) fn status(&self) -> BatchStatus {
+        let mut parts = self.parts.iter().map(polyrail::Batch::status);
+        let unsent = self.unsent.map(|(count, report)| BatchStatus {
+            status: report.status,
+            requests: count as u32,
+            ended: count as u32,
+            failed: count as u32,
+            delivered_bytes: 0,
+        });
+        let first = parts.next().or(unsent);
+        let rest = parts.chain(unsent.filter(|_| !self.parts.is_empty()));
+        let nothing = BatchStatus {
+            status: Status::Completed,
+            requests: 0,
+            ended: 0,
+            failed: 0,
+            delivered_bytes: 0,
+        };
+        rest.fold(first.unwrap_or(nothing), |sum, part| BatchStatus {
+            status: worse(sum.status, part.status),
+            requests: sum.requests + part.requests,
+            ended: sum.ended + part.ended,
+            failed: sum.failed + part.failed,
+            delivered_bytes: sum.delivered_bytes + part.delivered_bytes,
+        })
+    }
+
+    /// How one of its requests stands.
+    pub(crate) fn report(&self, index: usize) -> Option<Report> {
+        if index >= self.count {
+            return None;
+        }
+        match self.parts.get(index / self.part) {
+            Some(part) => part.report(index % self.part),
+            None => self.unsent.map(|(_, report)| report),
+        }
+    }
+
+    /// The first request that stands so.
+    pub(crate) fn first(&self, status: Status) -> Option<(usize, Report)> {
+        let reports = (0..self.count).filter_map(|index| Some((index, self.report(index)?)));
+        let mut reports = reports.filter(|(_, report)| report.status == status);
+        reports.next()
+    }
+
+    /// Waits until all parts have ended; `None`: they have not, in time.
+    fn wait(&self, timeout: Duration) -> Option<Result<(), WaitError>> {
+        let start = Instant::now();
+        for part in &self.parts {
+            match part.wait(timeout.saturating_sub(start.elapsed())) {
+                Ok(_) => {}
+                Err(WaitError::TimedOut { .. }) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(()))
+    }
+
+    /// Waits until nothing of any part is open.
+    fn wait_released(&self, timeout: Duration) -> Result<(), ReleaseError> {
+        let start = Instant::now();
+        for part in &self.parts {
+            part.wait_released(timeout.saturating_sub(start.elapsed()))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.parts.iter().for_each(polyrail::Batch::cancel);
+    }
+
+    /// Whether memory on this side may still be touched on its behalf, now or later: also because it has not ended.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.parts.iter().any(|part| {
+            let status = part.status().status;
+            if !matches!(status, Status::Pending | Status::Indeterminate) {
+                return false;
+            }
+            let open = part.wait_released(Duration::ZERO);
+            matches!(open, Err(ReleaseError::TimedOut { held, .. }) if held > 0)
+        })
+    }
+
+    /// Whether it has ended and memory on this side may still be touched on its behalf.
+    pub(crate) fn is_held(&self) -> bool {
+        self.status().status == Status::Indeterminate && self.held() > 0
+    }
+
+    /// Requests whose memory on this side may still be touched.
+    fn held(&self) -> usize {
+        let reports = (0..self.count).filter_map(|index| self.report(index));
+        reports.filter(|report| report.local == Local::Held).count()
+    }
+
+    /// How it ended, in words.
+    pub(crate) fn words(&self, status: Status, found: Option<(usize, Report)>) -> String {
+        let mut text = format!("{}: {}", self.what(), status.name());
+        let Some((index, report)) = found else {
+            return text;
+        };
+        // Nothing to write to a text fails.
+        if self.count > 1 {
+            let BatchStatus {
+                failed, requests, ..
+            } = self.status();
+            let _ = write!(
+                text,
+                "; {failed} of {requests} requests failed, the first one so is {index}"
+            );
+        }
+        if let Some(cause) = report.cause {
+            let _ = write!(text, "; {cause}");
+        }
+        let delivered = report.delivered_bytes;
+        let (local, remote) = (words::local(report.local), words::remote(report.remote));
+        let _ = write!(
+            text,
+            "; {delivered} bytes of it have arrived; memory here is {local}, there {remote}"
+        );
+        text
+    }
+
+    fn what(&self) -> String {
+        let [local, remote] = &self.names;
+        match self.op {
+            Op::Write => format!("write of \"{local}\" to \"{remote}\""),
+            Op::Read => format!("read of \"{remote}\" into \"{local}\""),
+        }
+    }
+}
+
+/// Of two parts, the first one first.
+fn worse(first: Status, second: Status) -> Status {
+    match (first, second) {
+        (Status::Pending, _) | (_, Status::Pending) => Status::Pending,
+        (_, Status::Indeterminate) | (Status::Completed, _) => second,
+        _ => first,
+    }
+}
+
+/// A transfer that was submitted.
+#[pyclass(frozen, weakref, module = "polyrail")]
+pub(crate) struct Batch {
+    shared: Arc<Shared>,
+    core: Arc<Core>,
+}
+
+impl Batch {
+    pub(crate) fn new(py: Python<'_>, shared: &Arc<Shared>, core: Core) -> PyResult<Py<Self>> {
+        let shared = shared.clone();
+        let core = Arc::new(core);
+        Py::new(py, Self { shared, core })
+    }
+
+    pub(crate) fn of(py: Python<'_>, shared: &Arc<Shared>, core: Arc<Core>) -> PyResult<Py<Self>> {
+        let shared = shared.clone();
+        Py::new(py, Self { shared, core })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+/// What is known when it has ended: a summary, or an exception.
+fn verdict(batch: &Bound<'_, Batch>, status: BatchStatus) -> PyResult<Summary> {
+    match status.status {
+        Status::Completed => Ok(Summary(status)),
+        status => Err(errors::ended(batch.py(), batch, status)),
+    }
+}
+
+#[pymethods]
+impl Batch {
+    /// How it stands.
+    #[getter]
+    fn status(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        words::status(py, self.core.status().status)
+    }
+
+    /// The same in numbers.
+    #[getter]
+    fn summary(&self) -> Summary {
+        Summary(self.core.status())
+    }
+
+    /// Whether it has ended, however.
+    #[getter]
+    fn done(&self) -> bool {
+        self.core.status().status != Status::Pending
+    }
+
+    /// How each of its requests stands.
+    #[getter]
+    fn reports(&self) -> Reports {
+        Reports(self.core.clone())
+    }
+
+    /// What becomes of the notification that it carries.
+    #[getter]
+    fn delivery(&self) -> Option<Delivery> {
+        let last = self.core.parts.last()?;
+        Some(Delivery::new(&self.shared, last.delivery()?))
+    }
+
+    /// Waits until it has ended, and raises if it has not ended well.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(this: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<Summary> {
+        let py = this.py();
+        let timeout = seconds("timeout", timeout)?;
+        let Self { shared, core } = this.get();
+        shared.check_process(py)?;
+        let status = core.status();
+        if status.status != Status::Pending {
+            return verdict(this, status);
+        }
+        match patience::wait(py, timeout, |slice| core.wait(slice))? {
+            Some(waited) => {
+                waited.map_err(|why| error(py, "Forked", why))?;
+                verdict(this, core.status())
+            }
+            None => {
+                let BatchStatus {
+                    ended, requests, ..
+                } = core.status();
+                let after = timeout.unwrap_or_default();
+                let text = format!(
+                    "{}: not ended after {after:?}: {ended} of {requests} requests have",
+                    core.what()
+                );
+                Err(error(py, "TimedOut", text))
+            }
+        }
+    }
+
+    /// Waits until it has ended and nothing of it can move any more, on either side.
+    #[pyo3(signature = (timeout=None))]
+    fn wait_released(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Summary> {
+        let timeout = seconds("timeout", timeout)?;
+        let Self { shared, core } = self;
+        shared.check_process(py)?;
+        let mut last = Ok(());
+        let released = patience::wait(py, timeout, |slice| {
+            last = core.wait_released(slice);
+            match &last {
+                Err(ReleaseError::TimedOut { .. }) => None,
+                known => Some(*known),
+            }
+        })?;
+        released.unwrap_or(last).raised(py)?;
+        Ok(Summary(core.status()))
+    }
+
+    /// Stops sending what has not been sent.
+    fn cancel(&self, py: Python<'_>) {
+        py.detach(|| self.core.cancel());
+    }
+
+    fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let aio = this.py().import("polyrail._aio")?;
+        aio.call_method1("ended", (this,))?
+            .call_method0("__await__")
+    }
+
+    fn __len__(&self) -> usize {
+        self.core.count
+    }
+
+    fn __repr__(&self) -> String {
+        let BatchStatus {
+            status,
+            requests,
+            ended,
+            ..
+        } = self.core.status();
+        let (what, status) = (self.core.what(), status.name());
+        match requests {
+            1 => format!("<polyrail.Batch {what}: {status}>"),
+            _ => format!(
+                "<polyrail.Batch {what}: {status}, {ended} of {requests} requests have ended>"
+            ),
+        }
+    }
+}
+
+impl Drop for Batch {
+    /// What is open goes on, and is listed until it is not.
+    fn drop(&mut self) {
+        let Self { shared, core } = self;
+        if !core.may_hold() || shared.is_closed() {
+            return;
+        }
+        if core.is_held() && !core.said.swap(true, Relaxed) {
+            log::warn!(
+                "the last reference to a batch has gone, of which {} requests may still touch memory here ({}): it stays, see Engine.held()",
+                core.held(),
+                core.what()
+            );
+        }
+        shared.park(core.clone());
+    }
+}

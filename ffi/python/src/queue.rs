@@ -1,0 +1,38 @@
+//! Ends of batches for an event loop.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use polyrail::CompletionQueue as Queue;
+use pyo3::prelude::*;
+
+use crate::batch::Batch;
+
+/// Ended batches, with a descriptor that is readable exactly while there are some.
+#[pyclass(frozen, module = "polyrail._native")]
+pub(crate) struct CompletionQueue(Queue);
+
+#[pymethods]
+impl CompletionQueue {
+    #[new]
+    fn new() -> PyResult<Self> {
+        Ok(Self(Queue::new()?))
+    }
+
+    /// Only to be looked at.
+    fn fileno(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// From when the batch ends on, its tag is in here, as many times as this says.
+    fn add(&self, batch: &Bound<'_, Batch>, tag: u64) -> usize {
+        let parts = &batch.get().core().parts;
+        parts.iter().for_each(|part| self.0.add(part, tag));
+        parts.len()
+    }
+
+    /// Takes all that are in here.
+    fn take(&self) -> Vec<u64> {
+        let polled = std::iter::from_fn(|| self.0.poll());
+        polled.map(|completion| completion.tag).collect()
+    }
+}

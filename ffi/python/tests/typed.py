@@ -1,0 +1,28 @@
+"""What a program that checks its types may write: read by mypy, never run."""
+
+from __future__ import annotations
+
+import numpy
+from typing_extensions import assert_type
+
+import polyrail
+
+
+async def moves(pages: numpy.typing.NDArray[numpy.int64]) -> None:
+    with polyrail.Engine({"name": "typed"}, listen="127.0.0.1:0", workers=1) as engine:
+        local = engine.register(bytearray(4096), name="mem", access="read")
+        assert_type(local, polyrail.Memory)
+        remote = engine.open("127.0.0.1:7000/mem")
+        batch = engine.write(local, remote, 4096, local_offset=pages, remote_offset=0, priority="high", notify=b"done")
+        assert_type(await batch, polyrail.Summary)
+        assert_type(batch.status, polyrail.Status)
+        assert_type([report.cause for report in batch.reports], list[str | None])
+        async for notification in engine.notifications():
+            assert_type(notification.data, bytes)
+        assert_type(engine.stats()["rails"][0]["bytes"], int)
+        memoryview(engine.allocate(4096))
+        try:
+            engine.prepare("read", local, remote).post(deadline=1.0).wait(2)
+        except polyrail.Indeterminate as error:
+            assert error.report is not None and error.batch is not None
+            assert_type(error.report.local == "Held", bool)
