@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use polyrail_control::plane::Plane;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
-use polyrail_core::orchestrator::{Config, Orchestrator, Tables};
+use polyrail_core::orchestrator::{Config, Orchestrator, Tables, TransportConfig};
 use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
@@ -65,6 +65,8 @@ pub(crate) const CAPACITIES: Capacities = Capacities {
 /// What a worker needs to start.
 pub(crate) struct Start {
     pub(crate) config: Config,
+    /// What transports have of their own, by number.
+    pub(crate) settings: Arc<[TransportConfig]>,
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) endpoint: Box<dyn Endpoint>,
     pub(crate) plane: Plane,
@@ -132,10 +134,11 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     let mut peer_rows = boxed(PEERS_MAX, || Peer::EMPTY);
     let mut lanes = boxed(RAILS_MAX, || Lane::EMPTY);
     let mut requests = boxed::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
-    let shares_max = if start.config.policy == Policy::Documented {
-        ROWS_MAX
-    } else {
-        0
+    let policies = start.settings.iter().map(|own| own.policy);
+    let mut policies = policies.chain([start.config.policy]);
+    let shares_max = match policies.any(|policy| policy == Policy::Documented) {
+        true => ROWS_MAX,
+        false => 0,
     };
     let mut shares = boxed(shares_max, || Shares::NONE);
     let mut attempts = boxed(ATTEMPTS_MAX, || Attempt::EMPTY);
@@ -151,7 +154,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     };
     let fabric = &start.fabric;
     let shared = fabric.shared();
-    let core = Orchestrator::new(start.config, &shared, tables);
+    let core = Orchestrator::new(start.config, &shared, tables).with_transports(&start.settings);
     let peer_silence = start.config.peer_silence;
     let failover_attempts_max = start.config.failover_attempts_max;
     let recorder = fabric.recorder().cloned();
