@@ -4,6 +4,7 @@ use super::attempt::{Attempt, Load, Marks};
 use super::attempts::Attempts;
 use super::fence::Fence;
 use super::flight::Flight;
+use super::load::Tally;
 use super::post::{PROBE_BYTES, Run, Works};
 use super::sequence::Sequence;
 use super::{LaneAction, Orchestrator, Reason};
@@ -186,9 +187,10 @@ pub struct Lane {
     pub(super) probing: bool,
     pub(super) wants: Wants,
     links: [Link; 4],
+    pub(super) tally: Tally,
 }
 
-const _: () = assert!(size_of::<Lane>() <= 152);
+const _: () = assert!(size_of::<Lane>() <= 192);
 
 impl Phase {
     pub(super) fn is_open(&self) -> bool {
@@ -229,6 +231,7 @@ impl Lane {
         probing: false,
         wants: Wants::NOTHING,
         links: [Link::NONE; 4],
+        tally: Tally::NEW,
     };
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -362,6 +365,7 @@ impl Lane {
         if self.flight.posted() == 0 {
             self.progress_at = run.now;
         }
+        self.tally.posted_at = run.now;
         let sequence = self.next_sequence;
         let count = self.flight.post_run(attempts, run, sequence, works);
         self.next_sequence = sequence.plus(count);
@@ -376,6 +380,7 @@ impl Lane {
     /// So many attempts that were bound to it are not any more.
     pub(super) fn released(&mut self, op: Op, count: u32, bytes: u64) {
         self.inflight_bytes -= bytes;
+        self.tally.released(count, self.flight.len());
         self.filled_kib = NOT_FILLED;
         if op == Op::Read {
             self.reads -= count as u16;
@@ -754,6 +759,7 @@ impl Orchestrator<'_> {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
+        lane.tally.completed(now);
         if carried {
             lane.idle = Idle::CARRIED;
         }

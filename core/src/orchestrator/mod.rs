@@ -2,7 +2,7 @@
 //!
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
 //! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `post` hands them
-//! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
+//! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `load` is what people are told of lanes, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
 //! follows one posting of one slice, `attempts` has rows for them, `sequence` is the order of a lane's works, `settings` what single transports have of their own, `request` counts
 //! until a report can be given, `ignored` what was handed in for nothing, `line`
 //! says which goes first, `merge` makes one of several, `peer` watches who is silent, `path` chooses classes of rails,
@@ -22,6 +22,7 @@ mod flight;
 mod ignored;
 mod lane;
 mod line;
+mod load;
 mod merge;
 mod path;
 mod peer;
@@ -62,6 +63,7 @@ use settings::Turns;
 pub use at_once::AtOnce;
 pub use audit::Violation;
 pub use ignored::Ignored;
+pub use load::{LaneLoad, LaneState};
 pub use peer::Proof;
 pub use request::{Cancelled, SubmitError};
 pub use settings::TransportConfig;

@@ -98,14 +98,15 @@ impl Engine {
             hooks.faults.clone(),
         )?);
         let (errands, errand_queue) = channel();
+        let clock = Clock::start();
         let shell = Shell {
-            posts: worker::posts(config.worker_count(), &config.send_queue)
+            posts: worker::posts(config.worker_count(), &config.send_queue, clock)
                 .map_err(system("create a worker's post box"))?,
             domains: Arc::new(Domains::new(&config.security)),
             inbox: Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?),
             stager: Arc::default(),
             errands,
-            clock: Clock::start(),
+            clock,
             transports,
             segments,
         };

@@ -40,7 +40,7 @@ use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::files::AttachedDisks;
 use crate::hints::Hints;
 use crate::peers::Peers;
-use crate::post::{BATCHES_MAX, Post, ROWS_MAX};
+use crate::post::{BATCHES_MAX, Post, Pulse, ROWS_MAX};
 use crate::staging::{EngineCell, Handover};
 use crate::stats::Failovers;
 use crate::thread::Thread;
@@ -84,9 +84,13 @@ pub(crate) struct Start {
 }
 
 /// The post boxes of all workers.
-pub(crate) fn posts(count: usize, config: &SendQueueConfig) -> io::Result<Vec<Arc<Post>>> {
+pub(crate) fn posts(
+    count: usize,
+    config: &SendQueueConfig,
+    clock: Clock,
+) -> io::Result<Vec<Arc<Post>>> {
     (0..count)
-        .map(|_| Post::new(config).map(Arc::new))
+        .map(|number| Post::new(config, Pulse::new(Some(number as u16), clock)).map(Arc::new))
         .collect()
 }
 

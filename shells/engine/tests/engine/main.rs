@@ -27,6 +27,7 @@ mod shutdown;
 mod silence;
 mod slots;
 mod staged;
+mod stats;
 mod strangers;
 mod terms;
 mod transfers;

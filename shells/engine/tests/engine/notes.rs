@@ -31,6 +31,13 @@ pub(crate) fn listen() {
 
 /// Whether a line with this text was logged.
 pub(crate) fn logged(text: &str) -> bool {
+    logged_with(text, "")
+}
+
+/// Whether a line with both of these was.
+pub(crate) fn logged_with(text: &str, other: &str) -> bool {
     let notes = NOTES.0.lock().unwrap();
-    notes.iter().any(|line| line.contains(text))
+    notes
+        .iter()
+        .any(|line| line.contains(text) && line.contains(other))
 }
