@@ -285,6 +285,26 @@ template <typename T> inline T polyrail_new() { T made = T(); made.size = (uint3
 #define POLYRAIL_RAIL_PROBING 2
 
 /**
+ * The lane has been asked for, and is not open yet.
+ */
+#define POLYRAIL_LANE_OPENING 0
+
+/**
+ * It takes works.
+ */
+#define POLYRAIL_LANE_OPEN 1
+
+/**
+ * It has failed; what was posted may still be under way.
+ */
+#define POLYRAIL_LANE_FENCING 2
+
+/**
+ * There is none, and nothing is on it.
+ */
+#define POLYRAIL_LANE_CLOSED 3
+
+/**
  * Nothing went wrong.
  */
 #define POLYRAIL_CAUSE_NONE 0
@@ -333,6 +353,11 @@ template <typename T> inline T polyrail_new() { T made = T(); made.size = (uint3
  * Bytes of a reason, the zero at the end included.
  */
 #define POLYRAIL_REASON_BYTES 256
+
+/**
+ * In place of a time: it never was, or is not so.
+ */
+#define POLYRAIL_NEVER UINT64_MAX
 
 /**
  * Nothing.
@@ -826,6 +851,118 @@ typedef struct {
 } polyrail_failover;
 
 /**
+ * A worker's room for requests, and its work. Times are in nanoseconds.
+ */
+typedef struct {
+  /**
+   * `sizeof(polyrail_worker)`.
+   */
+  uint32_t size;
+  /**
+   * Requests of the program that it holds, from submission to report.
+   */
+  uint32_t held;
+  /**
+   * The most that it takes.
+   */
+  uint32_t limit;
+  /**
+   * The most that it has held when somebody submitted.
+   */
+  uint32_t held_high;
+  /**
+   * Submissions that wait for room now.
+   */
+  uint32_t waiting;
+  /**
+   * 1: it sleeps until there is something to do.
+   */
+  uint32_t sleeps;
+  /**
+   * How long there has not been room for somebody; `POLYRAIL_NEVER`: whoever asked last found some.
+   */
+  uint64_t full_for;
+  /**
+   * How long ago it last looked for completions; `POLYRAIL_NEVER`: never.
+   */
+  uint64_t looked;
+  /**
+   * How long ago works of it last completed; `POLYRAIL_NEVER`: never.
+   */
+  uint64_t completed;
+  /**
+   * Completions so far.
+   */
+  uint64_t completions;
+  /**
+   * How often a submission has waited for room.
+   */
+  uint64_t admission_waits;
+  /**
+   * How long, all of them together.
+   */
+  uint64_t admission_waited;
+  /**
+   * How often in vain.
+   */
+  uint64_t admission_timeouts;
+} polyrail_worker;
+
+/**
+ * One worker's lane on one rail. Times are in nanoseconds.
+ */
+typedef struct {
+  /**
+   * `sizeof(polyrail_lane)`.
+   */
+  uint32_t size;
+  /**
+   * Whose it is.
+   */
+  uint32_t worker;
+  /**
+   * `POLYRAIL_LANE_OPENING`, `_OPEN`, `_FENCING` or `_CLOSED`.
+   */
+  uint32_t state;
+  /**
+   * Works that it holds.
+   */
+  uint32_t held;
+  /**
+   * The most that it takes.
+   */
+  uint32_t limit;
+  /**
+   * The most works that it has held.
+   */
+  uint32_t held_high;
+  /**
+   * Bytes of the works that it holds.
+   */
+  uint64_t held_bytes;
+  /**
+   * How long ago works on it last completed; `POLYRAIL_NEVER`: never.
+   */
+  uint64_t completed;
+  /**
+   * How often works have ended there, several at a time counting once.
+   */
+  uint64_t releases;
+  /**
+   * How many works that was.
+   */
+  uint64_t released;
+  /**
+   * How long it has taken no more works; `POLYRAIL_NEVER`: it takes some.
+   */
+  uint64_t full_for;
+  /**
+   * Its rail, as `polyrail_rail` names it.
+   */
+  char rail[POLYRAIL_LABEL_BYTES];
+} polyrail_lane;
+
+/**
  * A transport that the engine knows.
  */
 typedef struct {
@@ -1224,6 +1361,25 @@ int32_t polyrail_engine_failovers(polyrail_engine engine,
                                   size_t capacity,
                                   size_t *count,
                                   polyrail_error *error);
+
+/**
+ * Each worker's room and work, in their order. Fills rows like `polyrail_engine_rails`.
+ */
+int32_t polyrail_engine_workers(polyrail_engine engine,
+                                polyrail_worker *rows,
+                                size_t capacity,
+                                size_t *count,
+                                polyrail_error *error);
+
+/**
+ * Each worker's lanes that are there or have carried something. Those of a worker that does not answer within 50 ms are
+ * missing. Fills rows like `polyrail_engine_rails`.
+ */
+int32_t polyrail_engine_lanes(polyrail_engine engine,
+                              polyrail_lane *rows,
+                              size_t capacity,
+                              size_t *count,
+                              polyrail_error *error);
 
 /**
  * Its transports in order of preference, those too that it runs without. Fills rows like `polyrail_engine_rails`.

@@ -1,11 +1,12 @@
 //! What an engine has done, in numbers.
 
 use std::ffi::c_char;
+use std::time::Duration;
 
 use crate::engine::{self, polyrail_engine};
 use crate::failure::{guard, polyrail_error, write};
 use crate::sized::{self, Structure};
-use crate::words::{POLYRAIL_RAIL_HEALTHY, rail_state};
+use crate::words::{POLYRAIL_LANE_CLOSED, POLYRAIL_RAIL_HEALTHY, lane_state, rail_state};
 
 /// Bytes of the name of a rail, device or transport, the zero at the end included.
 pub const POLYRAIL_LABEL_BYTES: usize = 128;
@@ -93,6 +94,108 @@ unsafe impl Structure for polyrail_failover {
         count: 0,
         from: [0; POLYRAIL_LABEL_BYTES],
         to: [0; POLYRAIL_LABEL_BYTES],
+    };
+}
+
+/// In place of a time: it never was, or is not so.
+pub const POLYRAIL_NEVER: u64 = u64::MAX;
+
+/// A worker's room for requests, and its work. Times are in nanoseconds.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_worker {
+    /// `sizeof(polyrail_worker)`.
+    pub size: u32,
+    /// Requests of the program that it holds, from submission to report.
+    pub held: u32,
+    /// The most that it takes.
+    pub limit: u32,
+    /// The most that it has held when somebody submitted.
+    pub held_high: u32,
+    /// Submissions that wait for room now.
+    pub waiting: u32,
+    /// 1: it sleeps until there is something to do.
+    pub sleeps: u32,
+    /// How long there has not been room for somebody; `POLYRAIL_NEVER`: whoever asked last found some.
+    pub full_for: u64,
+    /// How long ago it last looked for completions; `POLYRAIL_NEVER`: never.
+    pub looked: u64,
+    /// How long ago works of it last completed; `POLYRAIL_NEVER`: never.
+    pub completed: u64,
+    /// Completions so far.
+    pub completions: u64,
+    /// How often a submission has waited for room.
+    pub admission_waits: u64,
+    /// How long, all of them together.
+    pub admission_waited: u64,
+    /// How often in vain.
+    pub admission_timeouts: u64,
+}
+
+// SAFETY: `repr(C)`, begins with its size, numbers.
+unsafe impl Structure for polyrail_worker {
+    const DEFAULT: Self = Self {
+        size: 0,
+        held: 0,
+        limit: 0,
+        held_high: 0,
+        waiting: 0,
+        sleeps: 0,
+        full_for: POLYRAIL_NEVER,
+        looked: POLYRAIL_NEVER,
+        completed: POLYRAIL_NEVER,
+        completions: 0,
+        admission_waits: 0,
+        admission_waited: 0,
+        admission_timeouts: 0,
+    };
+}
+
+/// One worker's lane on one rail. Times are in nanoseconds.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_lane {
+    /// `sizeof(polyrail_lane)`.
+    pub size: u32,
+    /// Whose it is.
+    pub worker: u32,
+    /// `POLYRAIL_LANE_OPENING`, `_OPEN`, `_FENCING` or `_CLOSED`.
+    pub state: u32,
+    /// Works that it holds.
+    pub held: u32,
+    /// The most that it takes.
+    pub limit: u32,
+    /// The most works that it has held.
+    pub held_high: u32,
+    /// Bytes of the works that it holds.
+    pub held_bytes: u64,
+    /// How long ago works on it last completed; `POLYRAIL_NEVER`: never.
+    pub completed: u64,
+    /// How often works have ended there, several at a time counting once.
+    pub releases: u64,
+    /// How many works that was.
+    pub released: u64,
+    /// How long it has taken no more works; `POLYRAIL_NEVER`: it takes some.
+    pub full_for: u64,
+    /// Its rail, as `polyrail_rail` names it.
+    pub rail: [c_char; POLYRAIL_LABEL_BYTES],
+}
+
+// SAFETY: `repr(C)`, begins with its size, numbers.
+unsafe impl Structure for polyrail_lane {
+    const DEFAULT: Self = Self {
+        size: 0,
+        worker: 0,
+        state: POLYRAIL_LANE_CLOSED,
+        held: 0,
+        limit: 0,
+        held_high: 0,
+        held_bytes: 0,
+        completed: POLYRAIL_NEVER,
+        releases: 0,
+        released: 0,
+        full_for: POLYRAIL_NEVER,
+        rail: [0; POLYRAIL_LABEL_BYTES],
     };
 }
 
@@ -195,6 +298,81 @@ pub unsafe extern "C" fn polyrail_engine_failovers(
             };
             write(&mut row.from, failover.from);
             write(&mut row.to, failover.to);
+            row
+        });
+        // SAFETY: the contract of the crate.
+        unsafe { sized::write_all(rows, capacity, count, values) }
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+fn nanos(span: Option<Duration>) -> u64 {
+    span.map_or(POLYRAIL_NEVER, |span| {
+        u64::try_from(span.as_nanos()).unwrap_or(POLYRAIL_NEVER - 1)
+    })
+}
+
+/// Each worker's room and work, in their order. Fills rows like `polyrail_engine_rails`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_engine_workers(
+    engine: polyrail_engine,
+    rows: *mut polyrail_worker,
+    capacity: usize,
+    count: *mut usize,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let workers = engine::get(engine)?.stats().workers;
+        let values = workers.iter().map(|load| polyrail_worker {
+            held: load.held,
+            limit: load.limit,
+            held_high: load.held_high,
+            waiting: load.waiting,
+            sleeps: u32::from(load.sleeps),
+            full_for: nanos(load.full_for),
+            looked: nanos(load.looked),
+            completed: nanos(load.completed),
+            completions: load.completions,
+            admission_waits: load.admission_waits,
+            admission_waited: nanos(Some(load.admission_waited)),
+            admission_timeouts: load.admission_timeouts,
+            ..polyrail_worker::DEFAULT
+        });
+        // SAFETY: the contract of the crate.
+        unsafe { sized::write_all(rows, capacity, count, values) }
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Each worker's lanes that are there or have carried something. Those of a worker that does not answer within 50 ms are
+/// missing. Fills rows like `polyrail_engine_rails`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_engine_lanes(
+    engine: polyrail_engine,
+    rows: *mut polyrail_lane,
+    capacity: usize,
+    count: *mut usize,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let lanes = engine::get(engine)?.stats().lanes;
+        let values = lanes.iter().map(|lane| {
+            let mut row = polyrail_lane {
+                worker: lane.worker.into(),
+                state: lane_state(lane.state),
+                held: lane.held,
+                limit: lane.limit,
+                held_high: lane.held_high,
+                held_bytes: lane.held_bytes,
+                completed: nanos(lane.completed),
+                releases: lane.releases,
+                released: lane.released,
+                full_for: nanos(lane.full_for),
+                ..polyrail_lane::DEFAULT
+            };
+            write(&mut row.rail, &lane.rail);
             row
         });
         // SAFETY: the contract of the crate.

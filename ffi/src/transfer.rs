@@ -87,7 +87,7 @@ unsafe impl Structure for polyrail_terms {
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         let (code, index) = match error {
-            SubmitError::Full => (POLYRAIL_ERROR_FULL, None),
+            SubmitError::Full(_) => (POLYRAIL_ERROR_FULL, None),
             SubmitError::Stale { index, .. } => (POLYRAIL_ERROR_HANDLE, Some(index)),
             SubmitError::PeerLost { index, .. } => (POLYRAIL_ERROR_PEER_LOST, Some(index)),
             SubmitError::Empty { index } | SubmitError::OutOfRange { index, .. } => {

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use polyrail::{Cause, DeliveryStatus, RailState, Status};
+use polyrail::{Cause, DeliveryStatus, LaneState, RailState, Status};
 
 use crate::failure::Failure;
 
@@ -119,6 +119,15 @@ pub const POLYRAIL_RAIL_PAUSED: u32 = 1;
 /// It is being probed.
 pub const POLYRAIL_RAIL_PROBING: u32 = 2;
 
+/// The lane has been asked for, and is not open yet.
+pub const POLYRAIL_LANE_OPENING: u32 = 0;
+/// It takes works.
+pub const POLYRAIL_LANE_OPEN: u32 = 1;
+/// It has failed; what was posted may still be under way.
+pub const POLYRAIL_LANE_FENCING: u32 = 2;
+/// There is none, and nothing is on it.
+pub const POLYRAIL_LANE_CLOSED: u32 = 3;
+
 /// Nothing went wrong.
 pub const POLYRAIL_CAUSE_NONE: u32 = 0;
 
@@ -185,6 +194,15 @@ pub(crate) const fn rail_state(state: RailState) -> u32 {
         RailState::Healthy => POLYRAIL_RAIL_HEALTHY,
         RailState::Paused => POLYRAIL_RAIL_PAUSED,
         RailState::Probing => POLYRAIL_RAIL_PROBING,
+    }
+}
+
+pub(crate) const fn lane_state(state: LaneState) -> u32 {
+    match state {
+        LaneState::Opening => POLYRAIL_LANE_OPENING,
+        LaneState::Open => POLYRAIL_LANE_OPEN,
+        LaneState::Fencing => POLYRAIL_LANE_FENCING,
+        LaneState::Closed => POLYRAIL_LANE_CLOSED,
     }
 }
 

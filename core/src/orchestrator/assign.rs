@@ -6,7 +6,7 @@ use super::bind::{Bound, Next};
 use super::lane::Phase;
 use crate::path::class::ClassSet;
 use crate::plan::{PlanRails, of_rails};
-use crate::rail::documented::{Shares, Target, Targets};
+use crate::rail::documented::{DocumentedConfig, Shares, Target, Targets};
 use crate::rail::select::{Candidate, Policy};
 use crate::time::Instant;
 use crate::units::{RailId, RequestId};
@@ -14,7 +14,7 @@ use crate::units::{RailId, RequestId};
 impl Orchestrator<'_> {
     /// Shares out what a request has not bound yet, if that is what the policy does.
     pub(super) fn assign(&mut self, now: Instant, id: RequestId) {
-        if self.config.policy != Policy::Documented {
+        if self.policy_for(id.index) != Policy::Documented {
             return;
         }
         let Some(row) = self.requests.get(id) else {
@@ -29,9 +29,8 @@ impl Orchestrator<'_> {
         let classes = self.wished(now, peer, length, &rails);
         let targets = self.targets(&rails, classes);
         let slice_bytes = self.shared.slice_bytes();
-        let shares = self
-            .selector
-            .allocate(&self.config.documented, &targets, rest, slice_bytes);
+        let config = self.documented_on(&rails);
+        let shares = self.selector.allocate(&config, &targets, rest, slice_bytes);
         self.set_shares(id, shares);
     }
 
@@ -45,7 +44,7 @@ impl Orchestrator<'_> {
     /// Takes back the shares of all requests with a plan that is about to be replaced: they are counted by
     /// position in it.
     pub(super) fn unassign_plan(&mut self, plan: u32) {
-        if self.config.policy != Policy::Documented {
+        if !self.some_has(Policy::Documented) {
             return;
         }
         for index in 0..self.requests.capacity() as u32 {
@@ -102,7 +101,7 @@ impl Orchestrator<'_> {
             // The lanes that are being fenced will be open again.
             return Bound::Wait;
         }
-        self.reassign(now, new.request, &targets);
+        self.reassign(now, new.request, &rails, &targets);
         for target in &targets {
             let Some(rail) = rails.get(target.position).copied() else {
                 continue;
@@ -129,6 +128,12 @@ impl Orchestrator<'_> {
         Bound::Wait
     }
 
+    /// What the policy goes by on rails of one transport.
+    fn documented_on(&self, rails: &PlanRails) -> DocumentedConfig {
+        let first = rails.first();
+        first.map_or(self.config.documented, |rail| self.documented_of(rail.rail))
+    }
+
     fn length(&self, request: RequestId) -> u64 {
         self.requests.get(request).map_or(0, |row| row.length)
     }
@@ -142,7 +147,7 @@ impl Orchestrator<'_> {
 
     /// Gives the shares of rails that cannot be used to the best of those that can. A request that has no
     /// shares, because there was no rail for it or its plan has changed, gets them now.
-    fn reassign(&mut self, now: Instant, request: RequestId, targets: &Targets) {
+    fn reassign(&mut self, now: Instant, request: RequestId, rails: &PlanRails, targets: &Targets) {
         let mut shares = self.shares_of(request);
         if shares.is_empty() {
             return self.assign(now, request);
@@ -156,9 +161,10 @@ impl Orchestrator<'_> {
         if lost == 0 {
             return;
         }
+        let config = self.documented_on(rails);
         let best = self
             .selector
-            .best(&self.config.documented, targets, shares.slice_bytes)
+            .best(&config, targets, shares.slice_bytes)
             .and_then(|best| targets.get(best));
         if let Some(best) = best {
             shares.add(best.position, lost);
@@ -204,7 +210,7 @@ impl Orchestrator<'_> {
             position,
             tier,
             inflight_bytes: self.shared.inflight_bytes(rail).saturating_add(given),
-            bandwidth: self.shared.bandwidth(rail, &self.config.documented),
+            bandwidth: self.shared.bandwidth(rail, &self.documented_of(rail)),
         }
     }
 
@@ -223,9 +229,9 @@ impl Orchestrator<'_> {
             of_rails(roomy.map(|(position, candidate)| {
                 self.target(position, candidate.rail, candidate.tier)
             }));
-        let best = self
-            .selector
-            .best(&self.config.documented, &targets, length)?;
+        let first = candidates.first()?;
+        let config = self.documented_of(first.rail);
+        let best = self.selector.best(&config, &targets, length)?;
         targets.get(best).map(|target| target.position)
     }
 

@@ -35,7 +35,7 @@ impl Orchestrator<'_> {
     /// Asking changes nothing. If the request has been carried out, [`Self::handle_at_once`] is told; if it has not, or not
     /// all of it, it is submitted. Its batch and tag are not looked at.
     pub fn at_once(&self, request: &Request) -> Option<AtOnce> {
-        if self.config.policy != Policy::Spray || request.deadline != Instant::MAX {
+        if request.deadline != Instant::MAX {
             return None;
         }
         let plan = self.plan_to_submit(request.plan)?;
@@ -47,6 +47,9 @@ impl Orchestrator<'_> {
             return None;
         };
         let rail = rail.rail;
+        if self.policy_of(rail) != Policy::Spray {
+            return None;
+        }
         let lane = self.lanes.get(rail.index())?;
         let is_idle = lane.is_open() && lane.flight.len() == 0;
         let length = u32::try_from(request.length).ok()?;

@@ -716,7 +716,7 @@ impl Orchestrator<'_> {
     /// first ones on their lane. Takes them off it.
     #[inline(always)] // it is little more than a call
     fn end_answered(&mut self, rail: RailId, answers: &[Completion]) -> Option<Ended> {
-        if self.config.policy == Policy::Documented {
+        if self.policy_of(rail) == Policy::Documented {
             // It learns from each.
             return None;
         }
@@ -763,7 +763,7 @@ impl Orchestrator<'_> {
         let sequence = row.sequence;
         // In-order transports signal one work for several: everything before it on the lane is done too.
         loop {
-            if self.config.policy != Policy::Documented
+            if self.policy_of(rail) != Policy::Documented
                 && let Some(lane) = self.lanes.get_mut(rail.index())
                 && let Some(ended) = (lane.flight).end_covered(&mut self.attempts, id, sequence)
             {
@@ -823,9 +823,9 @@ impl Orchestrator<'_> {
                 if let Some(seen) = run.saw(Observation::new(sample)) {
                     self.shared.handle_observation(rail, &seen);
                 }
-                if self.config.policy == Policy::Documented {
-                    let config = &self.config.documented;
-                    self.shared.learn_bandwidth(rail, config, sample);
+                if self.policy_of(rail) == Policy::Documented {
+                    let config = self.documented_of(rail);
+                    self.shared.learn_bandwidth(rail, &config, sample);
                 }
             }
         }

@@ -30,8 +30,6 @@ pub(super) const TURN_MAX: u32 = 16;
 const TRIES_MAX: u32 = 32;
 /// The same where each request waits for rails of its own.
 const WALK_MAX: u32 = 256;
-/// An idle rail's speed is looked at after this long without a completion.
-const RATE_PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// If the first lane to a peer is not open by then, another one is tried too.
 const OPEN_PATIENCE: Duration = Duration::from_millis(10);
 /// When all room is taken by other workers, look again after this long. One of them may give room back between this
@@ -79,9 +77,9 @@ fn inflight_limit(shared: &Shared<'_>, window_bytes: u64) -> u64 {
     2 * window_bytes + u64::from(shared.slice_bytes())
 }
 
-/// A rail that has stood idle, and the longest work that it takes.
-pub(super) fn idle(now: Instant, spot: &Spot) -> Option<(RailId, u32)> {
-    let is_idle = spot.load.inflight_bytes == 0 && now.since(spot.used_at) >= RATE_PROBE_INTERVAL;
+/// A rail that has stood idle for so long, and the longest work that it takes.
+pub(super) fn idle(now: Instant, spot: &Spot, span: Duration) -> Option<(RailId, u32)> {
+    let is_idle = spot.load.inflight_bytes == 0 && now.since(spot.used_at) >= span;
     is_idle.then_some((spot.rail, spot.work_bytes_max))
 }
 
@@ -193,7 +191,7 @@ impl Orchestrator<'_> {
                 self.nothing_stuck(peer);
             }
             let holds = match bound {
-                Bound::Wait => self.config.policy != Policy::Documented,
+                Bound::Wait => self.policy_for(index) != Policy::Documented,
                 Bound::Alone | Bound::NoRail => false,
                 Bound::Yes | Bound::Behind => {
                     next = self.first_pending(peer, held);
@@ -213,9 +211,9 @@ impl Orchestrator<'_> {
     }
 
     fn tries_max(&self) -> u32 {
-        match self.config.policy {
-            Policy::Documented => WALK_MAX,
-            _ => TRIES_MAX,
+        match self.some_has(Policy::Documented) {
+            true => WALK_MAX,
+            false => TRIES_MAX,
         }
     }
 
@@ -302,7 +300,7 @@ impl Orchestrator<'_> {
     /// In which line a request stands: one for all, where rails go in turn or are few; that is what such a policy costs.
     pub(super) fn route_of(&self, index: u32) -> Option<Route> {
         let row = self.requests.at(index)?;
-        let policy = self.config.policy;
+        let policy = self.policy_for(index);
         if matches!(
             policy,
             Policy::RoundRobin | Policy::FixedTier1 | Policy::BestTwo
@@ -414,7 +412,7 @@ impl Orchestrator<'_> {
             if !self.has_row() {
                 return Bound::Wait;
             }
-            let bound = match self.config.policy {
+            let bound = match self.policy_at(way.plan, way.rank) {
                 Policy::Spray => self.spray(now, way, request, turn),
                 _ => self.bind_new(now, way, request, turn),
             };
@@ -608,7 +606,8 @@ impl Orchestrator<'_> {
         let mut some_probed = false;
         for index in 0..self.board.spots.len() {
             let spot = self.board.spots.get(index);
-            if let Some((rail, bytes_max)) = spot.and_then(|spot| idle(now, spot)) {
+            let looked_at = spot.and_then(|spot| idle(now, spot, self.config.idle_look));
+            if let Some((rail, bytes_max)) = looked_at {
                 some_probed |= self.probe_rate(now, peer, rail, bytes_max);
             }
         }
@@ -624,7 +623,10 @@ impl Orchestrator<'_> {
         bytes_max: u32,
     ) -> bool {
         let bytes_max = self.scratch_bytes(peer).min(bytes_max);
-        let claims = || self.shared.claim_rate_probe(now, rail, RATE_PROBE_INTERVAL);
+        let claims = || {
+            self.shared
+                .claim_rate_probe(now, rail, self.config.idle_look)
+        };
         if bytes_max == 0 || !claims() {
             return false;
         }
@@ -676,7 +678,7 @@ impl Orchestrator<'_> {
             avoid: None,
             again: false,
         };
-        let bound = match self.config.policy {
+        let bound = match self.policy_at(way.plan, way.rank) {
             Policy::Documented => self.bind_share(now, next),
             _ => self.bind_next(now, way, next),
         };
@@ -710,8 +712,11 @@ impl Orchestrator<'_> {
         if candidates.is_empty() {
             return if usable { Bound::Wait } else { Bound::NoRail };
         }
-        let chosen = match self.config.policy {
-            Policy::RoundRobin => select::round_robin(&candidates, self.cursor),
+        let chosen = match self.policy_at(way.plan, way.rank) {
+            Policy::RoundRobin => {
+                let rail = candidates.first().map_or(RailId(0), |first| first.rail);
+                select::round_robin(&candidates, self.turns.last(self.transport_on(rail)))
+            }
             Policy::Spray | Policy::FixedTier1 | Policy::BestTwo => {
                 select::least_predicted(&candidates)
             }
@@ -752,7 +757,9 @@ impl Orchestrator<'_> {
 
     /// The rails of a plan that the policy uses while they stand as they do.
     fn wanted(&self, rails: &PlanRails) -> PlanRails {
-        if self.config.policy == Policy::Spray {
+        let first = rails.first();
+        let policy = first.map_or(self.config.policy, |rail| self.policy_of(rail.rail));
+        if policy == Policy::Spray {
             return rails.clone();
         }
         let usable = rails.iter().map(|rail| Usable {
@@ -760,7 +767,7 @@ impl Orchestrator<'_> {
             rate_nominal: self.shared.rate_nominal(rail.rail),
         });
         let mut usable = of_rails(usable.filter(|usable| self.is_healthy(usable.rail.rail)));
-        select::retain_wanted(self.config.policy, &mut usable);
+        select::retain_wanted(policy, &mut usable);
         of_rails(usable.iter().map(|usable| usable.rail))
     }
 
@@ -773,7 +780,8 @@ impl Orchestrator<'_> {
         let spot = self.view().spot(rail, next.op)?;
         let length = next.length.min(spot.work_bytes_max);
         // The document has no windows: what is given to a device is posted.
-        let has_window = self.config.policy == Policy::Documented || spot.room.takes(length, line);
+        let has_window =
+            self.policy_of(rail.rail) == Policy::Documented || spot.room.takes(length, line);
         Some(Candidate {
             rail: rail.rail,
             tier: rail.tier,
@@ -790,7 +798,7 @@ impl Orchestrator<'_> {
             next.length = next.length.min(lane.work_bytes_max());
         }
         let bytes = u64::from(next.length);
-        let limit = match self.config.policy {
+        let limit = match self.policy_of(rail) {
             Policy::Documented => u64::MAX,
             _ => inflight_limit(self.shared, self.shared.window_bytes(rail)),
         };
@@ -806,7 +814,7 @@ impl Orchestrator<'_> {
             Some(index) => self.put_on_lane(index, rail, ahead_bytes),
             None => self.shared.release(rail, bytes),
         }
-        self.cursor = rail;
+        self.turns.took(self.transport_on(rail), rail);
         index.map(|_| next.length)
     }
 

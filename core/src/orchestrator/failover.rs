@@ -291,7 +291,8 @@ impl Orchestrator<'_> {
         let spots = |rail: &PlanRail| self.view().spot(*rail, way.op);
         let open: heapless::Vec<Spot, PLAN_RAILS_MAX> = of_rails(rails.iter().filter_map(spots));
         self.open_more(now, way, None, !open.is_empty(), true);
-        for (rail, bytes_max) in open.iter().filter_map(|spot| idle(now, spot)) {
+        let span = self.config.idle_look;
+        for (rail, bytes_max) in open.iter().filter_map(|spot| idle(now, spot, span)) {
             self.probe_rate(now, way.peer, rail, bytes_max);
         }
         !open.is_empty()

@@ -4,17 +4,18 @@ use super::attempt::{Attempt, Load, Marks};
 use super::attempts::Attempts;
 use super::fence::Fence;
 use super::flight::Flight;
+use super::load::Tally;
 use super::post::{PROBE_BYTES, Run, Works};
 use super::sequence::Sequence;
 use super::{LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::BATCH_WORKS;
-use crate::rail::health::{HealthMode, Incident, RailState};
+use crate::rail::health::{Incident, RailState};
 use crate::rail::spray::Slices;
 use crate::send_queue::credit::Amount;
 use crate::send_queue::signal::Cadence;
 use crate::time::{Duration, Instant};
-use crate::units::{Epoch, PeerId, RailId};
+use crate::units::{Epoch, PeerId, RailId, TransportId};
 use crate::work::{Cause, LaneFact, LaneLimits, Op, POST_MAX, Scope};
 
 pub(super) const POST: usize = 0;
@@ -153,6 +154,8 @@ impl Wants {
 #[derive(Debug)]
 pub struct Lane {
     pub(super) phase: Phase,
+    /// Whose rail it is on.
+    pub(super) transport: TransportId,
     pub(super) epoch: Epoch,
     pub(super) limits: LaneLimits,
     /// Which of its works ask for a completion, if not all do.
@@ -184,9 +187,10 @@ pub struct Lane {
     pub(super) probing: bool,
     pub(super) wants: Wants,
     links: [Link; 4],
+    pub(super) tally: Tally,
 }
 
-const _: () = assert!(size_of::<Lane>() <= 152);
+const _: () = assert!(size_of::<Lane>() <= 192);
 
 impl Phase {
     pub(super) fn is_open(&self) -> bool {
@@ -208,6 +212,7 @@ impl Lane {
     /// For the arrays that a caller hands in.
     pub const EMPTY: Self = Self {
         phase: Phase::Closed,
+        transport: TransportId(0),
         epoch: Epoch(0),
         limits: LaneLimits::new(0, 1),
         cadence: Cadence::new(0),
@@ -226,6 +231,7 @@ impl Lane {
         probing: false,
         wants: Wants::NOTHING,
         links: [Link::NONE; 4],
+        tally: Tally::NEW,
     };
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -359,6 +365,7 @@ impl Lane {
         if self.flight.posted() == 0 {
             self.progress_at = run.now;
         }
+        self.tally.posted_at = run.now;
         let sequence = self.next_sequence;
         let count = self.flight.post_run(attempts, run, sequence, works);
         self.next_sequence = sequence.plus(count);
@@ -373,6 +380,7 @@ impl Lane {
     /// So many attempts that were bound to it are not any more.
     pub(super) fn released(&mut self, op: Op, count: u32, bytes: u64) {
         self.inflight_bytes -= bytes;
+        self.tally.released(count, self.flight.len());
         self.filled_kib = NOT_FILLED;
         if op == Op::Read {
             self.reads -= count as u16;
@@ -566,6 +574,7 @@ impl Orchestrator<'_> {
 
     /// A lane could not be opened, or not in time.
     pub(super) fn open_failed(&mut self, now: Instant, rail: RailId, cause: Cause) {
+        let decays = self.decays(rail);
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
@@ -574,9 +583,9 @@ impl Orchestrator<'_> {
         lane.wants.take(Wants::OPEN);
         // Whatever the cause: a lane that is asked for again at once fails again at once. Where no probe tells that a rail is good
         // again, one that is let in again and again and does not even open stays out longer each time.
-        let blame = match self.config.health {
-            HealthMode::Decay => Blame::of(Cause::Refused),
-            HealthMode::Reset(_) => lane.end_by_itself(Cause::Refused),
+        let blame = match decays {
+            true => Blame::of(Cause::Refused),
+            false => lane.end_by_itself(Cause::Refused),
         };
         self.actions.push_back(self.lanes, u32::from(rail.0));
         self.blame(now, rail, blame);
@@ -599,6 +608,7 @@ impl Orchestrator<'_> {
     /// Counts a failure against the rail if it is one, and ends a probe badly.
     pub(super) fn blame(&mut self, now: Instant, rail: RailId, blame: Blame) {
         let worker = self.config.worker;
+        let mode = self.health_mode_of(rail);
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
@@ -623,7 +633,6 @@ impl Orchestrator<'_> {
                 true => Incident::Silence,
                 false => Incident::Error,
             };
-            let mode = self.config.health;
             let is_new = self.shared.handle_incident(now, rail, mode, incident);
             if let Some(health) = self.shared.health(rail).filter(|_| blame.is_repeated()) {
                 health.defer_probe(now, blame.times);
@@ -650,13 +659,13 @@ impl Orchestrator<'_> {
     /// If no rail to a rail's peer is healthy, all are looked at soon. Not those whose lanes carry nothing when they are open.
     fn hasten_lone(&mut self, now: Instant, rail: RailId) {
         let peer = self.shared.peer(rail);
-        let decays = self.config.health == HealthMode::Decay;
-        let Some(peer) = peer.filter(|peer| decays && self.is_without_rail(*peer)) else {
+        let Some(peer) = peer.filter(|peer| self.is_without_rail(*peer)) else {
             return;
         };
         for rail in self.rails_of(peer) {
             let lane = self.lanes.get(rail.index());
             if lane.is_some_and(|lane| lane.idle.barren < BARREN_MIN)
+                && self.decays(rail)
                 && let Some(health) = self.shared.health(rail)
             {
                 health.hasten_probe(now + health.lone_interval(now));
@@ -696,7 +705,7 @@ impl Orchestrator<'_> {
 
     /// A lane has carried a slice. In mode `reset` that is a sign of recovery, whoever had paused the rail.
     pub(super) fn rail_succeeded(&mut self, rail: RailId) {
-        if matches!(self.config.health, HealthMode::Reset(_))
+        if !self.decays(rail)
             && self
                 .shared
                 .health(rail)
@@ -750,6 +759,7 @@ impl Orchestrator<'_> {
         let Some(lane) = self.lanes.get_mut(rail.index()) else {
             return;
         };
+        lane.tally.completed(now);
         if carried {
             lane.idle = Idle::CARRIED;
         }
@@ -950,7 +960,7 @@ impl Orchestrator<'_> {
     /// The port under a rail carries packets again: if it is paused, it is probed at once. An opening for a probe that began
     /// before that may have been lost, and is begun anew. A cooldown (mode `reset`) lasts as long as it does.
     fn port_active(&mut self, now: Instant, rail: RailId, phase: Phase) {
-        if matches!(self.config.health, HealthMode::Reset(_)) {
+        if !self.decays(rail) {
             return;
         }
         let probing = self
@@ -978,7 +988,7 @@ impl Orchestrator<'_> {
         else {
             return;
         };
-        if matches!(self.config.health, HealthMode::Reset(_)) {
+        if !self.decays(rail) {
             if health.handle_expiry(now) {
                 self.come_back(rail, true);
             }

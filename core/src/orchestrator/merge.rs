@@ -112,7 +112,8 @@ impl Orchestrator<'_> {
     /// that ends.
     pub(super) fn merge(&mut self, id: RequestId) -> bool {
         let slice_bytes = self.shared.slice_bytes();
-        let may_merge = self.config.merge_requests && self.config.policy != Policy::Documented;
+        let may_merge =
+            self.config.merge_requests && self.policy_for(id.index) != Policy::Documented;
         let Some(row) = self
             .requests
             .get(id)

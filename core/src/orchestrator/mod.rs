@@ -2,8 +2,8 @@
 //!
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
 //! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `post` hands them
-//! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
-//! follows one posting of one slice, `attempts` has rows for them, `sequence` is the order of a lane's works, `request` counts
+//! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `load` is what people are told of lanes, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
+//! follows one posting of one slice, `attempts` has rows for them, `sequence` is the order of a lane's works, `settings` what single transports have of their own, `request` counts
 //! until a report can be given, `ignored` what was handed in for nothing, `line`
 //! says which goes first, `merge` makes one of several, `peer` watches who is silent, `path` chooses classes of rails,
 //! `timer` finds what is due, `audit` checks every invariant.
@@ -22,12 +22,14 @@ mod flight;
 mod ignored;
 mod lane;
 mod line;
+mod load;
 mod merge;
 mod path;
 mod peer;
 mod post;
 mod request;
 mod sequence;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod timer;
@@ -56,12 +58,15 @@ use board::Board;
 use lane::Lane;
 use peer::Peer;
 use request::RequestRow;
+use settings::Turns;
 
 pub use at_once::AtOnce;
 pub use audit::Violation;
 pub use ignored::Ignored;
+pub use load::{LaneLoad, LaneState};
 pub use peer::Proof;
 pub use request::{Cancelled, SubmitError};
+pub use settings::TransportConfig;
 
 /// Limits of one [`Orchestrator`]. Every field is required: the shell knows the fabric, we do not.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +98,8 @@ pub struct Config {
     pub priority_promotion: Duration,
     /// On lanes whose completions cover others, so many works at most go without one. 0: as many as their room allows.
     pub signal_interval_works: u16,
+    /// A rail that has stood idle for so long while there was work is looked at, to see how fast it is now. Of [`Policy::Spray`].
+    pub idle_look: Duration,
     /// Whether small requests that lie together on both sides go as one.
     pub merge_requests: bool,
     /// Parameters of [`Policy::Documented`], which it turns into [`Policy::RoundRobin`] if they say so.
@@ -118,6 +125,7 @@ impl Config {
             failover_attempts_max: 3,
             priority_promotion: Duration::from_millis(10),
             signal_interval_works: SendQueueConfig::DEFAULT.signal_interval_works,
+            idle_look: Duration::from_millis(5),
             merge_requests: true,
             documented: DocumentedConfig::DEFAULT,
             seed: worker as u64,
@@ -483,6 +491,8 @@ impl core::fmt::Debug for Counted {
 #[derive(Debug)]
 pub struct Orchestrator<'a> {
     config: Config,
+    /// Settings of single transports, by number.
+    transports: &'a [TransportConfig],
     shared: &'a Shared<'a>,
     plans: &'a mut [PlanRow],
     /// Some have had several transports, and slow ones are left.
@@ -535,7 +545,7 @@ pub struct Orchestrator<'a> {
     /// When a lane last moved something, and on which rail.
     last_progress: (Instant, RailId),
     /// Where `RoundRobin` is.
-    cursor: RailId,
+    turns: Turns,
     /// What `Documented` remembers.
     selector: Selector,
     /// Requests with a deadline or a grace time.
@@ -552,15 +562,14 @@ pub struct Orchestrator<'a> {
 impl<'a> Orchestrator<'a> {
     /// An engine without peers, over tables whose content does not matter.
     pub fn new(mut config: Config, shared: &'a Shared<'a>, tables: Tables<'a>) -> Self {
-        if config.policy == Policy::Documented {
-            config.policy = config.documented.policy();
-        }
+        config.policy = TransportConfig::of_all(&config).policy();
         tables.plans.fill_with(|| PlanRow::EMPTY);
         tables.peers.fill_with(|| Peer::EMPTY);
         tables.lanes.fill_with(|| Lane::EMPTY);
         tables.shares.fill(Shares::NONE);
         Self {
             config,
+            transports: &[],
             shared,
             plans: tables.plans,
             compares: false,
@@ -595,7 +604,7 @@ impl<'a> Orchestrator<'a> {
             made_room: false,
             last_woken: config.worker,
             last_progress: (Instant::ZERO, RailId(0)),
-            cursor: RailId(u16::MAX),
+            turns: Turns::START,
             selector: Selector::new(config.seed),
             timed_requests: 0,
             lost_attempts: 0,
@@ -619,7 +628,8 @@ impl<'a> Orchestrator<'a> {
         let mut plan = plan.clone();
         plan.suppress();
         let routes = core::array::from_fn(|rank| plan.rails_number(rank as u8));
-        self.compares |= self.config.policy == Policy::Spray && plan.transports.len() > 1;
+        self.know_transports(&plan);
+        self.compares |= plan.transports.len() > 1 && self.all_have(&plan, Policy::Spray);
         self.know_peer(now, &plan);
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;

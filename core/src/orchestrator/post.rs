@@ -185,6 +185,9 @@ impl Orchestrator<'_> {
             return;
         };
         let some_left = !lane.full && lane.flight.bound() > 0;
+        if !out.works.is_empty() {
+            lane.tally.posted_at = now;
+        }
         if was_idle && !out.works.is_empty() {
             lane.progress_at = now;
             self.arm_progress(now, rail);

@@ -237,7 +237,7 @@ impl Orchestrator<'_> {
     fn is_full(&self) -> bool {
         let row = self.requests.next_row();
         let has_shares = || self.shares.get(row as usize).is_some();
-        is_nil(row) || self.config.policy == Policy::Documented && !has_shares()
+        is_nil(row) || self.some_has(Policy::Documented) && !has_shares()
     }
 
     fn insert_request(

@@ -132,7 +132,7 @@ impl Raise for FileError {
 impl Raise for SubmitError {
     fn class(&self) -> &'static str {
         match self {
-            Self::Full => "Full",
+            Self::Full(_) => "Full",
             Self::PeerLost { .. } => "PeerLost",
             Self::Stale { .. } | Self::ShutDown => "Closed",
             Self::Forked => "Forked",

@@ -72,6 +72,7 @@ pub(crate) fn in_parts(
                 .deadline
                 .map(|deadline| deadline.saturating_sub(start.elapsed())),
         };
+        let mut backlog = None;
         let posted = patience::wait(py, patience, |slice| {
             let before = core
                 .parts
@@ -86,7 +87,8 @@ pub(crate) fn in_parts(
                 room_within: Some(before.map_or(slice, |_| Duration::ZERO)),
             };
             match post(part, &terms) {
-                Err(SubmitError::Full) => {
+                Err(SubmitError::Full(held)) => {
+                    backlog = held;
                     // Whoever waits for a batch moves it meanwhile; whoever waits for room only waits.
                     if let Some(before) = before {
                         let _ = before.wait(slice);
@@ -99,7 +101,7 @@ pub(crate) fn in_parts(
         match posted {
             Ok(Some(Ok(batch))) => core.parts.push(batch),
             Ok(refused) if part == 0 => {
-                let refused = refused.unwrap_or(Err(SubmitError::Full));
+                let refused = refused.unwrap_or(Err(SubmitError::Full(backlog)));
                 return Err(refused.map(drop).raised(py).unwrap_err());
             }
             Ok(refused) => {
@@ -121,7 +123,7 @@ pub(crate) fn in_parts(
 /// How requests end that were not taken after others had been. `None`: there was no room before the deadline.
 fn unsent(why: Option<SubmitError>) -> (Status, Cause) {
     match why {
-        None | Some(SubmitError::Full) => (Status::DeadlineExceeded, Cause::DeadlineExceeded),
+        None | Some(SubmitError::Full(_)) => (Status::DeadlineExceeded, Cause::DeadlineExceeded),
         Some(SubmitError::PeerLost { .. }) => (Status::PeerLost, Cause::PeerGone),
         Some(SubmitError::ShutDown) => (Status::ShutDown, Cause::ShutDown),
         // The segment was closed, or the machine has no more to give.

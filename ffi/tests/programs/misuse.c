@@ -361,6 +361,20 @@ static void numbers(polyrail_engine engine)
     polyrail_device devices[4] = { POLYRAIL_NEW(polyrail_device) };
     GOOD(polyrail_engine_devices(engine, devices, 4, &count, &error));
     TRUE(count >= 1 && devices[0].bytes > 0 && devices[0].share > 0 && devices[0].name[0] != 0);
+    polyrail_worker workers[64] = { POLYRAIL_NEW(polyrail_worker) };
+    GOOD(polyrail_engine_workers(engine, workers, 64, &count, &error));
+    TRUE(count >= 1 && workers[0].limit == 16384 && workers[0].full_for == POLYRAIL_NEVER);
+    int has_worked = 0;
+    for (size_t i = 0; i < count; i++)
+        has_worked |= workers[i].completions > 0 && workers[i].completed != POLYRAIL_NEVER;
+    TRUE(has_worked);
+    polyrail_lane lanes[64] = { POLYRAIL_NEW(polyrail_lane) };
+    GOOD(polyrail_engine_lanes(engine, lanes, 64, &count, &error));
+    TRUE(count >= 1);
+    int has_carried = 0;
+    for (size_t i = 0; i < count && i < 64; i++)
+        has_carried |= lanes[i].released > 0 && lanes[i].held_high > 0 && lanes[i].rail[0] != 0;
+    TRUE(has_carried);
     polyrail_transport_info transports[8] = { POLYRAIL_NEW(polyrail_transport_info) };
     GOOD(polyrail_engine_transports(engine, transports, 8, &count, &error));
     int has_tcp = 0;

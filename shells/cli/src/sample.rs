@@ -253,7 +253,7 @@ impl<'a> Run<'a> {
         loop {
             match self.session.engine.submit(requests) {
                 Ok(batch) => return Ok(batch),
-                Err(SubmitError::Full) => {
+                Err(SubmitError::Full(_)) => {
                     self.look_around(
                         stall.get_or_insert_with(|| Stall::new(&self.session.engine)),
                     )?;

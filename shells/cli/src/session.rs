@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polyrail::{Access, Config, Engine, Hooks, Policy, RailStatus, Region, SegmentId};
+use polyrail::{Access, Config, Engine, Hooks, RailStatus, Region, SegmentId};
 
 use crate::calls::ask::Owner;
 use crate::exit::Failure;
@@ -25,8 +25,8 @@ pub(crate) struct Session {
     pub(crate) local: SegmentId,
     /// Our own, to fill and check.
     pub(crate) region: Arc<Region>,
-    /// How rails are chosen.
-    pub(crate) policy: Policy,
+    /// What the engine was started with.
+    pub(crate) config: Config,
     /// How much of either memory is used: what was asked for, or all that the target has.
     pub(crate) bytes: u64,
 }
@@ -40,8 +40,7 @@ impl Session {
         (bytes_max, kind): (u64, MemoryKind),
     ) -> Result<Self, Failure> {
         let here = here(&config);
-        let policy = config.effective_policy();
-        let engine = Engine::with_hooks(config, hooks).map_err(|e| {
+        let engine = Engine::with_hooks(config.clone(), hooks).map_err(|e| {
             Failure::from_engine(
                 e.is_usage(),
                 format!("cannot start an engine on {here}: {e}"),
@@ -62,7 +61,7 @@ impl Session {
             remote,
             local,
             region,
-            policy,
+            config,
             bytes,
         })
     }

@@ -90,6 +90,7 @@ impl Batch {
             .map_err(|state| WaitError::TimedOut {
                 after: timeout,
                 status: state.report(),
+                load: Box::new(self.post.room.load()),
             })
     }
 

@@ -126,7 +126,7 @@ impl Engine {
             return Err(SubmitError::NotificationUnsupported);
         };
         let notification = Outgoing::new(&self.inner.mail.outbox, addressee, bytes);
-        let notification = notification.ok_or(SubmitError::Full)?;
+        let notification = notification.ok_or(SubmitError::Full(None))?;
         // From here on nobody else gets the number; the peer may have been lost before.
         if self.one_peer(requests)? != Some(peer) {
             return Err(SubmitError::NotificationUnsupported);

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
+use polyrail_core::orchestrator::LaneLoad;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::units::RailId;
 use polyrail_record::Cut as RecordingCut;
@@ -19,6 +20,7 @@ use crate::fabric::Fabric;
 use crate::files::Files;
 use crate::fork::Owned;
 use crate::gpus::Hardware;
+use crate::lanes;
 use crate::lock::lock;
 use crate::plans::Plans;
 use crate::segments::Segments;
@@ -122,13 +124,18 @@ impl Engine {
         self.inner.transports.status()
     }
 
-    /// What it has done so far.
+    /// What it has done so far, and what is held. Asks its workers, for 50 ms at most.
     pub fn stats(&self) -> Stats {
         let inner = &self.inner;
         let name = |transport| inner.transports.name(transport);
+        let posts = &inner.crew.posts;
+        let rail = |lane: &LaneLoad| lock(&inner.sessions.peers).rail_name(lane.rail).to_owned();
+        let lanes = lanes::all(posts, inner.clock.now(), rail);
         Stats {
             failovers: inner.crew.failovers.list(name),
             devices: lock(&inner.sessions.peers).traffic(inner.fabric.shared(), &inner.transports),
+            workers: posts.iter().map(|post| post.room.load()).collect(),
+            lanes,
         }
     }
 

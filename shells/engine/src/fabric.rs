@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::{Device, Rail, RailConfig, Shared, Waiting};
-use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::units::{DeviceId, RailId};
 use polyrail_record::{Cut, Install, Recorder};
 
@@ -23,6 +22,8 @@ pub(crate) struct Fabric {
     rails: Box<[Rail]>,
     devices: Box<[Device]>,
     waiting: Box<[Waiting]>,
+    /// The usual slice.
+    slice_bytes: u32,
     /// Writes down what becomes of the tables, if the program asked for it.
     recorder: Option<Arc<Recorder>>,
     /// Other processes of this host, if load is shared with them.
@@ -32,6 +33,7 @@ pub(crate) struct Fabric {
 impl Fabric {
     pub(crate) fn new(
         workers: usize,
+        slice_bytes: u32,
         recorder: Option<Arc<Recorder>>,
         neighbours: Option<Neighbours>,
     ) -> Self {
@@ -39,13 +41,14 @@ impl Fabric {
             rails: (0..RAILS_MAX).map(|_| Rail::EMPTY).collect(),
             devices: (0..DEVICES_MAX).map(|_| Device::EMPTY).collect(),
             waiting: (0..workers).map(|_| Waiting::NO).collect(),
+            slice_bytes,
             recorder,
             neighbours,
         }
     }
 
     pub(crate) fn shared(&self) -> Shared<'_> {
-        Shared::new(&self.rails, &self.devices, &self.waiting, SLICE_BYTES)
+        Shared::new(&self.rails, &self.devices, &self.waiting, self.slice_bytes)
     }
 
     /// Whoever calls core does it through this one, if there is one.

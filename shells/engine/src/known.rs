@@ -39,7 +39,7 @@ struct Known {
 }
 
 /// All of them. Configurations may name each, so that one file serves different builds.
-const KNOWN: [Known; 9] = [
+const KNOWN: [Known; 8] = [
     Known {
         name: TCP,
         moves: "memory of any two hosts, over connections",
@@ -80,12 +80,25 @@ const KNOWN: [Known; 9] = [
         moves: "memory of GPUs through that of hosts, where others fail",
         built_in: cfg!(feature = "cuda"),
     },
-    Known {
-        name: "rdma",
-        moves: "what the TENT documents call so; kept for their configuration files",
-        built_in: false,
-    },
 ];
+
+/// What configurations may call a transport besides: the TENT documents say `rdma`.
+const OTHER_NAMES: [(&str, &str); 1] = [("rdma", VERBS)];
+
+/// The name of a transport that has another one too; else the same.
+pub(crate) fn real_name(name: &str) -> &str {
+    let other = OTHER_NAMES.iter().find(|(other, _)| *other == name);
+    other.map_or(name, |(_, real)| real)
+}
+
+/// The other of a transport's two names, if it has two.
+pub(crate) fn other_name(name: &str) -> Option<&'static str> {
+    OTHER_NAMES.iter().find_map(|(other, real)| match name {
+        _ if name == *other => Some(*real),
+        _ if name == *real => Some(*other),
+        _ => None,
+    })
+}
 
 /// One transport, as this build and this machine have it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -126,9 +139,10 @@ pub fn transports() -> Vec<TransportInfo> {
     KNOWN.iter().map(info).collect()
 }
 
-/// The names of all transports that can be configured.
+/// The names of all transports that can be configured, and their other names.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    KNOWN.iter().map(|known| known.name)
+    let others = OTHER_NAMES.iter().map(|(other, _)| *other);
+    KNOWN.iter().map(|known| known.name).chain(others)
 }
 
 /// Whether this build has a transport of this name.
@@ -249,7 +263,7 @@ mod tests {
         let mut names: Vec<_> = names().collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), found.len());
+        assert_eq!(names.len(), found.len() + OTHER_NAMES.len());
     }
 
     #[test]

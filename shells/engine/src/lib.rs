@@ -60,6 +60,7 @@ mod gpus;
 mod hints;
 mod intake;
 mod known;
+mod lanes;
 mod leaving;
 mod listen;
 mod lock;
@@ -129,9 +130,10 @@ pub use machine::{
     Device, DeviceState, NearGpu, NumaNode, PortGid, RdmaPort, devices, numa_nodes, rdma_ports,
 };
 pub use notification::{Notification, Notifications};
+pub use polyrail_core::orchestrator::LaneState;
 pub use prepared::PreparedTransfer;
 pub use request::{Request, Terms};
 pub use segments::SegmentId;
 pub use start::Hooks;
-pub use stats::{DeviceTraffic, FailoverCount, Stats};
+pub use stats::{Backlog, DeviceTraffic, FailoverCount, LaneStatus, Pressure, Stats, WorkerLoad};
 pub use transports::{Plugin, TransportStatus};

@@ -2,18 +2,23 @@
 //!
 //! Who finds too few waits in line (core's `send_queue`), so that no newcomer overtakes, and sleeps in between.
 
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use polyrail_core::send_queue::SendQueueConfig as Core;
 use polyrail_core::send_queue::credit::{Amount, CreditLimits, Credits, Grant, Refused, Revision};
+use polyrail_core::time::Instant;
 use polyrail_core::units::Epoch;
 use polyrail_transport::clock::Clock;
 
 use crate::config::SendQueueConfig;
 use crate::lock::lock;
-use crate::post::Post;
+use crate::post::{Post, Pulse};
+use crate::stats::{Backlog, WorkerLoad};
+
+/// So long nobody has to wait before it is said that submissions are taken again: at most two lines a second.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// The room of one worker.
 pub(crate) struct Room {
@@ -26,20 +31,48 @@ pub(crate) struct Room {
     has_callers: AtomicBool,
     /// The longest sleep without a look.
     look: Duration,
+    counts: Counts,
+    /// While submissions are held back, or have been lately.
+    holding: Mutex<Option<Holding>>,
+    is_holding: AtomicBool,
+    pulse: Arc<Pulse>,
+}
+
+/// What has happened here, for people.
+#[derive(Default)]
+struct Counts {
+    held_high: AtomicU32,
+    /// When somebody first found no room; nanoseconds, 0: whoever asked last found some.
+    full_since: AtomicU64,
+    waits: AtomicU64,
+    waited_nanos: AtomicU64,
+    timeouts: AtomicU64,
+    /// Requests whose room came back while somebody waited.
+    ended: AtomicU64,
+}
+
+/// A time in which submissions are held back.
+#[derive(Clone, Copy)]
+struct Holding {
+    since: Instant,
+    /// When the last one stopped waiting.
+    until: Instant,
+    waits_before: u64,
+    timeouts_before: u64,
 }
 
 /// Why there is no room.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NoRoom {
     /// Not now, or not in time.
-    Full,
+    Full(Box<Backlog>),
     /// The worker takes nothing any more.
     Closed,
 }
 
 impl Room {
     /// For so many requests.
-    pub(crate) fn new(requests: u16, config: &SendQueueConfig) -> Self {
+    pub(crate) fn new(requests: u16, config: &SendQueueConfig, pulse: Arc<Pulse>) -> Self {
         let limits = CreditLimits {
             max: Amount::writes(requests),
             resume_watermark_works: config.admission_resume_watermark_works,
@@ -51,6 +84,10 @@ impl Room {
             callers: Mutex::default(),
             has_callers: AtomicBool::new(false),
             look: Core::DEFAULT.admission_wait_slice.into(),
+            counts: Counts::default(),
+            holding: Mutex::default(),
+            is_holding: AtomicBool::new(false),
+            pulse,
         }
     }
 
@@ -64,41 +101,176 @@ impl Room {
     ) -> Result<Grant, NoRoom> {
         let amount = Amount::writes(requests);
         match self.credits.reserve(amount) {
-            Ok(grant) => return Ok(grant),
-            Err(Refused::Full { .. }) if !patience.is_zero() => {}
-            Err(refused) => return Err(no_room(refused)),
+            Ok(grant) => {
+                self.found();
+                return Ok(grant);
+            }
+            Err(Refused::Full { .. }) => self.not_found(clock.now()),
+            Err(refused) => return Err(self.no_room(refused, requests, Duration::ZERO, 0)),
+        }
+        if patience.is_zero() {
+            return Err(NoRoom::Full(self.backlog(requests, patience, 0)));
         }
         wait();
+        self.holds_back(clock.now());
+        let answer = self.wait(clock, requests, patience);
+        self.held_back(clock.now(), &answer);
+        answer
+    }
+
+    /// Waits in line for room.
+    fn wait(&self, clock: &Clock, requests: u16, patience: Duration) -> Result<Grant, NoRoom> {
         let start = clock.now();
         let deadline = start + patience.into();
-        let mut waiter = self.credits.waiter(amount, deadline);
-        loop {
+        let ended = self.counts.ended.load(Relaxed);
+        let mut waiter = self.credits.waiter(Amount::writes(requests), deadline);
+        self.counts.waits.fetch_add(1, Relaxed);
+        let answer = loop {
             let now = clock.now();
             match waiter.poll(now) {
-                Ok(grant) => {
-                    // What is left may do for the next in line.
-                    self.tell();
-                    return Ok(grant);
-                }
+                Ok(grant) => break Ok(grant),
                 Err(Refused::Full { at, .. }) => {
                     let left = Duration::from(deadline.since(now));
                     self.sleep(at.revision, left.min(self.look));
                 }
-                Err(refused) => {
-                    drop(waiter);
-                    self.tell();
-                    if let Refused::TimedOut { at, .. } = refused {
-                        // The program hears of it by the answer, and may wait in many short turns.
-                        log::debug!(
-                            "no room for {requests} requests after {patience:?}: {} of {} are under way",
-                            at.held.works,
-                            at.max.works,
-                        );
-                    }
-                    return Err(no_room(refused));
-                }
+                Err(refused) => break Err(refused),
+            }
+        };
+        drop(waiter);
+        // What is left may do for the next in line.
+        self.tell();
+        let waited = Duration::from(clock.now().since(start));
+        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.counts.waited_nanos.fetch_add(nanos, Relaxed);
+        if let Ok(grant) = answer {
+            self.found();
+            return Ok(grant);
+        }
+        let ended = self.counts.ended.load(Relaxed).saturating_sub(ended);
+        answer.map_err(|refused| self.no_room(refused, requests, waited, ended))
+    }
+
+    fn no_room(&self, refused: Refused, requests: u16, waited: Duration, ended: u64) -> NoRoom {
+        match refused {
+            Refused::Terminal | Refused::Degraded(_) | Refused::Rebuilt => NoRoom::Closed,
+            Refused::TimedOut { .. } => {
+                self.counts.timeouts.fetch_add(1, Relaxed);
+                let backlog = self.backlog(requests, waited, ended);
+                // The program hears of it by the answer, and may wait in many short turns.
+                log::debug!("{backlog}");
+                NoRoom::Full(backlog)
+            }
+            Refused::TooLarge { .. } | Refused::Full { .. } => {
+                NoRoom::Full(self.backlog(requests, waited, ended))
             }
         }
+    }
+
+    fn backlog(&self, asked: u16, waited: Duration, ended: u64) -> Box<Backlog> {
+        Box::new(Backlog {
+            load: self.load(),
+            asked,
+            waited,
+            ended,
+        })
+    }
+
+    /// How it stands, and its worker.
+    pub(crate) fn load(&self) -> WorkerLoad {
+        let (now, at) = (self.pulse.now(), self.credits.snapshot());
+        let full_since = self.counts.full_since.load(Relaxed);
+        let full_for = now.since(Instant::from_nanos(full_since));
+        let held = u32::from(at.held.works);
+        WorkerLoad {
+            held,
+            limit: at.max.works.into(),
+            held_high: self.counts.held_high.load(Relaxed).max(held),
+            waiting: self.credits.waiting() as u32,
+            full_for: (full_since > 0).then(|| full_for.into()),
+            admission_waits: self.counts.waits.load(Relaxed),
+            admission_waited: Duration::from_nanos(self.counts.waited_nanos.load(Relaxed)),
+            admission_timeouts: self.counts.timeouts.load(Relaxed),
+            ..self.pulse.load(now)
+        }
+    }
+
+    /// Somebody has found room.
+    fn found(&self) {
+        let held = u32::from(self.credits.snapshot().held.works);
+        if held > self.counts.held_high.load(Relaxed) {
+            self.counts.held_high.fetch_max(held, Relaxed);
+        }
+        if self.counts.full_since.load(Relaxed) != 0 && self.credits.waiting() == 0 {
+            self.counts.full_since.store(0, Relaxed);
+        }
+        if self.is_holding.load(Relaxed) {
+            self.stop_holding(false);
+        }
+    }
+
+    /// Somebody has found none.
+    fn not_found(&self, now: Instant) {
+        let since = &self.counts.full_since;
+        // Another may have been first.
+        let _ = since.compare_exchange(0, now.as_nanos().max(1), Relaxed, Relaxed);
+        let max = self.credits.max().works;
+        self.counts.held_high.fetch_max(
+            u32::from(self.credits.snapshot().held.works.min(max)),
+            Relaxed,
+        );
+    }
+
+    /// Somebody is going to wait. The first one is told of.
+    fn holds_back(&self, now: Instant) {
+        let mut holding = lock(&self.holding);
+        if holding.is_some() {
+            return;
+        }
+        *holding = Some(Holding {
+            since: now,
+            until: Instant::MAX,
+            waits_before: self.counts.waits.load(Relaxed),
+            timeouts_before: self.counts.timeouts.load(Relaxed),
+        });
+        self.is_holding.store(true, Relaxed);
+        drop(holding);
+        log::warn!("submissions are held back: {}", self.load());
+    }
+
+    /// Somebody has waited.
+    fn held_back(&self, now: Instant, answer: &Result<Grant, NoRoom>) {
+        if let Some(holding) = &mut *lock(&self.holding) {
+            holding.until = now;
+        }
+        if matches!(answer, Err(NoRoom::Closed)) {
+            self.stop_holding(true);
+        }
+    }
+
+    /// Submissions are taken again, if nobody waits, nor has for a while, or all room is free.
+    #[cold]
+    fn stop_holding(&self, at_once: bool) {
+        if self.credits.waiting() > 0 {
+            return;
+        }
+        let now = self.pulse.now();
+        let mut holding = lock(&self.holding);
+        let is_over = |held: &Holding| {
+            held.until != Instant::MAX && (at_once || now.since(held.until) >= QUIET.into())
+        };
+        let Some(over) = holding.filter(is_over) else {
+            return;
+        };
+        *holding = None;
+        self.is_holding.store(false, Relaxed);
+        drop(holding);
+        log::warn!(
+            "submissions are taken again after {:?}: {} waits for room, {} in vain; {}",
+            Duration::from(over.until.since(over.since)),
+            self.counts.waits.load(Relaxed) - over.waits_before,
+            self.counts.timeouts.load(Relaxed) - over.timeouts_before,
+            self.load(),
+        );
     }
 
     fn sleep(&self, revision: Revision, longest: Duration) {
@@ -132,8 +304,15 @@ impl Room {
 
     /// Gives back what [`Self::take`] gave, or a part of it.
     pub(crate) fn give_back(&self, grant: Grant) {
+        let works = grant.amount().works;
         self.credits.release(grant);
+        if self.credits.waiting() > 0 {
+            self.counts.ended.fetch_add(works.into(), Relaxed);
+        }
         self.tell();
+        if self.is_holding.load(Relaxed) && self.credits.is_free() {
+            self.stop_holding(true);
+        }
     }
 
     /// Nothing is taken any more; who waits is told.
@@ -145,13 +324,6 @@ impl Room {
     /// Whether all of it is free.
     pub(crate) fn is_free(&self) -> bool {
         self.credits.is_free()
-    }
-}
-
-fn no_room(refused: Refused) -> NoRoom {
-    match refused {
-        Refused::Terminal | Refused::Degraded(_) | Refused::Rebuilt => NoRoom::Closed,
-        Refused::TooLarge { .. } | Refused::Full { .. } | Refused::TimedOut { .. } => NoRoom::Full,
     }
 }
 
@@ -167,7 +339,11 @@ mod tests {
             admission_resume_watermark_works: 0,
             ..SendQueueConfig::default()
         };
-        Room::new(requests, &config)
+        Room::new(
+            requests,
+            &config,
+            Arc::new(Pulse::new(Some(0), Clock::start())),
+        )
     }
 
     #[test]
@@ -176,9 +352,13 @@ mod tests {
         let three = room.take(&clock, 3, LONG, || {}).unwrap();
         assert!(!room.is_free());
         let refused = room.take(&clock, 2, Duration::ZERO, || panic!("it waits"));
-        assert_eq!(refused.unwrap_err(), NoRoom::Full);
+        let NoRoom::Full(backlog) = refused.unwrap_err() else {
+            panic!("it is open");
+        };
+        assert_eq!((backlog.load.held, backlog.load.limit), (3, 4));
+        assert!(backlog.load.full_for.is_some());
         let late = room.take(&clock, 2, Duration::from_millis(1), || {});
-        assert_eq!(late.unwrap_err(), NoRoom::Full);
+        assert!(matches!(late, Err(NoRoom::Full(late)) if late.load.admission_timeouts == 1));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 room.take(&clock, 2, LONG, || {})
@@ -188,10 +368,8 @@ mod tests {
                 std::thread::yield_now();
             }
             // It would fit, but another was first.
-            assert_eq!(
-                room.take(&clock, 1, Duration::ZERO, || {}).unwrap_err(),
-                NoRoom::Full
-            );
+            let next = room.take(&clock, 1, Duration::ZERO, || {});
+            assert!(matches!(next, Err(NoRoom::Full(next)) if next.load.waiting == 1));
             room.give_back(three);
             waits.join().unwrap().unwrap();
         });

@@ -13,6 +13,7 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use crate::lanes::Driving;
 use crate::sync::{Mutex, PoisonError, TryLockError};
 use crate::worker::Loop;
 
@@ -72,6 +73,7 @@ impl Seat {
             return Err(NoSeat::Gone);
         };
         let mut driven = *driven;
+        let _driving = Driving::begin();
         // SAFETY: see the module's contract: it is published, and the lock is held until after the last use.
         let driven = unsafe { driven.as_mut() };
         let answer = drive(driven);

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use polyrail_control::codec::SegmentKind;
 use polyrail_control::plane::{Plane, PlaneConfig};
-use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_core::orchestrator::{Config as CoreConfig, TransportConfig as CoreTransport};
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Instant;
 use polyrail_cuda::Driver;
@@ -98,29 +98,41 @@ impl Engine {
             hooks.faults.clone(),
         )?);
         let (errands, errand_queue) = channel();
+        let clock = Clock::start();
         let shell = Shell {
-            posts: worker::posts(config.worker_count(), &config.send_queue)
+            posts: worker::posts(config.worker_count(), &config.send_queue, clock)
                 .map_err(system("create a worker's post box"))?,
             domains: Arc::new(Domains::new(&config.security)),
             inbox: Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?),
             stager: Arc::default(),
             errands,
-            clock: Clock::start(),
+            clock,
             transports,
             segments,
         };
         let cores: Vec<_> = (0..shell.posts.len())
             .map(|number| config.core(number as u16))
             .collect();
-        let recorder = start_recording(&config, &hooks, &cores)?;
+        let settings: Arc<[_]> = config
+            .core_transports(&shell.transports.catalog.names())
+            .into();
+        let recorder = start_recording(&config, &hooks, &cores, &settings)?;
         let neighbours = join_neighbours(&config, &shell.errands);
-        let fabric = Arc::new(Fabric::new(shell.posts.len(), recorder, neighbours));
+        let fabric = Fabric::new(shell.posts.len(), config.slice_bytes, recorder, neighbours);
+        let fabric = Arc::new(fabric);
         let plane = shell.start_plane(&config, &hardware.machine, listening)?;
         let estimate = config.estimate();
         let peers = Peers::new(estimate, hardware.machine.clone(), config.asks_devices());
         let whole = Arc::new(EngineCell::new());
         let sessions = Sessions::new(plane, Arc::new(Mutex::new(peers)), address);
-        let crew = shell.start_crew(&config, &hooks, &fabric, &sessions, &whole, cores)?;
+        let crew = shell.start_crew(
+            &config,
+            &hooks,
+            &fabric,
+            &sessions,
+            &whole,
+            (cores, settings),
+        )?;
         let desk = Desk {
             inbox: shell.inbox,
             plane: sessions.plane.clone(),
@@ -212,7 +224,7 @@ impl Shell {
         fabric: &Arc<Fabric>,
         sessions: &Sessions,
         whole: &Arc<EngineCell>,
-        cores: Vec<CoreConfig>,
+        (cores, settings): (Vec<CoreConfig>, Arc<[CoreTransport]>),
     ) -> Result<Crew, EngineError> {
         let failovers = Arc::new(Failovers::default());
         let hints = Hints::new(&config.path).map(Arc::new);
@@ -222,6 +234,7 @@ impl Shell {
             let started = endpoint.and_then(|endpoint| {
                 let start = Start {
                     config: core,
+                    settings: settings.clone(),
                     fabric: fabric.clone(),
                     endpoint,
                     plane: sessions.plane.clone(),
@@ -262,7 +275,8 @@ fn join_neighbours(config: &Config, errands: &Sender<Errand>) -> Option<Neighbou
 fn start_recording(
     config: &Config,
     hooks: &Hooks,
-    cores: &[polyrail_core::orchestrator::Config],
+    cores: &[CoreConfig],
+    settings: &[CoreTransport],
 ) -> Result<Option<Arc<Recorder>>, EngineError> {
     let Some(folder) = &hooks.recording else {
         return Ok(None);
@@ -272,9 +286,10 @@ fn start_recording(
         version: env!("CARGO_PKG_VERSION").into(),
         engine: config.name.clone(),
         started_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
-        slice_bytes: SLICE_BYTES,
+        slice_bytes: config.slice_bytes,
         capacities: worker::CAPACITIES,
         workers: cores.to_vec(),
+        transports: settings.to_vec(),
     };
     let recorder = Recorder::create(folder, &header).map_err(|source| EngineError::Recording {
         folder: folder.clone(),

@@ -130,7 +130,7 @@ impl Engine {
     ) -> Result<Batch, SubmitError> {
         let request = std::slice::from_ref(request);
         match self.submit_with(request, terms) {
-            Err(SubmitError::Full) => {}
+            Err(SubmitError::Full(_)) => {}
             submitted => return submitted,
         }
         let prepared = self.prepare(request)?;
@@ -180,7 +180,7 @@ impl Engine {
             || post.look_after(),
         );
         let room = room.map_err(|why| match why {
-            NoRoom::Full => SubmitError::Full,
+            NoRoom::Full(backlog) => SubmitError::Full(Some(backlog)),
             NoRoom::Closed => SubmitError::ShutDown,
         })?;
         let mut room = Some(room);
@@ -203,7 +203,7 @@ impl Engine {
             Err(why) => {
                 whole.give_back(room.unwrap_or_default());
                 Err(match why {
-                    NoRow::Full => SubmitError::Full,
+                    NoRow::Full => SubmitError::Full(None),
                     NoRow::Closed => SubmitError::ShutDown,
                 })
             }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use polyrail_core::orchestrator::Config;
+use polyrail_core::orchestrator::{Config, TransportConfig};
 use serde::{Deserialize, Serialize};
 
 /// Workers that one engine can have, as far as a recording is concerned.
@@ -13,6 +13,8 @@ const TABLE_MAX: u32 = 1 << 16;
 const ROWS_MAX: u64 = 1 << 22;
 /// Bytes of the engine's name and of the program's version.
 const NAME_BYTES_MAX: usize = 255;
+/// Transports that one engine can have, as far as a recording is concerned.
+const TRANSPORTS_MAX: u64 = 256;
 
 /// The start of a recording.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -29,6 +31,8 @@ pub struct Header {
     pub capacities: Capacities,
     /// What each worker's core was started with: its seed, its policy, its limits.
     pub workers: Vec<Config>,
+    /// What single transports have in place of that, by number.
+    pub transports: Vec<TransportConfig>,
 }
 
 /// Rows of the tables.
@@ -89,9 +93,18 @@ impl Header {
         within("workers", self.workers.len() as u64, 1..=WORKERS_MAX as u64)?;
         for (number, config) in (0..).zip(&self.workers) {
             within("a worker's number", config.worker.into(), number..=number)?;
-            let slices = config.documented.max_slice_count.into();
+        }
+        let of_workers = self.workers.iter().map(|config| &config.documented);
+        let of_transports = self.transports.iter().map(|own| &own.documented);
+        for documented in of_workers.chain(of_transports) {
+            let slices = documented.max_slice_count.into();
             within("slices of a request", slices, 1..=u16::MAX.into())?;
         }
+        within(
+            "transports",
+            self.transports.len() as u64,
+            0..=TRANSPORTS_MAX,
+        )?;
         let mut rows = 0;
         for (what, count) in self.capacities.each() {
             within(what, count.into(), 1..=TABLE_MAX.into())?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
-    AtOnce, Cancelled, Event, Ignored, LaneAction, Orchestrator, Post, Proof, Reason, Request,
-    SubmitError,
+    AtOnce, Cancelled, Event, Ignored, LaneAction, LaneLoad, Orchestrator, Post, Proof, Reason,
+    Request, SubmitError,
 };
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
@@ -94,6 +94,11 @@ impl<'a> Recorded<'a> {
 
     pub fn open_batch(&mut self, tag: u64) -> Option<BatchId> {
         self.call(|core| core.open_batch(tag), || Call::OpenBatch { tag })
+    }
+
+    /// Looking changes nothing.
+    pub fn lanes(&self) -> impl Iterator<Item = LaneLoad> + '_ {
+        self.core.lanes()
     }
 
     /// Never, if there is a recorder: what a recording does not have did not happen.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
-    Cancelled, Config, Event, LaneAction, Proof, Reason, Request, SubmitError,
+    Cancelled, Config, Event, LaneAction, Proof, Reason, Request, SubmitError, TransportConfig,
 };
 use polyrail_core::path::class::RailClass;
 use polyrail_core::path::config::{PathConfig, PathMode};
@@ -18,8 +18,9 @@ use polyrail_core::path::island::PathClass;
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::{Plan, PlanPath, PlanRail, PlanTransport};
 use polyrail_core::rail::RailConfig;
+use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
-use polyrail_core::rail::health::RailState;
+use polyrail_core::rail::health::{HealthMode, RailState};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::time::{Duration, Instant};
@@ -72,6 +73,7 @@ fn header() -> Header {
         workers: (0..WORKERS)
             .map(|worker| Config::new(worker, Policy::Spray))
             .collect(),
+        transports: Vec::new(),
     }
 }
 
@@ -544,7 +546,7 @@ fn sizes_are_limits_before_they_are_sizes() {
     };
     // (name, what makes the header impossible)
     type Change = fn(&mut Header);
-    let cases: [(&str, Change); 8] = [
+    let cases: [(&str, Change); 9] = [
         ("no workers", |h| h.workers.clear()),
         ("many workers", |h| {
             h.workers = (0..65)
@@ -560,6 +562,15 @@ fn sizes_are_limits_before_they_are_sizes() {
             h.capacities.requests = 1 << 16;
         }),
         ("no slice", |h| h.slice_bytes = 0),
+        ("a transport that cuts nothing", |h| {
+            let mut documented = DocumentedConfig::DEFAULT;
+            documented.max_slice_count = 0;
+            h.transports = vec![TransportConfig {
+                policy: Policy::Documented,
+                health: HealthMode::Decay,
+                documented,
+            }];
+        }),
         ("a long name", |h| h.engine = "x".repeat(256)),
     ];
     for (name, change) in cases {

@@ -81,7 +81,9 @@ pub fn replay<R: Read>(
     let cores: Vec<_> = memories
         .iter_mut()
         .zip(&header.workers)
-        .map(|(memory, config)| Orchestrator::new(*config, &shared, memory.tables()))
+        .map(|(memory, config)| {
+            Orchestrator::new(*config, &shared, memory.tables()).with_transports(&header.transports)
+        })
         .collect();
     let mut stage = Stage {
         shared: &shared,

@@ -27,6 +27,7 @@ mod failover;
 mod health;
 mod lies;
 mod lines;
+mod load;
 mod merge;
 mod path;
 mod port;
@@ -34,6 +35,7 @@ mod post;
 mod priority;
 mod resend;
 mod reset;
+mod settings;
 mod signal;
 mod spare;
 mod wrap;
@@ -189,11 +191,32 @@ impl World<'_> {
 
     /// One whose core is one of so many workers, of which the others do nothing.
     fn among(workers: usize, config: Config, tiers: &[u8], attempts: usize) -> Self {
+        Self::of(workers, config, &[], tiers, attempts)
+    }
+
+    /// One whose first transports have settings of their own.
+    fn among_with(
+        workers: usize,
+        config: Config,
+        own: &'static [TransportConfig],
+        tiers: &[u8],
+    ) -> Self {
+        Self::of(workers, config, own, tiers, usize::MAX)
+    }
+
+    fn of(
+        workers: usize,
+        config: Config,
+        own: &'static [TransportConfig],
+        tiers: &[u8],
+        attempts: usize,
+    ) -> Self {
         let store: &'static mut TestStore = Box::leak(Box::new(Store::new()));
         let mut tables = store.tables();
         let attempts = attempts.min(tables.attempts.len());
         tables.attempts = &mut tables.attempts[..attempts];
-        let mut core = Orchestrator::new(config, shared(tiers, workers), tables);
+        let mut core =
+            Orchestrator::new(config, shared(tiers, workers), tables).with_transports(own);
         let plan = Plan {
             peer: PEER,
             local: SegmentRef(1),
@@ -246,8 +269,13 @@ impl World<'_> {
 
     /// One whose plan ranks transports with so many rails each.
     fn ranked(config: Config, rails: &[usize]) -> Self {
+        Self::ranked_with(config, &[], rails)
+    }
+
+    /// The same, with settings of their own.
+    fn ranked_with(config: Config, own: &'static [TransportConfig], rails: &[usize]) -> Self {
         let tiers = [0; RAILS];
-        let mut world = Self::with(config, &tiers[..rails.iter().sum()]);
+        let mut world = Self::among_with(1, config, own, &tiers[..rails.iter().sum()]);
         let mut plan = world.core.plan(PLAN).expect("the plan").clone();
         plan.transports.clear();
         let mut first = 0;

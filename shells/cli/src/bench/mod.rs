@@ -151,11 +151,11 @@ fn config(args: &BenchArgs) -> Result<Config, Failure> {
         config.use_rails(&rails.0);
     }
     if let Some(policy) = args.policy {
-        config.policy = match policy {
+        config.use_policy(match policy {
             Policy::Spray => polyrail::Policy::Spray,
             Policy::RoundRobin => polyrail::Policy::RoundRobin,
             Policy::Documented => polyrail::Policy::Documented,
-        };
+        });
     }
     Ok(config)
 }
@@ -171,7 +171,7 @@ fn measure_all(args: &BenchArgs, session: &Session) -> Result<(), Failure> {
             continue;
         }
         let (measured, failure) = measure::measure(session, cell, args);
-        let report = Report::new(cell, args, session.policy, measured);
+        let report = Report::new(cell, args, &session.config, measured);
         print(args, &report, first).map_err(Failure::output)?;
         first = false;
         if let Some(failure) = failure {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail::{Policy, RailState};
+use polyrail::{Config, RailState};
 use serde::Serialize;
 
 use super::cell::Cell;
@@ -67,14 +67,15 @@ pub(super) struct Moment {
 
 impl Report {
     /// About a measured cell.
-    pub(super) fn new(cell: Cell, args: &BenchArgs, policy: Policy, measured: Measured) -> Self {
+    pub(super) fn new(cell: Cell, args: &BenchArgs, config: &Config, measured: Measured) -> Self {
         let Measured { tally, .. } = &measured;
         let gbytes_per_sec = tally.bytes_per_sec / 1e9;
         let quantile_us = |q| tally.latencies.value_at_quantile(q) as f64 / 1e3;
+        let transport = carriers(measured.rails.iter().map(|rail| (&*rail.name, rail.bytes)));
         Self {
             op: name_of(&cell.mode),
-            transport: carriers(measured.rails.iter().map(|rail| (&*rail.name, rail.bytes))),
-            policy: policy.name().to_owned(),
+            policy: policies(config, &transport),
+            transport,
             block_bytes: cell.block,
             batch: cell.batch,
             threads: cell.threads,
@@ -92,6 +93,14 @@ impl Report {
             timeline: measured.timeline.as_deref().map(timeline),
         }
     }
+}
+
+/// How the rails of these transports were chosen.
+fn policies(config: &Config, transports: &str) -> String {
+    let each = transports.split('+');
+    let mut names: Vec<_> = each.map(|name| config.policy_of(name).name()).collect();
+    names.dedup();
+    names.join("+")
 }
 
 fn rails(shares: &[RailShare], absence: Option<Absence>, gbytes_per_sec: f64) -> Vec<Rail> {
@@ -175,7 +184,11 @@ pub(super) mod tests {
             batch: 2,
             threads: 1,
         };
-        Report::new(cell, &parse(flags).unwrap(), Policy::RoundRobin, measured)
+        let config = Config {
+            policy: polyrail::Policy::RoundRobin,
+            ..Config::default()
+        };
+        Report::new(cell, &parse(flags).unwrap(), &config, measured)
     }
 
     #[test]

@@ -191,7 +191,7 @@ impl Pipeline<'_> {
         let batch = loop {
             match self.engine.submit(&[request]) {
                 Ok(batch) => break batch,
-                Err(SubmitError::Full) => self.look_around(&mut stall)?,
+                Err(SubmitError::Full(_)) => self.look_around(&mut stall)?,
                 Err(SubmitError::Forbidden { .. }) => return Err(self.refused()),
                 Err(SubmitError::PeerLost { .. }) => {
                     return Err(self.lost(&"it has ended, or another one answers there now"));

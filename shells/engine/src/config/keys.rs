@@ -99,8 +99,22 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| POLICIES.iter().position(|policy| *policy == config.policy),
             set: |config, choice| config.policy = POLICIES[choice],
         },
-        meaning: "How rails are chosen for slices.",
+        meaning: "How rails are chosen for slices. Where a transport has `enable_smart_scheduling` false, its own are \
+                  chosen by `round-robin`, unless a later source says this key.",
         source: OURS,
+    },
+    Key {
+        path: "slice_bytes",
+        field: Field::Whole {
+            unit: "bytes",
+            least: 64 << 10,
+            most: 256 << 10,
+            get: |config| config.slice_bytes.into(),
+            set: |config, bytes| config.slice_bytes = bytes as u32,
+        },
+        meaning: "Bytes of the usual slice, which goes over one rail. Over `tcp`, `shm` and to disks slices are longer, where \
+                  those pass too fast to be worth their processor time.",
+        source: PAPER,
     },
     Key {
         path: "workers",
@@ -162,7 +176,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         },
         meaning: "How a rail that failed comes back. `decay`: it pauses when it falls silent or a look after an error is \
                   bad, probes of scratch memory re-admit it, and outages are forgotten slowly. `reset`: it pauses after several errors \
-                  (`rail_error_threshold` of transport tcp, and the keys beside it), and a success or the end of \
+                  (`rail_error_threshold` of its transport, and the keys beside it), and a success or the end of \
                   its cooldown re-admits it and forgets them all.",
         source: OURS,
     },
@@ -275,6 +289,19 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         },
         meaning: "A request that has waited so long behind others of higher priority moves up by one step, for a turn \
                   of 16 slices, so nothing starves.",
+        source: OURS,
+    },
+    Key {
+        path: "spray/idle_look_us",
+        field: Field::Whole {
+            unit: "µs",
+            least: 1_250,
+            most: 20_000,
+            get: |config| u64::try_from(config.spray.idle_look.as_micros()).unwrap_or(u64::MAX),
+            set: |config, us| config.spray.idle_look = Duration::from_micros(us),
+        },
+        meaning: "A rail that has stood idle for so long while there was work is sent scratch bytes, to see how fast it is now. \
+                  Of `spray` only.",
         source: OURS,
     },
     Key {
@@ -706,7 +733,7 @@ pub(super) const TRANSPORT: &[Key<TransportConfig>] = &[
             get: |transport| transport.documented.enable_smart_scheduling,
             set: |transport, smart| transport.documented.enable_smart_scheduling = smart,
         },
-        meaning: "`false` means policy `round-robin`.",
+        meaning: "`false`: this transport's rails are chosen by `round-robin`, whatever `policy` is.",
         source: SPRAYING,
     },
     Key {
@@ -888,7 +915,14 @@ mod tests {
                 "`ADDRESS:PORT`" => vec!["127.0.0.1:7".into()],
                 "list of addresses" => vec![vec!["127.0.0.9"].into()],
                 "list of numbers" => vec![vec![7.0, 8.0, 9.0].into()],
-                _ => vec![1.into(), 0.5.into(), 20.into(), 8_192.into()],
+                _ => vec![
+                    1.into(),
+                    0.5.into(),
+                    20.into(),
+                    8_192.into(),
+                    20_000.into(),
+                    131_072.into(),
+                ],
             }
         };
         for key in ENGINE {

@@ -5,6 +5,7 @@
 //! also checks values that a program has set itself, and is what `docs/config.md` is printed from.
 
 mod check;
+mod effect;
 mod entry;
 mod field;
 mod key_path;
@@ -23,11 +24,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use polyrail_core::orchestrator::Config as CoreConfig;
+use polyrail_core::orchestrator::{Config as CoreConfig, TransportConfig as CoreTransport};
 use polyrail_core::rail::diffusion::{DiffusionConfig, WEIGHT_ONE, Weight};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode as CoreHealthMode, ResetConfig};
 use polyrail_core::rail::select::Policy;
+use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Duration as CoreDuration;
 use polyrail_core::topology::RailMap;
 use polyrail_core::units::Rate;
@@ -65,6 +67,8 @@ pub struct Config {
     pub rail_map: RailMap,
     /// How rails are chosen for slices.
     pub policy: Policy,
+    /// Bytes of the usual slice. Where each costs processor time, slices are as long as takes 50 µs, if that is longer.
+    pub slice_bytes: u32,
     /// Threads that move bytes; 0: one for every two cores, at least one. At most 64. Between processes of one host large
     /// copies are cut over as many, if they have a processor each.
     pub workers: usize,
@@ -127,7 +131,8 @@ impl Config {
 
     /// The same, without a transport of this name, whatever was said of it.
     pub fn without(mut self, name: &str) -> Self {
-        self.transports.entry(name.into()).or_default().enable = false;
+        let name = known::real_name(name).to_owned();
+        self.transports.entry(name).or_default().enable = false;
         self
     }
 
@@ -144,16 +149,30 @@ impl Config {
         }
     }
 
-    /// The parameters of a transport.
-    pub fn transport(&self, name: &str) -> TransportConfig {
-        self.transports.get(name).cloned().unwrap_or_default()
+    /// Has this policy choose the rails of all transports, whatever was said of smart scheduling.
+    pub fn use_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+        for transport in self.transports.values_mut() {
+            transport.documented.enable_smart_scheduling = true;
+        }
     }
 
-    /// The policy that its parameters make of [`Self::policy`]: [`Policy::Documented`] without smart
-    /// scheduling is [`Policy::RoundRobin`].
-    pub fn effective_policy(&self) -> Policy {
+    /// The parameters of a transport.
+    pub fn transport(&self, name: &str) -> TransportConfig {
+        self.said_of(name).cloned().unwrap_or_default()
+    }
+
+    /// The parameters of a transport, if anything is said of it, under any of its names.
+    pub(crate) fn said_of(&self, name: &str) -> Option<&TransportConfig> {
+        let said = self.transports.get(name);
+        said.or_else(|| self.transports.get(known::other_name(name)?))
+    }
+
+    /// How rails of a transport are chosen: by [`Self::policy`], or in turn without its smart scheduling.
+    pub fn policy_of(&self, name: &str) -> Policy {
+        let is_smart = self.transport(name).documented.enable_smart_scheduling;
         match self.policy {
-            Policy::Documented => self.transport(known::TCP).documented.policy(),
+            Policy::Spray | Policy::Documented if !is_smart => Policy::RoundRobin,
             policy => policy,
         }
     }
@@ -176,7 +195,7 @@ impl Config {
     /// What a worker's core is to know.
     pub(crate) fn core(&self, worker: u16) -> CoreConfig {
         let HealthConfig {
-            mode,
+            mode: _,
             progress_floor,
             open_timeout,
             heartbeat: _,
@@ -184,28 +203,54 @@ impl Config {
             fence_timeout,
             cancel_grace,
         } = self.health;
-        let tcp = self.transport(known::TCP);
+        let CoreTransport {
+            policy,
+            health,
+            documented,
+        } = self.core_transport(known::TCP);
         CoreConfig {
-            health: match mode {
-                HealthMode::Decay => CoreHealthMode::Decay,
-                HealthMode::Reset => CoreHealthMode::Reset(ResetConfig {
-                    rail_error_threshold: u16::try_from(tcp.rail_error_threshold)
-                        .unwrap_or(u16::MAX),
-                    rail_error_window: core_duration(tcp.rail_error_window),
-                    rail_cooldown: core_duration(tcp.rail_cooldown),
-                }),
-            },
+            health,
             failover_attempts_max: self.max_failover_attempts,
             progress_floor: core_duration(progress_floor),
             open_timeout: core_duration(open_timeout),
             peer_silence: core_duration(peer_silence),
             fence_timeout: core_duration(fence_timeout),
             cancel_grace: core_duration(cancel_grace),
-            documented: tcp.documented,
+            documented,
             priority_promotion: core_duration(self.spray.priority_promotion),
+            idle_look: core_duration(self.spray.idle_look),
             merge_requests: self.spray.merge_requests,
             signal_interval_works: self.send_queue.signal_interval_works,
-            ..CoreConfig::new(worker, self.policy)
+            ..CoreConfig::new(worker, policy)
+        }
+    }
+
+    /// What core is to know of transports by their numbers, which are their places among these names. None, if
+    /// [`Self::core`] says it of all.
+    pub(crate) fn core_transports(&self, names: &[&str]) -> Vec<CoreTransport> {
+        let of_all = self.core_transport(known::TCP);
+        let each = names.iter().map(|name| self.core_transport(name));
+        let each: Vec<_> = each.collect();
+        match each.iter().all(|own| *own == of_all) {
+            true => Vec::new(),
+            false => each,
+        }
+    }
+
+    fn core_transport(&self, name: &str) -> CoreTransport {
+        let said = self.transport(name);
+        CoreTransport {
+            policy: self.policy_of(name),
+            health: match self.health.mode {
+                HealthMode::Decay => CoreHealthMode::Decay,
+                HealthMode::Reset => CoreHealthMode::Reset(ResetConfig {
+                    rail_error_threshold: u16::try_from(said.rail_error_threshold)
+                        .unwrap_or(u16::MAX),
+                    rail_error_window: core_duration(said.rail_error_window),
+                    rail_cooldown: core_duration(said.rail_cooldown),
+                }),
+            },
+            documented: said.documented,
         }
     }
 
@@ -254,6 +299,7 @@ impl Default for Config {
             rails: Vec::new(),
             rail_map: RailMap::default(),
             policy: Policy::default(),
+            slice_bytes: SLICE_BYTES,
             workers: 0,
             at_once_bytes: 1 << 20,
             insecure: false,

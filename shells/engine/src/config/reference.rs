@@ -39,7 +39,10 @@ pub fn reference() -> String {
         .map(|name| match known::feature(name) {
             Some(feature) => format!("`{name}` (feature `{feature}`)"),
             None if known::is_built_in(name) => format!("`{name}`"),
-            None => format!("`{name}` (not built in)"),
+            None => format!(
+                "`{name}` (`{}` under its other name)",
+                known::real_name(name)
+            ),
         })
         .collect();
     page.push_str("## The engine\n\n");

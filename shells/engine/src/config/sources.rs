@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use polyrail_core::rail::select::Policy;
 use serde_json::Value;
 
 use super::check::relations;
+use super::effect::idle;
 use super::entry::{Member, Text};
 use super::key_path::{
     Known, can_be_loaded, children, domain_path, find, is_section, of_transport, transport_path,
@@ -36,14 +36,24 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Sources {
     config: Config,
-    /// Where each key was last said, and in which source.
-    said: BTreeMap<String, (Place, usize)>,
+    /// Where each key was last said.
+    said: BTreeMap<String, Said>,
     /// How many sources were read.
     count: usize,
     problems: Vec<Problem>,
     notes: Vec<String>,
     /// Transports that come from libraries, by name.
     loaded: BTreeSet<String>,
+}
+
+/// How a key was last said.
+#[derive(Clone, Debug)]
+struct Said {
+    place: Place,
+    /// In which source.
+    source: usize,
+    /// Under which name.
+    as_key: String,
 }
 
 /// What came of the sources.
@@ -146,8 +156,8 @@ impl Sources {
             let place = [&key, &other]
                 .into_iter()
                 .filter_map(|key| self.said.get(key))
-                .max_by_key(|(_, source)| source)
-                .map_or(Place::Program, |(place, _)| place.clone());
+                .max_by_key(|said| said.source)
+                .map_or(Place::Program, |said| said.place.clone());
             self.problem(place, &key, text);
         }
         if !self.problems.is_empty() {
@@ -155,14 +165,7 @@ impl Sources {
                 problems: self.problems,
             });
         }
-        for (name, transport) in &self.config.transports {
-            if !known::is_built_in(name) && transport.library.is_empty() {
-                self.notes.push(format!(
-                    "transport {name} is not built into this program: what is said under {TRANSPORTS}/{name} \
-                     steers nothing"
-                ));
-            }
-        }
+        self.note_idle();
         let effective = self.effective();
         Ok(Loaded {
             config: self.config,
@@ -271,7 +274,35 @@ impl Sources {
     }
 
     fn set(&mut self, known: &Known<'_>, path: &str, place: Place, value: &Value) {
-        let set = match known {
+        let (known, real) = match *known {
+            Known::Transport(name, key) if self.is_other_name(name) => {
+                let real = known::real_name(name);
+                self.note_other_name(name, real);
+                (Known::Transport(real, key), transport_path(real, key.path))
+            }
+            Known::Transport(name, key) => (Known::Transport(name, key), path.to_owned()),
+            Known::Engine(key) => (Known::Engine(key), path.to_owned()),
+            Known::Domain(name, key) => (Known::Domain(name, key), path.to_owned()),
+        };
+        if let Some(other) = self.said_under_two_names(&real, path) {
+            let text = format!("says the same as {other}: two names of one key");
+            return self.problem(place, path, text);
+        }
+        match self.apply(&known, value) {
+            Ok(()) => {
+                let said = Said {
+                    place,
+                    source: self.count,
+                    as_key: path.to_owned(),
+                };
+                self.said.insert(real, said);
+            }
+            Err(text) => self.problem(place, path, text),
+        }
+    }
+
+    fn apply(&mut self, known: &Known<'_>, value: &Value) -> Result<(), String> {
+        match known {
             Known::Engine(key) => key.field.apply(&mut self.config, value),
             Known::Transport(name, key) => {
                 let transports = &mut self.config.transports;
@@ -283,47 +314,80 @@ impl Sources {
                 key.field
                     .apply(domains.entry((*name).to_owned()).or_default(), value)
             }
-        };
-        match set {
-            Ok(()) => {
-                self.said.insert(path.to_owned(), (place, self.count));
-            }
-            Err(text) => self.problem(place, path, text),
         }
     }
 
-    /// Without smart scheduling the policy is `round-robin`, unless a source that comes later names another.
+    /// Whether a transport is meant that has another name, and not one from a library.
+    fn is_other_name(&self, name: &str) -> bool {
+        known::real_name(name) != name && !self.loaded.contains(name)
+    }
+
+    fn note_other_name(&mut self, name: &str, real: &str) {
+        let note = format!("{TRANSPORTS}/{name} is {TRANSPORTS}/{real} under its other name");
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// The other name under which this source has said a key already.
+    fn said_under_two_names(&self, real: &str, path: &str) -> Option<&str> {
+        let said = self.said.get(real)?;
+        (said.source == self.count && said.as_key != path).then_some(&*said.as_key)
+    }
+
+    /// A policy that a later source names is that of all transports, whatever an earlier one says of smart scheduling.
     fn choose_policy(&mut self) {
-        let smart = format!("{TRANSPORTS}/{}/enable_smart_scheduling", known::TCP);
-        let transport = self.config.transport(known::TCP);
-        if transport.documented.enable_smart_scheduling {
+        let Some(policy) = self.said.get("policy") else {
             return;
-        }
-        let source_of = |key: &str| self.said.get(key).map(|(_, source)| *source);
-        let (policy, off) = (source_of("policy"), source_of(&smart));
-        match self.config.policy {
-            Policy::Spray if policy.is_some() && policy == off => {
-                let place = self.said.get("policy").map(|(place, _)| place.clone());
-                let text =
-                    format!("\"spray\" contradicts {smart}, which is false; leave out one of them");
-                self.problem(place.unwrap_or(Place::Program), "policy", text);
+        };
+        for (name, transport) in &mut self.config.transports {
+            let smart = transport_path(name, "enable_smart_scheduling");
+            let earlier = self.said.get(&smart);
+            let earlier = earlier.filter(|smart| smart.source < policy.source);
+            let is_smart = &mut transport.documented.enable_smart_scheduling;
+            if let (false, Some(Said { place, .. })) = (*is_smart, earlier) {
+                self.notes.push(format!(
+                    "{place}: {smart} gives way to the policy that {} says later",
+                    policy.place
+                ));
+                *is_smart = true;
             }
-            Policy::Spray if policy > off => {}
-            Policy::Spray | Policy::Documented => {
-                self.config.policy = Policy::RoundRobin;
-                if let Some(said) = self.said.get(&smart).cloned() {
-                    self.said.insert("policy".to_owned(), said);
-                }
-            }
-            Policy::RoundRobin | Policy::FixedTier1 | Policy::BestTwo => {}
         }
+    }
+
+    /// What was said and steers nothing.
+    fn note_idle(&mut self) {
+        for (name, transport) in &self.config.transports {
+            if !known::is_built_in(name) && transport.library.is_empty() {
+                self.notes.push(format!(
+                    "transport {name} is not built into this program: what is said under {TRANSPORTS}/{name} \
+                     steers nothing"
+                ));
+            } else if !transport.enable && self.says_more_of(name) {
+                self.notes.push(format!(
+                    "transport {name} is off: what else is said under {TRANSPORTS}/{name} steers nothing"
+                ));
+            }
+        }
+        for (key, why) in idle(&self.config) {
+            if let Some(Said { place, as_key, .. }) = self.said.get(&key) {
+                self.notes
+                    .push(format!("{place}: {as_key} steers nothing: {why}"));
+            }
+        }
+    }
+
+    /// Whether something is said of a transport beside that it is off.
+    fn says_more_of(&self, name: &str) -> bool {
+        let mut others = TRANSPORT.iter().filter(|key| key.path != "enable");
+        others.any(|key| self.said.contains_key(&transport_path(name, key.path)))
     }
 
     fn effective(&self) -> Vec<Effective> {
         let place = |key: &str| {
             self.said
                 .get(key)
-                .map_or(Place::Program, |(place, _)| place.clone())
+                .map_or(Place::Program, |said| said.place.clone())
         };
         let mut effective = Vec::new();
         let mut compare = |key: String, value: Value, default: Value| {

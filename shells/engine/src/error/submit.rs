@@ -7,14 +7,15 @@ use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 
 use super::{FORKED, UNSUPPORTED};
 use crate::segments::SegmentId;
+use crate::stats::Backlog;
 
 /// Why [`crate::Engine::submit`] took nothing. `index` says which request of the batch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SubmitError {
     /// There is no room now, for requests or for the peer's notification: submit again when some request has
-    /// ended, or some notification has been delivered.
-    Full,
+    /// ended, or some notification has been delivered. With who holds a worker's room, if it is that.
+    Full(Option<Box<Backlog>>),
     /// The batch has no requests, or more than there can ever be room for.
     BatchSize {
         /// How many.
@@ -99,7 +100,10 @@ pub enum SubmitError {
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("no room now; submit again when a request has ended"),
+            Self::Full(None) => f.write_str("no room now; submit again when a request has ended"),
+            Self::Full(Some(backlog)) => {
+                write!(f, "{backlog}; submit again when a request has ended")
+            }
             Self::BatchSize { requests, limit } => {
                 write!(
                     f,

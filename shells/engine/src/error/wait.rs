@@ -6,9 +6,10 @@ use std::time::Duration;
 use polyrail_core::batch::BatchReport;
 
 use super::FORKED;
+use crate::stats::WorkerLoad;
 
 /// Why [`crate::Batch::wait`] did not see the batch end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WaitError {
     /// It has not ended in time. It goes on, and can be waited for again.
@@ -17,6 +18,8 @@ pub enum WaitError {
         after: Duration,
         /// How it stood then.
         status: BatchReport,
+        /// How its worker did.
+        load: Box<WorkerLoad>,
     },
     /// This process was forked from the one whose batch it is: only that one can wait for it.
     Forked,
@@ -25,9 +28,13 @@ pub enum WaitError {
 impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut { after, status } => write!(
+            Self::TimedOut {
+                after,
+                status,
+                load,
+            } => write!(
                 f,
-                "not ended after {after:?}: {} of {} requests have",
+                "not ended after {after:?}: {} of {} requests have; {load}",
                 status.ended, status.requests
             ),
             Self::Forked => f.write_str(FORKED),

@@ -12,6 +12,7 @@ use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
 use polyrail_transport::memory::Region;
 use polyrail_transport::{RailAddress, RemoteRegion};
 
+use crate::lanes::Question;
 use crate::leaving::Leaving;
 use crate::lock::lock;
 use crate::rows::RowId;
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     StagedEnded(u64, Report),
     /// Another worker made room.
     Room,
+    /// What do the lanes hold?
+    Lanes(Arc<Question>),
     /// End, at this time at the latest.
     ShutDown(Instant),
 }

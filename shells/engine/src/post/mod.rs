@@ -3,6 +3,7 @@
 mod alarm;
 mod command;
 mod leftover;
+mod pulse;
 mod submission;
 mod waiters;
 
@@ -20,6 +21,7 @@ pub(crate) use self::command::Command;
 use self::command::Commands;
 pub(crate) use self::leftover::Begun;
 use self::leftover::{Left, Leftover};
+pub(crate) use self::pulse::Pulse;
 pub(crate) use self::submission::{Arrival, Due, Submission};
 use self::waiters::{Asking, Rising, Waiters};
 use crate::afterwards::Afterwards;
@@ -59,22 +61,25 @@ pub(crate) struct Post {
     commands: Commands,
     pub(crate) seat: Seat,
     pub(crate) alarm: Alarm,
+    pub(crate) pulse: Arc<Pulse>,
     pub(crate) waiters: Waiters,
     leftover: Leftover,
 }
 
 impl Post {
-    pub(crate) fn new(config: &SendQueueConfig) -> io::Result<Self> {
+    pub(crate) fn new(config: &SendQueueConfig, pulse: Pulse) -> io::Result<Self> {
+        let pulse = Arc::new(pulse);
         let slots = (0..ROWS_MAX).map(|_| Slot::EMPTY).collect();
         let cells = (0..ROWS_MAX).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
             ring: Ring::new(slots, cells),
-            room: Room::new(REQUESTS_MAX as u16, config),
-            hop_room: Room::new(HOPS_MAX as u16, &SendQueueConfig::default()),
+            room: Room::new(REQUESTS_MAX as u16, config, pulse.clone()),
+            hop_room: Room::new(HOPS_MAX as u16, &SendQueueConfig::default(), pulse.clone()),
             batches: Mutex::default(),
             commands: Commands::new(),
             seat: Seat::default(),
             alarm: Alarm::new()?,
+            pulse,
             waiters: Waiters::new(),
             leftover: Leftover::default(),
         })
@@ -326,6 +331,14 @@ impl Post {
             self.alarm.call_thread();
         }
         done.ok()
+    }
+
+    /// Looks at a worker that nobody drives.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Loop<'_>) -> R) -> Result<R, NoSeat> {
+        let seen = self.seat.drive(|driven| look(driven))?;
+        // Its thread may have found the seat taken meanwhile.
+        self.alarm.call_thread();
+        Ok(seen)
     }
 
     /// Whether there is work, and nobody drives.

@@ -251,7 +251,7 @@ impl Handover {
         while let Some((tag, entry)) = self.waiting.pop_front() {
             match self.begin(now, tag, &entry) {
                 Ok(()) => {}
-                Err(SubmitError::Full) => {
+                Err(SubmitError::Full(_)) => {
                     self.waiting.push_front((tag, entry));
                     self.retry_at = now + RETRY;
                     return;
@@ -287,9 +287,12 @@ impl Handover {
 
 #[cfg(test)]
 mod tests {
+    use polyrail_transport::clock::Clock;
+
     use super::*;
     use crate::batch::Shared;
     use crate::config::SendQueueConfig;
+    use crate::post::Pulse;
 
     #[test]
     fn what_was_handed_over_and_ended_without_proof_is_settled_when_there_is_some() {
@@ -302,7 +305,10 @@ mod tests {
             status: Status::Indeterminate,
             ..pending
         };
-        let post = || Arc::new(Post::new(&SendQueueConfig::default()).unwrap());
+        let post = || {
+            let pulse = Pulse::new(None, Clock::start());
+            Arc::new(Post::new(&SendQueueConfig::default(), pulse).unwrap())
+        };
         let (ours, stager) = (post(), post());
         let shared = |row| Arc::new(Shared::with_reports(row, vec![pending]));
         let program = ours.batches().add(shared).unwrap();

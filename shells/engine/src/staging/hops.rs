@@ -42,7 +42,7 @@ impl Work {
                 let tell = move |report| words.put(Word::HopEnded(id, report, ended));
                 follow(batch, tell);
             }
-            Err(SubmitError::Full) => return false,
+            Err(SubmitError::Full(_)) => return false,
             Err(error) => {
                 let (status, cause) = not_begun(&error);
                 self.fail(core, now, id, refused(status, cause));
@@ -152,12 +152,13 @@ mod tests {
     use polyrail_core::table::Row;
     use polyrail_core::units::{PeerId, SegmentRef};
     use polyrail_core::work::Priority;
+    use polyrail_transport::clock::Clock;
 
     use super::super::OUT;
     use super::*;
     use crate::batch::Shared;
     use crate::config::SendQueueConfig;
-    use crate::post::Post;
+    use crate::post::{Post, Pulse};
     use crate::rows::RowId;
 
     /// A hop that ended although the kernel holds its memory.
@@ -171,7 +172,8 @@ mod tests {
         };
         let _ = shared.record(0, report);
         assert!(!shared.finish().is_over());
-        let post = Post::new(&SendQueueConfig::default()).unwrap();
+        let pulse = Pulse::new(None, Clock::start());
+        let post = Post::new(&SendQueueConfig::default(), pulse).unwrap();
         (Batch::new(shared.clone(), Arc::new(post)), report)
     }
 

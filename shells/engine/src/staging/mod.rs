@@ -37,7 +37,7 @@ use crate::config::StagingConfig;
 use crate::ending::SHUTDOWN_MAX;
 use crate::engine::{Engine, Inner};
 use crate::lock::lock;
-use crate::post::{Command, Post, THREAD};
+use crate::post::{Command, Post, Pulse, THREAD};
 use crate::segments::SegmentId;
 use crate::thread::Thread;
 
@@ -154,7 +154,10 @@ impl Stager {
 
     fn start(engine: &Engine) -> io::Result<Self> {
         let inner = &engine.inner;
-        let post = Arc::new(Post::new(&inner.config.send_queue)?);
+        let post = Arc::new(Post::new(
+            &inner.config.send_queue,
+            Pulse::new(None, inner.clock),
+        )?);
         // Nobody else ever drives: whoever submits or says something wakes the thread.
         post.alarm.asleep.store(THREAD, Relaxed);
         let words = Arc::new(Words {

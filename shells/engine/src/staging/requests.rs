@@ -222,7 +222,7 @@ impl Work {
                 });
                 Ok(Running::Direct(batch))
             }
-            Err(SubmitError::Full) => Err(NotBegun::Missing(Missing::Worker)),
+            Err(SubmitError::Full(_)) => Err(NotBegun::Missing(Missing::Worker)),
             Err(error) => {
                 let (status, cause) = not_begun(&error);
                 Err(NotBegun::Ended(status, cause))
@@ -237,7 +237,7 @@ impl Work {
         submit: impl Fn() -> Result<Batch, SubmitError>,
     ) -> Result<Batch, SubmitError> {
         match submit() {
-            Err(SubmitError::Full) => {}
+            Err(SubmitError::Full(_)) => {}
             submitted => return submitted,
         }
         for worker in &engine.inner.crew.posts {

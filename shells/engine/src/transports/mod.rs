@@ -182,7 +182,7 @@ impl Transports {
 /// Whether a configuration lets an engine have a transport. Those within one host have no rails that path isolation
 /// could tell apart.
 pub(crate) fn is_wanted(name: &str, config: &Config) -> bool {
-    let said = config.transports.get(name);
+    let said = config.said_of(name);
     let by_itself =
         !matches!(name, SHM | CUDA_IPC | STAGED) || config.path.mode == IsolationMode::Off;
     said.map_or(by_itself, |transport| transport.enable)

@@ -1,7 +1,7 @@
 //! What a worker is told besides submissions.
 
 use polyrail_core::message::Frame;
-use polyrail_core::orchestrator::Proof;
+use polyrail_core::orchestrator::{LaneLoad, Proof};
 use polyrail_core::time::Instant;
 
 use super::Loop;
@@ -33,6 +33,11 @@ impl Loop<'_> {
             },
             other => other,
         }
+    }
+
+    /// What its lanes hold.
+    pub(crate) fn lanes(&self) -> Vec<LaneLoad> {
+        self.core.lanes().collect()
     }
 
     fn command(&mut self, now: Instant, command: Command) {
@@ -71,6 +76,7 @@ impl Loop<'_> {
             Command::ForgetPeer(lost) => self.lost.add(now, lost),
             Command::Cancel(row) => self.intake.ask(End::Cancel(row)),
             Command::Room => self.core.handle_wake(),
+            Command::Lanes(question) => question.answer(self.lanes()),
             Command::ShutDown(at) => self.intake.ask(End::ShutDown(at)),
         }
     }

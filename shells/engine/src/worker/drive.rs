@@ -172,8 +172,9 @@ impl Loop<'_> {
         self.post.alarm.asleep.store(who, Relaxed);
         fence(SeqCst);
         let may = !self.post.has_news() && !self.intake.is_ready();
-        if !may {
-            self.post.alarm.asleep.store(NOBODY, Relaxed);
+        match may {
+            true => self.post.pulse.sleeps(),
+            false => self.post.alarm.asleep.store(NOBODY, Relaxed),
         }
         may
     }

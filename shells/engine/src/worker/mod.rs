@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use polyrail_control::plane::Plane;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
-use polyrail_core::orchestrator::{Config, Orchestrator, Tables};
+use polyrail_core::orchestrator::{Config, Orchestrator, Tables, TransportConfig};
 use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
@@ -40,7 +40,7 @@ use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
 use crate::files::AttachedDisks;
 use crate::hints::Hints;
 use crate::peers::Peers;
-use crate::post::{BATCHES_MAX, Post, ROWS_MAX};
+use crate::post::{BATCHES_MAX, Post, Pulse, ROWS_MAX};
 use crate::staging::{EngineCell, Handover};
 use crate::stats::Failovers;
 use crate::thread::Thread;
@@ -65,6 +65,8 @@ pub(crate) const CAPACITIES: Capacities = Capacities {
 /// What a worker needs to start.
 pub(crate) struct Start {
     pub(crate) config: Config,
+    /// What transports have of their own, by number.
+    pub(crate) settings: Arc<[TransportConfig]>,
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) endpoint: Box<dyn Endpoint>,
     pub(crate) plane: Plane,
@@ -82,9 +84,13 @@ pub(crate) struct Start {
 }
 
 /// The post boxes of all workers.
-pub(crate) fn posts(count: usize, config: &SendQueueConfig) -> io::Result<Vec<Arc<Post>>> {
+pub(crate) fn posts(
+    count: usize,
+    config: &SendQueueConfig,
+    clock: Clock,
+) -> io::Result<Vec<Arc<Post>>> {
     (0..count)
-        .map(|_| Post::new(config).map(Arc::new))
+        .map(|number| Post::new(config, Pulse::new(Some(number as u16), clock)).map(Arc::new))
         .collect()
 }
 
@@ -132,10 +138,11 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     let mut peer_rows = boxed(PEERS_MAX, || Peer::EMPTY);
     let mut lanes = boxed(RAILS_MAX, || Lane::EMPTY);
     let mut requests = boxed::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
-    let shares_max = if start.config.policy == Policy::Documented {
-        ROWS_MAX
-    } else {
-        0
+    let policies = start.settings.iter().map(|own| own.policy);
+    let mut policies = policies.chain([start.config.policy]);
+    let shares_max = match policies.any(|policy| policy == Policy::Documented) {
+        true => ROWS_MAX,
+        false => 0,
     };
     let mut shares = boxed(shares_max, || Shares::NONE);
     let mut attempts = boxed(ATTEMPTS_MAX, || Attempt::EMPTY);
@@ -151,7 +158,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     };
     let fabric = &start.fabric;
     let shared = fabric.shared();
-    let core = Orchestrator::new(start.config, &shared, tables);
+    let core = Orchestrator::new(start.config, &shared, tables).with_transports(&start.settings);
     let peer_silence = start.config.peer_silence;
     let failover_attempts_max = start.config.failover_attempts_max;
     let recorder = fabric.recorder().cloned();

@@ -14,6 +14,7 @@ impl Loop<'_> {
         self.hints.heed(start, &self.around.peers, &mut self.core);
         busy |= self.submissions(start);
         self.endings(start);
+        self.post.pulse.looks(start);
         self.endpoint.poll(start, &mut self.polled);
         // No completion is from the future.
         let seen = self.polled.completions.iter().map(|seen| seen.at);
@@ -21,6 +22,10 @@ impl Loop<'_> {
         self.rhythm.looked = now;
         self.rhythm.moved = !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
         busy |= self.rhythm.moved;
+        if !self.polled.completions.is_empty() {
+            let count = self.polled.completions.len();
+            self.post.pulse.completed(now, count);
+        }
         self.core.handle_completions(now, &self.polled.completions);
         for report in &self.polled.lanes {
             self.core

@@ -28,7 +28,7 @@ fn a_pending_batch_can_be_looked_at_and_waited_for_again() {
     for _ in 0..2 {
         let waited = batch.wait(timeout).unwrap_err();
         assert!(
-            matches!(waited, WaitError::TimedOut { after, status } if after == timeout && status.ended == 0),
+            matches!(waited, WaitError::TimedOut { after, status, .. } if after == timeout && status.ended == 0),
             "{waited:?}"
         );
         assert!(waited.to_string().contains("0 of 3"), "{waited}");

@@ -204,7 +204,7 @@ fn a_program_that_takes_nothing_holds_up_senders_who_are_told_full() {
     );
     let write = [pair.write_all()];
     let full = pair.initiator.submit_notifying(&write, b"").unwrap_err();
-    assert_eq!(full, SubmitError::Full);
+    assert_eq!(full, SubmitError::Full(None));
     // What carries none is not held up, and neither are questions.
     pair.exchange(1);
     pair.bystander();

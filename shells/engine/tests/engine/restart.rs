@@ -158,7 +158,7 @@ fn writes_to_an_old_process_never_reach_the_memory_of_a_new_one() {
             false
         }
         Err(SubmitError::PeerLost { .. }) => true,
-        Err(SubmitError::Full) => false,
+        Err(SubmitError::Full(_)) => false,
         Err(error) => panic!("{error}"),
     });
     for batch in &batches {

@@ -82,7 +82,7 @@ fn whoever_submits_while_the_engine_ends_is_told() {
                     loop {
                         match pair.initiator.submit(&[pair.write(0, 100); 3]) {
                             Ok(batch) => batches.push(batch),
-                            Err(SubmitError::Full) => thread::yield_now(),
+                            Err(SubmitError::Full(_)) => thread::yield_now(),
                             Err(SubmitError::ShutDown) => break,
                             Err(error) => panic!("{error}"),
                         }

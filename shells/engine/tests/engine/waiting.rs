@@ -346,11 +346,8 @@ fn ten_thousand_batches_can_be_outstanding_and_awaited() {
             Err(error) => break error,
         }
     };
-    assert_eq!(
-        (error, more + BATCHES),
-        (SubmitError::Full, 16_384),
-        "each worker holds 16,384 requests"
-    );
+    assert!(matches!(error, SubmitError::Full(_)), "{error}");
+    assert_eq!(more + BATCHES, 16_384, "each worker holds 16,384 requests");
     let_go(&pair);
     let mut tags: Vec<_> = (0..BATCHES)
         .map(|_| queue.wait(PATIENCE).unwrap().tag)

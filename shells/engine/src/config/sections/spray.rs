@@ -11,6 +11,8 @@ pub struct SprayConfig {
     pub base_delay: Duration,
     /// A request that has waited so long behind others of higher priority moves up by one step, for a turn.
     pub priority_promotion: Duration,
+    /// A rail that has stood idle for so long while there was work is looked at, to see how fast it is now.
+    pub idle_look: Duration,
     /// Whether small requests that lie together on both sides go as one.
     pub merge_requests: bool,
     /// What bytes of other processes of this host count that are in flight on a device: 0, nothing, and this engine's
@@ -28,6 +30,7 @@ impl Default for SprayConfig {
             diffusion_weight: 0.0,
             diffusion_stale: Duration::from_millis(20),
             priority_promotion: Duration::from_millis(10),
+            idle_look: Duration::from_millis(5),
             merge_requests: true,
         }
     }

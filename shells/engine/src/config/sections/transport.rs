@@ -17,7 +17,8 @@ pub struct TransportConfig {
     pub rail_error_window: Duration,
     /// First pause; doubles with every further one. Of health mode `reset` only.
     pub rail_cooldown: Duration,
-    /// Parameters of [`crate::Policy::Documented`].
+    /// Parameters of [`crate::Policy::Documented`]; without smart scheduling the transport's policy is
+    /// [`crate::Policy::RoundRobin`].
     pub documented: DocumentedConfig,
 }
 

@@ -1,5 +1,6 @@
 //! Rules of configurations, one row each.
 
+mod documents;
 mod problems;
 mod values;
 

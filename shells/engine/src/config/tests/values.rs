@@ -7,33 +7,6 @@ use polyrail_core::rail::documented::DocumentedConfig;
 use super::*;
 
 #[test]
-fn both_documents_files_are_taken_as_they_are() {
-    let failover = r#"{
-        "max_failover_attempts": 3,
-        "transports": { "rdma": {
-            "rail_error_threshold": 3, "rail_error_window_secs": 10, "rail_cooldown_secs": 30 } }
-    }"#;
-    let spraying = r#"{ "transports": { "rdma": {
-        "enable_smart_scheduling": true, "numa_penalties": [1.0, 5.0, 10.0],
-        "bandwidth_learning_rate": 0.01, "ewma_min_bandwidth_multiplier": 0.1,
-        "ewma_max_bandwidth_multiplier": 10.0, "score_jitter_range": 1e-9, "score_epsilon": 1e-12,
-        "default_bandwidth_gbps": 400.0, "min_bandwidth_gbps": 10.0, "max_bandwidth_gbps": 800.0 } } }"#;
-    for json in [failover, spraying] {
-        let Loaded {
-            config,
-            notes,
-            effective,
-        } = Sources::new().json("f", json).load().unwrap();
-        assert_eq!(effective, [], "all of it is default");
-        assert_eq!(config.transport("rdma"), config.transport("tcp"));
-        assert!(
-            notes.len() == 1 && notes[0].contains("rdma is not built in"),
-            "{notes:?}"
-        );
-    }
-}
-
-#[test]
 fn the_environment_wins_over_files_and_says_where_it_was_said() {
     let file = r#"{ "name": "file", "workers": 2,
         "transports": { "tcp": { "rail_cooldown_secs": 20, "rail_error_threshold": 4 } } }"#;
@@ -144,39 +117,155 @@ fn a_word_that_is_no_key_may_be_anybodys_variable() {
 }
 
 #[test]
-fn without_smart_scheduling_the_policy_is_round_robin() {
+fn without_smart_scheduling_a_transports_policy_is_round_robin() {
+    use Policy::*;
     const OFF: &str = r#""transports": { "tcp": { "enable_smart_scheduling": false } }"#;
-    // (the rest of the file, the environment, policy)
+    // (the rest of the file, the environment, policies of tcp and shm)
     let cases = [
-        ("", None, Policy::RoundRobin),
-        (r#", "policy": "documented""#, None, Policy::RoundRobin),
-        (r#", "policy": "round-robin""#, None, Policy::RoundRobin),
-        ("", Some(("POLYRAIL_POLICY", "spray")), Policy::Spray),
+        ("", None, [RoundRobin, Spray]),
+        (r#", "policy": "spray""#, None, [RoundRobin, Spray]),
+        (
+            r#", "policy": "documented""#,
+            None,
+            [RoundRobin, Documented],
+        ),
+        (r#", "policy": "round-robin""#, None, [RoundRobin; 2]),
+        ("", Some(("POLYRAIL_POLICY", "spray")), [Spray; 2]),
         (
             "",
             Some(("POLYRAIL_TRANSPORTS__TCP__ENABLE_SMART_SCHEDULING", "true")),
-            Policy::Spray,
+            [Spray; 2],
         ),
     ];
-    for (rest, variable, policy) in cases {
+    for (rest, variable, policies) in cases {
         let json = format!("{{ {OFF}{rest} }}");
         let sources = Sources::new()
             .json("f", &json)
             .variables(variables(variable.as_slice()));
-        let loaded = sources.load().unwrap();
-        assert_eq!(loaded.config.policy, policy, "{json} {variable:?}");
+        let Loaded { config, notes, .. } = sources.load().unwrap();
+        let found = ["tcp", "shm"].map(|name| config.policy_of(name));
+        assert_eq!(found, policies, "{json} {variable:?}");
+        let gave_way = variable.is_some_and(|(name, _)| name == "POLYRAIL_POLICY");
+        let is_told = notes
+            .iter()
+            .any(|note| note.contains("gives way to the policy"));
+        assert_eq!(is_told, gave_way, "{json} {variable:?}: {notes:?}");
     }
-    let contradiction = problems(&format!("{{ \"policy\": \"spray\", {OFF} }}"));
-    assert!(
-        contradiction[0].contains("contradicts"),
-        "{contradiction:?}"
-    );
-    let elsewhere = Config::from_json(&format!("{{ {} }}", OFF.replace("tcp", "rdma"))).unwrap();
+    let mut config = Config::from_json(&format!("{{ {OFF} }}")).unwrap();
+    config.use_policy(Documented);
+    assert_eq!(config.policy_of("tcp"), Documented, "a flag's");
+}
+
+#[test]
+fn each_transport_has_its_own_values() {
+    let config = Config::from_json(
+        r#"{ "health": { "mode": "reset" }, "policy": "documented", "transports": {
+            "tcp": { "rail_error_threshold": 5 },
+            "shm": { "rail_error_threshold": 7, "rail_cooldown_secs": 2, "numa_penalties": [3] },
+            "verbs": { "enable_smart_scheduling": false } } }"#,
+    )
+    .unwrap();
+    let found = config.core_transports(&["shm", "uring", "verbs", "tcp"]);
+    let [shm, uring, verbs, tcp] = &found[..] else {
+        panic!("{found:?}");
+    };
+    let reset = |core: &CoreTransport| match core.health {
+        CoreHealthMode::Reset(config) => (config.rail_error_threshold, config.rail_cooldown),
+        CoreHealthMode::Decay => panic!("it was said"),
+    };
+    let seconds = CoreDuration::from_secs;
+    assert_eq!(reset(shm), (7, seconds(2)));
+    assert_eq!(reset(uring), (3, seconds(30)), "nothing is said of it");
+    assert_eq!(reset(tcp), (5, seconds(30)));
+    assert_eq!(shm.documented.numa_penalties, [3.0; 3]);
+    assert_eq!(tcp.documented.numa_penalties, [1.0, 5.0, 10.0]);
     assert_eq!(
-        elsewhere.policy,
-        Policy::Spray,
-        "that is another transport's"
+        [shm, verbs, tcp].map(|core| core.policy),
+        [Policy::Documented, Policy::RoundRobin, Policy::Documented]
     );
+    let of_all = r#"{ "transports": { "tcp": { "enable": true } } }"#;
+    let of_all = Config::from_json(of_all).unwrap();
+    assert_eq!(of_all.core_transports(&["shm", "tcp"]), [], "all alike");
+}
+
+#[test]
+fn what_steers_nothing_is_said() {
+    // (configuration, what is said of which key; nothing: it steers)
+    let cases: [(&str, Option<(&str, &str)>); 16] = [
+        (
+            r#"{"transports": {"tcp": {"rail_error_threshold": 4}}}"#,
+            Some(("transports/tcp/rail_error_threshold", "not reset")),
+        ),
+        (
+            r#"{"health": {"mode": "reset"}, "transports": {"tcp": {"rail_error_threshold": 4}}}"#,
+            None,
+        ),
+        (
+            r#"{"transports": {"shm": {"numa_penalties": [1, 2]}}}"#,
+            Some(("transports/shm/numa_penalties", "not documented")),
+        ),
+        (
+            r#"{"policy": "documented", "transports": {"shm": {"numa_penalties": [1, 2]}}}"#,
+            None,
+        ),
+        (
+            r#"{"policy": "documented", "transports": {"shm": {"numa_penalties": [1, 2], "enable_smart_scheduling": false}}}"#,
+            Some(("transports/shm/numa_penalties", "not documented")),
+        ),
+        (
+            r#"{"policy": "round-robin", "transports": {"tcp": {"enable_smart_scheduling": true}}}"#,
+            Some(("transports/tcp/enable_smart_scheduling", "round-robin")),
+        ),
+        (
+            r#"{"transports": {"shm": {"enable": false, "rail_cooldown_secs": 3}}}"#,
+            Some(("transport shm is off", "steers nothing")),
+        ),
+        (r#"{"transports": {"shm": {"enable": false}}}"#, None),
+        (
+            r#"{"path": {"hint_strict": true}}"#,
+            Some(("path/hint_strict", "not advanced")),
+        ),
+        (
+            r#"{"path": {"mode": "vanilla", "small_bytes_max": 5}}"#,
+            Some(("path/small_bytes_max", "not advanced")),
+        ),
+        (
+            r#"{"path": {"island_prefix_ipv4": 16}}"#,
+            Some(("path/island_prefix_ipv4", "off")),
+        ),
+        (
+            r#"{"send_queue": {"admission": false, "admission_timeout_us": 5}}"#,
+            Some(("send_queue/admission_timeout_us", "admission is false")),
+        ),
+        (
+            r#"{"spray": {"diffusion_stale_ms": 5}}"#,
+            Some(("spray/diffusion_stale_ms", "diffusion_weight is 0")),
+        ),
+        (
+            r#"{"policy": "round-robin", "spray": {"idle_look_us": 5000}}"#,
+            Some(("spray/idle_look_us", "no transport's policy is spray")),
+        ),
+        (
+            r#"{"policy": "documented", "spray": {"merge_requests": true}}"#,
+            Some(("spray/merge_requests", "documented")),
+        ),
+        (r#"{"policy": "documented", "slice_bytes": 131072}"#, None),
+    ];
+    for (json, said) in cases {
+        let notes = Sources::new().json("f", json).load().unwrap().notes;
+        match said {
+            None => assert_eq!(notes, [""; 0], "{json}"),
+            Some((key, why)) => assert!(
+                notes.len() == 1 && notes[0].contains(key) && notes[0].contains(why),
+                "{json}: {notes:?}"
+            ),
+        }
+    }
+    let notes = Sources::new().json("f", cases[0].0).load().unwrap().notes;
+    assert!(notes[0].starts_with("f:1:"), "with its place: {notes:?}");
+    let of_verbs = Sources::new().json("f", r#"{"verbs": {"queue_depth": 64}}"#);
+    let notes = of_verbs.load().unwrap().notes;
+    assert_eq!(notes.is_empty(), cfg!(feature = "verbs"), "{notes:?}");
 }
 
 #[test]
@@ -216,7 +305,8 @@ fn core_gets_what_is_configured() {
                 "peer_silence_ms": 90, "fence_timeout_ms": 11, "cancel_grace_ms": 12 },
             "spray": { "nominal_bandwidth_gbps": 100, "base_delay_us": 4,
                 "diffusion_weight": 0.0001, "diffusion_stale_ms": 13, "priority_promotion_ms": 14,
-                "merge_requests": false },
+                "idle_look_us": 2500, "merge_requests": false },
+            "slice_bytes": 131072,
             "send_queue": { "signal_interval_works": 15 },
             "transports": { "tcp": { "max_slice_count": 32, "numa_penalties": [1, 2] } }
         }"#,
@@ -233,6 +323,7 @@ fn core_gets_what_is_configured() {
         open_timeout: CoreDuration::from_millis(8),
         peer_silence: CoreDuration::from_millis(90),
         priority_promotion: CoreDuration::from_millis(14),
+        idle_look: CoreDuration::from_micros(2_500),
         merge_requests: false,
         signal_interval_works: 15,
         fence_timeout: CoreDuration::from_millis(11),

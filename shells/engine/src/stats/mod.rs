@@ -1,9 +1,13 @@
-//! What an engine has done so far, in numbers.
+//! What an engine has done so far, in numbers, and what it holds.
+
+mod load;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use polyrail_core::units::TransportId;
+
+pub use load::{Backlog, LaneStatus, Pressure, WorkerLoad};
 
 /// Transports that are told apart in the counters: more than an engine has.
 const TRANSPORTS_MAX: usize = 16;
@@ -16,6 +20,11 @@ pub struct Stats {
     pub failovers: Vec<FailoverCount>,
     /// Traffic of each local device, in the order in which they were first used.
     pub devices: Vec<DeviceTraffic>,
+    /// Each worker's room and work, in their order.
+    pub workers: Vec<WorkerLoad>,
+    /// Each worker's lanes that are there or have carried something. Those of a worker that does not answer within 50 ms are
+    /// missing.
+    pub lanes: Vec<LaneStatus>,
 }
 
 impl Stats {
@@ -52,7 +61,7 @@ pub struct DeviceTraffic {
 }
 
 impl fmt::Display for Stats {
-    /// One line for each device, then the counter of failovers.
+    /// One line for each device, worker and lane, then the counter of failovers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for row in &self.devices {
             writeln!(
@@ -64,6 +73,12 @@ impl fmt::Display for Stats {
                 row.inflight_bytes,
                 row.bytes_per_sec as f64 / 1e9,
             )?;
+        }
+        for worker in &self.workers {
+            writeln!(f, "{worker}")?;
+        }
+        for lane in &self.lanes {
+            writeln!(f, "{lane}")?;
         }
         if self.failovers.is_empty() {
             return f.write_str("tent_transport_failover_total 0");
