@@ -39,6 +39,7 @@ mod settings;
 pub mod setup;
 mod simulation;
 mod spans;
+mod split;
 mod spread;
 pub mod staging;
 pub mod swarm;
@@ -50,6 +51,7 @@ pub use polyrail_core::rail::select::Policy;
 pub use report::{Outcome, Report};
 pub use setup::Setup;
 pub use simulation::Simulation;
+pub use split::SplitPolicy;
 pub use spread::Spread;
 
 /// Every policy that can be simulated.
@@ -72,7 +74,7 @@ pub fn simulate(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u
 pub fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> Run {
     let history = model::run(setup, options, progress);
     Run {
-        outcome: Outcome::new(setup, options.policy.name(), &history),
+        outcome: Outcome::new(setup, options.name(), &history),
         history,
     }
 }
