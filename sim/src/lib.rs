@@ -7,8 +7,8 @@
 //! [`replay`] makes the calls of a flight recording once more. [`scenario`] reads files and holds the library,
 //! [`setup`] turns names into numbers, `fluid` says what could have been reached, [`report`] how it went,
 //! [`picture`] shows it, [`expect`] says whether that is as it should be. [`swarm`] draws scenarios and looks for one
-//! that goes wrong, [`arena`] draws them and compares policies. [`posting`] and [`staging`] have worlds and scenarios of their own,
-//! for send queues and staged routes; [`Simulation`] is a scenario of whichever kind.
+//! that goes wrong, [`arena`] draws them and compares policies. [`posting`] compares settings instead, and looks at queues;
+//! [`staging`] has a world and scenarios of its own, for staged routes; [`Simulation`] is a scenario of whichever kind.
 //!
 //! ```
 //! use polyrail_sim::{Options, Setup, scenario::{Scenario, text}, simulate};

@@ -8,7 +8,7 @@ use super::request::RequestRow;
 use super::sequence::Sequence;
 use super::{Attempt, Orchestrator, Posting, is_nil};
 use crate::rail::spray::Slices;
-use crate::send_queue::credit::Amount;
+use crate::send_queue::signal::Amount;
 use crate::time::Instant;
 use crate::units::{AttemptId, RailId};
 use crate::work::{Cause, Op, POST_MAX, Place, PostBatch, Stop, Work};

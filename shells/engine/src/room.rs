@@ -7,8 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use polyrail_core::send_queue::SendQueueConfig as Core;
-use polyrail_core::send_queue::credit::{Amount, CreditLimits, Credits, Grant, Refused, Revision};
-use polyrail_core::units::Epoch;
+use polyrail_core::send_queue::credit::{CreditLimits, Credits, Grant, Refused, Revision};
+use polyrail_core::send_queue::diagnostics::Diagnosis;
+use polyrail_core::time::Instant;
 use polyrail_transport::clock::Clock;
 
 use crate::config::SendQueueConfig;
@@ -41,11 +42,11 @@ impl Room {
     /// For so many requests.
     pub(crate) fn new(requests: u16, config: &SendQueueConfig) -> Self {
         let limits = CreditLimits {
-            max: Amount::writes(requests),
+            max_works: requests,
             resume_watermark_works: config.admission_resume_watermark_works,
         };
         Self {
-            credits: Credits::new(limits, Epoch(1)),
+            credits: Credits::new(limits),
             gate: Mutex::default(),
             changed: Condvar::new(),
             callers: Mutex::default(),
@@ -62,8 +63,7 @@ impl Room {
         patience: Duration,
         wait: impl Fn(),
     ) -> Result<Grant, NoRoom> {
-        let amount = Amount::writes(requests);
-        match self.credits.reserve(amount) {
+        match self.credits.reserve(requests) {
             Ok(grant) => return Ok(grant),
             Err(Refused::Full { .. }) if !patience.is_zero() => {}
             Err(refused) => return Err(no_room(refused)),
@@ -71,7 +71,7 @@ impl Room {
         wait();
         let start = clock.now();
         let deadline = start + patience.into();
-        let mut waiter = self.credits.waiter(amount, deadline);
+        let mut waiter = self.credits.waiter(requests, deadline);
         loop {
             let now = clock.now();
             match waiter.poll(now) {
@@ -87,17 +87,18 @@ impl Room {
                 Err(refused) => {
                     drop(waiter);
                     self.tell();
-                    if let Refused::TimedOut { at, .. } = refused {
-                        log::warn!(
-                            "no room for {requests} requests after {patience:?}: {} of {} are under way",
-                            at.held.works,
-                            at.max.works,
-                        );
+                    if let Some(why) = Diagnosis::of(now, &self.credits, requests, &refused) {
+                        log::warn!("a submission was refused; in requests: {why}");
                     }
                     return Err(no_room(refused));
                 }
             }
         }
+    }
+
+    /// The worker looks for what has ended.
+    pub(crate) fn looked(&self, now: Instant) {
+        self.credits.polled(now);
     }
 
     fn sleep(&self, revision: Revision, longest: Duration) {
@@ -137,7 +138,7 @@ impl Room {
 
     /// Nothing is taken any more; who waits is told.
     pub(crate) fn close(&self) {
-        self.credits.terminate();
+        self.credits.close();
         self.tell();
     }
 
@@ -149,7 +150,7 @@ impl Room {
 
 fn no_room(refused: Refused) -> NoRoom {
     match refused {
-        Refused::Terminal | Refused::Degraded(_) | Refused::Rebuilt => NoRoom::Closed,
+        Refused::Closed => NoRoom::Closed,
         Refused::TooLarge { .. } | Refused::Full { .. } | Refused::TimedOut { .. } => NoRoom::Full,
     }
 }

@@ -94,7 +94,7 @@ impl World<'_> {
         let inbox = &mut worker.inbox;
         let completions = inbox.completions.len() as u64;
         self.rooms.seen.completions += completions;
-        self.polled(index, at, completions);
+        self.polled(index, at);
         let worker = &mut self.workers[index as usize];
         let inbox = &mut worker.inbox;
         let cost_ns = completions * self.setup.engine.completion_ns;

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use polyrail_core::rail::health::RailState;
-use polyrail_core::send_queue::credit::{Amount, CreditLimits, Credits, Grant, Refused, Waiter};
-use polyrail_core::send_queue::diagnostics::{Diagnosis, LaneCounts};
-use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::{Epoch, RailId};
+use polyrail_core::send_queue::credit::{CreditLimits, Credits, Grant, Refused, Waiter};
+use polyrail_core::send_queue::diagnostics::Diagnosis;
+use polyrail_core::time::Instant;
+use polyrail_core::units::RailId;
 
 use super::World;
 use super::agenda::What;
@@ -96,10 +96,10 @@ impl Setup {
     pub(super) fn credits(&self, split: Option<SplitPolicy>) -> Vec<Credits> {
         let credits = |works: u16| {
             let limits = CreditLimits {
-                max: Amount::writes(works),
+                max_works: works,
                 resume_watermark_works: self.room.admission_resume_watermark_works,
             };
-            Credits::new(limits, Epoch(1))
+            Credits::new(limits)
         };
         let workers = usize::from(*self.engine.workers.get_ref());
         match (split, self.room.requests) {
@@ -251,13 +251,13 @@ impl<'a> World<'a> {
         let credits: &'a Credits = &self.rooms.credits[room];
         let asking = &mut self.rooms.asking[index as usize];
         let requests: u32 = asking.left.iter().map(|(_, count)| count).sum();
-        let amount = Amount::writes(u16::try_from(requests).unwrap_or(u16::MAX));
+        let works = u16::try_from(requests).unwrap_or(u16::MAX);
         let answer = match &mut asking.waiter {
             Some(waiter) => waiter.poll(Instant::from_nanos(now)),
-            None => match credits.reserve(amount) {
+            None => match credits.reserve(works) {
                 Err(Refused::Full { .. }) if self.setup.room.admission => {
                     let deadline = Instant::from_nanos(asking.deadline);
-                    let waiter = asking.waiter.insert(credits.waiter(amount, deadline));
+                    let waiter = asking.waiter.insert(credits.waiter(works, deadline));
                     waiter.poll(Instant::from_nanos(now))
                 }
                 answer => answer,
@@ -282,46 +282,22 @@ impl<'a> World<'a> {
             Err(Refused::Full { .. }) if self.setup.room.admission => Some(false),
             Err(refused) => {
                 asking.waiter = None;
-                let since = asking.since.unwrap_or(now);
                 self.rouse(room);
-                self.diagnose(room, amount.works, (since, now), refused);
+                let at = Instant::from_nanos(now);
+                let diagnosis = Diagnosis::of(at, credits, works, &refused);
+                let seen = &mut self.rooms.seen.diagnosis;
+                *seen = seen.take().or(diagnosis.map(|why| why.to_string()));
                 None
             }
         }
     }
 
-    /// Says of the first one who was refused why.
-    fn diagnose(&mut self, room: usize, asked: u16, (since, now): (u64, u64), refused: Refused) {
-        let (Refused::Full { required_works, at } | Refused::TimedOut { required_works, at }) =
-            refused
-        else {
-            return;
-        };
-        let engine = &self.setup.engines[self.workers[room].engine];
-        let diagnosis = Diagnosis {
-            now: Instant::from_nanos(now),
-            waited: Duration::from_nanos(now.saturating_sub(since)),
-            asked_works: asked,
-            required_works,
-            at,
-            counters: self.rooms.credits[room].counters().report(),
-            records: self.workers[room].core.requests() as u32,
-            lanes: LaneCounts {
-                worker_lanes: engine.rails.len() as u16,
-                session_lanes: engine.rails.len() as u16,
-                workers: *self.setup.engine.workers.get_ref(),
-            },
-        };
-        let text = || diagnosis.to_string();
-        self.rooms.seen.diagnosis.get_or_insert_with(text);
-    }
-
     /// A worker looks for news, as whoever waits for its room would know.
-    pub(super) fn polled(&mut self, worker: u32, now: Instant, completions: u64) {
+    pub(super) fn polled(&mut self, worker: u32, now: Instant) {
         if self.rooms.split.is_none()
             && let Some(credits) = self.rooms.credits.get(worker as usize)
         {
-            credits.counters().handle_poll(now, completions as u32, 0);
+            credits.polled(now);
         }
     }
 
@@ -342,7 +318,7 @@ impl<'a> World<'a> {
             });
             let load = |(place, row): (usize, &(u16, u8))| {
                 let at = self.rooms.credits[first + usize::from(row.0)].snapshot();
-                (place, at.held.works, at.max.works)
+                (place, at.held_works, at.max_works)
             };
             let chosen = policy.choose(open.map(load));
             // Without one that is healthy all wait together.
@@ -352,13 +328,13 @@ impl<'a> World<'a> {
             let credits = &self.rooms.credits[room];
             let at = credits.snapshot();
             let most = match policy {
-                SplitPolicy::Capacity => CHUNK_WORKS.min(at.free().works),
+                SplitPolicy::Capacity => CHUNK_WORKS.min(at.free_works()),
                 SplitPolicy::Static | SplitPolicy::LeastLoaded => CHUNK_WORKS,
             };
-            let most = u64::from(most.min(at.max.works));
+            let most = u64::from(most.min(at.max_works));
             let requests = (most / works_each).clamp(1, u64::from(left)) as u32;
-            let works = (u64::from(requests) * works_each).min(u64::from(at.max.works)) as u16;
-            let Ok(grant) = credits.reserve(Amount::writes(works)) else {
+            let works = (u64::from(requests) * works_each).min(u64::from(at.max_works)) as u16;
+            let Ok(grant) = credits.reserve(works) else {
                 let asking = &mut self.rooms.asking[index as usize];
                 refused += 1;
                 if own.is_none() {
@@ -400,7 +376,7 @@ impl<'a> World<'a> {
         let worker = self.setup.submitters[index as usize].worker;
         self.rooms.asking[index as usize].has_begun = true;
         if let Some(room) = chunk.room {
-            self.rooms.held[room] += u64::from(chunk.grant.amount().works);
+            self.rooms.held[room] += u64::from(chunk.grant.works());
             self.check_room(room);
         }
         self.rooms.chunks[index as usize].push_back(chunk);
@@ -440,7 +416,7 @@ impl<'a> World<'a> {
         let Some(room) = chunk.room else {
             return;
         };
-        let works = chunk.grant.amount().works;
+        let works = chunk.grant.works();
         let own = works / u16::try_from(left.max(1)).unwrap_or(u16::MAX);
         let rest = chunk.grant.split_off(own);
         let own = std::mem::replace(&mut chunk.grant, rest);
@@ -452,17 +428,9 @@ impl<'a> World<'a> {
         let Some((room, grant)) = self.rooms.grants.remove(&number) else {
             return;
         };
-        let works = grant.amount().works;
+        let works = grant.works();
         self.rooms.held[room] -= u64::from(works);
-        if !self.rooms.credits[room].release(grant) {
-            let text = format!("room {room} does not take back what request {number} had");
-            self.ledger.violation(self.now, text);
-        }
-        let works = u32::from(works);
-        let now = Instant::from_nanos(self.now);
-        self.rooms.credits[room]
-            .counters()
-            .handle_poll(now, 1, works);
+        self.rooms.credits[room].release(grant);
         self.check_room(room);
         self.rouse(room);
     }
@@ -484,7 +452,7 @@ impl<'a> World<'a> {
     fn check_room(&mut self, room: usize) {
         let at = self.rooms.credits[room].snapshot();
         let held = self.rooms.held[room];
-        if u64::from(at.held.works) != held || at.held.works > at.max.works {
+        if u64::from(at.held_works) != held || at.held_works > at.max_works {
             let text = format!("room {room}: core has {at:?}, and {held} are out");
             self.ledger.violation(self.now, text);
         }
@@ -499,6 +467,21 @@ impl<'a> World<'a> {
         if let Some((room, credits)) = left {
             let (at, waiting) = (credits.snapshot(), credits.waiting());
             let text = format!("room {room} is not at rest: {at:?}, {waiting} wait");
+            self.ledger.violation(self.now, text);
+        }
+        if self.rooms.split.is_some() {
+            // Who waits for chunks stands in no line of core's.
+            return;
+        }
+        let reports = self.rooms.credits.iter().map(|row| row.counters().report());
+        let (waits, waited_ns) = reports.fold((0, 0), |(waits, waited_ns), report| {
+            let waited = report.waited.as_nanos();
+            (waits + u64::from(report.waits), waited_ns + waited)
+        });
+        let seen = &self.rooms.seen;
+        if (waits, waited_ns) != (seen.waits, seen.waited_ns) {
+            let told = (seen.waits, seen.waited_ns);
+            let text = format!("core has counted {waits} waits of {waited_ns} ns, of {told:?}");
             self.ledger.violation(self.now, text);
         }
     }

@@ -81,7 +81,12 @@ mod tests {
         let setup = Setup::new(file, None).expect("it is right");
         let runs: Vec<Run> = (0..2).map(|setting| run(&setup, setting)).collect();
         let text = page(&setup, &runs, 1);
-        for words in ["no-admission", "slow drain", "a/qp3", "queue-full errors"] {
+        for words in [
+            "no-admission",
+            "no room (burst)",
+            "a/qp3",
+            "queue-full errors",
+        ] {
             assert!(text.contains(words), "{words}");
         }
         for tag in ["html", "svg", "table", "div", "p"] {

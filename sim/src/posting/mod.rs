@@ -139,4 +139,3 @@ pub fn run(setup: &Setup, setting: usize) -> Run {
     outcome.notes.extend(history.queues.diagnosis.clone());
     Run { outcome, history }
 }
-

@@ -27,6 +27,7 @@ mod failover;
 mod health;
 mod lies;
 mod lines;
+mod listed;
 mod merge;
 mod path;
 mod port;

@@ -153,6 +153,7 @@ impl Work {
         self.hops.prove(core, now);
         core.handle_timeout(now);
         // What has ended leaves room first.
+        self.post.room.looked(now);
         self.report_ended(core);
         loop {
             self.take_in(core, engine, now);

@@ -19,6 +19,7 @@ impl Loop<'_> {
         let seen = self.polled.completions.iter().map(|seen| seen.at);
         let now = seen.fold(start, Instant::max);
         self.rhythm.looked = now;
+        self.post.room.looked(now);
         self.rhythm.moved = !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
         busy |= self.rhythm.moved;
         self.core.handle_completions(now, &self.polled.completions);
