@@ -162,6 +162,7 @@ impl Orchestrator<'_> {
 
     /// Moves bound attempts of a lane into `out`, as works.
     pub(super) fn fill(&mut self, now: Instant, index: u32, out: &mut PostBatch) {
+        debug_assert!(out.works.is_empty(), "works of another lane");
         let rail = RailId(index as u16);
         out.lane = self.lane_id(rail);
         let Some(lane) = self.lanes.get(rail.index()) else {
@@ -254,6 +255,10 @@ impl Orchestrator<'_> {
         else {
             return false;
         };
+        debug_assert!(
+            lane.flight.first_bound() == Some(first),
+            "not the first of its lane"
+        );
         let mut at_once = true;
         let places = match row.load() {
             Load::Slice(request) => {

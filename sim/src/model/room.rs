@@ -411,6 +411,19 @@ impl<'a> World<'a> {
         self.submit_next(index, now);
     }
 
+    /// A submitter's peer is not there yet: it does not keep others from their room meanwhile, and asks again then. Who goes over in
+    /// chunks keeps what it has.
+    pub(super) fn put_back(&mut self, index: u32) {
+        if self.rooms.split.is_some() || self.rooms.credits.is_empty() {
+            return;
+        }
+        while let Some(chunk) = self.rooms.chunks[index as usize].pop_front() {
+            if let Some(room) = chunk.room {
+                self.give_back(room, chunk.grant);
+            }
+        }
+    }
+
     /// A request of a chunk has a number now: from then on it holds its part of the room.
     pub(super) fn holds(&mut self, chunk: &mut Chunk, number: u64, left: u32) {
         let Some(room) = chunk.room else {
@@ -425,11 +438,13 @@ impl<'a> World<'a> {
 
     /// A request has been reported, or was not taken: its room comes back.
     pub(super) fn lets_go(&mut self, number: u64) {
-        let Some((room, grant)) = self.rooms.grants.remove(&number) else {
-            return;
-        };
-        let works = grant.works();
-        self.rooms.held[room] -= u64::from(works);
+        if let Some((room, grant)) = self.rooms.grants.remove(&number) {
+            self.give_back(room, grant);
+        }
+    }
+
+    fn give_back(&mut self, room: usize, grant: Grant) {
+        self.rooms.held[room] -= u64::from(grant.works());
         self.rooms.credits[room].release(grant);
         self.check_room(room);
         self.rouse(room);

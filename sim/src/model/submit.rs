@@ -110,8 +110,11 @@ impl World<'_> {
 
     /// A worker takes what it has of a submitter's batch, once both ends agree on what joins them.
     pub(super) fn submit(&mut self, worker: u32, index: u32) {
-        if self.rooms.chunks[index as usize].is_empty() || self.waits_for_path(index) {
+        if self.rooms.chunks[index as usize].is_empty() {
             return;
+        }
+        if self.waits_for_path(index) {
+            return self.put_back(index);
         }
         while let Some(chunk) = self.rooms.chunks[index as usize].pop_front() {
             self.submit_chunk(worker, index, chunk);

@@ -168,6 +168,14 @@ mod tests {
         }
     }
 
+    /// A peer got a slice to be sent again in its own turn, and was taken for one that waits while it stood among the others:
+    /// the two lines of peers lost count.
+    #[test]
+    fn a_peer_that_gets_something_to_bind_in_its_turn_is_in_one_line() {
+        let first = run(&Case::draw(Kind::Endings, 1267));
+        assert!(first.is_ok(), "{first:?}");
+    }
+
     #[test]
     fn some_wait_for_room_and_some_in_vain() {
         let (mut waits, mut refused) = (0, 0);
