@@ -68,6 +68,13 @@ impl Batch {
     /// Counts the end of a request. `true` if the batch has ended by that.
     pub fn end(&mut self, report: &Report) -> bool {
         self.report.ended += 1;
+        debug_assert!(report.status != Status::Pending, "it has not ended");
+        debug_assert!(
+            self.report.ended <= self.report.requests,
+            "{} ended of {}",
+            self.report.ended,
+            self.report.requests
+        );
         self.report.delivered_bytes = self
             .report
             .delivered_bytes

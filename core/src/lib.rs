@@ -18,7 +18,7 @@
 //! | [`transport`] | which transports join two memories, best first |
 //! | [`stage`] | how bytes reach memory that no transport reaches: through buffers on the way |
 //! | [`failover`] | when a request leaves one transport for another |
-//! | [`send_queue`] | how many works a lane may hold, who may post them, and how a lane ends |
+//! | [`send_queue`] | who may submit and who waits, why there was no room, which works ask for a completion |
 //! | [`batch`] | when requests that belong together have ended |
 //! | [`orchestrator`] | all of it together, for one worker |
 #![no_std]

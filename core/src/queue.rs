@@ -120,13 +120,17 @@ impl<const KIND: usize> Queue<KIND> {
 
     /// The row behind `index`, which must be in this queue.
     pub(crate) fn after<L: Links<KIND> + ?Sized>(&self, rows: &mut L, index: u32) -> Option<u32> {
-        let next = rows.link(index)?.next;
+        let link = rows.link(index)?;
+        debug_assert!(link.is_queued(), "row {index} is in no queue");
+        let next = link.next;
         if next == NIL { None } else { Some(next) }
     }
 
     /// The row before `index`, which must be in this queue.
     pub(crate) fn before<L: Links<KIND> + ?Sized>(&self, rows: &mut L, index: u32) -> Option<u32> {
-        let previous = rows.link(index)?.previous;
+        let link = rows.link(index)?;
+        debug_assert!(link.is_queued(), "row {index} is in no queue");
+        let previous = link.previous;
         if previous == NIL {
             None
         } else {
@@ -158,6 +162,7 @@ impl<const KIND: usize> Queue<KIND> {
         rows: &mut L,
         (first, last, count): (u32, u32, u32),
     ) {
+        debug_assert!(count > 0, "a run of no rows");
         match rows.link(self.tail) {
             Some(before) => before.next = first,
             None => self.head = first,
@@ -205,7 +210,22 @@ impl<const KIND: usize> Queue<KIND> {
             Some(behind) => behind.previous = previous,
             None => self.tail = previous,
         }
+        debug_assert!(self.length > 0, "row {index} was in another queue");
         self.length -= 1;
+        self.check();
+    }
+
+    /// It has a first row, and a last one, while there are any.
+    fn check(&self) {
+        let has_rows = self.length > 0;
+        let (has_head, has_tail) = (self.head != NIL, self.tail != NIL);
+        debug_assert!(
+            has_head == has_rows && has_tail == has_rows,
+            "{} rows, from {} to {}",
+            self.length,
+            self.head,
+            self.tail
+        );
     }
 
     /// Puts `other`, which is in no queue, where `index` is, which leaves.
@@ -242,12 +262,14 @@ impl<const KIND: usize> Queue<KIND> {
         next: u32,
         count: u32,
     ) {
+        debug_assert!(count <= self.length, "{count} of {}", self.length);
         self.head = next;
         self.length -= count;
         match rows.link(self.head) {
             Some(first) => first.previous = NIL,
             None => self.tail = NIL,
         }
+        self.check();
     }
 
     /// Takes the first row out.

@@ -99,6 +99,7 @@ impl<'a, T, I: Id> Table<'a, T, I> {
             return Err(value);
         };
         let Content::Free(next) = row.content else {
+            debug_assert!(false, "row {index} is in use and among the free ones");
             return Err(value);
         };
         self.free = next;
@@ -137,6 +138,7 @@ impl<'a, T, I: Id> Table<'a, T, I> {
         row.value()?;
         let content = core::mem::replace(&mut row.content, Content::Free(self.free));
         self.free = id.index();
+        debug_assert!(self.used > 0, "more rows are freed than were in use");
         self.used -= 1;
         match content {
             Content::Value(value) => Some(value),

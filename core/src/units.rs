@@ -288,14 +288,6 @@ generational_id!(
     AttemptId
 );
 generational_id!(
-    /// A record in the ledger of a send queue.
-    RecordId
-);
-generational_id!(
-    /// A session: lanes that transfers between two memories use.
-    SessionId
-);
-generational_id!(
     /// A staged request inside one worker.
     StagedId
 );

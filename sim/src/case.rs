@@ -127,11 +127,15 @@ pub struct Case {
     pub(crate) jitter: Vec<Knob>,
     pub(crate) timing: Vec<Knob>,
     pub(crate) limits: Vec<Knob>,
+    /// Room with workers; none: nobody asks for it.
+    pub(crate) room: Vec<Knob>,
     pub(crate) trouble: Vec<Knob>,
 }
 
 /// Where the last requests go, which must all complete, unless something else is said.
 const LAST_BLOCK: u64 = 10_000;
+/// So many of them at a time.
+pub(crate) const LAST_BATCH: u64 = 2;
 
 impl Case {
     /// Two hosts, and nothing else yet.
@@ -154,6 +158,7 @@ impl Case {
             jitter: Vec::new(),
             timing: Vec::new(),
             limits: Vec::new(),
+            room: Vec::new(),
             trouble: Vec::new(),
         }
     }
@@ -180,6 +185,7 @@ impl Case {
             ("jitter", &self.jitter),
             ("timing", &self.timing),
             ("limits", &self.limits),
+            ("room", &self.room),
         ];
         for (name, knobs) in tables {
             if name == "engine" {
@@ -244,7 +250,7 @@ impl Case {
                 to,
                 reads: self.seed.is_multiple_of(2),
                 block: LAST_BLOCK,
-                batch: 2,
+                batch: LAST_BATCH,
                 threads: 2,
                 count: 1,
                 processes: 1,

@@ -7,8 +7,8 @@
 //! [`replay`] makes the calls of a flight recording once more. [`scenario`] reads files and holds the library,
 //! [`setup`] turns names into numbers, `fluid` says what could have been reached, [`report`] how it went,
 //! [`picture`] shows it, [`expect`] says whether that is as it should be. [`swarm`] draws scenarios and looks for one
-//! that goes wrong, [`arena`] draws them and compares policies. [`posting`] and [`staging`] have worlds and scenarios of their own,
-//! for send queues and staged routes; [`Simulation`] is a scenario of whichever kind.
+//! that goes wrong, [`arena`] draws them and compares policies. [`posting`] compares settings instead, and looks at queues;
+//! [`staging`] has a world and scenarios of its own, for staged routes; [`Simulation`] is a scenario of whichever kind.
 //!
 //! ```
 //! use polyrail_sim::{Options, Setup, scenario::{Scenario, text}, simulate};
@@ -39,6 +39,7 @@ mod settings;
 pub mod setup;
 mod simulation;
 mod spans;
+mod split;
 mod spread;
 pub mod staging;
 pub mod swarm;
@@ -50,6 +51,7 @@ pub use polyrail_core::rail::select::Policy;
 pub use report::{Outcome, Report};
 pub use setup::Setup;
 pub use simulation::Simulation;
+pub use split::SplitPolicy;
 pub use spread::Spread;
 
 /// Every policy that can be simulated.
@@ -72,7 +74,7 @@ pub fn simulate(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u
 pub fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> Run {
     let history = model::run(setup, options, progress);
     Run {
-        outcome: Outcome::new(setup, options.policy.name(), &history),
+        outcome: Outcome::new(setup, options.name(), &history),
         history,
     }
 }

@@ -1,7 +1,7 @@
 //! Histories: the same twice, correct while rails break, and not correct if peers do not keep their fences.
 
 use polyrail_sim::scenario::Scenario;
-use polyrail_sim::{Options, Outcome, POLICIES, Policy, Setup, simulate};
+use polyrail_sim::{Options, Outcome, POLICIES, Policy, Setup, SplitPolicy, simulate};
 
 /// Four rails of 1 GB/s, two submitters that write and two that read, and whatever `faults` says.
 fn text(faults: &str) -> String {
@@ -62,6 +62,25 @@ fn fault(kind: &str, target: &str, at_ms: f64, for_ms: f64, every_ms: f64) -> St
 
 fn run(setup: &Setup, options: Options) -> Outcome {
     simulate(setup, options, &mut |_, _| {})
+}
+
+#[test]
+fn programs_that_name_a_rail_lose_nothing_either() {
+    let faults = fault("error", "a/nic1", 2.0, 3.0, 10.0);
+    for split in SplitPolicy::ALL {
+        let options = Options {
+            audit: true,
+            ..Options::named(split.name()).expect("it has a name")
+        };
+        let report = run(&setup(&faults, 1), options).report;
+        assert_eq!((report.violations, report.failed_requests), (0, 0));
+        assert_eq!(report.policy, split.name());
+        // Also what named the rail that was cut.
+        assert!(
+            report.rails[1].bytes > 0 && report.requests > 5,
+            "{report:?}"
+        );
+    }
 }
 
 #[test]

@@ -509,6 +509,8 @@ impl Orchestrator<'_> {
         let done = attempt.is(Marks::DONE);
         row.held -= 1;
         row.lost -= u32::from(attempt.is(Marks::LOST));
+        let (held, lost) = (row.held, row.lost);
+        debug_assert!(lost <= held, "{lost} lost of {held}");
         self.lost_attempts -= u32::from(attempt.is(Marks::LOST));
         if end == End::Delivered && !done {
             row.acknowledge(u64::from(attempt.length));
@@ -741,6 +743,8 @@ impl Orchestrator<'_> {
             }
             row.held -= count;
             row.acked_bytes += bytes;
+            let (acked, length) = (row.acked_bytes, row.length);
+            debug_assert!(acked <= length, "{acked} bytes of {length}");
             row.failover.handle_progress();
             if row.may_be_over() {
                 self.settle_request(request);

@@ -151,6 +151,7 @@ impl<'a> Attempts<'a> {
         if !may_leave(next) {
             return None;
         }
+        debug_assert!(row.stage() == Stage::Free, "row {index} is in use");
         *row = attempt.in_row(index, row.generation.wrapping_add(1), Link::NONE);
         self.free = next;
         self.used += 1;
@@ -174,12 +175,17 @@ impl<'a> Attempts<'a> {
             let Some(row) = self.rows.get_mut(free as usize) else {
                 break;
             };
+            debug_assert!(row.stage() == Stage::Free, "row {free} is in use");
             row.generation = row.generation.wrapping_add(1);
             put(AttemptId::new(free, row.generation), row);
             free = row.next();
         }
         self.free = free;
         self.used += count;
+        debug_assert!(
+            self.used < self.rows.len() || count == 0,
+            "the last free row is kept"
+        );
         // The first of those that stay free knows who was before it.
         let last = self.rows.get(free as usize).map_or(NIL, Attempt::previous);
         (count > 0).then_some((first, last, count as u32))

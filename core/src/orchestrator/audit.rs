@@ -58,6 +58,7 @@ impl Orchestrator<'_> {
         self.audit_attempts()?;
         self.audit_requests()?;
         self.audit_lanes()?;
+        self.audit_lines()?;
         self.audit_peers()
     }
 
@@ -213,6 +214,19 @@ impl Orchestrator<'_> {
             )?;
         }
         Ok(())
+    }
+
+    /// Each peer that has something to bind is in one of the two lines, and in the one that it says.
+    fn audit_lines(&self) -> Result<(), Violation> {
+        let (mut ready, mut waiting) = (0, 0);
+        for peer in self.peers.iter().filter(|peer| peer.is_in_line()) {
+            ready += u64::from(!peer.waits_for_room);
+            waiting += u64::from(peer.waits_for_room);
+        }
+        let found = self.ready.len() as u64;
+        check("peers that may find room", 0_u64, found, ready)?;
+        let found = self.waiting.len() as u64;
+        check("peers that wait for room", 0_u64, found, waiting)
     }
 
     fn audit_peers(&self) -> Result<(), Violation> {

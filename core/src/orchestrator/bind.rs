@@ -222,7 +222,8 @@ impl Orchestrator<'_> {
         let Some(row) = self.peers.get_mut(peer.index()) else {
             return;
         };
-        row.waits_for_room = next.is_none();
+        // What has to be sent again since its turn began has put it among the others, and is looked at first.
+        row.waits_for_room = next.is_none() && !row.is_in_line();
         self.bindable |= next.is_some();
     }
 

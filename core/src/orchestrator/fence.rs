@@ -176,6 +176,10 @@ impl Orchestrator<'_> {
             if fence.local {
                 lane.wants.take(Wants::FENCE);
             }
+            debug_assert!(
+                lane.flight.bound() == 0,
+                "a lane that is fenced takes nothing"
+            );
         }
         if fence.local {
             if fence.remote {
@@ -335,6 +339,7 @@ impl Orchestrator<'_> {
             if let Some(request) = self.request_of(index) {
                 if let Some(row) = self.requests.get_mut(request) {
                     row.lost += 1;
+                    debug_assert!(row.lost <= row.held, "{} lost of {}", row.lost, row.held);
                     self.lost_attempts += 1;
                 }
                 self.settle_request(request);

@@ -127,6 +127,7 @@ impl Flight {
         sequence: Sequence,
         works: &mut Works,
     ) -> u32 {
+        debug_assert!(self.bound() == 0, "{} wait to be handed out", self.bound());
         let mut slice = run.attempt();
         let (local, remote) = run.request.places();
         slice.set_stage(Stage::Posted);
@@ -148,8 +149,24 @@ impl Flight {
 
     /// The first `count` that were not handed out are; `next` is behind them, [`NIL`]: none.
     pub(super) fn hand_out(&mut self, next: u32, count: u32) {
+        debug_assert!(
+            count as usize <= self.bound(),
+            "{count} of {}",
+            self.bound()
+        );
         self.mark = next;
         self.posted += count;
+        self.check();
+    }
+
+    /// The mark is behind all that were handed out.
+    fn check(&self) {
+        debug_assert!(
+            (self.mark == NIL) == (self.bound() == 0),
+            "{} were not handed out, the first is {}",
+            self.bound(),
+            self.mark
+        );
     }
 
     /// The one handed out last is not any more.
@@ -157,13 +174,19 @@ impl Flight {
         let last = self.last_posted(attempts)?;
         self.mark = last;
         self.posted -= 1;
+        self.check();
         Some(last)
     }
 
     /// Takes one out that was handed out.
     pub(super) fn remove_posted(&mut self, attempts: &mut Attempts<'_>, index: u32) {
+        debug_assert!(
+            self.posted > 0 && self.mark != index,
+            "{index} was not handed out"
+        );
         self.queue.remove(attempts, index);
         self.posted -= 1;
+        self.check();
     }
 
     /// Takes out and frees those that were handed out first and that these answers are of, in that order, as long as
@@ -215,6 +238,7 @@ impl Flight {
             self.mark = self.queue.after(attempts, index).unwrap_or(NIL);
         }
         self.queue.remove(attempts, index);
+        self.check();
     }
 }
 

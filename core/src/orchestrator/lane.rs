@@ -12,8 +12,7 @@ use crate::queue::{Link, Linked};
 use crate::rail::estimate::BATCH_WORKS;
 use crate::rail::health::{Incident, RailState};
 use crate::rail::spray::Slices;
-use crate::send_queue::credit::Amount;
-use crate::send_queue::signal::Cadence;
+use crate::send_queue::signal::{Amount, Cadence};
 use crate::time::{Duration, Instant};
 use crate::units::{Epoch, PeerId, RailId, TransportId};
 use crate::work::{Cause, LaneFact, LaneLimits, Op, POST_MAX, Scope};
@@ -272,6 +271,8 @@ impl Lane {
 
     /// Takes no more works, and is to be fenced.
     pub(super) fn begin_fence(&mut self, fence: Fence) {
+        debug_assert!(self.phase.is_open(), "{:?}", self.phase);
+        debug_assert!(self.flight.bound() == 0 && self.flight.posted() > 0);
         self.phase = Phase::Fencing(fence);
         self.wants.add(Wants::FENCE);
         self.filled_kib = NOT_FILLED;
@@ -291,6 +292,7 @@ impl Lane {
 
     /// Ends its epoch. Nothing is waited for any more, proved or not.
     pub(super) fn close(&mut self) {
+        debug_assert!(self.flight.len() == 0, "{} are on it", self.flight.len());
         self.phase = Phase::Closed;
         self.wants.add(Wants::CLOSE);
     }
@@ -369,6 +371,7 @@ impl Lane {
         let sequence = self.next_sequence;
         let count = self.flight.post_run(attempts, run, sequence, works);
         self.next_sequence = sequence.plus(count);
+        self.check_room();
         let slices = Slices {
             count,
             ..run.slices
@@ -379,6 +382,16 @@ impl Lane {
 
     /// So many attempts that were bound to it are not any more.
     pub(super) fn released(&mut self, op: Op, count: u32, bytes: u64) {
+        debug_assert!(
+            bytes <= self.inflight_bytes,
+            "{bytes} of {}",
+            self.inflight_bytes
+        );
+        debug_assert!(
+            op != Op::Read || count <= self.reads.into(),
+            "{count} of {} reads",
+            self.reads
+        );
         self.inflight_bytes -= bytes;
         self.tally.released(count, self.flight.len());
         self.filled_kib = NOT_FILLED;
@@ -411,12 +424,23 @@ impl Lane {
     pub(super) fn handed_out(&mut self, next: u32, count: u32) {
         self.next_sequence = self.next_sequence.plus(count);
         self.flight.hand_out(next, count);
+        self.check_room();
+    }
+
+    /// No more is posted than it holds.
+    fn check_room(&self) {
+        let (posted, most) = (self.flight.posted(), self.limits.works_max);
+        debug_assert!(
+            posted <= most.into(),
+            "{posted} works posted, it holds {most}"
+        );
     }
 
     /// Whether the first bound work asks for a completion when it is handed out, if its completions cover others: so that
     /// half of what the lane may hold completes while the other half is on its way. `window_works` fit the rail's window;
     /// `at_once`: nobody may wait for a neighbour's completion.
     pub(super) fn signals(&mut self, op: Op, window_works: usize, at_once: bool) -> bool {
+        debug_assert!(self.limits.covers && self.flight.bound() > 0);
         let behind = self.flight.bound() - 1;
         let half = |works: usize| works.div_ceil(2).saturating_sub(1);
         let works = window_works.min(usize::from(self.limits.works_max));
@@ -469,6 +493,11 @@ impl Orchestrator<'_> {
         else {
             return;
         };
+        debug_assert!(
+            lane.flight.len() == 0,
+            "{} are on a closed lane",
+            lane.flight.len()
+        );
         lane.epoch = Epoch(lane.epoch.0.wrapping_add(1));
         lane.phase = Phase::Opening { since: now, by };
         lane.next_sequence = Sequence::FIRST;

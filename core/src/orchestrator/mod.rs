@@ -1002,6 +1002,13 @@ impl Orchestrator<'_> {
         let count = out.works.len();
         self.counted.posts = self.counted.posts.wrapping_add(1);
         let (lane, epoch, number) = (out.lane, out.epoch, self.counted.last());
+        debug_assert!(
+            self.lanes
+                .get(lane.rail().index())
+                .is_some_and(|row| row.phase.is_open() && row.epoch == epoch),
+            "works for a lane that does not take them"
+        );
+        debug_assert!(self.posting.is_none() && count > 0);
         self.posting = Some(Posting {
             lane,
             epoch,

@@ -98,6 +98,12 @@ impl Peer {
         self.silent
     }
 
+    /// Whether it is among those that may find room, or among those that wait for it.
+    pub(super) fn is_in_line(&self) -> bool {
+        let [link, _] = self.links;
+        link.is_queued()
+    }
+
     fn is_known(&self) -> bool {
         self.known && !self.gone && !self.leaving
     }

@@ -8,7 +8,7 @@ use super::request::RequestRow;
 use super::sequence::Sequence;
 use super::{Attempt, Orchestrator, Posting, is_nil};
 use crate::rail::spray::Slices;
-use crate::send_queue::credit::Amount;
+use crate::send_queue::signal::Amount;
 use crate::time::Instant;
 use crate::units::{AttemptId, RailId};
 use crate::work::{Cause, Op, POST_MAX, Place, PostBatch, Stop, Work};
@@ -162,6 +162,7 @@ impl Orchestrator<'_> {
 
     /// Moves bound attempts of a lane into `out`, as works.
     pub(super) fn fill(&mut self, now: Instant, index: u32, out: &mut PostBatch) {
+        debug_assert!(out.works.is_empty(), "works of another lane");
         let rail = RailId(index as u16);
         out.lane = self.lane_id(rail);
         let Some(lane) = self.lanes.get(rail.index()) else {
@@ -257,6 +258,10 @@ impl Orchestrator<'_> {
         else {
             return false;
         };
+        debug_assert!(
+            lane.flight.first_bound() == Some(first),
+            "not the first of its lane"
+        );
         let mut at_once = true;
         let places = match row.load() {
             Load::Slice(request) => {

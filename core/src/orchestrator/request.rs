@@ -130,6 +130,8 @@ impl RequestRow {
     pub(super) fn acknowledge(&mut self, bytes: u64) {
         if self.told.is_none() {
             self.acked_bytes += bytes;
+            let (acked, length) = (self.acked_bytes, self.length);
+            debug_assert!(acked <= length, "{acked} bytes of {length}");
         }
     }
 
@@ -409,6 +411,7 @@ impl Orchestrator<'_> {
         let Some(row) = self.requests.get_mut(id) else {
             return;
         };
+        debug_assert!(row.cursor <= row.length, "bound past its end");
         let (peer, unbound) = (row.peer, row.length - row.cursor);
         row.cursor = row.length;
         if let Some(peer) = self.peers.get_mut(peer.index()) {

@@ -1,123 +1,131 @@
-//! Credits of one lane's send queue: the right to post works, taken before and given back on completion.
+//! Credits: the right to have so much under way, taken before and given back when it has ended.
 //!
-//! [`Credits`] is shared: any thread may reserve, post and release through `&self`. What is held, what is
-//! admitted, where the lane stands and its epoch are one word, so that no two of them are ever seen apart.
+//! [`Credits`] is shared: any thread may reserve, wait and release through `&self`. What is held and whether anything is given at
+//! all are one word, so that no two of them are ever seen apart. What a credit is for is its owner's: a worker of an engine gives
+//! one for each request, from its submission to its report.
 //!
-//! Source: MORI-IO SQ flow control rework (ROCm/mori#305), phases 2 and 3. We differ: credits carry the
-//! lane's epoch, because a release that comes after a rebuild would free what the new lane still holds; who
-//! waits is served in turn, because a newcomer that fits could overtake for ever; a reservation is a value
-//! that can be given back only once; reads hold a second credit.
+//! Source: MORI-IO SQ flow control rework (ROCm/mori#305), phases 2 and 3. There a queue pair has credits for works that are
+//! posted (hard) and for works that are admitted (soft). Here a lane's works are counted by the orchestrator, which binds late, and what is
+//! left is one kind: room from submission to report. We differ: who waits is served in turn, because a newcomer that fits could
+//! overtake for ever; a reservation is a value that can be given back only once.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use super::diagnostics::Counters;
-pub use super::grant::{Amount, Grant};
-use super::levels::{EPOCH_BITS, Levels};
-pub use super::levels::{Revision, Snapshot, Standing};
-use super::line::Line;
-pub use super::line::{LINE_PLACES, Place};
-pub use super::waiter::{Posting, Waiter};
-use crate::time::Instant;
-use crate::units::Epoch;
+pub use super::grant::Grant;
+pub use super::line::LINE_PLACES;
+use super::line::{Line, Place};
+pub use super::waiter::Waiter;
+use crate::time::{Duration, Instant};
 
 /// Why no credits were given. Nothing was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// It would not fit an empty lane. Ask for less.
+    /// It would not fit if nothing were held. Ask for less.
     TooLarge {
         /// What was asked for.
-        asked: Amount,
-        /// What the lane can hold.
-        max: Amount,
+        asked_works: u16,
+        /// What there is.
+        max_works: u16,
     },
     /// Not now, or others came first. Ask again when the revision differs.
     Full {
-        /// Works that must be free.
+        /// Credits that must be free.
         required_works: u16,
         /// What was found.
         at: Snapshot,
     },
-    /// It was not to be had before the deadline.
+    /// They were not to be had before the deadline.
     TimedOut {
-        /// Works that should have been free.
+        /// Credits that should have been free.
         required_works: u16,
+        /// How long it was waited.
+        waited: Duration,
         /// What was found last.
         at: Snapshot,
     },
-    /// The lane takes nothing for now. Use another, or ask again when the revision differs.
-    Degraded(Revision),
-    /// The lane is over until it is rebuilt. Use another.
-    Terminal,
-    /// The lane has been rebuilt since these credits were taken. Reserve anew.
-    Rebuilt,
+    /// Nothing is given any more.
+    Closed,
 }
 
-/// What a lane can hold, and how full it may be for those who wait.
+/// How much may be under way, and how full it may be for those who wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CreditLimits {
-    /// Works, and reads among them, that may be posted and not completed. Works at least 1.
-    pub max: Amount,
-    /// Who once did not fit needs so many works free, or what it asked for if that is more. 0: only that.
-    /// More than the lane can hold counts as all it can hold.
+    /// Credits there are, at least 1.
+    pub max_works: u16,
+    /// Who once did not fit needs so many to be free, or what it asked for if that is more. 0: only that.
+    /// More than there are counts as all.
     pub resume_watermark_works: u16,
 }
 
-/// The credits of one lane, shared by all who post on it, complete its works or admit to it.
+/// A number that changes with every change, and when somebody leaves the line.
 ///
-/// Not padded: a worker's own lanes may lie side by side. Where several workers' do, pad them.
+/// Who was refused waits until it differs from the one in the refusal: it was read before anything was
+/// looked at, so a change in between is seen and no wake-up is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Revision(pub u32);
+
+/// How credits stand at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Held, from reservation to release.
+    pub held_works: u16,
+    /// What there is.
+    pub max_works: u16,
+    /// Nothing is given any more.
+    pub is_closed: bool,
+    /// Not later than the rest of it.
+    pub revision: Revision,
+}
+
+impl Snapshot {
+    /// Credits that nobody holds.
+    pub const fn free_works(&self) -> u16 {
+        self.max_works.saturating_sub(self.held_works)
+    }
+}
+
+/// Above what is held, in one word with it.
+const CLOSED: u32 = 1 << 16;
+
+/// Credits for what may be under way at one place, shared by all who take them or give them back.
+///
+/// Not padded. Where several workers' lie side by side, pad them.
 #[derive(Debug)]
 pub struct Credits {
-    levels: AtomicU64,
+    word: AtomicU32,
     pub(super) revision: AtomicU32,
-    /// Threads between [`Self::begin_post`] and the end of their [`Posting`].
-    pub(super) posters: AtomicU32,
-    /// The whole epoch; the word keeps part of it.
-    epoch: AtomicU32,
     pub(super) limits: CreditLimits,
     pub(super) line: Line,
-    pub(super) admission_line: Line,
     counters: Counters,
 }
 
 impl Credits {
-    /// An open lane with all its credits.
-    pub const fn new(limits: CreditLimits, epoch: Epoch) -> Self {
+    /// All of them free.
+    pub const fn new(limits: CreditLimits) -> Self {
         Self {
-            levels: AtomicU64::new(Levels::new(epoch).pack()),
+            word: AtomicU32::new(0),
             revision: AtomicU32::new(0),
-            posters: AtomicU32::new(0),
-            epoch: AtomicU32::new(epoch.0),
             limits,
             line: Line::new(),
-            admission_line: Line::new(),
             counters: Counters::new(),
         }
     }
 
-    /// What the lane can hold.
-    pub const fn max(&self) -> Amount {
-        self.limits.max
-    }
-
-    /// What happened on the lane, for people.
+    /// What happened here, for people.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The lane's epoch.
-    pub fn epoch(&self) -> Epoch {
-        self.epoch_of(self.levels())
-    }
-
-    /// How it stands.
+    /// How they stand.
     pub fn snapshot(&self) -> Snapshot {
         let revision = self.revision();
-        self.snapshot_of(self.levels(), revision)
+        self.snapshot_of(self.word.load(SeqCst), revision)
     }
 
     /// Whether nobody holds any.
     pub fn is_free(&self) -> bool {
-        self.levels().held.works == 0
+        self.word.load(SeqCst) as u16 == 0
     }
 
     /// The number that changes with every change.
@@ -125,207 +133,111 @@ impl Credits {
         Revision(self.revision.load(SeqCst))
     }
 
-    /// Those in line for credits. A shell that can wake them need not look for more.
+    /// Those in line. A shell that can wake them need not look for more.
     pub fn waiting(&self) -> usize {
         self.line.waiting()
     }
 
     /// Takes credits if they are free now and nobody waits.
-    pub fn reserve(&self, amount: Amount) -> Result<Grant, Refused> {
-        self.attempt(amount, amount.works, None)
+    pub fn reserve(&self, works: u16) -> Result<Grant, Refused> {
+        self.attempt(works, works, None)
     }
 
     /// Somebody who wants credits and can wait for them until `deadline`.
-    pub const fn waiter(&self, amount: Amount, deadline: Instant) -> Waiter<'_> {
+    pub const fn waiter(&self, works: u16, deadline: Instant) -> Waiter<'_> {
         Waiter {
             credits: self,
-            amount,
+            works,
             deadline,
-            pressed: false,
+            since: None,
             place: None,
         }
     }
 
-    /// The last look before posting. From here to the end of the [`Posting`] the lane can be closed but not
-    /// rebuilt, and its orphans are not collected. If the lane has been closed, the credits go back by themselves.
-    pub fn begin_post(&self, grant: Grant) -> Result<(Posting<'_>, Grant), Refused> {
-        // Counted before the look: who closes the lane sees this poster, or this poster sees it closed.
-        self.posters.fetch_add(1, SeqCst);
-        let posting = Posting { credits: self };
-        let revision = self.revision();
-        let levels = self.levels();
-        let refused = match levels.standing {
-            _ if !levels.is_of(grant.epoch) => Refused::Rebuilt,
-            Standing::Open => return Ok((posting, grant)),
-            Standing::Degraded => Refused::Degraded(revision),
-            Standing::Terminal => Refused::Terminal,
-        };
-        self.release(grant);
-        Err(refused)
-    }
-
-    /// Gives credits back. `false`: they were of an earlier epoch, and nothing changed.
-    ///
-    /// It does not open a lane that is closed. More than is held leaves none held.
-    pub fn release(&self, grant: Grant) -> bool {
-        if grant.amount == Amount::default() {
-            return true;
+    /// Gives credits back. More than is held leaves none held; what is closed stays so.
+    pub fn release(&self, grant: Grant) {
+        if grant.works == 0 {
+            return;
         }
-        self.change(|levels| {
-            levels.is_of(grant.epoch).then_some(Levels {
-                held: levels.held.minus(grant.amount),
-                ..levels
-            })
-        })
-    }
-
-    /// Closes an open lane for now. `true` if this call did.
-    pub fn degrade(&self) -> bool {
-        self.change(|levels| {
-            (levels.standing == Standing::Open).then_some(Levels {
-                standing: Standing::Degraded,
-                ..levels
-            })
-        })
-    }
-
-    /// Opens a lane that was closed for now. `true` if this call did.
-    pub fn restore(&self) -> bool {
-        self.change(|levels| {
-            (levels.standing == Standing::Degraded).then_some(Levels {
-                standing: Standing::Open,
-                ..levels
-            })
-        })
-    }
-
-    /// Closes the lane until it is rebuilt. `true` if this call did. Credits stay with whoever holds them.
-    pub fn terminate(&self) -> bool {
-        self.change(|levels| {
-            (levels.standing != Standing::Terminal).then_some(Levels {
-                standing: Standing::Terminal,
-                ..levels
-            })
-        })
-    }
-
-    /// Whether nobody is posting.
-    pub fn is_drained(&self) -> bool {
-        self.posters.load(SeqCst) == 0
-    }
-
-    /// The lane has been rebuilt: open, with all its credits, under another epoch. What was taken before is
-    /// dropped when it comes back. `false`: it is not over yet, somebody is still posting, or the epoch is the
-    /// same. One caller at a time: whoever owns the lane.
-    pub fn reopen(&self, epoch: Epoch) -> bool {
-        let is_over =
-            |levels: Levels| levels.standing == Standing::Terminal && !levels.is_of(epoch);
-        // Nobody begins to post, and nobody takes anything, on a lane that is over.
-        if !is_over(self.levels()) || !self.is_drained() {
-            return false;
+        if self.waiting() > 0 {
+            self.counters.handle_release(grant.works);
         }
-        self.epoch.store(epoch.0, SeqCst);
-        self.change(|levels| is_over(levels).then_some(Levels::new(epoch)))
+        self.change(|word| {
+            debug_assert!(word as u16 >= grant.works, "nobody had these credits");
+            let held = (word as u16).saturating_sub(grant.works);
+            Some(word & CLOSED | u32::from(held))
+        });
+    }
+
+    /// Gives nothing any more. `true` if this call ended it. What is held stays with whoever holds it.
+    pub fn close(&self) -> bool {
+        self.change(|word| (word & CLOSED == 0).then_some(word | CLOSED))
+    }
+
+    /// Whoever gives them back has looked for what has ended. Noted while somebody waits.
+    pub fn polled(&self, now: Instant) {
+        if self.waiting() > 0 {
+            self.counters.handle_poll(now);
+        }
     }
 
     pub(super) fn attempt(
         &self,
-        amount: Amount,
+        works: u16,
         required_works: u16,
         place: Option<&Place<'_>>,
     ) -> Result<Grant, Refused> {
-        let required = Amount {
-            works: required_works,
-            ..amount
-        };
-        self.take(amount, required, &self.line, place, |levels| {
-            let fits = required.fits(self.limits.max.minus(levels.held));
-            fits.then_some(Levels {
-                held: levels.held.plus(amount),
-                ..levels
-            })
-        })
-        .map(|levels| Grant {
-            amount,
-            epoch: self.epoch_of(levels),
-        })
-    }
-
-    /// The one way in, for hard and soft credits: too large, closed, not its turn, no room, or `next`.
-    pub(super) fn take(
-        &self,
-        asked: Amount,
-        required: Amount,
-        line: &Line,
-        place: Option<&Place<'_>>,
-        next: impl Fn(Levels) -> Option<Levels>,
-    ) -> Result<Levels, Refused> {
-        let max = self.limits.max;
-        if !asked.fits(max) {
-            return Err(Refused::TooLarge { asked, max });
+        let max_works = self.limits.max_works;
+        debug_assert!(
+            required_works >= works && (required_works <= max_works || works > max_works)
+        );
+        if works > max_works {
+            return Err(Refused::TooLarge {
+                asked_works: works,
+                max_works,
+            });
         }
         let revision = self.revision();
-        let mut levels = self.levels();
+        let mut word = self.word.load(SeqCst);
         loop {
-            match levels.standing {
-                Standing::Open => {}
-                Standing::Degraded => return Err(Refused::Degraded(revision)),
-                Standing::Terminal => return Err(Refused::Terminal),
+            if word & CLOSED != 0 {
+                return Err(Refused::Closed);
             }
-            let in_turn = line.admits(place) || asked == Amount::default();
-            let Some(taken) = next(levels).filter(|_| in_turn) else {
-                return Err(Refused::Full {
-                    required_works: required.works,
-                    at: self.snapshot_of(levels, revision),
-                });
-            };
-            let (before, after) = (levels.pack(), taken.pack());
-            match self
-                .levels
-                .compare_exchange_weak(before, after, SeqCst, SeqCst)
-            {
+            let at = self.snapshot_of(word, revision);
+            let in_turn = self.line.admits(place) || works == 0;
+            if !in_turn || required_works > at.free_works() {
+                return Err(Refused::Full { required_works, at });
+            }
+            let taken = word + u32::from(works);
+            match self.word.compare_exchange_weak(word, taken, SeqCst, SeqCst) {
                 Ok(_) => {
                     self.changed();
-                    return Ok(taken);
+                    self.counters.handle_held(taken as u16);
+                    return Ok(Grant { works });
                 }
-                Err(now) => levels = Levels::unpack(now),
+                Err(now) => word = now,
             }
         }
     }
 
     /// The only place that writes the word other than to take from it. `true` if it did.
-    pub(super) fn change(&self, next: impl Fn(Levels) -> Option<Levels>) -> bool {
-        let changed = self
-            .levels
-            .fetch_update(SeqCst, SeqCst, |word| {
-                next(Levels::unpack(word)).map(Levels::pack)
-            })
-            .is_ok();
+    fn change(&self, next: impl Fn(u32) -> Option<u32>) -> bool {
+        let changed = self.word.fetch_update(SeqCst, SeqCst, next).is_ok();
         if changed {
             self.changed();
         }
         changed
     }
 
-    /// The whole epoch of what the word says.
-    pub(super) fn epoch_of(&self, levels: Levels) -> Epoch {
-        Epoch(self.epoch.load(SeqCst) & !((1 << EPOCH_BITS) - 1) | levels.epoch)
-    }
-
-    fn levels(&self) -> Levels {
-        Levels::unpack(self.levels.load(SeqCst))
-    }
-
-    pub(super) fn changed(&self) {
+    fn changed(&self) {
         self.revision.fetch_add(1, SeqCst);
     }
 
-    const fn snapshot_of(&self, levels: Levels, revision: Revision) -> Snapshot {
+    const fn snapshot_of(&self, word: u32, revision: Revision) -> Snapshot {
         Snapshot {
-            held: levels.held,
-            admitted_works: levels.admitted_works,
-            max: self.limits.max,
-            standing: levels.standing,
+            held_works: word as u16,
+            max_works: self.limits.max_works,
+            is_closed: word & CLOSED != 0,
             revision,
         }
     }

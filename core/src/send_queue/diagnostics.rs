@@ -1,78 +1,81 @@
-//! Why a send queue was full: counters of a lane, and one line that tells three situations apart.
+//! Why there was no room: counters, and one line that tells three situations apart.
 //!
-//! Source: MORI-IO SQ flow control rework (ROCm/mori#305), phase 1A (the first five counters) and phase 3
-//! (the other five). The rework prints the counters and leaves the verdict to the reader; here it is said.
+//! Source: MORI-IO SQ flow control rework (ROCm/mori#305), phases 1A and 3. The rework prints the counters and leaves the verdict to the
+//! reader; here it is said. Of its ten counters the records of the ledger are what is held, and how often a queue pair was
+//! chosen by its load went with that policy, which the simulator keeps for comparison.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::levels::{Snapshot, Standing};
+use super::credit::{Credits, Refused, Snapshot};
 use crate::time::{Duration, Instant};
 
-/// A lane's counters. Shared; every store is relaxed, since people read them.
+/// What is counted. Shared; every store is relaxed, since people read them.
 #[derive(Debug)]
 pub struct Counters {
     /// Nanoseconds plus one; 0: never.
     polled_at: AtomicU64,
-    completed_at: AtomicU64,
-    recent_completions: AtomicU32,
+    released_at: AtomicU64,
+    recent_releases: AtomicU32,
     recent_released_works: AtomicU32,
-    admission_waits: AtomicU32,
-    admission_waited_ns: AtomicU64,
-    admission_timeouts: AtomicU32,
-    load_selections: AtomicU32,
-    admitted_works_high: AtomicU32,
+    waits: AtomicU32,
+    waited_ns: AtomicU64,
+    timeouts: AtomicU32,
+    held_works_high: AtomicU32,
 }
 
 impl Counters {
     pub(super) const fn new() -> Self {
         Self {
             polled_at: AtomicU64::new(0),
-            completed_at: AtomicU64::new(0),
-            recent_completions: AtomicU32::new(0),
+            released_at: AtomicU64::new(0),
+            recent_releases: AtomicU32::new(0),
             recent_released_works: AtomicU32::new(0),
-            admission_waits: AtomicU32::new(0),
-            admission_waited_ns: AtomicU64::new(0),
-            admission_timeouts: AtomicU32::new(0),
-            load_selections: AtomicU32::new(0),
-            admitted_works_high: AtomicU32::new(0),
+            waits: AtomicU32::new(0),
+            waited_ns: AtomicU64::new(0),
+            timeouts: AtomicU32::new(0),
+            held_works_high: AtomicU32::new(0),
         }
     }
 
-    /// The completion queue was polled; that gave so many completions, which gave back so many works.
-    pub fn handle_poll(&self, now: Instant, completions: u32, released_works: u32) {
-        let stamp = now.as_nanos().saturating_add(1);
-        self.polled_at.store(stamp, Relaxed);
-        if completions > 0 {
-            self.completed_at.store(stamp, Relaxed);
-            self.recent_completions.fetch_add(completions, Relaxed);
-            self.recent_released_works
-                .fetch_add(released_works, Relaxed);
+    /// It was looked for what has ended.
+    pub(super) fn handle_poll(&self, now: Instant) {
+        self.polled_at
+            .store(now.as_nanos().saturating_add(1), Relaxed);
+    }
+
+    /// So much came back of what was found at the last look.
+    pub(super) fn handle_release(&self, works: u16) {
+        self.released_at
+            .store(self.polled_at.load(Relaxed), Relaxed);
+        self.recent_releases.fetch_add(1, Relaxed);
+        self.recent_released_works
+            .fetch_add(u32::from(works), Relaxed);
+    }
+
+    /// Somebody begins to wait.
+    pub(super) fn handle_wait(&self) {
+        self.waits.fetch_add(1, Relaxed);
+    }
+
+    /// Somebody has waited so long, in vain or not.
+    pub(super) fn handle_wait_end(&self, waited: Duration) {
+        if waited > Duration::ZERO {
+            self.waited_ns.fetch_add(waited.as_nanos(), Relaxed);
         }
     }
 
-    /// Somebody begins to wait for admission.
-    pub(super) fn handle_admission_wait(&self) {
-        self.admission_waits.fetch_add(1, Relaxed);
+    /// Somebody has waited in vain.
+    pub(super) fn handle_timeout(&self) {
+        self.timeouts.fetch_add(1, Relaxed);
     }
 
-    /// Somebody has waited for admission, in vain or not.
-    pub(super) fn handle_admission_end(&self, waited: Duration, timed_out: bool) {
-        self.admission_waited_ns
-            .fetch_add(waited.as_nanos(), Relaxed);
-        self.admission_timeouts
-            .fetch_add(u32::from(timed_out), Relaxed);
-    }
-
-    /// The lane was chosen by its load.
-    pub(super) fn handle_selection(&self) {
-        self.load_selections.fetch_add(1, Relaxed);
-    }
-
-    /// So many works are admitted now.
-    pub(super) fn handle_admitted(&self, works: u16) {
-        self.admitted_works_high
-            .fetch_max(u32::from(works), Relaxed);
+    /// So much is held now.
+    pub(super) fn handle_held(&self, works: u16) {
+        // Mostly it is not news, and the line of memory stays with everybody.
+        if self.held_works_high.load(Relaxed) < u32::from(works) {
+            self.held_works_high.fetch_max(u32::from(works), Relaxed);
+        }
     }
 
     /// Reads all of them; the recent ones start anew.
@@ -80,14 +83,13 @@ impl Counters {
         let instant = |stamp: u64| stamp.checked_sub(1).map(Instant::from_nanos);
         CounterReport {
             polled_at: instant(self.polled_at.load(Relaxed)),
-            completed_at: instant(self.completed_at.load(Relaxed)),
-            recent_completions: self.recent_completions.swap(0, Relaxed),
+            released_at: instant(self.released_at.load(Relaxed)),
+            recent_releases: self.recent_releases.swap(0, Relaxed),
             recent_released_works: self.recent_released_works.swap(0, Relaxed),
-            admission_waits: self.admission_waits.load(Relaxed),
-            admission_waited: Duration::from_nanos(self.admission_waited_ns.load(Relaxed)),
-            admission_timeouts: self.admission_timeouts.load(Relaxed),
-            load_selections: self.load_selections.load(Relaxed),
-            admitted_works_high: self.admitted_works_high.load(Relaxed),
+            waits: self.waits.load(Relaxed),
+            waited: Duration::from_nanos(self.waited_ns.load(Relaxed)),
+            timeouts: self.timeouts.load(Relaxed),
+            held_works_high: self.held_works_high.load(Relaxed),
         }
     }
 }
@@ -95,51 +97,57 @@ impl Counters {
 /// What [`Counters::report`] read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CounterReport {
-    /// When the completion queue was last polled.
+    /// When it was last looked for what has ended, while somebody waited.
     pub polled_at: Option<Instant>,
-    /// When that last gave something.
-    pub completed_at: Option<Instant>,
-    /// Completions since the report before.
-    pub recent_completions: u32,
-    /// Works they gave back.
+    /// When something of that last came back.
+    pub released_at: Option<Instant>,
+    /// How often something came back since the report before, while somebody waited.
+    pub recent_releases: u32,
+    /// How much.
     pub recent_released_works: u32,
-    /// How often somebody waited for admission.
-    pub admission_waits: u32,
+    /// How often somebody waited.
+    pub waits: u32,
     /// How long, all of them together.
-    pub admission_waited: Duration,
+    pub waited: Duration,
     /// How often in vain.
-    pub admission_timeouts: u32,
-    /// How often the lane was chosen by its load.
-    pub load_selections: u32,
-    /// Most works that were ever admitted at once.
-    pub admitted_works_high: u32,
-}
-
-/// Lanes and workers, which are easily taken for one another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LaneCounts {
-    /// Lanes (queue pairs) that the worker in question posts on.
-    pub worker_lanes: u16,
-    /// Lanes (queue pairs) of the whole session.
-    pub session_lanes: u16,
-    /// Workers of the engine.
-    pub workers: u16,
+    pub timeouts: u32,
+    /// The most that was ever held at once.
+    pub held_works_high: u32,
 }
 
 /// Why no credits came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pressure {
-    /// Nobody polled the completion queue in the latter half of the wait: look at the polling thread.
+    /// Nobody looked for what has ended in the latter half of the wait: look at the worker's thread.
     PollStall,
-    /// It was polled, and less came back than was needed: look at the fabric and the peer.
+    /// It was looked, and less came back than was needed: look at the fabric and the peer.
     SlowDrain,
-    /// As much came back as was needed, and others who were first took it: too much is submitted.
+    /// As much came back as was needed, and others who were first took it, or nobody waited: too much is submitted.
     Burst,
 }
 
 impl Pressure {
+    /// After a wait of `waited`, how long ago it was last looked and something last came back (`None`: never), and whether as
+    /// much came back as was needed.
+    pub fn of(
+        waited: Duration,
+        polled: Option<Duration>,
+        released: Option<Duration>,
+        came_back: bool,
+    ) -> Self {
+        let stalled = waited.divided_by(2).max(STALL_MIN);
+        let old = |ago: Option<Duration>| ago.is_none_or(|ago| ago >= stalled);
+        if old(polled) {
+            Self::PollStall
+        } else if old(released) || !came_back {
+            Self::SlowDrain
+        } else {
+            Self::Burst
+        }
+    }
+
     /// In two words.
-    pub const fn text(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::PollStall => "poll stall",
             Self::SlowDrain => "slow drain",
@@ -148,46 +156,81 @@ impl Pressure {
     }
 }
 
-/// Everything about one wait that ended without credits. [`fmt::Display`] gives it as one line.
+/// With where to look.
+impl fmt::Display for Pressure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let look = match self {
+            Self::PollStall => {
+                "the worker's thread does not get to look; see what keeps it or its processor"
+            }
+            Self::SlowDrain => "little ends; see the fabric and the peer",
+            Self::Burst => "requests end, and more are submitted",
+        };
+        write!(f, "{}: {look}", self.name())
+    }
+}
+
+/// Everything about one refusal for want of room. [`fmt::Display`] gives it as one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Diagnosis {
     /// When.
     pub now: Instant,
     /// How long it was waited.
     pub waited: Duration,
-    /// Works asked for.
+    /// Credits asked for.
     pub asked_works: u16,
-    /// Works that should have been free.
+    /// Credits that should have been free.
     pub required_works: u16,
-    /// The lane at the end.
+    /// How they stood in the end.
     pub at: Snapshot,
-    /// Its counters.
+    /// What was counted.
     pub counters: CounterReport,
-    /// Records in its ledger.
-    pub records: u32,
-    /// What surrounds it.
-    pub lanes: LaneCounts,
 }
 
-/// A wait shorter than this proves no stall: nobody polls at every instant.
+/// A wait shorter than this proves no stall: nobody looks at every instant.
 const STALL_MIN: Duration = Duration::from_micros(100);
 
 impl Diagnosis {
+    /// Of who was refused so many credits. `None`: not for want of room.
+    pub fn of(
+        now: Instant,
+        credits: &Credits,
+        asked_works: u16,
+        refused: &Refused,
+    ) -> Option<Self> {
+        let (required_works, waited, at) = match *refused {
+            Refused::Full { required_works, at } => (required_works, Duration::ZERO, at),
+            Refused::TimedOut {
+                required_works,
+                waited,
+                at,
+            } => (required_works, waited, at),
+            Refused::TooLarge { .. } | Refused::Closed => return None,
+        };
+        Some(Self {
+            now,
+            waited,
+            asked_works,
+            required_works,
+            at,
+            counters: credits.counters().report(),
+        })
+    }
+
     /// The verdict.
     pub fn pressure(&self) -> Pressure {
-        let half = self.waited.divided_by(2);
-        let stalled = half.max(STALL_MIN);
-        let old = |at: Option<Instant>| at.is_none_or(|at| self.now.since(at) >= stalled);
-        let counters = &self.counters;
-        if old(counters.polled_at) {
-            Pressure::PollStall
-        } else if old(counters.completed_at)
-            || counters.recent_released_works < u32::from(self.required_works)
-        {
-            Pressure::SlowDrain
-        } else {
-            Pressure::Burst
+        if self.waited == Duration::ZERO {
+            return Pressure::Burst;
         }
+        let ago = |at: Option<Instant>| at.map(|at| self.now.since(at));
+        let counters = &self.counters;
+        let came_back = counters.recent_released_works >= u32::from(self.required_works);
+        Pressure::of(
+            self.waited,
+            ago(counters.polled_at),
+            ago(counters.released_at),
+            came_back,
+        )
     }
 }
 
@@ -205,46 +248,29 @@ impl fmt::Display for Ago {
 
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (at, counters, lanes) = (&self.at, &self.counters, &self.lanes);
-        let standing = match at.standing {
-            Standing::Open => "open",
-            Standing::Degraded => "degraded",
-            Standing::Terminal => "terminal",
-        };
+        let (at, counters) = (&self.at, &self.counters);
         write!(
             f,
-            "send queue full ({}): asked {} works, {} must be free, waited {:?}; {} of {} held, {} admitted, {}; ",
-            self.pressure().text(),
+            "no room ({}): asked for {}, {} must be free, waited {:?}; {} of {} under way; ",
+            self.pressure().name(),
             self.asked_works,
             self.required_works,
             self.waited,
-            at.held.works,
-            at.max.works,
-            at.admitted_works,
-            standing,
+            at.held_works,
+            at.max_works,
         )?;
         write!(
             f,
-            "polled {}, completion {}, recently {} completions for {} works, {} records; ",
+            "looked {}, something back {}, recently {} times and {} in all; ",
             Ago(self.now, counters.polled_at),
-            Ago(self.now, counters.completed_at),
-            counters.recent_completions,
+            Ago(self.now, counters.released_at),
+            counters.recent_releases,
             counters.recent_released_works,
-            self.records,
         )?;
         write!(
             f,
-            "admission: {} waits, {:?} in all, {} timed out, {} chosen by load, {} works at most; ",
-            counters.admission_waits,
-            counters.admission_waited,
-            counters.admission_timeouts,
-            counters.load_selections,
-            counters.admitted_works_high,
-        )?;
-        write!(
-            f,
-            "worker's queue pairs {}, session's queue pairs {}, workers {}",
-            lanes.worker_lanes, lanes.session_lanes, lanes.workers,
+            "so far {} waits of {:?} together, {} in vain, {} under way at most",
+            counters.waits, counters.waited, counters.timeouts, counters.held_works_high,
         )
     }
 }
@@ -253,8 +279,7 @@ impl fmt::Display for Diagnosis {
 mod tests {
     extern crate std;
     use super::*;
-    use crate::send_queue::credit::{Amount, CreditLimits, Credits};
-    use crate::units::Epoch;
+    use crate::send_queue::credit::CreditLimits;
     use Pressure::{Burst, PollStall, SlowDrain};
     use std::string::ToString;
 
@@ -264,7 +289,7 @@ mod tests {
 
     fn diagnosis(counters: &Counters, required_works: u16) -> Diagnosis {
         let limits = CreditLimits {
-            max: Amount::writes(64),
+            max_works: 64,
             resume_watermark_works: 0,
         };
         Diagnosis {
@@ -272,96 +297,95 @@ mod tests {
             waited: Duration::from_millis(10),
             asked_works: 4,
             required_works,
-            at: Credits::new(limits, Epoch(1)).snapshot(),
+            at: Credits::new(limits).snapshot(),
             counters: counters.report(),
-            records: 3,
-            lanes: LaneCounts {
-                worker_lanes: 1,
-                session_lanes: 4,
-                workers: 2,
-            },
+        }
+    }
+
+    /// Looks at so many milliseconds, and what came back then.
+    fn looks(counters: &Counters, looks: &[(u64, u16)]) {
+        for (at, works) in looks {
+            counters.handle_poll(ms(*at));
+            if *works > 0 {
+                counters.handle_release(*works);
+            }
         }
     }
 
     #[test]
     fn three_situations_are_told_apart() {
-        // (name, polls as (at ms, completions, works), works that must be free, verdict); waited 90..100 ms
-        type Polls<'a> = &'a [(u64, u32, u32)];
-        let cases: [(_, Polls<'_>, _, _); 8] = [
-            ("never polled", &[], 4, PollStall),
-            ("not polled since long", &[(50, 9, 90)], 4, PollStall),
-            ("nor in the latter half", &[(95, 9, 90)], 4, PollStall),
-            ("polled in vain", &[(99, 0, 0)], 4, SlowDrain),
-            (
-                "nothing came for long",
-                &[(50, 9, 90), (99, 0, 0)],
-                4,
-                SlowDrain,
-            ),
-            ("less came than needed", &[(99, 1, 3)], 4, SlowDrain),
-            ("enough came, others took it", &[(99, 1, 4)], 4, Burst),
-            ("not enough for the watermark", &[(99, 1, 4)], 32, SlowDrain),
+        // (name, looks as (at ms, works), works that must be free, verdict); waited 90..100 ms
+        type Looks<'a> = &'a [(u64, u16)];
+        let cases: [(_, Looks<'_>, _, _); 8] = [
+            ("never looked", &[], 4, PollStall),
+            ("not since long", &[(50, 90)], 4, PollStall),
+            ("nor in the latter half", &[(95, 90)], 4, PollStall),
+            ("looked in vain", &[(99, 0)], 4, SlowDrain),
+            ("nothing came for long", &[(50, 90), (99, 0)], 4, SlowDrain),
+            ("less came than needed", &[(99, 3)], 4, SlowDrain),
+            ("enough came, others took it", &[(99, 4)], 4, Burst),
+            ("not enough for the watermark", &[(99, 4)], 32, SlowDrain),
         ];
-        for (name, polls, required, verdict) in cases {
+        for (name, rows, required, verdict) in cases {
             let counters = Counters::new();
-            for (at, completions, works) in polls {
-                counters.handle_poll(ms(*at), *completions, *works);
-            }
+            looks(&counters, rows);
             assert_eq!(diagnosis(&counters, required).pressure(), verdict, "{name}");
         }
     }
 
     #[test]
     fn a_wait_of_no_length_is_no_stall() {
-        let counters = Counters::new();
-        counters.handle_poll(ms(100), 1, 4);
         let instant = Diagnosis {
             waited: Duration::ZERO,
-            ..diagnosis(&counters, 4)
+            ..diagnosis(&Counters::new(), 4)
         };
         assert_eq!(instant.pressure(), Burst);
+        let counters = Counters::new();
+        looks(&counters, &[(100, 4)]);
+        let short = Diagnosis {
+            waited: Duration::from_nanos(1),
+            ..diagnosis(&counters, 4)
+        };
+        assert_eq!(short.pressure(), Burst);
     }
 
     #[test]
     fn recent_counters_start_anew_with_each_report() {
         let counters = Counters::new();
-        counters.handle_poll(ms(1), 2, 20);
-        counters.handle_admission_wait();
-        counters.handle_admission_end(Duration::from_micros(7), true);
-        counters.handle_admitted(9);
-        counters.handle_admitted(5);
-        counters.handle_selection();
+        looks(&counters, &[(1, 12), (2, 8)]);
+        counters.handle_wait();
+        counters.handle_wait_end(Duration::from_micros(7));
+        counters.handle_timeout();
+        counters.handle_held(9);
+        counters.handle_held(5);
         let first = counters.report();
         assert_eq!(
-            (first.recent_completions, first.recent_released_works),
+            (first.recent_releases, first.recent_released_works),
             (2, 20)
         );
         let kept = CounterReport {
-            recent_completions: 0,
+            recent_releases: 0,
             recent_released_works: 0,
             ..first
         };
         assert_eq!(counters.report(), kept);
-        let admission = (
-            first.admission_waits,
-            first.admission_waited,
-            first.admission_timeouts,
-            first.load_selections,
-            first.admitted_works_high,
+        let waits = (
+            first.waits,
+            first.waited,
+            first.timeouts,
+            first.held_works_high,
         );
-        assert_eq!(admission, (1, Duration::from_micros(7), 1, 1, 9));
+        assert_eq!(waits, (1, Duration::from_micros(7), 1, 9));
     }
 
     #[test]
     fn it_is_one_line() {
         let counters = Counters::new();
-        counters.handle_poll(ms(99), 2, 3);
+        looks(&counters, &[(99, 2), (99, 1)]);
         assert_eq!(
             diagnosis(&counters, 32).to_string(),
-            "send queue full (slow drain): asked 4 works, 32 must be free, waited 10ms; 0 of 64 held, 0 admitted, \
-             open; polled 1ms ago, completion 1ms ago, recently 2 completions for 3 works, 3 records; admission: \
-             0 waits, 0ns in all, 0 timed out, 0 chosen by load, 0 works at most; worker's queue pairs 1, \
-             session's queue pairs 4, workers 2"
+            "no room (slow drain): asked for 4, 32 must be free, waited 10ms; 0 of 64 under way; looked 1ms ago, something back \
+             1ms ago, recently 2 times and 3 in all; so far 0 waits of 0ns together, 0 in vain, 0 under way at most"
         );
     }
 }

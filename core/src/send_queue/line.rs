@@ -104,7 +104,7 @@ impl Line {
 /// A place in a line, given up when it is dropped.
 #[derive(Debug)]
 #[must_use = "who drops its place goes to the end"]
-pub struct Place<'a> {
+pub(super) struct Place<'a> {
     line: &'a Line,
     revision: &'a AtomicU32,
     ticket: u8,

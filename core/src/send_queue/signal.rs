@@ -7,7 +7,21 @@
 //! under pressure only when a whole queue has gone without; we do when more works wait for a completion than
 //! credits are free. After a partial post it ends the lane; we signal the next work, which covers the rest.
 
-use super::grant::Amount;
+/// Works, and how many of them are reads, which queue pairs limit besides (verbs `max_rd_atomic`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Amount {
+    /// Works.
+    pub works: u16,
+    /// Reads among them.
+    pub reads: u8,
+}
+
+impl Amount {
+    /// Works that are writes.
+    pub const fn writes(works: u16) -> Self {
+        Self { works, reads: 0 }
+    }
+}
 
 /// When one lane last signalled. Owned by whoever posts on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,55 +1,58 @@
-//! Who wants credits and can wait for them, and who is posting.
-
-use core::sync::atomic::Ordering::SeqCst;
+//! Who wants credits and can wait for them.
 
 use super::credit::{Credits, Refused};
-use super::grant::{Amount, Grant};
+use super::grant::Grant;
 use super::line::Place;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// Somebody who wants credits and can wait.
 ///
-/// Ask with [`Self::poll`]; when refused as [`Refused::Full`] or [`Refused::Degraded`], wait until the lane's
-/// revision differs from the one in the refusal or the deadline is there, and ask again. Served in turn.
-/// Dropping it gives the turn to the next.
+/// Ask with [`Self::poll`]; when refused as [`Refused::Full`], wait until the revision differs from the one in the refusal or the
+/// deadline is there, and ask again. Served in turn. Dropping it gives the turn to the next.
 #[derive(Debug)]
 pub struct Waiter<'a> {
     pub(super) credits: &'a Credits,
-    pub(super) amount: Amount,
+    pub(super) works: u16,
     pub(super) deadline: Instant,
-    /// It has once not fit.
-    pub(super) pressed: bool,
+    /// When it first did not fit.
+    pub(super) since: Option<Instant>,
     pub(super) place: Option<Place<'a>>,
 }
 
 impl Waiter<'_> {
     /// Asks. The first time needs what it asks for, later ones the watermark too.
     pub fn poll(&mut self, now: Instant) -> Result<Grant, Refused> {
-        let watermark = self.credits.limits.resume_watermark_works;
-        let required_works = if self.pressed {
-            let most = self.credits.limits.max.works;
-            self.amount.works.max(watermark.min(most))
-        } else {
-            self.amount.works
+        let limits = &self.credits.limits;
+        let watermark = limits.resume_watermark_works.min(limits.max_works);
+        let required_works = match self.since {
+            Some(_) => self.works.max(watermark),
+            None => self.works,
         };
-        let answer = self
-            .credits
-            .attempt(self.amount, required_works, self.place.as_ref());
+        let place = self.place.as_ref();
+        let answer = self.credits.attempt(self.works, required_works, place);
+        let counters = self.credits.counters();
         match answer {
             Err(Refused::Full { required_works, at }) if now >= self.deadline => {
-                self.leave();
-                Err(Refused::TimedOut { required_works, at })
+                let waited = self.leave(now);
+                counters.handle_timeout();
+                Err(Refused::TimedOut {
+                    required_works,
+                    waited,
+                    at,
+                })
             }
             Err(Refused::Full { .. }) => {
-                self.pressed = true;
+                if self.since.is_none() {
+                    self.since = Some(now);
+                    counters.handle_wait();
+                }
                 if self.place.is_none() {
                     self.place = self.credits.line.join(&self.credits.revision);
                 }
                 answer
             }
-            Err(Refused::Degraded(_)) if now < self.deadline => answer,
             _ => {
-                self.leave();
+                self.leave(now);
                 answer
             }
         }
@@ -60,22 +63,14 @@ impl Waiter<'_> {
         self.deadline
     }
 
-    fn leave(&mut self) {
+    /// It waits no more. How long it has.
+    fn leave(&mut self, now: Instant) -> Duration {
         self.place = None;
-        self.pressed = false;
-    }
-}
-
-/// Somebody is posting. Ends when dropped.
-#[derive(Debug)]
-#[must_use = "posting ends when this is dropped"]
-pub struct Posting<'a> {
-    pub(super) credits: &'a Credits,
-}
-
-impl Drop for Posting<'_> {
-    fn drop(&mut self) {
-        self.credits.posters.fetch_sub(1, SeqCst);
-        self.credits.changed();
+        let waited = self
+            .since
+            .take()
+            .map_or(Duration::ZERO, |since| now.since(since));
+        self.credits.counters().handle_wait_end(waited);
+        waited
     }
 }

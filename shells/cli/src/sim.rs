@@ -74,7 +74,8 @@ struct ListArgs {
 struct RunArgs {
     /// A scenario's name, or a file.
     scenario: String,
-    /// How rails are chosen; where none are, the scenario's setting.
+    /// How rails are chosen, by core or by programs that name them (`static`, `least-loaded`, `capacity`); where settings are
+    /// compared, one of these.
     #[arg(long, default_value = Policy::Spray.name())]
     policy: String,
     /// The seed, instead of the scenario's own.
@@ -140,7 +141,7 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
     let loaded = Loaded::new(&args.scenario, args.seed)?;
     let variant = loaded.variant(&args.policy)?;
     match &loaded.simulation {
-        Simulation::Fabric(setup) => run_fabric(args, &loaded.name, setup),
+        Simulation::Fabric(setup) => run_fabric(args, &loaded.name, variant, setup),
         Simulation::Posting(setup) => {
             let run = |place| polyrail_sim::posting::run(setup, place);
             run_settings(
@@ -197,16 +198,17 @@ fn run_settings<R>(
     verdict(&[&outcome(&chosen_run).report])
 }
 
-fn run_fabric(args: &RunArgs, name: &str, setup: &Setup) -> Result<(), Failure> {
-    let policy = parse_policy(&args.policy).map_err(Failure::Usage)?;
+fn run_fabric(args: &RunArgs, name: &str, variant: &str, setup: &Setup) -> Result<(), Failure> {
+    let named = Options::named(variant).unwrap_or(Options::new(Policy::Spray));
     let options = Options {
         audit: args.audit,
-        strict: args.audit,
+        // Whoever names one rail has to do without a way around it.
+        strict: args.audit && named.split.is_none(),
         traced_slices_max: match args.trace {
             Some(_) => picture::TRACED_SLICES_MAX,
             None => 0,
         },
-        ..Options::new(policy)
+        ..named
     };
     let mut progress = Progress::new(name);
     let began = std::time::Instant::now();
@@ -218,7 +220,7 @@ fn run_fabric(args: &RunArgs, name: &str, setup: &Setup) -> Result<(), Failure> 
     }
     let outcome = run.outcome.clone();
     if let Some(file) = &args.html {
-        pictures::write(file, &pictures::page(setup, policy, run))?;
+        pictures::write(file, &pictures::page(setup, run))?;
     }
     show(args, &outcome, seconds)?;
     verdict(&[&outcome.report])

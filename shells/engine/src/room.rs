@@ -2,14 +2,13 @@
 //!
 //! Who finds too few waits in line (core's `send_queue`), so that no newcomer overtakes, and sleeps in between.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use polyrail_core::send_queue::SendQueueConfig as Core;
-use polyrail_core::send_queue::credit::{Amount, CreditLimits, Credits, Grant, Refused, Revision};
+use polyrail_core::send_queue::credit::{CreditLimits, Credits, Grant, Refused, Revision};
 use polyrail_core::time::Instant;
-use polyrail_core::units::Epoch;
 use polyrail_transport::clock::Clock;
 
 use crate::config::SendQueueConfig;
@@ -38,15 +37,11 @@ pub(crate) struct Room {
     pulse: Arc<Pulse>,
 }
 
-/// What has happened here, for people.
+/// What has happened here, for people, beside what the credits count.
 #[derive(Default)]
 struct Counts {
-    held_high: AtomicU32,
     /// When somebody first found no room; nanoseconds, 0: whoever asked last found some.
     full_since: AtomicU64,
-    waits: AtomicU64,
-    waited_nanos: AtomicU64,
-    timeouts: AtomicU64,
     /// Requests whose room came back while somebody waited.
     ended: AtomicU64,
 }
@@ -57,8 +52,8 @@ struct Holding {
     since: Instant,
     /// When the last one stopped waiting.
     until: Instant,
-    waits_before: u64,
-    timeouts_before: u64,
+    waits_before: u32,
+    timeouts_before: u32,
 }
 
 /// Why there is no room.
@@ -74,11 +69,11 @@ impl Room {
     /// For so many requests.
     pub(crate) fn new(requests: u16, config: &SendQueueConfig, pulse: Arc<Pulse>) -> Self {
         let limits = CreditLimits {
-            max: Amount::writes(requests),
+            max_works: requests,
             resume_watermark_works: config.admission_resume_watermark_works,
         };
         Self {
-            credits: Credits::new(limits, Epoch(1)),
+            credits: Credits::new(limits),
             gate: Mutex::default(),
             changed: Condvar::new(),
             callers: Mutex::default(),
@@ -99,8 +94,7 @@ impl Room {
         patience: Duration,
         wait: impl Fn(),
     ) -> Result<Grant, NoRoom> {
-        let amount = Amount::writes(requests);
-        match self.credits.reserve(amount) {
+        match self.credits.reserve(requests) {
             Ok(grant) => {
                 self.found();
                 return Ok(grant);
@@ -123,8 +117,7 @@ impl Room {
         let start = clock.now();
         let deadline = start + patience.into();
         let ended = self.counts.ended.load(Relaxed);
-        let mut waiter = self.credits.waiter(Amount::writes(requests), deadline);
-        self.counts.waits.fetch_add(1, Relaxed);
+        let mut waiter = self.credits.waiter(requests, deadline);
         let answer = loop {
             let now = clock.now();
             match waiter.poll(now) {
@@ -140,8 +133,6 @@ impl Room {
         // What is left may do for the next in line.
         self.tell();
         let waited = Duration::from(clock.now().since(start));
-        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        self.counts.waited_nanos.fetch_add(nanos, Relaxed);
         if let Ok(grant) = answer {
             self.found();
             return Ok(grant);
@@ -152,9 +143,8 @@ impl Room {
 
     fn no_room(&self, refused: Refused, requests: u16, waited: Duration, ended: u64) -> NoRoom {
         match refused {
-            Refused::Terminal | Refused::Degraded(_) | Refused::Rebuilt => NoRoom::Closed,
+            Refused::Closed => NoRoom::Closed,
             Refused::TimedOut { .. } => {
-                self.counts.timeouts.fetch_add(1, Relaxed);
                 let backlog = self.backlog(requests, waited, ended);
                 // The program hears of it by the answer, and may wait in many short turns.
                 log::debug!("{backlog}");
@@ -180,26 +170,22 @@ impl Room {
         let (now, at) = (self.pulse.now(), self.credits.snapshot());
         let full_since = self.counts.full_since.load(Relaxed);
         let full_for = now.since(Instant::from_nanos(full_since));
-        let held = u32::from(at.held.works);
+        let (held, counted) = (u32::from(at.held_works), self.credits.counters().report());
         WorkerLoad {
             held,
-            limit: at.max.works.into(),
-            held_high: self.counts.held_high.load(Relaxed).max(held),
+            limit: at.max_works.into(),
+            held_high: counted.held_works_high.max(held),
             waiting: self.credits.waiting() as u32,
             full_for: (full_since > 0).then(|| full_for.into()),
-            admission_waits: self.counts.waits.load(Relaxed),
-            admission_waited: Duration::from_nanos(self.counts.waited_nanos.load(Relaxed)),
-            admission_timeouts: self.counts.timeouts.load(Relaxed),
+            admission_waits: counted.waits.into(),
+            admission_waited: counted.waited.into(),
+            admission_timeouts: counted.timeouts.into(),
             ..self.pulse.load(now)
         }
     }
 
     /// Somebody has found room.
     fn found(&self) {
-        let held = u32::from(self.credits.snapshot().held.works);
-        if held > self.counts.held_high.load(Relaxed) {
-            self.counts.held_high.fetch_max(held, Relaxed);
-        }
         if self.counts.full_since.load(Relaxed) != 0 && self.credits.waiting() == 0 {
             self.counts.full_since.store(0, Relaxed);
         }
@@ -213,11 +199,6 @@ impl Room {
         let since = &self.counts.full_since;
         // Another may have been first.
         let _ = since.compare_exchange(0, now.as_nanos().max(1), Relaxed, Relaxed);
-        let max = self.credits.max().works;
-        self.counts.held_high.fetch_max(
-            u32::from(self.credits.snapshot().held.works.min(max)),
-            Relaxed,
-        );
     }
 
     /// Somebody is going to wait. The first one is told of.
@@ -226,11 +207,12 @@ impl Room {
         if holding.is_some() {
             return;
         }
+        let counted = self.credits.counters().report();
         *holding = Some(Holding {
             since: now,
             until: Instant::MAX,
-            waits_before: self.counts.waits.load(Relaxed),
-            timeouts_before: self.counts.timeouts.load(Relaxed),
+            waits_before: counted.waits,
+            timeouts_before: counted.timeouts,
         });
         self.is_holding.store(true, Relaxed);
         drop(holding);
@@ -264,11 +246,12 @@ impl Room {
         *holding = None;
         self.is_holding.store(false, Relaxed);
         drop(holding);
+        let counted = self.credits.counters().report();
         log::warn!(
             "submissions are taken again after {:?}: {} waits for room, {} in vain; {}",
             Duration::from(over.until.since(over.since)),
-            self.counts.waits.load(Relaxed) - over.waits_before,
-            self.counts.timeouts.load(Relaxed) - over.timeouts_before,
+            counted.waits.wrapping_sub(over.waits_before),
+            counted.timeouts.wrapping_sub(over.timeouts_before),
             self.load(),
         );
     }
@@ -304,7 +287,7 @@ impl Room {
 
     /// Gives back what [`Self::take`] gave, or a part of it.
     pub(crate) fn give_back(&self, grant: Grant) {
-        let works = grant.amount().works;
+        let works = grant.works();
         self.credits.release(grant);
         if self.credits.waiting() > 0 {
             self.counts.ended.fetch_add(works.into(), Relaxed);
@@ -317,7 +300,7 @@ impl Room {
 
     /// Nothing is taken any more; who waits is told.
     pub(crate) fn close(&self) {
-        self.credits.terminate();
+        self.credits.close();
         self.tell();
     }
 

@@ -48,6 +48,8 @@ pub(crate) enum What {
     },
     /// A submitter's pause is over.
     Submits { submitter: u32 },
+    /// A submitter that waits for room looks for it.
+    Looks { submitter: u32 },
     /// A program cancels a request.
     Cancels { worker: u32, request: RequestId },
     /// Something happens to a host.

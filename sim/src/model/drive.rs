@@ -92,7 +92,12 @@ impl World<'_> {
         self.heed_hints(index);
         let worker = &mut self.workers[index as usize];
         let inbox = &mut worker.inbox;
-        let cost_ns = inbox.completions.len() as u64 * self.setup.engine.completion_ns;
+        let completions = inbox.completions.len() as u64;
+        self.rooms.seen.completions += completions;
+        self.polled(index, at);
+        let worker = &mut self.workers[index as usize];
+        let inbox = &mut worker.inbox;
+        let cost_ns = completions * self.setup.engine.completion_ns;
         for completion in &mut inbox.completions {
             completion.at = at;
         }
@@ -155,6 +160,7 @@ impl World<'_> {
         let works = worker.postings.works.len();
         let batch = self.workers[index as usize].postings.works.clone();
         self.count_works(lane, &batch);
+        self.rooms.seen.works += works as u64;
         let worker = &mut self.workers[index as usize];
         let take = self.luck.take(now, rail, works);
         let (accepted, launched, stop) = match take {
@@ -312,6 +318,7 @@ impl World<'_> {
             } => {
                 let lane = first + u32::from(lane.rail().0);
                 self.lane_ends(lane);
+                self.rooms.seen.ended += 1;
                 let row = &mut self.lanes[lane as usize];
                 row.fencing = true;
                 let held = self.luck.held(at, row.rail as usize);
@@ -353,6 +360,7 @@ impl World<'_> {
         match event {
             Event::RequestDone { request, tag } => {
                 if let Some(report) = worker.core.take(request) {
+                    self.lets_go(tag);
                     if let Some(submitter) = self.ledger.reported(now, tag, &report) {
                         self.check_ending(submitter, tag, &report, now);
                         self.request_done(submitter, tag, &report);

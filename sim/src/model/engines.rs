@@ -39,6 +39,7 @@ pub(super) fn config(setup: &Setup, worker: u16, policy: Policy) -> Config {
         cancel_grace: us(limits.cancel_grace_us),
         message_interval: us(limits.message_interval_us),
         failover_attempts_max: limits.failover_attempts,
+        signal_interval_works: limits.signal_interval_works,
         health,
         documented: DocumentedConfig {
             numa_penalties: limits.numa_penalties,

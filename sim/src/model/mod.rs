@@ -22,6 +22,7 @@ mod lies;
 mod luck;
 mod paths;
 mod rest;
+mod room;
 mod split;
 mod submit;
 mod traced;
@@ -35,11 +36,13 @@ use polyrail_core::rail::Shared;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::rail::select::Policy;
 use polyrail_core::report::Status;
+use polyrail_core::send_queue::credit::Credits;
 use polyrail_core::time::Instant;
-use polyrail_core::units::{LaneId, RailId};
+use polyrail_core::units::{BatchId, LaneId, RailId};
 use polyrail_core::work::{LaneFact, Scope};
 
 use crate::setup::{Cut, Setup};
+use crate::split::SplitPolicy;
 use agenda::{Agenda, LaneIndex, What};
 use agents::Agents;
 use chance::Chance;
@@ -53,6 +56,8 @@ use ledger::Ledger;
 use luck::Luck;
 use paths::Paths;
 pub(crate) use rest::Failure;
+use room::Rooms;
+pub(crate) use room::Seen;
 use split::Split;
 pub(crate) use traced::{Span, Traced};
 use worker::Worker;
@@ -77,6 +82,10 @@ const ORDER_STREAM: u64 = 0;
 pub struct Options {
     /// How rails are chosen.
     pub policy: Policy,
+    /// Programs choose rails by themselves, which leaves `policy` nothing to choose.
+    pub split: Option<SplitPolicy>,
+    /// Whether it is watched how full queues are, as [`crate::posting`] tells. Slow.
+    pub watches_queues: bool,
     /// Whether core checks all its invariants at every step. Slow.
     pub audit: bool,
     /// Whether what does not come right in the end counts as a violation: requests that fail with a way open,
@@ -96,11 +105,32 @@ impl Options {
     pub const fn new(policy: Policy) -> Self {
         Self {
             policy,
+            split: None,
+            watches_queues: false,
             audit: false,
             strict: false,
             events_max: u64::MAX,
             ignore_fences: false,
             traced_slices_max: 0,
+        }
+    }
+
+    /// As usual, with what has this name: a policy of core, or a split policy.
+    pub fn named(name: &str) -> Option<Self> {
+        // Each request names one rail: core has nothing to choose.
+        let of_split = |split| Self {
+            split: Some(split),
+            ..Self::new(Policy::Spray)
+        };
+        let policy = crate::policy(name).map(Self::new);
+        policy.or_else(|| SplitPolicy::of(name).map(of_split))
+    }
+
+    /// The name of what chooses rails.
+    pub const fn name(&self) -> &'static str {
+        match self.split {
+            Some(split) => split.name(),
+            None => self.policy.name(),
         }
     }
 }
@@ -149,6 +179,8 @@ pub(crate) struct History {
     pub(crate) slices: u64,
     /// Slices and batches one by one, as far as that was asked for.
     pub(crate) traced: Traced,
+    /// How full queues were, if that was watched.
+    pub(crate) queues: Seen,
 }
 
 /// A work that was handed out and whose end its worker does not know.
@@ -201,8 +233,14 @@ struct NearLane {
 #[derive(Clone, Copy)]
 struct Loop {
     submitted_at: u64,
-    /// When its worker took its batch.
+    /// When the last of its batch had room, and when its worker took that.
+    admitted_at: u64,
     taken_at: u64,
+    /// Requests of its batch, and the batch in core, while more of them may come.
+    requests: u32,
+    open: Option<BatchId>,
+    /// Where those that lie in a row begin.
+    first_offset: Option<u64>,
     active: bool,
     /// Its present batch, as its requests' reports say.
     batch: BatchReport,
@@ -217,7 +255,11 @@ struct Loop {
 impl Loop {
     const IDLE: Self = Self {
         submitted_at: 0,
+        admitted_at: 0,
         taken_at: 0,
+        requests: 0,
+        open: None,
+        first_offset: None,
         active: false,
         has_work: false,
         batch: BatchReport {
@@ -231,13 +273,10 @@ impl Loop {
         unserved_batches: 0,
     };
 
-    /// A batch of so many begins, of which so many were taken.
-    fn begun(&mut self, requests: u32, taken: u32) {
-        self.batch = BatchReport {
-            requests: taken,
-            ..Self::IDLE.batch
-        };
-        self.unserved = taken < requests;
+    /// So many more of its batch were taken; `last`: no more will be.
+    fn took(&mut self, taken: u32, last: bool) {
+        self.batch.requests += taken;
+        self.unserved = last && self.batch.requests < self.requests;
     }
 }
 
@@ -283,6 +322,7 @@ struct World<'a> {
     idle_since: u64,
     /// Bytes of the control plane: engine, its peer, the frame.
     letters: Vec<(u32, u32, Vec<u8>)>,
+    rooms: Rooms<'a>,
     last_report_at: u64,
     history: History,
 }
@@ -290,6 +330,13 @@ struct World<'a> {
 /// Runs one history. `progress` is told now and then how much of the expected time has passed, in nanoseconds
 /// of how many.
 pub(crate) fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> History {
+    match options.split {
+        Some(_) => run_in(&setup.split_by_lane(), options, progress),
+        None => run_in(setup, options, progress),
+    }
+}
+
+fn run_in(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -> History {
     let workers_each = usize::from(*setup.engine.workers.get_ref());
     let memory: Vec<_> = setup
         .engines
@@ -311,7 +358,8 @@ pub(crate) fn run(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64,
         let config = config(setup, (index % workers_each) as u16, options.policy);
         Worker::new(config, engine, setup.plans.len(), &shared[engine], memory)
     });
-    let mut world = World::new(setup, options, &shared, workers.collect());
+    let credits = setup.credits(options.split);
+    let mut world = World::new(setup, options, &shared, &credits, workers.collect());
     world.begin();
     world.go_on(progress);
     world.end()
@@ -322,6 +370,7 @@ impl<'a> World<'a> {
         setup: &'a Setup,
         options: Options,
         shared: &'a [Shared<'a>],
+        credits: &'a [Credits],
         workers: Vec<Worker<'a>>,
     ) -> Self {
         let mut lanes = Vec::new();
@@ -355,6 +404,7 @@ impl<'a> World<'a> {
                 });
             }
         }
+        let lanes_count = lanes.len();
         let rails = setup.rails.len();
         let peers = |engine: usize| 0..setup.engines[engine].peers.len();
         let gone = |engine: usize| peers(engine).map(|peer| setup.gone(engine, peer)).collect();
@@ -407,6 +457,7 @@ impl<'a> World<'a> {
             with_work: 0,
             idle_since: 0,
             letters: Vec::new(),
+            rooms: Rooms::new(setup, options.split, credits, lanes_count),
             last_report_at: 0,
             history: History {
                 began_at: u64::MAX,
@@ -479,6 +530,9 @@ impl<'a> World<'a> {
         };
         let mut events = 0_u64;
         while let Some((at, what)) = self.agenda.next() {
+            if self.options.watches_queues {
+                self.watch(at);
+            }
             self.now = at;
             self.happens(what);
             events += 1;
@@ -509,6 +563,10 @@ impl<'a> World<'a> {
     }
 
     fn end(mut self) -> History {
+        if self.active == 0 {
+            self.check_rooms();
+        }
+        self.history.queues = std::mem::take(&mut self.rooms.seen);
         for (engine, shared) in self.setup.engines.iter().zip(self.shared) {
             for (number, rail) in engine.rails.iter().enumerate() {
                 let view = shared.view(RailId(number as u16));
@@ -565,6 +623,7 @@ impl<'a> World<'a> {
             What::Seen { worker, completion } => self.seen(worker, completion),
             What::Fact { lane, epoch, fact } => self.fact(lane, epoch, fact),
             What::Submits { submitter } => self.submits(submitter, now),
+            What::Looks { submitter } => self.looks(submitter),
             What::Cancels { worker, request } => {
                 self.workers[worker as usize].inbox.cancels.push(request);
                 self.wake(worker, now);

@@ -4,11 +4,13 @@ use polyrail_core::batch::BatchReport;
 use polyrail_core::orchestrator::{Request, SubmitError};
 use polyrail_core::report::{Report, Status};
 use polyrail_core::time::Instant;
+use polyrail_core::units::BatchId;
 
 use super::agenda::What;
 use super::engines::plan_id;
 use super::ledger::Ledger;
 use super::rest::Failure;
+use super::room::Chunk;
 use super::{Loop, Span, World};
 
 /// A program whose batch failed tries again after so long, twice as long each time in a row,
@@ -17,6 +19,12 @@ const RETRY_NS: u64 = 10_000;
 const RETRY_NS_MAX: u64 = 10_000_000;
 
 impl Loop {
+    /// There was no room for any of its batch.
+    pub(super) fn turned_away(&mut self) {
+        self.unserved = true;
+        self.ended();
+    }
+
     /// The batch has ended.
     fn ended(&mut self) {
         self.unserved_batches = match self.unserved {
@@ -71,11 +79,23 @@ impl World<'_> {
         }
     }
 
-    /// A submitter hands its batch to its worker.
+    /// A submitter hands its batch to its worker, once that has room.
     pub(super) fn submits(&mut self, index: u32, now: u64) {
         let submitter = &self.setup.submitters[index as usize];
+        if !self.rooms.chunks[index as usize].is_empty() {
+            // It was handed over before both ends had agreed.
+            self.workers[submitter.worker].inbox.submitters.push(index);
+            return self.wake(submitter.worker as u32, now);
+        }
+        let more = submitter.batch - submitter.batch_min;
+        let more = match more {
+            0 => 0,
+            _ => self.luck.below(u64::from(more) + 1) as u32,
+        };
         let row = &mut self.loops[index as usize];
         row.submitted_at = now;
+        row.requests = submitter.batch_min + more;
+        (row.batch, row.first_offset) = (Loop::IDLE.batch, None);
         if !std::mem::replace(&mut row.has_work, true) {
             if self.with_work == 0 && self.idle_since < now {
                 self.history.idle.push((self.idle_since, now));
@@ -84,21 +104,37 @@ impl World<'_> {
         }
         self.history.began_at = self.history.began_at.min(now);
         self.last_report_at = self.last_report_at.max(now);
-        let worker = submitter.worker;
-        self.workers[worker].inbox.submitters.push(index);
-        self.wake(worker as u32, now);
+        let requests = self.loops[index as usize].requests;
+        self.ask(index, requests, now);
     }
 
-    /// A worker takes a submitter's batch, once both ends agree on what joins them.
+    /// A worker takes what it has of a submitter's batch, once both ends agree on what joins them.
     pub(super) fn submit(&mut self, worker: u32, index: u32) {
-        let submitter = &self.setup.submitters[index as usize];
-        if self.waits_for_path(index) {
+        if self.rooms.chunks[index as usize].is_empty() {
             return;
         }
-        let plan = submitter.plan;
-        let generation = self.workers[worker as usize].generations[plan as usize];
+        if self.waits_for_path(index) {
+            return self.put_back(index);
+        }
+        while let Some(chunk) = self.rooms.chunks[index as usize].pop_front() {
+            self.submit_chunk(worker, index, chunk);
+        }
+    }
+
+    /// The batch of a submitter that is open, or a new one; `None`: there is no row for it.
+    fn open_batch(&mut self, worker: u32, index: u32) -> Option<BatchId> {
+        let open = self.loops[index as usize].open;
         let core = &mut self.workers[worker as usize].core;
-        let Some(batch) = core.open_batch(u64::from(index)) else {
+        let batch = open.or_else(|| core.open_batch(u64::from(index)));
+        self.loops[index as usize].open = batch;
+        batch
+    }
+
+    fn submit_chunk(&mut self, worker: u32, index: u32, mut chunk: Chunk) {
+        let submitter = &self.setup.submitters[index as usize];
+        let plan = chunk.plan;
+        let generation = self.workers[worker as usize].generations[plan as usize];
+        let Some(batch) = self.open_batch(worker, index) else {
             return self
                 .ledger
                 .violation(self.now, "no row for a batch".to_owned());
@@ -108,17 +144,19 @@ impl World<'_> {
             0 => Instant::MAX,
             within => Instant::from_nanos(self.now + within),
         };
-        let mut first = None;
-        if submitter.in_a_row {
+        let row = &self.loops[index as usize];
+        let mut first = row.first_offset;
+        if submitter.in_a_row && first.is_none() {
             self.ledger
-                .lay_in_a_row(submitter.block, u64::from(submitter.batch));
+                .lay_in_a_row(submitter.block, u64::from(row.requests));
         }
-        for position in 0..u64::from(submitter.batch) {
+        for position in 0..chunk.requests {
             let number = self.ledger.submitted(submitter.op, submitter.block, index);
             let mut offset = Ledger::offset(number);
             if submitter.in_a_row {
                 let first = *first.get_or_insert(offset);
-                offset = Ledger::offset_in_row(first, submitter.block, position);
+                let position = self.loops[index as usize].batch.requests + position;
+                offset = Ledger::offset_in_row(first, submitter.block, u64::from(position));
             }
             let request = Request {
                 tag: number,
@@ -131,6 +169,9 @@ impl World<'_> {
                 op: submitter.op,
                 priority: submitter.priority.of(number),
             };
+            let left = chunk.requests - position;
+            self.holds(&mut chunk, number, left);
+            let core = &mut self.workers[worker as usize].core;
             match core.submit(Instant::from_nanos(self.now), &request) {
                 Ok(request) => {
                     taken += 1;
@@ -139,14 +180,21 @@ impl World<'_> {
                         self.agenda.enter(self.now + after, what);
                     }
                 }
-                Err(SubmitError::Full) => self.ledger.refused(number),
+                Err(SubmitError::Full) => {
+                    self.ledger.refused(number);
+                    self.lets_go(number);
+                }
                 // Another answer makes no sense: it is never reported, and counts as lost in the end.
                 Err(_) => {}
             }
         }
-        self.loops[index as usize].begun(submitter.batch, taken);
-        self.loops[index as usize].taken_at = self.now;
-        core.seal_batch(batch);
+        let row = &mut self.loops[index as usize];
+        row.took(taken, chunk.last);
+        (row.taken_at, row.first_offset) = (self.now, first);
+        if chunk.last {
+            row.open = None;
+            self.workers[worker as usize].core.seal_batch(batch);
+        }
         self.split_submitted(index, taken);
     }
 
@@ -187,11 +235,12 @@ impl World<'_> {
             self.ledger.violation(now, text);
         }
         let submitter = &self.setup.submitters[index as usize];
-        let submitted_at = self.loops[index as usize].submitted_at;
-        self.check_patience(index, now - submitted_at);
+        let row = self.loops[index as usize];
+        let submitted_at = row.submitted_at;
+        self.check_patience(index, now - row.admitted_at);
         self.history.batch_ns.push(now - submitted_at);
         self.history.batch_of.push(index);
-        let bytes = submitter.block * u64::from(submitter.batch);
+        let bytes = submitter.block * u64::from(row.requests);
         let (began_at, ended_at) = (submitted_at, now);
         let span = Span {
             row: index,

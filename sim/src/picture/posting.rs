@@ -1,4 +1,4 @@
-//! The page about send queues: how full each queue pair was over time under each setting, and what came of it.
+//! The page about send queues: how full the lanes of each rail were over time under each setting, and what came of it.
 
 use super::axis::{number, time_us};
 use super::settings::{self, About, Column, Shown};
@@ -8,20 +8,20 @@ use crate::report::Report;
 const COLUMNS: &[Column] = &[
     ("GB/s", |report| number(report.gbytes_per_sec)),
     ("% of the limit", |report| number(report.efficiency * 100.0)),
-    ("p50 of a call", |report| time_us(report.p50_us)),
+    ("p50 of a batch", |report| time_us(report.p50_us)),
     ("p99", |report| time_us(report.p99_us)),
     ("requests", |report| report.requests.to_string()),
     ("failed", |report| report.failed_requests.to_string()),
     ("queue-full errors", |report| {
         figure(report, |of| of.queue_full_errors as f64)
     }),
-    ("waits for admission", |report| {
+    ("waits for room", |report| {
         figure(report, |of| of.admission_waits as f64)
     }),
     ("µs each", |report| {
         figure(report, |of| of.admission_wait_us)
     }),
-    ("waits of workers", |report| {
+    ("times a lane was full", |report| {
         figure(report, |of| of.reserve_waits as f64)
     }),
     ("µs each of these", |report| {
@@ -33,7 +33,7 @@ const COLUMNS: &[Column] = &[
     ("completions per 1000", |report| {
         figure(report, |of| of.completions_per_1000_works)
     }),
-    ("queue pairs ended", |report| {
+    ("lanes ended", |report| {
         figure(report, |of| of.ended_queue_pairs as f64)
     }),
     ("violations", |report| report.violations.to_string()),
@@ -49,12 +49,12 @@ fn figure(report: &Report, of: fn(&Figures) -> f64) -> String {
 /// A page about a scenario of send queues: all of `runs`, one for each setting, `chosen` in front.
 pub fn page(setup: &Setup, runs: &[Run], chosen: usize) -> String {
     let about = About {
-        name: &setup.name,
-        shows: &setup.shows,
-        calls: "calls",
-        title: "How full queue pairs were",
-        drawn: "Works held and admitted.",
-        lines: setup.pair_names().map(str::to_owned).collect(),
+        name: setup.name(),
+        shows: setup.shows(),
+        calls: "batches",
+        title: "How full lanes were",
+        drawn: "Works posted, under a split policy also those admitted; all lanes of a rail together.",
+        lines: setup.rail_names().collect(),
         unit: "works",
         scale: 1.0,
         limit: f64::from(setup.depth_max()),
@@ -62,9 +62,9 @@ pub fn page(setup: &Setup, runs: &[Run], chosen: usize) -> String {
     };
     let shown = runs.iter().map(|run| Shown {
         outcome: &run.outcome,
-        ns: &run.history.call_ns,
+        ns: &run.history.batch_ns,
         began_at: run.history.began_at,
-        lines: &run.history.depths,
+        lines: &run.history.queues.depths,
     });
     settings::page(&about, &shown.collect::<Vec<_>>(), chosen)
 }
@@ -81,7 +81,12 @@ mod tests {
         let setup = Setup::new(file, None).expect("it is right");
         let runs: Vec<Run> = (0..2).map(|setting| run(&setup, setting)).collect();
         let text = page(&setup, &runs, 1);
-        for words in ["no-admission", "slow drain", "qp3", "queue-full errors"] {
+        for words in [
+            "no-admission",
+            "no room (burst)",
+            "a/qp3",
+            "queue-full errors",
+        ] {
             assert!(text.contains(words), "{words}");
         }
         for tag in ["html", "svg", "table", "div", "p"] {

@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use super::Figures;
-use super::setup::Setup;
+use super::{Figures, Setup};
 use crate::expect::Bounds;
 use crate::report::Report;
 
 /// What a run of `setting` misses of what the scenario expects; nothing: all is well. `others` are the runs that
 /// bounds are relative to, by setting.
 pub fn misses(setup: &Setup, report: &Report, others: &BTreeMap<String, Report>) -> Vec<String> {
-    let expect = setup
-        .expect
-        .get(&report.policy)
-        .cloned()
-        .unwrap_or_default();
-    let Some(figures) = &report.send_queue else {
+    let case = setup
+        .settings
+        .iter()
+        .find(|case| case.name == report.policy);
+    let (Some(case), Some(figures)) = (case, &report.send_queue) else {
         return vec!["it is not about send queues".to_owned()];
     };
+    let expect = &case.expect;
     let mut bounds = Bounds::new(report, expect.failed_requests);
     for (what, got, range) in [
         (

@@ -1,37 +1,34 @@
-//! What came of a run, in numbers.
+//! What is seen of send queues, in numbers.
 
+use polyrail_core::work::Cause;
 use serde::Serialize;
 
-use super::History;
-use super::scenario::{Fault, FaultKind};
-use super::setup::Setup;
-use crate::report::{Outcome, Report, drained, ratio, rounded};
-use crate::settings::{Came, ns};
+use crate::model::{Failure, History};
+use crate::report::{Report, ratio, rounded};
 
 /// What is seen of send queues, beside what every scenario says.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Figures {
-    /// Times that somebody was told that a queue is full: a worker after its time for reserving, a caller after its
-    /// time for admission.
+    /// Times that a submitter was told that there is no room: at once, or after its time for waiting.
     pub queue_full_errors: u64,
-    /// Times that a caller waited for admission.
+    /// Times that a submitter waited for room.
     pub admission_waits: u64,
     /// How long, on average.
     pub admission_wait_us: f64,
-    /// Times that a worker waited for credits.
+    /// Times that a lane held as many works as it can, so that what it was to carry waited.
     pub reserve_waits: u64,
     /// How long, on average.
     pub reserve_wait_us: f64,
-    /// Standard deviation of the works held and admitted from queue pair to queue pair, averaged over the time in
-    /// which there were any.
+    /// Standard deviation of the works posted from rail to rail, and under a split policy of those admitted to it, averaged over
+    /// the time in which there were any.
     pub depth_spread_works: f64,
     /// Completions for each thousand works.
     pub completions_per_1000_works: f64,
-    /// Queue pairs that ended.
+    /// Lanes that ended.
     pub ended_queue_pairs: u64,
-    /// Failures that were told as somebody's own.
+    /// Requests that failed for a cause of their own, once their worker had them.
     pub root_causes: u64,
-    /// Requests that failed because a neighbour had.
+    /// Those that failed because a neighbour had.
     pub flushed_requests: u64,
 }
 
@@ -39,81 +36,26 @@ fn mean_us(sum_ns: u64, count: u64) -> f64 {
     rounded(ratio(sum_ns, count) / 1e3, 3)
 }
 
-pub(super) fn outcome(setup: &Setup, setting: &str, history: &History) -> Outcome {
-    let bytes: u64 = history.arrived.iter().map(|(_, bytes)| bytes).sum();
-    let (spread, span) = history.spread;
-    let figures = Figures {
-        queue_full_errors: history.queue_full_errors,
-        admission_waits: history.admission_waits,
-        admission_wait_us: mean_us(history.admission_waited_ns, history.admission_waits),
-        reserve_waits: history.reserve_waits,
-        reserve_wait_us: mean_us(history.reserve_waited_ns, history.reserve_waits),
-        depth_spread_works: rounded(spread / span.max(1) as f64, 3),
-        completions_per_1000_works: rounded(1e3 * ratio(history.completions, history.works), 3),
-        ended_queue_pairs: history.ended_queue_pairs,
-        root_causes: history.root_causes,
-        flushed_requests: history.flushed_requests,
-    };
-    let pairs = setup.pairs.iter().zip(&history.pair_bytes);
-    let came = Came {
-        scenario: &setup.name,
-        setting,
-        seed: setup.seed,
-        bytes,
-        took_ns: history.ended_at.saturating_sub(history.began_at),
-        least_ns: least_ns(setup, history),
-        times_ns: &history.call_ns,
-        requests: history.requests,
-        failed_requests: history.failed_requests,
-        violations: history.violations,
-        violation: history.violation.as_ref(),
-        slices: history.works,
-        rails: pairs
-            .map(|(pair, bytes)| (pair.name.clone(), *bytes))
-            .collect(),
-    };
-    let mut outcome = came.outcome();
-    outcome.report.send_queue = Some(figures);
-    outcome.notes.extend(history.diagnosis.clone());
-    outcome
-}
-
-/// The least time for what has arrived: all queue pairs together, at the rates that they had, never idle while there
-/// is something of a call that has begun; and the delay of one.
-fn least_ns(setup: &Setup, history: &History) -> u64 {
-    let slow: Vec<(u64, u64, &Fault)> = (setup.faults.iter())
-        .filter(|fault| fault.kind == FaultKind::Slow)
-        .map(|fault| {
-            let from = ns(fault.at_ms);
-            let to = fault.for_ms.map_or(u64::MAX, |for_ms| from + ns(for_ms));
-            (from, to, fault)
-        })
-        .collect();
-    let mut changes: Vec<u64> = slow.iter().flat_map(|(from, to, _)| [*from, *to]).collect();
-    changes.sort_unstable();
-    let rate = |at: u64| -> f64 {
-        let factor = |pair: usize| {
-            let mut slow = slow.iter().rev();
-            let found =
-                slow.find(|(from, to, fault)| fault.target == pair && (*from..*to).contains(&at));
-            found.map_or(1.0, |(.., fault)| fault.factor)
-        };
-        let rates = setup.pairs.iter().enumerate();
-        rates
-            .map(|(index, pair)| pair.bytes_per_sec as f64 * factor(index))
-            .sum::<f64>()
-            / 1e9
-    };
-    let mut calls = history.arrived.clone();
-    calls.sort_unstable();
-    let now = drained(history.began_at, &calls, &changes, rate);
-    let delay = setup
-        .pairs
-        .iter()
-        .map(|pair| pair.delay_ns)
-        .min()
-        .unwrap_or(0);
-    now - history.began_at + delay
+impl Figures {
+    /// What a run came to.
+    pub(super) fn of(history: &History) -> Self {
+        let seen = &history.queues;
+        let (spread, span) = seen.spread;
+        let flushed = |failure: &&Failure| failure.cause == Some(Cause::Flushed);
+        let flushed_requests = history.failures.iter().filter(flushed).count();
+        Self {
+            queue_full_errors: seen.refused,
+            admission_waits: seen.waits,
+            admission_wait_us: mean_us(seen.waited_ns, seen.waits),
+            reserve_waits: seen.fills,
+            reserve_wait_us: mean_us(seen.filled_ns, seen.fills),
+            depth_spread_works: rounded(spread / span.max(1) as f64, 3),
+            completions_per_1000_works: rounded(1e3 * ratio(seen.completions, seen.works), 3),
+            ended_queue_pairs: seen.ended,
+            root_causes: (history.failures.len() - flushed_requests) as u64,
+            flushed_requests: flushed_requests as u64,
+        }
+    }
 }
 
 /// The line above rows for people.

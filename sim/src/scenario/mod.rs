@@ -11,12 +11,15 @@
 //! - `[jitter]`: what chance does to services and delays;
 //! - `[timing]`: how long opening a lane, a control message, a fence and noticing an error take;
 //! - `[trouble]`: what goes wrong by chance, until when; `[limits]`: those of core;
+//! - `[room]`: what a submission has to take before its worker gets it; `[[setting]]`: ways to run the file that are compared,
+//!   with bounds of their own in `[setting.expect]`;
 //! - `[path]`: path isolation, `[[hint]]`: what agents say; then devices have an `address`, and rails a `class`;
 //! - `[expect]`: bounds that the library's own test checks for policy `spray`.
 
 mod isolation;
 mod library;
 mod parse;
+mod queues;
 mod trouble;
 
 pub(crate) use isolation::prefix;
@@ -24,6 +27,7 @@ pub use isolation::{Hint, IsolationMode, PathTable};
 pub use library::{NAMES, text};
 pub use parse::ScenarioError;
 pub(crate) use parse::{read, size};
+pub use queues::{Room, Setting, SettingExpect};
 pub use trouble::{Limits, Trouble};
 
 use std::net::IpAddr;
@@ -63,6 +67,12 @@ pub struct Scenario {
     /// Core's limits.
     #[serde(default)]
     pub limits: Limits,
+    /// Room with each worker.
+    #[serde(default)]
+    pub room: Room,
+    /// Ways to run it that are compared, in the place of policies.
+    #[serde(default)]
+    pub setting: Vec<Spanned<Setting>>,
     /// Path isolation; without it classes and addresses mean nothing.
     #[serde(default)]
     pub path: Option<PathTable>,
@@ -372,9 +382,9 @@ pub struct Workload {
     pub op: WorkloadOp,
     /// Bytes of a request: a number, or text like `64KiB`.
     pub block: Spanned<toml::Value>,
-    /// Requests of a batch.
-    #[serde(default = "one_request")]
-    pub batch: Spanned<u32>,
+    /// Requests of a batch; `[1, 255]`: drawn for each.
+    #[serde(default = "one_each")]
+    pub batch: Spanned<BatchSize>,
     /// Submitters, in each process.
     #[serde(default = "one_request")]
     pub threads: Spanned<u32>,
@@ -437,6 +447,30 @@ impl Urgency {
             (Self::Low | Self::Mixed, _) => Priority::Low,
         }
     }
+}
+
+/// Requests of a batch: so many, or from the one to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum BatchSize {
+    /// Each batch has so many.
+    Exactly(u32),
+    /// Drawn for each batch.
+    Between([u32; 2]),
+}
+
+impl BatchSize {
+    /// The least and the most.
+    pub(crate) const fn bounds(self) -> (u32, u32) {
+        match self {
+            Self::Exactly(count) => (count, count),
+            Self::Between([least, most]) => (least, most),
+        }
+    }
+}
+
+fn one_each() -> Spanned<BatchSize> {
+    Spanned::new(0..0, BatchSize::Exactly(1))
 }
 
 fn one_request() -> Spanned<u32> {

@@ -1,6 +1,7 @@
 //! What goes wrong by chance, and limits of core that are not the usual ones.
 
 use polyrail_core::rail::documented::DocumentedConfig;
+use polyrail_core::send_queue::SendQueueConfig;
 use serde::Deserialize;
 
 /// What goes wrong by chance until `until_ms`. One in so many of each; 0: never.
@@ -82,6 +83,8 @@ pub struct Limits {
     pub reset_cooldown_us: u64,
     /// The usual slice.
     pub slice_bytes: u32,
+    /// On lanes whose completions cover others, so many works at most go without one; 0: as many as room allows.
+    pub signal_interval_works: u16,
     /// Rows for attempts, in each worker; at least two.
     pub attempts: u32,
     /// Rows for requests beyond those that are submitted at a time.
@@ -102,6 +105,7 @@ impl Default for Limits {
             failover_attempts: 3,
             reset_cooldown_us: 0,
             slice_bytes: polyrail_core::slice::SLICE_BYTES,
+            signal_interval_works: SendQueueConfig::DEFAULT.signal_interval_works,
             attempts: 8_192,
             spare_rows: 64,
             numa_penalties: DocumentedConfig::DEFAULT.numa_penalties,

@@ -13,6 +13,7 @@ use crate::scenario::{Workload, WorkloadOp, size};
 /// Rails of one engine to one peer, at most: what a plan can name.
 const PEER_RAILS_MAX: usize = polyrail_core::plan::PLAN_RAILS_MAX;
 /// Limits that keep a mistyped number from taking all memory.
+const BATCH_MAX: u32 = 4_096;
 const PROCESSES_MAX: u16 = 64;
 const SUBMITTERS_MAX: u32 = 4096;
 const OUTSTANDING_MAX: u64 = 65_536;
@@ -48,7 +49,16 @@ impl Builder<'_> {
                 "block is a size of 1 to 32GiB, like 65536 or \"64KiB\"",
             );
         };
-        let batch = self.within(&workload.batch, 1, 4096, "batch")?;
+        let (batch_min, batch) = workload.batch.get_ref().bounds();
+        if batch_min == 0 || batch > BATCH_MAX || batch_min > batch {
+            let text = format!("batch is 1 to {BATCH_MAX} requests, or [least, most]");
+            return self.error(&workload.batch, text);
+        }
+        let room = self.scenario.room.requests;
+        if room > 0 && u32::from(room) < batch {
+            let text = format!("{batch} requests, and [room] has {room}");
+            return self.error(&workload.batch, text);
+        }
         let threads = self.within(&workload.threads, 1, SUBMITTERS_MAX, "threads")?;
         let processes = self.within(&workload.processes, 1, PROCESSES_MAX, "processes")?;
         if u64::from(batch) * u64::from(threads) > OUTSTANDING_MAX {
@@ -107,6 +117,7 @@ impl Builder<'_> {
                     op,
                     block,
                     batch,
+                    batch_min,
                     count: workload.count.as_ref().map(|count| *count.get_ref()),
                     starts_at,
                     stops_at,

@@ -96,7 +96,9 @@ pub(crate) struct Submitter {
     pub(crate) plan: u32,
     pub(crate) op: Op,
     pub(crate) block: u64,
+    /// Requests of a batch, at most and at least.
     pub(crate) batch: u32,
+    pub(crate) batch_min: u32,
     /// Batches, if they are counted.
     pub(crate) count: Option<u64>,
     pub(crate) starts_at: u64,
@@ -169,6 +171,7 @@ pub struct Setup {
     pub(crate) timing: crate::scenario::Timing,
     pub(crate) trouble: crate::scenario::Trouble,
     pub(crate) limits: crate::scenario::Limits,
+    pub(crate) room: crate::scenario::Room,
     /// By rail: nothing goes wrong by chance there.
     pub(crate) spared: Vec<bool>,
     /// What happens to which host, and when.
@@ -328,6 +331,7 @@ impl<'a> Builder<'a> {
             timing: scenario.timing.clone(),
             trouble: scenario.trouble.clone(),
             limits: scenario.limits.clone(),
+            room: scenario.room,
             spared: self.spared()?,
             incidents: self.incidents()?,
             hosts: self.hosts.len(),
@@ -359,6 +363,11 @@ impl<'a> Builder<'a> {
             limits.cancel_grace_us.saturating_mul(1_000),
             limits.message_interval_us.saturating_mul(1_000),
             limits.reset_cooldown_us.saturating_mul(1_000),
+            self.scenario
+                .room
+                .admission_timeout_us
+                .saturating_mul(1_000),
+            self.scenario.room.wake_ns,
             self.scenario.trouble.late_us.saturating_mul(1_000),
             engine.post_ns,
             engine.completion_ns,
@@ -371,7 +380,7 @@ impl<'a> Builder<'a> {
         ];
         let factors = [engine.believed_rate_factor, engine.believed_delay_factor];
         let text = if times_ns.iter().any(|time| *time > TIME_NS_MAX) {
-            "no time in [engine], [timing], [limits] and [trouble] is above a minute"
+            "no time in [engine], [timing], [limits], [room] and [trouble] is above a minute"
         } else if !(0.0..=DURATION_MS_MAX as f64).contains(&self.scenario.trouble.until_ms) {
             "until_ms is 0 to 86400000"
         } else if limits.peer_silence_us < timing.heartbeat_ms.saturating_mul(2_000) {

@@ -3,12 +3,14 @@
 use super::Kind;
 use crate::POLICIES;
 use crate::Policy;
-use crate::case::{Case, Device, Fault, Hint, Isolation, Knob, Load, Rail, Target};
+use crate::case::{Case, Device, Fault, Hint, Isolation, Knob, LAST_BATCH, Load, Rail, Target};
 use crate::model::chance::Chance;
 
 /// The streams that scenarios are drawn from.
 const CASE_STREAM: u64 = 2;
 const ENDING_STREAM: u64 = 3;
+/// The stream that room with workers is drawn from.
+const ROOM_STREAM: u64 = 6;
 /// Works of each workload, about.
 const WORKS_MAX: u64 = 500;
 
@@ -36,8 +38,30 @@ impl Case {
         draw.span_us = draw.between(2_000, span_us_max);
         let mut case = draw.case(seed);
         draw.spares(&mut case);
+        case.room = room(&mut Chance::new(seed, ROOM_STREAM), &case.loads);
         case
     }
+}
+
+/// Room that the batches of these just fit, or some more; mostly none. Who waits, waits for long or hardly.
+fn room(chance: &mut Chance, loads: &[Load]) -> Vec<Knob> {
+    if !chance.one_in(3) {
+        return Vec::new();
+    }
+    let batch = loads
+        .iter()
+        .map(|load| load.batch)
+        .max()
+        .unwrap_or(1)
+        .max(LAST_BATCH);
+    let requests = batch + chance.one_of(&[0, 1, batch, 4 * batch]);
+    let timeout_us = chance.one_of(&[100.0, 10_000.0, 60_000_000.0, 60_000_000.0]);
+    let watermark = chance.between(1, 64) - 1;
+    vec![
+        ("requests", requests as f64),
+        ("admission_timeout_us", timeout_us),
+        ("admission_resume_watermark_works", watermark as f64),
+    ]
 }
 
 impl Draw {

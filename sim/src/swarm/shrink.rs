@@ -118,6 +118,7 @@ impl Case {
                 case.limits.remove(index);
             });
         }
+        with(&|case| case.room.clear());
         with(&|case| case.policy = Policy::Spray);
         all.retain(|case| case.size() < self.size());
         all
@@ -141,6 +142,7 @@ impl Case {
             + if plain { 0 } else { 1 + self.jitter.len() }
             + self.timing.len()
             + self.limits.len()
+            + self.room.len()
             + self.trouble.len();
         let faults = self
             .faults

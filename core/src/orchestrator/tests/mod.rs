@@ -27,6 +27,7 @@ mod failover;
 mod health;
 mod lies;
 mod lines;
+mod listed;
 mod load;
 mod merge;
 mod path;

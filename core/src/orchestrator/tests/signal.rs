@@ -10,14 +10,14 @@ pub(super) const SELECTIVE: LaneLimits = LaneLimits {
     ..LIMITS
 };
 
-fn world(rails: u16) -> World<'static> {
+pub(super) fn world(rails: u16) -> World<'static> {
     let mut world = World::new(Policy::Spray, rails);
     world.limits = [SELECTIVE; RAILS];
     world
 }
 
 /// A world whose only lane is open and idle.
-fn idle() -> World<'static> {
+pub(super) fn idle() -> World<'static> {
     let mut world = world(1);
     world.submit(99, Op::Write, 1);
     world.run_until_reported(1, Duration::from_millis(100));
@@ -26,7 +26,7 @@ fn idle() -> World<'static> {
 }
 
 /// The works of the next post, and where it goes.
-fn next_post(world: &mut World<'_>) -> (Post, PostBatch) {
+pub(super) fn next_post(world: &mut World<'_>) -> (Post, PostBatch) {
     let mut batch = PostBatch::default();
     let post = world.core.poll_post(world.now, &mut batch);
     (post.expect("works to post"), batch)

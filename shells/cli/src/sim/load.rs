@@ -34,7 +34,7 @@ impl Loaded {
     /// What is meant by `--policy`: one of what the scenario compares.
     pub(super) fn variant(&self, name: &str) -> Result<&str, Failure> {
         self.simulation.variant(name).ok_or_else(|| {
-            let known = self.simulation.variants().join(", ");
+            let known = self.simulation.known().join(", ");
             Failure::Usage(format!("--policy {name}: {} knows {known}", self.name))
         })
     }

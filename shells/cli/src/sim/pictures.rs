@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use polyrail_sim::{Options, POLICIES, Policy, Run, Setup, picture};
+use polyrail_sim::{Options, POLICIES, Run, Setup, picture};
 
 use crate::exit::Failure;
 
-/// A page about `run`, which was under `policy`, and runs under the other policies beside it.
-pub(super) fn page(setup: &Setup, policy: Policy, run: Run) -> String {
-    let others = POLICIES.iter().filter(|other| **other != policy);
+/// A page about `run`, and runs under the other policies beside it.
+pub(super) fn page(setup: &Setup, run: Run) -> String {
+    let own = run.outcome.report.policy.clone();
+    let others = POLICIES.iter().filter(|other| other.name() != own);
     let mut runs: Vec<Run> = std::thread::scope(|scope| {
         let begun: Vec<_> = others
             .map(|other| {

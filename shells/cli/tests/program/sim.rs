@@ -76,7 +76,7 @@ fn scenarios_without_rails_compare_their_settings() {
     // A header for each kind, and of each scenario the usual setting.
     assert_eq!(table.lines().count(), 6, "{table}");
     assert!(
-        table.contains("least_loaded") && table.contains("8-slots"),
+        table.contains("sq-slow-rank             spray") && table.contains("8-slots"),
         "{table}"
     );
     let once = run("sim run sq-slow-rank --policy static --json")
@@ -91,6 +91,11 @@ fn scenarios_without_rails_compare_their_settings() {
         object["send_queue"]["depth_spread_works"].as_f64() > Some(0.0),
         "{once}"
     );
+    // Programs that choose rails by themselves can be had on every fabric.
+    run("sim run small-requests --policy least-loaded").expect(0);
+    run("sim run small-requests --policy busiest")
+        .expect(2)
+        .names(&["spray", "capacity"]);
     // Queue-full errors are failed requests, and so the verdict is bad.
     run("sim run sq-burst-1024 --policy no-admission").expect(1);
     run("sim run sq-burst-1024 --policy fastest")

@@ -156,7 +156,7 @@ impl Shared {
     /// Notes how a request ended: the room that it took. That of the last one goes with the batch's row.
     pub(crate) fn record(&self, index: usize, report: Report) -> Grant {
         let mut state = self.state();
-        let others = state.room.amount().works.saturating_sub(1).max(1);
+        let others = state.room.works().saturating_sub(1).max(1);
         let room = state.room.split_off(others);
         if let Some(row) = state.reports.get_mut(index) {
             let was_open = is_open(&std::mem::replace(row, report));

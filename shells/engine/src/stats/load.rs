@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use polyrail_core::orchestrator::LaneState;
+pub use polyrail_core::send_queue::diagnostics::Pressure;
 
 /// A worker's room for requests, and its work, at one moment. [`fmt::Display`] gives it as one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,44 +40,6 @@ pub struct WorkerLoad {
     pub admission_timeouts: u64,
 }
 
-/// Why no room came. Displayed with where to look.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pressure {
-    /// The worker did not look for completions, in the latter half of the wait.
-    PollStall,
-    /// It did, and less ended than was asked for.
-    SlowDrain,
-    /// As much ended as was asked for, and others had it.
-    Burst,
-}
-
-impl Pressure {
-    /// In two words.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PollStall => "poll stall",
-            Self::SlowDrain => "slow drain",
-            Self::Burst => "burst",
-        }
-    }
-}
-
-impl fmt::Display for Pressure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let look = match self {
-            Self::PollStall => {
-                "the worker's thread does not get to look; see what keeps it or its processor"
-            }
-            Self::SlowDrain => "little ends; see the fabric and the peer",
-            Self::Burst => "requests end, and more are submitted",
-        };
-        write!(f, "{}: {look}", self.name())
-    }
-}
-
-/// Nobody looks at every instant.
-const STALL_MIN: Duration = Duration::from_micros(100);
-
 /// Somebody found no room with a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backlog {
@@ -93,17 +56,17 @@ pub struct Backlog {
 impl Backlog {
     /// Why no room came.
     pub fn pressure(&self) -> Pressure {
-        let stalled = (self.waited / 2).max(STALL_MIN);
         let load = &self.load;
-        let old = |ago: Option<Duration>| ago.is_none_or(|ago| ago >= stalled);
         // Who sleeps is woken by what comes; the thread for what is staged has nothing to look at.
-        if old(load.looked) && !load.sleeps && load.worker.is_some() {
-            Pressure::PollStall
-        } else if old(load.completed) || self.ended < u64::from(self.asked) {
-            Pressure::SlowDrain
-        } else {
-            Pressure::Burst
-        }
+        let has_looked = load.sleeps || load.worker.is_none();
+        let looked = load.looked.filter(|_| !has_looked);
+        let looked = looked.or(has_looked.then_some(Duration::ZERO));
+        Pressure::of(
+            self.waited.into(),
+            looked.map(Into::into),
+            load.completed.map(Into::into),
+            self.ended >= u64::from(self.asked),
+        )
     }
 }
 

@@ -128,6 +128,23 @@ fn nobody_waits_for_room_longer_than_they_want_to() {
     assert_ne!(ended(&batch).status, Status::Completed);
 }
 
+/// The flow-control rework's case of a worker's end, by its name: what is queued gives its admission back and is told so.
+#[test]
+fn worker_shutdown_drains_tokens_and_promises() {
+    let (pair, batch) = full();
+    let request = pair.write(0, 1);
+    let error = try_submit(&pair, &[request]).unwrap_err();
+    assert!(matches!(error, SubmitError::Full(_)), "{error}");
+    pair.initiator.shutdown();
+    let report = ended(&batch);
+    assert_ne!(report.status, Status::Completed);
+    assert_eq!(report.ended as usize, REQUESTS, "each was told of");
+    assert_eq!(
+        try_submit(&pair, &[request]).unwrap_err(),
+        SubmitError::ShutDown
+    );
+}
+
 #[test]
 fn a_callback_does_not_wait_for_the_room_that_it_holds_up() {
     let pair = Arc::new(Pair::new(MIB));
