@@ -212,9 +212,10 @@ impl Growth {
         let reach = last.ahead_bytes.saturating_add(2 * last.bytes);
         let is_full = reach >= u64::from(self.full_bytes);
         self.now_is_full |= is_full;
-        // Works that share a completion wait for each other.
-        if is_full && !self.shares {
-            self.jitter.handle_full(seen);
+        if is_full {
+            // Works that share a completion wait for the last of them.
+            let longest = if self.shares { last } else { first };
+            self.jitter.handle_full(longest, last, seen.count);
         }
     }
 

@@ -6,7 +6,7 @@
 //! much faster than in the mean: what is late because of its delay comes in bunches, what is late because the rail is slow
 //! does not.
 
-use super::{Delay, Observation, Sample};
+use super::{Delay, Sample};
 use crate::time::Duration;
 use crate::units::Rate;
 
@@ -97,14 +97,14 @@ impl Jitter {
         self.terms[0].peak = self.terms[0].peak.max(peak);
     }
 
-    /// Slices that had a full window.
+    /// So many slices that had a full window, given the one that took the longest time and the one that took the least.
     #[inline]
-    pub(super) fn handle_full(&mut self, seen: &Observation) {
-        let (longest, least) = (took(&seen.first), took(&seen.last));
+    pub(super) fn handle_full(&mut self, longest: &Sample, least: &Sample, count: u64) {
+        let (longest, least) = (took(longest), took(least));
         let mean = longest.span().as_nanos().midpoint(least.span().as_nanos());
         let term = &mut self.terms[0];
-        term.took += Duration::from_nanos(mean.saturating_mul(seen.count));
-        term.slices = term.slices.saturating_add(seen.count as u32);
+        term.took += Duration::from_nanos(mean.saturating_mul(count));
+        term.slices = term.slices.saturating_add(count as u32);
         term.least = term.least.min(least);
     }
 
@@ -145,7 +145,7 @@ mod tests {
                     bytes: SLICE,
                 };
                 jitter.handle_gap(SLICE, gap);
-                jitter.handle_full(&Observation::new(sample));
+                jitter.handle_full(&sample, &sample, 1);
             }
             let bytes = SLICE * slices.len() as u64;
             jitter.handle_span(Rate::from_bytes_in(bytes, now.since(began)));

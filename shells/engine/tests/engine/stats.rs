@@ -120,7 +120,7 @@ fn who_finds_no_room_is_told_who_has_it_since_when_and_why_it_does_not_end() {
     assert!(logged(
         "submissions are held back: worker 0 holds 16383 of 16384 requests"
     ));
-    let text = error.to_string();
+    let text = backlog.to_string();
     assert!(text.contains("no room for 3 requests after"), "{text}");
     pair.each_rail(|faults, rail| faults.restore(rail));
     completed(&batch);
