@@ -48,7 +48,7 @@ const SIXTEEN_RAILS: u64 = 602;
 /// As [`MANY`], to 64 peers over the same eight devices: 512 lanes are open. The aim is 1,000. All that is posted completes at
 /// once here, so windows grow until that has brought nothing; most of the count is choosing among rails that all have room. The
 /// table of attempts has rows for half of the slices that could go, so what ends lets others go by a few at a time.
-const MANY_PEERS: u64 = 2_223;
+const MANY_PEERS: u64 = 2_303;
 /// As [`MANY`], on lanes that take 3 works: what a post and what is seen of it costs is shared by fewer slices, as it
 /// is with [`MANY_PEERS`].
 const SHORT_POSTS: u64 = 1_745;
