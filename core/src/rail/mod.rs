@@ -1148,6 +1148,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_on_its_way_to_a_far_peer_keeps_nobody_from_a_near_one() {
+        // The near rail was held to one slice at a time for as long as the far one was busy, and never learned better.
+        let (rails, devices) = ([const { Rail::EMPTY }; 2], [const { Device::EMPTY }; 1]);
+        let shared = Shared::new(&rails, &devices, &[], 64);
+        let config = a_rail();
+        let [near, far] = [0, 1].map(RailId);
+        assert!(shared.install_device(DeviceId(0), config.estimate));
+        let micros = Duration::from_micros;
+        for (rail, delay_base) in [(near, micros(3)), (far, micros(100_000))] {
+            let estimate = EstimateConfig {
+                delay_base,
+                ..config.estimate
+            };
+            assert!(shared.install_rail(rail, RailConfig { estimate, ..config }));
+        }
+        let now = Instant::ZERO + micros(1_000_000);
+        let posted_at = Instant::ZERO + micros(900_000);
+        let seen = |rail: RailId| {
+            let sample = Sample {
+                posted_at,
+                seen_at: now,
+                ahead_bytes: 0,
+                bytes: 64,
+            };
+            shared.handle_observation(rail, &Observation::new(sample));
+        };
+        let room = || shared.healthy(near).map(|near| near.room(now, 64));
+        let limit = || room().map(|room| room.device_limit);
+        let before = limit();
+        seen(far);
+        let window = shared.window_bytes(far);
+        assert!(before < Some(window), "{before:?} beside {window}");
+        assert!(limit() >= Some(2 * window), "{:?} beside {window}", limit());
+    }
+
+    #[test]
     fn a_spare_changes_nothing_for_its_device() {
         let config = a_rail();
         let (rails, devices) = ([const { Rail::EMPTY }; 3], [const { Device::EMPTY }; 1]);
