@@ -59,8 +59,10 @@ impl Backlog {
         let load = &self.load;
         // Who sleeps is woken by what comes; the thread for what is staged has nothing to look at.
         let has_looked = load.sleeps || load.worker.is_none();
-        let looked = load.looked.filter(|_| !has_looked);
-        let looked = looked.or(has_looked.then_some(Duration::ZERO));
+        let looked = match has_looked {
+            true => Some(Duration::ZERO),
+            false => load.looked,
+        };
         Pressure::of(
             self.waited.into(),
             looked.map(Into::into),
