@@ -19,6 +19,7 @@ use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{LOANS_MAX, Loan, RegionTable, TrustDomain};
+use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets;
 use polyrail_transport::service::{Caller, ServiceThread};
@@ -437,6 +438,7 @@ impl Service {
                 };
                 self.unasked = 0;
                 for event in ready {
+                    mishap::check();
                     match event.data.u64() {
                         WAKE => {
                             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);

@@ -19,7 +19,10 @@
 //! from a swap device; an administrator who sets `vm.overcommit_memory` to 2 while engines run, or poisons pages. None of these
 //! is in the hands of a peer.
 
-use std::io;
+use std::io::{
+    self,
+    ErrorKind::{NotFound, PermissionDenied},
+};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Once;
@@ -57,7 +60,7 @@ impl Mapping {
     /// then, or because the kernel cannot keep peers from writing (before Linux 5.1).
     pub fn shared(bytes: u64, peers_write: bool) -> io::Result<(Self, Option<OwnedFd>)> {
         static SAID: Once = Once::new();
-        if let Err(why) = pages_come_back() {
+        if let Some(why) = why_pages_stay_away()? {
             SAID.call_once(|| {
                 log::info!("memory is not shared with processes of this host: {why}")
             });
@@ -101,7 +104,9 @@ impl Mapping {
     /// a signal.
     pub fn of_peer(file: BorrowedFd<'_>, bytes: u64, writable: bool) -> io::Result<Self> {
         check_file(file, bytes)?;
-        pages_come_back()?;
+        if let Some(why) = why_pages_stay_away()? {
+            return Err(io::Error::other(why));
+        }
         Self::of_file(file, bytes, writable)
     }
 
@@ -206,21 +211,25 @@ fn check_file(file: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel gives a page of shared memory that was taken away anew whenever it is touched.
-fn pages_come_back() -> io::Result<()> {
+/// Why the kernel may not give a page of shared memory that was taken away anew when it is touched; `None`: it does.
+fn why_pages_stay_away() -> io::Result<Option<String>> {
     const PATH: &str = "/proc/sys/vm/overcommit_memory";
-    let mode = std::fs::read_to_string(PATH)
-        .map_err(|error| io::Error::new(error.kind(), format!("{PATH}: {error}")))?;
-    check_overcommit(mode.trim())
+    match std::fs::read_to_string(PATH) {
+        Ok(mode) => Ok(why_refused(mode.trim())),
+        Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
+            Ok(Some(format!("{PATH}: {error}")))
+        }
+        Err(error) => Err(error),
+    }
 }
 
-fn check_overcommit(mode: &str) -> io::Result<()> {
-    match mode {
-        "0" | "1" => Ok(()),
-        mode => Err(io::Error::other(format!(
+fn why_refused(mode: &str) -> Option<String> {
+    let says = || {
+        format!(
             "vm.overcommit_memory is {mode}: a page of shared memory can be refused, by a signal; 0 or 1 would do"
-        ))),
-    }
+        )
+    };
+    (!matches!(mode, "0" | "1")).then(says)
 }
 
 fn checked(bytes: u64) -> io::Result<usize> {
@@ -406,11 +415,11 @@ mod tests {
     #[test]
     fn where_the_kernel_may_refuse_pages_nothing_is_shared() {
         for mode in ["0", "1"] {
-            check_overcommit(mode).unwrap();
+            assert_eq!(why_refused(mode), None);
         }
         for mode in ["2", "", "3"] {
-            let error = check_overcommit(mode).unwrap_err().to_string();
-            assert!(error.contains("vm.overcommit_memory"), "{error}");
+            let why = why_refused(mode).unwrap();
+            assert!(why.contains("vm.overcommit_memory"), "{why}");
         }
     }
 }

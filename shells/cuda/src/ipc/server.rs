@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::memory::{LOANS_MAX, Loan, Region, RegionKey, RegionTable, TrustDomain};
+use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets;
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
@@ -237,6 +238,7 @@ impl Service {
             }
         };
         for event in ready {
+            mishap::check();
             match event.data.u64() {
                 WAKE => {
                     let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
