@@ -24,7 +24,7 @@ use socket2::SockRef;
 use crate::endpoint::{TcpEndpoint, abort};
 use crate::place::Place;
 use crate::serve::{End, Served};
-use crate::{LANES_PER_SESSION_MAX, WORK_BYTES_MAX, WORKS_MAX, tune};
+use crate::{LANES_PER_SESSION_MAX, NAME, WORK_BYTES_MAX, WORKS_MAX, tune};
 
 const EVENTS_MAX: usize = 64;
 
@@ -68,7 +68,7 @@ enum Command {
 impl TcpTransport {
     /// A transport that gives peers what `regions` names.
     pub fn new(regions: Arc<dyn RegionTable>) -> Self {
-        Self::named("tcp", regions)
+        Self::named(NAME, regions)
     }
 
     /// The same under another name: one more transport, for tests of several.
@@ -114,7 +114,7 @@ impl Transport for TcpTransport {
     }
 
     fn endpoint(&self, _worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
-        Ok(Box::new(TcpEndpoint::new(clock)?))
+        Ok(Box::new(TcpEndpoint::new(self.name, clock)?))
     }
 
     fn admit(&self, lane: InboundLane) {
