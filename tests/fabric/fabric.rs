@@ -133,11 +133,19 @@ impl Fabric {
             tool(&format!(
                 "ip -n {host} address add {address}/24 dev rail{rail}"
             ));
+            tool(&format!("ip -n {host} link set rail{rail} up"));
+        }
+        self.set_rate(rail, rate_mbit);
+    }
+
+    /// Makes a link carry so much, in Mbit/s.
+    pub(crate) fn set_rate(&self, rail: usize, rate_mbit: u32) {
+        for end in [End::Initiator, End::Target] {
+            let host = self.host(end);
             tool(&format!(
-                "tc -n {host} qdisc add dev rail{rail} root \
+                "tc -n {host} qdisc replace dev rail{rail} root \
                  tbf rate {rate_mbit}mbit burst 128kb latency 50ms"
             ));
-            tool(&format!("ip -n {host} link set rail{rail} up"));
         }
     }
 

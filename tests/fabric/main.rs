@@ -13,6 +13,7 @@
 
 mod bare;
 mod case;
+mod chaotic;
 mod course;
 mod cut;
 mod dark;
@@ -28,6 +29,7 @@ mod marks;
 #[expect(dead_code, reason = "the program `recovery` uses it")]
 mod moments;
 mod packet;
+#[expect(dead_code, reason = "the program `chaos` uses more of it")]
 mod party;
 mod program;
 mod shares;

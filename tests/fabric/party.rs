@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A process that a test leads, which is told words and says lines of JSON; killed when dropped.
@@ -61,6 +62,12 @@ impl Party {
     pub(crate) fn hear_text(&mut self, key: &str) -> String {
         let said = self.hear(key);
         said.as_str().expect("a text").to_owned()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // It may have ended already.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
     /// Waits for its end, which has to be a good one.

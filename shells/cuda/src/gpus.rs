@@ -14,6 +14,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Loan, Region, RegionKey};
 
@@ -394,10 +395,11 @@ struct Pin {
 
 impl Loan for Pin {
     /// No request uses the region any more, so no copy does.
-    fn end(&self) {
+    fn end(&self, _deadline: Instant) -> bool {
         if lock(&self.gpus.pins).remove(&self.key).is_some() {
             self.undo();
         }
+        true
     }
 }
 

@@ -6,7 +6,9 @@
 
 use std::cell::Cell;
 use std::sync::{OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use polyrail_transport::memory::LOANS_MAX;
 
 use crate::afterwards::Afterwards;
 use crate::engine::{Engine, Inner, Program};
@@ -120,10 +122,16 @@ impl Inner {
         afterwards
     }
 
-    /// Takes all memory back from the transports, those included that serve peers.
+    /// Takes all memory back from the transports, those included that serve peers. One deadline for all of it.
     fn retire_memory(&self) {
-        let deadline = std::time::Instant::now() + RETIRE_MAX;
-        for (name, region) in self.segments.regions() {
+        let regions = self.segments.regions();
+        regions.iter().for_each(|(_, region)| region.recall());
+        let deadline = Instant::now() + LOANS_MAX;
+        for (_, region) in &regions {
+            region.end_loans(deadline);
+        }
+        let deadline = Instant::now() + RETIRE_MAX;
+        for (name, region) in &regions {
             if !region.retire(deadline) {
                 let name = name.escape_debug();
                 log::error!(

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use polyrail_control::plane::CallAnswer;
 use polyrail_core::units::PeerId;
+use polyrail_transport::mishap;
 
 use crate::calls::Calls;
 use crate::ending::call;
@@ -75,7 +76,7 @@ impl Errands {
     }
 }
 
-/// Runs errands until the engine ends.
+/// Runs errands until the engine ends. One that panics takes no other one with it.
 fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
     while let Ok(errand) = errands.recv() {
         if matches!(errand, Errand::Stop) {
@@ -84,17 +85,24 @@ fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
         let Some(engine) = engine.upgrade().map(Engine::from_inner) else {
             return;
         };
-        match errand {
-            Errand::Call {
-                method,
-                body,
-                answer,
-            } => answer(carry_out(&engine, method, &body)),
-            Errand::Reconnect { peer, incarnation } => reconnect(&engine, peer, incarnation),
-            Errand::Lost { peer, incarnation } => engine.lose_peer(peer, incarnation),
-            Errand::Bury => engine.bury(),
-            Errand::Stop => return,
+        if catch_unwind(AssertUnwindSafe(|| do_one(&engine, errand))).is_err() {
+            log::error!("an errand of the engine has panicked: it is not carried out");
         }
+    }
+}
+
+fn do_one(engine: &Engine, errand: Errand) {
+    mishap::check();
+    match errand {
+        Errand::Call {
+            method,
+            body,
+            answer,
+        } => answer(carry_out(engine, method, &body)),
+        Errand::Reconnect { peer, incarnation } => reconnect(engine, peer, incarnation),
+        Errand::Lost { peer, incarnation } => engine.lose_peer(peer, incarnation),
+        Errand::Bury => engine.bury(),
+        Errand::Stop => {}
     }
 }
 

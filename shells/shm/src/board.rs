@@ -4,7 +4,7 @@
 //! # Safety
 //!
 //! A board is made of atomics only. The other side may write anything to them at any time, so that what is read is
-//! checked like what comes over a socket.
+//! checked like what comes over a socket. It is touched once it is fixed: the other side cannot take its pages away.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -118,16 +118,21 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// A new one, and what the other side maps.
+    /// A new one, and what the other side maps. Not to be touched before it is [fixed](Self::fix).
     pub(crate) fn new() -> io::Result<(Self, OwnedFd)> {
-        let (mapping, file) = Mapping::shared(BYTES)?;
+        let (mapping, file) = Mapping::in_file(BYTES)?;
         Ok((Self { mapping }, file))
     }
 
-    /// The peer's.
+    /// The peer's, fixed.
     pub(crate) fn of_peer(file: &OwnedFd) -> io::Result<Self> {
-        let mapping = Mapping::of_peer(file.as_fd(), BYTES, true)?;
+        let mapping = Mapping::of_peer_fixed(file.as_fd(), BYTES)?;
         Ok(Self { mapping })
+    }
+
+    /// The other side maps it by now: from here on it can take nothing of it away.
+    pub(crate) fn fix(&self, file: &OwnedFd) -> io::Result<()> {
+        self.mapping.fix(file.as_fd())
     }
 
     fn layout(&self) -> &Layout {

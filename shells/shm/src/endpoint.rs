@@ -24,7 +24,7 @@ use crate::crew::Member;
 use crate::far::Mappings;
 use crate::lane::{self, End, Lane, Locals};
 use crate::process::{OwnCookie, Process, is_hung_up};
-use crate::wire::LaneName;
+use crate::wire::{Cookie, LaneName};
 use crate::{TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, reach};
 
 const EVENTS_MAX: usize = 64;
@@ -91,6 +91,8 @@ enum State {
     Opening {
         socket: OwnedFd,
         board: Board,
+        /// What the board is a mapping of.
+        file: OwnedFd,
         by: Instant,
     },
     Open(Box<Lane>),
@@ -173,7 +175,12 @@ impl ShmEndpoint {
             Some((name, &file)),
         )?;
         epoll::add(&self.epoll, &socket, token(lane, epoch), EventFlags::IN)?;
-        Ok(State::Opening { socket, board, by })
+        Ok(State::Opening {
+            socket,
+            board,
+            file,
+            by,
+        })
     }
 
     /// Asks epoll who has said something.
@@ -199,7 +206,12 @@ impl ShmEndpoint {
         };
         match &mut slot.state {
             State::Over => {}
-            State::Opening { socket, .. } => match reach::answer(socket) {
+            State::Opening {
+                socket,
+                board,
+                file,
+                ..
+            } => match answer(socket, board, file) {
                 Ok(None) => {}
                 Ok(Some((cookie, no_pull))) => {
                     let process = Process::of(socket, cookie).ok();
@@ -583,6 +595,19 @@ impl Endpoint for ShmEndpoint {
         let again = again.then(|| self.clock.now() + AGAIN);
         opening.chain(again).min()
     }
+}
+
+/// What the target says to a greeting. Once it has mapped the board, that is fixed.
+fn answer(
+    socket: &OwnedFd,
+    board: &Board,
+    file: &OwnedFd,
+) -> io::Result<Option<(Cookie, Option<String>)>> {
+    let answer = reach::answer(socket)?;
+    if answer.is_some() {
+        board.fix(file)?;
+    }
+    Ok(answer)
 }
 
 fn token(lane: LaneId, epoch: Epoch) -> EventData {

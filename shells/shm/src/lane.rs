@@ -509,7 +509,8 @@ impl Lane {
         if !self.board.enter(grant) {
             return Ok(None);
         }
-        let from = address + work.remote.offset + u64::from(*moved);
+        let offset = work.remote.offset + u64::from(*moved);
+        let from = address.wrapping_add(offset);
         self.pulled.set(true);
         let transfer = process.transfer(from, local);
         // SAFETY: `local` is entered.

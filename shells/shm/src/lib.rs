@@ -23,7 +23,8 @@
 //!
 //! **Invariant:** a pull counts only if the process that it came from was alive afterwards: its number was its own.
 //!
-//! **Invariant:** no memory of a peer is mapped that could become shorter.
+//! **Invariant:** no memory of a peer is mapped that could become shorter, or whose pages could go away and not come back; and
+//! a board has all of its pages for good before it is touched.
 
 mod board;
 mod crew;

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,10 +23,6 @@ use crate::{TELL_BYTES, TURN_BYTES, WORK_BYTES_MAX};
 
 /// Messages of one lane that are taken in a row.
 const MESSAGES_MAX: usize = 64;
-
-/// How long memory that is taken back waits for an initiator that touches it: one that was stopped in the midst of a
-/// copy.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long it looks for the next offer. Longer than it takes to wake an initiator that was called to answers.
 const SPIN: Duration = Duration::from_micros(50);
@@ -140,6 +137,8 @@ pub(crate) struct Grant {
     board: Arc<Board>,
     number: u16,
     socket: Arc<OwnedFd>,
+    /// The initiator was waited for as long as anybody is.
+    was_awaited: AtomicBool,
 }
 
 impl Grant {
@@ -151,17 +150,20 @@ impl Grant {
 }
 
 impl Loan for Grant {
-    /// Waits for an initiator that is in the midst of a copy, two seconds at most: one that is stopped there may
-    /// go on later.
-    fn end(&self) {
-        let until = Instant::now() + PATIENCE;
+    fn recall(&self) {
+        self.board.close_grant(self.number);
+    }
+
+    /// Waits for an initiator that is in the midst of a copy, if nobody has done so before.
+    fn end(&self, deadline: Instant) -> bool {
         while !self.is_left() {
-            if Instant::now() > until {
-                log::warn!("shm: a peer that is stopped may still touch memory that is taken back");
-                return;
+            if Instant::now() >= deadline || self.was_awaited.load(Relaxed) {
+                self.was_awaited.store(true, Relaxed);
+                return false;
             }
             thread::sleep(Duration::from_micros(20));
         }
+        true
     }
 }
 
@@ -259,14 +261,8 @@ impl Served {
                     bytes,
                     writable,
                 };
-                match writable {
-                    true => socket::send(&self.socket, &answer, Some(file)),
-                    false => {
-                        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-                        let readable = std::fs::File::open(path)?;
-                        socket::send(&self.socket, &answer, Some(readable.as_fd()))
-                    }
-                }
+                // The kernel lets nobody write who may not: `Mapping::shared` has sealed it.
+                socket::send(&self.socket, &answer, Some(file))
             }
         }
     }
@@ -278,6 +274,7 @@ impl Served {
             board: self.board.clone(),
             number,
             socket: self.socket.clone(),
+            was_awaited: AtomicBool::new(false),
         });
         let weak: Weak<Grant> = Arc::downgrade(&grant);
         let lent = region.lend(weak);

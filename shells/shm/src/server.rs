@@ -13,12 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
-use polyrail_transport::memory::{Loan, RegionTable, TrustDomain};
+use polyrail_transport::memory::{LOANS_MAX, Loan, RegionTable, TrustDomain};
+use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets;
 use polyrail_transport::service::{Caller, ServiceThread};
@@ -404,8 +405,13 @@ impl Service {
         for token in tokens {
             self.end(token);
         }
-        for (_, grant) in self.leaving {
-            grant.end();
+        let deadline = Instant::now() + LOANS_MAX;
+        let left = self.leaving.iter();
+        let left = left.filter(|(_, grant)| !grant.end(deadline)).count();
+        if left > 0 {
+            log::warn!(
+                "shm: peers may still touch memory of this engine: {left} uses have not ended"
+            );
         }
     }
 
@@ -432,6 +438,7 @@ impl Service {
                 };
                 self.unasked = 0;
                 for event in ready {
+                    mishap::check();
                     match event.data.u64() {
                         WAKE => {
                             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);

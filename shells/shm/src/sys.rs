@@ -57,8 +57,11 @@ impl Task for Transfer {
         match self.from {
             // SAFETY: the caller's promise, for both.
             Source::Here(from) => unsafe { copy(from.add(start), to, length) },
-            // SAFETY: the caller's promise.
-            Source::There(pid, from) => unsafe { pull(pid, from + range.start, to, length) }?,
+            Source::There(pid, from) => {
+                let from = from.wrapping_add(range.start);
+                // SAFETY: the caller's promise.
+                unsafe { pull(pid, from, to, length) }?;
+            }
         }
         Ok(())
     }
@@ -77,7 +80,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies from another process's memory. Fewer bytes than asked for are an error.
+/// Copies from another process's memory. Fewer bytes than asked for are an error. The address is the peer's word, whatever it
+/// is: the kernel says what is not there.
 ///
 /// # Safety
 ///
@@ -91,7 +95,7 @@ pub(crate) unsafe fn pull(pid: i32, from: u64, to: *mut u8, length: usize) -> io
             iov_len: length - done,
         };
         let remote = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut((from + done as u64) as usize),
+            iov_base: std::ptr::without_provenance_mut(from.wrapping_add(done as u64) as usize),
             iov_len: length - done,
         };
         // SAFETY: one range each; the kernel writes to `local` only, which the caller promises is mapped.

@@ -1133,6 +1133,8 @@ fn an_opening_that_nobody_answers_ends_in_time() {
     assert!(initiator.clock.now() >= by);
 }
 
+mod hostile;
+
 /// An initiator's end of a lane, of which the test does everything.
 fn raw(target: &Target) -> (OwnedFd, Board) {
     raw_lane(target, lane())
@@ -1140,19 +1142,24 @@ fn raw(target: &Target) -> (OwnedFd, Board) {
 
 fn raw_lane(target: &Target, lane: LaneId) -> (OwnedFd, Board) {
     let (board, file) = Board::new().unwrap();
+    (raw_with(target, lane, &file), board)
+}
+
+/// The same, with this for a board.
+fn raw_with(target: &Target, lane: LaneId, file: &OwnedFd) -> OwnedFd {
     let cookie = OwnCookie::new().unwrap();
     let name = LaneName {
         lane: lane.0,
         epoch: 1,
     };
     let address = target.transport.address();
-    let socket = reach::greet(&address, SESSION, &cookie, Some((name, &file))).unwrap();
+    let socket = reach::greet(&address, SESSION, &cookie, Some((name, file))).unwrap();
     let until = StdInstant::now() + PATIENCE;
-    while reach::answer(&socket).unwrap().is_none() {
+    while reach::answer(&socket).is_ok_and(|answer| answer.is_none()) {
         assert!(StdInstant::now() < until, "no answer");
         thread::yield_now();
     }
-    (socket, board)
+    socket
 }
 
 #[test]

@@ -4,7 +4,7 @@ use polyrail_transport::memory::RegionKey;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages and of the board. Others are refused.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 
 /// The largest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 256;

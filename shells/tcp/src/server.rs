@@ -14,6 +14,7 @@ use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::RegionTable;
+use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::service::ServiceThread;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
@@ -258,6 +259,7 @@ impl Service {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         let mut spin = Spin::default();
         loop {
+            mishap::check();
             if let Some(token) = spin.gives_up()
                 && self.makes_room(token)
             {

@@ -11,6 +11,7 @@ pub mod clock;
 pub mod fault;
 pub mod mapping;
 pub mod memory;
+pub mod mishap;
 pub mod numbered;
 pub mod packets;
 pub mod peek;

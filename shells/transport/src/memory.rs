@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::work::Op;
@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::mapping::Mapping;
 
-/// What a peer may do to a segment. Checked by the segment's owner for every operation.
+/// What a peer may do to a segment. Checked by the segment's owner for every operation, but for memory that a process of the
+/// same host or a device has been given: there the kernel or the device keeps to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Access {
     /// Nothing: only this process uses it, as source or destination.
@@ -122,10 +123,17 @@ enum Open {
     Yes,
 }
 
+/// How long memory that is taken back waits for other processes that are in the midst of touching it: in all, however many
+/// there are. One that is stopped there may go on later.
+pub const LOANS_MAX: Duration = Duration::from_secs(2);
+
 /// A use of a region by another process, which cannot hold [`Region::enter`]'s permission.
 pub trait Loan: Send + Sync {
-    /// Ends it. When this has returned, the other process does not touch the range any more.
-    fn end(&self);
+    /// Asks for its end, and waits for nobody. [`Self::end`] comes later.
+    fn recall(&self) {}
+
+    /// Ends it, and waits for the other process until `deadline` at most. Whether that does not touch the range any more.
+    fn end(&self, deadline: Instant) -> bool;
 }
 
 /// What a region on a device needs of whoever drives the device.
@@ -232,14 +240,13 @@ impl Region {
     }
 
     /// Allocates `bytes` of zeroed, page-aligned memory and registers it. If peers may use it, those on the same
-    /// host can map it. Its pages are not to be given back to the kernel (`madvise`) as long as it lives: devices may go
+    /// host can map it, where the kernel makes that safe. Its pages are not to be given back to the kernel (`madvise`) as long as it lives: devices may go
     /// on with the old ones.
     pub fn allocate(bytes: u64, access: Access) -> io::Result<Self> {
         let (mapping, file) = match access {
             Access::Local => (Mapping::private(bytes)?, None),
             Access::RemoteRead | Access::RemoteReadWrite => {
-                let (mapping, file) = Mapping::shared(bytes)?;
-                (mapping, Some(file))
+                Mapping::shared(bytes, access.allows_remote_write())?
             }
         };
         let base = mapping.base();
@@ -431,9 +438,10 @@ impl Region {
 
     /// Ends all use of the range by this process's transports and waits for what is going on. A slow or
     /// silent peer cannot hold it up: permission is asked for anew for every system call. What was lent to
-    /// other processes is ended as [`Loan::end`] says. What was [forsaken](Pinned::forsake) is not waited for.
+    /// other processes is waited for [`LOANS_MAX`] at most. What was [forsaken](Pinned::forsake) is not waited for.
     pub fn revoke(&self) {
         self.close(Open::No);
+        self.end_loans(Instant::now() + LOANS_MAX);
         let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.unpinned.wait_while(pinned, |pinned| *pinned > 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -444,14 +452,21 @@ impl Region {
         }
     }
 
-    /// The same when the transports end: what goes on by itself is waited for until `deadline` at most, and memory that
-    /// the region owns can still be [loaded](Self::load) and stored. `false`: something goes on;
-    /// [`Self::is_touched`] says when it has ended.
-    pub fn retire(&self, deadline: Instant) -> bool {
+    /// Begins to [retire](Self::retire) it: transports are not let in any more and have left, and what was lent to other
+    /// processes is recalled. Waits for none of these, so that all regions of an engine can begin before any is waited for.
+    pub fn recall(&self) {
         self.close(match self.owner {
             Some(_) => Open::ToOwner,
             None => Open::No,
         });
+    }
+
+    /// [Revokes](Self::revoke) it when the transports end: what goes on by itself, and what was lent, is waited for until
+    /// `deadline` at most, and memory that the region owns can still be [loaded](Self::load) and stored. `false`: something
+    /// of this process goes on; [`Self::is_touched`] says when it has ended.
+    pub fn retire(&self, deadline: Instant) -> bool {
+        self.recall();
+        self.end_loans(deadline);
         let left = deadline.saturating_duration_since(Instant::now());
         let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let pinned = self
@@ -461,17 +476,29 @@ impl Region {
         !self.is_touched()
     }
 
-    /// Transports are not let in any more, and have left.
+    /// Transports are not let in any more, and have left; what was lent is recalled.
     fn close(&self, to: Open) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         *open = (*open).min(to);
         drop(open);
+        let loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
+        let lent: Vec<_> = loans.iter().filter_map(Weak::upgrade).collect();
+        drop(loans);
+        lent.iter().for_each(|loan| loan.recall());
+    }
+
+    /// Ends what was lent, and was recalled. Waits for all of it until `deadline` at most.
+    pub fn end_loans(&self, deadline: Instant) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
         let lent = std::mem::take(&mut *loans);
         drop(loans);
-        lent.iter()
-            .filter_map(Weak::upgrade)
-            .for_each(|loan| loan.end());
+        let lent = lent.iter().filter_map(Weak::upgrade);
+        let left = lent.filter(|loan| !loan.end(deadline)).count();
+        if left > 0 {
+            log::warn!(
+                "{self:?} is taken back, and other processes may still touch it: {left} uses have not ended, as when a peer is stopped"
+            );
+        }
     }
 }
 
@@ -698,6 +725,44 @@ mod tests {
             drop(entered);
         });
         assert!(region.enter().is_none());
+    }
+
+    /// A loan to somebody who never leaves.
+    #[derive(Default)]
+    struct Kept(AtomicBool);
+
+    impl Loan for Kept {
+        fn recall(&self) {
+            self.0.store(true, Relaxed);
+        }
+
+        fn end(&self, deadline: Instant) -> bool {
+            assert!(self.0.load(Relaxed), "it was not asked to leave");
+            std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            false
+        }
+    }
+
+    #[test]
+    fn all_that_was_lent_is_waited_for_at_once() {
+        let region = Region::allocate(4096, Access::RemoteRead).unwrap();
+        let kept: Vec<_> = (0..100).map(|_| Arc::new(Kept::default())).collect();
+        for kept in &kept {
+            let weak: Weak<Kept> = Arc::downgrade(kept);
+            assert!(region.lend(weak));
+        }
+        // Whoever has left long ago is not asked.
+        let gone: Weak<Kept> = Arc::downgrade(&Arc::new(Kept::default()));
+        assert!(region.lend(gone));
+        let began = Instant::now();
+        region.recall();
+        assert!(kept.iter().all(|kept| kept.0.load(Relaxed)));
+        assert!(region.enter().is_none());
+        region.revoke();
+        let took = began.elapsed();
+        assert!(took >= LOANS_MAX && took < LOANS_MAX * 2, "{took:?}");
+        let late: Weak<Kept> = Arc::downgrade(&kept[0]);
+        assert!(!region.lend(late));
     }
 
     #[test]

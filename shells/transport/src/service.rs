@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
@@ -30,7 +31,15 @@ impl<C: Send + 'static> ServiceThread<C> {
         let service = make(wake.clone(), queue)?;
         let thread = thread::Builder::new()
             .name(format!("polyrail-{name}"))
-            .spawn(move || serve(service))?;
+            .spawn(move || {
+                let served = catch_unwind(AssertUnwindSafe(|| serve(service)));
+                if let Err(panic) = served {
+                    log::error!(
+                        "{name}: the service thread has panicked: peers reach nothing here by {name} any more, until the process is started anew"
+                    );
+                    resume_unwind(panic);
+                }
+            })?;
         let caller = Caller {
             name,
             commands,

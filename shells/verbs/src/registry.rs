@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Instant;
 use std::{io, thread};
 
 use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
@@ -264,8 +265,9 @@ impl Registered {
 }
 
 impl Loan for Registered {
-    fn end(&self) {
+    fn end(&self, _deadline: Instant) -> bool {
         self.give_up();
+        true
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 
 use polyrail_core::time::Duration;
 use polyrail_core::units::PeerId;
-use polyrail_transport::SessionId;
+use polyrail_transport::{SessionId, mishap};
 
 use super::initiator::Initiator;
 use super::mailbox::{Command, Mailbox};
@@ -128,6 +128,7 @@ impl Reactor {
     /// The loop. `_alive` is dropped when it ends.
     pub(super) fn run(mut self, _alive: SyncSender<()>) {
         while !self.is_done() {
+            mishap::check();
             match self.wires.wait() {
                 Ok(woken) => self.turn(woken),
                 Err(error) => {

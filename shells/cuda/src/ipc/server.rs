@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_core::units::{Epoch, LaneId};
-use polyrail_transport::memory::{Loan, Region, RegionKey, RegionTable, TrustDomain};
+use polyrail_transport::memory::{LOANS_MAX, Loan, Region, RegionKey, RegionTable, TrustDomain};
+use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets;
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
@@ -28,9 +30,6 @@ const MESSAGES_MAX: usize = 64;
 
 /// Regions that one connection may have open.
 const GRANTS_MAX: usize = 1024;
-
-/// How long memory that is taken back waits for whoever copies.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 const WAKE: u64 = 0;
 const LISTEN: u64 = 1;
@@ -68,6 +67,8 @@ impl Common {
 struct Grant {
     key: RegionKey,
     socket: Arc<OwnedFd>,
+    /// The peer was asked to leave.
+    said: AtomicBool,
     left: Mutex<bool>,
     changed: Condvar,
 }
@@ -82,34 +83,42 @@ impl Grant {
         self.changed.notify_all();
     }
 
-    /// Asks the peer to leave. What does not fit into the socket now does once the peer reads: `false`.
+    /// Asks the peer to leave, once. What does not fit into the socket now does once the peer reads: `false`.
     fn call_back(&self) -> bool {
+        if self.said.load(Relaxed) {
+            return true;
+        }
         let said = wire::send(&self.socket, &Answer::Leave { key: self.key });
-        !said.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        let said = !said.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        self.said.store(said, Relaxed);
+        said
     }
 }
 
 impl Loan for Grant {
-    /// Waits for a peer that is in the midst of a copy, two seconds at most: one that is stopped, or whose device has
-    /// failed, does not say that it has left.
-    fn end(&self) {
-        let until = Instant::now() + PATIENCE;
+    fn recall(&self) {
+        self.call_back();
+    }
+
+    /// Waits for a peer that is in the midst of a copy: one that is stopped, or whose device has failed, does not say that
+    /// it has left.
+    fn end(&self, deadline: Instant) -> bool {
         let mut said = self.call_back();
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         while !*left {
             let now = Instant::now();
-            if now >= until {
-                log::warn!("cuda-ipc: a peer may still touch memory that is taken back");
-                return;
+            if now >= deadline {
+                return false;
             }
             let longest = match said {
-                true => until - now,
+                true => deadline - now,
                 false => Duration::from_millis(1),
             };
             let waited = self.changed.wait_timeout(left, longest);
             left = waited.unwrap_or_else(PoisonError::into_inner).0;
             said = said || self.call_back();
         }
+        true
     }
 }
 
@@ -197,7 +206,7 @@ impl Service {
         for connection in self.connections.values_mut() {
             connection.call_back();
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + LOANS_MAX;
         while !self.connections.values().all(Connection::is_left) {
             if Instant::now() > until {
                 log::warn!("cuda-ipc: a peer may still touch memory of this engine");
@@ -229,6 +238,7 @@ impl Service {
             }
         };
         for event in ready {
+            mishap::check();
             match event.data.u64() {
                 WAKE => {
                     let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
@@ -503,6 +513,7 @@ fn lend(connection: &mut Connection, region: &Region, key: RegionKey) -> bool {
     let grant = Arc::new(Grant {
         key,
         socket: connection.socket.clone(),
+        said: AtomicBool::new(false),
         left: Mutex::new(false),
         changed: Condvar::new(),
     });

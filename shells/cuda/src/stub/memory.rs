@@ -27,7 +27,7 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// New memory.
     pub(super) fn new(bytes: u64) -> io::Result<Self> {
-        let (_, file) = Mapping::shared(bytes)?;
+        let (_, file) = Mapping::in_file(bytes)?;
         Self::of(file, bytes)
     }
 

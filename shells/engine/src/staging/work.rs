@@ -15,6 +15,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::PeerId;
 use polyrail_core::work::{Cause, Op};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::mishap;
 use polyrail_transport::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -104,6 +105,7 @@ impl Work {
             return log::error!("the staging tables do not fit the pools");
         };
         loop {
+            mishap::check();
             let now = self.clock.now();
             let Some(engine) = alive(&self.engine) else {
                 return;

@@ -436,16 +436,53 @@ impl Device {
     }
 }
 
+/// A device; `None`, with the reason printed, where none can be made.
+fn device(folder: &Path) -> Option<Device> {
+    let made = Device::make(folder).inspect_err(|error| {
+        let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!must, "no block device can be made: {error}");
+        eprintln!("not run, because no block device can be made: {error}");
+    });
+    made.ok()
+}
+
+#[test]
+fn a_disk_that_fails_fails_what_it_cannot_read_and_nothing_else() {
+    for way in ["uring", "pread"] {
+        let other = if way == "uring" { "pread" } else { "uring" };
+        let desk = Desk::with(Config::named("desk").without(other));
+        let Some(device) = device(desk.folder.path()) else {
+            return;
+        };
+        let segment = desk.register(&device.file, FileTerms::default());
+        let source = desk.fill(1);
+        desk.run(&[desk.request(Op::Write, segment, (0, 0), 7 * MIB)]);
+        // The second half of the device has nothing behind it any more: it answers EIO.
+        let behind = desk.folder.path().join("device");
+        let behind = File::options().write(true).open(behind).unwrap();
+        behind.set_len(3 * MIB).unwrap();
+        drop_caches(&device.file);
+        let lost = desk.request(Op::Read, segment, (0, 4 * MIB), MIB);
+        let failed = (Status::Failed, Some(Cause::MediaError));
+        assert_eq!(desk.fails(lost), failed, "{way}");
+        desk.run(&[desk.request(Op::Read, segment, (0, 0), 2 * MIB)]);
+        let memory = desk.engine.region(desk.local).unwrap();
+        assert!(get(&memory, 0, 2 * MIB) == source[..2 * MIB as usize]);
+        desk.engine.shutdown();
+    }
+}
+
+/// Nothing of a device is in the page cache any more.
+fn drop_caches(device: &File) {
+    device.sync_all().unwrap();
+    rustix::fs::fadvise(device, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
 #[test]
 fn a_block_device_is_a_file_that_does_not_grow() {
     let desk = Desk::new();
-    let device = match Device::make(desk.folder.path()) {
-        Ok(device) => device,
-        Err(error) => {
-            let must = std::env::var("CI").is_ok_and(|ci| ci == "true");
-            assert!(!must, "no block device can be made: {error}");
-            return eprintln!("not run, because no block device can be made: {error}");
-        }
+    let Some(device) = device(desk.folder.path()) else {
+        return;
     };
     moves(&desk, &device.file);
     let terms = FileTerms {
