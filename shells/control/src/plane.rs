@@ -476,6 +476,14 @@ impl Plane {
         }
     }
 
+    /// Hands in what has come on all connections before this call, then calls `told` on the control thread: for who has
+    /// stood still, and wants to know what was said meanwhile before it counts anybody as silent. `told` may be dropped
+    /// instead, when the plane ends.
+    pub fn hear(&self, told: impl FnOnce() + Send + 'static) {
+        let told = Box::new(told);
+        self.inner.mailbox.post(Command::Hear { told });
+    }
+
     /// Target: there is room again for the notifications of a session that there was none for.
     pub fn notification_room(&self, session: SessionId) {
         self.inner

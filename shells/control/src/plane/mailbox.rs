@@ -105,6 +105,10 @@ pub(super) enum Command {
         session: SessionId,
         proven: bool,
     },
+    /// Hand in what has come on all connections, then say so.
+    Hear {
+        told: Box<dyn FnOnce() + Send>,
+    },
     Shutdown,
 }
 

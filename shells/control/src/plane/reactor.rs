@@ -170,6 +170,11 @@ impl Reactor {
         }
     }
 
+    /// Hands in what has come on these sockets.
+    fn hear(&mut self, keys: Vec<Key>) {
+        keys.into_iter().for_each(|key| self.handle_ready(key));
+    }
+
     /// A process that is watched may have ended.
     fn handle_exited(&mut self, watch: Key) {
         let (ctx, wires) = (&self.ctx, &mut self.wires);
@@ -206,7 +211,14 @@ impl Reactor {
         }
     }
 
+    /// Whatever is late because this process stood still finds what has come meanwhile handed in.
     fn handle_timer(&mut self, timer: Timer) {
+        match timer {
+            // There may be more ready sockets than one wait tells of.
+            Timer::Wire(key) => self.handle_ready(key),
+            Timer::Peer(peer) => self.hear(self.initiator.keys(peer)),
+            _ => {}
+        }
         let (ctx, wires) = (&self.ctx, &mut self.wires);
         match timer {
             Timer::Wire(key) => wires.handle_timeout(key),
@@ -284,6 +296,10 @@ impl Reactor {
             } => self
                 .target
                 .handle_call_answer(wires, session, number, result),
+            Command::Hear { told } => {
+                self.hear(self.wires.keys());
+                told();
+            }
             Command::Retired { session, proven } => self.target.handle_retired(session, proven),
             Command::Shutdown => self.begin_shutdown(),
         }

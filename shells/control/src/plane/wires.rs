@@ -188,23 +188,21 @@ impl Wires {
         self.clock.now()
     }
 
-    /// Sleeps until something happens or the first timer is due.
+    /// Sleeps until something happens or the first timer is due. A process that was stopped meanwhile is told what has
+    /// happened, and not merely that it is late.
     pub(super) fn wait(&self) -> io::Result<Vec<Woken>> {
-        let timeout = self.timers.next().map(|at| {
-            let left = self.clock.until(at);
-            Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
-        });
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut events),
-            timeout.as_ref(),
-        ) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        loop {
+            let timeout = self.timers.next().map(|at| self.left_until(at));
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(events
             .iter()
@@ -215,6 +213,19 @@ impl Wires {
                 listener => Woken::Listener((listener - 1) as usize),
             })
             .collect())
+    }
+
+    fn left_until(&self, at: Instant) -> Timespec {
+        let left = self.clock.until(at);
+        Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        }
+    }
+
+    /// The sockets that there are.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.wires.keys().copied().collect()
     }
 
     /// Watches the process that the peer at the other end of a wire says it is. `None`: there is no telling
@@ -620,8 +631,7 @@ impl Wires {
 
     /// Says goodbye to everybody.
     pub(super) fn goodbye_to_all(&mut self) {
-        let keys: Vec<Key> = self.wires.keys().copied().collect();
-        for key in keys {
+        for key in self.keys() {
             self.goodbye(key);
         }
     }

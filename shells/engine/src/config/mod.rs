@@ -48,7 +48,8 @@ pub use sources::{Effective, Loaded, Sources};
 /// long ones a slow rail its balance with others.
 const TCP_SLICE_SPAN: CoreDuration = CoreDuration::from_micros(50);
 /// Silences of the control plane's connections are cut after so many heartbeats.
-const HEARTBEATS_MISSED: u32 = 3;
+/// A peer that stands still for 2 s, as a machine that is moved, loses none.
+const HEARTBEATS_MISSED: u32 = 5;
 
 /// How an [`crate::Engine`] is to behave. [`Config::default`] is an initiator with one rail per address of
 /// its peers.
