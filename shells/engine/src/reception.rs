@@ -57,7 +57,9 @@ impl Handler for Reception {
 
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView> {
         let seen = self.path.see(rails).unwrap_or_else(|error| {
-            log::warn!("a peer's rails are none that this engine could use: {error}");
+            polyrail_transport::complain!(
+                "a peer's rails are none that this engine could use: {error}"
+            );
             None
         });
         seen.map(|path| path.view)

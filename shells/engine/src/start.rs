@@ -211,6 +211,8 @@ impl Shell {
             transports: self.transports.catalog.offers(&config.rails),
             heartbeat: config.health.heartbeat,
             silence_max: config.connection_silence(),
+            sessions_max: config.control.sessions_max,
+            connections_max: config.control.connections_max,
             ..PlaneConfig::new(config.name.clone(), random_u64()?, scratch, self.clock)
         };
         Plane::start(plane_config, Arc::new(reception)).map_err(system("start the control plane"))

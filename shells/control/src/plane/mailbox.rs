@@ -190,7 +190,8 @@ impl Mailbox {
         self.wake.as_fd()
     }
 
-    fn wake(&self) {
+    /// Wakes the control thread.
+    pub(super) fn wake(&self) {
         // It can only fail when the counter is full, and then the thread is woken anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }

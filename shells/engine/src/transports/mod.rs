@@ -129,7 +129,7 @@ impl Transports {
         };
         match self.rows.iter().rev().find(serves) {
             Some(row) => row.transport.admit(lane),
-            None => log::warn!(
+            None => polyrail_transport::complain!(
                 "{:?} of a peer is of transport {:?}, which is not here",
                 lane.lane,
                 lane.transport
