@@ -81,6 +81,9 @@ pub const SESSIONS_MAX: usize = 10_000;
 /// 8 rails each, and as many again.
 pub const CONNECTIONS_MAX: usize = 16_384;
 
+/// Connections that may wait for a handshake, unless [`PlaneConfig::handshakes_max`] says otherwise.
+pub const HANDSHAKES_MAX: usize = 4_096;
+
 /// How long [`Plane::shutdown`] waits for the thread: the goodbyes, and a handler that is slow.
 const JOIN_MAX: Duration = Duration::from_secs(2);
 
@@ -121,6 +124,9 @@ pub struct PlaneConfig {
     pub sessions_max: usize,
     /// Control connections that peers may have with us. Not 0.
     pub connections_max: usize,
+    /// Connections that may wait for a handshake, but no more than a quarter of this process's descriptors. One address
+    /// may have half of them. Not 0.
+    pub handshakes_max: usize,
     /// What peers on this host are told, so that they can see this process end; `None`: nothing, and this
     /// side watches none either.
     pub process: Option<Process>,
@@ -151,6 +157,7 @@ impl PlaneConfig {
             session_linger: Duration::from_secs(10),
             sessions_max: SESSIONS_MAX,
             connections_max: CONNECTIONS_MAX,
+            handshakes_max: HANDSHAKES_MAX,
             process: Process::own(),
         }
     }
@@ -193,6 +200,7 @@ impl PlaneConfig {
         let least = [
             ("sessions_max", self.sessions_max),
             ("connections_max", self.connections_max),
+            ("handshakes_max", self.handshakes_max),
         ];
         for (name, most) in least {
             if most == 0 {

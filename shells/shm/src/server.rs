@@ -517,7 +517,10 @@ impl Service {
             return;
         }
         let now = Instant::now();
-        while let Some((_, token)) = self.waiting.pop_front_if(|(until, _)| *until <= now) {
+        while let Some((until, token)) = self.waiting.front().copied()
+            && until <= now
+        {
+            self.waiting.pop_front();
             if !matches!(self.connections.get(&token), Some(Connection::Lane { .. })) {
                 self.end(token);
             }

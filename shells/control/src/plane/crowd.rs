@@ -5,12 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::wires::Key;
 
-/// Connections in all. The oldest makes room.
-pub(super) const CROWD_MAX: usize = 1024;
-
-/// Of one address. Its own oldest makes room.
-pub(super) const SHARE_MAX: usize = 256;
-
 /// Whom a limit for each address takes for one: an address, or the 64 bits of IPv6 that one host may choose its own from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Place(u64);
@@ -25,21 +19,36 @@ impl Place {
 }
 
 /// Connections by age, in all and of each address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Crowd {
+    /// In all. The oldest makes room.
+    most: usize,
     places: BTreeMap<Key, Place>,
     keys: HashMap<Place, BTreeSet<Key>>,
 }
 
 impl Crowd {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            places: BTreeMap::new(),
+            keys: HashMap::new(),
+        }
+    }
+
+    /// Of one address. Its own oldest makes room.
+    pub(super) fn share(&self) -> usize {
+        self.most.div_ceil(2)
+    }
+
     /// Who has to go before one more from there comes.
     pub(super) fn makes_room(&self, place: Place) -> Option<Key> {
         let own = self.keys.get(&place);
-        let own = own.filter(|keys| keys.len() >= SHARE_MAX);
+        let own = own.filter(|keys| keys.len() >= self.share());
         let oldest = || self.places.first_key_value().map(|(key, _)| *key);
         match own {
             Some(keys) => keys.first().copied(),
-            None if self.places.len() >= CROWD_MAX => oldest(),
+            None if self.places.len() >= self.most => oldest(),
             None => None,
         }
     }
@@ -72,7 +81,7 @@ mod tests {
     #[test]
     fn an_address_has_its_share_and_all_of_them_have_a_bound() {
         let place = |number: u64| Place(number);
-        let mut crowd = Crowd::default();
+        let mut crowd = Crowd::new(512);
         let mut come = |key: Key, from: u64| {
             let gone = crowd.makes_room(place(from));
             gone.into_iter()
@@ -84,12 +93,10 @@ mod tests {
         let cases = [
             (1, 0, 300, Some(0), 44),
             (2, 1_000, 256, None, 0),
-            (3, 2_000, 256, None, 0),
-            (4, 3_000, 256, None, 0),
             // All are full now: the oldest of all go.
-            (5, 4_000, 10, Some(44), 10),
+            (3, 4_000, 10, Some(44), 10),
             // And here its own.
-            (4, 5_000, 1, Some(3_000), 1),
+            (2, 5_000, 1, Some(1_000), 1),
         ];
         for (from, first, count, gone_first, gone_count) in cases {
             let gone: Vec<_> = (first..first + count)

@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::service::{Serve, supervise};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Resource, getrlimit};
 
 use super::mailbox::Mailbox;
 use super::timers::Timer;
@@ -20,6 +21,9 @@ use crate::connection::{Connection, ConnectionConfig, Event};
 
 /// Those who have introduced themselves and wait for the control thread. While there are so many, the door stays shut.
 const WAITING_MAX: usize = 256;
+
+/// Bytes of greetings and introductions that are not whole.
+const HELD_MAX: usize = 8 << 20;
 
 /// Somebody who has introduced himself.
 pub(super) struct Arrival {
@@ -44,10 +48,15 @@ impl Door {
         clock: Clock,
         config: ConnectionConfig,
         listeners: Vec<TcpListener>,
+        handshakes_max: usize,
         mailbox: Arc<Mailbox>,
     ) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let wires = Wires::new(clock, config, listeners, wake.as_fd())?;
+        // Descriptors are for those who are in.
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
+        let most = handshakes_max.min(usize::try_from(limit).unwrap_or(usize::MAX));
+        let room = (most, HELD_MAX);
+        let wires = Wires::new(clock, config, listeners, wake.as_fd(), room)?;
         let stop = Arc::<AtomicBool>::default();
         let (inside, arrivals) = sync_channel(WAITING_MAX);
         let doorman = Doorman {

@@ -29,6 +29,12 @@ const READS_MAX: usize = 4;
 /// Frames of one wire per turn, so that one peer's questions cannot keep the thread from the others' either.
 const FRAMES_MAX: usize = 64;
 
+/// Connections that were refused and take their time to leave.
+const LEAVING_MAX: usize = 512;
+
+/// Bytes that inbound connections may hold together: of frames that are not whole, and of answers that are not read.
+const HELD_MAX: usize = 32 << 20;
+
 /// Newcomers that are taken in before others have their turn.
 const ARRIVALS_MAX: usize = 64;
 
@@ -116,10 +122,22 @@ impl Reactor {
             handshake_max: config.handshake_max.into(),
         };
         let (clock, listeners) = (config.clock, config.listeners);
-        let wires = Wires::new(clock, connection, Vec::new(), mailbox.fd())?;
+        let wires = Wires::new(
+            clock,
+            connection,
+            Vec::new(),
+            mailbox.fd(),
+            (LEAVING_MAX, HELD_MAX),
+        )?;
         let door = match listeners.is_empty() {
             true => None,
-            false => Some(Door::open(clock, connection, listeners, mailbox.clone())?),
+            false => Some(Door::open(
+                clock,
+                connection,
+                listeners,
+                config.handshakes_max,
+                mailbox.clone(),
+            )?),
         };
         let limits = Limits {
             linger: config.session_linger.into(),
@@ -404,6 +422,13 @@ impl Reactor {
 impl Drop for Reactor {
     /// However the thread ends: nobody waits for it any more.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            log::error!(
+                "control: the thread of \"{}\" has panicked: no peer is reached or served any more, and the engine has to be \
+                 started anew",
+                self.ctx.name
+            );
+        }
         self.ctx.mailbox.close();
     }
 }

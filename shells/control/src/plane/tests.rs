@@ -1115,6 +1115,7 @@ fn a_silent_stranger_is_closed() {
 fn a_crowd_of_strangers_keeps_nobody_out() {
     let target = Engine::start("beta", &["127.0.0.2:0"], |config| {
         config.handshake_max = PATIENCE * 10;
+        config.handshakes_max = 512;
     });
     let mut crowd: Vec<_> = (0..400)
         .map(|_| TcpStream::connect(target.listens[0]).unwrap())

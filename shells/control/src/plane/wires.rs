@@ -15,7 +15,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::crowd::{Crowd, Place, SHARE_MAX};
+use super::crowd::{Crowd, Place};
 use super::door::Arrival;
 use super::reactor::Context;
 use super::timers::{Timer, Timers};
@@ -34,9 +34,6 @@ const FIRST_WATCH: Key = 1 << 63;
 
 /// The key of the wake-up descriptor; listeners have those after it.
 const WAKE_KEY: Key = 0;
-
-/// Bytes that inbound connections may hold together: of frames that are not whole, and of answers that are not read.
-const HELD_MAX: usize = 32 << 20;
 
 /// What a connection may hold without being looked at.
 const HELD_UNSEEN: usize = 4096;
@@ -161,6 +158,7 @@ pub(super) struct Wires {
     members: usize,
     /// Bytes that inbound wires hold.
     held: usize,
+    held_max: usize,
     /// Those that hold much, by how long.
     holders: BTreeSet<(Instant, Key)>,
     dirty: BTreeSet<Key>,
@@ -176,6 +174,7 @@ impl Wires {
         config: ConnectionConfig,
         listeners: Vec<TcpListener>,
         wake: BorrowedFd<'_>,
+        (crowd, held_max): (usize, usize),
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, wake, EventData::new_u64(WAKE_KEY), EventFlags::IN)?;
@@ -190,9 +189,10 @@ impl Wires {
             listeners,
             wires: HashMap::new(),
             watches: HashMap::new(),
-            crowd: Crowd::default(),
+            crowd: Crowd::new(crowd),
             members: 0,
             held: 0,
+            held_max,
             holders: BTreeSet::new(),
             dirty: BTreeSet::new(),
             timers: Timers::default(),
@@ -366,8 +366,9 @@ impl Wires {
         let place = Place::of(remote);
         if let Some(oldest) = self.crowd.makes_room(place) {
             complain!(
-                "control: too many connections wait for a handshake ({SHARE_MAX} of an address are the limit), the oldest \
-                 makes room for {remote}"
+                "control: too many connections wait for a handshake ({} of an address, twice as many in all are the limit: \
+                 control/handshakes_max), the oldest makes room for {remote}",
+                self.crowd.share()
             );
             self.remove(oldest);
         }
@@ -625,12 +626,13 @@ impl Wires {
                 .since
                 .map(|since| self.holders.insert((since, key)));
         }
-        while self.held > HELD_MAX
+        while self.held > self.held_max
             && let Some((since, holder)) = self.holders.first().copied()
         {
             complain!(
-                "control: connections hold {} bytes, {HELD_MAX} are the limit; that of {}, which has not got on for {:?}, ends",
+                "control: connections hold {} bytes, {} are the limit; that of {}, which has not got on for {:?}, ends",
                 self.held,
+                self.held_max,
                 self.remote(holder),
                 now.since(since)
             );

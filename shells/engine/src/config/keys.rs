@@ -244,6 +244,19 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "control/handshakes_max",
+        field: Field::Whole {
+            unit: "",
+            least: 2,
+            most: 1 << 20,
+            get: |config| config.control.handshakes_max as u64,
+            set: |config, count| config.control.handshakes_max = count as usize,
+        },
+        meaning: "Connections that may wait for a handshake, but no more than a quarter of the process's descriptors; one \
+                  address may have half of them, and the oldest make room.",
+        source: OURS,
+    },
+    Key {
         path: "health/peer_silence_ms",
         field: Field::Whole {
             unit: "ms",

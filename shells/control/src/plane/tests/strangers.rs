@@ -253,7 +253,7 @@ fn a_control_connection_too_many_is_refused_in_words() {
 fn questions_of_strangers_hold_up_nobodys_heartbeat() {
     let target = Engine::start("beta", &["127.0.0.2:0"], |config| {
         config.heartbeat = Duration::from_millis(50);
-        config.silence_max = Duration::from_millis(500);
+        config.silence_max = PATIENCE;
     });
     let fences: Vec<_> = (0..4000)
         .map(|lane| Frame::Fence { lane, epoch: 1 })
@@ -261,6 +261,7 @@ fn questions_of_strangers_hold_up_nobodys_heartbeat() {
     let flood = bytes(&fences);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _at_the_end = Stop(&stop);
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut crowd: Vec<_> = (0..8)
@@ -291,10 +292,19 @@ fn questions_of_strangers_hold_up_nobodys_heartbeat() {
             longest = longest.max(heard.elapsed());
             heard = Instant::now();
         }
-        stop.store(true, Ordering::SeqCst);
         println!("the longest silence was {longest:?}");
-        assert!(longest < Duration::from_millis(450), "{longest:?}");
+        // Also on a machine that is busy with other things.
+        assert!(longest < Duration::from_secs(3), "{longest:?}");
     });
+}
+
+/// Says so when it goes, however that is.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 #[test]
@@ -340,7 +350,7 @@ fn what_strangers_make_a_target_hold_is_bounded_and_fair_peers_do_not_pay() {
 }
 
 #[test]
-fn the_door_stays_open_while_the_control_thread_is_busy_with_frames() {
+fn who_says_nothing_does_not_keep_others_from_the_door() {
     let target = Engine::target();
     let crowd: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(target.listens[0]).unwrap())
