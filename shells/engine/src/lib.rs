@@ -113,9 +113,9 @@ pub use batch::Batch;
 pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
-    Config, ConfigError, DomainConfig, Effective, HealthConfig, HealthMode, IsolationMode, Loaded,
-    PathConfig, Place, Problem, SecurityConfig, SendQueueConfig, Sources, SprayConfig,
-    StagingConfig, TransportConfig, VerbsConfig, reference,
+    Config, ConfigError, ControlConfig, DomainConfig, Effective, HealthConfig, HealthMode,
+    IsolationMode, Loaded, PathConfig, Place, Problem, SecurityConfig, SendQueueConfig, Sources,
+    SprayConfig, StagingConfig, TransportConfig, VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use domains::Domain;

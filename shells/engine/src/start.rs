@@ -25,7 +25,7 @@ use crate::delivery::Mail;
 use crate::domains::Domains;
 use crate::ending::Ending;
 use crate::engine::{Engine, Inner};
-use crate::errand::{Errand, Errands};
+use crate::errand::{Errand, Errands, Waiting};
 use crate::error::EngineError;
 use crate::fabric::Fabric;
 use crate::files::Files;
@@ -191,6 +191,7 @@ impl Shell {
             transports: self.transports.clone(),
             posts: self.posts.clone(),
             errands: self.errands.clone(),
+            calls: Waiting::default(),
             stager: self.stager.clone(),
             inbox: self.inbox.clone(),
             path: config.path.clone(),
@@ -211,6 +212,9 @@ impl Shell {
             transports: self.transports.catalog.offers(&config.rails),
             heartbeat: config.health.heartbeat,
             silence_max: config.connection_silence(),
+            sessions_max: config.control.sessions_max,
+            connections_max: config.control.connections_max,
+            handshakes_max: config.control.handshakes_max,
             ..PlaneConfig::new(config.name.clone(), random_u64()?, scratch, self.clock)
         };
         Plane::start(plane_config, Arc::new(reception)).map_err(system("start the control plane"))

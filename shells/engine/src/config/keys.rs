@@ -214,8 +214,46 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| millis(config.health.heartbeat),
             set: |config, ms| config.health.heartbeat = Duration::from_millis(ms),
         },
-        meaning: "How often a sign of life is sent to peers. A connection that misses three counts as dead, so \
+        meaning: "How often a sign of life is sent to peers. A connection that misses five counts as dead, so \
                   peers should agree.",
+        source: OURS,
+    },
+    Key {
+        path: "control/sessions_max",
+        field: Field::Whole {
+            unit: "",
+            least: 1,
+            most: 1 << 20,
+            get: |config| config.control.sessions_max as u64,
+            set: |config, count| config.control.sessions_max = count as usize,
+        },
+        meaning: "Sessions that peers may have with an engine that listens; one address may have half of them. Those that \
+                  have said nothing yet, then those without a connection, make room.",
+        source: OURS,
+    },
+    Key {
+        path: "control/connections_max",
+        field: Field::Whole {
+            unit: "",
+            least: 1,
+            most: 1 << 20,
+            get: |config| config.control.connections_max as u64,
+            set: |config, count| config.control.connections_max = count as usize,
+        },
+        meaning: "Control connections that peers may have with an engine that listens: one for each rail of each peer.",
+        source: OURS,
+    },
+    Key {
+        path: "control/handshakes_max",
+        field: Field::Whole {
+            unit: "",
+            least: 2,
+            most: 1 << 20,
+            get: |config| config.control.handshakes_max as u64,
+            set: |config, count| config.control.handshakes_max = count as usize,
+        },
+        meaning: "Connections that may wait for a handshake, but no more than a quarter of the process's descriptors; one \
+                  address may have half of them, and the oldest make room.",
         source: OURS,
     },
     Key {

@@ -39,8 +39,8 @@ use crate::known;
 pub use problem::{ConfigError, Place, Problem};
 pub use reference::reference;
 pub use sections::{
-    DomainConfig, HealthConfig, HealthMode, IsolationMode, PathConfig, SecurityConfig,
-    SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
+    ControlConfig, DomainConfig, HealthConfig, HealthMode, IsolationMode, PathConfig,
+    SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
 };
 pub use sources::{Effective, Loaded, Sources};
 
@@ -48,7 +48,8 @@ pub use sources::{Effective, Loaded, Sources};
 /// long ones a slow rail its balance with others.
 const TCP_SLICE_SPAN: CoreDuration = CoreDuration::from_micros(50);
 /// Silences of the control plane's connections are cut after so many heartbeats.
-const HEARTBEATS_MISSED: u32 = 3;
+/// A peer that stands still for 2 s, as a machine that is moved, loses none.
+const HEARTBEATS_MISSED: u32 = 5;
 
 /// How an [`crate::Engine`] is to behave. [`Config::default`] is an initiator with one rail per address of
 /// its peers.
@@ -81,6 +82,8 @@ pub struct Config {
     pub max_failover_attempts: u8,
     /// Silence, and how long what is uncertain is waited for.
     pub health: HealthConfig,
+    /// How many peers may have how much of the control plane.
+    pub control: ControlConfig,
     /// What [`Policy::Spray`] starts from, and whose load it sees.
     pub spray: SprayConfig,
     /// What happens to submissions that find no room, and which works ask for a completion.
@@ -305,6 +308,7 @@ impl Default for Config {
             insecure: false,
             max_failover_attempts: 3,
             health: HealthConfig::default(),
+            control: ControlConfig::default(),
             spray: SprayConfig::default(),
             send_queue: SendQueueConfig::default(),
             path: PathConfig::default(),

@@ -127,7 +127,7 @@ impl Transports {
         let serves = |row: &&Installed| !row.is_missing && !row.own && row.transport.name() == name;
         match self.rows.iter().find(serves) {
             Some(row) => row.transport.admit(lane),
-            None => log::warn!(
+            None => polyrail_transport::complain!(
                 "{:?} of a peer is of transport {name}, which is not here",
                 lane.lane,
             ),

@@ -7,6 +7,7 @@ mod ending;
 mod events;
 mod intake;
 mod lost;
+mod pause;
 mod rhythm;
 mod round;
 mod serve;
@@ -21,6 +22,7 @@ use polyrail_core::orchestrator::{Config, Orchestrator, Tables, TransportConfig}
 use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
+use polyrail_core::time::Instant;
 use polyrail_core::work::PostBatch;
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
@@ -118,6 +120,8 @@ pub(crate) struct Loop<'a> {
     intake: Intake,
     lost: LostPeers,
     rhythm: Rhythm,
+    /// When deadlines count again, after it has stood still, if the control thread does not say so before.
+    catches_up_by: Option<Instant>,
     disks: AttachedDisks,
     /// What goes on through slots.
     handover: Handover,
@@ -202,6 +206,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         intake: Intake::default(),
         lost: LostPeers::default(),
         rhythm: Rhythm::new(clock.now()),
+        catches_up_by: None,
         disks: AttachedDisks::new(peer_silence),
         handover,
         ending: Ending::default(),

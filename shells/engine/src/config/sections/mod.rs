@@ -1,5 +1,6 @@
 //! The sections of a configuration, one file each.
 
+mod control;
 mod health;
 mod path;
 mod security;
@@ -9,6 +10,7 @@ mod staging;
 mod transport;
 mod verbs;
 
+pub use control::ControlConfig;
 pub use health::{HealthConfig, HealthMode};
 pub use path::{IsolationMode, PathConfig};
 pub use security::{DomainConfig, SecurityConfig};
