@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -137,16 +137,39 @@ fn shortened(text: String) -> String {
 
 /// A segment that an initiator may touch.
 pub(crate) struct Grant {
+    key: RegionKey,
     board: Arc<Board>,
     number: u16,
     socket: Arc<OwnedFd>,
+    /// The initiator has let go of it, and its number may mean another one.
+    is_over: Mutex<bool>,
 }
 
 impl Grant {
     /// Takes it back. Whether the initiator touches nothing under it: it says so, or has hung up, which it does
     /// between two copies or when it ends.
     pub(crate) fn is_left(&self) -> bool {
-        self.board.close_grant(self.number) || is_hung_up(&self.socket)
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_over || self.board.close_grant(self.number) || is_hung_up(&self.socket)
+    }
+
+    /// The initiator has let go of it.
+    fn let_go(&self) {
+        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Tells the initiator to let go of it, so that its memory comes back: also one that sleeps. One that does not hear
+    /// what it was told already sees it behind that.
+    fn tell(&self) {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let (key, grant) = (self.key, self.number);
+        let told = || socket::send(&self.socket, &Answer::Gone { key, grant }, None).is_ok();
+        if *is_over || told() {
+            return;
+        }
+        self.board.set_untold();
+        // It may have heard all before it could see that. If this does not fit either, it has not.
+        told();
     }
 }
 
@@ -154,6 +177,13 @@ impl Loan for Grant {
     /// Waits for an initiator that is in the midst of a copy, two seconds at most: one that is stopped there may
     /// go on later.
     fn end(&self) {
+        self.wait();
+        self.tell();
+    }
+}
+
+impl Grant {
+    fn wait(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.is_left() {
             if Instant::now() > until {
@@ -222,7 +252,11 @@ impl Served {
             };
             match request {
                 Request::Offered => offered = true,
-                Request::Unmap { grant } => drop(self.grants.remove(&grant)),
+                Request::Unmap { grant } => {
+                    if let Some(grant) = self.grants.remove(&grant) {
+                        grant.let_go();
+                    }
+                }
                 Request::Map { key, grant } => self.map(common, key, grant)?,
                 Request::Hello { .. } => return Err(nonsense("it greets again")),
             }
@@ -275,6 +309,8 @@ impl Served {
     fn lend(&mut self, region: &Region, number: u16) -> bool {
         self.board.open_grant(number);
         let grant = Arc::new(Grant {
+            key: region.key(),
+            is_over: Mutex::new(false),
             board: self.board.clone(),
             number,
             socket: self.socket.clone(),

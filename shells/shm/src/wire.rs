@@ -4,7 +4,7 @@ use polyrail_transport::memory::RegionKey;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages and of the board. Others are refused.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 
 /// The largest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 256;
@@ -68,6 +68,8 @@ pub(crate) enum Answer {
     },
     /// To [`Request::Map`]: there is nothing behind the key.
     Nothing { grant: u16 },
+    /// What was behind the key, under this grant, was taken back: let go of it.
+    Gone { key: RegionKey, grant: u16 },
     /// Offers were carried out. Not said to an initiator that looks for itself.
     Pulled,
 }
