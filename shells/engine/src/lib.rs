@@ -113,16 +113,16 @@ pub use batch::Batch;
 pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
-    Config, ConfigError, DomainConfig, Effective, HealthConfig, HealthMode, IsolationMode, Loaded,
-    PathConfig, Place, Problem, SecurityConfig, SendQueueConfig, Sources, SprayConfig,
-    StagingConfig, TransportConfig, VerbsConfig, reference,
+    Config, ConfigError, DomainConfig, Effective, HealthConfig, HealthMode, IsolationMode,
+    LimitsConfig, Loaded, PathConfig, Place, Problem, SecurityConfig, SendQueueConfig, Sources,
+    SprayConfig, StagingConfig, TransportConfig, VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use domains::Domain;
 pub use engine::{Engine, RailStatus};
 pub use error::{
-    CallError, DeliveryError, EngineError, FileError, NotifyError, OpenError, ReceiveError,
-    RegisterError, ReleaseError, SubmitError, WaitError,
+    CallError, CloseError, DeliveryError, EngineError, FileError, Limit, NotifyError, OpenError,
+    ReceiveError, RegisterError, ReleaseError, SubmitError, WaitError,
 };
 pub use gpus::{GpuInfo, gpus};
 pub use known::{Availability, TransportInfo, transports};

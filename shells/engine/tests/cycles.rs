@@ -2,6 +2,7 @@
 //!
 //! `CYCLES` says how often each is done; `.ci/deep` does it as often as in months.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail::{Access, Config, Engine, Op, Request, SegmentId, Status};
@@ -10,6 +11,12 @@ use polyrail::{Access, Config, Engine, Op, Request, SegmentId, Status};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that are allocated, written and taken back in each cycle.
 const LARGE: u64 = 64 << 20;
+
+/// What these tests count is the process's: one of them runs at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn cycles(least: usize) -> usize {
     let said = std::env::var("CYCLES").ok();
@@ -80,6 +87,7 @@ fn descriptors() -> usize {
 
 #[test]
 fn memory_that_was_unregistered_comes_back_while_initiators_live() {
+    let _alone = alone();
     // It stayed mapped at every initiator on the host, 64 MiB of it each time, until that had lost the peer.
     let (target, engine, local) = pair("shm", LARGE);
     let address = format!("{}/kv", target.listening().unwrap());
@@ -104,4 +112,67 @@ fn memory_that_was_unregistered_comes_back_while_initiators_live() {
     until("the descriptors are closed", || descriptors() <= open + 2);
     println!("unmapped after {slowest:?} at the latest");
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> u64 {
+    let said = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = said.lines().find(|line| line.starts_with("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn lines_of_maps() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().count()
+}
+
+/// The owner registers, the peer opens, writes and closes if it is to, the owner unregisters: again and again.
+fn reregister(transport: &str, closes: bool) {
+    const BYTES: u64 = 4096;
+    let (target, engine, local) = pair(transport, BYTES);
+    let address = format!("{}/x", target.listening().unwrap());
+    let most = cycles(200);
+    let mut first = (0, 0, 0);
+    for cycle in 0..most {
+        let own = target
+            .allocate("x", BYTES, Access::RemoteReadWrite)
+            .unwrap();
+        let remote = engine.open_segment(&address).unwrap();
+        let moved = status(&engine, write(local, remote, BYTES));
+        assert_eq!(moved, Status::Completed, "{cycle}");
+        if closes {
+            engine.close_segment(remote).unwrap();
+        }
+        target.unregister(own).unwrap();
+        if cycle == most / 10 {
+            first = (descriptors(), lines_of_maps(), resident());
+        }
+    }
+    let (open, maps, bytes) = first;
+    println!(
+        "{transport}, closes: {closes}: descriptors {open} to {}, mappings {maps} to {}, MiB {} to {}",
+        descriptors(),
+        lines_of_maps(),
+        bytes >> 20,
+        resident() >> 20
+    );
+    until("descriptors are closed", || descriptors() <= open + 2);
+    until("memory is unmapped", || lines_of_maps() <= maps + 8);
+    assert!(resident() < bytes + (24 << 20));
+}
+
+#[test]
+fn segments_that_come_and_go_leave_nothing_over_tcp() {
+    let _alone = alone();
+    // After 4,096 of them nothing could be submitted to a new one, ever.
+    reregister("tcp", true);
+    reregister("tcp", false);
+}
+
+#[test]
+fn segments_that_come_and_go_leave_nothing_over_shm() {
+    let _alone = alone();
+    reregister("shm", true);
+    reregister("shm", false);
 }

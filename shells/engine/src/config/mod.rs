@@ -39,8 +39,8 @@ use crate::known;
 pub use problem::{ConfigError, Place, Problem};
 pub use reference::reference;
 pub use sections::{
-    DomainConfig, HealthConfig, HealthMode, IsolationMode, PathConfig, SecurityConfig,
-    SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
+    DomainConfig, HealthConfig, HealthMode, IsolationMode, LimitsConfig, PathConfig,
+    SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
 };
 pub use sources::{Effective, Loaded, Sources};
 
@@ -89,6 +89,8 @@ pub struct Config {
     pub path: PathConfig,
     /// The memory that what no transport carries in one piece passes through.
     pub staging: StagingConfig,
+    /// How much of everything there can be.
+    pub limits: LimitsConfig,
     /// How queue pairs are made and connected.
     pub verbs: VerbsConfig,
     /// Who may know of which segments.
@@ -309,6 +311,7 @@ impl Default for Config {
             send_queue: SendQueueConfig::default(),
             path: PathConfig::default(),
             staging: StagingConfig::default(),
+            limits: LimitsConfig::default(),
             verbs: VerbsConfig::default(),
             security: SecurityConfig::default(),
             transports: BTreeMap::new(),

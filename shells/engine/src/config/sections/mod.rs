@@ -1,6 +1,7 @@
 //! The sections of a configuration, one file each.
 
 mod health;
+mod limits;
 mod path;
 mod security;
 mod send_queue;
@@ -10,6 +11,7 @@ mod transport;
 mod verbs;
 
 pub use health::{HealthConfig, HealthMode};
+pub use limits::LimitsConfig;
 pub use path::{IsolationMode, PathConfig};
 pub use security::{DomainConfig, SecurityConfig};
 pub use send_queue::SendQueueConfig;
