@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -22,6 +23,7 @@ use polyrail_transport::{RailAddress, RemoteRegion, SessionId};
 use polyrail_uring::{FileRange, FileTable, FileTerms, RangeError};
 use rustix::fs::{MemfdFlags, major, memfd_create, minor};
 
+use crate::descriptors;
 use crate::engine::Engine;
 use crate::error::{FileError, Limit, RegisterError};
 use crate::lock::lock;
@@ -121,6 +123,7 @@ impl Engine {
         if self.is_closing() {
             return Err(FileError::ShutDown);
         }
+        descriptors::check(file.as_fd())?;
         let range = FileRange::new(file, terms);
         let range = range.map_err(FileError::from_range)?;
         let disk = self.disk_of(range.device())?;

@@ -46,6 +46,7 @@ mod completion;
 mod config;
 mod crew;
 mod delivery;
+mod descriptors;
 mod domains;
 mod ending;
 mod endpoints;

@@ -22,6 +22,7 @@ use crate::calls::Calls;
 use crate::config::Config;
 use crate::crew::{Crew, WORKERS_MAX};
 use crate::delivery::Mail;
+use crate::descriptors;
 use crate::domains::Domains;
 use crate::ending::Ending;
 use crate::engine::{Engine, Inner};
@@ -79,6 +80,7 @@ impl Engine {
     pub(crate) fn on(machine: Machine, config: Config, hooks: Hooks) -> Result<Self, EngineError> {
         check(&config)?;
         listen::check_rails(&config.rails)?;
+        descriptors::raise(config.limits.descriptors as u64);
         let listening = listen::listen(&config)?;
         let address = listening.address;
         let limits = config.limits;

@@ -475,6 +475,20 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "limits/descriptors",
+        field: Field::Whole {
+            unit: "descriptors",
+            least: 0,
+            most: 1 << 30,
+            get: |config| config.limits.descriptors as u64,
+            set: |config, descriptors| config.limits.descriptors = descriptors as usize,
+        },
+        meaning: "What the soft limit of the process's descriptors is raised to when the engine starts, as far as the hard \
+                  one allows; it is never lowered. An eighth of them, 1,024 at most, is kept for connections: what finds \
+                  no descriptor first is a new segment.",
+        source: OURS,
+    },
+    Key {
         path: "path/mode",
         field: Field::Choice {
             words: &["off", "vanilla", "advanced"],

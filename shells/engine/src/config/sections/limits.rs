@@ -13,6 +13,9 @@ pub struct LimitsConfig {
     pub pairs: usize,
     /// Segments, the engine's own and its peers'. They take memory when they are there.
     pub segments: usize,
+    /// What the soft limit of the process's descriptors is raised to when the engine starts, if the hard one allows that; it
+    /// is never lowered.
+    pub descriptors: usize,
 }
 
 impl Default for LimitsConfig {
@@ -23,6 +26,7 @@ impl Default for LimitsConfig {
             rails: 9_216,
             pairs: 4_096,
             segments: 131_072,
+            descriptors: 1 << 20,
         }
     }
 }
