@@ -1157,8 +1157,18 @@ int32_t polyrail_segment_sync(polyrail_segment file, polyrail_error *error);
 int32_t polyrail_segment_look(polyrail_segment segment, polyrail_segment_info *info, polyrail_error *error);
 
 /**
+ * Closes a segment of a peer, and frees its handle: what the engine maps of it is unmapped, and its owner keeps its
+ * memory. One that was opened several times is closed with the last handle. `POLYRAIL_ERROR_IN_USE`: requests that use it
+ * have not ended, and nothing has changed; wait for them, or cancel them. `POLYRAIL_ERROR_ARGUMENT`: it is memory or a
+ * file of this engine, which `polyrail_segment_free` takes back.
+ */
+int32_t polyrail_segment_close(polyrail_segment segment,
+                               polyrail_error *error);
+
+/**
  * Frees a segment's handle, and takes memory and files back: when it has returned, nothing of the engine touches them
- * any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed.
+ * any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed. A segment of a peer is
+ * closed as by `polyrail_segment_close`, but later if requests use it now.
  */
 int32_t polyrail_segment_free(polyrail_segment segment,
                               polyrail_error *error);

@@ -84,6 +84,14 @@ class Segment : public Owner<polyrail_segment, polyrail_segment_free> {
         call(polyrail_segment_look, get(), &info);
         return info;
     }
+
+    /* Closes a segment of a peer's, of which nothing is left then. The destructor does that too, but without a word where
+     * requests have not ended. */
+    void close()
+    {
+        call(polyrail_segment_close, get());
+        release();
+    }
 };
 
 class Batch : public Owner<polyrail_batch, polyrail_batch_free> {

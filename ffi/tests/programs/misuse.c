@@ -228,6 +228,34 @@ static void segments(polyrail_engine engine, polyrail_segment local, const char 
     BAD(polyrail_segment_free(segment, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
 }
 
+/* A segment of a peer that is opened twice is closed with the second handle. */
+static void closing(polyrail_engine engine, polyrail_segment local, const char *where)
+{
+    char address[160];
+    snprintf(address, sizeof address, "%s/mem", where);
+    polyrail_segment first, second, third;
+    BAD(polyrail_segment_close(local, &error), POLYRAIL_ERROR_ARGUMENT, "unregister it");
+    GOOD(polyrail_segment_open(engine, address, &first, &error));
+    GOOD(polyrail_segment_open(engine, address, &second, &error));
+    GOOD(polyrail_segment_open(engine, address, &third, &error));
+    GOOD(polyrail_segment_close(first, &error));
+    BAD(polyrail_segment_close(first, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    GOOD(polyrail_segment_free(second, &error));
+    polyrail_segment_info info = POLYRAIL_NEW(polyrail_segment_info);
+    GOOD(polyrail_segment_look(third, &info, &error));
+    TRUE(info.kind == POLYRAIL_SEGMENT_REMOTE && info.bytes > 0);
+    polyrail_request read = request(local, third, 4096);
+    read.op = POLYRAIL_READ;
+    polyrail_batch batch;
+    GOOD(polyrail_submit(engine, &read, 1, NULL, &batch, &error));
+    polyrail_status status = POLYRAIL_NEW(polyrail_status);
+    GOOD(polyrail_batch_wait(batch, POLYRAIL_FOREVER, &status, &error));
+    TRUE(status.status == POLYRAIL_STATUS_COMPLETED);
+    GOOD(polyrail_batch_free(batch, &error));
+    GOOD(polyrail_segment_close(third, &error));
+    BAD(polyrail_submit(engine, &read, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+}
+
 static void files(polyrail_engine engine, polyrail_engine target, polyrail_segment local, const char *where)
 {
     char path[] = "/tmp/polyrail-misuse-XXXXXX", address[160];
@@ -463,6 +491,7 @@ int main(void)
     requests(engine, local, remote);
     segments(engine, local, where);
     files(engine, target, local, where);
+    closing(engine, local, where);
     talking(target, remote, &answers);
     callbacks(engine, local, remote);
     freeing_in_a_callback(where);

@@ -12,7 +12,6 @@ use polyrail_core::units::PeerId;
 
 use crate::engine::Engine;
 use crate::error::{DeliveryError, NotifyError, SubmitError};
-use crate::fabric::PEERS_MAX;
 use crate::fork::Owned;
 use crate::lock::lock;
 use crate::notification::Desk;
@@ -94,9 +93,10 @@ pub(crate) struct Mail {
 }
 
 impl Mail {
-    pub(crate) fn new(desk: Desk) -> Self {
+    /// For so many peers.
+    pub(crate) fn new(desk: Desk, peers: usize) -> Self {
         Self {
-            outbox: Arc::new(Outbox::new()),
+            outbox: Arc::new(Outbox::new(peers)),
             desk: Owned::new(Arc::new(desk)),
         }
     }
@@ -210,7 +210,7 @@ impl Slip {
 
 /// How many notifications to each peer are not confirmed, and those that wait for what they tell of to be seen.
 pub(crate) struct Outbox {
-    counts: [AtomicUsize; PEERS_MAX],
+    counts: Box<[AtomicUsize]>,
     line: Mutex<Line>,
 }
 
@@ -229,9 +229,9 @@ struct Held {
 }
 
 impl Outbox {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(peers: usize) -> Self {
         Self {
-            counts: [const { AtomicUsize::new(0) }; PEERS_MAX],
+            counts: (0..peers).map(|_| AtomicUsize::new(0)).collect(),
             line: Mutex::default(),
         }
     }
@@ -403,10 +403,10 @@ mod tests {
     fn nobody_gets_the_number_of_a_peer_that_something_is_on_its_way_to() {
         let config = Config::default();
         let machine = Arc::new(Machine::this(&config));
-        let mut peers = Peers::new(config.estimate(), machine, false);
+        let mut peers = Peers::new(config.estimate(), machine, false, &config.limits);
         let addressee = Arc::new(peers.take_numbers().unwrap());
         let peer = addressee.peer;
-        let outgoing = Outgoing::new(&Arc::new(Outbox::new()), addressee, b"late").unwrap();
+        let outgoing = Outgoing::new(&Arc::new(Outbox::new(4)), addressee, b"late").unwrap();
         // The peer is lost, and as many come as there are numbers.
         let mut others = Vec::new();
         while let Ok(numbers) = peers.take_numbers() {

@@ -46,6 +46,7 @@ mod completion;
 mod config;
 mod crew;
 mod delivery;
+mod descriptors;
 mod domains;
 mod ending;
 mod endpoints;
@@ -114,15 +115,15 @@ pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
     Config, ConfigError, ControlConfig, DomainConfig, Effective, HealthConfig, HealthMode,
-    IsolationMode, Loaded, PathConfig, Place, Problem, SecurityConfig, SendQueueConfig, Sources,
-    SprayConfig, StagingConfig, TransportConfig, VerbsConfig, reference,
+    IsolationMode, LimitsConfig, Loaded, PathConfig, Place, Problem, SecurityConfig,
+    SendQueueConfig, Sources, SprayConfig, StagingConfig, TransportConfig, VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use domains::Domain;
 pub use engine::{Engine, RailStatus};
 pub use error::{
-    CallError, DeliveryError, EngineError, FileError, NotifyError, OpenError, ReceiveError,
-    RegisterError, ReleaseError, SubmitError, WaitError,
+    CallError, CloseError, DeliveryError, EngineError, FileError, Limit, NotifyError, OpenError,
+    ReceiveError, RegisterError, ReleaseError, SubmitError, WaitError,
 };
 pub use gpus::{GpuInfo, gpus};
 pub use known::{Availability, TransportInfo, transports};

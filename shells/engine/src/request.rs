@@ -60,7 +60,9 @@ pub(crate) struct Prepared {
 impl Engine {
     /// Checks every request, finds its plan, and marks its local segment as in use.
     pub(crate) fn prepare(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
-        loop {
+        let limit = self.inner.config.limits.pairs;
+        // A batch with more pairs than there can be would make room for itself for ever.
+        for _ in 0..=limit {
             match self.prepare_known(requests) {
                 Ok(prepared) => return prepared,
                 Err(index) => match self.route(index, &requests[index], false)? {
@@ -70,6 +72,7 @@ impl Engine {
                 },
             }
         }
+        Err(SubmitError::Plans { limit })
     }
 
     /// The same, for segments that have a plan: looks once at what all threads share. `Err`: the first

@@ -20,7 +20,7 @@ use crate::opening::{DESCRIBE_TIMEOUT, resolve};
 use crate::path::PeerPath;
 use crate::peers::{Numbers, Peer, Peers, RailPair};
 use crate::post::Command;
-use crate::segments::SegmentId;
+use crate::segments::{SegmentId, TakenOut};
 use crate::staging::Word;
 
 /// How long a peer may take to let us in.
@@ -155,7 +155,7 @@ impl Engine {
             Err(error) => {
                 drop(peers);
                 forget();
-                return Err(error);
+                return Err(error.into());
             }
         };
         let peer = Peer {
@@ -348,7 +348,7 @@ impl Engine {
         if let Some(stager) = inner.staging.cell.get() {
             stager.say(Word::PeerGone(id, None));
         }
-        let (segments, plans) = inner.segments.remove_peer(id, peer.dialed);
+        let TakenOut { segments, plans } = inner.segments.remove_peer(id, peer.dialed);
         let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
         let lost = Leaving::new(peer.numbers, segments, plans, &inner.plans.ids);
         let lost = Arc::new(lost);

@@ -22,6 +22,7 @@ use crate::calls::Calls;
 use crate::config::Config;
 use crate::crew::{Crew, WORKERS_MAX};
 use crate::delivery::Mail;
+use crate::descriptors;
 use crate::domains::Domains;
 use crate::ending::Ending;
 use crate::engine::{Engine, Inner};
@@ -79,9 +80,11 @@ impl Engine {
     pub(crate) fn on(machine: Machine, config: Config, hooks: Hooks) -> Result<Self, EngineError> {
         check(&config)?;
         listen::check_rails(&config.rails)?;
+        descriptors::raise(config.limits.descriptors as u64);
         let listening = listen::listen(&config)?;
         let address = listening.address;
-        let segments = Arc::new(Segments::default());
+        let limits = config.limits;
+        let segments = Arc::new(Segments::new(limits.segments));
         let scratch = add_scratch(&segments)?;
         let files = Arc::new(Files::default());
         let file_table: Arc<dyn FileTable> = files.clone();
@@ -118,11 +121,19 @@ impl Engine {
             .into();
         let recorder = start_recording(&config, &hooks, &cores, &settings)?;
         let neighbours = join_neighbours(&config, &shell.errands);
-        let fabric = Fabric::new(shell.posts.len(), config.slice_bytes, recorder, neighbours);
+        let workers = shell.posts.len();
+        let fabric = Fabric::new(
+            workers,
+            limits.rails,
+            config.slice_bytes,
+            recorder,
+            neighbours,
+        );
         let fabric = Arc::new(fabric);
         let plane = shell.start_plane(&config, &hardware.machine, listening)?;
         let estimate = config.estimate();
-        let peers = Peers::new(estimate, hardware.machine.clone(), config.asks_devices());
+        let machine = hardware.machine.clone();
+        let peers = Peers::new(estimate, machine, config.asks_devices(), &limits);
         let whole = Arc::new(EngineCell::new());
         let sessions = Sessions::new(plane, Arc::new(Mutex::new(peers)), address);
         let crew = shell.start_crew(
@@ -148,9 +159,9 @@ impl Engine {
             files,
             staging: Staging::new(shell.stager),
             sessions,
-            plans: Plans::new(scratch),
+            plans: Plans::new(scratch, limits.pairs),
             crew,
-            mail: Mail::new(desk),
+            mail: Mail::new(desk, limits.peers),
             errands: Errands::new(shell.errands, hooks.calls),
             ending: Ending::default(),
         });
@@ -238,6 +249,7 @@ impl Shell {
             let started = endpoint.and_then(|endpoint| {
                 let start = Start {
                     config: core,
+                    limits: config.limits,
                     settings: settings.clone(),
                     fabric: fabric.clone(),
                     endpoint,
@@ -291,7 +303,7 @@ fn start_recording(
         engine: config.name.clone(),
         started_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
         slice_bytes: config.slice_bytes,
-        capacities: worker::CAPACITIES,
+        capacities: worker::capacities(&config.limits),
         workers: cores.to_vec(),
         transports: settings.to_vec(),
     };

@@ -209,7 +209,15 @@ class File(Segment):
 
 @final
 class Remote(Segment):
-    """A segment of a peer's."""
+    """A segment of a peer's. `with` closes it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has closed it."""
+    def close(self) -> None:
+        """Closes it: what is mapped of it here is unmapped, and its owner keeps its memory. `InUse`: batches use it."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_why: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
 @final
 class Batch:

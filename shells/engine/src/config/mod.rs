@@ -39,7 +39,7 @@ use crate::known;
 pub use problem::{ConfigError, Place, Problem};
 pub use reference::reference;
 pub use sections::{
-    ControlConfig, DomainConfig, HealthConfig, HealthMode, IsolationMode, PathConfig,
+    ControlConfig, DomainConfig, HealthConfig, HealthMode, IsolationMode, LimitsConfig, PathConfig,
     SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
 };
 pub use sources::{Effective, Loaded, Sources};
@@ -92,6 +92,8 @@ pub struct Config {
     pub path: PathConfig,
     /// The memory that what no transport carries in one piece passes through.
     pub staging: StagingConfig,
+    /// How much of everything there can be.
+    pub limits: LimitsConfig,
     /// How queue pairs are made and connected.
     pub verbs: VerbsConfig,
     /// Who may know of which segments.
@@ -313,6 +315,7 @@ impl Default for Config {
             send_queue: SendQueueConfig::default(),
             path: PathConfig::default(),
             staging: StagingConfig::default(),
+            limits: LimitsConfig::default(),
             verbs: VerbsConfig::default(),
             security: SecurityConfig::default(),
             transports: BTreeMap::new(),

@@ -74,7 +74,7 @@ pub enum SubmitError {
     },
     /// The request has to be staged, and the system refused the memory or the thread that this takes. The log says why.
     Staging,
-    /// Too many pairs of segments are in use.
+    /// Too many pairs of segments are in use by requests that have not ended.
     Plans {
         /// The most there can be.
         limit: usize,
@@ -113,7 +113,8 @@ impl fmt::Display for SubmitError {
             Self::Stale { index, segment } => {
                 write!(
                     f,
-                    "request {index}: {segment:?} does not exist on that side, or not any more"
+                    "request {index}: {segment:?} does not exist on that side, or not any more: it was unregistered or \
+                     closed"
                 )
             }
             Self::PeerLost {
@@ -152,7 +153,7 @@ impl fmt::Display for SubmitError {
             Self::Plans { limit } => {
                 write!(
                     f,
-                    "{limit} pairs of segments are in use, the most there can be"
+                    "requests under way use {limit} pairs of segments, the most there can be (limits/pairs)"
                 )
             }
             Self::NotificationSize { bytes } => write!(

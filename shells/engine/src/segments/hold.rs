@@ -7,20 +7,20 @@ use super::segment::{LocalSegment, RemoteSegment, Segment};
 
 /// What a request uses, counted there until it is released. A clone counts only once it is [taken](Self::again).
 #[derive(Clone, Debug)]
-pub(crate) struct Hold([Option<Held>; 2]);
+pub(crate) struct Hold([Held; 2]);
 
 /// One end of a request.
 #[derive(Clone, Debug)]
 enum Held {
     Memory(Arc<LocalSegment>),
-    File(Arc<RemoteSegment>),
+    Remote(Arc<RemoteSegment>),
 }
 
 impl Held {
-    fn requests(&self) -> Option<&AtomicU64> {
+    fn requests(&self) -> &AtomicU64 {
         match self {
-            Self::Memory(memory) => Some(&memory.requests),
-            Self::File(file) => file.requests.as_ref(),
+            Self::Memory(memory) => &memory.requests,
+            Self::Remote(remote) => &remote.requests,
         }
     }
 }
@@ -29,11 +29,8 @@ impl Hold {
     /// Counts a request that uses these.
     pub(super) fn of(ends: [&Segment; 2]) -> Self {
         let hold = Self(ends.map(|end| match end {
-            Segment::Local(memory) | Segment::Device(memory, _) => {
-                Some(Held::Memory(memory.clone()))
-            }
-            Segment::Remote(file) if file.is_file_here() => Some(Held::File(file.clone())),
-            Segment::Remote(_) => None,
+            Segment::Local(memory) | Segment::Device(memory, _) => Held::Memory(memory.clone()),
+            Segment::Remote(remote) => Held::Remote(remote.clone()),
         }));
         hold.again();
         hold
@@ -48,7 +45,7 @@ impl Hold {
 
     /// Whether the kernel or a device may still touch memory of it.
     pub(crate) fn is_touched(&self) -> bool {
-        let mut ends = self.0.iter().flatten();
+        let mut ends = self.0.iter();
         ends.any(|end| matches!(end, Held::Memory(memory) if memory.region.is_touched()))
     }
 
@@ -60,6 +57,6 @@ impl Hold {
     }
 
     fn counters(&self) -> impl Iterator<Item = &AtomicU64> {
-        self.0.iter().flatten().filter_map(Held::requests)
+        self.0.iter().map(Held::requests)
     }
 }

@@ -1,5 +1,6 @@
 //! Pairs of segments that requests have used, and the plan of each.
 
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::{PoisonError, RwLockReadGuard};
 
 use polyrail_core::units::PlanId;
@@ -18,18 +19,20 @@ pub(crate) enum NoPlan {
 }
 
 impl Segments {
-    /// The plan of a pair of segments, made by `make` when it is first asked for.
+    /// The plan of a pair of segments, made by `make` when it is first asked for. Where there are too many, some that no
+    /// request uses make room, and `retire` is told.
     pub(crate) fn plan(
         &self,
         pair: (SegmentId, SegmentId),
-        make: impl FnOnce() -> Result<PlanId, NoPlan>,
+        make: impl Fn() -> Result<PlanId, NoPlan>,
+        retire: impl FnOnce(Vec<PlanId>),
     ) -> Result<PlanId, NoPlan> {
-        if let Some(plan) = self.read(|tables| tables.plans.get(&pair).copied()) {
+        if let Some(plan) = self.read(|tables| tables.plans.get(pair)) {
             return Ok(plan);
         }
         self.write(|tables| {
-            if let Some(plan) = tables.plans.get(&pair) {
-                return Ok(*plan);
+            if let Some(plan) = tables.plans.get(pair) {
+                return Ok(plan);
             }
             // Gone since it was looked at: nobody would ever retire a plan for it.
             for segment in [pair.0, pair.1] {
@@ -37,8 +40,13 @@ impl Segments {
                     return Err(NoPlan::Stale(segment));
                 }
             }
-            let plan = make()?;
-            tables.plans.insert(pair, plan);
+            let mut plan = make();
+            if plan == Err(NoPlan::Full) {
+                retire(tables.make_room());
+                plan = make();
+            }
+            let plan = plan?;
+            tables.plans.add(pair, plan);
             Ok(plan)
         })
     }
@@ -46,6 +54,22 @@ impl Segments {
     /// All that is known now. Nothing is registered or unregistered while the answer lives: keep it short.
     pub(crate) fn known(&self) -> Known<'_> {
         Known(self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Tables {
+    /// Takes out some plans that no request uses: a request uses both of its ends.
+    fn make_room(&mut self) -> Vec<PlanId> {
+        let segments = &self.segments;
+        let is_free = |id: &SegmentId| match segments.get(id) {
+            Some(Segment::Local(memory) | Segment::Device(memory, _)) => {
+                memory.requests.load(Acquire) == 0
+            }
+            Some(Segment::Remote(remote)) => remote.requests.load(Acquire) == 0,
+            None => true,
+        };
+        self.plans
+            .make_room(|(local, remote)| is_free(&local) || is_free(&remote))
     }
 }
 
@@ -71,7 +95,7 @@ impl Known<'_> {
         else {
             return None;
         };
-        let plan = *self.0.plans.get(&ids)?;
+        let plan = self.0.plans.get(ids)?;
         Some(KnownPair {
             local,
             remote,

@@ -16,7 +16,6 @@ use super::{Route, Word};
 use crate::batch::Batch;
 use crate::engine::Engine;
 use crate::error::SubmitError;
-use crate::fabric::PEERS_MAX;
 use crate::intake::{End, refused};
 use crate::post::Arrival;
 use crate::request::{Request, Terms};
@@ -26,8 +25,10 @@ use crate::segments::SegmentId;
 /// Rows that requests of one priority to one peer may take: as many as can have a chunk on its way. Who never answers, and
 /// what is urgent to nobody, leave the rest to others.
 const SHARE: u16 = CHUNKS as u16;
-/// Rows of all.
-pub(super) const REQUESTS: usize = PEERS_MAX * SHARE as usize;
+/// Rows of all of so many peers.
+pub(super) const fn rows_of(peers: usize) -> usize {
+    peers * SHARE as usize
+}
 
 /// Attempts without proof that are remembered for their requests.
 pub(super) const UNPROVEN: usize = 1_024;
@@ -64,16 +65,16 @@ pub(super) struct Requests {
     /// Each by its number, with the tag that it was submitted under and whose share it takes.
     known: HashMap<StagedId, (u64, PeerId, Priority)>,
     /// Rows that are taken, by peer and priority.
-    taken: [[u16; Priority::ALL.len()]; PEERS_MAX],
+    taken: Box<[[u16; Priority::ALL.len()]]>,
     /// Those that were reported without proof, with their tags, the oldest first.
     unproven: VecDeque<(StagedId, u64)>,
 }
 
 impl Requests {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(peers: usize) -> Self {
         Self {
             known: HashMap::new(),
-            taken: [[0; Priority::ALL.len()]; PEERS_MAX],
+            taken: vec![[0; Priority::ALL.len()]; peers].into(),
             unproven: VecDeque::new(),
         }
     }

@@ -2,6 +2,7 @@
 
 mod calls;
 mod cancel;
+mod closing;
 mod domains;
 mod ends;
 mod errors;

@@ -2,6 +2,7 @@
 
 mod control;
 mod health;
+mod limits;
 mod path;
 mod security;
 mod send_queue;
@@ -12,6 +13,7 @@ mod verbs;
 
 pub use control::ControlConfig;
 pub use health::{HealthConfig, HealthMode};
+pub use limits::LimitsConfig;
 pub use path::{IsolationMode, PathConfig};
 pub use security::{DomainConfig, SecurityConfig};
 pub use send_queue::SendQueueConfig;
