@@ -243,6 +243,80 @@ impl Bench {
     }
 }
 
+/// Requests of the batches whose cost is measured.
+const BATCHES: [u64; 5] = [100, 1_000, 16_384, 100_000, 1_000_000];
+/// Bytes of each of their blocks.
+const BLOCK: u64 = 4096;
+
+/// Scattered blocks: no two neighbours can go as one.
+fn scattered(bench: &Bench, local: SegmentId, count: u64) -> Vec<Request> {
+    let blocks = BYTES / BLOCK;
+    let request = |index: u64| {
+        // Odd, so that all are passed.
+        let offset = index.wrapping_mul(7_919) % blocks * BLOCK;
+        Request {
+            op: Op::Write,
+            local,
+            local_offset: offset,
+            remote: bench.remote,
+            remote_offset: offset,
+            length: BLOCK,
+        }
+    };
+    (0..count).map(request).collect()
+}
+
+/// Processor time of all threads of this process.
+fn processor_time() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+/// What a request costs by `submit`, one batch after the other: nanoseconds that pass, and of processors. Two million requests.
+fn cost(count: u64, mut submit: impl FnMut() -> polyrail::Batch) -> [f64; 2] {
+    let batches = (2_000_000 / count).max(1);
+    let (start, spent) = (Instant::now(), processor_time());
+    for _ in 0..batches {
+        let batch = submit();
+        let ended = batch.wait(PATIENCE).expect("nothing to wait for");
+        assert_eq!(ended.status, Status::Completed);
+    }
+    let requests = (batches * count) as f64;
+    let spent = processor_time() - spent;
+    [start.elapsed(), spent].map(|time| time.as_nanos() as f64 / requests)
+}
+
+/// Prints what a request costs in batches of different sizes, by turns.
+pub(crate) fn batches() -> io::Result<()> {
+    let bench = Bench::new()?;
+    let local = bench.engine.allocate("here", BYTES, Access::Local);
+    let local = local.map_err(other)?;
+    let requests = BATCHES.map(|count| scattered(&bench, local, count));
+    let mut costs: [Vec<[f64; 2]>; BATCHES.len()] = Default::default();
+    for _ in 0..7 {
+        for (requests, costs) in requests.iter().zip(&mut costs) {
+            let submit = || bench.engine.submit(requests).expect("room for one batch");
+            costs.push(cost(requests.len() as u64, submit));
+        }
+    }
+    println!(
+        "| batch of 4 KiB blocks | ns a request | of processors | to 100 |\n|---|---|---|---|"
+    );
+    let [first, ..] = costs.clone();
+    let least = |costs: &[[f64; 2]], of: usize| {
+        let each = costs.iter().map(|costs| costs[of]);
+        each.fold(f64::INFINITY, f64::min)
+    };
+    for (count, costs) in BATCHES.iter().zip(&costs) {
+        let (passed, spent) = (least(costs, 0), least(costs, 1));
+        println!(
+            "| {count} | {passed:.0} | {spent:.0} | {:.2} |",
+            spent / least(&first, 1)
+        );
+    }
+    Ok(())
+}
+
 /// Prints slices a second of one thread and of two.
 pub(crate) fn run() -> io::Result<()> {
     let bench = Bench::new()?;

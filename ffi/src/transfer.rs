@@ -13,7 +13,7 @@ use crate::text;
 use crate::words::*;
 
 /// Requests that one call can take; the engine says the same of a batch.
-const REQUESTS_MAX: usize = 16_384;
+const REQUESTS_MAX: usize = 1_000_000;
 
 /// One read or write between two segments.
 #[repr(C)]

@@ -9,9 +9,9 @@ use polyrail_core::units::PlanId;
 use crate::batch::{Batch, Shared};
 use crate::engine::Engine;
 use crate::error::SubmitError;
-use crate::post::Submission;
-use crate::request::{Prepared, Request, Terms, check_size, release};
-use crate::segments::{Hold, SegmentId};
+use crate::post::{List, Order, Submission};
+use crate::request::{Prepared, Request, Terms, check_size};
+use crate::segments::{Holds, SegmentId};
 
 /// Batches of one transfer that are kept to be used again.
 const SPARES_MAX: usize = 64;
@@ -39,7 +39,7 @@ pub struct PreparedTransfer {
 enum Way {
     /// To a worker, as they are.
     Direct {
-        submissions: Vec<Submission>,
+        submissions: Arc<Vec<Submission>>,
         /// The pairs of segments that occur, and the plan that each had last.
         pairs: Vec<Pair>,
     },
@@ -86,7 +86,7 @@ impl Engine {
             held,
             stager,
         } = self.prepare(requests)?;
-        release(&held);
+        held.release_all();
         let mut transfer = PreparedTransfer {
             engine: self.clone(),
             requests: requests.to_vec(),
@@ -97,7 +97,7 @@ impl Engine {
             transfer.add_spares(held);
             transfer.way = Way::Direct {
                 pairs: pairs(requests, &submissions),
-                submissions,
+                submissions: Arc::new(submissions),
             };
         }
         Ok(transfer)
@@ -119,12 +119,12 @@ fn pairs(requests: &[Request], submissions: &[Submission]) -> Vec<Pair> {
 
 impl PreparedTransfer {
     /// Makes the batches that the first posts use.
-    fn add_spares(&mut self, holds: Vec<Hold>) {
+    fn add_spares(&mut self, holds: Holds) {
         let spares = (self.engine.inner.crew.posts.len() + SPARES_MORE).min(SPARES_MAX);
         self.spares.reserve(SPARES_MAX);
         for _ in 0..spares {
             self.spares
-                .push_back(Arc::new(Shared::spare(holds.clone())));
+                .push_back(Arc::new(Shared::spare(holds.clone(), self.requests.len())));
         }
     }
 
@@ -169,21 +169,24 @@ impl PreparedTransfer {
             }
         };
         let post = engine.inner.crew.choose();
-        let make = |row, room, notification| {
+        let count = submissions.len();
+        let make = |row, room, notification, due| {
             let mut batch = spare
                 .take()
-                .unwrap_or_else(|| Arc::new(Shared::new(row, std::mem::take(&mut held))));
+                .unwrap_or_else(|| Arc::new(Shared::spare(std::mem::take(&mut held), count)));
+            let list = List::Kept(submissions.clone());
             if let Some(batch) = Arc::get_mut(&mut batch) {
-                batch.begin_again(row, room, notification);
+                batch.begin_again(row, room, notification, Order { list, due });
             }
             batch
         };
-        let posted = engine.enqueue(post, submissions, terms, notification, make);
+        let posted = engine.enqueue(post, count, terms, notification, make);
         match &posted {
             Ok(batch) => self.keep(batch),
             // Nothing was made: what was held is let go.
             Err(_) => {
-                release(spare.as_ref().map_or(&held, |spare| spare.holds()));
+                let held = spare.as_ref().map_or(&held, |spare| spare.holds());
+                held.release_all();
                 self.spares.extend(spare);
             }
         }
@@ -216,10 +219,10 @@ fn unused(spares: &mut VecDeque<Arc<Shared>>) -> Option<Arc<Shared>> {
 fn hold(
     engine: &Engine,
     requests: &[Request],
-    submissions: &mut [Submission],
+    submissions: &mut Arc<Vec<Submission>>,
     pairs: &mut [Pair],
     spare: Option<&Shared>,
-) -> Result<Vec<Hold>, SubmitError> {
+) -> Result<Holds, SubmitError> {
     loop {
         let known = engine.inner.segments.known();
         let changed = pairs
@@ -227,17 +230,18 @@ fn hold(
             .position(|pair| known.pair(pair.ids).map(|known| known.plan) != Some(pair.plan));
         let Some(changed) = changed else {
             let Some(spare) = spare else {
-                let ids = requests.iter().map(|r| (r.local, r.remote));
-                return Ok(ids.filter_map(|ids| known.hold(ids)).collect());
+                // All of them were there just now.
+                return Ok(known.hold(requests).unwrap_or_default());
             };
-            spare.holds().iter().for_each(Hold::again);
-            return Ok(Vec::new());
+            spare.holds().again();
+            return Ok(Holds::default());
         };
         drop(known);
         // Another plan was made for them, or one of them has gone.
         let pair = &mut pairs[changed];
         pair.plan = engine.pair(pair.index, &requests[pair.index])?;
-        for (request, submission) in requests.iter().zip(submissions.iter_mut()) {
+        let submissions = Arc::make_mut(submissions).iter_mut();
+        for (request, submission) in requests.iter().zip(submissions) {
             if (request.local, request.remote) == pair.ids {
                 submission.plan = pair.plan;
             }

@@ -12,10 +12,10 @@ use super::state::{MOVED, PENDING, Reports, State, counters, is_open, moved};
 use crate::delivery::{Outgoing, Slip, Ticket};
 use crate::followers::Followers;
 use crate::fork::Owned;
-use crate::post::Begun;
+use crate::post::{Begun, Order};
 use crate::request::Request;
 use crate::rows::RowId;
-use crate::segments::Hold;
+use crate::segments::Holds;
 
 /// What a batch's handles and its worker share.
 pub(crate) struct Shared {
@@ -23,8 +23,8 @@ pub(crate) struct Shared {
     pub(crate) row: RowId,
     pub(super) state: Mutex<State>,
     pub(super) done: Condvar,
-    /// The segments of its requests, in order: what unregistering looks at.
-    holds: Vec<Hold>,
+    /// The segments of its requests: what unregistering looks at.
+    holds: Holds,
     /// What tells of its notification, if it carries one.
     pub(super) slip: Option<Owned<Slip>>,
     /// It is a hop that programs had left no room for: its room is that which is kept for such.
@@ -32,12 +32,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(row: RowId, holds: Vec<Hold>) -> Self {
-        let reports = smallvec![PENDING; holds.len()];
-        Self {
-            holds,
-            ..Self::with_reports(row, reports)
-        }
+    pub(crate) fn new(row: RowId, holds: Holds, order: Order) -> Self {
+        let reports: Reports = smallvec![PENDING; order.list.len()];
+        let mut batch = Self::with_reports(row, reports);
+        batch.state_mut().order = order;
+        Self { holds, ..batch }
     }
 
     pub(crate) fn with_reports(row: RowId, reports: impl Into<Reports>) -> Self {
@@ -56,7 +55,7 @@ impl Shared {
             row,
             state: Mutex::new(state),
             done: Condvar::new(),
-            holds: Vec::new(),
+            holds: Holds::default(),
             slip: None,
             hop: false,
         }
@@ -80,26 +79,20 @@ impl Shared {
 
     /// It takes this room.
     pub(crate) fn taking(mut self, room: Grant) -> Self {
-        self.state
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .room = room;
+        self.state_mut().room = room;
         self
     }
 
     /// The same, with something to tell the peer when it has ended well.
     pub(crate) fn notifying(mut self, notification: Outgoing) -> Self {
         self.slip = Some(Owned::new(notification.slip().clone()));
-        self.state
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .notification = Some(notification);
+        self.state_mut().notification = Some(notification);
         self
     }
 
     /// One that has ended, to [begin again](Self::begin_again). Its segments are not held.
-    pub(crate) fn spare(holds: Vec<Hold>) -> Self {
-        let reports = smallvec![MOVED; holds.len()];
+    pub(crate) fn spare(holds: Holds, requests: usize) -> Self {
+        let reports = smallvec![MOVED; requests];
         Self {
             holds,
             ..Self::ended(reports)
@@ -120,22 +113,29 @@ impl Shared {
     pub(crate) fn carried_again(&mut self, requests: &[Request]) {
         self.row = RowId::default();
         self.slip = None;
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state_mut();
         let reports = std::mem::take(&mut state.reports);
         *state = State::ended(moved(reports, requests));
     }
 
     /// The same requests once more, in another row. It has ended, nobody else knows it, and its segments are held anew.
-    pub(crate) fn begin_again(&mut self, row: RowId, room: Grant, notification: Option<Outgoing>) {
+    pub(crate) fn begin_again(
+        &mut self,
+        row: RowId,
+        room: Grant,
+        notification: Option<Outgoing>,
+        order: Order,
+    ) {
         self.row = row;
         self.slip = notification
             .as_ref()
             .map(|notification| Owned::new(notification.slip().clone()));
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state_mut();
         let mut reports = std::mem::take(&mut state.reports);
         reports.fill(PENDING);
         *state = State {
             room,
+            order,
             counters: counters(&reports),
             open: reports.len() as u32,
             reports,
@@ -145,28 +145,57 @@ impl Shared {
     }
 
     /// What its requests use.
-    pub(crate) fn holds(&self) -> &[Hold] {
+    pub(crate) fn holds(&self) -> &Holds {
         &self.holds
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it asks for, and how many of that may be under way at a time: for whoever carries it out, once.
+    pub(crate) fn take_order(&self) -> (Order, usize) {
+        let mut state = self.state();
+        let order = std::mem::take(&mut state.order);
+        // What takes no room, in tests, is not bounded by it.
+        let width = usize::from(state.room.works());
+        let width = if width == 0 { order.list.len() } else { width };
+        (order, width)
+    }
+
+    /// Requests that have been reported.
+    pub(crate) fn reported(&self) -> usize {
+        self.state().counters.report().ended as usize
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how a request ended: the room that it took. That of the last one goes with the batch's row.
+    /// Notes how a request ended: the room that nobody needs any more. That of the last one goes with the batch's row.
     pub(crate) fn record(&self, index: usize, report: Report) -> Grant {
         let mut state = self.state();
-        let others = state.room.works().saturating_sub(1).max(1);
-        let room = state.room.split_off(others);
-        if let Some(row) = state.reports.get_mut(index) {
-            let was_open = is_open(&std::mem::replace(row, report));
-            state.counters.end(&report);
-            state.close_one(was_open && !is_open(&report));
-        }
+        state.record(index, report);
+        let room = state.spare_room();
         drop(state);
         // Memory that somebody may still touch stays registered until that is known to be over.
         if report.local == Local::Released {
-            self.release(index);
+            self.holds.release(index);
+        }
+        room
+    }
+
+    /// The same of all requests from this one on.
+    pub(crate) fn record_rest(&self, from: usize, report: Report) -> Grant {
+        let mut state = self.state();
+        let requests = from..state.reports.len();
+        for index in requests.clone() {
+            state.record(index, report);
+        }
+        let room = state.spare_room();
+        drop(state);
+        if report.local == Local::Released {
+            requests.for_each(|index| self.holds.release(index));
         }
         room
     }
@@ -185,16 +214,10 @@ impl Shared {
         let over = state.is_over();
         drop(state);
         if was_held && local == Local::Released {
-            self.release(index);
+            self.holds.release(index);
         }
         if over {
             self.done.notify_all();
-        }
-    }
-
-    fn release(&self, index: usize) {
-        if let Some(hold) = self.holds.get(index) {
-            hold.release();
         }
     }
 
@@ -237,11 +260,11 @@ impl Shared {
         for (index, report) in reports.iter_mut().enumerate() {
             let pending = report.status == Status::Pending;
             let was_held = report.local == Local::Held;
-            let is_touched = || self.holds.get(index).is_some_and(Hold::is_touched);
+            let is_touched = || self.holds.is_touched(index);
             let has_begun = begun.has(index);
             if was_held && !((!pending || has_begun) && (go_on || is_touched())) {
                 report.local = Local::Released;
-                self.release(index);
+                self.holds.release(index);
             }
             if pending {
                 report.cause = Some(Cause::ShutDown);

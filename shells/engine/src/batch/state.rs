@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::delivery::Outgoing;
 use crate::error::ReleaseError;
 use crate::followers::Followers;
+use crate::post::Order;
 use crate::request::Request;
 
 /// Most batches have one request.
@@ -20,6 +21,8 @@ pub(super) struct State {
     pub(super) status: Status,
     /// What its requests that have not ended take of the worker's room.
     pub(super) room: Grant,
+    /// What it asks for, until whoever carries it out has taken that.
+    pub(super) order: Order,
     pub(super) counters: Counters,
     pub(super) reports: Reports,
     /// Requests whose memory is held or whose peer's side is not settled, those not ended included.
@@ -55,6 +58,7 @@ impl State {
         Self {
             status: Status::Pending,
             room: Grant::default(),
+            order: Order::default(),
             counters: Counters::new(0),
             reports: Reports::new(),
             open: 0,
@@ -74,6 +78,22 @@ impl State {
             reports,
             ..Self::new()
         }
+    }
+
+    /// A request has ended so.
+    pub(super) fn record(&mut self, index: usize, report: Report) {
+        if let Some(row) = self.reports.get_mut(index) {
+            let was_open = is_open(&std::mem::replace(row, report));
+            self.counters.end(&report);
+            self.close_one(was_open && !is_open(&report));
+        }
+    }
+
+    /// The room beyond what the requests that have not ended can take: the last of it stays until all is over.
+    pub(super) fn spare_room(&mut self) -> Grant {
+        let counted = self.counters.report();
+        let left = (counted.requests - counted.ended).clamp(1, u16::MAX.into());
+        self.room.split_off(left as u16)
     }
 
     pub(super) fn close_one(&mut self, closed: bool) {

@@ -16,7 +16,7 @@ pub enum SubmitError {
     /// There is no room now, for requests or for the peer's notification: submit again when some request has
     /// ended, or some notification has been delivered. With who holds a worker's room, if it is that.
     Full(Option<Box<Backlog>>),
-    /// The batch has no requests, or more than there can ever be room for.
+    /// The batch has no requests, or more than one can have.
     BatchSize {
         /// How many.
         requests: usize,

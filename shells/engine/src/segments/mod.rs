@@ -17,7 +17,7 @@ use polyrail_transport::numbered::Numbered;
 
 use crate::error::{RegisterError, SubmitError};
 
-pub(crate) use hold::Hold;
+pub(crate) use hold::Holds;
 pub(crate) use pairs::{KnownPair, NoPlan, Pairs};
 pub use segment::SegmentId;
 pub(crate) use segment::{LocalSegment, RemoteSegment, RemoteSlots, Segment, SlotMemory};

@@ -12,6 +12,7 @@ mod fixture;
 mod gpu;
 mod intake;
 mod large;
+mod many;
 mod notes;
 mod notifications;
 mod panics;
