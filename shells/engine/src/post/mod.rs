@@ -166,9 +166,11 @@ impl Post {
     /// All requests of a batch have been reported: tells whoever waits, and the peer by `send`. The answer is for the
     /// program's code.
     pub(crate) fn finish(&self, row: RowId, send: impl FnOnce(Ticket)) -> Option<Ended> {
-        // Under the lock: whoever has waited for the batch finds its row free.
+        let batch = self.batch(row)?;
+        // First: whoever has waited for the batch finds the room that it took.
+        self.room_of(&batch).give_back(batch.take_room());
+        // Under the lock: they find its row free, too.
         let mut batches = self.batches();
-        let batch = batches.get(row)?;
         let mut ended = batch.finish();
         if ended.is_over() {
             batches.remove(row);
@@ -176,7 +178,6 @@ impl Post {
             batches.keep(row);
         }
         drop(batches);
-        self.room_of(&batch).give_back(batch.take_room());
         ended.notify(send);
         Some(ended)
     }
@@ -398,5 +399,69 @@ impl Post {
 
     pub(crate) fn has_news(&self) -> bool {
         self.commands.has_any() || !self.ring.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_core::report::Status;
+    use polyrail_core::units::PlanId;
+    use polyrail_core::work::{Cause, Op, Priority};
+
+    use super::*;
+    use crate::intake::refused;
+    use crate::lock::lock;
+    use crate::segments::Holds;
+
+    #[test]
+    fn who_has_seen_the_end_of_a_batch_finds_the_room_that_it_took() {
+        // The last place came back after that: the next batch that needed all of them waited for it, asleep, each time.
+        let clock = Clock::start();
+        let post = Post::new(&SendQueueConfig::default(), Pulse::new(Some(0), clock)).unwrap();
+        let order = || Order {
+            list: List::Once(vec![Submission {
+                plan: PlanId::default(),
+                op: Op::Write,
+                local_offset: 0,
+                remote_offset: 0,
+                length: 1,
+                through_slots: false,
+            }]),
+            due: Due {
+                priority: Priority::Normal,
+                deadline: Instant::MAX,
+            },
+        };
+        let submit = || {
+            let room = post.room.take(&clock, 1, std::time::Duration::ZERO, || {});
+            let make = |row| BatchShared::new(row, Holds::default(), order());
+            post.submit(|row| Arc::new(make(row).taking(room.unwrap())))
+        };
+        let done = refused(Status::Completed, Cause::Cancelled);
+        let batches: Mutex<Option<Arc<BatchShared>>> = Mutex::new(None);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                for _ in 0..5_000 {
+                    let batch = submit().unwrap();
+                    *lock(&batches) = Some(batch.clone());
+                    while batch.is_pending() {
+                        std::hint::spin_loop();
+                    }
+                    assert!(post.room.is_free());
+                }
+            });
+            for _ in 0..5_000 {
+                let batch = loop {
+                    match lock(&batches).take() {
+                        Some(batch) => break batch,
+                        None if waits.is_finished() => return,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                post.ring.pop();
+                post.note(&batch, 0, done);
+                drop(post.finish(batch.row, |_| {}));
+            }
+        });
     }
 }
