@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Config, Engine, Faults, Hooks, Op, Plugin, Request, SegmentId, Spoils, Status,
+    Access, Blocks, Config, Engine, Faults, Hooks, Op, PagedRequest, Places, Plugin, Request,
+    SegmentId, Spoils, Status, Terms,
 };
 use polyrail_core::time::Instant as CoreInstant;
 use polyrail_core::transport::Capabilities;
@@ -248,12 +249,25 @@ const BATCHES: [u64; 5] = [100, 1_000, 16_384, 100_000, 1_000_000];
 /// Bytes of each of their blocks.
 const BLOCK: u64 = 4096;
 
-/// Scattered blocks: no two neighbours can go as one.
-fn scattered(bench: &Bench, local: SegmentId, count: u64) -> Vec<Request> {
+/// A table of scattered pages: no two neighbours can go as one.
+fn scattered(count: u64) -> Vec<u32> {
     let blocks = BYTES / BLOCK;
-    let request = |index: u64| {
-        // Odd, so that all are passed.
-        let offset = index.wrapping_mul(7_919) % blocks * BLOCK;
+    // Odd, so that all are passed.
+    let page = |index: u64| (index.wrapping_mul(7_919) % blocks) as u32;
+    (0..count).map(page).collect()
+}
+
+/// One with groups of four neighbours, as a cache has whose blocks are allocated in order.
+fn grouped(count: u64) -> Vec<u32> {
+    let groups = BYTES / BLOCK / 4;
+    let page = |index: u64| (index / 4).wrapping_mul(7_919) % groups * 4 + index % 4;
+    (0..count).map(|index| page(index) as u32).collect()
+}
+
+/// What a table names, one by one.
+fn one_by_one(bench: &Bench, local: SegmentId, table: &[u32]) -> Vec<Request> {
+    let request = |page: &u32| {
+        let offset = u64::from(*page) * BLOCK;
         Request {
             op: Op::Write,
             local,
@@ -263,7 +277,23 @@ fn scattered(bench: &Bench, local: SegmentId, count: u64) -> Vec<Request> {
             length: BLOCK,
         }
     };
-    (0..count).map(request).collect()
+    table.iter().map(request).collect()
+}
+
+/// The same as one request.
+fn paged<'a>(bench: &Bench, local: SegmentId, table: &'a [u32]) -> PagedRequest<'a> {
+    let blocks = |segment| Blocks {
+        segment,
+        base: 0,
+        stride: BLOCK,
+        places: Places::Pages(table),
+    };
+    PagedRequest {
+        op: Op::Write,
+        local: blocks(local),
+        remote: blocks(bench.remote),
+        length: BLOCK,
+    }
 }
 
 /// Processor time of all threads of this process.
@@ -291,27 +321,43 @@ pub(crate) fn batches() -> io::Result<()> {
     let bench = Bench::new()?;
     let local = bench.engine.allocate("here", BYTES, Access::Local);
     let local = local.map_err(other)?;
-    let requests = BATCHES.map(|count| scattered(&bench, local, count));
-    let mut costs: [Vec<[f64; 2]>; BATCHES.len()] = Default::default();
+    let tables = BATCHES.map(|count| [scattered(count), grouped(count)]);
+    // Of each size: one by one, the same by a table, one by one with neighbours, the same by a table.
+    let mut costs = [[[f64::INFINITY; 2]; 4]; BATCHES.len()];
+    let terms = Terms::default();
     for _ in 0..7 {
-        for (requests, costs) in requests.iter().zip(&mut costs) {
-            let submit = || bench.engine.submit(requests).expect("room for one batch");
-            costs.push(cost(requests.len() as u64, submit));
+        for (tables, costs) in tables.iter().zip(&mut costs) {
+            for (table, costs) in tables.iter().zip(costs.chunks_mut(2)) {
+                let count = table.len() as u64;
+                // Tables change, so requests are made of them for each batch.
+                let seen = [
+                    cost(count, || {
+                        let requests = one_by_one(&bench, local, table);
+                        bench.engine.submit(&requests).expect("room")
+                    }),
+                    cost(count, || {
+                        let request = [paged(&bench, local, table)];
+                        bench.engine.submit_paged(&request, &terms).expect("room")
+                    }),
+                ];
+                for (least, seen) in costs.iter_mut().flatten().zip(seen.iter().flatten()) {
+                    *least = least.min(*seen);
+                }
+            }
         }
     }
     println!(
-        "| batch of 4 KiB blocks | ns a request | of processors | to 100 |\n|---|---|---|---|"
+        "| blocks of 4 KiB in a batch | ns each, one by one | of processors | to 100 | by a table | groups of 4, one by one | by a table |"
     );
-    let [first, ..] = costs.clone();
-    let least = |costs: &[[f64; 2]], of: usize| {
-        let each = costs.iter().map(|costs| costs[of]);
-        each.fold(f64::INFINITY, f64::min)
-    };
-    for (count, costs) in BATCHES.iter().zip(&costs) {
-        let (passed, spent) = (least(costs, 0), least(costs, 1));
+    println!("|---|---|---|---|---|---|---|");
+    for (count, [one, table, groups, grouped]) in BATCHES.iter().zip(&costs) {
+        let [passed, spent] = one;
         println!(
-            "| {count} | {passed:.0} | {spent:.0} | {:.2} |",
-            spent / least(&first, 1)
+            "| {count} | {passed:.0} | {spent:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
+            spent / costs[0][0][1],
+            table[1],
+            groups[1],
+            grouped[1]
         );
     }
     Ok(())

@@ -729,6 +729,61 @@ typedef struct {
 } polyrail_prepared;
 
 /**
+ * One read or write of many blocks of equal length between two segments: the n-th block of one end goes to the n-th of the
+ * other. At either end the blocks are pages by a table, as those of a KV cache, or rows at equal distances.
+ */
+typedef struct {
+  /**
+   * `sizeof(polyrail_paged_request)`, the same in each element of an array.
+   */
+  uint32_t size;
+  /**
+   * `POLYRAIL_WRITE` or `POLYRAIL_READ`.
+   */
+  uint32_t op;
+  /**
+   * Memory of this engine, or a file of it if the other one is a peer's.
+   */
+  polyrail_segment local;
+  /**
+   * The first byte of page or row 0 in it.
+   */
+  uint64_t local_base;
+  /**
+   * Bytes from the beginning of a page or row to that of the next.
+   */
+  uint64_t local_stride;
+  /**
+   * The numbers of the pages, `count` of them, in this order; null: the rows from 0 on. The program's during the call.
+   */
+  const uint32_t *local_pages;
+  /**
+   * A segment of a peer, or a file of this host.
+   */
+  polyrail_segment remote;
+  /**
+   * As `local_base`.
+   */
+  uint64_t remote_base;
+  /**
+   * As `local_stride`.
+   */
+  uint64_t remote_stride;
+  /**
+   * As `local_pages`.
+   */
+  const uint32_t *remote_pages;
+  /**
+   * Bytes of each block, at least 1.
+   */
+  uint64_t length;
+  /**
+   * Blocks at either end, at least 1; 1,000,000 in all requests of a batch.
+   */
+  size_t count;
+} polyrail_paged_request;
+
+/**
  * A queue of batches that have ended, in the order in which they did. It can serve several engines.
  */
 typedef struct {
@@ -1298,6 +1353,29 @@ int32_t polyrail_prepared_post(polyrail_prepared prepared,
  * Frees a prepared transfer. What was posted goes on.
  */
 int32_t polyrail_prepared_free(polyrail_prepared prepared, polyrail_error *error);
+
+/**
+ * Submits requests for blocks as one batch, all or nothing, like `polyrail_submit`. They cost less than the same blocks as
+ * requests of their own, and blocks that lie one behind the other at both ends go as one. Each request is reported once, as
+ * all of its blocks. `terms` may be null. `error->index` says which request is at fault, `error->message` which block and
+ * page.
+ */
+int32_t polyrail_submit_paged(polyrail_engine engine,
+                              const polyrail_paged_request *first,
+                              size_t count,
+                              const polyrail_terms *terms_of_batch,
+                              polyrail_batch *batch,
+                              polyrail_error *error);
+
+/**
+ * Checks requests for blocks like `polyrail_submit_paged` and keeps them, to be posted with `polyrail_prepared_post`. The
+ * array and the tables may go then.
+ */
+int32_t polyrail_prepare_paged(polyrail_engine engine,
+                               const polyrail_paged_request *first,
+                               size_t count,
+                               polyrail_prepared *prepared,
+                               polyrail_error *error);
 
 /**
  * Makes an empty queue. Takes one descriptor.

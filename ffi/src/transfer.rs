@@ -13,7 +13,7 @@ use crate::text;
 use crate::words::*;
 
 /// Requests that one call can take; the engine says the same of a batch.
-const REQUESTS_MAX: usize = 1_000_000;
+pub(crate) const REQUESTS_MAX: usize = 1_000_000;
 
 /// One read or write between two segments.
 #[repr(C)]
@@ -90,13 +90,13 @@ impl From<SubmitError> for Failure {
             SubmitError::Full(_) => (POLYRAIL_ERROR_FULL, None),
             SubmitError::Stale { index, .. } => (POLYRAIL_ERROR_HANDLE, Some(index)),
             SubmitError::PeerLost { index, .. } => (POLYRAIL_ERROR_PEER_LOST, Some(index)),
-            SubmitError::Empty { index } | SubmitError::OutOfRange { index, .. } => {
-                (POLYRAIL_ERROR_RANGE, Some(index))
-            }
+            SubmitError::Empty { index }
+            | SubmitError::OutOfRange { index, .. }
+            | SubmitError::BlockOutOfRange { index, .. } => (POLYRAIL_ERROR_RANGE, Some(index)),
             SubmitError::Forbidden { index, .. } => (POLYRAIL_ERROR_FORBIDDEN, Some(index)),
-            SubmitError::TwoFiles { index, .. } | SubmitError::NotificationPeers { index } => {
-                (POLYRAIL_ERROR_ARGUMENT, Some(index))
-            }
+            SubmitError::TwoFiles { index, .. }
+            | SubmitError::BlockCounts { index, .. }
+            | SubmitError::NotificationPeers { index } => (POLYRAIL_ERROR_ARGUMENT, Some(index)),
             SubmitError::BatchSize { .. } | SubmitError::NotificationSize { .. } => {
                 (POLYRAIL_ERROR_ARGUMENT, None)
             }

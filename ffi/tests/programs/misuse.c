@@ -166,6 +166,27 @@ static void requests(polyrail_engine engine, polyrail_segment local, polyrail_se
     two[1].op = POLYRAIL_READ;
     two[1].size += 8;
     BAD(polyrail_submit(engine, two, 2, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "the size in polyrail_request 1");
+    uint32_t table[3] = { 0, 1, UINT32_MAX };
+    polyrail_paged_request pages = POLYRAIL_NEW(polyrail_paged_request);
+    polyrail_prepared prepared;
+    pages.local = local;
+    pages.remote = remote;
+    pages.local_stride = pages.remote_stride = 64;
+    pages.length = 64;
+    pages.count = 3;
+    pages.remote_pages = table;
+    code = polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error);
+    TRUE(error.index == 0);
+    BAD(code, POLYRAIL_ERROR_RANGE, "block 2, page or row 4294967295");
+    BAD(polyrail_prepare_paged(engine, &pages, 1, &prepared, &error), POLYRAIL_ERROR_RANGE, "block 2, page or row 4294967295");
+    BAD(polyrail_submit_paged(engine, &pages, 0, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "a batch of 0 requests");
+    pages.remote_pages = (const uint32_t *)((const char *)table + 1);
+    BAD(polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "not aligned");
+    pages.remote_pages = table;
+    pages.count = SIZE_MAX;
+    BAD(polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "1 to 1000000");
+    pages.count = 0;
+    BAD(polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error), POLYRAIL_ERROR_RANGE, "request 0");
     /* The local one has to be local, and the remote one remote. */
     two[0] = request(remote, local, 1);
     BAD(polyrail_submit(engine, two, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "does not exist on that side");

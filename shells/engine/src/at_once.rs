@@ -194,7 +194,7 @@ mod tests {
         }
 
         fn try_carry(&self, requests: &[Request], terms: &Terms<'_>) -> Option<Batch> {
-            let make = || Arc::new(Shared::carried(requests));
+            let make = || Arc::new(Shared::carried(requests, None));
             self.engine.carry_at_once(requests, terms, make)
         }
 

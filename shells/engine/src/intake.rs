@@ -443,7 +443,7 @@ mod tests {
             .take(&Clock::start(), width, std::time::Duration::ZERO, || {});
         let room = room.unwrap();
         let make = |row| {
-            let batch = BatchShared::new(row, Holds::default(), Order { list, due });
+            let batch = BatchShared::new(row, Holds::default(), Order { list, due }, None);
             Arc::new(batch.taking(room))
         };
         post.submit(make).unwrap()

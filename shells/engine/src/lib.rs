@@ -71,6 +71,7 @@ mod notification;
 mod once;
 mod opening;
 mod pace;
+mod paged;
 mod path;
 mod peers;
 mod plans;
@@ -130,6 +131,7 @@ pub use machine::{
     Device, DeviceState, NearGpu, NumaNode, PortGid, RdmaPort, devices, numa_nodes, rdma_ports,
 };
 pub use notification::{Notification, Notifications};
+pub use paged::{Blocks, PagedRequest, Places};
 pub use polyrail_core::orchestrator::LaneState;
 pub use prepared::PreparedTransfer;
 pub use request::{Request, Terms};

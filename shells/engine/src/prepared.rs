@@ -30,6 +30,8 @@ const SPARES_MORE: usize = 3;
 pub struct PreparedTransfer {
     engine: Engine,
     requests: Vec<Request>,
+    /// If they are the pieces of paged requests: the first of each.
+    firsts: Option<Arc<[u32]>>,
     way: Way,
     /// Batches of earlier posts, the oldest first. One that nobody else knows any more is used again.
     spares: VecDeque<Arc<Shared>>,
@@ -74,6 +76,15 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prepare_transfer(&self, requests: &[Request]) -> Result<PreparedTransfer, SubmitError> {
+        self.prepare_pieces(requests, None)
+    }
+
+    /// The same, of the pieces of paged requests if there are `firsts`: those where one begins.
+    pub(crate) fn prepare_pieces(
+        &self,
+        requests: &[Request],
+        firsts: Option<&Arc<[u32]>>,
+    ) -> Result<PreparedTransfer, SubmitError> {
         if !self.inner.is_ours() {
             return Err(SubmitError::Forked);
         }
@@ -90,6 +101,7 @@ impl Engine {
         let mut transfer = PreparedTransfer {
             engine: self.clone(),
             requests: requests.to_vec(),
+            firsts: firsts.cloned(),
             way: Way::Staged,
             spares: VecDeque::new(),
         };
@@ -123,8 +135,11 @@ impl PreparedTransfer {
         let spares = (self.engine.inner.crew.posts.len() + SPARES_MORE).min(SPARES_MAX);
         self.spares.reserve(SPARES_MAX);
         for _ in 0..spares {
-            self.spares
-                .push_back(Arc::new(Shared::spare(holds.clone(), self.requests.len())));
+            self.spares.push_back(Arc::new(Shared::spare(
+                holds.clone(),
+                self.requests.len(),
+                self.firsts.clone(),
+            )));
         }
     }
 
@@ -143,16 +158,16 @@ impl PreparedTransfer {
             return Err(SubmitError::ShutDown);
         }
         let Way::Direct { submissions, pairs } = &mut self.way else {
-            return engine.submit_with(&self.requests, terms);
+            return engine.submit_pieces(&self.requests, self.firsts.as_ref(), terms);
         };
         let notification = engine.outgoing(&self.requests, terms)?;
         let mut spare = unused(&mut self.spares);
         let carried = engine.carry_at_once(&self.requests, terms, || {
             let Some(mut batch) = spare.take() else {
-                return Arc::new(Shared::carried(&self.requests));
+                return Arc::new(Shared::carried(&self.requests, self.firsts.as_deref()));
             };
             if let Some(batch) = Arc::get_mut(&mut batch) {
-                batch.carried_again(&self.requests);
+                batch.carried_again(&self.requests, self.firsts.as_deref());
             }
             batch
         });
@@ -171,9 +186,10 @@ impl PreparedTransfer {
         let post = engine.inner.crew.choose();
         let count = submissions.len();
         let make = |row, room, notification, due| {
-            let mut batch = spare
-                .take()
-                .unwrap_or_else(|| Arc::new(Shared::spare(std::mem::take(&mut held), count)));
+            let mut batch = spare.take().unwrap_or_else(|| {
+                let held = std::mem::take(&mut held);
+                Arc::new(Shared::spare(held, count, self.firsts.clone()))
+            });
             let list = List::Kept(submissions.clone());
             if let Some(batch) = Arc::get_mut(&mut batch) {
                 batch.begin_again(row, room, notification, Order { list, due });
@@ -200,7 +216,7 @@ impl PreparedTransfer {
         }
     }
 
-    /// What it moves.
+    /// What it moves. Paged requests are shown as the ranges that they come to: blocks that lie one behind the other are one.
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }

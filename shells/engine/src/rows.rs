@@ -161,7 +161,7 @@ mod tests {
     use crate::segments::Holds;
 
     fn add(rows: &mut BatchRows) -> Result<RowId, NoRow> {
-        rows.add(|row| Arc::new(Shared::new(row, Holds::default(), Order::default())))
+        rows.add(|row| Arc::new(Shared::new(row, Holds::default(), Order::default(), None)))
             .map(|b| b.row)
     }
 

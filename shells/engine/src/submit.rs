@@ -57,29 +57,30 @@ impl Engine {
         requests: &[Request],
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
-        let notification = self.outgoing(requests, terms)?;
-        self.submit_batch(requests, terms, notification)
+        self.submit_pieces(requests, None, terms)
     }
 
-    fn submit_batch(
+    /// The same, of the pieces of paged requests if there are `firsts`: those where one begins.
+    pub(crate) fn submit_pieces(
         &self,
-        requests: &[Request],
+        pieces: &[Request],
+        firsts: Option<&Arc<[u32]>>,
         terms: &Terms<'_>,
-        notification: Option<Outgoing>,
     ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
+        let notification = self.outgoing(pieces, terms)?;
         if !inner.is_ours() {
             return Err(SubmitError::Forked);
         }
         if self.is_closing() {
             return Err(SubmitError::ShutDown);
         }
-        check_size(requests)?;
-        let make = || Arc::new(BatchShared::carried(requests));
-        if let Some(batch) = self.carry_at_once(requests, terms, make) {
+        check_size(pieces)?;
+        let carried = || BatchShared::carried(pieces, firsts.map(|firsts| &firsts[..]));
+        if let Some(batch) = self.carry_at_once(pieces, terms, || Arc::new(carried())) {
             return Ok(batch);
         }
-        self.submit_prepared(self.prepare(requests)?, terms, notification)
+        self.submit_prepared(self.prepare(pieces)?, firsts, terms, notification)
     }
 
     /// Submits a request through slots, whatever reaches both of its ends.
@@ -92,12 +93,13 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         let prepared = self.prepare_staged(std::slice::from_ref(request), true)?;
-        self.submit_prepared(prepared, terms, None)
+        self.submit_prepared(prepared, None, terms, None)
     }
 
     fn submit_prepared(
         &self,
         prepared: Prepared,
+        firsts: Option<&Arc<[u32]>>,
         terms: &Terms<'_>,
         notification: Option<Outgoing>,
     ) -> Result<Batch, SubmitError> {
@@ -117,7 +119,8 @@ impl Engine {
         let make = |row, room, notification, due| {
             let list = List::Once(submissions);
             let held = held.take().unwrap_or_default();
-            let batch = BatchShared::new(row, held, Order { list, due }).taking(room);
+            let order = Order { list, due };
+            let batch = BatchShared::new(row, held, order, firsts.cloned()).taking(room);
             Arc::new(match notification {
                 Some(notification) => batch.notifying(notification),
                 None => batch,
@@ -149,7 +152,8 @@ impl Engine {
         let mut held = Some(prepared.held);
         let make = |row, room, _, due| {
             let list = List::Once(prepared.submissions);
-            let batch = BatchShared::new(row, held.take().unwrap_or_default(), Order { list, due });
+            let order = Order { list, due };
+            let batch = BatchShared::new(row, held.take().unwrap_or_default(), order, None);
             Arc::new(batch.taking(room).for_hop())
         };
         let submitted = self.enqueue_in(&post.hop_room, post, 1, terms, None, make);

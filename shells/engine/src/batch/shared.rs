@@ -1,13 +1,14 @@
 //! What a batch's handles share with whoever carries it out.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use polyrail_core::batch::BatchReport;
+use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::send_queue::credit::Grant;
 use polyrail_core::work::Cause;
 use smallvec::smallvec;
 
+use super::pieces::Pieces;
 use super::state::{MOVED, PENDING, Reports, State, counters, is_open, moved};
 use crate::delivery::{Outgoing, Slip, Ticket};
 use crate::followers::Followers;
@@ -32,10 +33,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(row: RowId, holds: Holds, order: Order) -> Self {
-        let reports: Reports = smallvec![PENDING; order.list.len()];
+    pub(crate) fn new(row: RowId, holds: Holds, order: Order, firsts: Option<Arc<[u32]>>) -> Self {
+        let pieces = pieces(firsts, order.list.len());
+        let requests = pieces
+            .as_ref()
+            .map_or(order.list.len(), |pieces| pieces.requests());
+        let reports: Reports = smallvec![PENDING; requests];
         let mut batch = Self::with_reports(row, reports);
-        batch.state_mut().order = order;
+        let state = batch.state_mut();
+        (state.order, state.pieces) = (order, pieces);
         Self { holds, ..batch }
     }
 
@@ -91,17 +97,17 @@ impl Shared {
     }
 
     /// One that has ended, to [begin again](Self::begin_again). Its segments are not held.
-    pub(crate) fn spare(holds: Holds, requests: usize) -> Self {
-        let reports = smallvec![MOVED; requests];
-        Self {
-            holds,
-            ..Self::ended(reports)
-        }
+    pub(crate) fn spare(holds: Holds, count: usize, firsts: Option<Arc<[u32]>>) -> Self {
+        let pieces = pieces(firsts, count);
+        let requests = pieces.as_ref().map_or(count, |pieces| pieces.requests());
+        let mut batch = Self::ended(smallvec![MOVED; requests]);
+        batch.state_mut().pieces = pieces;
+        Self { holds, ..batch }
     }
 
-    /// One whose requests have been carried out.
-    pub(crate) fn carried(requests: &[Request]) -> Self {
-        Self::ended(moved(Reports::new(), requests))
+    /// One whose pieces have been carried out; `firsts` are those of its requests, if they are paged.
+    pub(crate) fn carried(pieces: &[Request], firsts: Option<&[u32]>) -> Self {
+        Self::ended(moved(Reports::new(), pieces, firsts))
     }
 
     /// One that no worker has ever had a row for.
@@ -110,12 +116,14 @@ impl Shared {
     }
 
     /// The same requests once more, carried out. It has ended, and nobody else knows it.
-    pub(crate) fn carried_again(&mut self, requests: &[Request]) {
+    pub(crate) fn carried_again(&mut self, requests: &[Request], firsts: Option<&[u32]>) {
         self.row = RowId::default();
         self.slip = None;
         let state = self.state_mut();
         let reports = std::mem::take(&mut state.reports);
-        *state = State::ended(moved(reports, requests));
+        let pieces = state.pieces.take();
+        *state = State::ended(moved(reports, requests, firsts));
+        state.pieces = pieces;
     }
 
     /// The same requests once more, in another row. It has ended, nobody else knows it, and its segments are held anew.
@@ -133,9 +141,14 @@ impl Shared {
         let state = self.state_mut();
         let mut reports = std::mem::take(&mut state.reports);
         reports.fill(PENDING);
+        let mut pieces = state.pieces.take();
+        if let Some(pieces) = &mut pieces {
+            pieces.begin_again();
+        }
         *state = State {
             room,
             order,
+            pieces,
             counters: counters(&reports),
             open: reports.len() as u32,
             reports,
@@ -163,58 +176,44 @@ impl Shared {
         (order, width)
     }
 
-    /// Requests that have been reported.
+    /// Pieces that have been reported.
     pub(crate) fn reported(&self) -> usize {
-        self.state().counters.report().ended as usize
+        self.state().reported
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how a request ended: the room that nobody needs any more. That of the last one goes with the batch's row.
-    pub(crate) fn record(&self, index: usize, report: Report) -> Grant {
+    /// Notes how a piece ended: the room that nobody needs any more. That of the last one goes with the batch's row.
+    pub(crate) fn record(&self, piece: usize, report: Report) -> Grant {
         let mut state = self.state();
-        state.record(index, report);
+        let freed = state.record(piece, report);
         let room = state.spare_room();
         drop(state);
-        // Memory that somebody may still touch stays registered until that is known to be over.
-        if report.local == Local::Released {
-            self.holds.release(index);
+        if freed > 0 {
+            self.holds.release(piece, freed);
         }
         room
     }
 
-    /// The same of all requests from this one on.
+    /// The same of all pieces from this one on.
     pub(crate) fn record_rest(&self, from: usize, report: Report) -> Grant {
         let mut state = self.state();
-        let requests = from..state.reports.len();
-        for index in requests.clone() {
-            state.record(index, report);
+        for piece in from..state.pieces() {
+            self.holds.release(piece, state.record(piece, report));
         }
-        let room = state.spare_room();
-        drop(state);
-        if report.local == Local::Released {
-            requests.for_each(|index| self.holds.release(index));
-        }
-        room
+        state.spare_room()
     }
 
-    /// More is known of a request than was reported: what of its memory is free.
-    pub(crate) fn settle(&self, index: usize, local: Local, remote: Remote) {
+    /// More is known of a piece than was reported: what of its memory is free.
+    pub(crate) fn settle(&self, piece: usize, local: Local, remote: Remote) {
         let mut state = self.state();
-        let Some(report) = state.reports.get_mut(index) else {
-            return;
-        };
-        let was_open = is_open(report);
-        let was_held = report.local == Local::Held;
-        (report.local, report.remote) = (local, remote);
-        let is_settled = !is_open(report);
-        state.close_one(was_open && is_settled);
+        let freed = state.settle(piece, local, remote);
         let over = state.is_over();
         drop(state);
-        if was_held && local == Local::Released {
-            self.holds.release(index);
+        if freed {
+            self.holds.release(piece, 1);
         }
         if over {
             self.done.notify_all();
@@ -255,16 +254,23 @@ impl Shared {
     pub(crate) fn abandon(&self, begun: &Begun, go_on: bool) -> Ended {
         let mut state = self.state();
         let State {
-            counters, reports, ..
+            counters,
+            reports,
+            pieces,
+            ..
         } = &mut *state;
         for (index, report) in reports.iter_mut().enumerate() {
+            if let Some(pieces) = pieces {
+                self.abandon_pieces(pieces, index, report, counters, begun, go_on);
+                continue;
+            }
             let pending = report.status == Status::Pending;
             let was_held = report.local == Local::Held;
             let is_touched = || self.holds.is_touched(index);
             let has_begun = begun.has(index);
             if was_held && !((!pending || has_begun) && (go_on || is_touched())) {
                 report.local = Local::Released;
-                self.holds.release(index);
+                self.holds.release(index, 1);
             }
             if pending {
                 report.cause = Some(Cause::ShutDown);
@@ -278,6 +284,25 @@ impl Shared {
         state.open = state.reports.iter().filter(|r| is_open(r)).count() as u32;
         state.closed = true;
         self.end(state)
+    }
+
+    fn abandon_pieces(
+        &self,
+        pieces: &mut Pieces,
+        index: usize,
+        report: &mut Report,
+        counters: &mut Counters,
+        begun: &Begun,
+        go_on: bool,
+    ) {
+        let pending = report.status == Status::Pending;
+        let first = pieces.of(index).start;
+        let is_kept = go_on || self.holds.is_touched(first);
+        let freed = pieces.abandon(index, |piece| begun.has(piece), is_kept, report);
+        self.holds.release(first, freed);
+        if pending {
+            counters.end(report);
+        }
     }
 
     /// All requests have ended. Whoever blocks is woken; the others are told by the answer.
@@ -309,6 +334,11 @@ impl Shared {
         }
         ended
     }
+}
+
+/// Those of paged requests.
+fn pieces(firsts: Option<Arc<[u32]>>, count: usize) -> Option<Box<Pieces>> {
+    firsts.map(|firsts| Box::new(Pieces::new(firsts, count)))
 }
 
 /// A batch has just ended, and its followers do not know yet.

@@ -58,6 +58,32 @@ pub enum SubmitError {
         /// The size of the segment.
         segment_bytes: u64,
     },
+    /// A block of a paged request ends past the segment.
+    BlockOutOfRange {
+        /// Which request.
+        index: usize,
+        /// Which of its blocks.
+        block: usize,
+        /// The number of its page or row.
+        number: u64,
+        /// The segment.
+        segment: SegmentId,
+        /// First byte of the block.
+        offset: u64,
+        /// Its length.
+        length: u64,
+        /// The size of the segment.
+        segment_bytes: u64,
+    },
+    /// A paged request names more blocks at one end than at the other.
+    BlockCounts {
+        /// Which request.
+        index: usize,
+        /// Blocks of this engine.
+        local: usize,
+        /// Blocks of the peer.
+        remote: usize,
+    },
     /// The owner of the segment does not allow it.
     Forbidden {
         /// Which request.
@@ -95,6 +121,31 @@ pub enum SubmitError {
     ShutDown,
     /// This process was forked from the engine's: make an engine in this one.
     Forked,
+}
+
+impl SubmitError {
+    /// The request that it is about.
+    pub(crate) fn index_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Stale { index, .. }
+            | Self::PeerLost { index, .. }
+            | Self::Empty { index }
+            | Self::OutOfRange { index, .. }
+            | Self::BlockOutOfRange { index, .. }
+            | Self::BlockCounts { index, .. }
+            | Self::Forbidden { index, .. }
+            | Self::TwoFiles { index, .. }
+            | Self::NotificationPeers { index } => Some(index),
+            Self::Full(_)
+            | Self::BatchSize { .. }
+            | Self::Staging
+            | Self::Plans { .. }
+            | Self::NotificationSize { .. }
+            | Self::NotificationUnsupported
+            | Self::ShutDown
+            | Self::Forked => None,
+        }
+    }
 }
 
 impl fmt::Display for SubmitError {
@@ -135,6 +186,27 @@ impl fmt::Display for SubmitError {
                 f,
                 "request {index}: {length} bytes from offset {offset} end past {segment:?} of \
                  {segment_bytes} bytes"
+            ),
+            Self::BlockOutOfRange {
+                index,
+                block,
+                number,
+                segment,
+                offset,
+                length,
+                segment_bytes,
+            } => write!(
+                f,
+                "request {index}: its block {block}, page or row {number}, of {length} bytes from offset {offset} ends past \
+                 {segment:?} of {segment_bytes} bytes"
+            ),
+            Self::BlockCounts {
+                index,
+                local,
+                remote,
+            } => write!(
+                f,
+                "request {index}: {local} blocks here and {remote} there; as many are needed"
             ),
             Self::Forbidden { index, segment } => {
                 write!(

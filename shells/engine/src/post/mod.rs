@@ -434,7 +434,7 @@ mod tests {
         };
         let submit = || {
             let room = post.room.take(&clock, 1, std::time::Duration::ZERO, || {});
-            let make = |row| BatchShared::new(row, Holds::default(), order());
+            let make = |row| BatchShared::new(row, Holds::default(), order(), None);
             post.submit(|row| Arc::new(make(row).taking(room.unwrap())))
         };
         let done = refused(Status::Completed, Cause::Cancelled);

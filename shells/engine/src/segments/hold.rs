@@ -98,10 +98,10 @@ impl Holds {
         }
     }
 
-    /// This request does not use anything any more.
-    pub(crate) fn release(&self, index: usize) {
+    /// So many requests of the run that this one is in do not use anything any more.
+    pub(crate) fn release(&self, index: usize, count: u32) {
         if let Some(run) = self.run(index) {
-            run.hold.release(1);
+            run.hold.release(count);
         }
     }
 
