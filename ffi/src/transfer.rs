@@ -96,6 +96,7 @@ impl From<SubmitError> for Failure {
             SubmitError::Forbidden { index, .. } => (POLYRAIL_ERROR_FORBIDDEN, Some(index)),
             SubmitError::TwoFiles { index, .. }
             | SubmitError::BlockCounts { index, .. }
+            | SubmitError::Overlap { index, .. }
             | SubmitError::NotificationPeers { index } => (POLYRAIL_ERROR_ARGUMENT, Some(index)),
             SubmitError::BatchSize { .. } | SubmitError::NotificationSize { .. } => {
                 (POLYRAIL_ERROR_ARGUMENT, None)

@@ -70,6 +70,7 @@ mod neighbours;
 mod notification;
 mod once;
 mod opening;
+mod overlap;
 mod pace;
 mod paged;
 mod path;

@@ -244,8 +244,15 @@ impl Engine {
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
         let pieces = Pieces::of(requests)?;
+        let claim = self.claim(&pieces.list, Some(&pieces.firsts))?;
         let submitted = self.submit_pieces(&pieces.list, Some(&pieces.firsts), terms);
-        submitted.map_err(|error| pieces.explain(requests, error))
+        match submitted {
+            Ok(batch) => {
+                batch.shared().keep_claim(claim);
+                Ok(batch)
+            }
+            Err(error) => Err(pieces.explain(requests, error)),
+        }
     }
 
     /// Checks requests for blocks like [`Self::submit_paged`] and keeps them, to be posted many times. The tables may change then.

@@ -150,6 +150,12 @@ impl PreparedTransfer {
 
     /// The same on other terms than usual.
     pub fn post_with(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
+        let claim = self.engine.claim(&self.requests, self.firsts.as_deref())?;
+        let posted = self.post_unclaimed(terms);
+        posted.inspect(|batch| batch.shared().keep_claim(claim))
+    }
+
+    fn post_unclaimed(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
         let engine = &self.engine;
         if !engine.inner.is_ours() {
             return Err(SubmitError::Forked);

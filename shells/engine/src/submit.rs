@@ -9,6 +9,7 @@ use crate::batch::{Batch, Shared as BatchShared};
 use crate::delivery::Outgoing;
 use crate::engine::Engine;
 use crate::error::SubmitError;
+use crate::overlap::Claim;
 use crate::post::{Due, List, Order, Post, width};
 use crate::request::{Prepared, Request, Terms, check_size};
 use crate::room::{NoRoom, Room};
@@ -57,7 +58,23 @@ impl Engine {
         requests: &[Request],
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
-        self.submit_pieces(requests, None, terms)
+        let claim = self.claim(requests, None)?;
+        let submitted = self.submit_pieces(requests, None, terms);
+        submitted.inspect(|batch| batch.shared().keep_claim(claim))
+    }
+
+    /// What requests write, while it is looked whether others write to that.
+    pub(crate) fn claim(
+        &self,
+        pieces: &[Request],
+        firsts: Option<&[u32]>,
+    ) -> Result<Option<Claim>, SubmitError> {
+        let written = self.inner.written.as_ref();
+        // A child's copy may be locked for ever.
+        let written = written.filter(|_| self.inner.is_ours());
+        written
+            .map(|written| written.claim(pieces, firsts))
+            .transpose()
     }
 
     /// The same, of the pieces of paged requests if there are `firsts`: those where one begins.
@@ -138,7 +155,7 @@ impl Engine {
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
         let request = std::slice::from_ref(request);
-        match self.submit_with(request, terms) {
+        match self.submit_pieces(request, None, terms) {
             Err(SubmitError::Full(_)) => {}
             submitted => return submitted,
         }

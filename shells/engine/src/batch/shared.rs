@@ -13,6 +13,7 @@ use super::state::{MOVED, PENDING, Reports, State, counters, is_open, moved};
 use crate::delivery::{Outgoing, Slip, Ticket};
 use crate::followers::Followers;
 use crate::fork::Owned;
+use crate::overlap::Claim;
 use crate::post::{Begun, Order};
 use crate::request::Request;
 use crate::rows::RowId;
@@ -157,6 +158,13 @@ impl Shared {
         };
     }
 
+    /// Others may not write to this until it is over, which it may be already.
+    pub(crate) fn keep_claim(&self, claim: Option<Claim>) {
+        let mut state = self.state();
+        let is_over = state.is_over() || state.closed;
+        state.claim = claim.filter(|_| !is_over);
+    }
+
     /// What its requests use.
     pub(crate) fn holds(&self) -> &Holds {
         &self.holds
@@ -211,7 +219,9 @@ impl Shared {
         let mut state = self.state();
         let freed = state.settle(piece, local, remote);
         let over = state.is_over();
+        let claim = state.claim.take_if(|_| over);
         drop(state);
+        drop(claim);
         if freed {
             self.holds.release(piece, 1);
         }
@@ -238,7 +248,11 @@ impl Shared {
 
     /// Nothing more will be told of it: whoever waits for proof waits in vain.
     pub(crate) fn close(&self) {
-        self.state().closed = true;
+        let mut state = self.state();
+        state.closed = true;
+        let claim = state.claim.take();
+        drop(state);
+        drop(claim);
         self.done.notify_all();
     }
 
@@ -327,6 +341,9 @@ impl Shared {
             ticket,
         };
         let sleepers = state.sleepers;
+        let is_over = ended.is_over || state.closed;
+        // First: whoever has waited for it may write there.
+        drop(state.claim.take_if(|_| is_over));
         drop(state);
         ended.followers.fill_trays(ended.report);
         if sleepers > 0 {

@@ -11,6 +11,7 @@ use super::pieces::Pieces;
 use crate::delivery::Outgoing;
 use crate::error::ReleaseError;
 use crate::followers::Followers;
+use crate::overlap::Claim;
 use crate::post::Order;
 use crate::request::Request;
 
@@ -37,6 +38,8 @@ pub(super) struct State {
     pub(super) followers: Followers,
     /// Sent when it has ended well.
     pub(super) notification: Option<Outgoing>,
+    /// What it writes, until it is over.
+    pub(super) claim: Option<Claim>,
     /// Threads that sleep until it has ended.
     pub(super) sleepers: u32,
 }
@@ -72,6 +75,7 @@ impl State {
             closed: false,
             followers: Followers::default(),
             notification: None,
+            claim: None,
             sleepers: 0,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 
@@ -84,6 +85,21 @@ pub enum SubmitError {
         /// Blocks of the peer.
         remote: usize,
     },
+    /// It writes to bytes that another request writes to, and `check_overlap` is on: submit it when the other one has ended.
+    Overlap {
+        /// Which request.
+        index: usize,
+        /// The segment that both write to.
+        segment: SegmentId,
+        /// What it writes of that.
+        bytes: Range<u64>,
+        /// The other one, by its place in its batch.
+        other: usize,
+        /// What that writes.
+        other_bytes: Range<u64>,
+        /// The other one is of a batch that is on its way; else of this one.
+        under_way: bool,
+    },
     /// The owner of the segment does not allow it.
     Forbidden {
         /// Which request.
@@ -133,6 +149,7 @@ impl SubmitError {
             | Self::OutOfRange { index, .. }
             | Self::BlockOutOfRange { index, .. }
             | Self::BlockCounts { index, .. }
+            | Self::Overlap { index, .. }
             | Self::Forbidden { index, .. }
             | Self::TwoFiles { index, .. }
             | Self::NotificationPeers { index } => Some(index),
@@ -208,6 +225,24 @@ impl fmt::Display for SubmitError {
                 f,
                 "request {index}: {local} blocks here and {remote} there; as many are needed"
             ),
+            Self::Overlap {
+                index,
+                segment,
+                bytes,
+                other,
+                other_bytes,
+                under_way,
+            } => {
+                let whose = match under_way {
+                    true => "a batch on its way",
+                    false => "the same batch",
+                };
+                write!(
+                    f,
+                    "request {index} writes bytes {} to {} of {segment:?}, and request {other} of {whose} bytes {} to {}",
+                    bytes.start, bytes.end, other_bytes.start, other_bytes.end
+                )
+            }
             Self::Forbidden { index, segment } => {
                 write!(
                     f,

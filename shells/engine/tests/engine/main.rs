@@ -15,6 +15,7 @@ mod large;
 mod many;
 mod notes;
 mod notifications;
+mod overlap;
 mod paged;
 mod panics;
 mod path;
