@@ -42,9 +42,20 @@ pub struct Terms<'a> {
     pub deadline: Option<Duration>,
     /// What the peer's program is told once the batch has completed: see [`Engine::submit_notifying`].
     pub notification: Option<&'a [u8]>,
+    /// Counted by the peer's engine under this number once the batch has completed, so that its program can wait until so many
+    /// have: [`Engine::wait_arrivals`]. Like a notification in all else, and for less: nothing is queued there. Before the
+    /// notification, if there is one too.
+    pub arrival: Option<u64>,
     /// How long to wait for room if there is none, before [`SubmitError::Full`]. `None`: as configured. Nobody waits
     /// in a callback or waker, because that would hold up the worker that makes room.
     pub room_within: Option<Duration>,
+}
+
+impl Terms<'_> {
+    /// Whether the peer is to be told of the end.
+    pub(crate) fn tells(&self) -> bool {
+        self.notification.is_some() || self.arrival.is_some()
+    }
 }
 
 /// What a submission needs.
