@@ -335,9 +335,14 @@ template <typename T> inline T polyrail_new() { T made = T(); made.size = (uint3
 #define POLYRAIL_SEGMENT_REMOTE 2
 
 /**
- * Bytes that a notification can have.
+ * Bytes of a notification that its structure has; `polyrail_notification_bytes` gives all.
  */
 #define POLYRAIL_NOTIFICATION_BYTES 1024
+
+/**
+ * Bytes that a notification can have.
+ */
+#define POLYRAIL_NOTIFICATION_BYTES_MAX 1048576
 
 /**
  * Bytes of an engine's name, the zero at the end included.
@@ -543,7 +548,7 @@ typedef struct {
    */
   uint32_t size;
   /**
-   * Bytes of `bytes` that count.
+   * How many bytes it said: those of `bytes` that count, unless they are more.
    */
   uint32_t length;
   /**
@@ -555,7 +560,7 @@ typedef struct {
    */
   char from[POLYRAIL_NAME_BYTES];
   /**
-   * What it said.
+   * What it said, or the beginning of it.
    */
   uint8_t bytes[POLYRAIL_NOTIFICATION_BYTES];
 } polyrail_notification;
@@ -705,9 +710,9 @@ typedef struct {
    */
   uint32_t has_room_within;
   /**
-   * 0.
+   * 1: `arrival` counts. 0: it is not looked at.
    */
-  uint32_t reserved;
+  uint32_t has_arrival;
   /**
    * What the peer's program is told once the batch has completed; null: nothing.
    */
@@ -716,6 +721,10 @@ typedef struct {
    * Its bytes.
    */
   size_t notification_length;
+  /**
+   * Counted by the peer's engine under this number once the batch has completed: see `polyrail_arrivals_wait`.
+   */
+  uint64_t arrival;
 } polyrail_terms;
 
 /**
@@ -1250,6 +1259,35 @@ int32_t polyrail_notification_take(polyrail_engine engine,
                                    uint64_t timeout_ns,
                                    polyrail_notification *notification,
                                    polyrail_error *error);
+
+/**
+ * All bytes of the notification that this thread took last, until it takes another. `length` takes how many they are, also
+ * if the answer is `POLYRAIL_ERROR_BUFFER`, because `capacity` is less; it may be null.
+ */
+int32_t polyrail_notification_bytes(uint8_t *buffer,
+                                    size_t capacity,
+                                    size_t *length,
+                                    polyrail_error *error);
+
+/**
+ * Waits so long until so many batches of peers have arrived with this tag (`arrival` of their terms), since it was last
+ * forgotten; 0: it only looks. All that they wrote can be seen then. `seen` takes how many have, also if the answer is
+ * `POLYRAIL_ERROR_TIMED_OUT`; it may be null.
+ */
+int32_t polyrail_arrivals_wait(polyrail_engine engine,
+                               uint64_t tag,
+                               uint64_t count,
+                               uint64_t timeout_ns,
+                               uint64_t *seen,
+                               polyrail_error *error);
+
+/**
+ * Forgets a tag, so that it is counted from 0 on. `seen` takes how many batches had arrived with it; it may be null.
+ */
+int32_t polyrail_arrivals_forget(polyrail_engine engine,
+                                 uint64_t tag,
+                                 uint64_t *seen,
+                                 polyrail_error *error);
 
 /**
  * A descriptor that polls readable exactly while a notification waits to be taken. Only to be looked at, and only until

@@ -195,10 +195,10 @@ static void requests(polyrail_engine engine, polyrail_segment local, polyrail_se
     terms.priority = 3;
     BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "priority 3");
     terms.priority = POLYRAIL_PRIORITY_HIGH;
-    uint8_t long_words[2000] = { 0 };
+    static uint8_t long_words[POLYRAIL_NOTIFICATION_BYTES_MAX + 1];
     terms.notification = long_words;
     terms.notification_length = sizeof long_words;
-    BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "2000 bytes");
+    BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "1048577 bytes");
     TRUE(batch.bits == 0);
     /* Longer structures, as a program of a newer header has them: good as long as what is new is not used. */
     struct { polyrail_request known; uint64_t new_field; } newer[2];
@@ -307,6 +307,40 @@ static void talking(polyrail_engine target, polyrail_segment remote, int *answer
     TRUE(status == POLYRAIL_DELIVERY_DELIVERED);
     GOOD(polyrail_delivery_free(delivery, &error));
     BAD(polyrail_delivery_wait(delivery, 0, &status, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    static uint8_t said[100000], heard[100000];
+    for (size_t i = 0; i < sizeof said; i++)
+        said[i] = (uint8_t)(i * 7);
+    GOOD(polyrail_notify(remote, said, sizeof said, NULL, &error));
+    GOOD(polyrail_notification_take(target, 10 * SECOND, &told, &error));
+    TRUE(told.length == sizeof said && memcmp(told.bytes, said, sizeof told.bytes) == 0);
+    BAD(polyrail_notification_bytes(heard, 2000, &length, &error), POLYRAIL_ERROR_BUFFER, "too short for 100000");
+    TRUE(length == sizeof said);
+    BAD(polyrail_notification_bytes(NULL, sizeof heard, &length, &error), POLYRAIL_ERROR_ARGUMENT, "null pointer to a buffer");
+    GOOD(polyrail_notification_bytes(heard, sizeof heard, NULL, &error));
+    TRUE(memcmp(heard, said, sizeof said) == 0);
+}
+
+static void arriving(polyrail_engine target, polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
+{
+    polyrail_terms terms = POLYRAIL_NEW(polyrail_terms);
+    polyrail_request one = request(local, remote, 4096);
+    polyrail_batch batch = { 0 };
+    uint64_t seen = 9;
+    terms.arrival = 7;
+    terms.has_arrival = 2;
+    BAD(polyrail_submit(engine, &one, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "has_arrival 2");
+    terms.has_arrival = 1;
+    BAD(polyrail_arrivals_wait(target, 7, 1, 1000, &seen, &error), POLYRAIL_ERROR_TIMED_OUT, "");
+    TRUE(seen == 0);
+    for (int i = 0; i < 3; i++) {
+        GOOD(polyrail_submit(engine, &one, 1, &terms, &batch, &error));
+        GOOD(polyrail_batch_free(batch, &error));
+    }
+    GOOD(polyrail_arrivals_wait(target, 7, 3, 10 * SECOND, NULL, &error));
+    GOOD(polyrail_arrivals_forget(target, 7, &seen, &error));
+    TRUE(seen == 3);
+    GOOD(polyrail_arrivals_wait(target, 7, 0, 0, &seen, &error));
+    TRUE(seen == 0);
 }
 
 static void callbacks(polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
@@ -485,6 +519,7 @@ int main(void)
     segments(engine, local, where);
     files(engine, target, local, where);
     talking(target, remote, &answers);
+    arriving(target, engine, local, remote);
     callbacks(engine, local, remote);
     freeing_in_a_callback(where);
     numbers(engine);

@@ -156,12 +156,18 @@ mod tests {
 
     use super::*;
 
+    /// Where a request is, how long, and whether it reads.
+    type Asked = (u8, u8, bool);
+    /// What a request writes.
+    type Bytes = (SegmentId, u64, u64);
+    type Model = Vec<(Claim, Vec<Bytes>)>;
+
     quickcheck! {
         /// Beside a plain list of bytes and who writes them: a batch is refused if and only if it writes one twice or one
         /// that is being written, and the two that are named do.
-        fn what_overlaps_is_refused(batches: Vec<(Vec<(u8, u8, bool)>, bool)>) -> bool {
+        fn what_overlaps_is_refused(batches: Vec<(Vec<Asked>, bool)>) -> bool {
             let written = Arc::new(Written::default());
-            let mut model: Vec<(Claim, Vec<(SegmentId, u64, u64)>)> = Vec::new();
+            let mut model = Model::new();
             batches.iter().all(|(requests, frees)| {
                 if *frees && !model.is_empty() {
                     drop(model.remove(0));
@@ -178,7 +184,7 @@ mod tests {
                     let segment = if request.op == Op::Read { request.local } else { request.remote };
                     (segment, request.local_offset, request.local_offset + request.length)
                 }).collect();
-                let meet = |a: &(SegmentId, u64, u64), b: &(SegmentId, u64, u64)| {
+                let meet = |a: &Bytes, b: &Bytes| {
                     a.0 == b.0 && a.1.max(b.1) < a.2.min(b.2)
                 };
                 let under_way = || model.iter().flat_map(|(_, ranges)| ranges);

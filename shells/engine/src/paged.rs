@@ -272,6 +272,11 @@ mod tests {
 
     use super::*;
 
+    /// Pages here and there, the length and stride, and whether those there are rows.
+    type Asked = (Vec<(u8, u8)>, u8, u8, bool);
+    /// Pages here, places there; where each piece begins and how long it is.
+    type Case = (&'static [u32], Places<'static>, &'static [(u64, u64)]);
+
     const HERE: SegmentId = SegmentId(1);
     const THERE: SegmentId = SegmentId(2);
 
@@ -292,8 +297,7 @@ mod tests {
             remote: blocks(THERE, 0, 10, remote),
             length: 10,
         };
-        // (pages here, places there; first block and length of each piece)
-        let cases: [(&[u32], Places<'_>, &[(u64, u64)]); 4] = [
+        let cases: [Case; 4] = [
             (&[5], Places::Rows(1), &[(150, 10)]),
             (&[5, 6, 7], Places::Rows(3), &[(150, 30)]),
             (
@@ -330,7 +334,7 @@ mod tests {
 
     quickcheck! {
         /// Beside one copy for each block: the pieces of each request cover the same bytes in the same order.
-        fn pieces_are_the_blocks(requests: Vec<(Vec<(u8, u8)>, u8, u8, bool)>) -> bool {
+        fn pieces_are_the_blocks(requests: Vec<Asked>) -> bool {
             let requests: Vec<_> = requests.into_iter().filter(|(pages, ..)| !pages.is_empty()).collect();
             let tables: Vec<[Vec<u32>; 2]> = requests.iter().map(|(pages, ..)| {
                 [pages.iter().map(|(here, _)| u32::from(here % 8)).collect(), pages.iter().map(|(_, there)| u32::from(there % 8)).collect()]
