@@ -31,8 +31,11 @@ pub const STAGING: u64 = 4;
 /// The feature bit of [`Frame::DescriptionAt`].
 pub const NODES: u64 = 8;
 
+/// The feature bit of bodies of [`Frame::Notify`] that say first what they are, to the engines.
+pub const PARCELS: u64 = 16;
+
 /// Feature bits this build offers. What both ends offer is in force.
-pub const FEATURES: u64 = NOTIFICATIONS | PATHS | STAGING | NODES;
+pub const FEATURES: u64 = NOTIFICATIONS | PATHS | STAGING | NODES | PARCELS;
 
 /// The most rails that [`Frame::SeePath`] names.
 pub const PATH_RAILS_MAX: usize = 256;

@@ -305,6 +305,8 @@ pub struct Notifier<'a> {
     pub name: &'a str,
     /// Drawn at random when the peer's process started.
     pub incarnation: u64,
+    /// Feature bits in force.
+    pub features: u64,
 }
 
 /// What a peer says of itself when it lets us in.

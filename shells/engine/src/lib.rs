@@ -39,6 +39,7 @@
 //! None of them decides about health, credits or order: that is core's.
 
 mod afterwards;
+mod arrivals;
 mod at_once;
 mod batch;
 mod calls;
@@ -71,7 +72,10 @@ mod neighbours;
 mod notification;
 mod once;
 mod opening;
+mod overlap;
 mod pace;
+mod paged;
+mod parcel;
 mod path;
 mod peers;
 mod plans;
@@ -95,7 +99,6 @@ mod thread;
 mod transports;
 mod worker;
 
-pub use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 pub use polyrail_core::batch::BatchReport as BatchStatus;
 pub use polyrail_core::rail::documented::DocumentedConfig;
 pub use polyrail_core::rail::health::RailState;
@@ -131,6 +134,8 @@ pub use machine::{
     Device, DeviceState, NearGpu, NumaNode, PortGid, RdmaPort, devices, numa_nodes, rdma_ports,
 };
 pub use notification::{Notification, Notifications};
+pub use paged::{Blocks, PagedRequest, Places};
+pub use parcel::NOTIFICATION_BYTES_MAX;
 pub use polyrail_core::orchestrator::LaneState;
 pub use prepared::PreparedTransfer;
 pub use request::{Request, Terms};

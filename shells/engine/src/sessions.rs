@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use polyrail_control::codec::{NOTIFICATIONS, PATHS};
+use polyrail_control::codec::{NOTIFICATIONS, PARCELS, PATHS};
 use polyrail_control::plane::{ConnectError, Ends, Introduction, Plane};
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::rail::health::RailState;
@@ -169,6 +169,7 @@ impl Engine {
             offers: met.transports.clone(),
             scratch,
             notifies: met.features & NOTIFICATIONS != 0,
+            parcels: met.features & PARCELS != 0,
             path,
         };
         self.attach_rails(&peer);

@@ -148,8 +148,10 @@ impl Engine {
             inbox: shell.inbox,
             plane: sessions.plane.clone(),
         };
+        let written = config.check_overlap.then(Arc::default);
         let inner = Arc::new(Inner {
             config,
+            written,
             clock: shell.clock,
             transports: shell.transports.catalog.clone(),
             hardware,

@@ -713,6 +713,7 @@ impl Session {
             session: id,
             name: &self.name,
             incarnation: self.incarnation,
+            features: wires.features(key),
         };
         let is_new = number > self.notified;
         let room = !is_new || ctx.handler.notify(&from, body);

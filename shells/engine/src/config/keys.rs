@@ -143,6 +143,16 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "check_overlap",
+        field: Field::Flag {
+            get: |config| config.check_overlap,
+            set: |config, check| config.check_overlap = check,
+        },
+        meaning: "Refuses a batch with requests that write to the same bytes of a segment, or to bytes that others on their way \
+                  write to, and names both. To find mistakes: each range that is written costs a place in one table then.",
+        source: OURS,
+    },
+    Key {
         path: "insecure",
         field: Field::Flag {
             get: |config| config.insecure,

@@ -76,6 +76,8 @@ pub struct Config {
     /// A batch of so many bytes at most is moved within `submit`, by the thread that calls it, if that can copy it by itself
     /// and nothing else is under way with the worker; 0: none is. Each request counts for 4 KiB at least.
     pub at_once_bytes: u64,
+    /// Refuses requests that write to the same bytes of a segment at once: [`crate::SubmitError::Overlap`].
+    pub check_overlap: bool,
     /// Lets the engine listen beyond loopback although nothing keeps strangers out yet.
     pub insecure: bool,
     /// How often a request may move to another transport. Counts once there are two to choose from.
@@ -307,6 +309,7 @@ impl Default for Config {
             slice_bytes: SLICE_BYTES,
             workers: 0,
             at_once_bytes: 1 << 20,
+            check_overlap: false,
             insecure: false,
             max_failover_attempts: 3,
             health: HealthConfig::default(),

@@ -51,6 +51,8 @@ pub(crate) struct Peer {
     pub(crate) scratch: SegmentId,
     /// It understands notifications.
     pub(crate) notifies: bool,
+    /// And those that come in parcels.
+    pub(crate) parcels: bool,
     /// How what goes to it is steered; `None`: it is not.
     pub(crate) path: Option<PeerPath>,
 }

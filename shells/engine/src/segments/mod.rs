@@ -20,7 +20,7 @@ use self::plans::PairPlans;
 use self::remote::Remotes;
 use crate::error::{Limit, RegisterError};
 
-pub(crate) use hold::Hold;
+pub(crate) use hold::Holds;
 pub(crate) use pairs::{KnownPair, NoPlan, Pairs};
 pub(crate) use remote::{Opened, TakenOut};
 pub use segment::SegmentId;

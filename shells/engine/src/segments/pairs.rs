@@ -5,9 +5,10 @@ use std::sync::{PoisonError, RwLockReadGuard};
 
 use polyrail_core::units::PlanId;
 
-use super::hold::Hold;
+use super::hold::{Hold, Holds};
 use super::segment::{LocalSegment, RemoteSegment, Segment, SegmentId};
 use super::{Segments, Tables};
+use crate::request::Request;
 
 /// Why there is no plan for a pair of segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,10 +104,25 @@ impl Known<'_> {
         })
     }
 
-    /// Counts a request that uses a local segment, and a remote one.
-    pub(crate) fn hold(&self, ids: (SegmentId, SegmentId)) -> Option<Hold> {
-        let ends = [self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?];
-        Some(Hold::of(ends))
+    /// Counts requests at the segments that they use. `Err`: the first of which one is not there; none is counted.
+    pub(crate) fn hold(&self, requests: &[Request]) -> Result<Holds, usize> {
+        let mut holds = Holds::default();
+        let mut held = 0;
+        for run in requests.chunk_by(|a, b| (a.local, a.remote) == (b.local, b.remote)) {
+            let ends = run.first().map(|request| (request.local, request.remote));
+            let Some(ends) = ends.and_then(|ends| self.ends(ends)) else {
+                holds.release_all();
+                return Err(held);
+            };
+            let count = run.len() as u32;
+            holds.add(count, Hold::of(ends, count));
+            held += run.len();
+        }
+        Ok(holds)
+    }
+
+    fn ends(&self, ids: (SegmentId, SegmentId)) -> Option<[&Segment; 2]> {
+        Some([self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?])
     }
 }
 

@@ -58,7 +58,7 @@ impl Loop<'_> {
                 self.core.retire_plan(id);
             }
             Command::StagedEnded(tag, report) => {
-                self.post.report(tag, report);
+                self.report(tag, report);
                 if self.handover.end(now, tag, &report) {
                     self.finish(RowId::from_tag(tag).0);
                 }
