@@ -36,6 +36,8 @@ enum Command {
     },
     /// Slices a second of the engine with no transport under it, by one thread and by two.
     Slices,
+    /// What a request costs in batches of 100 to 1,000,000, with no transport under the engine.
+    Batches,
     /// polyrail over shared memory by turns with bare copies, and the ratios.
     Shm(shm::Args),
     /// Reads and writes a file by turns with fio, which has to be installed.
@@ -80,6 +82,7 @@ fn run(command: Command) -> io::Result<()> {
             Ok(())
         }
         Command::Slices => null::run(),
+        Command::Batches => null::batches(),
         Command::Shm(args) => shm::run(&args),
         Command::Files(args) => files::run(&args),
         Command::Staged(args) => staged::run(&args),

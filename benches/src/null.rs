@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Config, Engine, Faults, Hooks, Op, Plugin, Request, SegmentId, Spoils, Status,
+    Access, Blocks, Config, Engine, Faults, Hooks, Op, PagedRequest, Places, Plugin, Request,
+    SegmentId, Spoils, Status, Terms,
 };
 use polyrail_core::time::Instant as CoreInstant;
 use polyrail_core::transport::Capabilities;
@@ -241,6 +242,125 @@ impl Bench {
         }
         Ok(rate)
     }
+}
+
+/// Requests of the batches whose cost is measured.
+const BATCHES: [u64; 5] = [100, 1_000, 16_384, 100_000, 1_000_000];
+/// Bytes of each of their blocks.
+const BLOCK: u64 = 4096;
+
+/// A table of scattered pages: no two neighbours can go as one.
+fn scattered(count: u64) -> Vec<u32> {
+    let blocks = BYTES / BLOCK;
+    // Odd, so that all are passed.
+    let page = |index: u64| (index.wrapping_mul(7_919) % blocks) as u32;
+    (0..count).map(page).collect()
+}
+
+/// One with groups of four neighbours, as a cache has whose blocks are allocated in order.
+fn grouped(count: u64) -> Vec<u32> {
+    let groups = BYTES / BLOCK / 4;
+    let page = |index: u64| (index / 4).wrapping_mul(7_919) % groups * 4 + index % 4;
+    (0..count).map(|index| page(index) as u32).collect()
+}
+
+/// What a table names, one by one.
+fn one_by_one(bench: &Bench, local: SegmentId, table: &[u32]) -> Vec<Request> {
+    let request = |page: &u32| {
+        let offset = u64::from(*page) * BLOCK;
+        Request {
+            op: Op::Write,
+            local,
+            local_offset: offset,
+            remote: bench.remote,
+            remote_offset: offset,
+            length: BLOCK,
+        }
+    };
+    table.iter().map(request).collect()
+}
+
+/// The same as one request.
+fn paged<'a>(bench: &Bench, local: SegmentId, table: &'a [u32]) -> PagedRequest<'a> {
+    let blocks = |segment| Blocks {
+        segment,
+        base: 0,
+        stride: BLOCK,
+        places: Places::Pages(table),
+    };
+    PagedRequest {
+        op: Op::Write,
+        local: blocks(local),
+        remote: blocks(bench.remote),
+        length: BLOCK,
+    }
+}
+
+/// Processor time of all threads of this process.
+fn processor_time() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+/// What a request costs by `submit`, one batch after the other: nanoseconds that pass, and of processors. Two million requests.
+fn cost(count: u64, mut submit: impl FnMut() -> polyrail::Batch) -> [f64; 2] {
+    let batches = (2_000_000 / count).max(1);
+    let (start, spent) = (Instant::now(), processor_time());
+    for _ in 0..batches {
+        let batch = submit();
+        let ended = batch.wait(PATIENCE).expect("nothing to wait for");
+        assert_eq!(ended.status, Status::Completed);
+    }
+    let requests = (batches * count) as f64;
+    let spent = processor_time() - spent;
+    [start.elapsed(), spent].map(|time| time.as_nanos() as f64 / requests)
+}
+
+/// Prints what a request costs in batches of different sizes, by turns.
+pub(crate) fn batches() -> io::Result<()> {
+    let bench = Bench::new()?;
+    let local = bench.engine.allocate("here", BYTES, Access::Local);
+    let local = local.map_err(other)?;
+    let tables = BATCHES.map(|count| [scattered(count), grouped(count)]);
+    // Of each size: one by one, the same by a table, one by one with neighbours, the same by a table.
+    let mut costs = [[[f64::INFINITY; 2]; 4]; BATCHES.len()];
+    let terms = Terms::default();
+    for _ in 0..7 {
+        for (tables, costs) in tables.iter().zip(&mut costs) {
+            for (table, costs) in tables.iter().zip(costs.chunks_mut(2)) {
+                let count = table.len() as u64;
+                // Tables change, so requests are made of them for each batch.
+                let seen = [
+                    cost(count, || {
+                        let requests = one_by_one(&bench, local, table);
+                        bench.engine.submit(&requests).expect("room")
+                    }),
+                    cost(count, || {
+                        let request = [paged(&bench, local, table)];
+                        bench.engine.submit_paged(&request, &terms).expect("room")
+                    }),
+                ];
+                for (least, seen) in costs.iter_mut().flatten().zip(seen.iter().flatten()) {
+                    *least = least.min(*seen);
+                }
+            }
+        }
+    }
+    println!(
+        "| blocks of 4 KiB in a batch | ns each, one by one | of processors | to 100 | by a table | groups of 4, one by one | by a table |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for (count, [one, table, groups, grouped]) in BATCHES.iter().zip(&costs) {
+        let [passed, spent] = one;
+        println!(
+            "| {count} | {passed:.0} | {spent:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
+            spent / costs[0][0][1],
+            table[1],
+            groups[1],
+            grouped[1]
+        );
+    }
+    Ok(())
 }
 
 /// Prints slices a second of one thread and of two.

@@ -50,6 +50,13 @@ int main()
             return 1;
         std::cout << "as expected: " << error.what() << "\n";
     }
+    // What is open twice is closed with the second owner.
+    polyrail::Segment other = engine.open(target.listening() + "/mem");
+    other.close();
+    if (other || remote.look().bytes != bytes)
+        return 1;
+    remote.close();
+
     polyrail::Batch moved = std::move(batch);
     if (batch || !moved || moved.report(0).status != POLYRAIL_STATUS_COMPLETED)
         return 1;

@@ -335,9 +335,14 @@ template <typename T> inline T polyrail_new() { T made = T(); made.size = (uint3
 #define POLYRAIL_SEGMENT_REMOTE 2
 
 /**
- * Bytes that a notification can have.
+ * Bytes of a notification that its structure has; `polyrail_notification_bytes` gives all.
  */
 #define POLYRAIL_NOTIFICATION_BYTES 1024
+
+/**
+ * Bytes that a notification can have.
+ */
+#define POLYRAIL_NOTIFICATION_BYTES_MAX 1048576
 
 /**
  * Bytes of an engine's name, the zero at the end included.
@@ -543,7 +548,7 @@ typedef struct {
    */
   uint32_t size;
   /**
-   * Bytes of `bytes` that count.
+   * How many bytes it said: those of `bytes` that count, unless they are more.
    */
   uint32_t length;
   /**
@@ -555,7 +560,7 @@ typedef struct {
    */
   char from[POLYRAIL_NAME_BYTES];
   /**
-   * What it said.
+   * What it said, or the beginning of it.
    */
   uint8_t bytes[POLYRAIL_NOTIFICATION_BYTES];
 } polyrail_notification;
@@ -705,9 +710,9 @@ typedef struct {
    */
   uint32_t has_room_within;
   /**
-   * 0.
+   * 1: `arrival` counts. 0: it is not looked at.
    */
-  uint32_t reserved;
+  uint32_t has_arrival;
   /**
    * What the peer's program is told once the batch has completed; null: nothing.
    */
@@ -716,6 +721,10 @@ typedef struct {
    * Its bytes.
    */
   size_t notification_length;
+  /**
+   * Counted by the peer's engine under this number once the batch has completed: see `polyrail_arrivals_wait`.
+   */
+  uint64_t arrival;
 } polyrail_terms;
 
 /**
@@ -727,6 +736,61 @@ typedef struct {
    */
   uint64_t bits;
 } polyrail_prepared;
+
+/**
+ * One read or write of many blocks of equal length between two segments: the n-th block of one end goes to the n-th of the
+ * other. At either end the blocks are pages by a table, as those of a KV cache, or rows at equal distances.
+ */
+typedef struct {
+  /**
+   * `sizeof(polyrail_paged_request)`, the same in each element of an array.
+   */
+  uint32_t size;
+  /**
+   * `POLYRAIL_WRITE` or `POLYRAIL_READ`.
+   */
+  uint32_t op;
+  /**
+   * Memory of this engine, or a file of it if the other one is a peer's.
+   */
+  polyrail_segment local;
+  /**
+   * The first byte of page or row 0 in it.
+   */
+  uint64_t local_base;
+  /**
+   * Bytes from the beginning of a page or row to that of the next.
+   */
+  uint64_t local_stride;
+  /**
+   * The numbers of the pages, `count` of them, in this order; null: the rows from 0 on. The program's during the call.
+   */
+  const uint32_t *local_pages;
+  /**
+   * A segment of a peer, or a file of this host.
+   */
+  polyrail_segment remote;
+  /**
+   * As `local_base`.
+   */
+  uint64_t remote_base;
+  /**
+   * As `local_stride`.
+   */
+  uint64_t remote_stride;
+  /**
+   * As `local_pages`.
+   */
+  const uint32_t *remote_pages;
+  /**
+   * Bytes of each block, at least 1.
+   */
+  uint64_t length;
+  /**
+   * Blocks at either end, at least 1; 1,000,000 in all requests of a batch.
+   */
+  size_t count;
+} polyrail_paged_request;
 
 /**
  * A queue of batches that have ended, in the order in which they did. It can serve several engines.
@@ -1157,8 +1221,18 @@ int32_t polyrail_segment_sync(polyrail_segment file, polyrail_error *error);
 int32_t polyrail_segment_look(polyrail_segment segment, polyrail_segment_info *info, polyrail_error *error);
 
 /**
+ * Closes a segment of a peer, and frees its handle: what the engine maps of it is unmapped, and its owner keeps its
+ * memory. One that was opened several times is closed with the last handle. `POLYRAIL_ERROR_IN_USE`: requests that use it
+ * have not ended, and nothing has changed; wait for them, or cancel them. `POLYRAIL_ERROR_ARGUMENT`: it is memory or a
+ * file of this engine, which `polyrail_segment_free` takes back.
+ */
+int32_t polyrail_segment_close(polyrail_segment segment,
+                               polyrail_error *error);
+
+/**
  * Frees a segment's handle, and takes memory and files back: when it has returned, nothing of the engine touches them
- * any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed.
+ * any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed. A segment of a peer is
+ * closed as by `polyrail_segment_close`, but later if requests use it now.
  */
 int32_t polyrail_segment_free(polyrail_segment segment,
                               polyrail_error *error);
@@ -1195,6 +1269,35 @@ int32_t polyrail_notification_take(polyrail_engine engine,
                                    uint64_t timeout_ns,
                                    polyrail_notification *notification,
                                    polyrail_error *error);
+
+/**
+ * All bytes of the notification that this thread took last, until it takes another. `length` takes how many they are, also
+ * if the answer is `POLYRAIL_ERROR_BUFFER`, because `capacity` is less; it may be null.
+ */
+int32_t polyrail_notification_bytes(uint8_t *buffer,
+                                    size_t capacity,
+                                    size_t *length,
+                                    polyrail_error *error);
+
+/**
+ * Waits so long until so many batches of peers have arrived with this tag (`arrival` of their terms), since it was last
+ * forgotten; 0: it only looks. All that they wrote can be seen then. `seen` takes how many have, also if the answer is
+ * `POLYRAIL_ERROR_TIMED_OUT`; it may be null.
+ */
+int32_t polyrail_arrivals_wait(polyrail_engine engine,
+                               uint64_t tag,
+                               uint64_t count,
+                               uint64_t timeout_ns,
+                               uint64_t *seen,
+                               polyrail_error *error);
+
+/**
+ * Forgets a tag, so that it is counted from 0 on. `seen` takes how many batches had arrived with it; it may be null.
+ */
+int32_t polyrail_arrivals_forget(polyrail_engine engine,
+                                 uint64_t tag,
+                                 uint64_t *seen,
+                                 polyrail_error *error);
 
 /**
  * A descriptor that polls readable exactly while a notification waits to be taken. Only to be looked at, and only until
@@ -1298,6 +1401,29 @@ int32_t polyrail_prepared_post(polyrail_prepared prepared,
  * Frees a prepared transfer. What was posted goes on.
  */
 int32_t polyrail_prepared_free(polyrail_prepared prepared, polyrail_error *error);
+
+/**
+ * Submits requests for blocks as one batch, all or nothing, like `polyrail_submit`. They cost less than the same blocks as
+ * requests of their own, and blocks that lie one behind the other at both ends go as one. Each request is reported once, as
+ * all of its blocks. `terms` may be null. `error->index` says which request is at fault, `error->message` which block and
+ * page.
+ */
+int32_t polyrail_submit_paged(polyrail_engine engine,
+                              const polyrail_paged_request *first,
+                              size_t count,
+                              const polyrail_terms *terms_of_batch,
+                              polyrail_batch *batch,
+                              polyrail_error *error);
+
+/**
+ * Checks requests for blocks like `polyrail_submit_paged` and keeps them, to be posted with `polyrail_prepared_post`. The
+ * array and the tables may go then.
+ */
+int32_t polyrail_prepare_paged(polyrail_engine engine,
+                               const polyrail_paged_request *first,
+                               size_t count,
+                               polyrail_prepared *prepared,
+                               polyrail_error *error);
 
 /**
  * Makes an empty queue. Takes one descriptor.

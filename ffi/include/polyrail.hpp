@@ -84,6 +84,14 @@ class Segment : public Owner<polyrail_segment, polyrail_segment_free> {
         call(polyrail_segment_look, get(), &info);
         return info;
     }
+
+    /* Closes a segment of a peer's, of which nothing is left then. The destructor does that too, but without a word where
+     * requests have not ended. */
+    void close()
+    {
+        call(polyrail_segment_close, get());
+        release();
+    }
 };
 
 class Batch : public Owner<polyrail_batch, polyrail_batch_free> {
@@ -213,10 +221,24 @@ class Engine : public Owner<polyrail_engine, polyrail_engine_free> {
         return Batch(batch);
     }
 
+    Batch submit(const std::vector<polyrail_paged_request> &requests, const polyrail_terms *terms = nullptr) const
+    {
+        polyrail_batch batch{};
+        call(polyrail_submit_paged, get(), requests.data(), requests.size(), terms, &batch);
+        return Batch(batch);
+    }
+
     Prepared prepare(const std::vector<polyrail_request> &requests) const
     {
         polyrail_prepared prepared{};
         call(polyrail_prepare, get(), requests.data(), requests.size(), &prepared);
+        return Prepared(prepared);
+    }
+
+    Prepared prepare(const std::vector<polyrail_paged_request> &requests) const
+    {
+        polyrail_prepared prepared{};
+        call(polyrail_prepare_paged, get(), requests.data(), requests.size(), &prepared);
         return Prepared(prepared);
     }
 

@@ -27,6 +27,7 @@ pub mod failure;
 pub mod handle;
 pub mod log;
 pub mod notification;
+pub mod paged;
 pub mod prepared;
 pub mod queue;
 pub mod segment;

@@ -1,5 +1,6 @@
 //! Notifications: what programs tell each other, and what becomes of it.
 
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
 
@@ -21,12 +22,19 @@ pub struct polyrail_delivery {
     pub bits: u64,
 }
 
-/// Bytes that a notification can have.
+/// Bytes of a notification that its structure has; `polyrail_notification_bytes` gives all.
 pub const POLYRAIL_NOTIFICATION_BYTES: usize = 1024;
+/// Bytes that a notification can have.
+pub const POLYRAIL_NOTIFICATION_BYTES_MAX: usize = 1_048_576;
 /// Bytes of an engine's name, the zero at the end included.
 pub const POLYRAIL_NAME_BYTES: usize = 256;
 
-const _: () = assert!(POLYRAIL_NOTIFICATION_BYTES == NOTIFICATION_BYTES_MAX);
+const _: () = assert!(POLYRAIL_NOTIFICATION_BYTES_MAX == NOTIFICATION_BYTES_MAX);
+
+thread_local! {
+    /// What the notification said that this thread took last.
+    static LAST: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What a peer's program told this one.
 #[repr(C)]
@@ -34,13 +42,13 @@ const _: () = assert!(POLYRAIL_NOTIFICATION_BYTES == NOTIFICATION_BYTES_MAX);
 pub struct polyrail_notification {
     /// `sizeof(polyrail_notification)`.
     pub size: u32,
-    /// Bytes of `bytes` that count.
+    /// How many bytes it said: those of `bytes` that count, unless they are more.
     pub length: u32,
     /// Tells engines of one name apart.
     pub incarnation: u64,
     /// What the sender's engine calls itself. Its own word, not proof of who it is.
     pub from: [c_char; POLYRAIL_NAME_BYTES],
-    /// What it said.
+    /// What it said, or the beginning of it.
     pub bytes: [u8; POLYRAIL_NOTIFICATION_BYTES],
 }
 
@@ -184,8 +192,78 @@ pub unsafe extern "C" fn polyrail_notification_take(
         failure::write(&mut value.from, &taken.from);
         let bytes = value.bytes.iter_mut().zip(&taken.bytes);
         bytes.for_each(|(to, byte)| *to = *byte);
+        LAST.with_borrow_mut(|last| *last = taken.bytes);
         // SAFETY: the contract of the crate.
         unsafe { sized::write(notification, value) }
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// All bytes of the notification that this thread took last, until it takes another. `length` takes how many they are, also
+/// if the answer is `POLYRAIL_ERROR_BUFFER`, because `capacity` is less; it may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_notification_bytes(
+    buffer: *mut u8,
+    capacity: usize,
+    length: *mut usize,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the contract of the crate.
+        LAST.with_borrow(|last| unsafe { text::fill(last, buffer, capacity, length) })
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Waits so long until so many batches of peers have arrived with this tag (`arrival` of their terms), since it was last
+/// forgotten; 0: it only looks. All that they wrote can be seen then. `seen` takes how many have, also if the answer is
+/// `POLYRAIL_ERROR_TIMED_OUT`; it may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_arrivals_wait(
+    engine: polyrail_engine,
+    tag: u64,
+    count: u64,
+    timeout_ns: u64,
+    seen: *mut u64,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let engine = engine::get(engine)?;
+        let waited = engine.wait_arrivals(tag, count, text::span(timeout_ns));
+        // SAFETY: the contract of the crate.
+        if let Some(seen) = unsafe { seen.as_mut() } {
+            *seen = engine.arrivals(tag);
+        }
+        waited.map(drop).map_err(|error| {
+            let code = match error {
+                ReceiveError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
+                ReceiveError::Forked => POLYRAIL_ERROR_FORKED,
+                _ => POLYRAIL_ERROR_TIMED_OUT,
+            };
+            Failure::new(code, error.to_string())
+        })
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// Forgets a tag, so that it is counted from 0 on. `seen` takes how many batches had arrived with it; it may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_arrivals_forget(
+    engine: polyrail_engine,
+    tag: u64,
+    seen: *mut u64,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let forgotten = engine::get(engine)?.forget_arrivals(tag);
+        // SAFETY: the contract of the crate.
+        if let Some(seen) = unsafe { seen.as_mut() } {
+            *seen = forgotten;
+        }
+        Ok(())
     };
     // SAFETY: the contract of the crate.
     unsafe { guard(error, body) }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 
 use polyrail::cuda::CudaError;
-use polyrail::{Access, Engine, FileError, FileTerms, OpenError, RegisterError, SegmentId};
+use polyrail::{
+    Access, CloseError, Engine, FileError, FileTerms, OpenError, RegisterError, SegmentId,
+};
 
 use crate::engine::{self, polyrail_engine};
 use crate::failure::{Failure, guard, polyrail_error};
@@ -140,10 +142,9 @@ fn add(
         id,
         kind,
     };
-    let added = SEGMENTS.add(entry).inspect_err(|_| {
-        if kind != POLYRAIL_SEGMENT_REMOTE {
-            let _ = owner.unregister(id);
-        }
+    let added = SEGMENTS.add(entry).inspect_err(|_| match kind {
+        POLYRAIL_SEGMENT_REMOTE => drop(owner.close_segment_later(id)),
+        _ => drop(owner.unregister(id)),
     });
     segment.bits = added?;
     Ok(())
@@ -211,6 +212,19 @@ impl From<OpenError> for Failure {
             OpenError::Forked => POLYRAIL_ERROR_FORKED,
             OpenError::Ask(_) => POLYRAIL_ERROR_PEER,
             _ => POLYRAIL_ERROR_INCOMPATIBLE,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<CloseError> for Failure {
+    fn from(error: CloseError) -> Self {
+        let code = match &error {
+            CloseError::Stale { .. } => POLYRAIL_ERROR_HANDLE,
+            CloseError::Own { .. } => POLYRAIL_ERROR_ARGUMENT,
+            CloseError::InUse { .. } => POLYRAIL_ERROR_IN_USE,
+            CloseError::Forked => POLYRAIL_ERROR_FORKED,
+            _ => POLYRAIL_ERROR_SYSTEM,
         };
         Self::new(code, error.to_string())
     }
@@ -409,7 +423,7 @@ pub unsafe extern "C" fn polyrail_segment_look(
         let Entry { engine, id, kind } = SEGMENTS.get(segment.bits)?;
         let owner = engine::get(engine)?;
         let Some(bytes) = owner.segment_bytes(id) else {
-            let text = "the segment was lost with its peer: open it anew";
+            let text = "the segment was lost with its peer, or its owner has another one under its name: open it anew";
             return Err(Failure::new(POLYRAIL_ERROR_PEER_LOST, text));
         };
         let base = owner.region(id).map(|region| region.base());
@@ -426,8 +440,28 @@ pub unsafe extern "C" fn polyrail_segment_look(
     unsafe { guard(error, body) }
 }
 
+/// Closes a segment of a peer, and frees its handle: what the engine maps of it is unmapped, and its owner keeps its
+/// memory. One that was opened several times is closed with the last handle. `POLYRAIL_ERROR_IN_USE`: requests that use it
+/// have not ended, and nothing has changed; wait for them, or cancel them. `POLYRAIL_ERROR_ARGUMENT`: it is memory or a
+/// file of this engine, which `polyrail_segment_free` takes back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_segment_close(
+    segment: polyrail_segment,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let (owner, id) = get(segment)?;
+        owner.close_segment(id)?;
+        SEGMENTS.take(segment.bits)?;
+        Ok(())
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
 /// Frees a segment's handle, and takes memory and files back: when it has returned, nothing of the engine touches them
-/// any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed.
+/// any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed. A segment of a peer is
+/// closed as by `polyrail_segment_close`, but later if requests use it now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_segment_free(
     segment: polyrail_segment,
@@ -436,8 +470,10 @@ pub unsafe extern "C" fn polyrail_segment_free(
     let body = || {
         let entry = SEGMENTS.get(segment.bits)?;
         let owner = engine::get(entry.engine)?;
-        if entry.kind != POLYRAIL_SEGMENT_REMOTE {
-            owner.unregister(entry.id)?;
+        match entry.kind {
+            // One that is gone already needs no closing.
+            POLYRAIL_SEGMENT_REMOTE => drop(owner.close_segment_later(entry.id)),
+            _ => owner.unregister(entry.id)?,
         }
         SEGMENTS.take(segment.bits)?;
         Ok(())

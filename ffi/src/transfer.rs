@@ -13,7 +13,7 @@ use crate::text;
 use crate::words::*;
 
 /// Requests that one call can take; the engine says the same of a batch.
-const REQUESTS_MAX: usize = 16_384;
+pub(crate) const REQUESTS_MAX: usize = 1_000_000;
 
 /// One read or write between two segments.
 #[repr(C)]
@@ -62,12 +62,14 @@ pub struct polyrail_terms {
     pub room_within_ns: u64,
     /// 0: `room_within_ns` is not looked at, and the wait is as configured. 1: it counts, also if it is 0.
     pub has_room_within: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: `arrival` counts. 0: it is not looked at.
+    pub has_arrival: u32,
     /// What the peer's program is told once the batch has completed; null: nothing.
     pub notification: *const u8,
     /// Its bytes.
     pub notification_length: usize,
+    /// Counted by the peer's engine under this number once the batch has completed: see `polyrail_arrivals_wait`.
+    pub arrival: u64,
 }
 
 // SAFETY: `repr(C)`, begins with its size, numbers and a pointer.
@@ -78,9 +80,10 @@ unsafe impl Structure for polyrail_terms {
         deadline_ns: 0,
         room_within_ns: 0,
         has_room_within: 0,
-        reserved: 0,
+        has_arrival: 0,
         notification: std::ptr::null(),
         notification_length: 0,
+        arrival: 0,
     };
 }
 
@@ -90,13 +93,14 @@ impl From<SubmitError> for Failure {
             SubmitError::Full(_) => (POLYRAIL_ERROR_FULL, None),
             SubmitError::Stale { index, .. } => (POLYRAIL_ERROR_HANDLE, Some(index)),
             SubmitError::PeerLost { index, .. } => (POLYRAIL_ERROR_PEER_LOST, Some(index)),
-            SubmitError::Empty { index } | SubmitError::OutOfRange { index, .. } => {
-                (POLYRAIL_ERROR_RANGE, Some(index))
-            }
+            SubmitError::Empty { index }
+            | SubmitError::OutOfRange { index, .. }
+            | SubmitError::BlockOutOfRange { index, .. } => (POLYRAIL_ERROR_RANGE, Some(index)),
             SubmitError::Forbidden { index, .. } => (POLYRAIL_ERROR_FORBIDDEN, Some(index)),
-            SubmitError::TwoFiles { index, .. } | SubmitError::NotificationPeers { index } => {
-                (POLYRAIL_ERROR_ARGUMENT, Some(index))
-            }
+            SubmitError::TwoFiles { index, .. }
+            | SubmitError::BlockCounts { index, .. }
+            | SubmitError::Overlap { index, .. }
+            | SubmitError::NotificationPeers { index } => (POLYRAIL_ERROR_ARGUMENT, Some(index)),
             SubmitError::BatchSize { .. } | SubmitError::NotificationSize { .. } => {
                 (POLYRAIL_ERROR_ARGUMENT, None)
             }
@@ -168,6 +172,7 @@ pub(crate) unsafe fn terms<'a>(from: *const polyrail_terms) -> Result<Terms<'a>,
         said.has_room_within,
         &[(0, false), (1, true)],
     )?;
+    let has_arrival = choose("has_arrival", said.has_arrival, &[(0, false), (1, true)])?;
     let (from, length) = (said.notification, said.notification_length);
     // SAFETY: the caller's promise.
     let notification = unsafe { text::bytes("the notification", from, length) }?;
@@ -176,6 +181,7 @@ pub(crate) unsafe fn terms<'a>(from: *const polyrail_terms) -> Result<Terms<'a>,
         deadline: (said.deadline_ns > 0).then_some(Duration::from_nanos(said.deadline_ns)),
         notification: (!from.is_null()).then_some(notification),
         room_within: has_room.then(|| text::span(said.room_within_ns)),
+        arrival: has_arrival.then_some(said.arrival),
     })
 }
 

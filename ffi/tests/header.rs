@@ -9,7 +9,7 @@ mod generated;
 use std::path::{Path, PathBuf};
 
 /// The sources, in the order in which the header tells of them.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "words",
     "failure",
     "call",
@@ -19,6 +19,7 @@ const SOURCES: [&str; 12] = [
     "batch",
     "transfer",
     "prepared",
+    "paged",
     "queue",
     "stats",
     "log",

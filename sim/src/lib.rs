@@ -28,6 +28,7 @@ mod case;
 mod cores;
 pub mod exhaustive;
 pub mod expect;
+pub mod figures;
 mod fluid;
 pub mod model;
 pub mod picture;

@@ -3,20 +3,23 @@
 use std::path::Path;
 
 use crate::case::cases;
-use crate::experiment::run;
+use crate::experiment::{clinging, run};
 
 /// Of each number of rails; `.ci/deep` has fifty.
 const REPETITIONS: usize = 5;
 
 #[test]
 fn a_target_that_goes_dark_is_reported_in_time_and_truly_and_the_other_one_does_not_notice() {
-    let mut wrong = 0;
+    let mut runs = Vec::new();
     for case in cases(REPETITIONS) {
         let Some(outcome) = run(Path::new(env!("CARGO_BIN_EXE_blackout")), case) else {
             return;
         };
         println!("{case}: {outcome}");
-        wrong += outcome.wrong.len();
+        runs.push((case, outcome));
     }
-    assert_eq!(wrong, 0, "see above");
+    let wrong = runs.iter().map(|(_, outcome)| outcome.wrong.len());
+    assert_eq!(wrong.sum::<usize>(), 0, "see above");
+    let (clinging, holding) = clinging(&runs);
+    assert!(holding > 0, "no memory was held in {clinging} runs");
 }

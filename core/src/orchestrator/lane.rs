@@ -1082,7 +1082,7 @@ impl<'a> Orchestrator<'a> {
     /// Rails of a peer that this worker has a lane row for.
     pub(super) fn rails_of(&self, peer: PeerId) -> impl Iterator<Item = RailId> + use<'a> {
         let shared = self.shared;
-        (0..self.lanes.len())
+        (0..self.lanes_used)
             .map(|index| RailId(index as u16))
             .filter(move |rail| shared.peer(*rail) == Some(peer))
     }

@@ -554,6 +554,9 @@ pub struct Orchestrator<'a> {
     lost_attempts: u32,
     /// Works carried out at once since one was measured.
     carried_at_once: u8,
+    /// Rows of lanes and of peers behind these have never been used: tables may be far larger than what is in them.
+    lanes_used: usize,
+    peers_used: usize,
     /// No timer is due earlier. May be early, never late.
     next_timeout: Instant,
     next_reason: Reason,
@@ -609,6 +612,8 @@ impl<'a> Orchestrator<'a> {
             timed_requests: 0,
             lost_attempts: 0,
             carried_at_once: 0,
+            lanes_used: 0,
+            peers_used: 0,
             next_timeout: Instant::MAX,
             next_reason: Reason::Bind,
         }

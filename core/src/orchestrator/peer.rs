@@ -157,8 +157,10 @@ impl Orchestrator<'_> {
             peer.steering = plan.path.map(Steering::new);
         }
         let at = peer.heard_at + self.config.peer_silence;
+        self.peers_used = self.peers_used.max(plan.peer.index() + 1);
         self.arm(at, Reason::Peer);
         for row in plan.all_rails() {
+            self.lanes_used = self.lanes_used.max(row.rail.index() + 1);
             // While the peer was not known, nobody looked for the return of its rails.
             self.arm_probe(row.rail);
         }

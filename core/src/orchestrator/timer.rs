@@ -11,10 +11,10 @@ impl Orchestrator<'_> {
     pub(super) fn timers(&mut self, now: Instant) {
         self.next_timeout = Instant::MAX;
         self.next_reason = Reason::Bind;
-        for index in 0..self.lanes.len() {
+        for index in 0..self.lanes_used {
             self.lane_timers(now, RailId(index as u16));
         }
-        for index in 0..self.peers.len() {
+        for index in 0..self.peers_used {
             self.peer_timers(now, PeerId(index as u16));
         }
         self.request_timers(now);

@@ -16,7 +16,7 @@ fn library() -> PathBuf {
     let mut build = Command::new(std::env::var("CARGO").unwrap());
     build
         .args(["build", "--quiet", "--lib", "-p", "polyrail-ffi-library"])
-        .args(["--features", "cuda", "--target-dir"])
+        .arg("--target-dir")
         .arg(target)
         .current_dir(env!("CARGO_MANIFEST_DIR"));
     let built = build.output().unwrap();

@@ -9,7 +9,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::engine::Shared;
-use crate::errors::error;
 use crate::patience::seconds;
 use crate::ranges::Numbers;
 use crate::segment::Segment;
@@ -95,6 +94,10 @@ impl Moves {
         self.ends.each_ref().map(|end| end.name.clone())
     }
 
+    pub(crate) fn requests(&self) -> impl Iterator<Item = Request> {
+        (0..self.count).map(|index| self.request(index))
+    }
+
     pub(crate) fn request(&self, index: usize) -> Request {
         let [local, remote] = &self.ends;
         Request {
@@ -105,32 +108,6 @@ impl Moves {
             remote_offset: remote.offset.at(index),
             length: self.length.at(index),
         }
-    }
-
-    /// The first request that names no bytes, or more than there are, in words.
-    pub(crate) fn fault(&self) -> Option<String> {
-        let fault = |index| {
-            let Request {
-                local_offset,
-                remote_offset,
-                length,
-                ..
-            } = self.request(index);
-            if length == 0 {
-                return Some(format!("request {index}: a length of 0 moves nothing"));
-            }
-            let ends = self.ends.iter().zip([local_offset, remote_offset]);
-            let past = |(end, offset): &(&End, u64)| {
-                offset
-                    .checked_add(length)
-                    .is_none_or(|last| last > end.bytes)
-            };
-            let (End { name, bytes, .. }, offset) = ends.clone().find(past)?;
-            Some(format!(
-                "request {index}: {length} bytes from offset {offset} end past \"{name}\" of {bytes} bytes"
-            ))
-        };
-        (0..self.count).find_map(fault)
     }
 }
 
@@ -210,17 +187,5 @@ impl Terms {
                 None => None,
             },
         })
-    }
-
-    /// That a batch of so many requests can carry its notification.
-    pub(crate) fn check_size(&self, py: Python<'_>, count: usize, limit: usize) -> PyResult<()> {
-        if self.notification.is_some() && count > limit {
-            let text = format!(
-                "a notification goes with at most {limit} requests, and these are {count}: let the last of several batches carry it, \
-                 once the others have completed"
-            );
-            return Err(error(py, "Invalid", text));
-        }
-        Ok(())
     }
 }

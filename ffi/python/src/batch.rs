@@ -3,83 +3,52 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use polyrail::{BatchStatus, Local, Op, ReleaseError, Report, Status, WaitError};
 use pyo3::prelude::*;
 
+use crate::arguments::Moves;
 use crate::engine::Shared;
 use crate::errors::{self, Raised, error};
 use crate::notification::Delivery;
 use crate::patience::{self, seconds};
 use crate::report::{Reports, Summary};
-use crate::submission::part_of;
 use crate::words;
 
-/// What a batch is, whoever holds it: one or more of the engine's.
+/// What a batch is, whoever holds it.
 pub(crate) struct Core {
     op: Op,
     names: [String; 2],
     pub(crate) count: usize,
-    /// Requests of each part, but the last one, which may have fewer.
-    pub(crate) part: usize,
-    pub(crate) parts: Vec<polyrail::Batch>,
-    /// The last ones, so many, which were never taken.
-    pub(crate) unsent: Option<(usize, Report)>,
+    pub(crate) batch: polyrail::Batch,
     /// It has been said that it holds memory.
     said: AtomicBool,
 }
 
 impl Core {
-    pub(crate) fn new(op: Op, names: [String; 2], count: usize) -> Self {
+    pub(crate) fn new(moves: &Moves, batch: polyrail::Batch) -> Self {
+        Self::named(moves.op, moves.names(), moves.count, batch)
+    }
+
+    pub(crate) fn named(op: Op, names: [String; 2], count: usize, batch: polyrail::Batch) -> Self {
         Self {
             op,
             names,
             count,
-            part: part_of(count),
-            parts: Vec::with_capacity(count.div_ceil(part_of(count))),
-            unsent: None,
+            batch,
             said: AtomicBool::new(false),
         }
     }
 
-    /// How it stands: as of one batch with all of its requests.
+    /// How it stands.
     pub(crate) fn status(&self) -> BatchStatus {
-        let mut parts = self.parts.iter().map(polyrail::Batch::status);
-        let unsent = self.unsent.map(|(count, report)| BatchStatus {
-            status: report.status,
-            requests: count as u32,
-            ended: count as u32,
-            failed: count as u32,
-            delivered_bytes: 0,
-        });
-        let first = parts.next().or(unsent);
-        let rest = parts.chain(unsent.filter(|_| !self.parts.is_empty()));
-        let nothing = BatchStatus {
-            status: Status::Completed,
-            requests: 0,
-            ended: 0,
-            failed: 0,
-            delivered_bytes: 0,
-        };
-        rest.fold(first.unwrap_or(nothing), |sum, part| BatchStatus {
-            status: worse(sum.status, part.status),
-            requests: sum.requests + part.requests,
-            ended: sum.ended + part.ended,
-            failed: sum.failed + part.failed,
-            delivered_bytes: sum.delivered_bytes + part.delivered_bytes,
-        })
+        self.batch.status()
     }
 
     /// How one of its requests stands.
     pub(crate) fn report(&self, index: usize) -> Option<Report> {
-        if index >= self.count {
-            return None;
-        }
-        match self.parts.get(index / self.part) {
-            Some(part) => part.report(index % self.part),
-            None => self.unsent.map(|(_, report)| report),
-        }
+        self.batch.report(index)
     }
 
     /// The first request that stands so.
@@ -89,42 +58,32 @@ impl Core {
         reports.next()
     }
 
-    /// Waits until all parts have ended; `None`: they have not, in time.
+    /// Waits until it has ended; `None`: it has not, in time.
     fn wait(&self, timeout: Duration) -> Option<Result<(), WaitError>> {
-        let start = Instant::now();
-        for part in &self.parts {
-            match part.wait(timeout.saturating_sub(start.elapsed())) {
-                Ok(_) => {}
-                Err(WaitError::TimedOut { .. }) => return None,
-                Err(error) => return Some(Err(error)),
-            }
+        match self.batch.wait(timeout) {
+            Ok(_) => Some(Ok(())),
+            Err(WaitError::TimedOut { .. }) => None,
+            Err(error) => Some(Err(error)),
         }
-        Some(Ok(()))
     }
 
-    /// Waits until nothing of any part is open.
+    /// Waits until nothing of it is open.
     fn wait_released(&self, timeout: Duration) -> Result<(), ReleaseError> {
-        let start = Instant::now();
-        for part in &self.parts {
-            part.wait_released(timeout.saturating_sub(start.elapsed()))?;
-        }
-        Ok(())
+        self.batch.wait_released(timeout).map(drop)
     }
 
-    pub(crate) fn cancel(&self) {
-        self.parts.iter().for_each(polyrail::Batch::cancel);
+    fn cancel(&self) {
+        self.batch.cancel();
     }
 
     /// Whether memory on this side may still be touched on its behalf, now or later: also because it has not ended.
     pub(crate) fn may_hold(&self) -> bool {
-        self.parts.iter().any(|part| {
-            let status = part.status().status;
-            if !matches!(status, Status::Pending | Status::Indeterminate) {
-                return false;
-            }
-            let open = part.wait_released(Duration::ZERO);
-            matches!(open, Err(ReleaseError::TimedOut { held, .. }) if held > 0)
-        })
+        let status = self.status().status;
+        if !matches!(status, Status::Pending | Status::Indeterminate) {
+            return false;
+        }
+        let open = self.wait_released(Duration::ZERO);
+        matches!(open, Err(ReleaseError::TimedOut { held, .. }) if held > 0)
     }
 
     /// Whether it has ended and memory on this side may still be touched on its behalf.
@@ -172,15 +131,6 @@ impl Core {
             Op::Write => format!("write of \"{local}\" to \"{remote}\""),
             Op::Read => format!("read of \"{remote}\" into \"{local}\""),
         }
-    }
-}
-
-/// Of two parts, the first one first.
-fn worse(first: Status, second: Status) -> Status {
-    match (first, second) {
-        (Status::Pending, _) | (_, Status::Pending) => Status::Pending,
-        (_, Status::Indeterminate) | (Status::Completed, _) => second,
-        _ => first,
     }
 }
 
@@ -245,8 +195,7 @@ impl Batch {
     /// What becomes of the notification that it carries.
     #[getter]
     fn delivery(&self) -> Option<Delivery> {
-        let last = self.core.parts.last()?;
-        Some(Delivery::new(&self.shared, last.delivery()?))
+        Some(Delivery::new(&self.shared, self.core.batch.delivery()?))
     }
 
     /// Waits until it has ended, and raises if it has not ended well.

@@ -90,6 +90,16 @@ impl Shared {
         Ok(())
     }
 
+    /// Closes a segment of a peer's.
+    pub(crate) fn close_remote(&self, py: Python<'_>, segment: SegmentId) -> PyResult<()> {
+        self.check_process(py)?;
+        match py.detach(|| self.engine.close_segment(segment)) {
+            // The engine has ended, and has let go of everything.
+            Err(polyrail::CloseError::Stale { .. }) if self.is_closed() => Ok(()),
+            answer => answer.raised(py),
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }

@@ -1,8 +1,8 @@
 //! Why something did not happen, as the exceptions of `polyrail._errors`.
 
 use polyrail::{
-    ConfigError, DeliveryError, EngineError, FileError, NotifyError, OpenError, RegisterError,
-    ReleaseError, Status, SubmitError,
+    CloseError, ConfigError, DeliveryError, EngineError, FileError, NotifyError, OpenError,
+    RegisterError, ReleaseError, Status, SubmitError,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -99,6 +99,17 @@ impl Raise for RegisterError {
             Self::InUse { .. } => "InUse",
             Self::Forked => "Forked",
             Self::Full { .. } | Self::System { .. } | Self::Gpu(_) => "Unavailable",
+            _ => "Invalid",
+        }
+    }
+}
+
+impl Raise for CloseError {
+    fn class(&self) -> &'static str {
+        match self {
+            Self::Stale { .. } => "Closed",
+            Self::InUse { .. } => "InUse",
+            Self::Forked => "Forked",
             _ => "Invalid",
         }
     }

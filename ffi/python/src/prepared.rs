@@ -9,8 +9,8 @@ use pyo3::types::PyBytes;
 use crate::arguments::{Moves, Terms};
 use crate::batch::{Batch, Core};
 use crate::engine::{Shared, lock};
-use crate::errors::{Raised, error};
-use crate::submission::{WHOLE, in_parts, part_of};
+use crate::errors::Raised;
+use crate::submission::with_room;
 
 /// A transfer that is ready to be posted.
 #[pyclass(frozen, module = "polyrail")]
@@ -19,35 +19,24 @@ pub(crate) struct Prepared {
     op: Op,
     names: [String; 2],
     count: usize,
-    /// One for each part. Locked without the interpreter only.
-    transfers: Mutex<Vec<PreparedTransfer>>,
+    /// Locked without the interpreter only.
+    transfer: Mutex<PreparedTransfer>,
 }
 
 impl Prepared {
     pub(crate) fn new(py: Python<'_>, shared: &Arc<Shared>, moves: Moves) -> PyResult<Self> {
         moves.check_owner(shared)?;
         shared.check_process(py)?;
-        let count = moves.count;
-        if count > WHOLE
-            && let Some(fault) = py.detach(|| moves.fault())
-        {
-            return Err(error(py, "Invalid", fault));
-        }
-        let part = part_of(count);
-        let prepare = |first: usize| {
-            let requests: Vec<Request> = (first..count.min(first + part))
-                .map(|index| moves.request(index))
-                .collect();
+        let prepared = py.detach(|| {
+            let requests: Vec<Request> = moves.requests().collect();
             shared.engine.prepare_transfer(&requests)
-        };
-        let transfers: Result<Vec<_>, _> =
-            py.detach(|| (0..count).step_by(part).map(prepare).collect());
+        });
         Ok(Self {
             shared: shared.clone(),
             op: moves.op,
             names: moves.names(),
-            count,
-            transfers: Mutex::new(transfers.raised(py)?),
+            count: moves.count,
+            transfer: Mutex::new(prepared.raised(py)?),
         })
     }
 }
@@ -66,11 +55,11 @@ impl Prepared {
     ) -> PyResult<Py<Batch>> {
         let terms = Terms::new(priority, deadline, notify, room)?;
         self.shared.check_process(py)?;
-        terms.check_size(py, self.count, WHOLE)?;
-        let core = Core::new(self.op, self.names.clone(), self.count);
-        in_parts(py, &self.shared, core, &terms, |part, terms| {
-            lock(&self.transfers)[part].post_with(terms)
-        })
+        let batch = with_room(py, &self.shared, &terms, |terms| {
+            lock(&self.transfer).post_with(terms)
+        })?;
+        let core = Core::named(self.op, self.names.clone(), self.count, batch);
+        Batch::new(py, &self.shared, core)
     }
 
     fn __len__(&self) -> usize {

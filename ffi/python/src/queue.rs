@@ -23,11 +23,9 @@ impl CompletionQueue {
         self.0.as_raw_fd()
     }
 
-    /// From when the batch ends on, its tag is in here, as many times as this says.
-    fn add(&self, batch: &Bound<'_, Batch>, tag: u64) -> usize {
-        let parts = &batch.get().core().parts;
-        parts.iter().for_each(|part| self.0.add(part, tag));
-        parts.len()
+    /// From when the batch ends on, its tag is in here.
+    fn add(&self, batch: &Bound<'_, Batch>, tag: u64) {
+        self.0.add(&batch.get().core().batch, tag);
     }
 
     /// Takes all that are in here.

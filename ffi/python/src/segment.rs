@@ -254,6 +254,32 @@ impl Remote {
 
 #[pymethods]
 impl Remote {
+    /// Whether `close` has closed it.
+    #[getter]
+    fn closed(this: PyRef<'_, Self>) -> bool {
+        this.as_super().closed.load(Relaxed)
+    }
+
+    /// Closes it: what is mapped of it here is unmapped. Its owner keeps its memory.
+    fn close(this: PyRef<'_, Self>, py: Python<'_>) -> PyResult<()> {
+        let segment = this.as_super();
+        if segment.closed.load(Relaxed) {
+            return Ok(());
+        }
+        segment.shared.close_remote(py, segment.id)?;
+        segment.closed.store(true, Relaxed);
+        Ok(())
+    }
+
+    fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_why))]
+    fn __exit__(this: PyRef<'_, Self>, py: Python<'_>, _why: &Bound<'_, PyTuple>) -> PyResult<()> {
+        Self::close(this, py)
+    }
+
     fn __repr__(this: PyRef<'_, Self>) -> String {
         this.as_super().text("Remote")
     }

@@ -198,7 +198,7 @@ def test_without_room_a_submission_waits_or_is_full(targets):
         engine.write(local, remote, 1, room=LONG).wait(LONG)
 
 
-def test_parts_that_are_not_taken_are_reported_like_all_else(targets):
+def test_what_of_a_large_batch_has_not_begun_is_reported_like_all_else(targets):
     with polyrail.Engine(workers=1, **OVER_TCP) as engine:
         target, local, remote = stopped(targets, engine)
         places = numpy.arange(40_000) * 1024

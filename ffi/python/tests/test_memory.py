@@ -187,6 +187,19 @@ def test_a_gpu_is_asked_for_where_there_is_none(engine):
             engine.register(OnGpu())
 
 
+def test_segments_of_peers_are_closed_as_often_as_they_were_opened(engine, target):
+    memory, first = engine.register(bytearray(64)), engine.open(f"{target.address}/mem")
+    with engine.open(f"{target.address}/mem") as second:
+        engine.write(memory, second, 64).wait(LONG)
+    assert second.closed and not first.closed
+    second.close()
+    engine.write(memory, first, 64).wait(LONG)
+    first.close()
+    assert repr(first).endswith(", closed>")
+    with pytest.raises(polyrail.Closed):
+        engine.write(memory, first, 64)
+
+
 def test_what_is_closed_says_so(engine, target):
     memory, remote = engine.register(bytearray(64)), engine.open(f"{target.address}/mem")
     memory.close()

@@ -151,7 +151,7 @@ static void requests(polyrail_engine engine, polyrail_segment local, polyrail_se
     polyrail_request two[2] = { request(local, remote, 4096), request(local, remote, 4096) };
     BAD(polyrail_submit(engine, two, 0, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "a batch of 0 requests");
     BAD(polyrail_submit(engine, NULL, 1, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "null");
-    BAD(polyrail_submit(engine, two, SIZE_MAX, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "1 to 16384");
+    BAD(polyrail_submit(engine, two, SIZE_MAX, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "1 to 1000000");
     two[1].length = 0;
     int32_t code = polyrail_submit(engine, two, 2, NULL, &batch, &error);
     TRUE(error.index == 1);
@@ -166,6 +166,27 @@ static void requests(polyrail_engine engine, polyrail_segment local, polyrail_se
     two[1].op = POLYRAIL_READ;
     two[1].size += 8;
     BAD(polyrail_submit(engine, two, 2, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "the size in polyrail_request 1");
+    uint32_t table[3] = { 0, 1, UINT32_MAX };
+    polyrail_paged_request pages = POLYRAIL_NEW(polyrail_paged_request);
+    polyrail_prepared prepared;
+    pages.local = local;
+    pages.remote = remote;
+    pages.local_stride = pages.remote_stride = 64;
+    pages.length = 64;
+    pages.count = 3;
+    pages.remote_pages = table;
+    code = polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error);
+    TRUE(error.index == 0);
+    BAD(code, POLYRAIL_ERROR_RANGE, "block 2, page or row 4294967295");
+    BAD(polyrail_prepare_paged(engine, &pages, 1, &prepared, &error), POLYRAIL_ERROR_RANGE, "block 2, page or row 4294967295");
+    BAD(polyrail_submit_paged(engine, &pages, 0, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "a batch of 0 requests");
+    pages.remote_pages = (const uint32_t *)((const char *)table + 1);
+    BAD(polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "not aligned");
+    pages.remote_pages = table;
+    pages.count = SIZE_MAX;
+    BAD(polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "1 to 1000000");
+    pages.count = 0;
+    BAD(polyrail_submit_paged(engine, &pages, 1, NULL, &batch, &error), POLYRAIL_ERROR_RANGE, "request 0");
     /* The local one has to be local, and the remote one remote. */
     two[0] = request(remote, local, 1);
     BAD(polyrail_submit(engine, two, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "does not exist on that side");
@@ -174,10 +195,10 @@ static void requests(polyrail_engine engine, polyrail_segment local, polyrail_se
     terms.priority = 3;
     BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "priority 3");
     terms.priority = POLYRAIL_PRIORITY_HIGH;
-    uint8_t long_words[2000] = { 0 };
+    static uint8_t long_words[POLYRAIL_NOTIFICATION_BYTES_MAX + 1];
     terms.notification = long_words;
     terms.notification_length = sizeof long_words;
-    BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "2000 bytes");
+    BAD(polyrail_submit(engine, two, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "1048577 bytes");
     TRUE(batch.bits == 0);
     /* Longer structures, as a program of a newer header has them: good as long as what is new is not used. */
     struct { polyrail_request known; uint64_t new_field; } newer[2];
@@ -226,6 +247,34 @@ static void segments(polyrail_engine engine, polyrail_segment local, const char 
     TRUE(gpu.bits == 0);
     GOOD(polyrail_segment_free(segment, &error));
     BAD(polyrail_segment_free(segment, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+}
+
+/* A segment of a peer that is opened twice is closed with the second handle. */
+static void closing(polyrail_engine engine, polyrail_segment local, const char *where)
+{
+    char address[160];
+    snprintf(address, sizeof address, "%s/mem", where);
+    polyrail_segment first, second, third;
+    BAD(polyrail_segment_close(local, &error), POLYRAIL_ERROR_ARGUMENT, "unregister it");
+    GOOD(polyrail_segment_open(engine, address, &first, &error));
+    GOOD(polyrail_segment_open(engine, address, &second, &error));
+    GOOD(polyrail_segment_open(engine, address, &third, &error));
+    GOOD(polyrail_segment_close(first, &error));
+    BAD(polyrail_segment_close(first, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    GOOD(polyrail_segment_free(second, &error));
+    polyrail_segment_info info = POLYRAIL_NEW(polyrail_segment_info);
+    GOOD(polyrail_segment_look(third, &info, &error));
+    TRUE(info.kind == POLYRAIL_SEGMENT_REMOTE && info.bytes > 0);
+    polyrail_request read = request(local, third, 4096);
+    read.op = POLYRAIL_READ;
+    polyrail_batch batch;
+    GOOD(polyrail_submit(engine, &read, 1, NULL, &batch, &error));
+    polyrail_status status = POLYRAIL_NEW(polyrail_status);
+    GOOD(polyrail_batch_wait(batch, POLYRAIL_FOREVER, &status, &error));
+    TRUE(status.status == POLYRAIL_STATUS_COMPLETED);
+    GOOD(polyrail_batch_free(batch, &error));
+    GOOD(polyrail_segment_close(third, &error));
+    BAD(polyrail_submit(engine, &read, 1, NULL, &batch, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
 }
 
 static void files(polyrail_engine engine, polyrail_engine target, polyrail_segment local, const char *where)
@@ -286,6 +335,40 @@ static void talking(polyrail_engine target, polyrail_segment remote, int *answer
     TRUE(status == POLYRAIL_DELIVERY_DELIVERED);
     GOOD(polyrail_delivery_free(delivery, &error));
     BAD(polyrail_delivery_wait(delivery, 0, &status, &error), POLYRAIL_ERROR_HANDLE, "has been freed");
+    static uint8_t said[100000], heard[100000];
+    for (size_t i = 0; i < sizeof said; i++)
+        said[i] = (uint8_t)(i * 7);
+    GOOD(polyrail_notify(remote, said, sizeof said, NULL, &error));
+    GOOD(polyrail_notification_take(target, 10 * SECOND, &told, &error));
+    TRUE(told.length == sizeof said && memcmp(told.bytes, said, sizeof told.bytes) == 0);
+    BAD(polyrail_notification_bytes(heard, 2000, &length, &error), POLYRAIL_ERROR_BUFFER, "too short for 100000");
+    TRUE(length == sizeof said);
+    BAD(polyrail_notification_bytes(NULL, sizeof heard, &length, &error), POLYRAIL_ERROR_ARGUMENT, "null pointer to a buffer");
+    GOOD(polyrail_notification_bytes(heard, sizeof heard, NULL, &error));
+    TRUE(memcmp(heard, said, sizeof said) == 0);
+}
+
+static void arriving(polyrail_engine target, polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
+{
+    polyrail_terms terms = POLYRAIL_NEW(polyrail_terms);
+    polyrail_request one = request(local, remote, 4096);
+    polyrail_batch batch = { 0 };
+    uint64_t seen = 9;
+    terms.arrival = 7;
+    terms.has_arrival = 2;
+    BAD(polyrail_submit(engine, &one, 1, &terms, &batch, &error), POLYRAIL_ERROR_ARGUMENT, "has_arrival 2");
+    terms.has_arrival = 1;
+    BAD(polyrail_arrivals_wait(target, 7, 1, 1000, &seen, &error), POLYRAIL_ERROR_TIMED_OUT, "");
+    TRUE(seen == 0);
+    for (int i = 0; i < 3; i++) {
+        GOOD(polyrail_submit(engine, &one, 1, &terms, &batch, &error));
+        GOOD(polyrail_batch_free(batch, &error));
+    }
+    GOOD(polyrail_arrivals_wait(target, 7, 3, 10 * SECOND, NULL, &error));
+    GOOD(polyrail_arrivals_forget(target, 7, &seen, &error));
+    TRUE(seen == 3);
+    GOOD(polyrail_arrivals_wait(target, 7, 0, 0, &seen, &error));
+    TRUE(seen == 0);
 }
 
 static void callbacks(polyrail_engine engine, polyrail_segment local, polyrail_segment remote)
@@ -463,7 +546,9 @@ int main(void)
     requests(engine, local, remote);
     segments(engine, local, where);
     files(engine, target, local, where);
+    closing(engine, local, where);
     talking(target, remote, &answers);
+    arriving(target, engine, local, remote);
     callbacks(engine, local, remote);
     freeing_in_a_callback(where);
     numbers(engine);

@@ -3,6 +3,7 @@
 mod arena;
 mod compare;
 mod exhaust;
+mod figures;
 mod load;
 mod pictures;
 mod replay;
@@ -54,6 +55,9 @@ enum SimCommand {
                             polyrail sim arena --start 1042 --print"
     )]
     Arena(arena::ArenaArgs),
+    /// Makes the figures of the paper on TENT anew: a page and a CSV each, with every statement of the paper beside what is seen.
+    #[command(after_help = "Example:\n  polyrail sim figures figures --only 5,10")]
+    Figures(figures::FiguresArgs),
     /// Tries every order of events on a fabric of two rails, with two requests of three slices.
     #[command(after_help = "Example:\n  polyrail sim exhaust --policy spray")]
     Exhaust(exhaust::ExhaustArgs),
@@ -118,6 +122,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::Swarm(args) => swarm::run(args),
         SimCommand::Arena(args) => arena::run(args),
         SimCommand::Exhaust(args) => exhaust::run(args),
+        SimCommand::Figures(args) => figures::run(args),
         SimCommand::Replay(args) => replay::run(args),
     }
 }

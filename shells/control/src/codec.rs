@@ -31,8 +31,11 @@ pub const STAGING: u64 = 4;
 /// The feature bit of [`Frame::DescriptionAt`].
 pub const NODES: u64 = 8;
 
+/// The feature bit of bodies of [`Frame::Notify`] that say first what they are, to the engines.
+pub const PARCELS: u64 = 16;
+
 /// Feature bits this build offers. What both ends offer is in force.
-pub const FEATURES: u64 = NOTIFICATIONS | PATHS | STAGING | NODES;
+pub const FEATURES: u64 = NOTIFICATIONS | PATHS | STAGING | NODES | PARCELS;
 
 /// The most rails that [`Frame::SeePath`] names.
 pub const PATH_RAILS_MAX: usize = 256;
@@ -478,6 +481,8 @@ pub enum CodecError {
     TooLong {
         /// The length that was announced, or would have been.
         bytes: usize,
+        /// The limit there.
+        most: usize,
     },
     /// A frame whose content is not one.
     Malformed {
@@ -506,8 +511,8 @@ impl fmt::Display for CodecError {
                     "peer speaks protocol version {theirs}, this side speaks {ours}"
                 )
             }
-            Self::TooLong { bytes } => {
-                write!(f, "frame of {bytes} bytes; {FRAME_BYTES_MAX} is the limit")
+            Self::TooLong { bytes, most } => {
+                write!(f, "frame of {bytes} bytes; {most} is the limit")
             }
             Self::Malformed { bytes } => write!(f, "frame of {bytes} bytes has no valid content"),
         }
@@ -520,7 +525,10 @@ impl std::error::Error for CodecError {}
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) -> Result<(), CodecError> {
     let body = postcard::to_allocvec(frame).map_err(|_| CodecError::Malformed { bytes: 0 })?;
     if body.len() > FRAME_BYTES_MAX {
-        return Err(CodecError::TooLong { bytes: body.len() });
+        return Err(CodecError::TooLong {
+            bytes: body.len(),
+            most: FRAME_BYTES_MAX,
+        });
     }
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());
     out.extend_from_slice(&body);
@@ -572,13 +580,21 @@ impl Decoder {
 
     /// Takes the next frame, once it is whole. After an error the connection is of no use.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, CodecError> {
+        self.next_frame_within(FRAME_BYTES_MAX)
+    }
+
+    /// The same, of a frame of so many bytes at most.
+    pub fn next_frame_within(&mut self, most: usize) -> Result<Option<Frame>, CodecError> {
         let rest = self.bytes.get(self.taken..).unwrap_or_default();
         let Some((length, rest)) = rest.split_first_chunk::<4>() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*length) as usize;
-        if length > FRAME_BYTES_MAX {
-            return Err(CodecError::TooLong { bytes: length });
+        if length > most {
+            return Err(CodecError::TooLong {
+                bytes: length,
+                most,
+            });
         }
         let Some(body) = rest.get(..length) else {
             return Ok(None);
@@ -864,6 +880,7 @@ pub(crate) mod tests {
                 frame_bytes(huge, &[]),
                 Err(CodecError::TooLong {
                     bytes: huge as usize,
+                    most: FRAME_BYTES_MAX,
                 }),
             ),
             (
@@ -871,6 +888,7 @@ pub(crate) mod tests {
                 frame_bytes(u32::MAX, &[]),
                 Err(CodecError::TooLong {
                     bytes: u32::MAX as usize,
+                    most: FRAME_BYTES_MAX,
                 }),
             ),
             (

@@ -26,6 +26,9 @@ use crate::codec::{
 /// Bytes that may wait to be written. A peer that lets more pile up is given up.
 pub const OUT_BYTES_MAX: usize = 256 * 1024;
 
+/// The longest frame that somebody may introduce himself with: names and a token fit.
+const INTRODUCTION_BYTES_MAX: usize = 8 * 1024;
+
 /// The longest silence that a target can ask for by announcing rare heartbeats.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
@@ -448,7 +451,12 @@ impl Connection {
         }
         match self.state {
             State::Introduction { by } => {
-                let Some(frame) = self.decoder.next_frame().map_err(Ended::Codec)? else {
+                let most = match self.role {
+                    Role::Target => INTRODUCTION_BYTES_MAX,
+                    Role::Initiator => FRAME_BYTES_MAX,
+                };
+                let next = self.decoder.next_frame_within(most);
+                let Some(frame) = next.map_err(Ended::Codec)? else {
                     return Ok(None);
                 };
                 match (self.role, self.purpose) {
@@ -458,9 +466,14 @@ impl Connection {
                 }
                 .map(Some)
             }
-            State::Open { .. } => {
-                let frame = self.decoder.next_frame().map_err(Ended::Codec)?;
-                frame.map(|frame| self.handle_frame(frame)).transpose()
+            State::Open { beat, .. } => {
+                let Some(frame) = self.decoder.next_frame().map_err(Ended::Codec)? else {
+                    return Ok(None);
+                };
+                // What has come counts as heard until it has had its turn.
+                let dead = now + self.config.silence_max;
+                self.set_state(State::Open { beat, dead });
+                self.handle_frame(frame).map(Some)
             }
             State::Greeting { .. }
             | State::Deciding { .. }
@@ -1004,6 +1017,7 @@ mod tests {
                 [greeted(Purpose::Control, &[]), vec![255; 4]].concat(),
                 Ended::Codec(CodecError::TooLong {
                     bytes: u32::MAX as usize,
+                    most: INTRODUCTION_BYTES_MAX,
                 }),
                 Some(Protocol),
             ),

@@ -15,8 +15,11 @@
 //! session ends with the process at either end, whatever its connections look like.
 //!
 //! Map: [`Plane`] is the handle that other threads hold; `mailbox` is the way from it to the control
-//! thread, whose loop is `reactor`; `wires` are its sockets, `target` and `initiator` the two roles.
+//! thread, whose loop is `reactor`; `wires` are its sockets, `target` and `initiator` the two roles. `door` is a thread of
+//! its own, where whoever connects has to say who he is first; `crowd` are those who have not yet.
 
+mod crowd;
+mod door;
 mod error;
 mod initiator;
 mod mailbox;
@@ -71,6 +74,16 @@ pub const RAILS_MAX: usize = 1024;
 /// The most bytes of names in [`PlaneConfig::rail_facts`] together, so that a frame holds them.
 pub const DEVICE_NAMES_BYTES_MAX: usize = 16 * 1024;
 
+/// Sessions that a target may have, unless [`PlaneConfig::sessions_max`] says otherwise.
+pub const SESSIONS_MAX: usize = 10_000;
+
+/// Control connections that a target may have, unless [`PlaneConfig::connections_max`] says otherwise: of 1,024 peers with
+/// 8 rails each, and as many again.
+pub const CONNECTIONS_MAX: usize = 16_384;
+
+/// Connections that may wait for a handshake, unless [`PlaneConfig::handshakes_max`] says otherwise.
+pub const HANDSHAKES_MAX: usize = 4_096;
+
 /// How long [`Plane::shutdown`] waits for the thread: the goodbyes, and a handler that is slow.
 const JOIN_MAX: Duration = Duration::from_secs(2);
 
@@ -107,6 +120,13 @@ pub struct PlaneConfig {
     pub handshake_max: Duration,
     /// How long a session without any connection is remembered for an initiator that may come back.
     pub session_linger: Duration,
+    /// Sessions that peers may have with us. One address may have half of them. Not 0.
+    pub sessions_max: usize,
+    /// Control connections that peers may have with us. Not 0.
+    pub connections_max: usize,
+    /// Connections that may wait for a handshake, but no more than a quarter of this process's descriptors. One address
+    /// may have half of them. Not 0.
+    pub handshakes_max: usize,
     /// What peers on this host are told, so that they can see this process end; `None`: nothing, and this
     /// side watches none either.
     pub process: Option<Process>,
@@ -135,6 +155,9 @@ impl PlaneConfig {
             silence_max: Duration::from_millis(1500),
             handshake_max: Duration::from_secs(1),
             session_linger: Duration::from_secs(10),
+            sessions_max: SESSIONS_MAX,
+            connections_max: CONNECTIONS_MAX,
+            handshakes_max: HANDSHAKES_MAX,
             process: Process::own(),
         }
     }
@@ -172,6 +195,16 @@ impl PlaneConfig {
         for (what, got, limit) in limits {
             if got > limit {
                 return Err(invalid(format!("{got} {what}; {limit} is the limit")));
+            }
+        }
+        let least = [
+            ("sessions_max", self.sessions_max),
+            ("connections_max", self.connections_max),
+            ("handshakes_max", self.handshakes_max),
+        ];
+        for (name, most) in least {
+            if most == 0 {
+                return Err(invalid(format!("{name} is 0; it must be more")));
             }
         }
         let times = [
@@ -272,6 +305,8 @@ pub struct Notifier<'a> {
     pub name: &'a str,
     /// Drawn at random when the peer's process started.
     pub incarnation: u64,
+    /// Feature bits in force.
+    pub features: u64,
 }
 
 /// What a peer says of itself when it lets us in.
@@ -474,6 +509,14 @@ impl Plane {
                 .mailbox
                 .post(Command::Notify { peer, notification });
         }
+    }
+
+    /// Hands in what has come on all connections before this call, then calls `told` on the control thread: for who has
+    /// stood still, and wants to know what was said meanwhile before it counts anybody as silent. `told` may be dropped
+    /// instead, when the plane ends.
+    pub fn hear(&self, told: impl FnOnce() + Send + 'static) {
+        let told = Box::new(told);
+        self.inner.mailbox.post(Command::Hear { told });
     }
 
     /// Target: there is room again for the notifications of a session that there was none for.

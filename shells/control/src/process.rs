@@ -123,10 +123,13 @@ fn is_readable(watch: &OwnedFd) -> bool {
     poll(&mut watches, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
+/// Threads that are looked at: whoever says which process he is may have any number of them.
+const LOOKED_AT_MAX: usize = 1024;
+
 /// Some of an engine's threads. None on an older kernel: then only the end of all of them is seen.
 fn watch_threads(pid: u32) -> Vec<OwnedFd> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
-    let tasks = tasks.into_iter().flatten().flatten();
+    let tasks = tasks.into_iter().flatten().flatten().take(LOOKED_AT_MAX);
     let ours = tasks.filter(|task| {
         let name = fs::read_to_string(task.path().join("comm"));
         name.is_ok_and(|name| name.starts_with(THREAD_NAME))

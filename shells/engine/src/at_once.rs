@@ -40,7 +40,7 @@ impl Engine {
         let taken = requests.iter().try_fold(0_u64, |sum, request| {
             sum.checked_add(request.length.max(LEAST_BYTES))
         })?;
-        let has_terms = terms.deadline.is_some() || terms.notification.is_some();
+        let has_terms = terms.deadline.is_some() || terms.tells();
         if taken > most || has_terms {
             return None;
         }
@@ -194,7 +194,7 @@ mod tests {
         }
 
         fn try_carry(&self, requests: &[Request], terms: &Terms<'_>) -> Option<Batch> {
-            let make = || Arc::new(Shared::carried(requests));
+            let make = || Arc::new(Shared::carried(requests, None));
             self.engine.carry_at_once(requests, terms, make)
         }
 

@@ -1,5 +1,6 @@
 //! Batches as the program holds them.
 
+mod pieces;
 mod shared;
 mod state;
 

@@ -2,25 +2,26 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
+use polyrail_control::codec::NOTIFICATION_BYTES_MAX as FRAME_BYTES_MAX;
 use polyrail_control::plane::{Delivery as Outcome, Plane};
 use polyrail_core::units::PeerId;
 
 use crate::engine::Engine;
 use crate::error::{DeliveryError, NotifyError, SubmitError};
-use crate::fabric::PEERS_MAX;
 use crate::fork::Owned;
 use crate::lock::lock;
 use crate::notification::Desk;
+use crate::parcel::{self, NOTIFICATION_BYTES_MAX};
 use crate::peers::Numbers;
 use crate::request::{Request, Terms};
 use crate::segments::SegmentId;
 
-/// Notifications to one peer that may not be confirmed yet, those of batches under way included.
+/// Notifications to one peer that may not be confirmed yet, those of batches under way included. A long one counts once
+/// for each 4 KiB.
 pub(crate) const NOTIFICATIONS_MAX: usize = 16_384;
 
 /// What became of a notification.
@@ -94,9 +95,10 @@ pub(crate) struct Mail {
 }
 
 impl Mail {
-    pub(crate) fn new(desk: Desk) -> Self {
+    /// For so many peers.
+    pub(crate) fn new(desk: Desk, peers: usize) -> Self {
         Self {
-            outbox: Arc::new(Outbox::new()),
+            outbox: Arc::new(Outbox::new(peers)),
             desk: Owned::new(Arc::new(desk)),
         }
     }
@@ -109,23 +111,28 @@ impl Engine {
         requests: &[Request],
         terms: &Terms<'_>,
     ) -> Result<Option<Outgoing>, SubmitError> {
-        let Some(bytes) = terms.notification else {
+        if !terms.tells() {
             return Ok(None);
-        };
+        }
         if !self.inner.is_ours() {
             return Err(SubmitError::Forked);
         }
-        let length = bytes.len();
+        let length = terms.notification.map_or(0, <[u8]>::len);
         if length > NOTIFICATION_BYTES_MAX {
             return Err(SubmitError::NotificationSize { bytes: length });
         }
         let Some(peer) = self.one_peer(requests)? else {
             return Ok(None);
         };
-        let Some(addressee) = self.addressee(peer) else {
+        let letter = Letter {
+            bytes: terms.notification.map(<[u8]>::to_vec),
+            arrival: terms.arrival,
+        };
+        let addressee = self.addressee(peer).filter(|known| known.reads(&letter));
+        let Some(addressee) = addressee else {
             return Err(SubmitError::NotificationUnsupported);
         };
-        let notification = Outgoing::new(&self.inner.mail.outbox, addressee, bytes);
+        let notification = Outgoing::new(&self.inner.mail.outbox, addressee, letter);
         let notification = notification.ok_or(SubmitError::Full(None))?;
         // From here on nobody else gets the number; the peer may have been lost before.
         if self.one_peer(requests)? != Some(peer) {
@@ -154,10 +161,13 @@ impl Engine {
     }
 
     /// The peer that has this number now, if notifications can go to it.
-    fn addressee(&self, peer: PeerId) -> Option<Arc<Numbers>> {
+    fn addressee(&self, peer: PeerId) -> Option<Addressee> {
         let peers = lock(&self.inner.sessions.peers);
         let known = peers.get(peer).filter(|peer| peer.notifies)?;
-        Some(known.numbers.clone())
+        Some(Addressee {
+            numbers: known.numbers.clone(),
+            parcels: known.parcels,
+        })
     }
 
     /// Tells the program of the peer that owns `remote` something, by itself, at most
@@ -184,10 +194,16 @@ impl Engine {
             }),
             (None, None) => Err(NotifyError::Stale { segment: remote }),
         };
-        let addressee = self.addressee(find()?).ok_or(NotifyError::Unsupported)?;
+        let letter = Letter {
+            bytes: Some(bytes.to_vec()),
+            arrival: None,
+        };
+        let addressee = self.addressee(find()?);
+        let addressee = addressee.filter(|known| known.reads(&letter));
+        let addressee = addressee.ok_or(NotifyError::Unsupported)?;
         // From here on nobody else gets the number; the peer may have been lost before.
         find()?;
-        let outgoing = Outgoing::new(&inner.mail.outbox, addressee, bytes);
+        let outgoing = Outgoing::new(&inner.mail.outbox, addressee, letter);
         let outgoing = outgoing.ok_or(NotifyError::Full)?;
         let delivery = Delivery::new(Owned::new(outgoing.slip().clone()));
         outgoing.send(&inner.sessions.plane);
@@ -210,7 +226,7 @@ impl Slip {
 
 /// How many notifications to each peer are not confirmed, and those that wait for what they tell of to be seen.
 pub(crate) struct Outbox {
-    counts: [AtomicUsize; PEERS_MAX],
+    counts: Box<[AtomicUsize]>,
     line: Mutex<Line>,
 }
 
@@ -229,9 +245,9 @@ struct Held {
 }
 
 impl Outbox {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(peers: usize) -> Self {
         Self {
-            counts: [const { AtomicUsize::new(0) }; PEERS_MAX],
+            counts: (0..peers).map(|_| AtomicUsize::new(0)).collect(),
             line: Mutex::default(),
         }
     }
@@ -252,28 +268,30 @@ impl Outbox {
         });
     }
 
-    /// Takes a place for a notification; `None`: there is none now.
-    fn take(self: &Arc<Self>, peer: PeerId) -> Option<Place> {
-        let more = |count: usize| (count < NOTIFICATIONS_MAX).then_some(count + 1);
+    /// Takes room for a notification; `None`: there is none now.
+    fn take(self: &Arc<Self>, peer: PeerId, places: usize) -> Option<Place> {
+        let more = |count: usize| Some(count + places).filter(|count| *count <= NOTIFICATIONS_MAX);
         let count = self.counts.get(usize::from(peer.0))?;
         count.fetch_update(AcqRel, Acquire, more).ok()?;
         Some(Place {
             outbox: self.clone(),
             peer,
+            places,
         })
     }
 }
 
-/// A place in an [`Outbox`], given back when it is dropped.
+/// Places in an [`Outbox`], given back when they are dropped.
 struct Place {
     outbox: Arc<Outbox>,
     peer: PeerId,
+    places: usize,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(count) = self.outbox.counts.get(usize::from(self.peer.0)) {
-            count.fetch_sub(1, AcqRel);
+            count.fetch_sub(self.places, AcqRel);
         }
     }
 }
@@ -302,26 +320,49 @@ impl Ticket {
     }
 }
 
+/// Whose program something is for.
+pub(crate) struct Addressee {
+    /// Nobody else has the number meanwhile.
+    numbers: Arc<Numbers>,
+    /// It knows parcels.
+    parcels: bool,
+}
+
+impl Addressee {
+    /// Whether its build understands this.
+    fn reads(&self, letter: &Letter) -> bool {
+        let length = letter.bytes.as_ref().map_or(0, Vec::len);
+        self.parcels || letter.arrival.is_none() && length <= FRAME_BYTES_MAX
+    }
+}
+
+/// What a program tells another.
+pub(crate) struct Letter {
+    bytes: Option<Vec<u8>>,
+    /// The tag of a batch that has arrived.
+    arrival: Option<u64>,
+}
+
 /// A notification that has not been sent.
 pub(crate) struct Outgoing {
-    /// Whose program it is for: nobody else has the number meanwhile.
-    addressee: Arc<Numbers>,
-    bytes: Vec<u8>,
+    addressee: Addressee,
+    letter: Letter,
     place: Place,
     slip: Arc<Slip>,
 }
 
 impl Outgoing {
     /// `None`: there is no room for it now.
-    pub(crate) fn new(outbox: &Arc<Outbox>, addressee: Arc<Numbers>, bytes: &[u8]) -> Option<Self> {
-        let place = outbox.take(addressee.peer)?;
+    pub(crate) fn new(outbox: &Arc<Outbox>, addressee: Addressee, letter: Letter) -> Option<Self> {
+        let places = parcel::places(letter.bytes.as_ref().map_or(0, Vec::len));
+        let place = outbox.take(addressee.numbers.peer, places)?;
         let slip = Slip {
             status: Mutex::new(DeliveryStatus::Pending),
             known: Condvar::new(),
         };
         Some(Self {
             addressee,
-            bytes: bytes.to_vec(),
+            letter,
             place,
             slip: Arc::new(slip),
         })
@@ -340,7 +381,7 @@ impl Outgoing {
     pub(crate) fn send(self, plane: &Plane) {
         let outbox = self.place.outbox.clone();
         let mut line = lock(&outbox.line);
-        match line.peers.get_mut(&self.addressee.peer) {
+        match line.peers.get_mut(&self.addressee.numbers.peer) {
             Some(held) => held.push_back(Held {
                 ticket: None,
                 outgoing: self,
@@ -351,7 +392,7 @@ impl Outgoing {
 
     /// Puts it in line. It goes out in its turn, and not before [`Ticket::go`].
     pub(crate) fn send_after(self) -> Ticket {
-        let (outbox, peer) = (self.place.outbox.clone(), self.addressee.peer);
+        let (outbox, peer) = (self.place.outbox.clone(), self.addressee.numbers.peer);
         let mut line = lock(&outbox.line);
         line.ticket_last += 1;
         let number = line.ticket_last;
@@ -372,22 +413,39 @@ impl Outgoing {
     fn go(self, plane: &Plane) {
         let Self {
             addressee,
-            bytes,
+            letter,
             place,
             slip,
         } = self;
-        let peer = addressee.peer;
+        let peer = addressee.numbers.peer;
+        let mut frames: Vec<_> = letter.arrival.map(parcel::arrival).into_iter().collect();
+        match letter.bytes {
+            Some(bytes) if addressee.parcels => frames.extend(parcel::notification(&bytes)),
+            Some(bytes) => frames.push(bytes),
+            None => {}
+        }
+        let Some(last) = frames.pop() else { return };
+        // Those before the last one may be lost with a session while that goes on in the next.
+        let torn = Arc::new(AtomicBool::new(false));
+        for frame in frames {
+            let torn = torn.clone();
+            let answer = move |outcome| {
+                torn.fetch_or(outcome != Outcome::Delivered, AcqRel);
+            };
+            plane.notify(peer, frame, Box::new(answer));
+        }
         let answer = move |outcome| {
             drop(addressee);
             // First, so that whoever has waited finds room.
             drop(place);
             slip.set(match outcome {
+                Outcome::Delivered if torn.load(Acquire) => DeliveryStatus::Unknown,
                 Outcome::Delivered => DeliveryStatus::Delivered,
                 Outcome::Undelivered => DeliveryStatus::Undelivered,
                 Outcome::Unknown => DeliveryStatus::Unknown,
             });
         };
-        plane.notify(peer, bytes, Box::new(answer));
+        plane.notify(peer, last, Box::new(answer));
     }
 }
 
@@ -403,10 +461,18 @@ mod tests {
     fn nobody_gets_the_number_of_a_peer_that_something_is_on_its_way_to() {
         let config = Config::default();
         let machine = Arc::new(Machine::this(&config));
-        let mut peers = Peers::new(config.estimate(), machine, false);
+        let mut peers = Peers::new(config.estimate(), machine, false, &config.limits);
         let addressee = Arc::new(peers.take_numbers().unwrap());
         let peer = addressee.peer;
-        let outgoing = Outgoing::new(&Arc::new(Outbox::new()), addressee, b"late").unwrap();
+        let addressee = Addressee {
+            numbers: addressee,
+            parcels: true,
+        };
+        let letter = Letter {
+            bytes: Some(b"late".to_vec()),
+            arrival: None,
+        };
+        let outgoing = Outgoing::new(&Arc::new(Outbox::new(4)), addressee, letter).unwrap();
         // The peer is lost, and as many come as there are numbers.
         let mut others = Vec::new();
         while let Ok(numbers) = peers.take_numbers() {

@@ -14,8 +14,6 @@ use polyrail_transport::{
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-use crate::fabric::RAILS_MAX;
-
 /// One endpoint for each transport, by its number; `None`: that transport is not there.
 pub(crate) struct Joined {
     rows: Vec<Option<Box<dyn Endpoint>>>,
@@ -59,7 +57,7 @@ impl Joined {
         }
         Ok(Self {
             poller,
-            rails: vec![None; RAILS_MAX],
+            rails: Vec::new(),
             refused: Vec::new(),
             awaited: Vec::new(),
             posted_last: 0,
@@ -142,9 +140,10 @@ impl Endpoint for Joined {
     }
 
     fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
-        if let Some(row) = self.rails.get_mut(rail.index()) {
-            *row = Some(address.transport);
+        if self.rails.len() <= rail.index() {
+            self.rails.resize(rail.index() + 1, None);
         }
+        self.rails[rail.index()] = Some(address.transport);
         if let Some(endpoint) = self.of(rail) {
             endpoint.attach_rail(rail, address);
         }

@@ -22,6 +22,7 @@ use crate::fork::Owned;
 use crate::gpus::Hardware;
 use crate::lanes;
 use crate::lock::lock;
+use crate::overlap::Written;
 use crate::plans::Plans;
 use crate::segments::Segments;
 use crate::sessions::Sessions;
@@ -70,6 +71,8 @@ pub(crate) struct Inner {
     pub(crate) sessions: Sessions,
     pub(crate) plans: Plans,
     pub(crate) crew: Crew,
+    /// What is written on its way, if that is looked at.
+    pub(crate) written: Option<Arc<Written>>,
     pub(crate) mail: Mail,
     pub(crate) errands: Errands,
     pub(crate) ending: Ending,

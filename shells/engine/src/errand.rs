@@ -3,6 +3,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) enum Errand {
         method: u16,
         body: Vec<u8>,
         answer: CallAnswer,
+        room: Room,
     },
     /// A peer has forgotten our session: make a new one.
     Reconnect { peer: PeerId, incarnation: u64 },
@@ -35,6 +37,37 @@ pub(crate) enum Errand {
     Bury,
     /// The engine is ending.
     Stop,
+}
+
+/// Bytes of calls that may wait to be carried out: whoever has a session may send one, and the program takes its time.
+const CALLS_BYTES_MAX: usize = 16 << 20;
+
+/// The room that calls take while they wait.
+#[derive(Clone, Default)]
+pub(crate) struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    /// Room for one more of so many bytes. `None`: there is none.
+    pub(crate) fn take(&self, bytes: usize) -> Option<Room> {
+        let fits = |held: usize| Some(held + bytes).filter(|sum| *sum <= CALLS_BYTES_MAX);
+        let taken = self.0.fetch_update(Relaxed, Relaxed, fits);
+        taken.ok().map(|_| Room {
+            waiting: self.clone(),
+            bytes,
+        })
+    }
+}
+
+/// Room that a call has. Dropping it gives it back.
+pub(crate) struct Room {
+    waiting: Waiting,
+    bytes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.waiting.0.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 /// What runs errands for an engine.
@@ -85,23 +118,33 @@ fn run(errands: &Receiver<Errand>, engine: &Weak<Inner>) {
         let Some(engine) = engine.upgrade().map(Engine::from_inner) else {
             return;
         };
-        if catch_unwind(AssertUnwindSafe(|| do_one(&engine, errand))).is_err() {
-            log::error!("an errand of the engine has panicked: it is not carried out");
+        // Those that come after it do not depend on it.
+        if catch_unwind(AssertUnwindSafe(|| run_one(&engine, errand))).is_err() {
+            log::error!(
+                "an errand of engine \"{}\" has panicked",
+                engine.inner.config.name
+            );
         }
     }
 }
 
-fn do_one(engine: &Engine, errand: Errand) {
+fn run_one(engine: &Engine, errand: Errand) {
     mishap::check();
     match errand {
         Errand::Call {
             method,
             body,
             answer,
-        } => answer(carry_out(engine, method, &body)),
+            room,
+        } => {
+            let result = carry_out(engine, method, &body);
+            drop((body, room));
+            answer(result);
+        }
         Errand::Reconnect { peer, incarnation } => reconnect(engine, peer, incarnation),
         Errand::Lost { peer, incarnation } => engine.lose_peer(peer, incarnation),
         Errand::Bury => engine.bury(),
+        // It has ended the loop.
         Errand::Stop => {}
     }
 }
@@ -134,5 +177,22 @@ fn reconnect(engine: &Engine, peer: PeerId, incarnation: u64) {
             "cannot start a thread to reach peer {} again: {error}",
             peer.0
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_wait_have_so_much_room_and_give_it_back() {
+        let waiting = Waiting::default();
+        let half = waiting.take(CALLS_BYTES_MAX / 2);
+        let rest = waiting.take(CALLS_BYTES_MAX / 2);
+        assert!(half.is_some() && rest.is_some());
+        assert!(waiting.take(1).is_none() && waiting.take(0).is_some());
+        drop(half);
+        assert!(waiting.take(CALLS_BYTES_MAX / 2).is_some());
+        assert!(waiting.take(CALLS_BYTES_MAX).is_none());
     }
 }

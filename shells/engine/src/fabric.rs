@@ -10,12 +10,8 @@ use polyrail_record::{Cut, Install, Recorder};
 
 use crate::neighbours::Neighbours;
 
-/// Rails that one engine can have.
-pub(crate) const RAILS_MAX: usize = 512;
 /// Local devices that one engine can have.
 pub(crate) const DEVICES_MAX: usize = 64;
-/// Peers that one engine can have.
-pub(crate) const PEERS_MAX: usize = 64;
 
 /// The memory behind [`Shared`].
 pub(crate) struct Fabric {
@@ -33,12 +29,13 @@ pub(crate) struct Fabric {
 impl Fabric {
     pub(crate) fn new(
         workers: usize,
+        rails: usize,
         slice_bytes: u32,
         recorder: Option<Arc<Recorder>>,
         neighbours: Option<Neighbours>,
     ) -> Self {
         Self {
-            rails: (0..RAILS_MAX).map(|_| Rail::EMPTY).collect(),
+            rails: (0..rails).map(|_| Rail::EMPTY).collect(),
             devices: (0..DEVICES_MAX).map(|_| Device::EMPTY).collect(),
             waiting: (0..workers).map(|_| Waiting::NO).collect(),
             slice_bytes,

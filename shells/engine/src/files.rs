@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -22,13 +23,14 @@ use polyrail_transport::{RailAddress, RemoteRegion, SessionId};
 use polyrail_uring::{FileRange, FileTable, FileTerms, RangeError};
 use rustix::fs::{MemfdFlags, major, memfd_create, minor};
 
+use crate::descriptors;
 use crate::engine::Engine;
-use crate::error::{FileError, OpenError, RegisterError};
+use crate::error::{FileError, Limit, RegisterError};
 use crate::lock::lock;
 use crate::memory::check_name;
 use crate::peers::Numbers;
 use crate::post::Command;
-use crate::segments::{SEGMENTS_MAX, SegmentId};
+use crate::segments::SegmentId;
 
 /// What is assumed of a disk that has not been used yet.
 const DISK: EstimateConfig = EstimateConfig {
@@ -121,6 +123,7 @@ impl Engine {
         if self.is_closing() {
             return Err(FileError::ShutDown);
         }
+        descriptors::check(file.as_fd())?;
         let range = FileRange::new(file, terms);
         let range = range.map_err(FileError::from_range)?;
         let disk = self.disk_of(range.device())?;
@@ -195,12 +198,9 @@ impl Engine {
             kind: SegmentKind::Memory,
             numa_node: None,
         };
-        let Some(id) = inner.segments.add_remote(disk, descriptor, true, None) else {
+        let Ok(id) = inner.segments.add_file(disk, descriptor) else {
             inner.files.remove(&range.key());
-            return Err(FileError::Full {
-                what: "segments",
-                limit: SEGMENTS_MAX,
-            });
+            return Err(FileError::Full(inner.segments.limit()));
         };
         self.inner
             .crew
@@ -229,29 +229,24 @@ impl Engine {
     }
 
     fn add_block_device(&self, device: u64) -> Result<Disk, FileError> {
-        let full = |_| FileError::Full {
-            what: "disks",
-            limit: crate::fabric::PEERS_MAX,
-        };
         let ways = self.inner.transports.of_files();
         self.warn_of_missing();
         let known = (Medium::Block(device), &disk_name(device)[..], DISK);
-        self.add_disk(known, &ways, full, |peer| self.add_file(peer, scratch()?))
+        self.add_disk(known, &ways, |peer| self.add_file(peer, scratch()?))
     }
 
     /// Makes a disk, or a GPU, known to core under its name: as one that these transports lead to, whose scratch `scratch`
     /// makes. Only while nobody else does the same.
-    pub(crate) fn add_disk<E>(
+    pub(crate) fn add_disk<E: From<Limit>>(
         &self,
         (medium, name, estimate): (Medium, &str, EstimateConfig),
         ways: &[TransportId],
-        full: impl Fn(OpenError) -> E,
         scratch: impl FnOnce(PeerId) -> Result<SegmentId, E>,
     ) -> Result<Disk, E> {
         let inner = &self.inner;
         let named = |way: &TransportId| (*way, inner.transports.name(*way));
         let ways: Vec<_> = ways.iter().map(named).collect();
-        let mut numbers = lock(&inner.sessions.peers).take_numbers().map_err(&full)?;
+        let mut numbers = lock(&inner.sessions.peers).take_numbers()?;
         let peer = numbers.peer;
         let installed = lock(&inner.sessions.peers).install_disk(
             &inner.fabric,
@@ -260,7 +255,7 @@ impl Engine {
             estimate,
             &ways,
         );
-        let transports = installed.map_err(&full)?;
+        let transports = installed?;
         let own: Arc<[u8]> = match medium {
             Medium::Block(_) => Arc::default(),
             Medium::Gpu(ordinal) => ordinal.to_le_bytes().as_slice().into(),

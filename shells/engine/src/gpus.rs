@@ -222,15 +222,12 @@ impl Engine {
         }
         let bytes = u64::from(SLICE_BYTES);
         let scratch = gpus.allocate(ordinal, bytes, Access::Local, Sharing::Process)?;
-        let full = |_| RegisterError::Full {
-            limit: crate::fabric::PEERS_MAX,
-        };
         // Probes are copied from and to it.
         if let Some(region) = self.region(inner.plans.scratch) {
             gpus.pin(ordinal, &region);
         }
         let name = format!("gpu{ordinal}");
-        self.add_disk((medium, &name, GPU), &ways, full, |peer| {
+        self.add_disk((medium, &name, GPU), &ways, |peer| {
             let far = RemoteRegion {
                 key: scratch.key(),
                 bytes,

@@ -39,6 +39,7 @@
 //! None of them decides about health, credits or order: that is core's.
 
 mod afterwards;
+mod arrivals;
 mod at_once;
 mod batch;
 mod calls;
@@ -46,6 +47,7 @@ mod completion;
 mod config;
 mod crew;
 mod delivery;
+mod descriptors;
 mod domains;
 mod ending;
 mod endpoints;
@@ -70,7 +72,10 @@ mod neighbours;
 mod notification;
 mod once;
 mod opening;
+mod overlap;
 mod pace;
+mod paged;
+mod parcel;
 mod path;
 mod peers;
 mod plans;
@@ -94,7 +99,6 @@ mod thread;
 mod transports;
 mod worker;
 
-pub use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
 pub use polyrail_core::batch::BatchReport as BatchStatus;
 pub use polyrail_core::rail::documented::DocumentedConfig;
 pub use polyrail_core::rail::health::RailState;
@@ -113,16 +117,16 @@ pub use batch::Batch;
 pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};
 pub use config::{
-    Config, ConfigError, DomainConfig, Effective, HealthConfig, HealthMode, IsolationMode, Loaded,
-    PathConfig, Place, Problem, SecurityConfig, SendQueueConfig, Sources, SprayConfig,
-    StagingConfig, TransportConfig, VerbsConfig, reference,
+    Config, ConfigError, ControlConfig, DomainConfig, Effective, HealthConfig, HealthMode,
+    IsolationMode, LimitsConfig, Loaded, PathConfig, Place, Problem, SecurityConfig,
+    SendQueueConfig, Sources, SprayConfig, StagingConfig, TransportConfig, VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
 pub use domains::Domain;
 pub use engine::{Engine, RailStatus};
 pub use error::{
-    CallError, DeliveryError, EngineError, FileError, NotifyError, OpenError, ReceiveError,
-    RegisterError, ReleaseError, SubmitError, WaitError,
+    CallError, CloseError, DeliveryError, EngineError, FileError, Limit, NotifyError, OpenError,
+    ReceiveError, RegisterError, ReleaseError, SubmitError, WaitError,
 };
 pub use gpus::{GpuInfo, gpus};
 pub use known::{Availability, TransportInfo, transports};
@@ -130,6 +134,8 @@ pub use machine::{
     Device, DeviceState, NearGpu, NumaNode, PortGid, RdmaPort, devices, numa_nodes, rdma_ports,
 };
 pub use notification::{Notification, Notifications};
+pub use paged::{Blocks, PagedRequest, Places};
+pub use parcel::NOTIFICATION_BYTES_MAX;
 pub use polyrail_core::orchestrator::LaneState;
 pub use prepared::PreparedTransfer;
 pub use request::{Request, Terms};

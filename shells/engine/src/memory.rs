@@ -6,6 +6,7 @@ use std::sync::Arc;
 use polyrail_control::codec::SegmentKind;
 use polyrail_transport::memory::{Access, Region, TrustDomain};
 
+use crate::descriptors;
 use crate::engine::Engine;
 use crate::error::RegisterError;
 use crate::post::Command;
@@ -37,6 +38,7 @@ impl Engine {
         check_segment(name, bytes)?;
         let region = Region::allocate(bytes, access)
             .map_err(|source| RegisterError::System { bytes, source })?;
+        region.file().map_or(Ok(()), descriptors::check)?;
         self.add_region(name, region, domain)
     }
 

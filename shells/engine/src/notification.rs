@@ -7,16 +7,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use polyrail_control::codec::PARCELS;
 use polyrail_control::plane::{Notifier, Plane};
 use polyrail_transport::SessionId;
 
+use crate::arrivals::Arrivals;
 use crate::engine::Engine;
 use crate::error::ReceiveError;
 use crate::fork::Owned;
 use crate::lock::lock;
+use crate::parcel::{self, Parcel};
 use crate::queue::{EventQueue, Nothing};
 
-/// Notifications that may wait for the program, of all peers.
+/// Notifications that may wait for the program, of all peers. A long one counts once for each 4 KiB.
 const WAITING_MAX: usize = 16_384;
 /// Of one session, so that no peer takes the room of others.
 const SESSION_WAITING_MAX: usize = 1_024;
@@ -28,7 +31,7 @@ pub struct Notification {
     pub from: String,
     /// Drawn at random when the sender's engine started: tells engines of one name apart.
     pub incarnation: u64,
-    /// What it said, at most 1,024 bytes.
+    /// What it said, at most [`NOTIFICATION_BYTES_MAX`](crate::NOTIFICATION_BYTES_MAX) bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -37,6 +40,16 @@ pub struct Notification {
 pub(crate) struct Inbox {
     queue: EventQueue<(SessionId, Notification)>,
     room: Mutex<Room>,
+    /// Notifications of which the first part has come, one of a session.
+    begun: Mutex<HashMap<SessionId, Begun>>,
+    pub(crate) arrivals: Arrivals,
+}
+
+/// A notification of which the first part has come. It has its room.
+#[derive(Debug)]
+struct Begun {
+    bytes: Vec<u8>,
+    length: usize,
 }
 
 /// Who has how many waiting.
@@ -49,13 +62,14 @@ struct Room {
 }
 
 impl Room {
-    /// Takes a place, or notes that there was none.
-    fn take(&mut self, session: SessionId) -> bool {
+    /// Takes places, or notes that there were none.
+    fn take(&mut self, session: SessionId, places: usize) -> bool {
         let waiting = self.sessions.entry(session).or_default();
-        let free = *waiting < SESSION_WAITING_MAX && self.total < WAITING_MAX;
+        let has_share = *waiting + places <= SESSION_WAITING_MAX;
+        let free = has_share && self.total + places <= WAITING_MAX;
         if free {
-            *waiting += 1;
-            self.total += 1;
+            *waiting += places;
+            self.total += places;
         } else {
             if *waiting == 0 {
                 self.sessions.remove(&session);
@@ -65,12 +79,12 @@ impl Room {
         free
     }
 
-    /// Gives a place back. The sessions that can go on by that: not before a good part is free, so that there
+    /// Gives places back. The sessions that can go on by that: not before a good part is free, so that there
     /// is not one message for each notification.
-    fn give(&mut self, session: SessionId) -> Vec<SessionId> {
-        self.total -= 1;
+    fn give(&mut self, session: SessionId, places: usize) -> Vec<SessionId> {
+        self.total -= places;
         if let Some(waiting) = self.sessions.get_mut(&session) {
-            *waiting -= 1;
+            *waiting -= places;
             if *waiting == 0 {
                 self.sessions.remove(&session);
             }
@@ -91,14 +105,68 @@ impl Inbox {
         Ok(Self {
             queue: EventQueue::new()?,
             room: Mutex::default(),
+            begun: Mutex::default(),
+            arrivals: Arrivals::default(),
         })
     }
 
-    /// Takes a notification in; `false`: there is no room.
-    pub(crate) fn put(&self, from: &Notifier<'_>, bytes: Vec<u8>) -> bool {
-        if !lock(&self.room).take(from.session) {
-            return false;
+    /// Takes in what has come; `false`: there is no room.
+    pub(crate) fn put(&self, from: &Notifier<'_>, body: Vec<u8>) -> bool {
+        let take = |bytes| lock(&self.room).take(from.session, parcel::places(bytes));
+        if from.features & PARCELS == 0 {
+            return take(body.len()) && self.has_come(from, body);
         }
+        match Parcel::read(&body) {
+            Some(Parcel::Whole(bytes)) => take(bytes.len()) && self.has_come(from, bytes.to_vec()),
+            Some(Parcel::Begins { bytes, first }) => {
+                self.let_go(from.session);
+                take(bytes) && self.begins(from.session, bytes, first)
+            }
+            Some(Parcel::GoesOn(more)) => self.goes_on(from, more),
+            Some(Parcel::Arrived(tag)) => self.arrivals.add(tag),
+            None => {
+                log::debug!("\"{}\" sends what is no notification", from.name);
+                true
+            }
+        }
+    }
+
+    /// A long one begins.
+    fn begins(&self, session: SessionId, length: usize, first: &[u8]) -> bool {
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend(first);
+        lock(&self.begun).insert(session, Begun { bytes, length });
+        true
+    }
+
+    /// More of it.
+    fn goes_on(&self, from: &Notifier<'_>, more: &[u8]) -> bool {
+        let mut begun = lock(&self.begun);
+        // Its beginning may have been lost with another session.
+        let Some(known) = begun.get_mut(&from.session) else {
+            return true;
+        };
+        let left = known.length - known.bytes.len();
+        known.bytes.extend(&more[..more.len().min(left)]);
+        if known.bytes.len() < known.length {
+            return true;
+        }
+        let whole = begun.remove(&from.session);
+        drop(begun);
+        whole.is_none_or(|whole| self.has_come(from, whole.bytes))
+    }
+
+    /// What has begun in a session will not go on.
+    fn let_go(&self, session: SessionId) {
+        let begun = lock(&self.begun).remove(&session);
+        if let Some(begun) = begun {
+            // Who is refused asks again by itself.
+            lock(&self.room).give(session, parcel::places(begun.length));
+        }
+    }
+
+    /// One is there, and has its room.
+    fn has_come(&self, from: &Notifier<'_>, bytes: Vec<u8>) -> bool {
         let notification = Notification {
             from: from.name.into(),
             incarnation: from.incarnation,
@@ -110,12 +178,14 @@ impl Inbox {
 
     /// A session is over: what it sent is still for the program, but it waits for no word.
     pub(crate) fn forget(&self, session: SessionId) {
+        self.let_go(session);
         lock(&self.room).refused.remove(&session);
     }
 
     /// Nothing will come any more.
     pub(crate) fn close(&self) {
         self.queue.close();
+        self.arrivals.close();
     }
 }
 
@@ -127,7 +197,8 @@ pub(crate) struct Desk {
 
 impl Desk {
     fn hand_over(&self, (session, notification): (SessionId, Notification)) -> Notification {
-        let relieved = lock(&self.inbox.room).give(session);
+        let places = parcel::places(notification.bytes.len());
+        let relieved = lock(&self.inbox.room).give(session, places);
         for session in relieved {
             self.plane.notification_room(session);
         }
@@ -216,15 +287,15 @@ mod tests {
     #[test]
     fn a_session_that_fills_its_share_leaves_room_for_others_and_is_told_at_half() {
         let mut room = Room::default();
-        assert!((0..SESSION_WAITING_MAX).all(|_| room.take(A)));
-        assert!(!room.take(A) && !room.take(A));
-        assert!(room.take(B));
-        assert_eq!(room.give(B), []);
+        assert!((0..SESSION_WAITING_MAX).all(|_| room.take(A, 1)));
+        assert!(!room.take(A, 1) && !room.take(A, 1));
+        assert!(room.take(B, 1));
+        assert_eq!(room.give(B, 1), []);
         for left in (SESSION_WAITING_MAX / 2..SESSION_WAITING_MAX).rev() {
-            let told = room.give(A);
+            let told = room.give(A, 1);
             assert_eq!(told.is_empty(), left > SESSION_WAITING_MAX / 2, "{left}");
         }
-        assert_eq!(room.give(A), [], "told once");
+        assert_eq!(room.give(A, 1), [], "told once");
     }
 
     #[test]
@@ -232,15 +303,15 @@ mod tests {
         let mut room = Room::default();
         let crowd = (WAITING_MAX / SESSION_WAITING_MAX) as u8;
         for number in 0..crowd {
-            assert!((0..SESSION_WAITING_MAX).all(|_| room.take(session(number))));
+            assert!((0..SESSION_WAITING_MAX).all(|_| room.take(session(number), 1)));
         }
         // It has nothing here, and is refused all the same.
-        assert!(!room.take(session(crowd)));
-        assert!(!room.take(session(0)));
+        assert!(!room.take(session(crowd), 1));
+        assert!(!room.take(session(0), 1));
         let mut told = Vec::new();
         for number in 0..crowd {
             for _ in 0..SESSION_WAITING_MAX {
-                told.extend(room.give(session(number)));
+                told.extend(room.give(session(number), 1));
             }
         }
         told.sort_unstable_by_key(|session| session.0);
@@ -256,6 +327,7 @@ mod tests {
                 session: A,
                 name: "a",
                 incarnation: 1,
+                features: 0,
             };
             inbox.put(&from, vec![]);
         }

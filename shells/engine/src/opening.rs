@@ -9,10 +9,10 @@ use polyrail_core::units::PeerId;
 use polyrail_transport::RemoteRegion;
 
 use crate::engine::Engine;
-use crate::error::OpenError;
+use crate::error::{CloseError, OpenError};
 use crate::lock::lock;
 use crate::post::Command;
-use crate::segments::{RemoteSlots, SegmentId, SlotMemory};
+use crate::segments::{Opened, RemoteSlots, SegmentId, SlotMemory, TakenOut};
 use crate::staging::{IN, OUT, pool_name};
 
 /// How long a peer may take to describe a segment.
@@ -124,23 +124,63 @@ impl Engine {
     ) -> Result<SegmentId, OpenError> {
         let segments = &self.inner.segments;
         let _opening = lock(&self.inner.sessions.opening);
-        if let Some(id) = segments.find_remote(peer, &descriptor) {
-            return Ok(id);
-        }
         let region = RemoteRegion {
             key: descriptor.key,
             bytes: descriptor.bytes,
         };
-        let id = segments
-            .add_remote(peer, descriptor, false, slots)
-            .ok_or(OpenError::Full {
-                what: "segments",
-                limit: crate::segments::SEGMENTS_MAX,
-            })?;
-        self.inner
-            .crew
-            .tell(|| Command::AttachRemote(id.segment_ref(), region.clone()));
-        Ok(id)
+        let (opened, outdated) = segments.open_remote(peer, descriptor, slots);
+        self.let_go(outdated);
+        match opened {
+            Opened::Known(id) => Ok(id),
+            Opened::New(id) => {
+                self.inner
+                    .crew
+                    .tell(|| Command::AttachRemote(id.segment_ref(), region.clone()));
+                Ok(id)
+            }
+            Opened::NoRoom => Err(OpenError::Full(segments.limit())),
+        }
+    }
+
+    /// Closes a segment of a peer that [`Self::open_segment`] has opened: it and its name here are not in the way of others
+    /// any more, and what this engine maps of it is unmapped. Its owner keeps its memory. One that was opened several times
+    /// under the same id is to be closed as often.
+    ///
+    /// `InUse` while requests that use it have not ended: wait for them, or cancel them, and try again. Afterwards the
+    /// id means nothing, and is never used again: requests that name it are refused.
+    ///
+    /// Segments of a peer that is lost are closed already, and so may those be whose name has been opened anew since its owner
+    /// has something else under it. To close them is right, and does nothing.
+    pub fn close_segment(&self, segment: SegmentId) -> Result<(), CloseError> {
+        if !self.inner.is_ours() {
+            return Err(CloseError::Forked);
+        }
+        self.close_remote(segment, false)
+    }
+
+    /// The same for whoever cannot wait for requests that use the segment: it is closed once they have ended, when another
+    /// segment of a peer is opened or closed.
+    pub fn close_segment_later(&self, segment: SegmentId) -> Result<(), CloseError> {
+        if !self.inner.is_ours() {
+            return Err(CloseError::Forked);
+        }
+        self.close_remote(segment, true)
+    }
+
+    fn close_remote(&self, segment: SegmentId, later: bool) -> Result<(), CloseError> {
+        let (closed, taken_out) = self.inner.segments.close_remote(segment, later);
+        self.let_go(taken_out);
+        closed
+    }
+
+    /// No request uses these segments, and nobody finds them any more.
+    fn let_go(&self, TakenOut { segments, plans }: TakenOut) {
+        self.retire_plans(plans);
+        for segment in segments {
+            self.inner
+                .crew
+                .tell(|| Command::DetachRemote(segment.segment_ref()));
+        }
     }
 }
 

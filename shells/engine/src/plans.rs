@@ -17,7 +17,6 @@ use crate::peers::Peer;
 use crate::post::Command;
 use crate::request::Request;
 use crate::segments::{LocalSegment, NoPlan, RemoteSegment, SegmentId};
-use crate::worker::PLANS_MAX;
 
 /// What all plans of an engine share.
 pub(crate) struct Plans {
@@ -29,9 +28,10 @@ pub(crate) struct Plans {
 }
 
 impl Plans {
-    pub(crate) fn new(scratch: SegmentId) -> Self {
+    /// None yet, and so many pairs of segments at a time.
+    pub(crate) fn new(scratch: SegmentId, most: usize) -> Self {
         Self {
-            ids: Arc::default(),
+            ids: Arc::new(Mutex::new(PlanIds::new(most))),
             scratch,
             carries_at_once: AtomicBool::new(false),
         }
@@ -39,13 +39,22 @@ impl Plans {
 }
 
 /// Numbers for plans, reused with a new generation.
-#[derive(Default)]
 pub(crate) struct PlanIds {
+    /// How many there can be.
+    most: usize,
     last: u32,
     free: Vec<PlanId>,
 }
 
 impl PlanIds {
+    fn new(most: usize) -> Self {
+        Self {
+            most,
+            last: 0,
+            free: Vec::new(),
+        }
+    }
+
     /// Lets others have the numbers of plans that are retired.
     pub(crate) fn free(&mut self, plans: impl IntoIterator<Item = PlanId>) {
         self.free.extend(plans);
@@ -59,7 +68,7 @@ impl PlanIds {
             });
         }
         let index = self.last;
-        (index < PLANS_MAX as u32).then(|| {
+        ((index as usize) < self.most).then(|| {
             self.last += 1;
             PlanId {
                 index,
@@ -88,10 +97,16 @@ impl Engine {
         let ids = (request.local, request.remote);
         inner
             .segments
-            .plan(ids, || self.make_plan(ids, (&local, &whereabouts), &remote))
+            .plan(
+                ids,
+                || self.make_plan(ids, (&local, &whereabouts), &remote),
+                |idle| self.retire_plans(idle),
+            )
             .map_err(|why| match why {
                 NoPlan::Stale(segment) => stale(segment),
-                NoPlan::Full => SubmitError::Plans { limit: PLANS_MAX },
+                NoPlan::Full => SubmitError::Plans {
+                    limit: inner.config.limits.pairs,
+                },
             })
     }
 
@@ -354,6 +369,7 @@ mod tests {
                 Config::default().estimate(),
                 Arc::new(eth0.clone()),
                 asks_devices,
+                &Config::default().limits,
             );
             let rate = peers.estimate(Some([127, 0, 0, 1].into())).rate_nominal;
             assert_eq!(rate.bytes_per_sec() * 8 / GIGABIT, gigabits);

@@ -9,9 +9,9 @@ use polyrail_core::units::PlanId;
 use crate::batch::{Batch, Shared};
 use crate::engine::Engine;
 use crate::error::SubmitError;
-use crate::post::Submission;
-use crate::request::{Prepared, Request, Terms, check_size, release};
-use crate::segments::{Hold, SegmentId};
+use crate::post::{List, Order, Submission};
+use crate::request::{Prepared, Request, Terms, check_size};
+use crate::segments::{Holds, SegmentId};
 
 /// Batches of one transfer that are kept to be used again.
 const SPARES_MAX: usize = 64;
@@ -30,6 +30,8 @@ const SPARES_MORE: usize = 3;
 pub struct PreparedTransfer {
     engine: Engine,
     requests: Vec<Request>,
+    /// If they are the pieces of paged requests: the first of each.
+    firsts: Option<Arc<[u32]>>,
     way: Way,
     /// Batches of earlier posts, the oldest first. One that nobody else knows any more is used again.
     spares: VecDeque<Arc<Shared>>,
@@ -39,7 +41,7 @@ pub struct PreparedTransfer {
 enum Way {
     /// To a worker, as they are.
     Direct {
-        submissions: Vec<Submission>,
+        submissions: Arc<Vec<Submission>>,
         /// The pairs of segments that occur, and the plan that each had last.
         pairs: Vec<Pair>,
     },
@@ -74,6 +76,15 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prepare_transfer(&self, requests: &[Request]) -> Result<PreparedTransfer, SubmitError> {
+        self.prepare_pieces(requests, None)
+    }
+
+    /// The same, of the pieces of paged requests if there are `firsts`: those where one begins.
+    pub(crate) fn prepare_pieces(
+        &self,
+        requests: &[Request],
+        firsts: Option<&Arc<[u32]>>,
+    ) -> Result<PreparedTransfer, SubmitError> {
         if !self.inner.is_ours() {
             return Err(SubmitError::Forked);
         }
@@ -86,10 +97,11 @@ impl Engine {
             held,
             stager,
         } = self.prepare(requests)?;
-        release(&held);
+        held.release_all();
         let mut transfer = PreparedTransfer {
             engine: self.clone(),
             requests: requests.to_vec(),
+            firsts: firsts.cloned(),
             way: Way::Staged,
             spares: VecDeque::new(),
         };
@@ -97,7 +109,7 @@ impl Engine {
             transfer.add_spares(held);
             transfer.way = Way::Direct {
                 pairs: pairs(requests, &submissions),
-                submissions,
+                submissions: Arc::new(submissions),
             };
         }
         Ok(transfer)
@@ -119,12 +131,15 @@ fn pairs(requests: &[Request], submissions: &[Submission]) -> Vec<Pair> {
 
 impl PreparedTransfer {
     /// Makes the batches that the first posts use.
-    fn add_spares(&mut self, holds: Vec<Hold>) {
+    fn add_spares(&mut self, holds: Holds) {
         let spares = (self.engine.inner.crew.posts.len() + SPARES_MORE).min(SPARES_MAX);
         self.spares.reserve(SPARES_MAX);
         for _ in 0..spares {
-            self.spares
-                .push_back(Arc::new(Shared::spare(holds.clone())));
+            self.spares.push_back(Arc::new(Shared::spare(
+                holds.clone(),
+                self.requests.len(),
+                self.firsts.clone(),
+            )));
         }
     }
 
@@ -135,6 +150,12 @@ impl PreparedTransfer {
 
     /// The same on other terms than usual.
     pub fn post_with(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
+        let claim = self.engine.claim(&self.requests, self.firsts.as_deref())?;
+        let posted = self.post_unclaimed(terms);
+        posted.inspect(|batch| batch.shared().keep_claim(claim))
+    }
+
+    fn post_unclaimed(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
         let engine = &self.engine;
         if !engine.inner.is_ours() {
             return Err(SubmitError::Forked);
@@ -143,16 +164,16 @@ impl PreparedTransfer {
             return Err(SubmitError::ShutDown);
         }
         let Way::Direct { submissions, pairs } = &mut self.way else {
-            return engine.submit_with(&self.requests, terms);
+            return engine.submit_pieces(&self.requests, self.firsts.as_ref(), terms);
         };
         let notification = engine.outgoing(&self.requests, terms)?;
         let mut spare = unused(&mut self.spares);
         let carried = engine.carry_at_once(&self.requests, terms, || {
             let Some(mut batch) = spare.take() else {
-                return Arc::new(Shared::carried(&self.requests));
+                return Arc::new(Shared::carried(&self.requests, self.firsts.as_deref()));
             };
             if let Some(batch) = Arc::get_mut(&mut batch) {
-                batch.carried_again(&self.requests);
+                batch.carried_again(&self.requests, self.firsts.as_deref());
             }
             batch
         });
@@ -169,21 +190,25 @@ impl PreparedTransfer {
             }
         };
         let post = engine.inner.crew.choose();
-        let make = |row, room, notification| {
-            let mut batch = spare
-                .take()
-                .unwrap_or_else(|| Arc::new(Shared::new(row, std::mem::take(&mut held))));
+        let count = submissions.len();
+        let make = |row, room, notification, due| {
+            let mut batch = spare.take().unwrap_or_else(|| {
+                let held = std::mem::take(&mut held);
+                Arc::new(Shared::spare(held, count, self.firsts.clone()))
+            });
+            let list = List::Kept(submissions.clone());
             if let Some(batch) = Arc::get_mut(&mut batch) {
-                batch.begin_again(row, room, notification);
+                batch.begin_again(row, room, notification, Order { list, due });
             }
             batch
         };
-        let posted = engine.enqueue(post, submissions, terms, notification, make);
+        let posted = engine.enqueue(post, count, terms, notification, make);
         match &posted {
             Ok(batch) => self.keep(batch),
             // Nothing was made: what was held is let go.
             Err(_) => {
-                release(spare.as_ref().map_or(&held, |spare| spare.holds()));
+                let held = spare.as_ref().map_or(&held, |spare| spare.holds());
+                held.release_all();
                 self.spares.extend(spare);
             }
         }
@@ -197,7 +222,7 @@ impl PreparedTransfer {
         }
     }
 
-    /// What it moves.
+    /// What it moves. Paged requests are shown as the ranges that they come to: blocks that lie one behind the other are one.
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
@@ -216,10 +241,10 @@ fn unused(spares: &mut VecDeque<Arc<Shared>>) -> Option<Arc<Shared>> {
 fn hold(
     engine: &Engine,
     requests: &[Request],
-    submissions: &mut [Submission],
+    submissions: &mut Arc<Vec<Submission>>,
     pairs: &mut [Pair],
     spare: Option<&Shared>,
-) -> Result<Vec<Hold>, SubmitError> {
+) -> Result<Holds, SubmitError> {
     loop {
         let known = engine.inner.segments.known();
         let changed = pairs
@@ -227,17 +252,18 @@ fn hold(
             .position(|pair| known.pair(pair.ids).map(|known| known.plan) != Some(pair.plan));
         let Some(changed) = changed else {
             let Some(spare) = spare else {
-                let ids = requests.iter().map(|r| (r.local, r.remote));
-                return Ok(ids.filter_map(|ids| known.hold(ids)).collect());
+                // All of them were there just now.
+                return Ok(known.hold(requests).unwrap_or_default());
             };
-            spare.holds().iter().for_each(Hold::again);
-            return Ok(Vec::new());
+            spare.holds().again();
+            return Ok(Holds::default());
         };
         drop(known);
         // Another plan was made for them, or one of them has gone.
         let pair = &mut pairs[changed];
         pair.plan = engine.pair(pair.index, &requests[pair.index])?;
-        for (request, submission) in requests.iter().zip(submissions.iter_mut()) {
+        let submissions = Arc::make_mut(submissions).iter_mut();
+        for (request, submission) in requests.iter().zip(submissions) {
             if (request.local, request.remote) == pair.ids {
                 submission.plan = pair.plan;
             }

@@ -17,7 +17,7 @@ use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::config::PathConfig;
 use crate::domains::Domains;
-use crate::errand::Errand;
+use crate::errand::{Errand, Waiting};
 use crate::machine::Machine;
 use crate::notification::Inbox;
 use crate::post::{Command, Post};
@@ -31,6 +31,8 @@ pub(crate) struct Reception {
     pub(crate) transports: Arc<Transports>,
     pub(crate) posts: Vec<Arc<Post>>,
     pub(crate) errands: Sender<Errand>,
+    /// Calls among them.
+    pub(crate) calls: Waiting,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) path: PathConfig,
     pub(crate) machine: Arc<Machine>,
@@ -57,7 +59,9 @@ impl Handler for Reception {
 
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView> {
         let seen = self.path.see(rails).unwrap_or_else(|error| {
-            log::warn!("a peer's rails are none that this engine could use: {error}");
+            polyrail_transport::complain!(
+                "a peer's rails are none that this engine could use: {error}"
+            );
             None
         });
         seen.map(|path| path.view)
@@ -76,11 +80,15 @@ impl Handler for Reception {
     }
 
     fn call(&self, _session: SessionId, method: u16, body: Vec<u8>, answer: CallAnswer) {
+        let Some(room) = self.calls.take(body.len()) else {
+            return answer(Err("too many calls wait to be carried out".into()));
+        };
         // Dropped unanswered if the engine is ending; the caller has a timeout.
         let _ = self.errands.send(Errand::Call {
             method,
             body,
             answer,
+            room,
         });
     }
 

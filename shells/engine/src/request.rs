@@ -8,8 +8,8 @@ use polyrail_core::work::{Op, Priority};
 
 use crate::engine::Engine;
 use crate::error::SubmitError;
-use crate::post::{REQUESTS_MAX, Submission};
-use crate::segments::{Hold, KnownPair, Pairs, SegmentId};
+use crate::post::{BATCH_MAX, Submission};
+use crate::segments::{Holds, KnownPair, Pairs, SegmentId};
 use crate::staging::{Route, Stager};
 
 /// One read or write between two segments.
@@ -42,9 +42,20 @@ pub struct Terms<'a> {
     pub deadline: Option<Duration>,
     /// What the peer's program is told once the batch has completed: see [`Engine::submit_notifying`].
     pub notification: Option<&'a [u8]>,
+    /// Counted by the peer's engine under this number once the batch has completed, so that its program can wait until so many
+    /// have: [`Engine::wait_arrivals`]. Like a notification in all else, and for less: nothing is queued there. Before the
+    /// notification, if there is one too.
+    pub arrival: Option<u64>,
     /// How long to wait for room if there is none, before [`SubmitError::Full`]. `None`: as configured. Nobody waits
     /// in a callback or waker, because that would hold up the worker that makes room.
     pub room_within: Option<Duration>,
+}
+
+impl Terms<'_> {
+    /// Whether the peer is to be told of the end.
+    pub(crate) fn tells(&self) -> bool {
+        self.notification.is_some() || self.arrival.is_some()
+    }
 }
 
 /// What a submission needs.
@@ -52,7 +63,7 @@ pub(crate) struct Prepared {
     /// Its requests as workers take them; for whoever stages, with the two segments in the plan's place.
     pub(crate) submissions: Vec<Submission>,
     /// The segments that they hold.
-    pub(crate) held: Vec<Hold>,
+    pub(crate) held: Holds,
     /// Who stages them; `None`: a worker carries them out.
     pub(crate) stager: Option<Arc<Stager>>,
 }
@@ -60,7 +71,9 @@ pub(crate) struct Prepared {
 impl Engine {
     /// Checks every request, finds its plan, and marks its local segment as in use.
     pub(crate) fn prepare(&self, requests: &[Request]) -> Result<Prepared, SubmitError> {
-        loop {
+        let limit = self.inner.config.limits.pairs;
+        // A batch with more pairs than there can be would make room for itself for ever.
+        for _ in 0..=limit {
             match self.prepare_known(requests) {
                 Ok(prepared) => return prepared,
                 Err(index) => match self.route(index, &requests[index], false)? {
@@ -70,6 +83,7 @@ impl Engine {
                 },
             }
         }
+        Err(SubmitError::Plans { limit })
     }
 
     /// The same, for segments that have a plan: looks once at what all threads share. `Err`: the first
@@ -92,16 +106,9 @@ impl Engine {
                 through_slots: false,
             });
         }
-        // As large as needed at once: `collect` would have to guess.
-        let mut held = Vec::with_capacity(requests.len());
-        held.extend(
-            requests
-                .iter()
-                .filter_map(|request| known.hold((request.local, request.remote))),
-        );
         Ok(Ok(Prepared {
             submissions,
-            held,
+            held: known.hold(requests)?,
             stager: None,
         }))
     }
@@ -124,19 +131,12 @@ impl Engine {
         for (index, request) in requests.iter().enumerate() {
             self.check_route(index, request, through_slots)?;
         }
-        let known = segments.known();
-        let mut held = Vec::with_capacity(requests.len());
-        for (index, request) in requests.iter().enumerate() {
-            match known.hold((request.local, request.remote)) {
-                Some(hold) => held.push(hold),
-                // Gone since it was looked at.
-                None => {
-                    release(&held);
-                    let segment = request.remote;
-                    return Err(SubmitError::Stale { index, segment });
-                }
-            }
-        }
+        // One may have gone since it was looked at.
+        let held = segments.known().hold(requests);
+        let held = held.map_err(|index| SubmitError::Stale {
+            index,
+            segment: requests[index].remote,
+        })?;
         let submission = |request: &Request| Submission {
             plan: PlanId {
                 index: request.local.0,
@@ -158,10 +158,10 @@ impl Engine {
 
 /// Whether so many requests can be a batch.
 pub(crate) fn check_size(requests: &[Request]) -> Result<(), SubmitError> {
-    match requests.is_empty() || requests.len() > REQUESTS_MAX {
+    match requests.is_empty() || requests.len() > BATCH_MAX {
         true => Err(SubmitError::BatchSize {
             requests: requests.len(),
-            limit: REQUESTS_MAX,
+            limit: BATCH_MAX,
         }),
         false => Ok(()),
     }
@@ -209,8 +209,4 @@ pub(crate) fn check_ends(
         }
     }
     Ok(())
-}
-
-pub(crate) fn release(holds: &[Hold]) {
-    holds.iter().for_each(Hold::release);
 }

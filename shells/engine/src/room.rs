@@ -288,6 +288,9 @@ impl Room {
     /// Gives back what [`Self::take`] gave, or a part of it.
     pub(crate) fn give_back(&self, grant: Grant) {
         let works = grant.works();
+        if works == 0 {
+            return;
+        }
         self.credits.release(grant);
         if self.credits.waiting() > 0 {
             self.counts.ended.fetch_add(works.into(), Relaxed);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::batch::Shared;
-use crate::post::{BATCHES_MAX, REQUESTS_MAX};
+use crate::post::{BATCH_MAX, BATCHES_MAX};
 
 /// Names a batch to its worker. A row that is used again has a new generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -13,21 +13,28 @@ pub(crate) struct RowId {
     generation: u32,
 }
 
-const _: () = assert!(BATCHES_MAX <= 1 << 16 && REQUESTS_MAX <= 1 << 16);
+/// Bits of a tag that name the row, and the position; the rest is of the generation.
+const ROW_BITS: u32 = 15;
+const POSITION_BITS: u32 = 20;
+const GENERATION_MASK: u32 = u32::MAX >> (ROW_BITS + POSITION_BITS - 32);
+
+const _: () = assert!(BATCHES_MAX <= 1 << ROW_BITS && BATCH_MAX <= 1 << POSITION_BITS);
 
 impl RowId {
     /// The name of the batch's `position`-th request in core and in the ring.
     pub(crate) fn tag(self, position: usize) -> u64 {
-        u64::from(self.generation) << 32 | (position as u64) << 16 | u64::from(self.index)
+        let of_batch = u64::from(self.generation) << POSITION_BITS | position as u64;
+        of_batch << ROW_BITS | u64::from(self.index)
     }
 
     /// The batch and the position that a tag names.
     pub(crate) fn from_tag(tag: u64) -> (Self, usize) {
+        let of_batch = tag >> ROW_BITS;
         let row = Self {
-            index: tag as u16,
-            generation: (tag >> 32) as u32,
+            index: (tag & ((1 << ROW_BITS) - 1)) as u16,
+            generation: (of_batch >> POSITION_BITS) as u32,
         };
-        (row, usize::from((tag >> 16) as u16))
+        (row, (of_batch & ((1 << POSITION_BITS) - 1)) as usize)
     }
 }
 
@@ -77,7 +84,7 @@ impl BatchRows {
             })
             .ok_or(NoRow::Full)?;
         let row = &mut self.rows[usize::from(index)];
-        row.generation = row.generation.wrapping_add(1);
+        row.generation = row.generation.wrapping_add(1) & GENERATION_MASK;
         let generation = row.generation;
         let batch = make(RowId { index, generation });
         row.batch = Some(batch.clone());
@@ -150,9 +157,11 @@ mod tests {
     use polyrail_core::report::{Local, Remote, Report, Status};
 
     use super::*;
+    use crate::post::Order;
+    use crate::segments::Holds;
 
     fn add(rows: &mut BatchRows) -> Result<RowId, NoRow> {
-        rows.add(|row| Arc::new(Shared::new(row, vec![])))
+        rows.add(|row| Arc::new(Shared::new(row, Holds::default(), Order::default(), None)))
             .map(|b| b.row)
     }
 
@@ -165,10 +174,10 @@ mod tests {
     #[test]
     fn tags_name_row_generation_and_position() {
         let row = RowId {
-            index: u16::MAX,
-            generation: u32::MAX - 1,
+            index: BATCHES_MAX as u16 - 1,
+            generation: GENERATION_MASK - 1,
         };
-        for position in [0, 1, REQUESTS_MAX - 1] {
+        for position in [0, 1, 1 << 16, BATCH_MAX - 1] {
             assert_eq!(RowId::from_tag(row.tag(position)), (row, position));
         }
     }

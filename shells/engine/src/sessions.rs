@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use polyrail_control::codec::{NOTIFICATIONS, PATHS};
+use polyrail_control::codec::{NOTIFICATIONS, PARCELS, PATHS};
 use polyrail_control::plane::{ConnectError, Ends, Introduction, Plane};
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::rail::health::RailState;
@@ -20,7 +20,7 @@ use crate::opening::{DESCRIBE_TIMEOUT, resolve};
 use crate::path::PeerPath;
 use crate::peers::{Numbers, Peer, Peers, RailPair};
 use crate::post::Command;
-use crate::segments::SegmentId;
+use crate::segments::{SegmentId, TakenOut};
 use crate::staging::Word;
 
 /// How long a peer may take to let us in.
@@ -155,7 +155,7 @@ impl Engine {
             Err(error) => {
                 drop(peers);
                 forget();
-                return Err(error);
+                return Err(error.into());
             }
         };
         let peer = Peer {
@@ -169,6 +169,7 @@ impl Engine {
             offers: met.transports.clone(),
             scratch,
             notifies: met.features & NOTIFICATIONS != 0,
+            parcels: met.features & PARCELS != 0,
             path,
         };
         self.attach_rails(&peer);
@@ -348,7 +349,7 @@ impl Engine {
         if let Some(stager) = inner.staging.cell.get() {
             stager.say(Word::PeerGone(id, None));
         }
-        let (segments, plans) = inner.segments.remove_peer(id, peer.dialed);
+        let TakenOut { segments, plans } = inner.segments.remove_peer(id, peer.dialed);
         let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
         let lost = Leaving::new(peer.numbers, segments, plans, &inner.plans.ids);
         let lost = Arc::new(lost);

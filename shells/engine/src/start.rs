@@ -22,10 +22,11 @@ use crate::calls::Calls;
 use crate::config::Config;
 use crate::crew::{Crew, WORKERS_MAX};
 use crate::delivery::Mail;
+use crate::descriptors;
 use crate::domains::Domains;
 use crate::ending::Ending;
 use crate::engine::{Engine, Inner};
-use crate::errand::{Errand, Errands};
+use crate::errand::{Errand, Errands, Waiting};
 use crate::error::EngineError;
 use crate::fabric::Fabric;
 use crate::files::Files;
@@ -79,9 +80,11 @@ impl Engine {
     pub(crate) fn on(machine: Machine, config: Config, hooks: Hooks) -> Result<Self, EngineError> {
         check(&config)?;
         listen::check_rails(&config.rails)?;
+        descriptors::raise(config.limits.descriptors as u64);
         let listening = listen::listen(&config)?;
         let address = listening.address;
-        let segments = Arc::new(Segments::default());
+        let limits = config.limits;
+        let segments = Arc::new(Segments::new(limits.segments));
         let scratch = add_scratch(&segments)?;
         let files = Arc::new(Files::default());
         let file_table: Arc<dyn FileTable> = files.clone();
@@ -118,11 +121,19 @@ impl Engine {
             .into();
         let recorder = start_recording(&config, &hooks, &cores, &settings)?;
         let neighbours = join_neighbours(&config, &shell.errands);
-        let fabric = Fabric::new(shell.posts.len(), config.slice_bytes, recorder, neighbours);
+        let workers = shell.posts.len();
+        let fabric = Fabric::new(
+            workers,
+            limits.rails,
+            config.slice_bytes,
+            recorder,
+            neighbours,
+        );
         let fabric = Arc::new(fabric);
         let plane = shell.start_plane(&config, &hardware.machine, listening)?;
         let estimate = config.estimate();
-        let peers = Peers::new(estimate, hardware.machine.clone(), config.asks_devices());
+        let machine = hardware.machine.clone();
+        let peers = Peers::new(estimate, machine, config.asks_devices(), &limits);
         let whole = Arc::new(EngineCell::new());
         let sessions = Sessions::new(plane, Arc::new(Mutex::new(peers)), address);
         let crew = shell.start_crew(
@@ -137,8 +148,10 @@ impl Engine {
             inbox: shell.inbox,
             plane: sessions.plane.clone(),
         };
+        let written = config.check_overlap.then(Arc::default);
         let inner = Arc::new(Inner {
             config,
+            written,
             clock: shell.clock,
             transports: shell.transports.catalog.clone(),
             hardware,
@@ -148,9 +161,9 @@ impl Engine {
             files,
             staging: Staging::new(shell.stager),
             sessions,
-            plans: Plans::new(scratch),
+            plans: Plans::new(scratch, limits.pairs),
             crew,
-            mail: Mail::new(desk),
+            mail: Mail::new(desk, limits.peers),
             errands: Errands::new(shell.errands, hooks.calls),
             ending: Ending::default(),
         });
@@ -191,6 +204,7 @@ impl Shell {
             transports: self.transports.clone(),
             posts: self.posts.clone(),
             errands: self.errands.clone(),
+            calls: Waiting::default(),
             stager: self.stager.clone(),
             inbox: self.inbox.clone(),
             path: config.path.clone(),
@@ -211,6 +225,9 @@ impl Shell {
             transports: self.transports.catalog.offers(&config.rails),
             heartbeat: config.health.heartbeat,
             silence_max: config.connection_silence(),
+            sessions_max: config.control.sessions_max,
+            connections_max: config.control.connections_max,
+            handshakes_max: config.control.handshakes_max,
             ..PlaneConfig::new(config.name.clone(), random_u64()?, scratch, self.clock)
         };
         Plane::start(plane_config, Arc::new(reception)).map_err(system("start the control plane"))
@@ -234,6 +251,7 @@ impl Shell {
             let started = endpoint.and_then(|endpoint| {
                 let start = Start {
                     config: core,
+                    limits: config.limits,
                     settings: settings.clone(),
                     fabric: fabric.clone(),
                     endpoint,
@@ -287,7 +305,7 @@ fn start_recording(
         engine: config.name.clone(),
         started_ms: since_1970.map_or(0, |time| time.as_millis() as u64),
         slice_bytes: config.slice_bytes,
-        capacities: worker::CAPACITIES,
+        capacities: worker::capacities(&config.limits),
         workers: cores.to_vec(),
         transports: settings.to_vec(),
     };

@@ -9,8 +9,9 @@ use crate::batch::{Batch, Shared as BatchShared};
 use crate::delivery::Outgoing;
 use crate::engine::Engine;
 use crate::error::SubmitError;
-use crate::post::{Due, Post, Submission};
-use crate::request::{Prepared, Request, Terms, check_size, release};
+use crate::overlap::Claim;
+use crate::post::{Due, List, Order, Post, width};
+use crate::request::{Prepared, Request, Terms, check_size};
 use crate::room::{NoRoom, Room};
 use crate::rows::{NoRow, RowId};
 
@@ -18,6 +19,9 @@ impl Engine {
     /// Submits requests as one batch, all or nothing. O(1) in their lengths, but for what this thread can copy by itself:
     /// up to [`crate::Config::at_once_bytes`] between memories of processes on this host are moved before it returns, if
     /// nothing else is under way with the worker, and the batch has ended then.
+    ///
+    /// There can be 1,000,000 of them. A batch takes room with a worker, which has some for 16,384 requests; a larger one
+    /// takes 4,096, and has as many under way at a time.
     ///
     /// A program that has waited for a batch right after it submitted this or another one is expected to do so again,
     /// because then it drives the batch itself. Should it not, nor look at the batch, that begins, or goes on, up to
@@ -54,29 +58,46 @@ impl Engine {
         requests: &[Request],
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
-        let notification = self.outgoing(requests, terms)?;
-        self.submit_batch(requests, terms, notification)
+        let claim = self.claim(requests, None)?;
+        let submitted = self.submit_pieces(requests, None, terms);
+        submitted.inspect(|batch| batch.shared().keep_claim(claim))
     }
 
-    fn submit_batch(
+    /// What requests write, while it is looked whether others write to that.
+    pub(crate) fn claim(
         &self,
-        requests: &[Request],
+        pieces: &[Request],
+        firsts: Option<&[u32]>,
+    ) -> Result<Option<Claim>, SubmitError> {
+        let written = self.inner.written.as_ref();
+        // A child's copy may be locked for ever.
+        let written = written.filter(|_| self.inner.is_ours());
+        written
+            .map(|written| written.claim(pieces, firsts))
+            .transpose()
+    }
+
+    /// The same, of the pieces of paged requests if there are `firsts`: those where one begins.
+    pub(crate) fn submit_pieces(
+        &self,
+        pieces: &[Request],
+        firsts: Option<&Arc<[u32]>>,
         terms: &Terms<'_>,
-        notification: Option<Outgoing>,
     ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
+        let notification = self.outgoing(pieces, terms)?;
         if !inner.is_ours() {
             return Err(SubmitError::Forked);
         }
         if self.is_closing() {
             return Err(SubmitError::ShutDown);
         }
-        check_size(requests)?;
-        let make = || Arc::new(BatchShared::carried(requests));
-        if let Some(batch) = self.carry_at_once(requests, terms, make) {
+        check_size(pieces)?;
+        let carried = || BatchShared::carried(pieces, firsts.map(|firsts| &firsts[..]));
+        if let Some(batch) = self.carry_at_once(pieces, terms, || Arc::new(carried())) {
             return Ok(batch);
         }
-        self.submit_prepared(self.prepare(requests)?, terms, notification)
+        self.submit_prepared(self.prepare(pieces)?, firsts, terms, notification)
     }
 
     /// Submits a request through slots, whatever reaches both of its ends.
@@ -89,12 +110,13 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         let prepared = self.prepare_staged(std::slice::from_ref(request), true)?;
-        self.submit_prepared(prepared, terms, None)
+        self.submit_prepared(prepared, None, terms, None)
     }
 
     fn submit_prepared(
         &self,
         prepared: Prepared,
+        firsts: Option<&Arc<[u32]>>,
         terms: &Terms<'_>,
         notification: Option<Outgoing>,
     ) -> Result<Batch, SubmitError> {
@@ -108,17 +130,21 @@ impl Engine {
             Some(stager) => &stager.post,
             None => inner.crew.choose(),
         };
+        let count = submissions.len();
         // Taken only if there is a row for the batch; else they are let go.
         let mut held = Some(held);
-        let make = |row, room, notification| {
-            let batch = BatchShared::new(row, held.take().unwrap_or_default()).taking(room);
+        let make = |row, room, notification, due| {
+            let list = List::Once(submissions);
+            let held = held.take().unwrap_or_default();
+            let order = Order { list, due };
+            let batch = BatchShared::new(row, held, order, firsts.cloned()).taking(room);
             Arc::new(match notification {
                 Some(notification) => batch.notifying(notification),
                 None => batch,
             })
         };
-        let submitted = self.enqueue(post, &submissions, terms, notification, make);
-        submitted.inspect_err(|_| release(&held.unwrap_or_default()))
+        let submitted = self.enqueue(post, count, terms, notification, make);
+        submitted.inspect_err(|_| held.unwrap_or_default().release_all())
     }
 
     /// Submits a hop of what is staged, also where programs have taken all the room that there is for them: they may wait
@@ -129,52 +155,53 @@ impl Engine {
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
         let request = std::slice::from_ref(request);
-        match self.submit_with(request, terms) {
+        match self.submit_pieces(request, None, terms) {
             Err(SubmitError::Full(_)) => {}
             submitted => return submitted,
         }
         let prepared = self.prepare(request)?;
         if prepared.stager.is_some() {
             // What a worker takes for a plan would be two segments.
-            release(&prepared.held);
+            prepared.held.release_all();
             return Err(SubmitError::Staging);
         }
         let post = self.inner.crew.choose();
         let mut held = Some(prepared.held);
-        let make = |row, room, _| {
-            let batch = BatchShared::new(row, held.take().unwrap_or_default());
+        let make = |row, room, _, due| {
+            let list = List::Once(prepared.submissions);
+            let order = Order { list, due };
+            let batch = BatchShared::new(row, held.take().unwrap_or_default(), order, None);
             Arc::new(batch.taking(room).for_hop())
         };
-        let submissions = &prepared.submissions;
-        let submitted = self.enqueue_in(&post.hop_room, post, submissions, terms, None, make);
-        submitted.inspect_err(|_| release(&held.unwrap_or_default()))
+        let submitted = self.enqueue_in(&post.hop_room, post, 1, terms, None, make);
+        submitted.inspect_err(|_| held.unwrap_or_default().release_all())
     }
 
-    /// Hands submissions to whoever carries them out, as a batch that `make` makes once there is room.
+    /// Hands a batch of so many requests to whoever carries them out. `make` makes it, once there is room.
     pub(crate) fn enqueue(
         &self,
         post: &Arc<Post>,
-        submissions: &[Submission],
+        requests: usize,
         terms: &Terms<'_>,
         notification: Option<Outgoing>,
-        make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
+        make: impl FnOnce(RowId, Grant, Option<Outgoing>, Due) -> Arc<BatchShared>,
     ) -> Result<Batch, SubmitError> {
-        self.enqueue_in(&post.room, post, submissions, terms, notification, make)
+        self.enqueue_in(&post.room, post, requests, terms, notification, make)
     }
 
     fn enqueue_in(
         &self,
         whole: &Room,
         post: &Arc<Post>,
-        submissions: &[Submission],
+        requests: usize,
         terms: &Terms<'_>,
         notification: Option<Outgoing>,
-        make: impl FnOnce(RowId, Grant, Option<Outgoing>) -> Arc<BatchShared>,
+        make: impl FnOnce(RowId, Grant, Option<Outgoing>, Due) -> Arc<BatchShared>,
     ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
         let room = whole.take(
             &inner.clock,
-            submissions.len() as u16,
+            width(requests),
             self.inner.crew.patience(terms),
             // What is under way has to go on while this thread sleeps.
             || post.look_after(),
@@ -191,8 +218,8 @@ impl Engine {
                 .deadline
                 .map_or(Instant::MAX, |within| inner.clock.now() + within.into()),
         };
-        let make = |row| make(row, room.take().unwrap_or_default(), notification);
-        match post.submit(submissions, due, make) {
+        let make = |row| make(row, room.take().unwrap_or_default(), notification, due);
+        match post.submit(make) {
             Ok(batch) => {
                 if tells {
                     // Somebody on the other side waits for it, if nobody here does.

@@ -36,6 +36,8 @@ struct Layout {
     looks: AtomicU32,
     /// Where the initiator looks for answers by itself. [`NOWHERE`]: it has to be called.
     awaits: AtomicU32,
+    /// Whether the target has closed grants that the initiator could not be told of.
+    untold: AtomicU32,
     grants: [AtomicU32; GRANTS_MAX],
 }
 
@@ -274,6 +276,21 @@ impl Board {
     /// Target: allows a grant to be used.
     pub(crate) fn open_grant(&self, grant: u16) {
         self.grant(grant).store(0, SeqCst);
+    }
+
+    /// Target: there are closed grants that the initiator could not be told of. It looks once it has heard all that was said.
+    pub(crate) fn set_untold(&self) {
+        self.layout().untold.store(1, SeqCst);
+    }
+
+    /// Initiator: whether there are, since this was last asked.
+    pub(crate) fn take_untold(&self) -> bool {
+        self.layout().untold.swap(0, SeqCst) != 0
+    }
+
+    /// Initiator: whether the target allows a grant no more.
+    pub(crate) fn is_closed(&self, grant: u16) -> bool {
+        self.grant(grant).load(Acquire) & CLOSED != 0
     }
 
     /// Target: allows it no more. Whether nothing is touched under it now.

@@ -223,6 +223,10 @@ impl Lane {
         while let Some((answer, file)) = socket::receive(&self.socket)? {
             let (key, far) = match (answer, file) {
                 (Answer::Pulled, _) => continue,
+                (Answer::Gone { key, grant }, _) => {
+                    self.lose(key, grant);
+                    continue;
+                }
                 (Answer::Nothing { grant }, _) => (self.answered(grant)?, Far::Nothing),
                 (
                     Answer::Shared {
@@ -253,9 +257,42 @@ impl Lane {
                     return Err(nonsense("an answer to nothing"));
                 }
             };
+            let grant = match far {
+                Far::There { grant, .. } => Some(grant),
+                Far::Nothing => None,
+            };
             self.far.insert(key, far);
+            // Taken back while it was given: that may have been said first.
+            if let Some(grant) = grant.filter(|grant| self.board.is_closed(*grant)) {
+                self.lose(key, grant);
+            }
+        }
+        if self.board.take_untold() {
+            self.lose_closed();
         }
         Ok(())
+    }
+
+    /// Lets go of what the target has taken back. Works that still name it fail.
+    fn lose(&mut self, key: RegionKey, grant: u16) {
+        let is_it = |far: &&Far| matches!(far, Far::There { grant: used, .. } if *used == grant);
+        // What was let go of meanwhile, the target did not know to be.
+        if self.far.get(&key).filter(is_it).is_some() {
+            self.forget(key);
+            self.far.insert(key, Far::Nothing);
+        }
+    }
+
+    /// The same with all that it has taken back.
+    fn lose_closed(&mut self) {
+        let closed = |(key, far): (&RegionKey, &Far)| match far {
+            Far::There { grant, .. } if self.board.is_closed(*grant) => Some((*key, *grant)),
+            Far::There { .. } | Far::Nothing => None,
+        };
+        let closed: Vec<_> = self.far.iter().filter_map(closed).collect();
+        for (key, grant) in closed {
+            self.lose(key, grant);
+        }
     }
 
     /// The key that was asked about with this grant. There is one question at a time.

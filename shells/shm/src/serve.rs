@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -134,9 +134,12 @@ fn shortened(text: String) -> String {
 
 /// A segment that an initiator may touch.
 pub(crate) struct Grant {
+    key: RegionKey,
     board: Arc<Board>,
     number: u16,
     socket: Arc<OwnedFd>,
+    /// The initiator has let go of it, and its number may mean another one.
+    is_over: Mutex<bool>,
     /// The initiator was waited for as long as anybody is.
     was_awaited: AtomicBool,
 }
@@ -145,17 +148,31 @@ impl Grant {
     /// Takes it back. Whether the initiator touches nothing under it: it says so, or has hung up, which it does
     /// between two copies or when it ends.
     pub(crate) fn is_left(&self) -> bool {
-        self.board.close_grant(self.number) || is_hung_up(&self.socket)
-    }
-}
-
-impl Loan for Grant {
-    fn recall(&self) {
-        self.board.close_grant(self.number);
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_over || self.board.close_grant(self.number) || is_hung_up(&self.socket)
     }
 
-    /// Waits for an initiator that is in the midst of a copy, if nobody has done so before.
-    fn end(&self, deadline: Instant) -> bool {
+    /// The initiator has let go of it.
+    fn let_go(&self) {
+        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Tells the initiator to let go of it, so that its memory comes back: also one that sleeps. One that does not hear
+    /// what it was told already sees it behind that.
+    fn tell(&self) {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let (key, grant) = (self.key, self.number);
+        let told = || socket::send(&self.socket, &Answer::Gone { key, grant }, None).is_ok();
+        if *is_over || told() {
+            return;
+        }
+        self.board.set_untold();
+        // It may have heard all before it could see that. If this does not fit either, it has not.
+        told();
+    }
+
+    /// Waits until the initiator touches nothing under it. `false`: not before `deadline`.
+    fn wait(&self, deadline: Instant) -> bool {
         while !self.is_left() {
             if Instant::now() >= deadline || self.was_awaited.load(Relaxed) {
                 self.was_awaited.store(true, Relaxed);
@@ -164,6 +181,19 @@ impl Loan for Grant {
             thread::sleep(Duration::from_micros(20));
         }
         true
+    }
+}
+
+impl Loan for Grant {
+    fn recall(&self) {
+        self.is_left();
+    }
+
+    /// Waits for an initiator that is in the midst of a copy, if nobody has done so before, and tells it to let go.
+    fn end(&self, deadline: Instant) -> bool {
+        let is_left = self.wait(deadline);
+        self.tell();
+        is_left
     }
 }
 
@@ -224,7 +254,11 @@ impl Served {
             };
             match request {
                 Request::Offered => offered = true,
-                Request::Unmap { grant } => drop(self.grants.remove(&grant)),
+                Request::Unmap { grant } => {
+                    if let Some(grant) = self.grants.remove(&grant) {
+                        grant.let_go();
+                    }
+                }
                 Request::Map { key, grant } => self.map(common, key, grant)?,
                 Request::Hello { .. } => return Err(nonsense("it greets again")),
             }
@@ -271,6 +305,8 @@ impl Served {
     fn lend(&mut self, region: &Region, number: u16) -> bool {
         self.board.open_grant(number);
         let grant = Arc::new(Grant {
+            key: region.key(),
+            is_over: Mutex::new(false),
             board: self.board.clone(),
             number,
             socket: self.socket.clone(),

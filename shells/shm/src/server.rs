@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
+use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{LOANS_MAX, Loan, RegionTable, TrustDomain};
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets;
-use polyrail_transport::service::{Caller, ServiceThread};
+use polyrail_transport::service::{Caller, Serve, ServiceThread};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -48,6 +50,12 @@ const THREADS_MAX: usize = 4;
 
 /// How often it is looked again whether an initiator has left memory that it may not touch any more.
 const AGAIN: Duration = Duration::from_millis(2);
+
+/// How long nobody is accepted after the system had no descriptor or memory for it.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a connection may take to become a lane, and one that is none may stay.
+const GREETING_MAX: Duration = Duration::from_secs(2);
 
 const WAKE: u64 = 0;
 const LISTEN: u64 = 1;
@@ -97,9 +105,9 @@ impl Common {
         self.processors.saturating_sub(needed)
     }
 
-    /// Whose a lane is. `None`: its session is over, or has too many, and it never was and never will be admitted.
-    fn thread_of(&self, session: SessionId, lane: LaneId) -> Option<usize> {
-        self.sessions().thread_of(session, lane, self.threads)
+    /// Whose a lane is that is to begin. `None`: its session is over or has too many, or this epoch of it is over.
+    fn admit(&self, session: SessionId, name: LaneName) -> Option<usize> {
+        self.sessions().admit(session, name, self.threads)
     }
 }
 
@@ -108,7 +116,7 @@ impl Common {
 struct Session {
     domain: TrustDomain,
     /// Whose its lanes are.
-    lanes: HashMap<LaneId, usize>,
+    lanes: Lanes<usize>,
 }
 
 /// Sessions that lanes may join.
@@ -123,7 +131,7 @@ impl Sessions {
     fn begin(&mut self, session: SessionId, domain: TrustDomain) {
         let new = Session {
             domain,
-            lanes: HashMap::new(),
+            lanes: Lanes::default(),
         };
         self.sessions.entry(session).or_insert(new);
     }
@@ -133,19 +141,42 @@ impl Sessions {
         Some(self.sessions.get(&session)?.domain)
     }
 
-    fn thread_of(&mut self, session: SessionId, lane: LaneId, threads: usize) -> Option<usize> {
+    fn admit(&mut self, session: SessionId, name: LaneName, threads: usize) -> Option<usize> {
+        let (lane, epoch) = (LaneId(name.lane), Epoch(name.epoch));
         let lanes = &mut self.sessions.get_mut(&session)?.lanes;
-        if let Some(thread) = lanes.get(&lane) {
+        if let Some(thread) = lanes.get_mut(lane) {
             return Some(*thread);
         }
-        if lanes.len() >= LANES_PER_SESSION_MAX {
+        if epoch <= lanes.fenced(lane) {
             return None;
         }
         let thread = self.given % threads;
+        lanes.admit(lane, LANES_PER_SESSION_MAX, |_| thread)?;
         self.given += 1;
-        lanes.insert(lane, thread);
         Some(thread)
     }
+
+    /// Whose a lane is that is to be fenced.
+    fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> Fencing {
+        let Some(session) = self.sessions.get_mut(&session) else {
+            return Fencing::Over;
+        };
+        match session.lanes.fence(lane, epoch) {
+            Some(thread) => Fencing::Thread(*thread),
+            None => Fencing::Noted,
+        }
+    }
+}
+
+/// What has to be done for a fence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fencing {
+    /// This thread ends the lane.
+    Thread(usize),
+    /// Nothing: it never was, and will not begin with that epoch.
+    Noted,
+    /// Its session has ended, or is ending.
+    Over,
 }
 
 enum Command {
@@ -206,7 +237,7 @@ impl ShmTransport {
         if let (true, Ok((_, listener))) = (services.is_empty(), &self.listener) {
             match self.start(listener) {
                 Ok(started) => *services = started,
-                Err(error) => log::error!("shm: cannot start the service threads: {error}"),
+                Err(error) => complain!("shm: cannot start the service threads: {error}"),
             }
         }
         services
@@ -216,7 +247,7 @@ impl ShmTransport {
         let start = |role| {
             let common = self.common.clone();
             let make = |wake, commands| Service::new(common, wake, role, commands);
-            ServiceThread::start("shm", make, Service::serve)
+            ServiceThread::start("shm", make)
         };
         let others = (1..self.common.threads).map(|_| start(Role::Serves));
         let others = others.collect::<io::Result<Vec<_>>>()?;
@@ -226,12 +257,15 @@ impl ShmTransport {
     }
 }
 
-/// Hands something to all service threads. If there is none, it is dropped with its answer: nothing was proved.
+/// Hands something to all service threads. If there is none, none has ever been, and nothing was served.
 fn tell_all(
     services: &[ServiceThread<Command>],
     answer: RetireAnswer,
     command: impl Fn(RetireAnswer) -> Command,
 ) {
+    if services.is_empty() {
+        return answer();
+    }
     for (service, answer) in services.iter().zip(shared_answer(answer, services.len())) {
         service.tell(command(answer));
     }
@@ -301,13 +335,19 @@ impl Transport for ShmTransport {
     fn fence_inbound(&self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
         // Held until they are told: a session that is over here is over for whoever is told later.
         let services = self.services();
-        match self.common.thread_of(session, lane) {
-            Some(thread) => {
+        let fencing = self.common.sessions().fence(session, lane, epoch);
+        match fencing {
+            Fencing::Thread(thread) => {
                 if let Some(service) = services.get(thread) {
                     service.tell(Command::Fence(session, lane, epoch, answer));
                 }
             }
-            None => tell_all(&services, Box::new(move || answer(0)), Command::Pass),
+            // Answered by a thread all the same, as any other fence.
+            Fencing::Noted => {
+                let one = services.get(..1).unwrap_or_default();
+                tell_all(one, Box::new(move || answer(0)), Command::Pass);
+            }
+            Fencing::Over => tell_all(&services, Box::new(move || answer(0)), Command::Pass),
         }
     }
 
@@ -361,6 +401,12 @@ struct Service {
     pulling: VecDeque<u64>,
     /// Looks in a row that found nothing, since epoll was asked.
     unasked: u32,
+    /// Whether it counts among those that are.
+    busy: bool,
+    /// Connections that are none of a lane, and until when they may be that, the oldest first.
+    waiting: VecDeque<(Instant, u64)>,
+    /// Nobody is accepted until then.
+    rests_until: Option<Instant>,
     /// What initiators may not touch any more and have not left yet.
     leaving: Vec<(SessionId, Arc<Grant>)>,
     /// Sessions that wait for that.
@@ -392,49 +438,36 @@ impl Service {
             connections: Numbered::default(),
             pulling: VecDeque::new(),
             unasked: 0,
+            busy: false,
+            waiting: VecDeque::new(),
+            rests_until: None,
             leaving: Vec::new(),
             retiring: Vec::new(),
             token_last: FIRST,
         })
     }
 
-    fn serve(mut self) {
-        self.run();
-        // Memory that peers were given may outlive the transport.
-        let tokens: Vec<_> = self.connections.keys().copied().collect();
-        for token in tokens {
-            self.end(token);
-        }
-        let deadline = Instant::now() + LOANS_MAX;
-        let left = self.leaving.iter();
-        let left = left.filter(|(_, grant)| !grant.end(deadline)).count();
-        if left > 0 {
-            log::warn!(
-                "shm: peers may still touch memory of this engine: {left} uses have not ended"
-            );
+    /// Says whether it is at lanes, or looks at them.
+    fn set_busy(&mut self, busy: bool) {
+        if self.busy != busy {
+            self.busy = busy;
+            match busy {
+                true => self.common.busy.fetch_add(1, Relaxed),
+                false => self.common.busy.fetch_sub(1, Relaxed),
+            };
         }
     }
 
-    fn run(&mut self) {
+    fn run(&mut self) -> io::Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
-        let mut busy = false;
         loop {
-            if busy == self.pulling.is_empty() {
-                busy = !busy;
-                match busy {
-                    true => self.common.busy.fetch_add(1, Relaxed),
-                    false => self.common.busy.fetch_sub(1, Relaxed),
-                };
-            }
-            if !busy || self.unasked == 0 || self.unasked > UNASKED_MAX {
+            self.set_busy(!self.pulling.is_empty());
+            if !self.busy || self.unasked == 0 || self.unasked > UNASKED_MAX {
                 let timeout = self.timeout().and_then(|at| Timespec::try_from(at).ok());
                 let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
                     Ok((events, _)) => events,
                     Err(rustix::io::Errno::INTR) => &mut [],
-                    Err(error) => {
-                        log::error!("shm: epoll_wait: {error}; no inbound lane is served any more");
-                        return;
-                    }
+                    Err(error) => return Err(error.into()),
                 };
                 self.unasked = 0;
                 for event in ready {
@@ -447,6 +480,7 @@ impl Service {
                         token => self.hear(token),
                     }
                 }
+                self.expire();
             }
             self.unasked += 1;
             for _ in 0..self.pulling.len() {
@@ -455,11 +489,11 @@ impl Service {
                 }
                 // A fence waits for one lane's turn, not for everybody's.
                 if !self.handle_commands() {
-                    return;
+                    return Ok(());
                 }
             }
             if !self.handle_commands() {
-                return;
+                return Ok(());
             }
             self.let_go();
         }
@@ -470,7 +504,48 @@ impl Service {
         if !self.pulling.is_empty() {
             return Some(Duration::ZERO);
         }
-        (!self.leaving.is_empty()).then_some(AGAIN)
+        let again = (!self.leaving.is_empty()).then_some(AGAIN);
+        let waiting = self.waiting.front().map(|(until, _)| *until);
+        let due = waiting.into_iter().chain(self.rests_until);
+        let left = due
+            .min()
+            .map(|at| at.saturating_duration_since(Instant::now()));
+        again.into_iter().chain(left).min()
+    }
+
+    /// Ends connections that have not become a lane in time, and accepts again after a rest.
+    fn expire(&mut self) {
+        if self.waiting.is_empty() && self.rests_until.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((until, token)) = self.waiting.front().copied()
+            && until <= now
+        {
+            self.waiting.pop_front();
+            if !matches!(self.connections.get(&token), Some(Connection::Lane { .. })) {
+                self.end(token);
+            }
+        }
+        if self.rests_until.take_if(|until| *until <= now).is_some() {
+            self.listen(EventFlags::IN);
+        }
+    }
+
+    /// Level-triggered, a listener that cannot accept would wake the thread for ever.
+    fn rest(&mut self, error: &io::Error) {
+        complain!("shm: cannot accept connections, next try in {ACCEPT_PAUSE:?}: {error}");
+        self.listen(EventFlags::empty());
+        self.rests_until = Some(Instant::now() + ACCEPT_PAUSE);
+    }
+
+    fn listen(&self, interest: EventFlags) {
+        if let Role::Listens(listener, _) = &self.role
+            && let Err(error) =
+                epoll::modify(&self.epoll, listener, EventData::new_u64(LISTEN), interest)
+        {
+            complain!("shm: cannot change interest in the listener: {error}");
+        }
     }
 
     /// Does what was asked for meanwhile. `false`: nobody is left to ask.
@@ -490,11 +565,14 @@ impl Service {
     }
 
     fn accept(&mut self) {
-        while let Role::Listens(listener, _) = &self.role
-            && let Ok(socket) = packets::accept(listener)
-        {
+        while let Role::Listens(listener, _) = &self.role {
+            let socket = match packets::accept(listener) {
+                Ok(socket) => socket,
+                Err(error) if packets::is_passing(&error) => return,
+                Err(error) => return self.rest(&error),
+            };
             if let Err(error) = check_user(&socket) {
-                log::warn!("shm: a connection is turned away: {error}");
+                complain!("shm: a connection is turned away: {error}");
                 continue;
             }
             self.connect(socket);
@@ -505,17 +583,19 @@ impl Service {
     fn connect(&mut self, socket: OwnedFd) -> Option<u64> {
         let most = CONNECTIONS_MAX / self.common.threads;
         if self.connections.len() >= most {
-            log::warn!("shm: {most} connections, the limit; one more is turned away");
+            complain!("shm: {most} connections, the limit; one more is turned away");
             return None;
         }
         self.token_last += 1;
         let data = EventData::new_u64(self.token_last);
         if let Err(error) = epoll::add(&self.epoll, &socket, data, EventFlags::IN) {
-            log::warn!("shm: a connection is turned away: {error}");
+            complain!("shm: a connection is turned away: {error}");
             return None;
         }
         let new = Connection::New(socket);
         self.connections.insert(self.token_last, new);
+        let until = Instant::now() + GREETING_MAX;
+        self.waiting.push_back((until, self.token_last));
         Some(self.token_last)
     }
 
@@ -559,8 +639,8 @@ impl Service {
         let Some(greeting) = Greeting::receive(socket)? else {
             return Ok(false);
         };
-        let lane = greeting.lane.as_ref().map(|(name, _)| LaneId(name.lane));
-        let thread = lane.and_then(|lane| self.common.thread_of(greeting.session, lane));
+        let name = greeting.lane.as_ref().map(|(name, _)| *name);
+        let thread = name.and_then(|name| self.common.admit(greeting.session, name));
         if let (Role::Listens(_, others), Some(thread @ 1..)) = (&self.role, thread)
             && let Some(other) = others.get(thread - 1)
             && let Some(Connection::New(socket)) = self.connections.remove(&token)
@@ -617,7 +697,7 @@ impl Service {
     /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over.
     fn begins(&mut self, token: u64, session: SessionId, name: LaneName) -> bool {
         let (lane, epoch) = (LaneId(name.lane), Epoch(name.epoch));
-        if self.common.thread_of(session, lane).is_none() {
+        if self.common.admit(session, name).is_none() {
             return false;
         }
         let record = self.record(session, lane);
@@ -706,6 +786,32 @@ impl Service {
     }
 }
 
+impl Serve for Service {
+    fn serve(&mut self) -> io::Result<()> {
+        self.run()
+    }
+
+    fn recover(&mut self) {
+        self.pulling.clear();
+        self.set_busy(false);
+        let tokens: Vec<_> = self.connections.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.end(token));
+    }
+
+    fn finish(mut self) {
+        // Memory that peers were given may outlive the transport.
+        self.recover();
+        let deadline = Instant::now() + LOANS_MAX;
+        let left = self.leaving.iter();
+        let left = left.filter(|(_, grant)| !grant.end(deadline)).count();
+        if left > 0 {
+            log::warn!(
+                "shm: peers may still touch memory of this engine: {left} uses have not ended"
+            );
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -714,9 +820,13 @@ mod tests {
     #[test]
     fn lanes_go_to_threads_in_turn_and_stay_there_as_long_as_their_session() {
         let (one, other) = (SessionId([1; 16]), SessionId([2; 16]));
-        let lane = |number| LaneId::new(number, RailId(0));
+        let first = |lane: LaneId| LaneName {
+            lane: lane.0,
+            epoch: 1,
+        };
+        let lane = |number| first(LaneId::new(number, RailId(0)));
         let mut sessions = Sessions::default();
-        assert_eq!(sessions.thread_of(one, lane(0), 2), None, "no session");
+        assert_eq!(sessions.admit(one, lane(0), 2), None, "no session");
         sessions.begin(one, TrustDomain::COMMON);
         sessions.begin(other, TrustDomain::COMMON);
         // (session, lane, thread)
@@ -729,16 +839,17 @@ mod tests {
             (one, 0, 0),
         ];
         for (session, number, thread) in cases {
-            let found = sessions.thread_of(session, lane(number), 2);
+            let found = sessions.admit(session, lane(number), 2);
             assert_eq!(found, Some(thread), "{session:?} {number}");
         }
         for number in 2..LANES_PER_SESSION_MAX as u16 {
-            assert!(sessions.thread_of(one, lane(number), 2).is_some());
+            assert!(sessions.admit(one, lane(number), 2).is_some());
         }
-        assert_eq!(sessions.thread_of(one, LaneId(u32::MAX), 2), None, "full");
-        assert!(sessions.thread_of(other, LaneId(u32::MAX), 2).is_some());
+        let last = first(LaneId(u32::MAX));
+        assert_eq!(sessions.admit(one, last, 2), None, "full");
+        assert!(sessions.admit(other, last, 2).is_some());
         sessions.sessions.remove(&one);
-        assert_eq!(sessions.thread_of(one, lane(0), 2), None, "over");
+        assert_eq!(sessions.admit(one, lane(0), 2), None, "over");
     }
 
     #[test]

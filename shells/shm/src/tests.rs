@@ -706,6 +706,78 @@ fn a_segment_that_is_taken_back_is_touched_no_more() {
     }
 }
 
+/// Whether this process maps shared memory of so many bytes more than once: the owner does, and the test's regions have
+/// sizes of their own.
+fn is_mapped_twice(bytes: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_it = |line: &&str| {
+        let range = line
+            .split(' ')
+            .next()
+            .and_then(|range| range.split_once('-'));
+        let bounds = range.map(|(from, to)| [from, to].map(|at| u64::from_str_radix(at, 16)));
+        let Some([Ok(from), Ok(to)]) = bounds else {
+            return false;
+        };
+        line.contains("polyrail") && to - from == bytes
+    };
+    maps.lines().filter(is_it).count() > 1
+}
+
+#[test]
+fn what_a_target_takes_back_is_unmapped_by_initiators_that_have_nothing_to_do() {
+    // It stayed mapped, and so in the host's memory, until the peer was lost.
+    let target = Target::start();
+    let sizes: Vec<u64> = (0..4).map(|number| (7001 + number) * 4096).collect();
+    let regions = sizes.iter();
+    let regions: Vec<_> = regions
+        .map(|bytes| target.register(*bytes, Access::RemoteReadWrite, true))
+        .collect();
+    let mut initiator = Initiator::of(&target, &regions[0]);
+    for region in &regions {
+        initiator.endpoint.attach_remote(REMOTE, far(region));
+        assert_eq!(initiator.outcomes(&[write(1000)]), [Outcome::Success]);
+    }
+    // All but the last one.
+    for (bytes, region) in sizes.iter().zip(&regions[..3]) {
+        assert!(is_mapped_twice(*bytes));
+        region.revoke();
+        initiator.until("it is unmapped", |_| !is_mapped_twice(*bytes));
+    }
+    assert!(is_mapped_twice(sizes[3]));
+    initiator.endpoint.attach_remote(REMOTE, far(&regions[3]));
+    assert_eq!(initiator.outcomes(&[write(1000)]), [Outcome::Success]);
+    initiator.endpoint.detach_remote(REMOTE);
+    assert!(!is_mapped_twice(sizes[3]));
+}
+
+#[test]
+fn what_an_initiator_is_too_busy_to_hear_of_is_unmapped_all_the_same() {
+    // More than its socket has room for.
+    const COUNT: u64 = 1000;
+    let target = Target::start();
+    let there = target.register(4096, Access::RemoteReadWrite, true);
+    let mut initiator = Initiator::of(&target, &there);
+    assert_eq!(initiator.outcomes(&[write(1000)]), [Outcome::Success]);
+    let bytes = 7011 * 4096;
+    let regions: Vec<_> = (0..COUNT)
+        .map(|number| {
+            let bytes = if number == COUNT - 1 { bytes } else { 4096 };
+            let region = target.register(bytes, Access::RemoteReadWrite, true);
+            initiator.endpoint.attach_remote(REMOTE, far(&region));
+            assert_eq!(initiator.outcomes(&[write(1000)]), [Outcome::Success]);
+            region
+        })
+        .collect();
+    assert!(is_mapped_twice(bytes));
+    for region in &regions {
+        region.revoke();
+    }
+    initiator.until("all is unmapped", |_| !is_mapped_twice(bytes));
+    let refused = Outcome::Error(Cause::RemoteAccess);
+    assert_eq!(initiator.outcomes(&[write(1000)]), [refused]);
+}
+
 /// Somebody who listens, and does of a target's part just what the test says.
 struct Fake {
     listener: OwnedFd,

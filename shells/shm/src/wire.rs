@@ -68,6 +68,8 @@ pub(crate) enum Answer {
     },
     /// To [`Request::Map`]: there is nothing behind the key.
     Nothing { grant: u16 },
+    /// What was behind the key, under this grant, was taken back: let go of it.
+    Gone { key: RegionKey, grant: u16 },
     /// Offers were carried out. Not said to an initiator that looks for itself.
     Pulled,
 }

@@ -47,6 +47,8 @@ const AT_ONCE: Timespec = Timespec {
 
 /// The lanes of one worker.
 pub(crate) struct TcpEndpoint {
+    /// What its lanes ask for at a target.
+    transport: &'static str,
     clock: Clock,
     epoll: OwnedFd,
     locals: Locals,
@@ -124,8 +126,9 @@ impl State {
 }
 
 impl TcpEndpoint {
-    pub(crate) fn new(clock: Clock) -> io::Result<Self> {
+    pub(crate) fn new(transport: &'static str, clock: Clock) -> io::Result<Self> {
         Ok(Self {
+            transport,
             clock,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             locals: Numbered::default(),
@@ -148,7 +151,7 @@ impl TcpEndpoint {
     fn try_open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) -> io::Result<Slot> {
         let address = self.rails.get(&lane.rail());
         let address = address.ok_or_else(|| io::Error::other("its rail was not attached"))?;
-        let state = State::Opening(Opening::start(address, lane, epoch, by)?);
+        let state = State::Opening(Opening::start(self.transport, address, lane, epoch, by)?);
         let interest = state.interest();
         if let Some(stream) = state.stream() {
             epoll::add(&self.epoll, stream, token(lane, epoch), interest)?;

@@ -21,7 +21,8 @@ const DISCARD_BYTES: usize = 16 << 10;
 /// which ends the turn too: it lowers the budget to 0 instead of asking again.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    bytes: Box<[u8; INBOX_BYTES]>,
+    /// Of no length until something has come: a lane that never says anything costs nothing.
+    bytes: Box<[u8]>,
     start: usize,
     end: usize,
 }
@@ -29,7 +30,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub(crate) fn new() -> Self {
         Self {
-            bytes: Box::new([0; INBOX_BYTES]),
+            bytes: Box::default(),
             start: 0,
             end: 0,
         }
@@ -42,11 +43,18 @@ impl Inbox {
         Some(header)
     }
 
+    fn make_room(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = vec![0; INBOX_BYTES].into_boxed_slice();
+        }
+    }
+
     /// Receives towards a header.
     pub(crate) fn fill(&mut self, stream: &TcpStream, budget: &mut usize) -> Result<(), Halt> {
         if *budget == 0 {
             return Err(Halt::WouldBlock);
         }
+        self.make_room();
         self.bytes.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
@@ -79,6 +87,7 @@ impl Inbox {
         } else {
             0
         };
+        self.make_room();
         let (before, rest) = self.bytes.split_at_mut(HEADER);
         let range = Range { length, ..range };
         let received = sys::receive(stream, before, range, &mut rest[..after])?;
@@ -105,6 +114,7 @@ impl Inbox {
         if *budget == 0 {
             return Err(Halt::WouldBlock);
         }
+        self.make_room();
         // What follows a payload that is received whole is the next header.
         let length = range.length.min(*budget as u32);
         let whole = length == range.length;

@@ -29,6 +29,9 @@ pub use server::TcpTransport;
 /// Works that may be posted on a lane and not completed.
 pub const WORKS_MAX: u16 = 256;
 
+/// What the transport is called. A lane that asks for no transport by name is of this one.
+const NAME: &str = "tcp";
+
 /// Bytes of the largest work.
 pub const WORK_BYTES_MAX: u32 = 64 << 20;
 

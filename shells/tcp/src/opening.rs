@@ -11,6 +11,7 @@ use polyrail_transport::RailAddress;
 use rustix::event::epoll::EventFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::NAME;
 use crate::tune;
 
 /// A connection that is not a lane yet.
@@ -28,8 +29,9 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Starts to connect.
+    /// Starts to connect, to a transport of this name.
     pub(crate) fn start(
+        transport: &str,
         address: &RailAddress,
         lane: LaneId,
         epoch: Epoch,
@@ -50,10 +52,19 @@ impl Opening {
             _ => {}
         }
         let mut hello = Greeting::ours(Purpose::Lane).encode().to_vec();
-        let join = Frame::JoinLane {
-            session: address.session.0,
-            lane: lane.0,
-            epoch: epoch.0,
+        let (session, lane, epoch) = (address.session.0, lane.0, epoch.0);
+        let join = match transport {
+            NAME => Frame::JoinLane {
+                session,
+                lane,
+                epoch,
+            },
+            transport => Frame::JoinLaneOf {
+                transport: transport.into(),
+                session,
+                lane,
+                epoch,
+            },
         };
         codec::encode(&join, &mut hello).map_err(io::Error::other)?;
         Ok(Self {

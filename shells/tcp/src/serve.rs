@@ -88,7 +88,7 @@ impl Served {
             domain,
             inbox: Inbox::new(),
             incoming: None,
-            outgoing: VecDeque::with_capacity(WORKS_MAX.into()),
+            outgoing: VecDeque::new(),
             sent_bytes: 0,
             received: 0,
             refused: false,

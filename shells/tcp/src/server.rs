@@ -13,10 +13,12 @@ use polyrail_control::codec::{self, Frame, Greeting, Purpose, Refusal};
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
+use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::RegionTable;
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::service::ServiceThread;
+use polyrail_transport::service::{Serve, ServiceThread};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -25,7 +27,7 @@ use socket2::SockRef;
 use crate::endpoint::{TcpEndpoint, abort};
 use crate::place::Place;
 use crate::serve::{End, Served};
-use crate::{LANES_PER_SESSION_MAX, WORK_BYTES_MAX, WORKS_MAX, tune};
+use crate::{LANES_PER_SESSION_MAX, NAME, WORK_BYTES_MAX, WORKS_MAX, tune};
 
 const EVENTS_MAX: usize = 64;
 
@@ -69,7 +71,7 @@ enum Command {
 impl TcpTransport {
     /// A transport that gives peers what `regions` names.
     pub fn new(regions: Arc<dyn RegionTable>) -> Self {
-        Self::named("tcp", regions)
+        Self::named(NAME, regions)
     }
 
     /// The same under another name: one more transport, for tests of several.
@@ -82,15 +84,20 @@ impl TcpTransport {
     }
 
     /// Hands a command to the service thread, and starts that if need be. If it cannot be started, the
-    /// command is dropped with its answer: nothing was proved.
+    /// command is dropped with its answer: nothing was proved. Only a session that is to end has ended then: nothing was
+    /// ever served.
     fn tell(&self, command: Command) {
         let mut service = self.service.lock().unwrap_or_else(|e| e.into_inner());
         if service.is_none() {
+            if let Command::Retire(_, answer) = command {
+                drop(service);
+                return answer();
+            }
             let regions = self.regions.clone();
             let make = |wake, commands| Service::new(regions, wake, commands);
-            match ServiceThread::start("tcp", make, Service::run) {
+            match ServiceThread::start("tcp", make) {
                 Ok(started) => *service = Some(started),
-                Err(error) => log::error!("tcp: cannot start the service thread: {error}"),
+                Err(error) => complain!("tcp: cannot start the service thread: {error}"),
             }
         }
         if let Some(service) = &*service {
@@ -115,7 +122,7 @@ impl Transport for TcpTransport {
     }
 
     fn endpoint(&self, _worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
-        Ok(Box::new(TcpEndpoint::new(clock)?))
+        Ok(Box::new(TcpEndpoint::new(self.name, clock)?))
     }
 
     fn admit(&self, lane: InboundLane) {
@@ -223,7 +230,7 @@ struct Service {
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     commands: Receiver<Command>,
-    records: HashMap<SessionId, HashMap<LaneId, Record>>,
+    records: HashMap<SessionId, Lanes<Record>>,
     inbound: Numbered<u64, Inbound>,
     token_last: u64,
     /// A lane that epoll does not know now.
@@ -255,7 +262,7 @@ impl Service {
         })
     }
 
-    fn run(mut self) {
+    fn run(&mut self) -> io::Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         let mut spin = Spin::default();
         loop {
@@ -270,7 +277,7 @@ impl Service {
             if let Some(token) = spin.unasked() {
                 self.look(token, &mut spin);
                 if !self.handle_commands() {
-                    return;
+                    return Ok(());
                 }
                 continue;
             }
@@ -278,10 +285,7 @@ impl Service {
             let events: &[epoll::Event] = match epoll::wait(&self.epoll, &mut events, timeout) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => &[],
-                Err(error) => {
-                    log::error!("tcp: epoll_wait: {error}; no inbound lane is served any more");
-                    return;
-                }
+                Err(error) => return Err(error.into()),
             };
             for event in events {
                 match event.data.u64() {
@@ -292,7 +296,7 @@ impl Service {
                 }
                 // A fence waits for one lane's turn, not for everybody's.
                 if !self.handle_commands() {
-                    return;
+                    return Ok(());
                 }
             }
         }
@@ -393,7 +397,7 @@ impl Service {
             Ok(moved) => moved,
             Err(text) => {
                 let Inbound { lane, served, .. } = inbound;
-                log::warn!("tcp: {}: {text}; {lane:?} closed", served.peer);
+                complain!("tcp: {}: {text}; {lane:?} closed", served.peer);
                 self.end(token);
                 true
             }
@@ -408,7 +412,7 @@ impl Service {
         self.alone.take_if(|alone| *alone == token);
         abort(&inbound.served.stream);
         let lanes = self.records.get_mut(&inbound.session);
-        if let Some(record) = lanes.and_then(|lanes| lanes.get_mut(&inbound.lane)) {
+        if let Some(record) = lanes.and_then(|lanes| lanes.get_mut(inbound.lane)) {
             record.handle_ended(inbound.served.delivered());
         }
     }
@@ -416,17 +420,26 @@ impl Service {
     /// What is remembered of a lane. `None`: there is no room, so it was never and will never be admitted.
     fn record(&mut self, session: SessionId, lane: LaneId) -> Option<&mut Record> {
         let lanes = self.records.entry(session).or_default();
-        if lanes.len() >= LANES_PER_SESSION_MAX && !lanes.contains_key(&lane) {
-            return None;
-        }
-        Some(lanes.entry(lane).or_default())
+        lanes.admit(lane, LANES_PER_SESSION_MAX, |fenced| Record {
+            fenced,
+            ..Record::default()
+        })
+    }
+
+    /// Whether a lane was fenced up to this epoch before it ever came.
+    fn is_fenced(&self, lane: &InboundLane) -> bool {
+        let lanes = self.records.get(&lane.session);
+        lanes.is_some_and(|lanes| lane.epoch <= lanes.fenced(lane.lane))
     }
 
     fn admit(&mut self, lane: InboundLane) {
-        let refusal = if self.record(lane.session, lane.lane).is_none() {
+        const OVER: (Refusal, &str) = (Refusal::EpochFenced, "this epoch of the lane is over");
+        let refusal = if self.is_fenced(&lane) {
+            Some(OVER)
+        } else if self.record(lane.session, lane.lane).is_none() {
             Some((Refusal::Full, "this session has too many lanes"))
         } else if !self.begins(&lane) {
-            Some((Refusal::EpochFenced, "this epoch of the lane is over"))
+            Some(OVER)
         } else {
             None
         };
@@ -505,7 +518,8 @@ impl Service {
     }
 
     fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> u32 {
-        let Some(record) = self.record(session, lane) else {
+        let lanes = self.records.entry(session).or_default();
+        let Some(record) = lanes.fence(lane, epoch) else {
             return 0;
         };
         record.fenced = record.fenced.max(epoch);
@@ -513,16 +527,30 @@ impl Service {
         if let Some(token) = served {
             self.end(token);
         }
-        let record = self.record(session, lane);
+        let lanes = self.records.get_mut(&session);
+        let record = lanes.and_then(|lanes| lanes.get_mut(lane));
         record.map_or(0, |record| record.delivered(epoch))
     }
 
     fn retire(&mut self, session: SessionId) {
         let lanes = self.records.remove(&session).unwrap_or_default();
-        for token in lanes.into_values().filter_map(|record| record.token) {
+        for token in lanes.values().filter_map(|record| record.token) {
             self.end(token);
         }
     }
+}
+
+impl Serve for Service {
+    fn serve(&mut self) -> io::Result<()> {
+        self.run()
+    }
+
+    fn recover(&mut self) {
+        let tokens: Vec<_> = self.inbound.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.end(token));
+    }
+
+    fn finish(self) {}
 }
 
 /// Answers an inbound lane's greeting. A fresh connection has room for so few bytes; one that has not is

@@ -38,11 +38,15 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 const OTHER: SessionId = SessionId([8; 16]);
 const ANOTHER: TrustDomain = TrustDomain(1);
 
+/// Whoever looks for this one panics.
+const BROKEN: RegionKey = RegionKey([0xbb; 16]);
+
 #[derive(Default)]
 struct Table(Mutex<HashMap<RegionKey, (TrustDomain, Arc<Region>)>>);
 
 impl RegionTable for Table {
     fn find(&self, key: &RegionKey, domain: TrustDomain) -> Option<Arc<Region>> {
+        assert_ne!(*key, BROKEN, "a fault in the thread that serves");
         let found = self.0.lock().unwrap().get(key).cloned();
         found
             .filter(|(of, _)| *of == domain)
@@ -995,7 +999,30 @@ fn a_retired_session_is_over_on_all_lanes() {
 }
 
 #[test]
-fn a_session_has_only_so_many_lanes() {
+fn a_service_thread_that_panics_ends_its_lanes_and_serves_on() {
+    let (target, remote, mut initiator) = pair(1 << 20);
+    initiator.open(lane(1), ONE);
+    let (key, bytes) = (BROKEN, 1 << 20);
+    let broken = RemoteRegion { key, bytes };
+    initiator.endpoint.attach_remote(REMOTE, broken);
+    initiator.post_all(lane(0), ONE, &[work(Op::Write, 1, 0, 0, 9)]);
+    for number in 0..2 {
+        let fact = initiator.fact(lane(number), ONE);
+        assert_eq!(fact, LaneFact::Broken(Cause::Reset));
+    }
+    // What was promised before still holds: this epoch had something delivered, or was fenced.
+    assert_eq!(target.fence(lane(1), ONE), 0);
+    initiator.begin_open(lane(1), ONE);
+    let fact = initiator.fact(lane(1), ONE);
+    assert_eq!(fact, LaneFact::OpenFailed(Cause::Refused));
+    initiator.name(&remote);
+    initiator.open(lane(0), TWO);
+    let outcome = initiator.carry_out(lane(0), TWO, work(Op::Write, 1, 0, 0, 9));
+    assert_eq!(outcome, Outcome::Success);
+}
+
+#[test]
+fn fences_of_lanes_that_never_were_leave_room_for_those_that_come() {
     let (target, _remote, mut initiator) = pair(1 << 20);
     let (sender, answer) = mpsc::channel();
     for number in 0..=LANES_PER_SESSION_MAX as u32 {
@@ -1007,9 +1034,13 @@ fn a_session_has_only_so_many_lanes() {
     for _ in 0..=LANES_PER_SESSION_MAX {
         assert_eq!(answer.recv_timeout(PATIENCE).unwrap(), 0);
     }
-    initiator.begin_open(lane(2), ONE);
-    let fact = initiator.fact(lane(2), ONE);
-    assert_eq!(fact, LaneFact::OpenFailed(Cause::Refused));
+    // They hold, of each and of what is not remembered one by one.
+    for number in [0x10_0000, 0x10_0003] {
+        initiator.begin_open(LaneId(number), ONE);
+        let fact = initiator.fact(LaneId(number), ONE);
+        assert_eq!(fact, LaneFact::OpenFailed(Cause::Refused));
+    }
+    initiator.open(lane(2), TWO);
     let outcome = initiator.carry_out(lane(0), ONE, work(Op::Write, 1, 0, 0, 9));
     assert_eq!(outcome, Outcome::Success);
 }

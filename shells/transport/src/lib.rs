@@ -8,7 +8,9 @@
 //! so that the engine under test is the shipped one.
 
 pub mod clock;
+pub mod complaint;
 pub mod fault;
+pub mod lanes;
 pub mod mapping;
 pub mod memory;
 pub mod mishap;

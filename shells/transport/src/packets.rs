@@ -31,6 +31,15 @@ pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(accept_with(listener, FLAGS)?)
 }
 
+/// Whether an error of [`accept`] says nothing of the next try: nobody waits, or who waited has gone.
+pub fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    matches!(
+        error.kind(),
+        WouldBlock | Interrupted | ConnectionAborted | ConnectionReset
+    )
+}
+
 /// A connection to who listens under an abstract name. Does not wait for it to be accepted.
 pub fn connect_to(name: &[u8]) -> io::Result<OwnedFd> {
     let socket = packets()?;

@@ -2,12 +2,55 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+
+/// How long a service that has failed rests before it goes on: what failed once may fail again at once.
+const REST: Duration = Duration::from_millis(100);
+
+/// What a service thread does.
+pub trait Serve: Send + 'static {
+    /// Serves until nobody is left to ask for anything, or until it has been told to end.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot go on as it is, like a panic: [`Self::recover`] is next.
+    fn serve(&mut self) -> io::Result<()>;
+
+    /// Ends whatever is being served, since it may be what made [`Self::serve`] fail. What was promised to peers, as which
+    /// epochs of lanes are over, still holds.
+    fn recover(&mut self);
+
+    /// Leaves in good order.
+    fn finish(self);
+}
+
+/// Serves to the end. A service that fails ends its lanes and goes on; nothing else is served by anybody otherwise, and
+/// sessions could not end.
+pub fn supervise(name: &str, mut service: impl Serve) {
+    loop {
+        let why = match catch_unwind(AssertUnwindSafe(|| service.serve())) {
+            Ok(Ok(())) => return service.finish(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it panicked".to_owned(),
+        };
+        crate::complain!(
+            "{name}: the service thread has failed: {why}; its lanes end, and it goes on"
+        );
+        if catch_unwind(AssertUnwindSafe(|| service.recover())).is_err() {
+            log::error!(
+                "{name}: the service thread cannot end its lanes; no inbound lane is served any more"
+            );
+            return;
+        }
+        thread::sleep(REST);
+    }
+}
 
 /// A running service thread that takes commands `C`. Dropping it waits until the thread has ended, unless this is it.
 ///
@@ -20,26 +63,17 @@ pub struct ServiceThread<C> {
 
 impl<C: Send + 'static> ServiceThread<C> {
     /// Starts the thread of the transport `name`. `make` gets the descriptor that polls readable when a command has come,
-    /// and the commands; `serve` runs on the thread.
-    pub fn start<S: Send + 'static>(
+    /// and the commands; what it makes serves on the thread.
+    pub fn start<S: Serve>(
         name: &'static str,
         make: impl FnOnce(Arc<OwnedFd>, Receiver<C>) -> io::Result<S>,
-        serve: impl FnOnce(S) + Send + 'static,
     ) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, queue) = mpsc::channel();
         let service = make(wake.clone(), queue)?;
         let thread = thread::Builder::new()
             .name(format!("polyrail-{name}"))
-            .spawn(move || {
-                let served = catch_unwind(AssertUnwindSafe(|| serve(service)));
-                if let Err(panic) = served {
-                    log::error!(
-                        "{name}: the service thread has panicked: peers reach nothing here by {name} any more, until the process is started anew"
-                    );
-                    resume_unwind(panic);
-                }
-            })?;
+            .spawn(move || supervise(name, service))?;
         let caller = Caller {
             name,
             commands,
@@ -87,7 +121,7 @@ impl<C> Caller<C> {
     /// Hands the thread a command. If it is gone, the command is dropped with its answer: nothing was proved.
     pub fn tell(&self, command: C) {
         if self.commands.send(command).is_err() {
-            log::error!("{}: the service thread is gone", self.name);
+            crate::complain!("{}: the service thread is gone", self.name);
         }
         self.wake();
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use polyrail_control::codec::{Greeting, Purpose};
 use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{Access, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{InboundLane, SessionId};
@@ -42,7 +43,7 @@ pub(crate) struct Inbound {
     queues: Vec<(u64, Arc<Cq>)>,
     /// The lanes' connections, by the numbers of their queue pairs.
     pairs: HashMap<u32, u64>,
-    records: HashMap<SessionId, HashMap<LaneId, Record>>,
+    records: HashMap<SessionId, Lanes<Record>>,
     lanes: Numbered<u64, Served>,
     /// What peers asked after, by their trust domains.
     registered: HashMap<Opened, Arc<Registered>>,
@@ -142,14 +143,18 @@ impl Inbound {
     /// What is remembered of a lane. `None`: there is no room, so it was never and will never be admitted.
     fn record(&mut self, session: SessionId, lane: LaneId) -> Option<&mut Record> {
         let lanes = self.records.entry(session).or_default();
-        if lanes.len() >= LANES_PER_SESSION_MAX && !lanes.contains_key(&lane) {
-            return None;
-        }
-        Some(lanes.entry(lane).or_default())
+        lanes.admit(lane, LANES_PER_SESSION_MAX, |fenced| Record {
+            fenced,
+            ..Record::default()
+        })
     }
 
     /// Whether a lane may not begin. If it may, its epoch counts as admitted and older ones are over.
     fn begin(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> Option<Refusal> {
+        let lanes = self.records.get(&session);
+        if lanes.is_some_and(|lanes| epoch <= lanes.fenced(lane)) {
+            return Some(Refusal::Over);
+        }
         let Some(record) = self.record(session, lane) else {
             return Some(Refusal::Full);
         };
@@ -289,7 +294,9 @@ impl Inbound {
                 };
                 let (qp, own) = joined.inspect_err(|error| {
                     let (device, gid) = (peer.device, peer.gid);
-                    log::warn!("verbs: no lane at {address} for {device} ({gid}): {error}");
+                    polyrail_transport::complain!(
+                        "verbs: no lane at {address} for {device} ({gid}): {error}"
+                    );
                     let _ = served.talk.say(&Message::Refused(Refusal::Failed));
                 })?;
                 self.pairs.insert(qp.number(), token);
@@ -360,7 +367,8 @@ impl Inbound {
     /// Ends a lane up to an epoch, for good. When this returns its queue pair has been destroyed. How far packets had
     /// come by then.
     pub(crate) fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> Reached {
-        let Some(record) = self.record(session, lane) else {
+        let lanes = self.records.entry(session).or_default();
+        let Some(record) = lanes.fence(lane, epoch) else {
             return Reached::UNKNOWN;
         };
         record.fenced = record.fenced.max(epoch);
@@ -368,7 +376,8 @@ impl Inbound {
         if let Some(token) = served {
             self.end(token);
         }
-        match self.record(session, lane) {
+        let lanes = self.records.get_mut(&session);
+        match lanes.and_then(|lanes| lanes.get_mut(lane)) {
             Some(record) if record.ended.0 == epoch => record.ended.1,
             _ => Reached::UNKNOWN,
         }

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_core::work::Cause;
 use polyrail_transport::memory::{RegionKey, RegionTable};
+use polyrail_transport::service::{Serve, supervise};
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::NAME;
 use crate::device::{Device, Site};
 use crate::ffi::{Cq, Event, Qp};
 use crate::inbound::{Inbound, Opened};
@@ -114,7 +116,7 @@ impl Service {
         };
         let thread = thread::Builder::new()
             .name(format!("polyrail-verbs-{}", device.name))
-            .spawn(move || room.serve())?;
+            .spawn(move || supervise(NAME, room))?;
         Ok(Self {
             site,
             desk,
@@ -188,18 +190,14 @@ struct Loop {
     outbound: Outbound,
 }
 
-impl Loop {
-    fn serve(mut self) {
+impl Serve for Loop {
+    fn serve(&mut self) -> io::Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         while self.take_orders() {
             let ready = match epoll::wait(&self.connections.epoll, &mut events, None) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => {
-                    let name = &self.device.name;
-                    log::error!("verbs: {name}: epoll_wait: {error}; no lane is served any more");
-                    return;
-                }
+                Err(error) => return Err(error.into()),
             };
             for event in ready {
                 match event.data.u64() {
@@ -213,8 +211,18 @@ impl Loop {
                 }
             }
         }
+        Ok(())
     }
 
+    /// As if the device had failed: it is opened anew when somebody wants a lane.
+    fn recover(&mut self) {
+        self.device_failed();
+    }
+
+    fn finish(self) {}
+}
+
+impl Loop {
     /// Does what was asked for. `false`: it is to end.
     fn take_orders(&mut self) -> bool {
         while let Ok(order) = self.orders.try_recv() {

@@ -5,6 +5,7 @@
 //! written as SVG text by `svg`: libraries of charts write fixed colours into every element.
 
 mod axis;
+mod figure;
 mod latency;
 mod page;
 mod policies;
@@ -15,6 +16,7 @@ mod staging;
 mod svg;
 mod trace;
 
+pub use figure::page as figure_page;
 pub use page::page;
 pub use posting::page as posting_page;
 pub use staging::page as staging_page;

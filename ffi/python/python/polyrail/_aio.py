@@ -15,7 +15,7 @@ class _Ends:
 
     def __init__(self) -> None:
         self._queue = CompletionQueue()
-        self._waiting: dict[int, tuple[asyncio.Future[None], int]] = {}
+        self._waiting: dict[int, asyncio.Future[None]] = {}
         self._next = 0
 
     def add(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> asyncio.Future[None]:
@@ -24,15 +24,14 @@ class _Ends:
             loop.add_reader(self._queue.fileno(), self._take)
         tag = self._next
         self._next += 1
-        self._waiting[tag] = (future, self._queue.add(batch, tag))
+        self._waiting[tag] = future
+        self._queue.add(batch, tag)
         return future
 
     def _take(self) -> None:
         for tag in self._queue.take():
-            future, parts = self._waiting.pop(tag)
-            if parts > 1:
-                self._waiting[tag] = (future, parts - 1)
-            elif not future.done():
+            future = self._waiting.pop(tag)
+            if not future.done():
                 future.set_result(None)
         if not self._waiting:
             asyncio.get_running_loop().remove_reader(self._queue.fileno())

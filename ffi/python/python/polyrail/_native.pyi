@@ -110,7 +110,7 @@ class Engine:
         """Starts to move bytes from here to there.
 
         `length` and the offsets, in bytes: one number, or an array of them such as numpy's int64, with one for each request. By default
-        all of both segments from the offsets on, which has to be as much. More than 16,384 requests are taken as room is made for them.
+        all of both segments from the offsets on, which has to be as much. There can be 1,000,000 requests.
         `deadline`: in seconds from now on. `notify`: what the peer's program is told once all is there. `room`: how many seconds to
         wait for room before `Full`; by default as configured.
         """
@@ -209,7 +209,15 @@ class File(Segment):
 
 @final
 class Remote(Segment):
-    """A segment of a peer's."""
+    """A segment of a peer's. `with` closes it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has closed it."""
+    def close(self) -> None:
+        """Closes it: what is mapped of it here is unmapped, and its owner keeps its memory. `InUse`: batches use it."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_why: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
 @final
 class Batch:
@@ -355,8 +363,8 @@ class CompletionQueue:
     def __new__(cls) -> Self: ...
     def fileno(self) -> int:
         """Only to be looked at."""
-    def add(self, batch: Batch, tag: int) -> int:
-        """From when the batch ends on, its tag is in here, as many times as this says."""
+    def add(self, batch: Batch, tag: int) -> None:
+        """From when the batch ends on, its tag is in here."""
     def take(self) -> list[int]:
         """Takes all that are in here."""
 

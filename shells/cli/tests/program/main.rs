@@ -9,6 +9,7 @@ mod demo;
 mod ghost;
 mod harness;
 mod path;
+mod pause;
 mod record;
 mod serve;
 mod sim;

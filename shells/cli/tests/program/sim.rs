@@ -255,6 +255,26 @@ fn a_wrong_file_is_a_usage_error_with_its_line() {
 }
 
 #[test]
+fn a_figure_is_a_page_and_its_points() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path().join("made");
+    let folder = folder.to_str().expect("a path in UTF-8");
+    run(&format!("sim figures {folder} --only 11"))
+        .expect(2)
+        .names(&["--only 11", "9-batches"]);
+    let told = run(&format!("sim figures {folder} --only 6"))
+        .expect(0)
+        .stdout;
+    assert!(told.contains("holds      Small blocks stay"), "{told}");
+    let read = |kind: &str| std::fs::read_to_string(format!("{folder}/figure-6.{kind}"));
+    let page = read("html").expect("a page");
+    assert!(page.contains("near rail") && page.contains("<svg"));
+    let points = read("csv").expect("its points");
+    // Three charts, four policies, seven sizes.
+    assert_eq!(points.lines().count(), 1 + 3 * 4 * 7);
+}
+
+#[test]
 fn all_orders_without_faults_are_counted() {
     let told = run("sim exhaust --faults 0").expect(0).stdout;
     assert!(

@@ -62,6 +62,13 @@ impl Initiator {
         }
     }
 
+    /// The connections to a peer that are open or being made.
+    pub(super) fn keys(&self, id: PeerId) -> Vec<Key> {
+        self.peers
+            .get(&id)
+            .map_or(Vec::new(), |peer| peer.keys().collect())
+    }
+
     /// Keeps one connection per rail from now on.
     pub(super) fn maintain(
         &mut self,

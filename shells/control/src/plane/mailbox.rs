@@ -105,6 +105,10 @@ pub(super) enum Command {
         session: SessionId,
         proven: bool,
     },
+    /// Hand in what has come on all connections, then say so.
+    Hear {
+        told: Box<dyn FnOnce() + Send>,
+    },
     Shutdown,
 }
 
@@ -186,7 +190,8 @@ impl Mailbox {
         self.wake.as_fd()
     }
 
-    fn wake(&self) {
+    /// Wakes the control thread.
+    pub(super) fn wake(&self) {
         // It can only fail when the counter is full, and then the thread is woken anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }

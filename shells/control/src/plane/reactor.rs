@@ -1,5 +1,6 @@
 //! The loop of the control thread.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,19 +10,33 @@ use polyrail_core::time::Duration;
 use polyrail_core::units::PeerId;
 use polyrail_transport::{SessionId, mishap};
 
+use super::door::Door;
 use super::initiator::Initiator;
 use super::mailbox::{Command, Mailbox};
 use super::question::send;
-use super::target::Target;
+use super::target::{Limits, Target};
 use super::timers::Timer;
 use super::wires::{Key, Owner, Watched, WireEvent, Wires, Woken};
 use super::{AskError, Ends, Handler, Party, PlaneConfig};
 use crate::codec::{Frame, RailFact, SegmentDescriptor, TransportOffer};
 use crate::connection::{ConnectionConfig, Hello};
 use crate::process::Process;
+use polyrail_transport::complain;
 
 /// Reads from one wire per wake-up, so that one peer cannot keep the thread from the others.
 const READS_MAX: usize = 4;
+
+/// Frames of one wire per turn, so that one peer's questions cannot keep the thread from the others' either.
+const FRAMES_MAX: usize = 64;
+
+/// Connections that were refused and take their time to leave.
+const LEAVING_MAX: usize = 512;
+
+/// Bytes that inbound connections may hold together: of frames that are not whole, and of answers that are not read.
+const HELD_MAX: usize = 32 << 20;
+
+/// Newcomers that are taken in before others have their turn.
+const ARRIVALS_MAX: usize = 64;
 
 /// How long goodbyes may take to go out at shutdown.
 const GOODBYE_MAX: Duration = Duration::from_millis(200);
@@ -83,8 +98,12 @@ impl Context {
 pub(super) struct Reactor {
     ctx: Context,
     wires: Wires,
+    /// Where peers come in, if they can.
+    door: Option<Door>,
     target: Target,
     initiator: Initiator,
+    /// Wires with frames that have come and have not had their turn.
+    behind: BTreeSet<Key>,
     /// Goodbyes are going out; the loop ends when they have.
     stopping: bool,
     /// Their time is over.
@@ -102,7 +121,29 @@ impl Reactor {
             silence_max: config.silence_max.into(),
             handshake_max: config.handshake_max.into(),
         };
-        let wires = Wires::new(config.clock, connection, config.listeners, mailbox.fd())?;
+        let (clock, listeners) = (config.clock, config.listeners);
+        let wires = Wires::new(
+            clock,
+            connection,
+            Vec::new(),
+            mailbox.fd(),
+            (LEAVING_MAX, HELD_MAX),
+        )?;
+        let door = match listeners.is_empty() {
+            true => None,
+            false => Some(Door::open(
+                clock,
+                connection,
+                listeners,
+                config.handshakes_max,
+                mailbox.clone(),
+            )?),
+        };
+        let limits = Limits {
+            linger: config.session_linger.into(),
+            sessions: config.sessions_max,
+            connections: config.connections_max,
+        };
         let ctx = Context {
             name: config.name,
             incarnation: config.incarnation,
@@ -118,8 +159,10 @@ impl Reactor {
         Ok(Self {
             ctx,
             wires,
-            target: Target::new(config.session_linger.into()),
+            door,
+            target: Target::new(limits),
             initiator: Initiator::default(),
+            behind: BTreeSet::new(),
             stopping: false,
             stopped: false,
         })
@@ -129,7 +172,7 @@ impl Reactor {
     pub(super) fn run(mut self, _alive: SyncSender<()>) {
         while !self.is_done() {
             mishap::check();
-            match self.wires.wait() {
+            match self.wires.wait(!self.behind.is_empty()) {
                 Ok(woken) => self.turn(woken),
                 Err(error) => {
                     log::error!("control: waiting for sockets failed, the plane ends: {error}");
@@ -143,32 +186,80 @@ impl Reactor {
         self.stopping && (self.stopped || self.wires.is_empty())
     }
 
-    /// One round. Bytes go before timers: see [`crate::connection`].
+    /// One round. Bytes go before timers: see [`crate::connection`]. But nobody's bytes hold up another's heartbeat.
     fn turn(&mut self, woken: Vec<Woken>) {
+        let behind = self.behind.clone();
         for woken in woken {
             match woken {
                 Woken::Mail => self.handle_mail(),
-                Woken::Listener(index) => self.wires.accept(index),
+                // Nobody listens here.
+                Woken::Listener(_) => {}
+                // Its turn is the next.
+                Woken::Wire(key) if behind.contains(&key) => {}
                 Woken::Wire(key) => self.handle_ready(key),
                 Woken::Exited(watch) => self.handle_exited(watch),
             }
+            self.handle_timers();
+        }
+        for key in behind {
+            self.handle_ready(key);
+            self.handle_timers();
         }
         self.settle();
+        self.handle_timers();
+    }
+
+    /// Does what is due.
+    fn handle_timers(&mut self) {
         let now = self.wires.now();
+        if self.wires.timers.next().is_none_or(|at| at > now) {
+            return;
+        }
         while let Some(timer) = self.wires.timers.pop_due(now) {
             self.handle_timer(timer);
         }
         self.settle();
     }
 
+    /// Reads a wire and acts on what was said, if all that was said before has had its turn.
     fn handle_ready(&mut self, key: Key) {
+        let mut budget = FRAMES_MAX;
+        if self.behind.contains(&key) {
+            self.handle_events(key, &mut budget);
+        }
         for _ in 0..READS_MAX {
+            if self.behind.contains(&key) {
+                return;
+            }
             let more = self.wires.handle_ready(key);
-            self.handle_events(key);
+            self.handle_events(key, &mut budget);
             if !more {
                 return;
             }
         }
+    }
+
+    /// Takes in who has come by the door.
+    fn handle_arrivals(&mut self) {
+        for _ in 0..ARRIVALS_MAX {
+            let Some(arrival) = self.door.as_ref().and_then(Door::next) else {
+                return;
+            };
+            match self.wires.take_over(arrival) {
+                Ok((key, said)) => {
+                    let (ctx, wires) = (&self.ctx, &mut self.wires);
+                    self.target.handle_event(ctx, wires, key, said);
+                }
+                Err(error) => complain!("control: a connection is turned away: {error}"),
+            }
+        }
+        // There may be more.
+        self.ctx.mailbox.wake();
+    }
+
+    /// Hands in what has come on these sockets.
+    fn hear(&mut self, keys: Vec<Key>) {
+        keys.into_iter().for_each(|key| self.handle_ready(key));
     }
 
     /// A process that is watched may have ended.
@@ -182,8 +273,18 @@ impl Reactor {
         }
     }
 
-    fn handle_events(&mut self, key: Key) {
-        while let Some((owner, event)) = self.wires.poll_event(key) {
+    /// Acts on what was said on a wire, of so many frames at most.
+    fn handle_events(&mut self, key: Key, budget: &mut usize) {
+        loop {
+            if *budget == 0 {
+                self.behind.insert(key);
+                return;
+            }
+            let Some((owner, event)) = self.wires.poll_event(key) else {
+                self.behind.remove(&key);
+                return;
+            };
+            *budget -= 1;
             let (ctx, wires) = (&self.ctx, &mut self.wires);
             match (owner, event) {
                 (Owner::Outbound(peer), event) => {
@@ -202,25 +303,37 @@ impl Reactor {
     fn settle(&mut self) {
         while let Some(key) = self.wires.pop_dirty() {
             self.wires.flush(key);
-            self.handle_events(key);
+            if !self.behind.contains(&key) {
+                self.handle_events(key, &mut FRAMES_MAX.clone());
+            }
             self.wires.settle(key);
         }
     }
 
+    /// Whatever is late because this process stood still finds what has come meanwhile handed in.
     fn handle_timer(&mut self, timer: Timer) {
+        match timer {
+            // There may be more ready sockets than one wait tells of.
+            Timer::Wire(key) => self.handle_ready(key),
+            Timer::Peer(peer) => self.hear(self.initiator.keys(peer)),
+            _ => {}
+        }
         let (ctx, wires) = (&self.ctx, &mut self.wires);
         match timer {
             Timer::Wire(key) => wires.handle_timeout(key),
             Timer::Peer(peer) => self.initiator.handle_timeout(ctx, wires, peer),
             Timer::Session(id) => self.target.handle_linger_over(ctx, wires, SessionId(id)),
             Timer::Exited(watch) => self.handle_exited(watch),
-            Timer::Listeners => wires.resume_listeners(),
+            // The door has its own.
+            Timer::Listeners => {}
             Timer::Shutdown => self.stopped = true,
         }
     }
 
     fn handle_mail(&mut self) {
-        for command in self.ctx.mailbox.take() {
+        let commands = self.ctx.mailbox.take();
+        self.handle_arrivals();
+        for command in commands {
             self.handle_command(command);
         }
     }
@@ -285,6 +398,10 @@ impl Reactor {
             } => self
                 .target
                 .handle_call_answer(wires, session, number, result),
+            Command::Hear { told } => {
+                self.hear(self.wires.keys());
+                told();
+            }
             Command::Retired { session, proven } => self.target.handle_retired(session, proven),
             Command::Shutdown => self.begin_shutdown(),
         }
@@ -296,7 +413,7 @@ impl Reactor {
         self.initiator = Initiator::default();
         self.wires.unwatch_all();
         self.ctx.mailbox.close();
-        self.wires.close_listeners();
+        self.door = None;
         self.wires.goodbye_to_all();
         let at = self.wires.now() + GOODBYE_MAX;
         self.wires.timers.set(Timer::Shutdown, Some(at));
@@ -306,6 +423,13 @@ impl Reactor {
 impl Drop for Reactor {
     /// However the thread ends: nobody waits for it any more.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            log::error!(
+                "control: the thread of \"{}\" has panicked: no peer is reached or served any more, and the engine has to be \
+                 started anew",
+                self.ctx.name
+            );
+        }
         self.ctx.mailbox.close();
     }
 }

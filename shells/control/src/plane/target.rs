@@ -1,14 +1,16 @@
 //! The target's half: sessions that peers have with us, and what they ask in them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use polyrail_core::stage::StageMessage;
 use polyrail_core::time::Duration;
 use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::complain;
 use polyrail_transport::memory::TrustDomain;
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
+use super::crowd::Place;
 use super::mailbox::{Command, Mailbox, Pending};
 use super::question::{send, send_by_turns};
 use super::reactor::Context;
@@ -18,14 +20,14 @@ use super::{Notifier, Party};
 use crate::codec::{Frame, NAME_BYTES_MAX, NODES, PATH_RAILS_MAX, Refusal, SegmentDescriptor};
 use crate::connection::{Ended, Event, Hello, Join, Welcome};
 
-/// Sessions, those that are ending included.
-const SESSIONS_MAX: usize = 1024;
-
 /// Control connections of one session.
 const CONNECTIONS_MAX: usize = 64;
 
 /// Fences of one session that wait for the engine. More are not taken; the peer repeats them.
-const FENCES_MAX: usize = 4096;
+const FENCES_MAX: usize = 256;
+
+/// Bytes of answers to calls that are kept for who asks again. Of more the oldest go.
+const ANSWERS_BYTES_MAX: usize = 8 << 20;
 
 /// How long after the end of an initiator's process its connections may go on to bring what it had said. The
 /// kernel has closed them already, unless somebody else holds them too.
@@ -33,6 +35,12 @@ const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
 
 /// A peer's session.
 struct Session {
+    /// Counts sessions: an older one has a smaller number.
+    number: u64,
+    /// Where it came from first.
+    place: Place,
+    /// Whether it has said anything after it was let in. Before that it has proved nothing.
+    works: bool,
     /// Who has it.
     name: String,
     incarnation: u64,
@@ -64,10 +72,29 @@ enum Call {
     Done { number: u64, answer: Frame },
 }
 
+/// What sessions a target has room for.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// How long one without a connection is kept.
+    pub(super) linger: Duration,
+    pub(super) sessions: usize,
+    pub(super) connections: usize,
+}
+
 /// All sessions that peers have with us.
 pub(super) struct Target {
-    linger: Duration,
+    limits: Limits,
     sessions: HashMap<SessionId, Session>,
+    /// How many there have been.
+    count: u64,
+    /// Those that make room when there is none, in this order: first those that have said nothing since they were let in,
+    /// then those without a connection, the oldest of each first.
+    spare: BTreeMap<(Spare, u64), SessionId>,
+    /// How many each address has.
+    places: HashMap<Place, usize>,
+    /// Answers to calls that are kept, the oldest first: whose, of which number, and how long.
+    answers: VecDeque<(SessionId, u64, usize)>,
+    answers_bytes: usize,
     /// Sessions that are over while the engine still ends what belongs to them. Not yet unknown: to say so
     /// would be proof that nothing of them can write any more.
     ending: HashSet<SessionId>,
@@ -75,11 +102,23 @@ pub(super) struct Target {
     members: HashMap<Key, SessionId>,
 }
 
+/// Why a session can make room for another.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Spare {
+    Unproved,
+    Deserted,
+}
+
 impl Target {
-    pub(super) fn new(linger: Duration) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         Self {
-            linger,
+            limits,
             sessions: HashMap::new(),
+            count: 0,
+            spare: BTreeMap::new(),
+            places: HashMap::new(),
+            answers: VecDeque::new(),
+            answers_bytes: 0,
             ending: HashSet::new(),
             members: HashMap::new(),
         }
@@ -104,6 +143,18 @@ impl Target {
     }
 
     fn handle_hello(&mut self, ctx: &Context, wires: &mut Wires, key: Key, hello: Hello) {
+        let most = self.limits.connections;
+        if wires.members() > most {
+            let text = format!(
+                "\"{}\" has {most} control connections, the limit (control/connections_max)",
+                ctx.name
+            );
+            complain!(
+                "control: {text}; \"{}\" is turned away",
+                printable(&hello.name)
+            );
+            return wires.refuse(key, Refusal::Full, text);
+        }
         match hello.session {
             None => self.open_session(ctx, wires, key, hello),
             Some(session) => self.rejoin_session(ctx, wires, key, session, &hello),
@@ -111,9 +162,9 @@ impl Target {
     }
 
     fn open_session(&mut self, ctx: &Context, wires: &mut Wires, key: Key, hello: Hello) {
-        if self.sessions.len() + self.ending.len() >= SESSIONS_MAX {
-            let text = format!("\"{}\" has {SESSIONS_MAX} sessions, the limit", ctx.name);
-            log::warn!(
+        let place = wires.place(key);
+        if let Some(text) = self.make_room(ctx, wires, place) {
+            complain!(
                 "control: {text}; \"{}\" is turned away",
                 printable(&hello.name)
             );
@@ -122,7 +173,7 @@ impl Target {
         let mut id = [0; 16];
         if let Err(error) = getrandom::fill(&mut id) {
             let text = format!("\"{}\" has no random numbers: {error}", ctx.name);
-            log::warn!("control: {text}");
+            complain!("control: {text}");
             return wires.refuse(key, Refusal::Full, text);
         }
         let id = SessionId(id);
@@ -132,7 +183,14 @@ impl Target {
             printable(&hello.name),
             wires.remote(key)
         );
+        self.count += 1;
+        let number = self.count;
+        self.spare.insert((Spare::Unproved, number), id);
+        *self.places.entry(place).or_default() += 1;
         let session = Session {
+            number,
+            place,
+            works: false,
             name: hello.name,
             incarnation: hello.incarnation,
             domain,
@@ -148,6 +206,40 @@ impl Target {
         self.sessions.insert(id, session);
         ctx.handler.session_began(id, domain);
         self.admit(ctx, wires, key, id);
+    }
+
+    /// Ends a session that can be spared, if there is no room for one more from there. What is wrong, if there is none.
+    fn make_room(&mut self, ctx: &Context, wires: &mut Wires, place: Place) -> Option<String> {
+        let most = self.limits.sessions;
+        let (name, key) = (&ctx.name, "control/sessions_max");
+        if self.ending.len() >= most {
+            let text = format!("\"{name}\" is ending {most} sessions, the limit ({key})");
+            return Some(text);
+        }
+        let share = most.div_ceil(2);
+        let own = self.places.get(&place).copied().unwrap_or(0);
+        let is_full = self.sessions.len() >= most;
+        if !is_full && own < share {
+            return None;
+        }
+        // Whoever has his share has to make room himself.
+        let of_place = |id: &SessionId| self.sessions.get(id).is_some_and(|of| of.place == place);
+        let mut spare = self.spare.values();
+        let oldest = match own < share {
+            true => spare.next(),
+            false => spare.find(|id| of_place(id)),
+        };
+        match oldest.copied() {
+            Some(oldest) => {
+                log::debug!("control: {oldest:?} makes room for a newcomer");
+                self.end_session(ctx, wires, oldest);
+                None
+            }
+            None if is_full => Some(format!("\"{name}\" has {most} sessions, the limit ({key})")),
+            None => Some(format!(
+                "\"{name}\" has {own} sessions of this address, half of the limit ({key})"
+            )),
+        }
     }
 
     fn rejoin_session(
@@ -171,11 +263,11 @@ impl Target {
                 "the session at \"{}\" belongs to incarnation {:016x}, not {:016x}",
                 ctx.name, session.incarnation, hello.incarnation
             );
-            log::warn!("control: {text}");
+            complain!("control: {text}");
             return wires.refuse(key, Refusal::Protocol, text);
         }
         if let Some(text) = session.is_foreign(ctx, wires, key) {
-            log::warn!("control: {text}");
+            complain!("control: {text}");
             return wires.refuse(key, Refusal::Protocol, text);
         }
         if session.connections.len() >= CONNECTIONS_MAX {
@@ -186,6 +278,7 @@ impl Target {
             return wires.refuse(key, Refusal::Full, text);
         }
         session.connections.insert(key);
+        self.spare.remove(&(Spare::Deserted, session.number));
         self.admit(ctx, wires, key, id);
     }
 
@@ -218,7 +311,7 @@ impl Target {
             return wires.refuse(key, Refusal::SessionUnknown, text);
         };
         if let Some(text) = known.is_foreign(ctx, wires, key) {
-            log::warn!("control: {text}");
+            complain!("control: {text}");
             return wires.refuse(key, Refusal::Protocol, text);
         }
         let domain = known.domain;
@@ -241,6 +334,9 @@ impl Target {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
+        if !std::mem::replace(&mut session.works, true) {
+            self.spare.remove(&(Spare::Unproved, session.number));
+        }
         match frame {
             Frame::Describe { question, name } => {
                 let segment = (name.len() <= NAME_BYTES_MAX)
@@ -296,7 +392,7 @@ impl Target {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        log::warn!(
+        complain!(
             "control: {id:?} ends: the process of \"{}\" has ended",
             printable(&session.name)
         );
@@ -384,14 +480,35 @@ impl Target {
         if *running != number {
             return;
         }
-        let answer = Frame::Answer {
-            number,
-            result: bounded(result),
-        };
+        let result = bounded(result);
+        let bytes = result.as_ref().map_or_else(String::len, Vec::len);
+        let answer = Frame::Answer { number, result };
         for key in askers {
             send(wires, *key, &answer);
         }
         session.call = Call::Done { number, answer };
+        self.answers.push_back((id, number, bytes));
+        self.answers_bytes += bytes;
+        self.forget_answers();
+    }
+
+    /// Keeps no more answers than there is room for. Who asks again for one that has gone is told so.
+    fn forget_answers(&mut self) {
+        while self.answers_bytes > ANSWERS_BYTES_MAX
+            && let Some((id, number, bytes)) = self.answers.pop_front()
+        {
+            self.answers_bytes -= bytes;
+            if let Some(session) = self.sessions.get_mut(&id)
+                && let Call::Done {
+                    number: done,
+                    answer,
+                } = &mut session.call
+                && *done == number
+            {
+                let result = Err("it was carried out, and its answer is not kept any more".into());
+                *answer = Frame::Answer { number, result };
+            }
+        }
     }
 
     /// Everything of a session that was over has ended too.
@@ -400,7 +517,7 @@ impl Target {
             self.ending.remove(&id);
             log::debug!("control: {id:?} is forgotten");
         } else {
-            log::warn!(
+            complain!(
                 "control: nobody can say whether everything of {id:?} has ended; it stays unsaid"
             );
         }
@@ -423,7 +540,7 @@ impl Target {
             );
             return self.end_session(ctx, wires, id);
         }
-        log::warn!(
+        complain!(
             "control: connection of \"{}\" from \"{}\" at {remote} is gone: {why}",
             ctx.name,
             printable(&session.name)
@@ -432,7 +549,10 @@ impl Target {
             if session.exited {
                 return self.end_session(ctx, wires, id);
             }
-            let at = wires.now() + self.linger;
+            if session.works {
+                self.spare.insert((Spare::Deserted, session.number), id);
+            }
+            let at = wires.now() + self.limits.linger;
             wires.timers.set(Timer::session(id), Some(at));
         }
     }
@@ -444,9 +564,9 @@ impl Target {
         };
         let deserted = session.connections.is_empty();
         if deserted && !session.exited {
-            log::warn!(
+            complain!(
                 "control: {id:?} had no connection for {:?}: it ends",
-                self.linger
+                self.limits.linger
             );
         }
         if deserted || session.exited {
@@ -459,6 +579,14 @@ impl Target {
             return;
         };
         wires.timers.set(Timer::session(id), None);
+        self.spare.remove(&(Spare::Unproved, session.number));
+        self.spare.remove(&(Spare::Deserted, session.number));
+        if let Some(count) = self.places.get_mut(&session.place) {
+            *count -= 1;
+            if *count == 0 {
+                self.places.remove(&session.place);
+            }
+        }
         if let Some(watch) = session.watch {
             wires.unwatch(watch);
         }
@@ -585,6 +713,7 @@ impl Session {
             session: id,
             name: &self.name,
             incarnation: self.incarnation,
+            features: wires.features(key),
         };
         let is_new = number > self.notified;
         let room = !is_new || ctx.handler.notify(&from, body);

@@ -2,18 +2,21 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::PeerId;
 use polyrail_transport::SessionId;
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::memory::TrustDomain;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::crowd::{Crowd, Place};
+use super::door::Arrival;
 use super::reactor::Context;
 use super::timers::{Timer, Timers};
 use crate::codec::{CodecError, Frame, Refusal};
@@ -32,11 +35,8 @@ const FIRST_WATCH: Key = 1 << 63;
 /// The key of the wake-up descriptor; listeners have those after it.
 const WAKE_KEY: Key = 0;
 
-/// Connections in all. More are closed as soon as they are accepted.
-const CONNECTIONS_MAX: usize = 4096;
-
-/// Inbound connections that are not through the handshake. The oldest makes room.
-const STRANGERS_MAX: usize = 256;
+/// What a connection may hold without being looked at.
+const HELD_UNSEEN: usize = 4096;
 
 /// Connections accepted per listener and wake-up.
 const ACCEPTS_MAX: usize = 64;
@@ -55,9 +55,6 @@ const EXITED_AGAIN_MIN: Duration = Duration::from_millis(1);
 
 /// and so on up to this.
 const EXITED_AGAIN_MAX: Duration = Duration::from_millis(64);
-
-/// How often a crowd at the door is logged.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Who made a connection, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,6 +113,18 @@ struct Wire {
     failed: Option<io::Error>,
     /// How long the kernel took to connect it.
     round_trip: Duration,
+    held: Held,
+}
+
+/// What an inbound connection makes us hold.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    bytes: usize,
+    /// Since when it has held much without getting on; `None`: it does not.
+    since: Option<Instant>,
+    /// A frame was whole, or something was written, since that was last looked at.
+    heard: bool,
+    wrote: bool,
 }
 
 enum Stage {
@@ -143,15 +152,20 @@ pub(super) struct Wires {
     wires: HashMap<Key, Wire>,
     /// Processes whose end matters.
     watches: HashMap<Key, Watching>,
-    /// Inbound wires that are not through the handshake.
-    strangers: BTreeSet<Key>,
+    /// Inbound wires that have not been let in, or were refused.
+    crowd: Crowd,
+    /// Inbound wires that are neither.
+    members: usize,
+    /// Bytes that inbound wires hold.
+    held: usize,
+    held_max: usize,
+    /// Those that hold much, by how long.
+    holders: BTreeSet<(Instant, Key)>,
     dirty: BTreeSet<Key>,
     pub(super) timers: Timers,
     next_key: Key,
     next_watch: Key,
     buffer: Box<[u8]>,
-    /// When the next complaint about a crowd may be logged: a crowd must not fill the log as well.
-    complain_at: Instant,
 }
 
 impl Wires {
@@ -160,6 +174,7 @@ impl Wires {
         config: ConnectionConfig,
         listeners: Vec<TcpListener>,
         wake: BorrowedFd<'_>,
+        (crowd, held_max): (usize, usize),
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, wake, EventData::new_u64(WAKE_KEY), EventFlags::IN)?;
@@ -174,13 +189,16 @@ impl Wires {
             listeners,
             wires: HashMap::new(),
             watches: HashMap::new(),
-            strangers: BTreeSet::new(),
+            crowd: Crowd::new(crowd),
+            members: 0,
+            held: 0,
+            held_max,
+            holders: BTreeSet::new(),
             dirty: BTreeSet::new(),
             timers: Timers::default(),
             next_key: FIRST_KEY,
             next_watch: FIRST_WATCH,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
-            complain_at: Instant::ZERO,
         })
     }
 
@@ -188,23 +206,25 @@ impl Wires {
         self.clock.now()
     }
 
-    /// Sleeps until something happens or the first timer is due.
-    pub(super) fn wait(&self) -> io::Result<Vec<Woken>> {
-        let timeout = self.timers.next().map(|at| {
-            let left = self.clock.until(at);
-            Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            }
-        });
+    /// Sleeps until something happens or the first timer is due. A process that was stopped meanwhile is told what has
+    /// happened, and not merely that it is late.
+    /// `at_once`: it does not sleep.
+    pub(super) fn wait(&self, at_once: bool) -> io::Result<Vec<Woken>> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut events),
-            timeout.as_ref(),
-        ) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        loop {
+            let timeout = match at_once {
+                true => Some(Timespec::default()),
+                false => self.timers.next().map(|at| self.left_until(at)),
+            };
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(events
             .iter()
@@ -215,6 +235,19 @@ impl Wires {
                 listener => Woken::Listener((listener - 1) as usize),
             })
             .collect())
+    }
+
+    fn left_until(&self, at: Instant) -> Timespec {
+        let left = self.clock.until(at);
+        Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        }
+    }
+
+    /// The sockets that there are.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.wires.keys().copied().collect()
     }
 
     /// Watches the process that the peer at the other end of a wire says it is. `None`: there is no telling
@@ -308,7 +341,7 @@ impl Wires {
 
     /// Level-triggered, a listener that cannot accept would wake us for ever.
     fn pause_listeners(&mut self, error: &io::Error) {
-        log::warn!("control: cannot accept connections, next try in {ACCEPT_PAUSE:?}: {error}");
+        complain!("control: cannot accept connections, next try in {ACCEPT_PAUSE:?}: {error}");
         self.listen(EventFlags::empty());
         let at = self.now() + ACCEPT_PAUSE;
         self.timers.set(Timer::Listeners, Some(at));
@@ -317,13 +350,6 @@ impl Wires {
     /// Accepts again after a pause.
     pub(super) fn resume_listeners(&mut self) {
         self.listen(EventFlags::IN);
-    }
-
-    /// Accepts nothing any more.
-    pub(super) fn close_listeners(&mut self) {
-        // Closing takes them out of the epoll set.
-        self.listeners.clear();
-        self.timers.set(Timer::Listeners, None);
     }
 
     fn listen(&mut self, interest: EventFlags) {
@@ -337,18 +363,13 @@ impl Wires {
     }
 
     fn adopt(&mut self, stream: TcpStream, remote: SocketAddr) {
-        if self.wires.len() >= CONNECTIONS_MAX {
-            self.complain(format_args!(
-                "{CONNECTIONS_MAX} connections are open, {remote} is turned away"
-            ));
-            return;
-        }
-        if self.strangers.len() >= STRANGERS_MAX
-            && let Some(oldest) = self.strangers.first().copied()
-        {
-            self.complain(format_args!(
-"{STRANGERS_MAX} connections wait for a handshake, the oldest makes room for {remote}"
-));
+        let place = Place::of(remote);
+        if let Some(oldest) = self.crowd.makes_room(place) {
+            complain!(
+                "control: too many connections wait for a handshake ({} of an address, twice as many in all are the limit: \
+                 control/handshakes_max), the oldest makes room for {remote}",
+                self.crowd.share()
+            );
             self.remove(oldest);
         }
         let connection = Connection::inbound(self.now(), self.config);
@@ -366,18 +387,29 @@ impl Wires {
             });
         match added {
             Ok(key) => {
-                self.strangers.insert(key);
+                self.crowd.insert(key, place);
             }
             Err(error) => log::debug!("control: connection from {remote}: {error}"),
         }
     }
 
-    fn complain(&mut self, text: std::fmt::Arguments<'_>) {
-        let now = self.now();
-        if self.complain_at <= now {
-            self.complain_at = now + COMPLAINT_INTERVAL;
-            log::warn!("control: {text}");
-        }
+    /// Takes over somebody who has come in by the door.
+    pub(super) fn take_over(&mut self, arrival: Arrival) -> io::Result<(Key, Event)> {
+        let Arrival {
+            stream,
+            remote,
+            connection,
+            said,
+        } = arrival;
+        let stage = Stage::Talking(connection);
+        let key = self.add(stream, remote, Owner::Inbound, stage, EventFlags::IN)?;
+        self.members += 1;
+        Ok((key, said))
+    }
+
+    /// Inbound connections that were let in.
+    pub(super) fn members(&self) -> usize {
+        self.members
     }
 
     /// Starts to connect. What comes of it is told by [`Self::poll_event`].
@@ -437,6 +469,7 @@ impl Wires {
             half_closed: false,
             failed: None,
             round_trip: Duration::ZERO,
+            held: Held::default(),
         };
         self.wires.insert(key, wire);
         self.dirty.insert(key);
@@ -499,6 +532,7 @@ impl Wires {
             return None;
         };
         let event = connection.poll_event(now)?;
+        wire.held.heard |= matches!(event, Event::Frame(_));
         self.dirty.insert(key);
         Some((wire.owner, WireEvent::Said(event)))
     }
@@ -514,6 +548,7 @@ impl Wires {
             stream,
             stage: Stage::Talking(connection),
             half_closed,
+            held,
             ..
         }) = self.wires.get_mut(&key)
         else {
@@ -521,7 +556,10 @@ impl Wires {
         };
         while !connection.poll_transmit().is_empty() {
             match (&*stream).write(connection.poll_transmit()) {
-                Ok(bytes) => connection.handle_transmitted(bytes),
+                Ok(bytes) => {
+                    held.wrote = true;
+                    connection.handle_transmitted(bytes);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => return connection.handle_closed(Some(error.kind())),
@@ -551,6 +589,68 @@ impl Wires {
             }
         }
         self.timers.set(Timer::Wire(key), wire.poll_timeout());
+        self.count(key);
+    }
+
+    /// Looks at what an inbound wire holds. If all of them hold too much, whoever has held something for longest without
+    /// getting on with it is cut: a fair peer's frames are whole, and its answers read, in no time.
+    fn count(&mut self, key: Key) {
+        let now = self.now();
+        let Some(wire) = self.wires.get_mut(&key) else {
+            return;
+        };
+        let Stage::Talking(connection) = &wire.stage else {
+            return;
+        };
+        if wire.owner != Owner::Inbound {
+            return;
+        }
+        let (inward, outward) = (connection.pending_bytes(), connection.poll_transmit().len());
+        let before = wire.held;
+        let holds_much = inward.max(outward) > HELD_UNSEEN;
+        let gets_on =
+            (inward <= HELD_UNSEEN || before.heard) && (outward <= HELD_UNSEEN || before.wrote);
+        wire.held = Held {
+            bytes: inward + outward,
+            since: match before.since {
+                _ if !holds_much => None,
+                Some(since) if !gets_on => Some(since),
+                _ => Some(now),
+            },
+            ..Held::default()
+        };
+        self.held = self.held - before.bytes + wire.held.bytes;
+        if before.since != wire.held.since {
+            before.since.map(|since| self.holders.remove(&(since, key)));
+            wire.held
+                .since
+                .map(|since| self.holders.insert((since, key)));
+        }
+        while self.held > self.held_max
+            && let Some((since, holder)) = self.holders.first().copied()
+        {
+            complain!(
+                "control: connections hold {} bytes, {} are the limit; that of {}, which has not got on for {:?}, ends",
+                self.held,
+                self.held_max,
+                self.remote(holder),
+                now.since(since)
+            );
+            self.cut(holder);
+        }
+    }
+
+    /// Ends a wire at once, as if it had broken.
+    fn cut(&mut self, key: Key) {
+        let Some(wire) = self.wires.get_mut(&key) else {
+            return;
+        };
+        let held = std::mem::take(&mut wire.held);
+        self.held -= held.bytes;
+        held.since.map(|since| self.holders.remove(&(since, key)));
+        if let Some(connection) = self.connection(key) {
+            connection.handle_closed(Some(io::ErrorKind::OutOfMemory));
+        }
     }
 
     /// Closes a socket at once and says nothing.
@@ -564,11 +664,26 @@ impl Wires {
         Some(wire.stream)
     }
 
+    /// Gives a connection away, with its socket.
+    pub(super) fn take_whole(&mut self, key: Key) -> Option<(TcpStream, SocketAddr, Connection)> {
+        let wire = self.detach(key)?;
+        match wire.stage {
+            Stage::Talking(connection) => Some((wire.stream, wire.remote, connection)),
+            Stage::Dialling { .. } | Stage::Failed => None,
+        }
+    }
+
     fn detach(&mut self, key: Key) -> Option<Wire> {
-        self.strangers.remove(&key);
         self.dirty.remove(&key);
         self.timers.set(Timer::Wire(key), None);
         let wire = self.wires.remove(&key)?;
+        if wire.owner == Owner::Inbound && !self.crowd.remove(key) {
+            self.members = self.members.saturating_sub(1);
+        }
+        self.held -= wire.held.bytes;
+        wire.held
+            .since
+            .map(|since| self.holders.remove(&(since, key)));
         if let Err(error) = epoll::delete(&self.epoll, &wire.stream) {
             log::warn!("control: forgetting {}: {error}", wire.remote);
         }
@@ -588,7 +703,6 @@ impl Wires {
         let now = self.now();
         if let Some(connection) = self.connection(key) {
             connection.welcome(now, welcome);
-            self.strangers.remove(&key);
         }
     }
 
@@ -598,6 +712,7 @@ impl Wires {
         if let Some(connection) = self.connection(key) {
             connection.refuse(now, reason, text);
         }
+        self.send_away(key);
     }
 
     /// Says that the session is unknown, and who says so.
@@ -605,6 +720,24 @@ impl Wires {
         let now = self.now();
         if let Some(connection) = self.connection(key) {
             connection.refuse_session(now, name, incarnation);
+        }
+        self.send_away(key);
+    }
+
+    /// Of those who were refused only so many may take their time to leave.
+    fn send_away(&mut self, key: Key) {
+        let Some(wire) = self.wires.get(&key) else {
+            return;
+        };
+        if wire.owner != Owner::Inbound {
+            return;
+        }
+        let place = Place::of(wire.remote);
+        if let Some(oldest) = self.crowd.makes_room(place) {
+            self.remove(oldest);
+        }
+        if self.crowd.insert(key, place) {
+            self.members = self.members.saturating_sub(1);
         }
     }
 
@@ -620,8 +753,7 @@ impl Wires {
 
     /// Says goodbye to everybody.
     pub(super) fn goodbye_to_all(&mut self) {
-        let keys: Vec<Key> = self.wires.keys().copied().collect();
-        for key in keys {
+        for key in self.keys() {
             self.goodbye(key);
         }
     }
@@ -642,6 +774,12 @@ impl Wires {
     pub(super) fn remote(&self, key: Key) -> String {
         let remote = self.wires.get(&key).map(|wire| wire.remote);
         remote.map_or("an unknown address".into(), |remote| remote.to_string())
+    }
+
+    /// Where a wire comes from, for limits of each address.
+    pub(super) fn place(&self, key: Key) -> Place {
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        Place::of(self.wires.get(&key).map_or(nowhere, |wire| wire.remote))
     }
 
     /// The trust domain of the address that a wire comes from.

@@ -109,6 +109,8 @@ pub(crate) struct Use {
 /// What a lane knows of a key.
 enum Known {
     Asked,
+    /// The same, and nobody wants to know any more.
+    Forgotten,
     Nothing,
     /// It is there, and one of the two drivers does not let it be opened.
     Locked,
@@ -144,6 +146,10 @@ impl Lane {
         let is_locked = matches!(known, Known::Locked);
         match self.keys.get_mut(&key) {
             Some(row @ Known::Asked) => *row = known,
+            Some(row @ Known::Forgotten) => {
+                *row = known;
+                self.forget(key)?;
+            }
             _ => return Err(nonsense("it answers what was not asked")),
         }
         *refused = match is_locked {
@@ -158,6 +164,16 @@ impl Lane {
                 Ok(Some(FarEvent::Opened))
             }
         }
+    }
+
+    /// Leaves what is behind a key as soon as no copy uses it.
+    fn forget(&mut self, key: RegionKey) -> io::Result<()> {
+        match self.keys.remove(&key) {
+            Some(Known::Open { of, .. }) => self.leaving.push((key, Arc::downgrade(&of))),
+            Some(Known::Asked) => drop(self.keys.insert(key, Known::Forgotten)),
+            _ => {}
+        }
+        self.leave()
     }
 
     /// Says of each key that was to be left when it is.
@@ -335,7 +351,13 @@ impl Far for Theirs {
     }
 
     fn detach(&mut self, segment: SegmentRef) {
-        self.remotes.remove(&segment);
+        let Some(region) = self.remotes.remove(&segment) else {
+            return;
+        };
+        for row in self.lanes.values_mut() {
+            // One that has hung up needs no word.
+            let _ = row.forget(region.key);
+        }
     }
 
     fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
@@ -369,13 +391,16 @@ impl Far for Theirs {
         let remote = self.remotes.get(&work.remote.segment);
         let key = remote.ok_or(Cause::RemoteAccess)?.key;
         let row = self.lanes.get_mut(&lane).ok_or(Cause::Flushed)?;
-        match row.keys.get(&key) {
+        match row.keys.get_mut(&key) {
             None => {
                 wire::send(&row.socket, &Request::Open { key }).map_err(|_| Cause::Reset)?;
                 row.keys.insert(key, Known::Asked);
                 Ok(Pin::Wait)
             }
-            Some(Known::Asked) => Ok(Pin::Wait),
+            Some(row @ (Known::Asked | Known::Forgotten)) => {
+                *row = Known::Asked;
+                Ok(Pin::Wait)
+            }
             Some(Known::Nothing) => Err(Cause::RemoteAccess),
             Some(Known::Locked) => Err(self.refusal()),
             Some(Known::OnHost) => Ok(Pin::Answered),
@@ -392,7 +417,7 @@ impl Far for Theirs {
                 }
                 Ok(Pin::There(FarEnd {
                     end: End {
-                        address: address + work.remote.offset,
+                        address: *address + work.remote.offset,
                         ordinal: Some(*ordinal),
                     },
                     kept: Kept::Import { of: of.clone() },

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::memory::{RegionTable, TrustDomain};
 use polyrail_transport::packets;
 use polyrail_transport::service::ServiceThread;
@@ -91,18 +92,26 @@ impl CudaIpcTransport {
         if service.is_none() {
             let (common, listener) = (self.common.clone(), self.listener.clone());
             let make = |wake, commands| Service::new(common, wake, listener, commands);
-            match ServiceThread::start(NAME, make, Service::serve) {
+            match ServiceThread::start(NAME, make) {
                 Ok(started) => *service = Some(started),
-                Err(error) => log::error!("cuda-ipc: cannot start the service thread: {error}"),
+                Err(error) => complain!("cuda-ipc: cannot start the service thread: {error}"),
             }
         }
         service
     }
 
-    /// Hands a command to the service thread. If there is none, it is dropped with its answer: nothing was proved.
+    /// Hands a command to the service thread. If there is none, it is dropped with its answer: nothing was proved. Only a
+    /// session that is to end has ended then: nothing was ever served.
     fn tell(&self, command: Command) {
-        if let Some(service) = &*self.service() {
-            service.tell(command);
+        let service = self.service();
+        match &*service {
+            Some(service) => service.tell(command),
+            None => {
+                drop(service);
+                if let Command::Retire(_, answer) = command {
+                    answer();
+                }
+            }
         }
     }
 }

@@ -10,10 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::complain;
+use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{LOANS_MAX, Loan, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets;
+use polyrail_transport::service::Serve;
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{Shutdown, shutdown};
@@ -30,6 +33,9 @@ const MESSAGES_MAX: usize = 64;
 
 /// Regions that one connection may have open.
 const GRANTS_MAX: usize = 1024;
+
+/// How long nobody is accepted after the system had no descriptor or memory for it.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const WAKE: u64 = 0;
 const LISTEN: u64 = 1;
@@ -169,10 +175,12 @@ pub(super) struct Service {
     wake: Arc<OwnedFd>,
     listener: Arc<OwnedFd>,
     commands: Receiver<Command>,
-    records: HashMap<SessionId, HashMap<LaneId, Record>>,
+    records: HashMap<SessionId, Lanes<Record>>,
     connections: Numbered<u64, Connection>,
     /// Sessions that wait for their connections to be left.
     retiring: Vec<(SessionId, RetireAnswer)>,
+    /// Nobody is accepted until then.
+    rests_until: Option<Instant>,
     last: u64,
 }
 
@@ -196,46 +204,19 @@ impl Service {
             records: HashMap::new(),
             connections: Numbered::default(),
             retiring: Vec::new(),
+            rests_until: None,
             last: FIRST,
         })
     }
 
-    pub(super) fn serve(mut self) {
-        self.run();
-        // Memory that peers have open may outlive the transport.
-        for connection in self.connections.values_mut() {
-            connection.call_back();
-        }
-        let until = Instant::now() + LOANS_MAX;
-        while !self.connections.values().all(Connection::is_left) {
-            if Instant::now() > until {
-                log::warn!("cuda-ipc: a peer may still touch memory of this engine");
-                return;
-            }
-            self.wait(Some(Duration::from_millis(1)));
-        }
-    }
-
-    fn run(&mut self) {
-        loop {
-            if !self.wait(None) || !self.handle_commands() {
-                return;
-            }
-            self.settle();
-        }
-    }
-
-    /// Waits for something to happen, and takes it. `false`: it cannot.
-    fn wait(&mut self, longest: Option<Duration>) -> bool {
+    /// Waits for something to happen, and takes it.
+    fn wait(&mut self, longest: Option<Duration>) -> io::Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         let longest = longest.and_then(|longest| longest.try_into().ok());
         let ready = match epoll::wait(&self.epoll, &mut events, longest.as_ref()) {
             Ok((events, _)) => events,
             Err(rustix::io::Errno::INTR) => &mut [],
-            Err(error) => {
-                log::error!("cuda-ipc: epoll_wait: {error}; no peer is served any more");
-                return false;
-            }
+            Err(error) => return Err(error.into()),
         };
         for event in ready {
             mishap::check();
@@ -249,7 +230,25 @@ impl Service {
                 token => self.end(token - 1),
             }
         }
-        true
+        let now = Instant::now();
+        if self.rests_until.take_if(|until| *until <= now).is_some() {
+            self.listen(EventFlags::IN);
+        }
+        Ok(())
+    }
+
+    /// Level-triggered, a listener that cannot accept would wake the thread for ever.
+    fn rest(&mut self, error: &io::Error) {
+        complain!("cuda-ipc: cannot accept connections, next try in {ACCEPT_PAUSE:?}: {error}");
+        self.listen(EventFlags::empty());
+        self.rests_until = Some(Instant::now() + ACCEPT_PAUSE);
+    }
+
+    fn listen(&self, interest: EventFlags) {
+        let data = EventData::new_u64(LISTEN);
+        if let Err(error) = epoll::modify(&self.epoll, &self.listener, data, interest) {
+            complain!("cuda-ipc: cannot change interest in the listener: {error}");
+        }
     }
 
     /// Does what was asked for meanwhile. `false`: nobody is left to ask.
@@ -275,9 +274,14 @@ impl Service {
     }
 
     fn accept(&mut self) {
-        while let Ok(socket) = packets::accept(&self.listener) {
+        loop {
+            let socket = match packets::accept(&self.listener) {
+                Ok(socket) => socket,
+                Err(error) if packets::is_passing(&error) => return,
+                Err(error) => return self.rest(&error),
+            };
             if self.connections.len() >= CONNECTIONS_MAX {
-                log::warn!(
+                complain!(
                     "cuda-ipc: {CONNECTIONS_MAX} connections, the limit; one more is turned away"
                 );
                 continue;
@@ -288,11 +292,11 @@ impl Service {
             let added = check_user(&socket)
                 .and_then(|()| Ok(epoll::add(&self.epoll, &socket, data, EventFlags::IN)?));
             if let Err(error) = added {
-                log::warn!("cuda-ipc: a connection is turned away: {error}");
+                complain!("cuda-ipc: a connection is turned away: {error}");
                 continue;
             }
             let Some(end) = end_of(&socket) else {
-                log::warn!(
+                complain!(
                     "cuda-ipc: a connection is turned away: the kernel does not say when its process ends"
                 );
                 continue;
@@ -380,6 +384,10 @@ impl Service {
     /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over.
     fn begins(&mut self, token: u64, session: SessionId, (lane, epoch): (u32, u32)) -> bool {
         let epoch = Epoch(epoch);
+        let lanes = self.records.get(&session);
+        if lanes.is_some_and(|lanes| epoch <= lanes.fenced(LaneId(lane))) {
+            return false;
+        }
         let Some(record) = self.record(session, LaneId(lane)) else {
             return false;
         };
@@ -398,10 +406,10 @@ impl Service {
     /// What is remembered of a lane. `None`: there is no room, so it was never and will never be admitted.
     fn record(&mut self, session: SessionId, lane: LaneId) -> Option<&mut Record> {
         let lanes = self.records.entry(session).or_default();
-        if lanes.len() >= LANES_PER_SESSION_MAX && !lanes.contains_key(&lane) {
-            return None;
-        }
-        Some(lanes.entry(lane).or_default())
+        lanes.admit(lane, LANES_PER_SESSION_MAX, |fenced| Record {
+            fenced,
+            ..Record::default()
+        })
     }
 
     /// A peer is not heard any more. It may still copy, until it has ended.
@@ -436,7 +444,8 @@ impl Service {
 
     /// Ends a lane up to an epoch, and answers once it has left what was opened for it.
     fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch, answer: FenceAnswer) {
-        let Some(record) = self.record(session, lane) else {
+        let lanes = self.records.entry(session).or_default();
+        let Some(record) = lanes.fence(lane, epoch) else {
             return answer(0);
         };
         record.fenced = record.fenced.max(epoch);
@@ -471,6 +480,45 @@ impl Service {
             .extract_if(.., |(session, _)| is_over(*session));
         for (_, answer) in over.collect::<Vec<_>>() {
             answer();
+        }
+    }
+}
+
+impl Serve for Service {
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let rest = self.rests_until;
+            self.wait(rest.map(|until| until.saturating_duration_since(Instant::now())))?;
+            if !self.handle_commands() {
+                return Ok(());
+            }
+            self.settle();
+        }
+    }
+
+    /// Whoever copies has to leave first.
+    fn recover(&mut self) {
+        let tokens: Vec<_> = self.connections.keys().copied().collect();
+        for token in tokens {
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.call_back();
+            }
+            self.hang_up(token);
+        }
+    }
+
+    fn finish(mut self) {
+        // Memory that peers have open may outlive the transport.
+        for connection in self.connections.values_mut() {
+            connection.call_back();
+        }
+        let until = Instant::now() + LOANS_MAX;
+        while !self.connections.values().all(Connection::is_left) {
+            let waited = self.wait(Some(Duration::from_millis(1)));
+            if Instant::now() > until || waited.is_err() {
+                log::warn!("cuda-ipc: a peer may still touch memory of this engine");
+                return;
+            }
         }
     }
 }

@@ -435,6 +435,39 @@ fn memory_is_left_when_the_last_copy_is_over_and_no_sooner() {
 }
 
 #[test]
+fn memory_that_nobody_here_names_any_more_is_left_when_the_last_copy_is_over() {
+    // It stayed open until the target wanted it back.
+    let mut initiator = Initiator::new();
+    let key = initiator.key;
+    let region = || RemoteRegion { key, bytes: 4096 };
+    let remote = SegmentRef(2);
+    initiator.endpoint.detach_remote(remote);
+    for _ in 0..100 {
+        initiator.poll();
+        assert_eq!(initiator.hears(), None, "it still copies");
+    }
+    initiator.stub.go_on();
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    assert_eq!(initiator.hears(), Some(Request::Left { key }));
+    assert_eq!(initiator.stub.counts().imported, 0);
+    // It is asked for anew then, and an answer that comes too late opens nothing that stays open.
+    initiator.endpoint.attach_remote(remote, region());
+    assert_eq!(initiator.post(), Stop::All);
+    assert_eq!(initiator.hears(), Some(Request::Open { key }));
+    initiator.endpoint.detach_remote(remote);
+    let memory = initiator.memory;
+    initiator.tell(&Answer::Opens { key, memory });
+    initiator.polled.completions.clear();
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    assert_eq!(initiator.stub.counts().imported, 0);
+    assert_eq!(initiator.hears(), Some(Request::Left { key }));
+}
+
+#[test]
 fn what_the_driver_refuses_to_open_is_tried_before_its_rail_counts_as_good_again() {
     let mut initiator = Initiator::new();
     let (key, lane) = (initiator.key, initiator.lane);

@@ -1,21 +1,23 @@
 //! What a batch's handles share with whoever carries it out.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use polyrail_core::batch::BatchReport;
+use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::send_queue::credit::Grant;
 use polyrail_core::work::Cause;
 use smallvec::smallvec;
 
+use super::pieces::Pieces;
 use super::state::{MOVED, PENDING, Reports, State, counters, is_open, moved};
 use crate::delivery::{Outgoing, Slip, Ticket};
 use crate::followers::Followers;
 use crate::fork::Owned;
-use crate::post::Begun;
+use crate::overlap::Claim;
+use crate::post::{Begun, Order};
 use crate::request::Request;
 use crate::rows::RowId;
-use crate::segments::Hold;
+use crate::segments::Holds;
 
 /// What a batch's handles and its worker share.
 pub(crate) struct Shared {
@@ -23,8 +25,8 @@ pub(crate) struct Shared {
     pub(crate) row: RowId,
     pub(super) state: Mutex<State>,
     pub(super) done: Condvar,
-    /// The segments of its requests, in order: what unregistering looks at.
-    holds: Vec<Hold>,
+    /// The segments of its requests: what unregistering looks at.
+    holds: Holds,
     /// What tells of its notification, if it carries one.
     pub(super) slip: Option<Owned<Slip>>,
     /// It is a hop that programs had left no room for: its room is that which is kept for such.
@@ -32,12 +34,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(row: RowId, holds: Vec<Hold>) -> Self {
-        let reports = smallvec![PENDING; holds.len()];
-        Self {
-            holds,
-            ..Self::with_reports(row, reports)
-        }
+    pub(crate) fn new(row: RowId, holds: Holds, order: Order, firsts: Option<Arc<[u32]>>) -> Self {
+        let pieces = pieces(firsts, order.list.len());
+        let requests = pieces
+            .as_ref()
+            .map_or(order.list.len(), |pieces| pieces.requests());
+        let reports: Reports = smallvec![PENDING; requests];
+        let mut batch = Self::with_reports(row, reports);
+        let state = batch.state_mut();
+        (state.order, state.pieces) = (order, pieces);
+        Self { holds, ..batch }
     }
 
     pub(crate) fn with_reports(row: RowId, reports: impl Into<Reports>) -> Self {
@@ -56,7 +62,7 @@ impl Shared {
             row,
             state: Mutex::new(state),
             done: Condvar::new(),
-            holds: Vec::new(),
+            holds: Holds::default(),
             slip: None,
             hop: false,
         }
@@ -80,35 +86,29 @@ impl Shared {
 
     /// It takes this room.
     pub(crate) fn taking(mut self, room: Grant) -> Self {
-        self.state
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .room = room;
+        self.state_mut().room = room;
         self
     }
 
     /// The same, with something to tell the peer when it has ended well.
     pub(crate) fn notifying(mut self, notification: Outgoing) -> Self {
         self.slip = Some(Owned::new(notification.slip().clone()));
-        self.state
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .notification = Some(notification);
+        self.state_mut().notification = Some(notification);
         self
     }
 
     /// One that has ended, to [begin again](Self::begin_again). Its segments are not held.
-    pub(crate) fn spare(holds: Vec<Hold>) -> Self {
-        let reports = smallvec![MOVED; holds.len()];
-        Self {
-            holds,
-            ..Self::ended(reports)
-        }
+    pub(crate) fn spare(holds: Holds, count: usize, firsts: Option<Arc<[u32]>>) -> Self {
+        let pieces = pieces(firsts, count);
+        let requests = pieces.as_ref().map_or(count, |pieces| pieces.requests());
+        let mut batch = Self::ended(smallvec![MOVED; requests]);
+        batch.state_mut().pieces = pieces;
+        Self { holds, ..batch }
     }
 
-    /// One whose requests have been carried out.
-    pub(crate) fn carried(requests: &[Request]) -> Self {
-        Self::ended(moved(Reports::new(), requests))
+    /// One whose pieces have been carried out; `firsts` are those of its requests, if they are paged.
+    pub(crate) fn carried(pieces: &[Request], firsts: Option<&[u32]>) -> Self {
+        Self::ended(moved(Reports::new(), pieces, firsts))
     }
 
     /// One that no worker has ever had a row for.
@@ -117,25 +117,39 @@ impl Shared {
     }
 
     /// The same requests once more, carried out. It has ended, and nobody else knows it.
-    pub(crate) fn carried_again(&mut self, requests: &[Request]) {
+    pub(crate) fn carried_again(&mut self, requests: &[Request], firsts: Option<&[u32]>) {
         self.row = RowId::default();
         self.slip = None;
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state_mut();
         let reports = std::mem::take(&mut state.reports);
-        *state = State::ended(moved(reports, requests));
+        let pieces = state.pieces.take();
+        *state = State::ended(moved(reports, requests, firsts));
+        state.pieces = pieces;
     }
 
     /// The same requests once more, in another row. It has ended, nobody else knows it, and its segments are held anew.
-    pub(crate) fn begin_again(&mut self, row: RowId, room: Grant, notification: Option<Outgoing>) {
+    pub(crate) fn begin_again(
+        &mut self,
+        row: RowId,
+        room: Grant,
+        notification: Option<Outgoing>,
+        order: Order,
+    ) {
         self.row = row;
         self.slip = notification
             .as_ref()
             .map(|notification| Owned::new(notification.slip().clone()));
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state_mut();
         let mut reports = std::mem::take(&mut state.reports);
         reports.fill(PENDING);
+        let mut pieces = state.pieces.take();
+        if let Some(pieces) = &mut pieces {
+            pieces.begin_again();
+        }
         *state = State {
             room,
+            order,
+            pieces,
             counters: counters(&reports),
             open: reports.len() as u32,
             reports,
@@ -144,57 +158,75 @@ impl Shared {
         };
     }
 
+    /// Others may not write to this until it is over, which it may be already.
+    pub(crate) fn keep_claim(&self, claim: Option<Claim>) {
+        let mut state = self.state();
+        let is_over = state.is_over() || state.closed;
+        state.claim = claim.filter(|_| !is_over);
+    }
+
     /// What its requests use.
-    pub(crate) fn holds(&self) -> &[Hold] {
+    pub(crate) fn holds(&self) -> &Holds {
         &self.holds
+    }
+
+    fn state_mut(&mut self) -> &mut State {
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it asks for, and how many of that may be under way at a time: for whoever carries it out, once.
+    pub(crate) fn take_order(&self) -> (Order, usize) {
+        let mut state = self.state();
+        let order = std::mem::take(&mut state.order);
+        // What takes no room, in tests, is not bounded by it.
+        let width = usize::from(state.room.works());
+        let width = if width == 0 { order.list.len() } else { width };
+        (order, width)
+    }
+
+    /// Pieces that have been reported.
+    pub(crate) fn reported(&self) -> usize {
+        self.state().reported
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how a request ended: the room that it took. That of the last one goes with the batch's row.
-    pub(crate) fn record(&self, index: usize, report: Report) -> Grant {
+    /// Notes how a piece ended: the room that nobody needs any more. That of the last one goes with the batch's row.
+    pub(crate) fn record(&self, piece: usize, report: Report) -> Grant {
         let mut state = self.state();
-        let others = state.room.works().saturating_sub(1).max(1);
-        let room = state.room.split_off(others);
-        if let Some(row) = state.reports.get_mut(index) {
-            let was_open = is_open(&std::mem::replace(row, report));
-            state.counters.end(&report);
-            state.close_one(was_open && !is_open(&report));
-        }
+        let freed = state.record(piece, report);
+        let room = state.spare_room();
         drop(state);
-        // Memory that somebody may still touch stays registered until that is known to be over.
-        if report.local == Local::Released {
-            self.release(index);
+        if freed > 0 {
+            self.holds.release(piece, freed);
         }
         room
     }
 
-    /// More is known of a request than was reported: what of its memory is free.
-    pub(crate) fn settle(&self, index: usize, local: Local, remote: Remote) {
+    /// The same of all pieces from this one on.
+    pub(crate) fn record_rest(&self, from: usize, report: Report) -> Grant {
         let mut state = self.state();
-        let Some(report) = state.reports.get_mut(index) else {
-            return;
-        };
-        let was_open = is_open(report);
-        let was_held = report.local == Local::Held;
-        (report.local, report.remote) = (local, remote);
-        let is_settled = !is_open(report);
-        state.close_one(was_open && is_settled);
+        for piece in from..state.pieces() {
+            self.holds.release(piece, state.record(piece, report));
+        }
+        state.spare_room()
+    }
+
+    /// More is known of a piece than was reported: what of its memory is free.
+    pub(crate) fn settle(&self, piece: usize, local: Local, remote: Remote) {
+        let mut state = self.state();
+        let freed = state.settle(piece, local, remote);
         let over = state.is_over();
+        let claim = state.claim.take_if(|_| over);
         drop(state);
-        if was_held && local == Local::Released {
-            self.release(index);
+        drop(claim);
+        if freed {
+            self.holds.release(piece, 1);
         }
         if over {
             self.done.notify_all();
-        }
-    }
-
-    fn release(&self, index: usize) {
-        if let Some(hold) = self.holds.get(index) {
-            hold.release();
         }
     }
 
@@ -216,7 +248,11 @@ impl Shared {
 
     /// Nothing more will be told of it: whoever waits for proof waits in vain.
     pub(crate) fn close(&self) {
-        self.state().closed = true;
+        let mut state = self.state();
+        state.closed = true;
+        let claim = state.claim.take();
+        drop(state);
+        drop(claim);
         self.done.notify_all();
     }
 
@@ -232,16 +268,23 @@ impl Shared {
     pub(crate) fn abandon(&self, begun: &Begun, go_on: bool) -> Ended {
         let mut state = self.state();
         let State {
-            counters, reports, ..
+            counters,
+            reports,
+            pieces,
+            ..
         } = &mut *state;
         for (index, report) in reports.iter_mut().enumerate() {
+            if let Some(pieces) = pieces {
+                self.abandon_pieces(pieces, index, report, counters, begun, go_on);
+                continue;
+            }
             let pending = report.status == Status::Pending;
             let was_held = report.local == Local::Held;
-            let is_touched = || self.holds.get(index).is_some_and(Hold::is_touched);
+            let is_touched = || self.holds.is_touched(index);
             let has_begun = begun.has(index);
             if was_held && !((!pending || has_begun) && (go_on || is_touched())) {
                 report.local = Local::Released;
-                self.release(index);
+                self.holds.release(index, 1);
             }
             if pending {
                 report.cause = Some(Cause::ShutDown);
@@ -255,6 +298,25 @@ impl Shared {
         state.open = state.reports.iter().filter(|r| is_open(r)).count() as u32;
         state.closed = true;
         self.end(state)
+    }
+
+    fn abandon_pieces(
+        &self,
+        pieces: &mut Pieces,
+        index: usize,
+        report: &mut Report,
+        counters: &mut Counters,
+        begun: &Begun,
+        go_on: bool,
+    ) {
+        let pending = report.status == Status::Pending;
+        let first = pieces.of(index).start;
+        let is_kept = go_on || self.holds.is_touched(first);
+        let freed = pieces.abandon(index, |piece| begun.has(piece), is_kept, report);
+        self.holds.release(first, freed);
+        if pending {
+            counters.end(report);
+        }
     }
 
     /// All requests have ended. Whoever blocks is woken; the others are told by the answer.
@@ -279,6 +341,9 @@ impl Shared {
             ticket,
         };
         let sleepers = state.sleepers;
+        let is_over = ended.is_over || state.closed;
+        // First: whoever has waited for it may write there.
+        drop(state.claim.take_if(|_| is_over));
         drop(state);
         ended.followers.fill_trays(ended.report);
         if sleepers > 0 {
@@ -286,6 +351,11 @@ impl Shared {
         }
         ended
     }
+}
+
+/// Those of paged requests.
+fn pieces(firsts: Option<Arc<[u32]>>, count: usize) -> Option<Box<Pieces>> {
+    firsts.map(|firsts| Box::new(Pieces::new(firsts, count)))
 }
 
 /// A batch has just ended, and its followers do not know yet.

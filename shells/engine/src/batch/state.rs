@@ -7,9 +7,12 @@ use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::send_queue::credit::Grant;
 use smallvec::SmallVec;
 
+use super::pieces::Pieces;
 use crate::delivery::Outgoing;
 use crate::error::ReleaseError;
 use crate::followers::Followers;
+use crate::overlap::Claim;
+use crate::post::Order;
 use crate::request::Request;
 
 /// Most batches have one request.
@@ -20,8 +23,14 @@ pub(super) struct State {
     pub(super) status: Status,
     /// What its requests that have not ended take of the worker's room.
     pub(super) room: Grant,
+    /// What it asks for, until whoever carries it out has taken that.
+    pub(super) order: Order,
     pub(super) counters: Counters,
     pub(super) reports: Reports,
+    /// Of paged requests, which are moved as several pieces each.
+    pub(super) pieces: Option<Box<Pieces>>,
+    /// Pieces that have been reported.
+    pub(super) reported: usize,
     /// Requests whose memory is held or whose peer's side is not settled, those not ended included.
     pub(super) open: u32,
     /// Nothing more will be told: what is open now stays so.
@@ -29,6 +38,8 @@ pub(super) struct State {
     pub(super) followers: Followers,
     /// Sent when it has ended well.
     pub(super) notification: Option<Outgoing>,
+    /// What it writes, until it is over.
+    pub(super) claim: Option<Claim>,
     /// Threads that sleep until it has ended.
     pub(super) sleepers: u32,
 }
@@ -55,12 +66,16 @@ impl State {
         Self {
             status: Status::Pending,
             room: Grant::default(),
+            order: Order::default(),
             counters: Counters::new(0),
             reports: Reports::new(),
+            pieces: None,
+            reported: 0,
             open: 0,
             closed: false,
             followers: Followers::default(),
             notification: None,
+            claim: None,
             sleepers: 0,
         }
     }
@@ -74,6 +89,71 @@ impl State {
             reports,
             ..Self::new()
         }
+    }
+
+    /// A piece has ended so: mostly that is a request. The pieces of it whose memory is free by that: memory that somebody may
+    /// still touch stays registered until that is known to be over.
+    pub(super) fn record(&mut self, piece: usize, mut report: Report) -> u32 {
+        let index = self.request(piece);
+        let Some(row) = self.reports.get_mut(index) else {
+            return 0;
+        };
+        self.reported += 1;
+        let was_open = is_open(row);
+        let freed = match &mut self.pieces {
+            None => {
+                *row = report;
+                u32::from(report.local == Local::Released)
+            }
+            Some(pieces) => {
+                let Some(freed) = pieces.record(index, piece, &report, row) else {
+                    return 0;
+                };
+                report = *row;
+                freed
+            }
+        };
+        self.counters.end(&report);
+        self.close_one(was_open && !is_open(&report));
+        freed
+    }
+
+    /// More is known of a piece that was reported. Whether its memory is free by that.
+    pub(super) fn settle(&mut self, piece: usize, local: Local, remote: Remote) -> bool {
+        let index = self.request(piece);
+        let Some(row) = self.reports.get_mut(index) else {
+            return false;
+        };
+        let was_open = is_open(row);
+        let freed = match &mut self.pieces {
+            Some(pieces) => pieces.settle(piece, local, remote, row),
+            None => {
+                let was_held = row.local == Local::Held;
+                (row.local, row.remote) = (local, remote);
+                was_held && local == Local::Released
+            }
+        };
+        let closed = was_open && !is_open(row);
+        self.close_one(closed);
+        freed
+    }
+
+    /// The request that a piece belongs to.
+    fn request(&self, piece: usize) -> usize {
+        let pieces = self.pieces.as_ref();
+        pieces.map_or(piece, |pieces| pieces.request(piece))
+    }
+
+    /// How many pieces there are.
+    pub(super) fn pieces(&self) -> usize {
+        let pieces = self.pieces.as_ref();
+        pieces.map_or(self.reports.len(), |pieces| pieces.count())
+    }
+
+    /// The room beyond what those that have not ended can take: the last of it stays until all is over.
+    pub(super) fn spare_room(&mut self) -> Grant {
+        let left = self.pieces().saturating_sub(self.reported);
+        self.room.split_off(left.clamp(1, u16::MAX.into()) as u16)
     }
 
     pub(super) fn close_one(&mut self, closed: bool) {
@@ -126,15 +206,24 @@ pub(super) fn counters(reports: &[Report]) -> Counters {
     counters
 }
 
-/// How requests ended that were carried out whole, in place of what was reported before.
-pub(super) fn moved(mut reports: Reports, requests: &[Request]) -> Reports {
+/// How requests ended that were carried out whole, in place of what was reported before. With `firsts`, each is moved as those
+/// pieces that begin there.
+pub(super) fn moved(mut reports: Reports, pieces: &[Request], firsts: Option<&[u32]>) -> Reports {
     reports.clear();
-    reports.reserve(requests.len());
-    for request in requests {
-        reports.push(Report {
-            delivered_bytes: request.length,
-            ..MOVED
-        });
+    reports.reserve(firsts.map_or(pieces.len(), <[u32]>::len));
+    let mut firsts = firsts.map(|firsts| firsts.iter().copied().peekable());
+    for (index, piece) in (0..).zip(pieces) {
+        let is_first = match &mut firsts {
+            Some(firsts) => firsts.next_if_eq(&index).is_some(),
+            None => true,
+        };
+        match reports.last_mut().filter(|_| !is_first) {
+            Some(report) => report.delivered_bytes += piece.length,
+            None => reports.push(Report {
+                delivered_bytes: piece.length,
+                ..MOVED
+            }),
+        }
     }
     reports
 }

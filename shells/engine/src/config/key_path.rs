@@ -106,12 +106,12 @@ pub(super) fn unknown(path: &str) -> String {
     let (section, word) = path.rsplit_once('/').unwrap_or(("", path));
     let siblings = children(section);
     let sibling = nearest(word, siblings.iter().map(String::as_str));
-    // The same word elsewhere is a better guess than another word here.
+    // The same word elsewhere is a better guess than another word here; of several, the one in the most similar place.
     let paths = paths();
     let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let elsewhere = paths
         .iter()
-        .min_by_key(|path| distance(word, &last(path)))
+        .min_by_key(|known| (distance(word, &last(known)), distance(path, known)))
         .filter(|path| distance(word, &last(path)) <= NEAR);
     let near = sibling.filter(|sibling| distance(word, sibling) <= NEAR || elsewhere.is_none());
     let nearest = match (near, elsewhere, section) {

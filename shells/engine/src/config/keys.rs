@@ -143,6 +143,16 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "check_overlap",
+        field: Field::Flag {
+            get: |config| config.check_overlap,
+            set: |config, check| config.check_overlap = check,
+        },
+        meaning: "Refuses a batch with requests that write to the same bytes of a segment, or to bytes that others on their way \
+                  write to, and names both. To find mistakes: each range that is written costs a place in one table then.",
+        source: OURS,
+    },
+    Key {
         path: "insecure",
         field: Field::Flag {
             get: |config| config.insecure,
@@ -214,8 +224,46 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| millis(config.health.heartbeat),
             set: |config, ms| config.health.heartbeat = Duration::from_millis(ms),
         },
-        meaning: "How often a sign of life is sent to peers. A connection that misses three counts as dead, so \
+        meaning: "How often a sign of life is sent to peers. A connection that misses five counts as dead, so \
                   peers should agree.",
+        source: OURS,
+    },
+    Key {
+        path: "control/sessions_max",
+        field: Field::Whole {
+            unit: "",
+            least: 1,
+            most: 1 << 20,
+            get: |config| config.control.sessions_max as u64,
+            set: |config, count| config.control.sessions_max = count as usize,
+        },
+        meaning: "Sessions that peers may have with an engine that listens; one address may have half of them. Those that \
+                  have said nothing yet, then those without a connection, make room.",
+        source: OURS,
+    },
+    Key {
+        path: "control/connections_max",
+        field: Field::Whole {
+            unit: "",
+            least: 1,
+            most: 1 << 20,
+            get: |config| config.control.connections_max as u64,
+            set: |config, count| config.control.connections_max = count as usize,
+        },
+        meaning: "Control connections that peers may have with an engine that listens: one for each rail of each peer.",
+        source: OURS,
+    },
+    Key {
+        path: "control/handshakes_max",
+        field: Field::Whole {
+            unit: "",
+            least: 2,
+            most: 1 << 20,
+            get: |config| config.control.handshakes_max as u64,
+            set: |config, count| config.control.handshakes_max = count as usize,
+        },
+        meaning: "Connections that may wait for a handshake, but no more than a quarter of the process's descriptors; one \
+                  address may have half of them, and the oldest make room.",
         source: OURS,
     },
     Key {
@@ -421,6 +469,71 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         },
         meaning: "Bytes of a slot. Chunks are as long as the smaller slots of the two ends. Only of multiples of 4096 do \
                   whole chunks of a file pass the page cache by.",
+        source: OURS,
+    },
+    Key {
+        path: "limits/peers",
+        field: Field::Whole {
+            unit: "peers",
+            least: 1,
+            most: 32_768,
+            get: |config| config.limits.peers as u64,
+            set: |config, peers| config.limits.peers = peers as usize,
+        },
+        meaning: "Peers whose segments are open here at a time; disks and GPUs of this host count as such. Each \
+                  takes 1.2 KiB of each worker.",
+        source: OURS,
+    },
+    Key {
+        path: "limits/rails",
+        field: Field::Whole {
+            unit: "rails",
+            least: 1,
+            most: 65_000,
+            get: |config| config.limits.rails as u64,
+            set: |config, rails| config.limits.rails = rails as usize,
+        },
+        meaning: "Rails to all peers together. Each takes 0.5 KiB, and 0.2 KiB of each worker. Rails have spares \
+                  only while less than half of these are in use.",
+        source: OURS,
+    },
+    Key {
+        path: "limits/pairs",
+        field: Field::Whole {
+            unit: "pairs",
+            least: 16,
+            most: 1_048_576,
+            get: |config| config.limits.pairs as u64,
+            set: |config, pairs| config.limits.pairs = pairs as usize,
+        },
+        meaning: "Pairs of a local and a remote segment that are kept ready. Each takes 0.5 KiB of each worker. \
+                  Where there are more, those that no request uses make room, and are made anew when they are needed.",
+        source: OURS,
+    },
+    Key {
+        path: "limits/segments",
+        field: Field::Whole {
+            unit: "segments",
+            least: 16,
+            most: 16_777_216,
+            get: |config| config.limits.segments as u64,
+            set: |config, segments| config.limits.segments = segments as usize,
+        },
+        meaning: "Segments, the engine's own and those of peers. They take memory only when they are there.",
+        source: OURS,
+    },
+    Key {
+        path: "limits/descriptors",
+        field: Field::Whole {
+            unit: "descriptors",
+            least: 0,
+            most: 1 << 30,
+            get: |config| config.limits.descriptors as u64,
+            set: |config, descriptors| config.limits.descriptors = descriptors as usize,
+        },
+        meaning: "What the soft limit of the process's descriptors is raised to when the engine starts, as far as the hard \
+                  one allows; it is never lowered. An eighth of them, 1,024 at most, is kept for connections: what finds \
+                  no descriptor first is a new segment.",
         source: OURS,
     },
     Key {

@@ -39,8 +39,8 @@ use crate::known;
 pub use problem::{ConfigError, Place, Problem};
 pub use reference::reference;
 pub use sections::{
-    DomainConfig, HealthConfig, HealthMode, IsolationMode, PathConfig, SecurityConfig,
-    SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
+    ControlConfig, DomainConfig, HealthConfig, HealthMode, IsolationMode, LimitsConfig, PathConfig,
+    SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
 };
 pub use sources::{Effective, Loaded, Sources};
 
@@ -48,7 +48,8 @@ pub use sources::{Effective, Loaded, Sources};
 /// long ones a slow rail its balance with others.
 const TCP_SLICE_SPAN: CoreDuration = CoreDuration::from_micros(50);
 /// Silences of the control plane's connections are cut after so many heartbeats.
-const HEARTBEATS_MISSED: u32 = 3;
+/// A peer that stands still for 2 s, as a machine that is moved, loses none.
+const HEARTBEATS_MISSED: u32 = 5;
 
 /// How an [`crate::Engine`] is to behave. [`Config::default`] is an initiator with one rail per address of
 /// its peers.
@@ -75,12 +76,16 @@ pub struct Config {
     /// A batch of so many bytes at most is moved within `submit`, by the thread that calls it, if that can copy it by itself
     /// and nothing else is under way with the worker; 0: none is. Each request counts for 4 KiB at least.
     pub at_once_bytes: u64,
+    /// Refuses requests that write to the same bytes of a segment at once: [`crate::SubmitError::Overlap`].
+    pub check_overlap: bool,
     /// Lets the engine listen beyond loopback although nothing keeps strangers out yet.
     pub insecure: bool,
     /// How often a request may move to another transport. Counts once there are two to choose from.
     pub max_failover_attempts: u8,
     /// Silence, and how long what is uncertain is waited for.
     pub health: HealthConfig,
+    /// How many peers may have how much of the control plane.
+    pub control: ControlConfig,
     /// What [`Policy::Spray`] starts from, and whose load it sees.
     pub spray: SprayConfig,
     /// What happens to submissions that find no room, and which works ask for a completion.
@@ -89,6 +94,8 @@ pub struct Config {
     pub path: PathConfig,
     /// The memory that what no transport carries in one piece passes through.
     pub staging: StagingConfig,
+    /// How much of everything there can be.
+    pub limits: LimitsConfig,
     /// How queue pairs are made and connected.
     pub verbs: VerbsConfig,
     /// Who may know of which segments.
@@ -302,13 +309,16 @@ impl Default for Config {
             slice_bytes: SLICE_BYTES,
             workers: 0,
             at_once_bytes: 1 << 20,
+            check_overlap: false,
             insecure: false,
             max_failover_attempts: 3,
             health: HealthConfig::default(),
+            control: ControlConfig::default(),
             spray: SprayConfig::default(),
             send_queue: SendQueueConfig::default(),
             path: PathConfig::default(),
             staging: StagingConfig::default(),
+            limits: LimitsConfig::default(),
             verbs: VerbsConfig::default(),
             security: SecurityConfig::default(),
             transports: BTreeMap::new(),

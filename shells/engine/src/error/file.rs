@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::{FORKED, RegisterError};
+use super::{FORKED, Limit, RegisterError};
 use crate::segments::SegmentId;
 
 /// Why a file is no segment, or could not be put on the disk.
@@ -30,12 +30,7 @@ pub enum FileError {
         file_bytes: u64,
     },
     /// There is no room for more.
-    Full {
-        /// Of what.
-        what: &'static str,
-        /// How many there can be.
-        limit: usize,
-    },
+    Full(Limit),
     /// No file's segment has this id (any more).
     Stale {
         /// The id.
@@ -75,9 +70,7 @@ impl fmt::Display for FileError {
                     "the range is not in the {file_bytes} bytes that there are"
                 )
             }
-            Self::Full { what, limit } => {
-                write!(f, "there are {limit} {what} already, the most there can be")
-            }
+            Self::Full(limit) => limit.fmt(f),
             Self::Stale { segment } => {
                 write!(f, "{segment:?} is no file's segment, or not any more")
             }

@@ -1,7 +1,9 @@
 //! Why an operation of the engine did not happen. One enum for each operation.
 
 mod call;
+mod close;
 mod file;
+mod limit;
 mod notify;
 mod open;
 mod register;
@@ -10,7 +12,9 @@ mod submit;
 mod wait;
 
 pub use call::CallError;
+pub use close::CloseError;
 pub use file::FileError;
+pub use limit::Limit;
 pub use notify::{DeliveryError, NotifyError, ReceiveError};
 pub use open::OpenError;
 pub use register::RegisterError;

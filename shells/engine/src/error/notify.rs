@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
+use crate::parcel::NOTIFICATION_BYTES_MAX;
 
 use super::{FORKED, UNSUPPORTED};
 use crate::segments::SegmentId;

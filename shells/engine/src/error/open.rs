@@ -9,7 +9,7 @@ use polyrail_core::path::config::PathConfigError;
 use polyrail_core::path::view::{Mismatch, PathView};
 use polyrail_core::topology::LengthMismatch;
 
-use super::FORKED;
+use super::{FORKED, Limit};
 
 /// Why a segment of a peer could not be opened.
 #[derive(Debug)]
@@ -87,12 +87,7 @@ pub enum OpenError {
         peer: SocketAddr,
     },
     /// There is no room for another peer, rail or segment.
-    Full {
-        /// Of what.
-        what: &'static str,
-        /// How many there can be.
-        limit: usize,
-    },
+    Full(Limit),
     /// The engine is shutting down.
     ShutDown,
     /// This process was forked from the engine's: make an engine in this one.
@@ -167,9 +162,7 @@ impl fmt::Display for OpenError {
             Self::PeerLost { peer } => {
                 write!(f, "the engine at {peer} was lost while it was asked")
             }
-            Self::Full { what, limit } => {
-                write!(f, "there are {limit} {what} already, the most there can be")
-            }
+            Self::Full(limit) => limit.fmt(f),
             Self::ShutDown => f.write_str("the engine is shutting down"),
             Self::Forked => f.write_str(FORKED),
         }

@@ -5,7 +5,7 @@ use std::io;
 
 use polyrail_cuda::CudaError;
 
-use super::FORKED;
+use super::{FORKED, Limit};
 use crate::segments::SegmentId;
 
 /// Why memory was not registered, or not given back.
@@ -27,11 +27,8 @@ pub enum RegisterError {
         /// Bytes asked for.
         bytes: u64,
     },
-    /// There is no room for another segment.
-    Full {
-        /// How many there can be.
-        limit: usize,
-    },
+    /// There is no room for another segment, or for the GPU that it is on.
+    Full(Limit),
     /// The system refused the memory.
     System {
         /// Bytes asked for.
@@ -94,10 +91,7 @@ impl fmt::Display for RegisterError {
                     isize::MAX
                 )
             }
-            Self::Full { limit } => write!(
-                f,
-                "there are {limit} segments already, the most there can be"
-            ),
+            Self::Full(limit) => limit.fmt(f),
             Self::System { bytes, source } => {
                 write!(f, "cannot get {bytes} bytes of memory: {source}")
             }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 
-use polyrail_control::codec::NOTIFICATION_BYTES_MAX;
+use crate::parcel::NOTIFICATION_BYTES_MAX;
 
 use super::{FORKED, UNSUPPORTED};
 use crate::segments::SegmentId;
@@ -16,7 +17,7 @@ pub enum SubmitError {
     /// There is no room now, for requests or for the peer's notification: submit again when some request has
     /// ended, or some notification has been delivered. With who holds a worker's room, if it is that.
     Full(Option<Box<Backlog>>),
-    /// The batch has no requests, or more than there can ever be room for.
+    /// The batch has no requests, or more than one can have.
     BatchSize {
         /// How many.
         requests: usize,
@@ -58,6 +59,47 @@ pub enum SubmitError {
         /// The size of the segment.
         segment_bytes: u64,
     },
+    /// A block of a paged request ends past the segment.
+    BlockOutOfRange {
+        /// Which request.
+        index: usize,
+        /// Which of its blocks.
+        block: usize,
+        /// The number of its page or row.
+        number: u64,
+        /// The segment.
+        segment: SegmentId,
+        /// First byte of the block.
+        offset: u64,
+        /// Its length.
+        length: u64,
+        /// The size of the segment.
+        segment_bytes: u64,
+    },
+    /// A paged request names more blocks at one end than at the other.
+    BlockCounts {
+        /// Which request.
+        index: usize,
+        /// Blocks of this engine.
+        local: usize,
+        /// Blocks of the peer.
+        remote: usize,
+    },
+    /// It writes to bytes that another request writes to, and `check_overlap` is on: submit it when the other one has ended.
+    Overlap {
+        /// Which request.
+        index: usize,
+        /// The segment that both write to.
+        segment: SegmentId,
+        /// What it writes of that.
+        bytes: Range<u64>,
+        /// The other one, by its place in its batch.
+        other: usize,
+        /// What that writes.
+        other_bytes: Range<u64>,
+        /// The other one is of a batch that is on its way; else of this one.
+        under_way: bool,
+    },
     /// The owner of the segment does not allow it.
     Forbidden {
         /// Which request.
@@ -74,7 +116,7 @@ pub enum SubmitError {
     },
     /// The request has to be staged, and the system refused the memory or the thread that this takes. The log says why.
     Staging,
-    /// Too many pairs of segments are in use.
+    /// Too many pairs of segments are in use by requests that have not ended.
     Plans {
         /// The most there can be.
         limit: usize,
@@ -97,6 +139,32 @@ pub enum SubmitError {
     Forked,
 }
 
+impl SubmitError {
+    /// The request that it is about.
+    pub(crate) fn index_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Stale { index, .. }
+            | Self::PeerLost { index, .. }
+            | Self::Empty { index }
+            | Self::OutOfRange { index, .. }
+            | Self::BlockOutOfRange { index, .. }
+            | Self::BlockCounts { index, .. }
+            | Self::Overlap { index, .. }
+            | Self::Forbidden { index, .. }
+            | Self::TwoFiles { index, .. }
+            | Self::NotificationPeers { index } => Some(index),
+            Self::Full(_)
+            | Self::BatchSize { .. }
+            | Self::Staging
+            | Self::Plans { .. }
+            | Self::NotificationSize { .. }
+            | Self::NotificationUnsupported
+            | Self::ShutDown
+            | Self::Forked => None,
+        }
+    }
+}
+
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -113,7 +181,8 @@ impl fmt::Display for SubmitError {
             Self::Stale { index, segment } => {
                 write!(
                     f,
-                    "request {index}: {segment:?} does not exist on that side, or not any more"
+                    "request {index}: {segment:?} does not exist on that side, or not any more: it was unregistered or \
+                     closed"
                 )
             }
             Self::PeerLost {
@@ -136,6 +205,45 @@ impl fmt::Display for SubmitError {
                 "request {index}: {length} bytes from offset {offset} end past {segment:?} of \
                  {segment_bytes} bytes"
             ),
+            Self::BlockOutOfRange {
+                index,
+                block,
+                number,
+                segment,
+                offset,
+                length,
+                segment_bytes,
+            } => write!(
+                f,
+                "request {index}: its block {block}, page or row {number}, of {length} bytes from offset {offset} ends past \
+                 {segment:?} of {segment_bytes} bytes"
+            ),
+            Self::BlockCounts {
+                index,
+                local,
+                remote,
+            } => write!(
+                f,
+                "request {index}: {local} blocks here and {remote} there; as many are needed"
+            ),
+            Self::Overlap {
+                index,
+                segment,
+                bytes,
+                other,
+                other_bytes,
+                under_way,
+            } => {
+                let whose = match under_way {
+                    true => "a batch on its way",
+                    false => "the same batch",
+                };
+                write!(
+                    f,
+                    "request {index} writes bytes {} to {} of {segment:?}, and request {other} of {whose} bytes {} to {}",
+                    bytes.start, bytes.end, other_bytes.start, other_bytes.end
+                )
+            }
             Self::Forbidden { index, segment } => {
                 write!(
                     f,
@@ -152,7 +260,7 @@ impl fmt::Display for SubmitError {
             Self::Plans { limit } => {
                 write!(
                     f,
-                    "{limit} pairs of segments are in use, the most there can be"
+                    "requests under way use {limit} pairs of segments, the most there can be (limits/pairs)"
                 )
             }
             Self::NotificationSize { bytes } => write!(

@@ -8,7 +8,7 @@ use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::units::DeviceId;
 
 use super::{Peers, RailPair};
-use crate::error::OpenError;
+use crate::error::Limit;
 use crate::fabric::{DEVICES_MAX, Fabric};
 use crate::stats::DeviceTraffic;
 use crate::transports::Catalog;
@@ -100,7 +100,7 @@ impl Peers {
         &mut self,
         fabric: &Fabric,
         local: LocalDevice,
-    ) -> Result<DeviceId, OpenError> {
+    ) -> Result<DeviceId, Limit> {
         let (estimate, name) = match &local {
             LocalDevice::Address(local) => (
                 self.estimate(*local),
@@ -119,14 +119,16 @@ impl Peers {
         key: LocalDevice,
         estimate: EstimateConfig,
         shared: Option<String>,
-    ) -> Result<DeviceId, OpenError> {
+    ) -> Result<DeviceId, Limit> {
         if let Some(device) = self.devices.get(&key) {
             return Ok(*device);
         }
         if self.devices.len() >= DEVICES_MAX {
-            return Err(OpenError::Full {
+            return Err(Limit {
                 what: "local devices",
-                limit: DEVICES_MAX,
+                most: DEVICES_MAX,
+                key: "",
+                held_by: "disks, and addresses in rails".into(),
             });
         }
         let device = DeviceId(self.devices.len() as u16);

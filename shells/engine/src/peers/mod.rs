@@ -17,6 +17,7 @@ use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
 use polyrail_transport::SessionId;
 
+use crate::config::LimitsConfig;
 use crate::machine::{Machine, Whereabouts};
 use crate::path::PeerPath;
 use crate::segments::SegmentId;
@@ -50,6 +51,8 @@ pub(crate) struct Peer {
     pub(crate) scratch: SegmentId,
     /// It understands notifications.
     pub(crate) notifies: bool,
+    /// And those that come in parcels.
+    pub(crate) parcels: bool,
     /// How what goes to it is steered; `None`: it is not.
     pub(crate) path: Option<PeerPath>,
 }
@@ -104,6 +107,7 @@ pub(crate) struct Peers {
     machine: Arc<Machine>,
     /// A device's own word counts more than `estimate`.
     asks_devices: bool,
+    limits: LimitsConfig,
     peers: Vec<Peer>,
     /// Numbers of peers, of those that are being dialed, and of those that were given up and are not free yet.
     taken: BTreeSet<u16>,
@@ -120,8 +124,14 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Nobody yet.
-    pub(crate) fn new(estimate: EstimateConfig, machine: Arc<Machine>, asks_devices: bool) -> Self {
+    pub(crate) fn new(
+        estimate: EstimateConfig,
+        machine: Arc<Machine>,
+        asks_devices: bool,
+        limits: &LimitsConfig,
+    ) -> Self {
         Self {
+            limits: *limits,
             estimate,
             machine,
             asks_devices,

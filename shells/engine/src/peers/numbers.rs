@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 use polyrail_core::units::{PeerId, RailId};
 
 use super::Peers;
-use crate::error::OpenError;
-use crate::fabric::PEERS_MAX;
+use crate::error::Limit;
 use crate::lock::lock;
+
+/// Peers that are named where there are too many.
+const NAMED_MAX: usize = 3;
 
 /// The numbers of a peer and its rails. They mean it for as long as anybody has a share of this; then they are
 /// free, for another.
@@ -30,16 +32,13 @@ impl Drop for Numbers {
 
 impl Peers {
     /// Takes a number for a new peer: in turn, so that one that is free is not used again at once.
-    pub(crate) fn take_numbers(&mut self) -> Result<Numbers, OpenError> {
+    pub(crate) fn take_numbers(&mut self) -> Result<Numbers, Limit> {
         self.gather_freed();
-        let limit = PEERS_MAX as u16;
+        let limit = self.limits.peers as u16;
         let next = (1..=limit)
             .map(|step| (self.last + step) % limit)
             .find(|id| !self.taken.contains(id));
-        let id = next.ok_or(OpenError::Full {
-            what: "peers",
-            limit: PEERS_MAX,
-        })?;
+        let id = next.ok_or_else(|| self.peers_limit())?;
         self.taken.insert(id);
         self.last = id;
         Ok(Numbers {
@@ -47,6 +46,24 @@ impl Peers {
             rails: Vec::new(),
             freed: self.freed.clone(),
         })
+    }
+
+    /// That there can be no more peers, and who they are.
+    fn peers_limit(&self) -> Limit {
+        let name =
+            |peer: &super::Peer| format!("\"{}\" at {}", peer.name.escape_debug(), peer.dialed);
+        let first: Vec<_> = self.peers.iter().take(NAMED_MAX).map(name).collect();
+        let others = self.taken.len() - first.len();
+        let and = if first.is_empty() { "" } else { ", and " };
+        Limit {
+            what: "peers",
+            most: self.limits.peers,
+            key: "limits/peers",
+            held_by: format!(
+                "{}{and}{others} others, with disks and GPUs of this host and those that are just leaving",
+                first.join(", ")
+            ),
+        }
     }
 
     pub(super) fn gather_freed(&mut self) {

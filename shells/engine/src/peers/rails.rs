@@ -16,8 +16,8 @@ use polyrail_transport::{RailAddress, SessionId};
 use super::devices::LocalDevice;
 use super::{Numbers, Peers};
 use crate::config::{Config, PathConfig};
-use crate::error::OpenError;
-use crate::fabric::{Fabric, RAILS_MAX};
+use crate::error::{Limit, OpenError};
+use crate::fabric::Fabric;
 use crate::machine::facts_of;
 use crate::transports::Catalog;
 
@@ -59,10 +59,12 @@ impl Ends<'_> {
             })?
             .collect();
         match pairs.len() > PLAN_RAILS_MAX {
-            true => Err(OpenError::Full {
+            true => Err(OpenError::Full(Limit {
                 what: "rails to one peer",
-                limit: PLAN_RAILS_MAX,
-            }),
+                most: PLAN_RAILS_MAX,
+                key: "",
+                held_by: "rails and rail_map ask for more".into(),
+            })),
             false => Ok(pairs),
         }
     }
@@ -259,16 +261,14 @@ impl Peers {
         (mut pairs, round_trip): (Vec<RailPair>, Duration),
         path: &PathConfig,
         catalog: &Catalog,
-    ) -> Result<Vec<PeerRail>, OpenError> {
+    ) -> Result<Vec<PeerRail>, Limit> {
         self.gather_freed();
-        let room = RAILS_MAX + self.free_rails.len() - self.rail_names.len();
-        // They come last.
-        while pairs.len() > room && pairs.pop_if(|pair| pair.is_spare()).is_some() {}
+        let room = self.rails_room();
+        // They come last. The second half of all rails is not for them: each peer finds rails, if there are so many.
+        let half = room.saturating_sub(self.limits.rails / 2);
+        while pairs.len() > half && pairs.pop_if(|pair| pair.is_spare()).is_some() {}
         if pairs.len() > room {
-            return Err(OpenError::Full {
-                what: "rails",
-                limit: RAILS_MAX,
-            });
+            return Err(self.rails_limit());
         }
         let mut devices = Vec::new();
         for pair in &pairs {
@@ -324,13 +324,10 @@ impl Peers {
         disk: &str,
         estimate: EstimateConfig,
         transports: &[(TransportId, &'static str)],
-    ) -> Result<heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX>, OpenError> {
+    ) -> Result<heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX>, Limit> {
         self.gather_freed();
-        if self.rail_names.len() + transports.len() > RAILS_MAX + self.free_rails.len() {
-            return Err(OpenError::Full {
-                what: "rails",
-                limit: RAILS_MAX,
-            });
+        if transports.len() > self.rails_room() {
+            return Err(self.rails_limit());
         }
         let device = self.take_device(fabric, LocalDevice::Disk(disk.into()), estimate, None)?;
         let rails = transports.iter().map(|(transport, name)| {
@@ -354,6 +351,26 @@ impl Peers {
             }
         });
         Ok(rails.collect())
+    }
+
+    /// How many rails there can be besides those in use.
+    fn rails_room(&self) -> usize {
+        self.limits.rails + self.free_rails.len() - self.rail_names.len()
+    }
+
+    /// That there can be no more rails, and who has them.
+    fn rails_limit(&self) -> Limit {
+        let of_peers: usize = self.peers.iter().map(|peer| peer.rails.len()).sum();
+        let others = self.limits.rails - self.rails_room() - of_peers;
+        let peers = self.peers.len();
+        Limit {
+            what: "rails",
+            most: self.limits.rails,
+            key: "limits/rails",
+            held_by: format!(
+                "{of_peers} to {peers} peers, and {others} to disks and GPUs of this host and to peers that are just leaving"
+            ),
+        }
     }
 
     /// A number for a rail: the lowest that is free, or a new one.

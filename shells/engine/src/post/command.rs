@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Cancel(RowId),
     /// A request that was handed over to be staged has ended so.
     StagedEnded(u64, Report),
+    /// All has been handed in that peers have said while this process stood still.
+    CaughtUp,
     /// Another worker made room.
     Room,
     /// What do the lanes hold?

@@ -17,15 +17,15 @@ pub(super) struct Leftover {
 pub(crate) enum Begun {
     /// All, as far as anybody knows.
     All,
-    /// By position; those that are not named have not.
-    At(Vec<bool>),
+    /// Those before this position.
+    Before(usize),
 }
 
 impl Begun {
     pub(crate) fn has(&self, position: usize) -> bool {
         match self {
             Self::All => true,
-            Self::At(begun) => begun.get(position).is_some_and(|begun| *begun),
+            Self::Before(next) => position < *next,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use polyrail_core::report::{Local, Remote, Report};
-use polyrail_core::ring::{Ring, Slot};
+use polyrail_core::ring::{Entry, Ring, Slot};
 use polyrail_core::time::{Duration, Instant};
 use polyrail_transport::clock::Clock;
 
@@ -22,7 +22,7 @@ use self::command::Commands;
 pub(crate) use self::leftover::Begun;
 use self::leftover::{Left, Leftover};
 pub(crate) use self::pulse::Pulse;
-pub(crate) use self::submission::{Arrival, Due, Submission};
+pub(crate) use self::submission::{Arrival, Due, List, Order, Submission};
 use self::waiters::{Asking, Rising, Waiters};
 use crate::afterwards::Afterwards;
 use crate::batch::{Ended, Shared as BatchShared};
@@ -33,8 +33,12 @@ use crate::rows::{BatchRows, NoRow, RowId};
 use crate::seat::{NoSeat, Seat};
 use crate::worker::Loop;
 
-/// Requests of the program that one worker can hold, from submission to report.
+/// Requests of the program that one worker can have under way, from submission to report.
 pub(crate) const REQUESTS_MAX: usize = 16_384;
+/// Requests of one batch.
+pub(crate) const BATCH_MAX: usize = 1_000_000;
+/// Requests that a batch of more than [`REQUESTS_MAX`] has under way at a time.
+const LARGE_WIDTH: usize = REQUESTS_MAX / 4;
 /// Hops of what is staged that it can hold beside these: requests that were handed over to be staged keep their room, and
 /// would wait for hops that find none.
 pub(crate) const HOPS_MAX: usize = 64;
@@ -50,8 +54,18 @@ const END_MORE: Duration = Duration::from_secs(3);
 /// Who waits for a batch so soon after a submission had nothing else to do.
 const AT_ONCE: std::time::Duration = std::time::Duration::from_micros(20);
 
+/// How many requests a batch has under way at a time, and takes room for: all, if all fit. Of a larger one the others wait in
+/// its own list, so that room and tables are left for other batches.
+pub(crate) fn width(requests: usize) -> u16 {
+    match requests > REQUESTS_MAX {
+        true => LARGE_WIDTH as u16,
+        false => requests as u16,
+    }
+}
+
 /// How a worker is reached, from any thread.
 pub(crate) struct Post {
+    /// Batches that have not been taken in, each by its row's tag.
     pub(crate) ring: Ring<Box<[Slot]>, Box<[AtomicU64]>>,
     /// For requests.
     pub(crate) room: Room,
@@ -88,21 +102,17 @@ impl Post {
     /// Submits a batch that there is room for.
     pub(crate) fn submit(
         &self,
-        submissions: &[Submission],
-        due: Due,
         make: impl FnOnce(RowId) -> Arc<BatchShared>,
     ) -> Result<Arc<BatchShared>, NoRow> {
         let batch = self.batches().add(make)?;
-        let last = submissions.len() - 1;
-        for (index, submission) in submissions.iter().enumerate() {
-            let entry = submission.encode(batch.row.tag(index), index == last, due);
-            // The ring is as large as the room.
-            let pushed = self.ring.push(entry);
-            debug_assert!(
-                pushed.is_ok(),
-                "the submission ring is smaller than the room"
-            );
-        }
+        let mut entry = Entry::default();
+        entry[0] = batch.row.tag(0);
+        // The ring is as large as the table.
+        let pushed = self.ring.push(entry);
+        debug_assert!(
+            pushed.is_ok(),
+            "the submission ring is smaller than the table of batches"
+        );
         self.waiters.submitted();
         fence(SeqCst);
         // Who submitted last waited at once, and then drives itself. Should it not, the thread notices soon.
@@ -125,9 +135,20 @@ impl Post {
     pub(crate) fn report(&self, tag: u64, report: Report) {
         let (row, position) = RowId::from_tag(tag);
         if let Some(batch) = self.batch(row) {
-            self.room_of(&batch)
-                .give_back(batch.record(position, report));
+            self.note(&batch, position, report);
         }
+    }
+
+    /// The same of a batch that is at hand.
+    pub(crate) fn note(&self, batch: &BatchShared, position: usize, report: Report) {
+        let room = batch.record(position, report);
+        self.room_of(batch).give_back(room);
+    }
+
+    /// The requests of a batch from this position on never began: each has ended so.
+    pub(crate) fn note_rest(&self, batch: &BatchShared, from: usize, report: Report) {
+        let room = batch.record_rest(from, report);
+        self.room_of(batch).give_back(room);
     }
 
     /// More is known of a request than was reported: what of its memory is free. Its handle is told through what it was given
@@ -145,9 +166,11 @@ impl Post {
     /// All requests of a batch have been reported: tells whoever waits, and the peer by `send`. The answer is for the
     /// program's code.
     pub(crate) fn finish(&self, row: RowId, send: impl FnOnce(Ticket)) -> Option<Ended> {
-        // Under the lock: whoever has waited for the batch finds its row free.
+        let batch = self.batch(row)?;
+        // First: whoever has waited for the batch finds the room that it took.
+        self.room_of(&batch).give_back(batch.take_room());
+        // Under the lock: they find its row free, too.
         let mut batches = self.batches();
-        let batch = batches.get(row)?;
         let mut ended = batch.finish();
         if ended.is_over() {
             batches.remove(row);
@@ -155,7 +178,6 @@ impl Post {
             batches.keep(row);
         }
         drop(batches);
-        self.room_of(&batch).give_back(batch.take_room());
         ended.notify(send);
         Some(ended)
     }
@@ -377,5 +399,69 @@ impl Post {
 
     pub(crate) fn has_news(&self) -> bool {
         self.commands.has_any() || !self.ring.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_core::report::Status;
+    use polyrail_core::units::PlanId;
+    use polyrail_core::work::{Cause, Op, Priority};
+
+    use super::*;
+    use crate::intake::refused;
+    use crate::lock::lock;
+    use crate::segments::Holds;
+
+    #[test]
+    fn who_has_seen_the_end_of_a_batch_finds_the_room_that_it_took() {
+        // The last place came back after that: the next batch that needed all of them waited for it, asleep, each time.
+        let clock = Clock::start();
+        let post = Post::new(&SendQueueConfig::default(), Pulse::new(Some(0), clock)).unwrap();
+        let order = || Order {
+            list: List::Once(vec![Submission {
+                plan: PlanId::default(),
+                op: Op::Write,
+                local_offset: 0,
+                remote_offset: 0,
+                length: 1,
+                through_slots: false,
+            }]),
+            due: Due {
+                priority: Priority::Normal,
+                deadline: Instant::MAX,
+            },
+        };
+        let submit = || {
+            let room = post.room.take(&clock, 1, std::time::Duration::ZERO, || {});
+            let make = |row| BatchShared::new(row, Holds::default(), order(), None);
+            post.submit(|row| Arc::new(make(row).taking(room.unwrap())))
+        };
+        let done = refused(Status::Completed, Cause::Cancelled);
+        let batches: Mutex<Option<Arc<BatchShared>>> = Mutex::new(None);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                for _ in 0..5_000 {
+                    let batch = submit().unwrap();
+                    *lock(&batches) = Some(batch.clone());
+                    while batch.is_pending() {
+                        std::hint::spin_loop();
+                    }
+                    assert!(post.room.is_free());
+                }
+            });
+            for _ in 0..5_000 {
+                let batch = loop {
+                    match lock(&batches).take() {
+                        Some(batch) => break batch,
+                        None if waits.is_finished() => return,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                post.ring.pop();
+                post.note(&batch, 0, done);
+                drop(post.finish(batch.row, |_| {}));
+            }
+        });
     }
 }

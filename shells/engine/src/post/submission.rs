@@ -1,6 +1,8 @@
-//! A request on its way to whoever carries it out, and the words of the ring that it is there.
+//! Requests on their way to whoever carries them out.
 
-use polyrail_core::ring::Entry;
+use std::ops::Deref;
+use std::sync::Arc;
+
 use polyrail_core::time::Instant;
 use polyrail_core::units::PlanId;
 use polyrail_core::work::{Op, Priority};
@@ -34,128 +36,55 @@ impl Due {
     }
 }
 
-const READ: u64 = 1;
-const LAST: u64 = 2;
-const HIGH: u64 = 4;
-const LOW: u64 = 8;
-const SLOTS: u64 = 16;
-
-/// What the flags of an entry say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Flags {
-    op: Op,
-    /// It is the last request of its batch.
-    last: bool,
-    priority: Priority,
-    /// As [`Submission::through_slots`] says.
-    through_slots: bool,
+/// What a batch asks for, as whoever carries it out takes it.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) list: List,
+    pub(crate) due: Due,
 }
 
-impl Flags {
-    fn to_bits(self) -> u64 {
-        let op = if self.op == Op::Read { READ } else { 0 };
-        let last = if self.last { LAST } else { 0 };
-        let slots = if self.through_slots { SLOTS } else { 0 };
-        let priority = match self.priority {
-            Priority::High => HIGH,
-            Priority::Normal => 0,
-            Priority::Low => LOW,
-        };
-        op | last | priority | slots
-    }
+/// The requests of a batch, one behind the other.
+#[derive(Debug)]
+pub(crate) enum List {
+    /// Of this batch alone.
+    Once(Vec<Submission>),
+    /// Of all posts of a prepared transfer.
+    Kept(Arc<Vec<Submission>>),
+}
 
-    fn from_bits(bits: u64) -> Self {
-        let has = |flag: u64| bits & flag != 0;
+impl Deref for List {
+    type Target = [Submission];
+
+    fn deref(&self) -> &[Submission] {
+        match self {
+            Self::Once(list) => list,
+            Self::Kept(list) => list,
+        }
+    }
+}
+
+impl Default for Order {
+    /// Of a batch without requests.
+    fn default() -> Self {
         Self {
-            op: if has(READ) { Op::Read } else { Op::Write },
-            last: has(LAST),
-            through_slots: has(SLOTS),
-            priority: match (has(HIGH), has(LOW)) {
-                (true, _) => Priority::High,
-                (false, true) => Priority::Low,
-                (false, false) => Priority::Normal,
+            list: List::Once(Vec::new()),
+            due: Due {
+                priority: Priority::Normal,
+                deadline: Instant::MAX,
             },
         }
     }
 }
 
-impl Submission {
-    pub(crate) fn encode(&self, tag: u64, last: bool, due: Due) -> Entry {
-        let flags = Flags {
-            op: self.op,
-            last,
-            priority: due.priority,
-            through_slots: self.through_slots,
-        };
-        let Self {
-            plan,
-            local_offset,
-            remote_offset,
-            length,
-            ..
-        } = *self;
-        [
-            tag,
-            plan.to_bits(),
-            local_offset,
-            remote_offset,
-            length,
-            flags.to_bits(),
-            due.deadline.as_nanos(),
-            0,
-        ]
-    }
-}
-
-/// A submission as it comes out of the ring.
+/// A request whose turn it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
+    /// The batch and the position, as one word.
     pub(crate) tag: u64,
-    /// The batch and the position that the tag names.
     pub(crate) row: RowId,
     pub(crate) position: usize,
     pub(crate) submission: Submission,
     /// It is the last request of its batch.
     pub(crate) last: bool,
     pub(crate) due: Due,
-}
-
-impl Arrival {
-    pub(crate) fn decode(entry: &Entry) -> Self {
-        let [
-            tag,
-            plan,
-            local_offset,
-            remote_offset,
-            length,
-            flags,
-            deadline,
-            _,
-        ] = *entry;
-        let (row, position) = RowId::from_tag(tag);
-        let Flags {
-            op,
-            last,
-            priority,
-            through_slots,
-        } = Flags::from_bits(flags);
-        Self {
-            tag,
-            row,
-            position,
-            submission: Submission {
-                plan: PlanId::from_bits(plan),
-                op,
-                local_offset,
-                remote_offset,
-                length,
-                through_slots,
-            },
-            last,
-            due: Due {
-                priority,
-                deadline: Instant::from_nanos(deadline),
-            },
-        }
-    }
 }

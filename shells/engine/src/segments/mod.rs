@@ -2,10 +2,11 @@
 
 mod hold;
 mod pairs;
+mod plans;
+mod remote;
 mod segment;
 
-use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -15,17 +16,16 @@ use polyrail_core::work::Op;
 use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 
-use crate::error::{RegisterError, SubmitError};
+use self::plans::PairPlans;
+use self::remote::Remotes;
+use crate::error::{Limit, RegisterError};
 
-pub(crate) use hold::Hold;
+pub(crate) use hold::Holds;
 pub(crate) use pairs::{KnownPair, NoPlan, Pairs};
+pub(crate) use remote::{Opened, TakenOut};
 pub use segment::SegmentId;
 pub(crate) use segment::{LocalSegment, RemoteSegment, RemoteSlots, Segment, SlotMemory};
 
-/// Segments that one engine can know at a time, its own and its peers'.
-pub(crate) const SEGMENTS_MAX: usize = 1 << 16;
-/// Segments of lost peers that are remembered, so that whoever still names one is told what became of it.
-const LOST_MAX: usize = 4096;
 /// The name of the memory that probes use. Cannot be registered: it has a control character.
 pub(crate) const SCRATCH_NAME: &str = "\u{1}scratch";
 
@@ -39,17 +39,47 @@ struct Tables {
     keys: Numbered<RegionKey, SegmentId>,
     /// Files that peers may use, as they are told of them.
     offers: Numbered<SegmentId, SegmentDescriptor>,
-    plans: Numbered<(SegmentId, SegmentId), PlanId>,
-    /// Segments of peers that were lost, the oldest first, and where the peers were.
-    lost: VecDeque<(SegmentId, SocketAddr)>,
+    plans: PairPlans,
+    remotes: Remotes,
+    /// Segments that there can be at a time, the engine's own and its peers'.
+    most: usize,
     last: u32,
     generation: u64,
 }
 
 impl Tables {
+    fn limit(&self) -> Limit {
+        let mut of_peers: HashMap<PeerId, usize> = HashMap::new();
+        for segment in self.segments.values() {
+            if let Segment::Remote(remote) = segment {
+                *of_peers.entry(remote.peer).or_default() += 1;
+            }
+        }
+        let remote: usize = of_peers.values().sum();
+        let own = self.segments.len() - remote;
+        let most = of_peers.iter().max_by_key(|(_, count)| **count);
+        let most = most.map(|(peer, count)| format!(", most of them ({count}) of peer {}", peer.0));
+        Limit {
+            what: "segments",
+            most: self.most,
+            key: "limits/segments",
+            held_by: format!(
+                "{own} of this engine (unregister some), and {remote} of {} peers (close some){}",
+                of_peers.len(),
+                most.unwrap_or_default()
+            ),
+        }
+    }
+
+    /// A number that no segment has.
     fn next_id(&mut self) -> SegmentId {
-        self.last = self.last.wrapping_add(1).max(1);
-        SegmentId(self.last)
+        loop {
+            self.last = self.last.wrapping_add(1).max(1);
+            let id = SegmentId(self.last);
+            if !self.segments.contains_key(&id) {
+                return id;
+            }
+        }
     }
 }
 
@@ -60,6 +90,22 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
+    /// None yet, and so many at a time.
+    pub(crate) fn new(most: usize) -> Self {
+        let tables = Tables {
+            most,
+            ..Tables::default()
+        };
+        Self {
+            tables: RwLock::new(tables),
+        }
+    }
+
+    /// That there can be no more, and who has those that there are.
+    pub(crate) fn limit(&self) -> Limit {
+        self.read(Tables::limit)
+    }
+
     fn read<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {
         look(&self.tables.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -102,10 +148,8 @@ impl Segments {
             if tables.names.contains_key(name) {
                 return Err(RegisterError::NameTaken { name: name.into() });
             }
-            if tables.segments.len() >= SEGMENTS_MAX {
-                return Err(RegisterError::Full {
-                    limit: SEGMENTS_MAX,
-                });
+            if tables.segments.len() >= tables.most {
+                return Err(RegisterError::Full(tables.limit()));
             }
             let id = tables.next_id();
             tables.generation += 1;
@@ -124,7 +168,9 @@ impl Segments {
                     kind,
                     numa_node: None,
                 },
-                requests: None,
+                is_file_here: false,
+                requests: AtomicU64::new(0),
+                opens: AtomicU64::new(0),
                 slots: None,
             });
             let near = Arc::new(LocalSegment {
@@ -145,32 +191,6 @@ impl Segments {
             };
             tables.segments.insert(id, segment);
             Ok(id)
-        })
-    }
-
-    /// Notes a peer's segment; `None`: no room.
-    pub(crate) fn add_remote(
-        &self,
-        peer: PeerId,
-        descriptor: SegmentDescriptor,
-        is_file: bool,
-        slots: Option<RemoteSlots>,
-    ) -> Option<SegmentId> {
-        self.write(|tables| {
-            if tables.segments.len() >= SEGMENTS_MAX {
-                return None;
-            }
-            let id = tables.next_id();
-            let segment = RemoteSegment {
-                peer,
-                descriptor,
-                requests: is_file.then(AtomicU64::default),
-                slots,
-            };
-            tables
-                .segments
-                .insert(id, Segment::Remote(Arc::new(segment)));
-            Some(id)
         })
     }
 
@@ -231,7 +251,10 @@ impl Segments {
                 return Err(stale);
             };
             // Whoever submits counts up while it holds the lock for reading, so 0 stays 0 here.
-            let requests = file.requests.as_ref().ok_or(stale)?.load(Acquire);
+            if !file.is_file_here() {
+                return Err(stale);
+            }
+            let requests = file.requests.load(Acquire);
             if requests > 0 {
                 return Err(RegisterError::InUse { requests });
             }
@@ -239,30 +262,7 @@ impl Segments {
             if let Some(offer) = tables.offers.remove(&id) {
                 tables.names.remove(&offer.name);
             }
-            let plans = tables.plans.extract_if(|(_, to), _| *to == id);
-            let plans = plans.map(|(_, plan)| plan).collect();
-            Ok((file, plans))
-        })
-    }
-
-    /// The segment of this peer, name and key, if it has been opened already.
-    pub(crate) fn find_remote(
-        &self,
-        peer: PeerId,
-        descriptor: &SegmentDescriptor,
-    ) -> Option<SegmentId> {
-        self.read(|tables| {
-            tables
-                .segments
-                .iter()
-                .find_map(|(id, segment)| match segment {
-                    Segment::Remote(remote)
-                        if remote.peer == peer && remote.descriptor.is_of(descriptor) =>
-                    {
-                        Some(*id)
-                    }
-                    Segment::Remote(_) | Segment::Local(_) | Segment::Device(..) => None,
-                })
+            Ok((file, tables.plans.remove(id)))
         })
     }
 
@@ -336,12 +336,7 @@ impl Segments {
             tables.segments.remove(&id);
             tables.names.remove(&local.name);
             tables.keys.remove(&local.region.key());
-            let retired = tables
-                .plans
-                .extract_if(|(from, to), _| *from == id || *to == id)
-                .map(|(_, plan)| plan)
-                .collect();
-            Ok((local, retired))
+            Ok((local, tables.plans.remove(id)))
         })
     }
 
@@ -354,60 +349,6 @@ impl Segments {
             Segment::Remote(_) => None,
         };
         self.read(|tables| tables.segments.values().filter_map(own).collect())
-    }
-
-    /// Forgets a peer's segment that nothing was done with.
-    pub(crate) fn remove_remote(&self, id: SegmentId) {
-        self.write(|tables| {
-            if let Some(Segment::Remote(_)) = tables.segments.get(&id) {
-                tables.segments.remove(&id);
-            }
-        });
-    }
-
-    /// Takes out everything of a peer that is lost: its segments, and the plans that named them.
-    pub(crate) fn remove_peer(
-        &self,
-        peer: PeerId,
-        address: SocketAddr,
-    ) -> (Vec<SegmentId>, Vec<PlanId>) {
-        self.write(|tables| {
-            let is_of_peer = |_: &SegmentId, segment: &mut Segment| match segment {
-                Segment::Remote(remote) => remote.peer == peer,
-                Segment::Local(_) | Segment::Device(..) => false,
-            };
-            let segments: Vec<_> = tables.segments.extract_if(is_of_peer).collect();
-            let segments: Vec<_> = segments.into_iter().map(|(id, _)| id).collect();
-            let plans = tables
-                .plans
-                .extract_if(|(_, to), _| segments.contains(to))
-                .map(|(_, plan)| plan)
-                .collect();
-            tables.lost.extend(segments.iter().map(|id| (*id, address)));
-            let surplus = tables.lost.len().saturating_sub(LOST_MAX);
-            tables.lost.drain(..surplus);
-            (segments, plans)
-        })
-    }
-
-    /// Where the peer was that had this segment, if it was lost not too long ago.
-    pub(crate) fn lost(&self, id: SegmentId) -> Option<SocketAddr> {
-        self.read(|tables| {
-            let mut lost = tables.lost.iter().rev();
-            lost.find(|(lost, _)| *lost == id).map(|(_, peer)| *peer)
-        })
-    }
-
-    /// Why a request cannot name a segment that is not there.
-    pub(crate) fn missing(&self, index: usize, segment: SegmentId) -> SubmitError {
-        match self.lost(segment) {
-            Some(peer) => SubmitError::PeerLost {
-                index,
-                segment,
-                peer,
-            },
-            None => SubmitError::Stale { index, segment },
-        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! Pairs of segments that requests have used, and the plan of each.
 
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::{PoisonError, RwLockReadGuard};
 
 use polyrail_core::units::PlanId;
 
-use super::hold::Hold;
+use super::hold::{Hold, Holds};
 use super::segment::{LocalSegment, RemoteSegment, Segment, SegmentId};
 use super::{Segments, Tables};
+use crate::request::Request;
 
 /// Why there is no plan for a pair of segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,18 +20,20 @@ pub(crate) enum NoPlan {
 }
 
 impl Segments {
-    /// The plan of a pair of segments, made by `make` when it is first asked for.
+    /// The plan of a pair of segments, made by `make` when it is first asked for. Where there are too many, some that no
+    /// request uses make room, and `retire` is told.
     pub(crate) fn plan(
         &self,
         pair: (SegmentId, SegmentId),
-        make: impl FnOnce() -> Result<PlanId, NoPlan>,
+        make: impl Fn() -> Result<PlanId, NoPlan>,
+        retire: impl FnOnce(Vec<PlanId>),
     ) -> Result<PlanId, NoPlan> {
-        if let Some(plan) = self.read(|tables| tables.plans.get(&pair).copied()) {
+        if let Some(plan) = self.read(|tables| tables.plans.get(pair)) {
             return Ok(plan);
         }
         self.write(|tables| {
-            if let Some(plan) = tables.plans.get(&pair) {
-                return Ok(*plan);
+            if let Some(plan) = tables.plans.get(pair) {
+                return Ok(plan);
             }
             // Gone since it was looked at: nobody would ever retire a plan for it.
             for segment in [pair.0, pair.1] {
@@ -37,8 +41,13 @@ impl Segments {
                     return Err(NoPlan::Stale(segment));
                 }
             }
-            let plan = make()?;
-            tables.plans.insert(pair, plan);
+            let mut plan = make();
+            if plan == Err(NoPlan::Full) {
+                retire(tables.make_room());
+                plan = make();
+            }
+            let plan = plan?;
+            tables.plans.add(pair, plan);
             Ok(plan)
         })
     }
@@ -46,6 +55,22 @@ impl Segments {
     /// All that is known now. Nothing is registered or unregistered while the answer lives: keep it short.
     pub(crate) fn known(&self) -> Known<'_> {
         Known(self.tables.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Tables {
+    /// Takes out some plans that no request uses: a request uses both of its ends.
+    fn make_room(&mut self) -> Vec<PlanId> {
+        let segments = &self.segments;
+        let is_free = |id: &SegmentId| match segments.get(id) {
+            Some(Segment::Local(memory) | Segment::Device(memory, _)) => {
+                memory.requests.load(Acquire) == 0
+            }
+            Some(Segment::Remote(remote)) => remote.requests.load(Acquire) == 0,
+            None => true,
+        };
+        self.plans
+            .make_room(|(local, remote)| is_free(&local) || is_free(&remote))
     }
 }
 
@@ -71,7 +96,7 @@ impl Known<'_> {
         else {
             return None;
         };
-        let plan = *self.0.plans.get(&ids)?;
+        let plan = self.0.plans.get(ids)?;
         Some(KnownPair {
             local,
             remote,
@@ -79,10 +104,25 @@ impl Known<'_> {
         })
     }
 
-    /// Counts a request that uses a local segment, and a remote one.
-    pub(crate) fn hold(&self, ids: (SegmentId, SegmentId)) -> Option<Hold> {
-        let ends = [self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?];
-        Some(Hold::of(ends))
+    /// Counts requests at the segments that they use. `Err`: the first of which one is not there; none is counted.
+    pub(crate) fn hold(&self, requests: &[Request]) -> Result<Holds, usize> {
+        let mut holds = Holds::default();
+        let mut held = 0;
+        for run in requests.chunk_by(|a, b| (a.local, a.remote) == (b.local, b.remote)) {
+            let ends = run.first().map(|request| (request.local, request.remote));
+            let Some(ends) = ends.and_then(|ends| self.ends(ends)) else {
+                holds.release_all();
+                return Err(held);
+            };
+            let count = run.len() as u32;
+            holds.add(count, Hold::of(ends, count));
+            held += run.len();
+        }
+        Ok(holds)
+    }
+
+    fn ends(&self, ids: (SegmentId, SegmentId)) -> Option<[&Segment; 2]> {
+        Some([self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?])
     }
 }
 

@@ -9,7 +9,7 @@ use polyrail_core::units::{PeerId, PoolId, SegmentRef};
 use polyrail_transport::memory::{Region, TrustDomain};
 
 /// Names a segment to the engine that registered or opened it. Never reused: an old one is told from a new one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId(pub(crate) u32);
 
 impl fmt::Debug for SegmentId {
@@ -50,8 +50,12 @@ impl LocalSegment {
 pub(crate) struct RemoteSegment {
     pub(crate) peer: PeerId,
     pub(crate) descriptor: SegmentDescriptor,
-    /// Of a file: requests submitted and not ended that use it.
-    pub(crate) requests: Option<AtomicU64>,
+    /// Bytes of a file of this host.
+    pub(crate) is_file_here: bool,
+    /// Requests submitted and not ended that use it.
+    pub(crate) requests: AtomicU64,
+    /// How often it was opened, and not closed.
+    pub(super) opens: AtomicU64,
     /// Of a peer's file: the slots that it is staged through there.
     pub(crate) slots: Option<RemoteSlots>,
 }
@@ -59,7 +63,7 @@ pub(crate) struct RemoteSegment {
 impl RemoteSegment {
     /// Bytes of a file of this host.
     pub(crate) fn is_file_here(&self) -> bool {
-        self.requests.is_some()
+        self.is_file_here
     }
 }
 

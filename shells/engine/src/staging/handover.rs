@@ -13,7 +13,6 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use polyrail_core::plan::Plan;
 use polyrail_core::report::{Local, Remote, Report, Status};
-use polyrail_core::ring::Entry;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId, PlanId};
@@ -89,9 +88,9 @@ pub(crate) struct Handover {
     /// Plans that end with [`STAGED`].
     plans: HashMap<PlanId, Pair>,
     /// Requests of such plans that core has, by their tags, as they were submitted.
-    known: HashMap<u64, Entry>,
+    known: HashMap<u64, Arrival>,
     /// Requests that are to be handed over as soon as there is room.
-    waiting: VecDeque<(u64, Entry)>,
+    waiting: VecDeque<Arrival>,
     retry_at: Instant,
     /// Batches of which some have been.
     open: HashMap<RowId, Open>,
@@ -140,18 +139,16 @@ impl Handover {
     }
 
     /// A request has gone to core.
-    pub(crate) fn note(&mut self, entry: &Entry) {
-        let [tag, plan, ..] = *entry;
+    pub(crate) fn note(&mut self, arrival: &Arrival) {
         if !self.plans.is_empty()
-            && let Some((local, remote)) = self.plans.get(&PlanId::from_bits(plan))
+            && let Some((local, remote)) = self.plans.get(&arrival.submission.plan)
         {
-            let segments = PlanId {
+            let mut arrival = *arrival;
+            arrival.submission.plan = PlanId {
                 index: local.0,
                 generation: remote.0,
             };
-            let mut entry = *entry;
-            entry[1] = segments.to_bits();
-            self.known.insert(tag, entry);
+            self.known.insert(arrival.tag, arrival);
         }
     }
 
@@ -168,7 +165,7 @@ impl Handover {
         if self.known.is_empty() {
             return false;
         }
-        let Some(entry) = self.known.remove(&tag) else {
+        let Some(arrival) = self.known.remove(&tag) else {
             return false;
         };
         let proved = (report.local, report.remote) == (Local::Released, Remote::Settled);
@@ -178,7 +175,7 @@ impl Handover {
         }
         let (row, _) = RowId::from_tag(tag);
         self.open.entry(row).or_default().staged.insert(tag, None);
-        self.waiting.push_back((tag, entry));
+        self.waiting.push_back(arrival);
         self.retry_at = now;
         true
     }
@@ -248,31 +245,31 @@ impl Handover {
         if self.look_at <= now {
             self.settle(now);
         }
-        while let Some((tag, entry)) = self.waiting.pop_front() {
-            match self.begin(now, tag, &entry) {
+        while let Some(arrival) = self.waiting.pop_front() {
+            match self.begin(now, &arrival) {
                 Ok(()) => {}
                 Err(SubmitError::Full(_)) => {
-                    self.waiting.push_front((tag, entry));
+                    self.waiting.push_front(arrival);
                     self.retry_at = now + RETRY;
                     return;
                 }
                 Err(error) => {
                     let (status, cause) = not_begun(&error);
                     let report = refused(status, cause);
-                    self.post.send(Command::StagedEnded(tag, report));
+                    self.post.send(Command::StagedEnded(arrival.tag, report));
                 }
             }
         }
     }
 
-    fn begin(&mut self, now: Instant, tag: u64, entry: &Entry) -> Result<(), SubmitError> {
-        let arrival = Arrival::decode(entry);
+    fn begin(&mut self, now: Instant, arrival: &Arrival) -> Result<(), SubmitError> {
+        let tag = arrival.tag;
         let engine = self.engine.get().and_then(alive);
         let (Some(open), Some(engine)) = (self.open.get_mut(&arrival.row), engine) else {
             return Err(SubmitError::ShutDown);
         };
         let terms = terms(now, arrival.due.within(), arrival.due.priority);
-        let batch = engine.submit_through_slots(&request(&arrival), &terms)?;
+        let batch = engine.submit_through_slots(&request(arrival), &terms)?;
         if open.is_cancelled {
             batch.cancel();
         }

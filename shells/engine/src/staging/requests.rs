@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::*;
 
 use polyrail_core::orchestrator::Cancelled;
 use polyrail_core::report::{Report, Status};
-use polyrail_core::ring::Entry;
 use polyrail_core::stage::{Event, StageRefused, Staged, StagedRequest};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, StagedId};
@@ -13,11 +12,10 @@ use polyrail_core::work::{Cause, Priority};
 
 use super::work::{CHUNKS, Work};
 use super::{Route, Word};
-use crate::batch::Batch;
+use crate::batch::{Batch, Shared as BatchShared};
 use crate::engine::Engine;
 use crate::error::SubmitError;
-use crate::fabric::PEERS_MAX;
-use crate::intake::{End, refused};
+use crate::intake::{End, Rest, refused};
 use crate::post::Arrival;
 use crate::request::{Request, Terms};
 use crate::rows::RowId;
@@ -26,8 +24,10 @@ use crate::segments::SegmentId;
 /// Rows that requests of one priority to one peer may take: as many as can have a chunk on its way. Who never answers, and
 /// what is urgent to nobody, leave the rest to others.
 const SHARE: u16 = CHUNKS as u16;
-/// Rows of all.
-pub(super) const REQUESTS: usize = PEERS_MAX * SHARE as usize;
+/// Rows of all of so many peers.
+pub(super) const fn rows_of(peers: usize) -> usize {
+    peers * SHARE as usize
+}
 
 /// Attempts without proof that are remembered for their requests.
 pub(super) const UNPROVEN: usize = 1_024;
@@ -64,16 +64,16 @@ pub(super) struct Requests {
     /// Each by its number, with the tag that it was submitted under and whose share it takes.
     known: HashMap<StagedId, (u64, PeerId, Priority)>,
     /// Rows that are taken, by peer and priority.
-    taken: [[u16; Priority::ALL.len()]; PEERS_MAX],
+    taken: Box<[[u16; Priority::ALL.len()]]>,
     /// Those that were reported without proof, with their tags, the oldest first.
     unproven: VecDeque<(StagedId, u64)>,
 }
 
 impl Requests {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(peers: usize) -> Self {
         Self {
             known: HashMap::new(),
-            taken: [[0; Priority::ALL.len()]; PEERS_MAX],
+            taken: vec![[0; Priority::ALL.len()]; peers].into(),
             unproven: VecDeque::new(),
         }
     }
@@ -124,12 +124,10 @@ impl Work {
     /// Begins what has been submitted and what there is room for again, and ends what is to end.
     pub(super) fn take_in(&mut self, core: &mut Staged<'_>, engine: &Engine, now: Instant) {
         self.intake.look_again();
-        while let Some(entry) = self.next_entry(engine) {
-            let arrival = Arrival::decode(&entry);
-            self.intake.batch(arrival.row);
+        while let Some(arrival) = self.next_arrival(engine) {
             match self.submit(core, engine, now, &arrival) {
-                Ok(running) => self.intake.note(arrival.row, arrival.position, running),
-                Err(NotBegun::Missing(room)) => self.intake.hold_back(room, entry),
+                Ok(running) => self.intake.note(arrival.row, running),
+                Err(NotBegun::Missing(room)) => self.intake.hold_back(room, &arrival),
                 Err(NotBegun::Ended(status, cause)) => {
                     self.report(arrival.tag, refused(status, cause));
                 }
@@ -150,14 +148,12 @@ impl Work {
         self.withdraw(&overdue, Status::DeadlineExceeded, Cause::DeadlineExceeded);
     }
 
-    fn next_entry(&mut self, engine: &Engine) -> Option<Entry> {
-        self.intake.next(&self.post.ring, |entry| {
-            let arrival = Arrival::decode(entry);
-            match route(engine, &arrival) {
+    fn next_arrival(&mut self, engine: &Engine) -> Option<Arrival> {
+        self.intake
+            .next(&self.post, |arrival| match route(engine, arrival) {
                 Ok(Route::Staged { peer, .. }) => Missing::Row(peer, arrival.due.priority),
                 Ok(Route::Direct) | Err(_) => Missing::Worker,
-            }
-        })
+            })
     }
 
     fn submit(
@@ -214,7 +210,7 @@ impl Work {
         let Arrival { tag, due, .. } = *arrival;
         let terms = terms(now, due.within(), due.priority);
         let request = [request(arrival)];
-        match self.with_room(engine, || engine.submit_with(&request, &terms)) {
+        match self.with_room(engine, || engine.submit_pieces(&request, None, &terms)) {
             Ok(batch) => {
                 let words = self.words.clone();
                 follow(batch.clone(), move |report| {
@@ -260,9 +256,10 @@ impl Work {
     }
 
     /// Ends what was held back.
-    fn withdraw(&mut self, held: &[Entry], status: Status, cause: Cause) {
-        for entry in held {
-            self.report(Arrival::decode(entry).tag, refused(status, cause));
+    fn withdraw(&mut self, held: &[Rest], status: Status, cause: Cause) {
+        for Rest { row, batch, from } in held {
+            self.post.note_rest(batch, *from, refused(status, cause));
+            self.finish_reported(*row, batch);
         }
     }
 
@@ -295,10 +292,16 @@ impl Work {
     }
 
     pub(super) fn report(&mut self, tag: u64, report: Report) {
-        let (row, _) = RowId::from_tag(tag);
-        self.post.report(tag, report);
-        let batch = self.post.batch(row);
-        if batch.is_some_and(|batch| batch.is_reported()) {
+        let (row, position) = RowId::from_tag(tag);
+        if let Some(batch) = self.post.batch(row) {
+            self.post.note(&batch, position, report);
+            self.finish_reported(row, &batch);
+        }
+    }
+
+    /// Tells of a batch if all its requests have been reported.
+    fn finish_reported(&mut self, row: RowId, batch: &BatchShared) {
+        if batch.is_reported() {
             self.intake.close(row);
             let ended = self.post.finish(row, |ticket| ticket.go(&self.plane));
             if let Some(ended) = ended {

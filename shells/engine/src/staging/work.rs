@@ -20,8 +20,8 @@ use polyrail_transport::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::hops::Hops;
-use super::parties::{PARTIES_MAX, Parties};
-use super::requests::{Intake, Missing, REQUESTS, Requests, UNPROVEN};
+use super::parties::Parties;
+use super::requests::{Intake, Missing, Requests, UNPROVEN, rows_of};
 use super::{Word, Words, alive};
 use crate::engine::{Engine, Inner};
 use crate::intake::End;
@@ -64,9 +64,9 @@ impl Work {
             clock: inner.clock,
             post,
             words,
-            parties: Parties::default(),
+            parties: Parties::new(inner.config.limits.peers),
             intake: Intake::default(),
-            requests: Requests::new(),
+            requests: Requests::new(inner.config.limits.peers),
             hops: Hops::default(),
             until_clear: Vec::new(),
             ending_at: None,
@@ -82,14 +82,13 @@ impl Work {
 
     /// The thread: the tables, and the loop over them.
     pub(super) fn run(mut self, pools: &[PoolConfig; 2]) {
+        let (parties, rows) = (self.parties.most(), rows_of(self.parties.peers()));
         let slots_count = pools.iter().map(|pool| pool.slots as usize).sum();
-        let mut peers: Vec<_> = (0..PARTIES_MAX).map(|_| PeerStaging::EMPTY).collect();
-        let mut claims: Vec<_> = (0..2 * PARTIES_MAX * CHUNKS)
-            .map(|_| Claim::EMPTY)
-            .collect();
-        let mut requests: Vec<_> = (0..REQUESTS).map(|_| Row::EMPTY).collect();
+        let mut peers: Vec<_> = (0..parties).map(|_| PeerStaging::EMPTY).collect();
+        let mut claims: Vec<_> = (0..2 * parties * CHUNKS).map(|_| Claim::EMPTY).collect();
+        let mut requests: Vec<_> = (0..rows).map(|_| Row::EMPTY).collect();
         let mut slots: Vec<_> = (0..slots_count).map(|_| Slot::EMPTY).collect();
-        let mut lines: Vec<_> = (0..2 * PARTIES_MAX * pools.len())
+        let mut lines: Vec<_> = (0..2 * parties * pools.len())
             .map(|_| Line::EMPTY)
             .collect();
         let mut unproven: Vec<_> = (0..UNPROVEN).map(|_| Unproven::EMPTY).collect();

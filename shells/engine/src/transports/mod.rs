@@ -121,18 +121,15 @@ impl Transports {
         Ok(Box::new(Joined::new(rows)?))
     }
 
-    /// Hands an inbound lane to the transport that it names; one that names none is of the last one.
+    /// Hands an inbound lane to the transport that it names; one that names none is of plain TCP.
     pub(crate) fn admit(&self, lane: InboundLane) {
-        let serves = |row: &&Installed| {
-            let names = |name: &String| row.transport.name() == name;
-            !row.is_missing && !row.own && lane.transport.as_ref().is_none_or(names)
-        };
-        match self.rows.iter().rev().find(serves) {
+        let name = lane.transport.as_deref().unwrap_or(TCP);
+        let serves = |row: &&Installed| !row.is_missing && !row.own && row.transport.name() == name;
+        match self.rows.iter().find(serves) {
             Some(row) => row.transport.admit(lane),
-            None => log::warn!(
-                "{:?} of a peer is of transport {:?}, which is not here",
+            None => polyrail_transport::complain!(
+                "{:?} of a peer is of transport {name}, which is not here",
                 lane.lane,
-                lane.transport
             ),
         }
     }

@@ -58,7 +58,7 @@ impl Loop<'_> {
                 self.core.retire_plan(id);
             }
             Command::StagedEnded(tag, report) => {
-                self.post.report(tag, report);
+                self.report(tag, report);
                 if self.handover.end(now, tag, &report) {
                     self.finish(RowId::from_tag(tag).0);
                 }
@@ -75,6 +75,7 @@ impl Loop<'_> {
             }
             Command::ForgetPeer(lost) => self.lost.add(now, lost),
             Command::Cancel(row) => self.intake.ask(End::Cancel(row)),
+            Command::CaughtUp => self.catches_up_by = None,
             Command::Room => self.core.handle_wake(),
             Command::Lanes(question) => question.answer(self.lanes()),
             Command::ShutDown(at) => self.intake.ask(End::ShutDown(at)),

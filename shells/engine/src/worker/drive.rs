@@ -181,7 +181,10 @@ impl Loop<'_> {
 
     /// When there is something to do by itself.
     pub(super) fn due(&mut self) -> Option<Instant> {
-        let core = self.core.poll_timeout().map(|(at, _)| at);
+        let core = match self.catches_up_by {
+            None => self.core.poll_timeout().map(|(at, _)| at),
+            by => by,
+        };
         let leaving = self.lost.due();
         let neighbours = self.around.neighbours();
         let heartbeat = neighbours.and_then(Neighbours::poll_timeout);

@@ -17,8 +17,10 @@ impl Loop<'_> {
             around,
             unseen,
             afterwards,
+            intake,
             ..
         } = self;
+        intake.close(row);
         let ended = post.finish(row, |ticket| {
             let session = lock(&around.peers)
                 .get(ticket.peer())
@@ -48,7 +50,7 @@ impl Loop<'_> {
                         .takes(self.rhythm.looked, tag, &report, at_staged)
                 {
                     self.around.log_end(last, &report);
-                    self.post.report(tag, report);
+                    self.report(tag, report);
                 }
             }
             Event::BatchDone { batch, tag } => {

@@ -1,14 +1,13 @@
 //! What a worker takes in: it begins in core, and what core never had is ended here.
 
 use polyrail_core::orchestrator::{Request, SubmitError};
-use polyrail_core::report::Status;
-use polyrail_core::ring::Entry;
+use polyrail_core::report::{Report, Status};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{BatchId, RequestId};
 use polyrail_core::work::Cause;
 
 use super::Loop;
-use crate::intake::{End, refused};
+use crate::intake::{End, Rest, refused};
 use crate::post::{Arrival, Submission};
 use crate::rows::RowId;
 
@@ -37,23 +36,23 @@ impl Loop<'_> {
         self.intake.look_again();
         let mut busy = false;
         for _ in 0..TAKE_MAX {
-            let Some(entry) = self.intake.next(&self.post.ring, |_| ()) else {
+            let Some(arrival) = self.intake.next(self.post, |_| ()) else {
                 break;
             };
-            match self.submit(now, &entry) {
+            match self.submit(now, &arrival) {
                 true => busy = true,
-                false => self.intake.hold_back((), entry),
+                false => self.intake.hold_back((), &arrival),
             }
         }
-        for entry in self.intake.take_overdue(now) {
-            self.withdraw(&entry, Status::DeadlineExceeded, Cause::DeadlineExceeded);
+        for rest in self.intake.take_overdue(now) {
+            self.withdraw(&rest, Status::DeadlineExceeded, Cause::DeadlineExceeded);
             busy = true;
         }
         busy
     }
 
     /// Hands one submission to core. `false`: there is no row for it now.
-    fn submit(&mut self, now: Instant, entry: &Entry) -> bool {
+    fn submit(&mut self, now: Instant, arrival: &Arrival) -> bool {
         let Arrival {
             tag,
             row,
@@ -61,7 +60,7 @@ impl Loop<'_> {
             submission,
             last,
             due,
-        } = Arrival::decode(entry);
+        } = *arrival;
         let Some(batch) = self.open_batch(row) else {
             return false;
         };
@@ -86,14 +85,14 @@ impl Loop<'_> {
         };
         match self.submit_to_core(now, &request) {
             Ok(id) => {
-                self.handover.note(entry);
-                self.intake.note(row, position, id);
+                self.handover.note(arrival);
+                self.intake.note(row, id);
             }
             Err(Refusal::Core(SubmitError::Full)) => {
                 if position == 0 {
                     self.core.seal_batch(batch);
                     self.core.take_batch(batch);
-                    *self.intake.batch(row) = None;
+                    self.intake.batch(row).map(Option::take);
                 }
                 return false;
             }
@@ -132,7 +131,7 @@ impl Loop<'_> {
 
     /// A batch as core knows it. `None`: core has no row for it now.
     fn open_batch(&mut self, row: RowId) -> Option<BatchId> {
-        let batch = self.intake.batch(row);
+        let batch = self.intake.batch(row)?;
         if batch.is_none() {
             *batch = self.core.open_batch(row.tag(0));
         }
@@ -141,18 +140,25 @@ impl Loop<'_> {
 
     /// Ends a request that core never had.
     fn refuse(&mut self, tag: u64, status: Status, cause: Cause) {
-        self.post.report(tag, refused(status, cause));
+        self.report(tag, refused(status, cause));
     }
 
-    /// Ends a request that was held back, as all of its batch that were.
-    fn withdraw(&mut self, entry: &Entry, status: Status, cause: Cause) {
-        let Arrival { tag, row, last, .. } = Arrival::decode(entry);
-        self.refuse(tag, status, cause);
-        if last {
-            match *self.intake.batch(row) {
-                Some(batch) => self.core.seal_batch(batch),
-                None => self.finish(row),
-            }
+    /// Notes how a request has ended.
+    pub(super) fn report(&self, tag: u64, report: Report) {
+        let (row, position) = RowId::from_tag(tag);
+        match self.intake.shared(row) {
+            Some(batch) => self.post.note(batch, position, report),
+            None => self.post.report(tag, report),
+        }
+    }
+
+    /// Ends what of a batch was held back.
+    fn withdraw(&mut self, rest: &Rest, status: Status, cause: Cause) {
+        let Rest { row, batch, from } = rest;
+        self.post.note_rest(batch, *from, refused(status, cause));
+        match self.intake.batch(*row).copied().flatten() {
+            Some(batch) => self.core.seal_batch(batch),
+            None => self.finish(*row),
         }
     }
 
@@ -167,8 +173,8 @@ impl Loop<'_> {
             match end {
                 End::Cancel(row) => self.cancel(now, row),
                 End::ShutDown(at) => {
-                    for entry in self.intake.withdraw(None) {
-                        self.withdraw(&entry, Status::ShutDown, Cause::ShutDown);
+                    for rest in self.intake.withdraw(None) {
+                        self.withdraw(&rest, Status::ShutDown, Cause::ShutDown);
                     }
                     self.core.shut_down(now);
                     self.ending.at = Some(at);
@@ -181,8 +187,8 @@ impl Loop<'_> {
         if self.post.batch(row).is_none() {
             return;
         }
-        for entry in self.intake.withdraw(Some(row)) {
-            self.withdraw(&entry, Status::Cancelled, Cause::Cancelled);
+        for rest in self.intake.withdraw(Some(row)) {
+            self.withdraw(&rest, Status::Cancelled, Cause::Cancelled);
         }
         self.handover.cancel(row);
         for id in self.intake.requests(row) {

@@ -7,6 +7,7 @@ mod ending;
 mod events;
 mod intake;
 mod lost;
+mod pause;
 mod rhythm;
 mod round;
 mod serve;
@@ -21,6 +22,7 @@ use polyrail_core::orchestrator::{Config, Orchestrator, Tables, TransportConfig}
 use polyrail_core::rail::documented::Shares;
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
+use polyrail_core::time::Instant;
 use polyrail_core::work::PostBatch;
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
@@ -34,9 +36,9 @@ use self::lost::LostPeers;
 use self::rhythm::Rhythm;
 use self::surroundings::{Steering, Surroundings};
 use crate::afterwards::Afterwards;
-use crate::config::SendQueueConfig;
+use crate::config::{LimitsConfig, SendQueueConfig};
 use crate::delivery::Ticket;
-use crate::fabric::{DEVICES_MAX, Fabric, PEERS_MAX, RAILS_MAX};
+use crate::fabric::{DEVICES_MAX, Fabric};
 use crate::files::AttachedDisks;
 use crate::hints::Hints;
 use crate::peers::Peers;
@@ -46,25 +48,26 @@ use crate::stats::Failovers;
 use crate::thread::Thread;
 use crate::transports::Catalog;
 
-/// Pairs of segments that can be in use.
-pub(crate) const PLANS_MAX: usize = 4_096;
 /// Slices in flight, waiting to be sent again, or not yet proved to have ended.
 const ATTEMPTS_MAX: usize = 16_384;
 
 /// The tables of a worker, and those it shares, as a recording has to know them.
-pub(crate) const CAPACITIES: Capacities = Capacities {
-    rails: RAILS_MAX as u32,
-    devices: DEVICES_MAX as u32,
-    peers: PEERS_MAX as u32,
-    plans: PLANS_MAX as u32,
-    requests: ROWS_MAX as u32,
-    attempts: ATTEMPTS_MAX as u32,
-    batches: BATCHES_MAX as u32,
-};
+pub(crate) fn capacities(limits: &LimitsConfig) -> Capacities {
+    Capacities {
+        rails: limits.rails as u32,
+        devices: DEVICES_MAX as u32,
+        peers: limits.peers as u32,
+        plans: limits.pairs as u32,
+        requests: ROWS_MAX as u32,
+        attempts: ATTEMPTS_MAX as u32,
+        batches: BATCHES_MAX as u32,
+    }
+}
 
 /// What a worker needs to start.
 pub(crate) struct Start {
     pub(crate) config: Config,
+    pub(crate) limits: LimitsConfig,
     /// What transports have of their own, by number.
     pub(crate) settings: Arc<[TransportConfig]>,
     pub(crate) fabric: Arc<Fabric>,
@@ -118,6 +121,8 @@ pub(crate) struct Loop<'a> {
     intake: Intake,
     lost: LostPeers,
     rhythm: Rhythm,
+    /// When deadlines count again, after it has stood still, if the control thread does not say so before.
+    catches_up_by: Option<Instant>,
     disks: AttachedDisks,
     /// What goes on through slots.
     handover: Handover,
@@ -134,9 +139,10 @@ fn boxed<T>(count: usize, row: impl Fn() -> T) -> Box<[T]> {
 
 /// The thread: the tables, and the loop over them.
 fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
-    let mut plans = boxed(PLANS_MAX, || PlanRow::EMPTY);
-    let mut peer_rows = boxed(PEERS_MAX, || Peer::EMPTY);
-    let mut lanes = boxed(RAILS_MAX, || Lane::EMPTY);
+    let limits = start.limits;
+    let mut plans = boxed(limits.pairs, || PlanRow::EMPTY);
+    let mut peer_rows = boxed(limits.peers, || Peer::EMPTY);
+    let mut lanes = boxed(limits.rails, || Lane::EMPTY);
     let mut requests = boxed::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
     let policies = start.settings.iter().map(|own| own.policy);
     let mut policies = policies.chain([start.config.policy]);
@@ -202,6 +208,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         intake: Intake::default(),
         lost: LostPeers::default(),
         rhythm: Rhythm::new(clock.now()),
+        catches_up_by: None,
         disks: AttachedDisks::new(peer_silence),
         handover,
         ending: Ending::default(),

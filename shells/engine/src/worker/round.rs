@@ -19,7 +19,7 @@ impl Loop<'_> {
         // No completion is from the future.
         let seen = self.polled.completions.iter().map(|seen| seen.at);
         let now = seen.fold(start, Instant::max);
-        self.rhythm.looked = now;
+        let before = std::mem::replace(&mut self.rhythm.looked, now);
         self.rhythm.moved = !self.polled.completions.is_empty() || !self.polled.lanes.is_empty();
         busy |= self.rhythm.moved;
         if !self.polled.completions.is_empty() {
@@ -42,7 +42,9 @@ impl Loop<'_> {
         for disk in self.disks.heard(now) {
             self.core.handle_frame(now, *disk, &Frame::Alive);
         }
-        self.core.handle_timeout(now);
+        if self.may_time_out(before, now) {
+            self.core.handle_timeout(now);
+        }
         if let Some(neighbours) = self.around.neighbours() {
             neighbours.look(now, self.around.fabric);
         }

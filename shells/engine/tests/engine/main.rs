@@ -2,6 +2,7 @@
 
 mod calls;
 mod cancel;
+mod closing;
 mod domains;
 mod ends;
 mod errors;
@@ -12,8 +13,11 @@ mod fixture;
 mod gpu;
 mod intake;
 mod large;
+mod many;
 mod notes;
 mod notifications;
+mod overlap;
+mod paged;
 mod panics;
 mod path;
 mod prepared;

@@ -1,11 +1,13 @@
 //! Notifications: after the data, once, in order, and never for what did not arrive.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polyrail::{
-    Access, Config, Delivery, DeliveryError, DeliveryStatus, Engine, NOTIFICATION_BYTES_MAX,
-    Notification, Notifications, NotifyError, Op, ReceiveError, Request, Status, SubmitError,
+    Access, Config, Delivery, DeliveryError, DeliveryStatus, Engine, Faults,
+    NOTIFICATION_BYTES_MAX, Notification, Notifications, NotifyError, Op, ReceiveError, Request,
+    Status, SubmitError, Terms,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -375,6 +377,157 @@ fn many_threads_and_peers_at_once() {
 }
 
 #[test]
+fn long_ones_come_whole_and_in_order_with_the_others() {
+    let pair = Pair::new(MIB);
+    let notifications = pair.target.notifications();
+    let lengths = [
+        1023,
+        1024,
+        1025,
+        5,
+        100_000,
+        NOTIFICATION_BYTES_MAX,
+        0,
+        NOTIFICATION_BYTES_MAX,
+    ];
+    let bodies: Vec<Vec<u8>> = (0..)
+        .zip(lengths)
+        .map(|(seed, length)| pattern(seed, length as u64))
+        .collect();
+    for round in 0..3 {
+        let deliveries: Vec<_> = bodies
+            .iter()
+            .map(|body| pair.initiator.notify(pair.remote, body).unwrap())
+            .collect();
+        let batch = pair.write_and_tell(&bodies[4]);
+        for body in bodies.iter().chain([&bodies[4]]) {
+            assert!(told(&notifications) == *body, "{round}");
+        }
+        deliveries.iter().for_each(delivered);
+        delivered(&batch.delivery().unwrap());
+    }
+}
+
+#[test]
+fn long_ones_that_nobody_takes_hold_up_their_sender_and_come_in_the_end() {
+    let pair = Pair::new(MIB);
+    let notifications = pair.target.notifications();
+    let body = |seed| pattern(seed, NOTIFICATION_BYTES_MAX as u64);
+    // More than have room there: four of a session.
+    let deliveries: Vec<_> = (0..20)
+        .map(|seed| pair.initiator.notify(pair.remote, &body(seed)).unwrap())
+        .collect();
+    delivered(&deliveries[3]);
+    assert_eq!(deliveries[19].status(), DeliveryStatus::Pending);
+    for seed in 0..20 {
+        assert!(told(&notifications) == body(seed), "{seed}");
+    }
+    deliveries.iter().for_each(delivered);
+}
+
+#[test]
+fn long_ones_come_once_while_connections_are_lost() {
+    let far = far();
+    let notifications = far.target.notifications();
+    let bodies: Vec<_> = (0..6).map(|seed| pattern(seed, 300_000)).collect();
+    let mut deliveries = Vec::new();
+    for (round, body) in bodies.iter().enumerate() {
+        let delivery = far.initiator.notify(far.write.remote, body);
+        deliveries.push(delivery.unwrap());
+        if round % 3 == 0 {
+            far.link.cut();
+        }
+        far.link.restore();
+    }
+    for body in &bodies {
+        assert!(told(&notifications) == *body);
+    }
+    deliveries.iter().for_each(delivered);
+    assert_eq!(notifications.poll(), None, "told twice");
+}
+
+#[test]
+fn arrivals_are_counted_by_tag_and_waited_for() {
+    let pair = Pair::new(MIB);
+    let other = initiator(&Arc::new(Faults::new()));
+    let there = other.open_segment(&address(&pair.target, "mem")).unwrap();
+    let here = other.allocate("here", MIB, Access::Local).unwrap();
+    let tagged = |tag| Terms {
+        arrival: Some(tag),
+        ..Terms::default()
+    };
+    let short = Duration::from_millis(5);
+    let none = pair.target.wait_arrivals(7, 1, short);
+    assert_eq!(none, Err(ReceiveError::TimedOut { after: short }));
+    fill(&pair.source(), 3);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let seen = pair.target.wait_arrivals(7, 30, PATIENCE);
+            assert!(
+                bytes(&pair.destination()) == pattern(3, MIB),
+                "all can be seen"
+            );
+            seen
+        });
+        for _ in 0..10 {
+            let requests = [pair.write_all()];
+            pair.initiator.submit_with(&requests, &tagged(7)).unwrap();
+            pair.initiator.submit_with(&requests, &tagged(8)).unwrap();
+        }
+        until("those have arrived", || pair.target.arrivals(7) == 10);
+        other
+            .region(here)
+            .unwrap()
+            .store(&pattern(3, MIB), 0)
+            .unwrap();
+        let request = Request {
+            local: here,
+            remote: there,
+            ..pair.write_all()
+        };
+        let mut transfer = other.prepare_transfer(&[request]).unwrap();
+        for _ in 0..20 {
+            let batch = transfer.post_with(&tagged(7)).unwrap();
+            completed(&batch);
+            delivered(&batch.delivery().unwrap());
+        }
+        assert_eq!(waits.join().unwrap(), Ok(30));
+    });
+    assert_eq!(pair.target.wait_arrivals(8, 10, PATIENCE), Ok(10));
+    assert_eq!(
+        (pair.target.forget_arrivals(7), pair.target.arrivals(7)),
+        (30, 0)
+    );
+    // Beside a notification it is counted before that is told; nothing else is queued.
+    let terms = Terms {
+        notification: Some(b"both"),
+        ..tagged(9)
+    };
+    pair.initiator
+        .submit_with(&[pair.write_all()], &terms)
+        .unwrap();
+    let notifications = pair.target.notifications();
+    assert_eq!(told(&notifications), b"both");
+    assert_eq!((pair.target.arrivals(9), notifications.poll()), (1, None));
+    // What does not complete does not arrive.
+    pair.each_rail(|faults, rail| faults.cut(rail));
+    let batch = pair
+        .initiator
+        .submit_with(&[pair.write_all()], &tagged(9))
+        .unwrap();
+    batch.cancel();
+    assert_eq!(ended(&batch).status, Status::Cancelled);
+    let delivery = batch.delivery().unwrap();
+    assert_eq!(delivery.wait(PATIENCE), Ok(DeliveryStatus::Withheld));
+    pair.each_rail(|faults, rail| faults.restore(rail));
+    pair.target.shutdown();
+    assert_eq!(
+        pair.target.wait_arrivals(9, 2, PATIENCE),
+        Err(ReceiveError::ShutDown)
+    );
+}
+
+#[test]
 fn notifications_that_cannot_be() {
     let pair = Pair::new(MIB);
     let long = vec![0; NOTIFICATION_BYTES_MAX + 1];
@@ -398,8 +551,8 @@ fn notifications_that_cannot_be() {
     };
     // (name, error, what it names)
     let cases = [
-        ("too long", notify(pair.remote, &long), "1025"),
-        ("too long with a batch", submit(&write, &long), "1025"),
+        ("too long", notify(pair.remote, &long), "1048577"),
+        ("too long with a batch", submit(&write, &long), "1048577"),
         (
             "to this engine",
             notify(pair.local, b""),

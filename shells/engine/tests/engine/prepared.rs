@@ -1,6 +1,6 @@
 //! Transfers that are prepared once and posted many times.
 
-use polyrail::{Op, RegisterError, Request, Status, SubmitError, Terms};
+use polyrail::{NOTIFICATION_BYTES_MAX, Op, RegisterError, Request, Status, SubmitError, Terms};
 
 use crate::fixture::*;
 
@@ -146,7 +146,7 @@ fn a_post_can_tell_the_peer_and_a_refused_one_holds_nothing() {
         let batch = transfer.post().unwrap();
         completed(&batch);
         assert!(batch.delivery().is_none(), "what an earlier post told");
-        let long = [0; 2000];
+        let long = vec![0; NOTIFICATION_BYTES_MAX + 1];
         let terms = Terms {
             notification: Some(&long),
             ..Terms::default()
@@ -154,7 +154,7 @@ fn a_post_can_tell_the_peer_and_a_refused_one_holds_nothing() {
         let refused = transfer.post_with(&terms).unwrap_err();
         assert!(matches!(
             refused,
-            SubmitError::NotificationSize { bytes: 2000 }
+            SubmitError::NotificationSize { bytes } if bytes == long.len()
         ));
     }
     pair.initiator.unregister(pair.local).unwrap();

@@ -1,6 +1,8 @@
 //! The sections of a configuration, one file each.
 
+mod control;
 mod health;
+mod limits;
 mod path;
 mod security;
 mod send_queue;
@@ -9,7 +11,9 @@ mod staging;
 mod transport;
 mod verbs;
 
+pub use control::ControlConfig;
 pub use health::{HealthConfig, HealthMode};
+pub use limits::LimitsConfig;
 pub use path::{IsolationMode, PathConfig};
 pub use security::{DomainConfig, SecurityConfig};
 pub use send_queue::SendQueueConfig;

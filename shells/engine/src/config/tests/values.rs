@@ -332,7 +332,7 @@ fn core_gets_what_is_configured() {
         ..CoreConfig::new(3, Policy::Documented)
     };
     assert_eq!(format!("{core:?}"), format!("{expected:?}"));
-    assert_eq!(config.connection_silence(), Duration::from_millis(135));
+    assert_eq!(config.connection_silence(), Duration::from_millis(225));
     let EstimateConfig {
         rate_nominal,
         delay_base,

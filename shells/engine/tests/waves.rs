@@ -1,0 +1,177 @@
+//! Initiators that start all at once, are all killed, and start again at once: nobody is kept out by his own ghost.
+//!
+//! `WAVE_ENGINES` says how many engines each of the processes has; `.ci/deep` has more of them than this has by itself.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail::{Access, Config, Engine, Op, Request, SegmentId, Status};
+
+const PROCESSES: usize = 4;
+const BYTES: u64 = 4096;
+/// In a child: the segment that it is to write to.
+const TARGET: &str = "POLYRAIL_TEST_WAVE";
+const NAME: &str = "a_wave_that_is_killed_and_comes_again_is_in_at_once";
+/// What the last of a wave may take, on a machine that all of it shares.
+const IN_MAX: Duration = Duration::from_secs(5);
+
+fn engines() -> usize {
+    let asked = std::env::var("WAVE_ENGINES").ok();
+    asked.map_or(12, |count| count.parse().expect("a number"))
+}
+
+fn config(name: &str) -> Config {
+    Config {
+        workers: 1,
+        ..Config::named(name).without("shm")
+    }
+}
+
+fn write(engine: &Engine, local: SegmentId, remote: SegmentId) -> Status {
+    let request = Request {
+        op: Op::Write,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length: BYTES,
+    };
+    let batch = engine.submit(&[request]).expect("there is room");
+    batch.wait(Duration::from_secs(30)).expect("it ends").status
+}
+
+/// Starts an engine that has written something.
+fn comes_in(index: usize, address: &str) -> Engine {
+    let engine = Engine::new(config(&format!("wave {index}"))).expect("an engine starts");
+    let local = engine
+        .allocate("here", BYTES, Access::Local)
+        .expect("memory");
+    let start = Instant::now();
+    let remote = loop {
+        match engine.open_segment(address) {
+            Ok(remote) => break remote,
+            // This machine has all of the wave to start, which may take it longer than an engine waits for an answer.
+            Err(error) => {
+                let text = error.to_string();
+                let is_late = text.contains("within") || text.contains("timed out");
+                assert!(is_late && start.elapsed() < IN_MAX, "{text}");
+            }
+        }
+    };
+    assert_eq!(write(&engine, local, remote), Status::Completed);
+    engine
+}
+
+/// A process of the wave: all of its engines come in, and stay until it is killed.
+fn child(address: &str) {
+    let start = Barrier::new(engines());
+    let all: Vec<_> = thread::scope(|scope| {
+        let comes = |index| {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                comes_in(index, address)
+            })
+        };
+        let threads: Vec<_> = (0..engines()).map(comes).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it comes in"))
+            .collect()
+    });
+    println!("\nin {}", all.len());
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+fn spawn(address: &str) -> Child {
+    Command::new(std::env::current_exe().expect("it runs"))
+        .args(["--exact", NAME, "--nocapture"])
+        .env(TARGET, address)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts")
+}
+
+/// Processes that are all killed at once, and without a word.
+struct Children(Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It may have ended by itself.
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts a wave and waits until all of it are in. How long that took.
+fn wave(address: &str) -> (Children, Duration) {
+    let start = Instant::now();
+    let mut children = Children((0..PROCESSES).map(|_| spawn(address)).collect());
+    for child in &mut children.0 {
+        let out = child.stdout.as_mut().expect("it is piped");
+        let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+        let said = format!("in {}", engines());
+        assert!(lines.any(|line| line == said), "one was not let in");
+    }
+    (children, start.elapsed())
+}
+
+/// Says so when it goes, however that is.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_wave_that_is_killed_and_comes_again_is_in_at_once() {
+    if let Ok(address) = std::env::var(TARGET) {
+        return child(&address);
+    }
+    let target = Engine::new(Config {
+        listen: Some("127.0.0.1:0".parse().expect("an address")),
+        ..config("target")
+    })
+    .expect("an engine starts");
+    target
+        .allocate("mem", BYTES, Access::RemoteReadWrite)
+        .expect("memory");
+    let address = format!("{}/mem", target.listening().expect("it listens"));
+    let fair = Engine::new(config("fair")).expect("an engine starts");
+    let local = fair.allocate("here", BYTES, Access::Local).expect("memory");
+    let remote = fair.open_segment(&address).expect("it is let in");
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let fair = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert_eq!(write(&fair, local, remote), Status::Completed);
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let at_the_end = Stop(&stop);
+        let mut took = Vec::new();
+        for _ in 0..3 {
+            let before = written.load(Ordering::Relaxed);
+            let (children, seen) = wave(&address);
+            took.push((seen, written.load(Ordering::Relaxed) - before));
+            drop(children);
+        }
+        drop(at_the_end);
+        fair.join().expect("fair transfers go on");
+        println!("{} engines each: {took:?}", PROCESSES * engines());
+        for (seen, written) in took {
+            assert!(seen < IN_MAX && written > 0, "{seen:?} {written}");
+        }
+    });
+}
