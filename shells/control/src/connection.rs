@@ -235,6 +235,17 @@ enum State {
     Closed,
 }
 
+/// How often a connection beats, beside others of its session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beats {
+    /// Every [`ConnectionConfig::heartbeat`].
+    Often,
+    /// Half as often, at the same time as others of the session.
+    Even,
+    /// Half as often, between those.
+    Odd,
+}
+
 /// One control connection, of either side. See the module for the order of calls.
 #[derive(Debug)]
 pub struct Connection {
@@ -246,6 +257,7 @@ pub struct Connection {
     features: u64,
     state: State,
     decoder: Decoder,
+    beats: Beats,
     /// What is to be written, from `sent` on.
     out: Vec<u8>,
     sent: usize,
@@ -283,6 +295,7 @@ impl Connection {
             features: 0,
             state: State::Greeting { by },
             decoder: Decoder::default(),
+            beats: Beats::Often,
             out: Vec::new(),
             sent: 0,
             greeted: false,
@@ -322,7 +335,7 @@ impl Connection {
                 self.close(Ended::Silent { silence_max });
             }
             State::Open { beat, dead } if beat <= now => {
-                let beat = now + self.config.heartbeat;
+                let beat = now + self.interval();
                 self.set_state(State::Open { beat, dead });
                 self.push(&Frame::Heartbeat);
             }
@@ -413,6 +426,34 @@ impl Connection {
     /// Leaves in good order.
     pub fn goodbye(&mut self, now: Instant) {
         self.leave(now, &Frame::Goodbye);
+    }
+
+    /// How often it beats.
+    pub fn beats(&self) -> Beats {
+        self.beats
+    }
+
+    /// Beats so often from now on.
+    pub fn set_beats(&mut self, now: Instant, beats: Beats) {
+        let before = std::mem::replace(&mut self.beats, beats);
+        if let State::Open { beat, dead } = self.state
+            && before != beats
+        {
+            let beat = match beats {
+                Beats::Often => beat.min(now + self.config.heartbeat),
+                Beats::Even if before == Beats::Often => beat,
+                // Between those that go on as they were.
+                Beats::Even | Beats::Odd => beat + self.config.heartbeat,
+            };
+            self.set_state(State::Open { beat, dead });
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        match self.beats {
+            Beats::Often => self.config.heartbeat,
+            Beats::Even | Beats::Odd => self.config.heartbeat.times(2),
+        }
     }
 
     /// The feature bits in force: what both ends offer, once the peer has greeted.
@@ -912,6 +953,29 @@ mod tests {
         target.welcome(ms(0), welcome);
         initiator.handle_bytes(ms(0), &transmit(&mut target));
         events(&mut initiator, ms(0))
+    }
+
+    #[test]
+    fn connections_of_a_session_with_many_beat_half_as_often_and_by_turns() {
+        let beats = |connection: &mut Connection, until: u64| {
+            let mut at = Vec::new();
+            while let Some(due) = connection.poll_timeout().filter(|due| *due <= ms(until)) {
+                connection.handle_timeout(due);
+                if !transmit(connection).is_empty() {
+                    at.push(due.as_nanos() / 1_000_000);
+                }
+                connection.handle_bytes(due, &bytes_of(&[Frame::Heartbeat]));
+                assert_eq!(events(connection, due), [Event::Frame(Frame::Heartbeat)]);
+            }
+            at
+        };
+        let (mut even, mut odd) = (pair().0, pair().0);
+        even.set_beats(ms(0), Beats::Even);
+        odd.set_beats(ms(0), Beats::Odd);
+        assert_eq!(beats(&mut even, 3_999), [500, 1_500, 2_500, 3_500]);
+        assert_eq!(beats(&mut odd, 3_999), [1_000, 2_000, 3_000]);
+        odd.set_beats(ms(4_000), Beats::Often);
+        assert_eq!(beats(&mut odd, 5_100), [4_000, 4_500, 5_000]);
     }
 
     #[test]

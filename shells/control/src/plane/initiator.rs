@@ -281,6 +281,7 @@ impl Initiator {
             ctx.ends(route.local, Some(welcome.name.clone()), route.remote)
         );
         peer.introduce(welcome, wires.features(key), wires.round_trip(key));
+        wires.share_beats(&peer.open().collect::<Vec<_>>());
         ctx.say_process(wires, key);
         ctx.handler.heard(id);
         self.handle_timeout(ctx, wires, id);
@@ -403,6 +404,7 @@ impl Initiator {
             return self.give_up(wires, id, first, error);
         }
         peer.lose(wires.now(), key);
+        wires.share_beats(&peer.open().collect::<Vec<_>>());
         if was_up {
             log::warn!("control: connection of {ends} is gone: {why}");
         } else {

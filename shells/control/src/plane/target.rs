@@ -298,6 +298,14 @@ impl Target {
             },
         );
         ctx.say_process(wires, key);
+        self.share_beats(wires, session);
+    }
+
+    fn share_beats(&self, wires: &mut Wires, id: SessionId) {
+        if let Some(session) = self.sessions.get(&id) {
+            let open: Vec<_> = session.connections.iter().copied().collect();
+            wires.share_beats(&open);
+        }
     }
 
     fn handle_join(&mut self, ctx: &Context, wires: &mut Wires, key: Key, join: Join) {
@@ -545,6 +553,8 @@ impl Target {
             ctx.name,
             printable(&session.name)
         );
+        let open: Vec<_> = session.connections.iter().copied().collect();
+        wires.share_beats(&open);
         if session.connections.is_empty() {
             if session.exited {
                 return self.end_session(ctx, wires, id);

@@ -20,7 +20,7 @@ use super::door::Arrival;
 use super::reactor::Context;
 use super::timers::{Timer, Timers};
 use crate::codec::{CodecError, Frame, Refusal};
-use crate::connection::{Connection, ConnectionConfig, Event, Hello, Welcome};
+use crate::connection::{Beats, Connection, ConnectionConfig, Event, Hello, Welcome};
 use crate::process::{Process, Watch};
 
 /// Names a socket in this process; never used twice. An older socket has a smaller key.
@@ -37,6 +37,9 @@ const WAKE_KEY: Key = 0;
 
 /// What a connection may hold without being looked at.
 const HELD_UNSEEN: usize = 4096;
+
+/// Connections of a session that all beat as often as one alone does.
+const BEATING_MAX: usize = 4;
 
 /// Connections accepted per listener and wake-up.
 const ACCEPTS_MAX: usize = 64;
@@ -800,6 +803,53 @@ impl Wires {
     pub(super) fn is_connected(&self, key: Key) -> bool {
         let wire = self.wires.get(&key);
         wire.is_some_and(|wire| matches!(wire.stage, Stage::Talking(_)))
+    }
+
+    /// Has the open connections of one session beat as often as there is need: of many each half as often, one half of
+    /// them between the others, so that as much is heard as of one alone.
+    pub(super) fn share_beats(&mut self, open: &[Key]) {
+        let now = self.now();
+        if open.len() <= BEATING_MAX {
+            for key in open {
+                self.set_beats(now, *key, Beats::Often);
+            }
+            return;
+        }
+        let of = |wires: &Self, beats| {
+            let is_so = |key: &&Key| wires.beats(**key) == Some(beats);
+            open.iter().filter(is_so).count()
+        };
+        let (mut even, mut odd) = (of(self, Beats::Even), of(self, Beats::Odd));
+        for key in open {
+            match self.beats(*key) {
+                Some(Beats::Often) => {}
+                Some(Beats::Even) if even > odd + 1 => even -= 1,
+                Some(Beats::Odd) if odd > even + 1 => odd -= 1,
+                _ => continue,
+            }
+            if even <= odd {
+                even += 1;
+                self.set_beats(now, *key, Beats::Even);
+            } else {
+                odd += 1;
+                self.set_beats(now, *key, Beats::Odd);
+            }
+        }
+    }
+
+    fn beats(&self, key: Key) -> Option<Beats> {
+        match &self.wires.get(&key)?.stage {
+            Stage::Talking(connection) => Some(connection.beats()),
+            Stage::Dialling { .. } | Stage::Failed => None,
+        }
+    }
+
+    fn set_beats(&mut self, now: Instant, key: Key, beats: Beats) {
+        if self.beats(key).is_some_and(|before| before != beats)
+            && let Some(connection) = self.connection(key)
+        {
+            connection.set_beats(now, beats);
+        }
     }
 
     fn connection(&mut self, key: Key) -> Option<&mut Connection> {
