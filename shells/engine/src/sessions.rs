@@ -443,6 +443,52 @@ mod tests {
         engine.reconnect(peer.id, peer.incarnation).unwrap();
     }
 
+    /// Who lets connections through to an address, one after the other, until it is told to cut each.
+    fn relay(to: SocketAddr) -> (SocketAddr, std::sync::mpsc::Receiver<std::net::TcpStream>) {
+        use std::net::{TcpListener, TcpStream};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let (sender, connections) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            while let Ok((from, _)) = listener.accept() {
+                let there = TcpStream::connect(to).unwrap();
+                let ends = [(&from, &there), (&there, &from)];
+                for (from, to) in
+                    ends.map(|(a, b)| (a.try_clone().unwrap(), b.try_clone().unwrap()))
+                {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut &from, &mut &to);
+                        let _ = to.shutdown(std::net::Shutdown::Both);
+                    });
+                }
+                if sender.send(from).is_err() {
+                    return;
+                }
+            }
+        });
+        (at, connections)
+    }
+
+    #[test]
+    fn a_session_without_rails_on_the_network_is_connected_again() {
+        // Its only connection was never made anew: nobody could open another segment, and the peer counted as silent.
+        let (target, at, ..) = pair(Vec::new());
+        target
+            .allocate("other", 4096, Access::RemoteReadWrite)
+            .unwrap();
+        let (through, connections) = relay(at);
+        let engine = Engine::new(Config {
+            workers: 1,
+            ..Config::named("initiator").without("tcp")
+        });
+        let engine = engine.unwrap();
+        engine.open_segment(&format!("{through}/mem")).unwrap();
+        let connection = connections.recv().unwrap();
+        connection.shutdown(std::net::Shutdown::Both).unwrap();
+        let _again = connections.recv_timeout(Duration::from_secs(30)).unwrap();
+        engine.open_segment(&format!("{through}/other")).unwrap();
+    }
+
     #[test]
     fn a_peer_that_is_given_up_while_it_is_dialed_needs_no_session() {
         // Who opened a segment of a target that was being started anew was told that its own engine was shut down.

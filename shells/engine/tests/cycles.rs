@@ -118,6 +118,12 @@ fn memory_that_was_unregistered_comes_back_while_initiators_live() {
         if cycle == 0 {
             first = descriptors();
         }
+        if cycle % 1000 == 999 {
+            println!(
+                "{cycle}: {} descriptors, of {first} at first",
+                descriptors()
+            );
+        }
     }
     // A connection may have been made anew.
     until("the descriptors are closed", || descriptors() <= first + 2);

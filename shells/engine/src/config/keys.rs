@@ -494,7 +494,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, rails| config.limits.rails = rails as usize,
         },
         meaning: "Rails to all peers together. Each takes 0.5 KiB, and 0.2 KiB of each worker. Rails have spares \
-                  only while less than half of these are in use.",
+                  only while less than an eighth of these are in use.",
         source: OURS,
     },
     Key {

@@ -85,7 +85,8 @@ impl Peer {
         ranked.into_iter().map(rails).collect()
     }
 
-    /// The rails as the control plane wants them, as far as they lead to the peer. Spares only where there are few.
+    /// The rails as the control plane wants them, as far as they lead to the peer. Spares only where there are few. Where no
+    /// rail is on the network, it keeps to the address that the peer was dialed at.
     pub(crate) fn ways(&self) -> Vec<(Option<IpAddr>, SocketAddr)> {
         let leads = |rail: &&PeerRail| {
             rail.pair.own.is_none() && self.path.is_none_or(|path| path.has(rail.class))
@@ -94,8 +95,13 @@ impl Peer {
             (self.rails.iter().filter(leads)).partition(|rail| rail.pair.is_spare());
         let few = WAYS_WITH_SPARES_MAX.saturating_sub(rails.len());
         let all = rails.into_iter().chain(spares.into_iter().take(few));
-        all.map(|rail| (rail.pair.local, rail.pair.remote))
-            .collect()
+        let mut ways: Vec<_> = all
+            .map(|rail| (rail.pair.local, rail.pair.remote))
+            .collect();
+        if self.rails.iter().all(|rail| rail.pair.own.is_some()) {
+            ways.push((None, self.dialed));
+        }
+        ways
     }
 }
 

@@ -264,9 +264,9 @@ impl Peers {
     ) -> Result<Vec<PeerRail>, Limit> {
         self.gather_freed();
         let room = self.rails_room();
-        // They come last. The second half of all rails is not for them: each peer finds rails, if there are so many.
-        let half = room.saturating_sub(self.limits.rails / 2);
-        while pairs.len() > half && pairs.pop_if(|pair| pair.is_spare()).is_some() {}
+        // They come last. Most of all rails are not for them, so that they are in no peer's way.
+        let room_with_spares = room.saturating_sub(self.limits.rails / 8 * 7);
+        while pairs.len() > room_with_spares && pairs.pop_if(|pair| pair.is_spare()).is_some() {}
         if pairs.len() > room {
             return Err(self.rails_limit());
         }
@@ -403,5 +403,60 @@ impl Peers {
         }
         estimate.batch_span = prior.batch_span;
         estimate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::engine::Engine;
+    use crate::lock::lock;
+
+    #[test]
+    fn as_many_peers_as_a_cluster_has_get_eight_rails_each() {
+        // There was room for 64 of them, and for 32 with spares.
+        let engine = Engine::new(Config {
+            workers: 1,
+            ..Config::named("one of many")
+        });
+        let engine = engine.unwrap();
+        let (fabric, catalog) = (&engine.inner.fabric, &engine.inner.transports);
+        let path = &engine.inner.config.path;
+        let tcp = catalog.names().iter().position(|name| *name == "tcp");
+        let transport = TransportId(tcp.unwrap() as u8);
+        let rail = |number: u8| RailPair {
+            transport,
+            local: Some([127, 0, 0, number].into()),
+            remote: SocketAddr::from(([127, 0, 1, number], 7)),
+            node: None,
+            remote_node: None,
+            stands_in_for: None,
+            own: None,
+        };
+        let spare = |number: u8| RailPair {
+            remote: SocketAddr::from(([127, 0, 1, number % 8 + 1], 7)),
+            stands_in_for: Some(rail(number).remote),
+            ..rail(number)
+        };
+        let mut peers = lock(&engine.inner.sessions.peers);
+        let mut all = Vec::new();
+        while let Ok(mut numbers) = peers.take_numbers() {
+            let pairs: Vec<_> = (1..=8).map(rail).chain((1..=8).map(spare)).collect();
+            let pairs = (pairs, Duration::ZERO);
+            let rails = peers.install_rails(fabric, &mut numbers, pairs, path, catalog);
+            let rails = rails.unwrap();
+            let spares = rails.iter().filter(|rail| rail.pair.is_spare()).count();
+            assert_eq!(rails.len(), 8 + spares, "peer {}", all.len());
+            all.push((numbers, spares));
+        }
+        assert_eq!(all.len(), 1024);
+        assert_eq!((all[0].1, all[1023].1), (8, 0));
+        // Those that go make room, also for spares.
+        all.clear();
+        let mut numbers = peers.take_numbers().unwrap();
+        let pairs = (vec![rail(1), spare(1)], Duration::ZERO);
+        let rails = peers.install_rails(fabric, &mut numbers, pairs, path, catalog);
+        assert_eq!(rails.unwrap().len(), 2);
     }
 }

@@ -5,8 +5,8 @@
 pub struct LimitsConfig {
     /// Peers whose segments are open here. Disks and GPUs of this host count as such. Each takes 1.2 KiB of each worker.
     pub peers: usize,
-    /// Rails to all of them. Each takes 0.5 KiB, and 0.2 KiB of each worker. Rails have spares only while less than half
-    /// of these are in use.
+    /// Rails to all of them. Each takes 0.5 KiB, and 0.2 KiB of each worker. Rails have spares only while less than an
+    /// eighth of these are in use.
     pub rails: usize,
     /// Pairs of a local and a remote segment that requests go between without being looked at anew. Each takes 0.5 KiB
     /// of each worker. Where there are more, those that no request uses make room.
@@ -22,8 +22,8 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
             peers: 1_024,
-            // Eight to each peer over the network, and one inside the host.
-            rails: 9_216,
+            // Eight to each peer over the network, one inside the host, and an eighth more where there are spares.
+            rails: 10_240,
             pairs: 4_096,
             segments: 131_072,
             descriptors: 1 << 20,
