@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail::{Op, Priority, Request, SegmentId};
+use polyrail::{Op, Priority, Request, SegmentId, SubmitError};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::engine::Shared;
+use crate::errors::{Raise, error};
 use crate::patience::seconds;
 use crate::ranges::Numbers;
 use crate::segment::Segment;
@@ -107,6 +108,44 @@ impl Moves {
             remote: remote.id,
             remote_offset: remote.offset.at(index),
             length: self.length.at(index),
+        }
+    }
+
+    /// The first request that names no bytes, or more than there are, in words.
+    fn fault(&self) -> Option<String> {
+        let fault = |index| {
+            let Request {
+                local_offset,
+                remote_offset,
+                length,
+                ..
+            } = self.request(index);
+            if length == 0 {
+                return Some(format!("request {index}: a length of 0 moves nothing"));
+            }
+            let ends = self.ends.iter().zip([local_offset, remote_offset]);
+            let past = |(end, offset): &(&End, u64)| {
+                offset
+                    .checked_add(length)
+                    .is_none_or(|last| last > end.bytes)
+            };
+            let (End { name, bytes, .. }, offset) = ends.clone().find(past)?;
+            Some(format!(
+                "request {index}: {length} bytes from offset {offset} end past \"{name}\" of {bytes} bytes"
+            ))
+        };
+        (0..self.count).find_map(fault)
+    }
+
+    /// Why it was refused: with the names of its ends, if it is about a range of one.
+    pub(crate) fn refused(&self, py: Python<'_>, why: SubmitError) -> PyErr {
+        let is_range = matches!(
+            why,
+            SubmitError::Empty { .. } | SubmitError::OutOfRange { .. }
+        );
+        match is_range.then(|| py.detach(|| self.fault())).flatten() {
+            Some(fault) => error(py, "Invalid", fault),
+            None => error(py, why.class(), why),
         }
     }
 }

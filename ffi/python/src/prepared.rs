@@ -36,7 +36,7 @@ impl Prepared {
             op: moves.op,
             names: moves.names(),
             count: moves.count,
-            transfer: Mutex::new(prepared.raised(py)?),
+            transfer: Mutex::new(prepared.map_err(|why| moves.refused(py, why))?),
         })
     }
 }
@@ -58,6 +58,7 @@ impl Prepared {
         let batch = with_room(py, &self.shared, &terms, |terms| {
             lock(&self.transfer).post_with(terms)
         })?;
+        let batch = batch.raised(py)?;
         let core = Core::named(self.op, self.names.clone(), self.count, batch);
         Batch::new(py, &self.shared, core)
     }

@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 use crate::arguments::{Moves, Terms};
 use crate::batch::{Batch, Core};
 use crate::engine::Shared;
-use crate::errors::Raised;
 use crate::patience;
 
 /// Submits a transfer.
@@ -36,6 +35,7 @@ pub(crate) fn submit(
             })
         }
     }?;
+    let batch = batch.map_err(|why| moves.refused(py, why))?;
     Batch::new(py, shared, Core::new(&moves, batch))
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn with_room(
     shared: &Arc<Shared>,
     terms: &Terms,
     mut post: impl FnMut(&polyrail::Terms<'_>) -> Result<polyrail::Batch, SubmitError> + Send,
-) -> PyResult<polyrail::Batch> {
+) -> PyResult<Result<polyrail::Batch, SubmitError>> {
     let patience = terms.room.unwrap_or(shared.patience);
     let mut backlog = None;
     let posted = patience::wait(py, Some(patience), |slice| {
@@ -64,5 +64,5 @@ pub(crate) fn with_room(
             posted => Some(posted),
         }
     })?;
-    posted.unwrap_or(Err(SubmitError::Full(backlog))).raised(py)
+    Ok(posted.unwrap_or(Err(SubmitError::Full(backlog))))
 }
