@@ -382,7 +382,8 @@ impl Prober {
         };
         counter.fetch_add(1, SeqCst);
         let is_free = report.local == Local::Released && report.remote == Remote::Settled;
-        if is_free == (report.status == Status::Indeterminate) {
+        // One that was Indeterminate may have been settled since.
+        if !is_free && report.status != Status::Indeterminate {
             self.is_wrong(
                 slot,
                 &format!("a report that contradicts itself: {report:?}"),

@@ -429,11 +429,11 @@ fn descriptors(address: &str) {
         }
         assert!(got.len() < MOST as usize);
     };
+    let said = error.to_string();
     assert!(
-        matches!(error, RegisterError::System { bytes: 4096, .. }),
-        "{error}"
+        said.contains("200 descriptors") && said.contains("ulimit -Hn"),
+        "{said}"
     );
-    assert!(error.to_string().contains("open files"), "{error}");
     initiator.completes();
     for segment in got.drain(..got.len() / 2) {
         initiator.engine.unregister(segment).unwrap();
