@@ -824,7 +824,9 @@ fn more_segments_than_a_lane_maps_are_written_and_read() {
         }
     }
     let moved = initiator.carried("shm") + initiator.carried("tcp");
-    assert_eq!(moved, ROUNDS * u64::from(MANY) * 16);
+    let meant = ROUNDS * u64::from(MANY) * 16;
+    // A lane that a busy machine holds up is suspected, and a few of its works are copied.
+    assert!((meant..=meant + meant / 100).contains(&moved), "{moved}");
     // A lane that is full ends, and the next one begins with none: that is once a round, not for ever. Lanes of other
     // tests are opened less often.
     let logged = LOGGED.lock().unwrap();
