@@ -179,7 +179,10 @@ impl Kind {
 
     fn plugin(self) -> Plugin {
         let make: fn(Arc<dyn RegionTable>) -> Arc<dyn Transport> = match self {
-            Self::Tcp => |regions| Watch::over(Kind::Tcp, TcpTransport::new(regions)),
+            Self::Tcp => |regions| {
+                let name = Kind::Tcp.name();
+                Watch::over(Kind::Tcp, TcpTransport::named(name, regions))
+            },
             Self::Shm => |regions| Watch::over(Kind::Shm, ShmTransport::new(regions, 1).unwrap()),
             Self::Verbs => |regions| Watch::over(Kind::Verbs, StubTransport::new(regions).unwrap()),
         };
