@@ -10,9 +10,9 @@ use crate::engine::{self, polyrail_engine};
 use crate::failure::{Failure, guard, polyrail_error};
 use crate::prepared::{PREPARED, polyrail_prepared};
 use crate::segment::{self, polyrail_segment};
-use crate::sized::{self, Structure};
+use crate::sized::Structure;
 use crate::text;
-use crate::transfer::{REQUESTS_MAX, polyrail_terms, terms};
+use crate::transfer::{REQUESTS_MAX, each, polyrail_terms, terms};
 use crate::words::*;
 
 /// One read or write of many blocks of equal length between two segments: the n-th block of one end goes to the n-th of the
@@ -87,15 +87,7 @@ unsafe fn requests<'a>(
     first: *const polyrail_paged_request,
     count: usize,
 ) -> Result<Vec<PagedRequest<'a>>, Failure> {
-    if count == 0 || count > REQUESTS_MAX {
-        let text = format!("a batch of {count} requests: 1 to {REQUESTS_MAX} are possible");
-        return Err(Failure::new(POLYRAIL_ERROR_ARGUMENT, text));
-    }
-    // SAFETY: the caller's promise.
-    let stride = unsafe { sized::stride(first) }?;
-    let request = |index| {
-        // SAFETY: the caller's array has `count` of them.
-        let said = unsafe { sized::read_row(first, index, stride) }?;
+    let request = |said: polyrail_paged_request| {
         if said.count > REQUESTS_MAX {
             let text = format!("{} blocks: 1 to {REQUESTS_MAX} are possible", said.count);
             return Err(Failure::new(POLYRAIL_ERROR_ARGUMENT, text));
@@ -126,8 +118,8 @@ unsafe fn requests<'a>(
             length: said.length,
         })
     };
-    let numbered = |index| request(index).map_err(|failure: Failure| failure.at(index));
-    (0..count).map(numbered).collect()
+    // SAFETY: the caller's promise.
+    unsafe { each(first, count, request) }
 }
 
 /// Submits requests for blocks as one batch, all or nothing, like `polyrail_submit`. They cost less than the same blocks as

@@ -128,15 +128,7 @@ pub(crate) unsafe fn requests(
     first: *const polyrail_request,
     count: usize,
 ) -> Result<Vec<Request>, Failure> {
-    if count == 0 || count > REQUESTS_MAX {
-        let text = format!("a batch of {count} requests: 1 to {REQUESTS_MAX} are possible");
-        return Err(Failure::new(POLYRAIL_ERROR_ARGUMENT, text));
-    }
-    // SAFETY: the caller's promise.
-    let stride = unsafe { sized::stride(first) }?;
-    let request = |index| {
-        // SAFETY: the caller's array has `count` of them.
-        let said = unsafe { sized::read_row(first, index, stride) }?;
+    let request = |said: polyrail_request| {
         let ops = [(POLYRAIL_WRITE, Op::Write), (POLYRAIL_READ, Op::Read)];
         Ok(Request {
             op: choose("op", said.op, &ops)?,
@@ -147,7 +139,31 @@ pub(crate) unsafe fn requests(
             length: said.length,
         })
     };
-    let numbered = |index| request(index).map_err(|failure: Failure| failure.at(index));
+    // SAFETY: the caller's promise.
+    unsafe { each(first, count, request) }
+}
+
+/// What `make` makes of each request of an array; which one it refuses is said.
+///
+/// # Safety
+///
+/// The contract of the crate.
+pub(crate) unsafe fn each<S: Structure, T>(
+    first: *const S,
+    count: usize,
+    make: impl Fn(S) -> Result<T, Failure>,
+) -> Result<Vec<T>, Failure> {
+    if count == 0 || count > REQUESTS_MAX {
+        let text = format!("a batch of {count} requests: 1 to {REQUESTS_MAX} are possible");
+        return Err(Failure::new(POLYRAIL_ERROR_ARGUMENT, text));
+    }
+    // SAFETY: the caller's promise.
+    let stride = unsafe { sized::stride(first) }?;
+    let numbered = |index| {
+        // SAFETY: the caller's array has `count` of them.
+        let said = unsafe { sized::read_row(first, index, stride) };
+        said.and_then(&make).map_err(|failure| failure.at(index))
+    };
     (0..count).map(numbered).collect()
 }
 
