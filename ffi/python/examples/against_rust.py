@@ -21,8 +21,8 @@ import polyrail
 PROGRAM = [sys.executable, "-m", "polyrail"]
 MEMORY = 512 << 20
 SECONDS = 1.0
-# Block, blocks from Python, blocks from Rust, which takes 16,384 at most.
-CELLS = [(4096, 1, 1), (65_536, 1_000, 1_000), (4096, 16_384, 16_384), (4096, 100_000, 16_384)]
+# Bytes of a block, blocks of a batch.
+CELLS = [(4096, 1), (65_536, 1_000), (4096, 16_384), (4096, 100_000)]
 
 
 def by_rust(address: str, block: int, blocks: int) -> float:
@@ -77,17 +77,15 @@ def main() -> None:
             assert target.stdout is not None
             address = target.stdout.readline().split()[1]
             python = ByPython(address)
-            found: dict[tuple[int, int, int], list[tuple[float, float]]] = {cell: [] for cell in CELLS}
+            found: dict[tuple[int, int], list[tuple[float, float]]] = {cell: [] for cell in CELLS}
             for _ in range(rounds):
                 for cell in CELLS:
-                    block, blocks, of_rust = cell
-                    # As long as it would take for as many.
-                    rust = by_rust(address, block, of_rust) * blocks / of_rust
-                    found[cell].append((python.measure(block, blocks), rust))
+                    rust = by_rust(address, *cell)
+                    found[cell].append((python.measure(*cell), rust))
         finally:
             target.terminate()
     print(f"| blocks | Python, µs | Rust, µs | ratio | difference, µs |\n|---|---|---|---|---|")
-    for (block, blocks, _), pairs in found.items():
+    for (block, blocks), pairs in found.items():
         mine, rust = (statistics.median(times) for times in zip(*pairs, strict=True))
         print(f"| {blocks} × {block} | {mine:.1f} | {rust:.1f} | {mine / rust:.3f} | {mine - rust:.1f} |")
 

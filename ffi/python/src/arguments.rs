@@ -8,16 +8,17 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::batch::What;
 use crate::engine::Shared;
 use crate::errors::{Raise, error};
 use crate::patience::seconds;
-use crate::ranges::Numbers;
+use crate::ranges::{Numbers, whole};
 use crate::segment::Segment;
 use crate::words;
 
 /// What is moved: requests between two segments.
 pub(crate) struct Moves {
-    pub(crate) op: Op,
+    op: Op,
     /// The local end, then the remote one.
     ends: [End; 2],
     length: Numbers,
@@ -41,13 +42,7 @@ impl Moves {
         [length, local_offset, remote_offset]: [Option<&Bound<'_, PyAny>>; 3],
     ) -> PyResult<Self> {
         let op = words::op(op)?;
-        if op == Op::Read && local.readonly {
-            let text = format!(
-                "{} is read-only memory: nothing can be read into it",
-                local.name
-            );
-            return Err(PyBufferError::new_err(text));
-        }
+        check_writable(op, local)?;
         let end = |segment: &Segment, name, offset| {
             let offset = Numbers::of(name, offset)?.unwrap_or(Numbers::One(0));
             PyResult::Ok(End {
@@ -81,18 +76,16 @@ impl Moves {
 
     /// That both ends are segments of this engine.
     pub(crate) fn check_owner(&self, shared: &Arc<Shared>) -> PyResult<()> {
-        for End { owner, name, .. } in &self.ends {
-            if !Arc::ptr_eq(owner, shared) {
-                let text = format!("segment \"{name}\" belongs to another engine");
-                return Err(PyValueError::new_err(text));
-            }
-        }
-        Ok(())
+        let mut ends = self.ends.iter();
+        ends.try_for_each(|End { owner, name, .. }| check_owner(owner, name, shared))
     }
 
-    /// The names of its two ends.
-    pub(crate) fn names(&self) -> [String; 2] {
-        self.ends.each_ref().map(|end| end.name.clone())
+    pub(crate) fn what(&self) -> What {
+        What {
+            op: self.op,
+            names: self.ends.each_ref().map(|end| end.name.clone()),
+            and_others: false,
+        }
     }
 
     pub(crate) fn requests(&self) -> impl Iterator<Item = Request> {
@@ -147,6 +140,27 @@ impl Moves {
             Some(fault) => error(py, "Invalid", fault),
             None => error(py, why.class(), why),
         }
+    }
+}
+
+/// That what is read can be written here.
+pub(crate) fn check_writable(op: Op, local: &Segment) -> PyResult<()> {
+    match op == Op::Read && local.readonly {
+        false => Ok(()),
+        true => Err(PyBufferError::new_err(format!(
+            "{} is read-only memory: nothing can be read into it",
+            local.name
+        ))),
+    }
+}
+
+/// That a segment is one of this engine.
+pub(crate) fn check_owner(owner: &Arc<Shared>, name: &str, shared: &Arc<Shared>) -> PyResult<()> {
+    match Arc::ptr_eq(owner, shared) {
+        true => Ok(()),
+        false => Err(PyValueError::new_err(format!(
+            "segment \"{name}\" belongs to another engine"
+        ))),
     }
 }
 
@@ -206,6 +220,7 @@ pub(crate) struct Terms {
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Duration>,
     pub(crate) notification: Option<Vec<u8>>,
+    pub(crate) arrival: Option<u64>,
     /// How long to wait for room; `None`: as configured.
     pub(crate) room: Option<Duration>,
 }
@@ -215,12 +230,14 @@ impl Terms {
         priority: &str,
         deadline: Option<f64>,
         notify: Option<&Bound<'_, PyBytes>>,
+        arrival: Option<i128>,
         room: Option<f64>,
     ) -> PyResult<Self> {
         Ok(Self {
             priority: words::priority(priority)?,
             deadline: seconds("deadline", deadline)?,
             notification: notify.map(|bytes| bytes.as_bytes().to_vec()),
+            arrival: arrival.map(|tag| whole("arrival", tag)).transpose()?,
             room: match room {
                 Some(room) => Some(seconds("room", Some(room))?.unwrap_or(Duration::MAX)),
                 None => None,

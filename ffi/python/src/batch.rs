@@ -1,6 +1,6 @@
 //! Batches: transfers that were submitted.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use polyrail::{BatchStatus, Local, Op, ReleaseError, Report, Status, WaitError};
 use pyo3::prelude::*;
 
-use crate::arguments::Moves;
 use crate::engine::Shared;
 use crate::errors::{self, Raised, error};
 use crate::notification::Delivery;
@@ -16,10 +15,30 @@ use crate::patience::{self, seconds};
 use crate::report::{Reports, Summary};
 use crate::words;
 
+/// What a batch moves, in words.
+#[derive(Clone)]
+pub(crate) struct What {
+    pub(crate) op: Op,
+    /// Those of its first request's segments: the local one, then the remote one.
+    pub(crate) names: [String; 2],
+    /// Other requests move something else.
+    pub(crate) and_others: bool,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [local, remote] = &self.names;
+        match self.op {
+            Op::Write => write!(f, "write of \"{local}\" to \"{remote}\"")?,
+            Op::Read => write!(f, "read of \"{remote}\" into \"{local}\"")?,
+        }
+        f.write_str(if self.and_others { " and others" } else { "" })
+    }
+}
+
 /// What a batch is, whoever holds it.
 pub(crate) struct Core {
-    op: Op,
-    names: [String; 2],
+    what: What,
     pub(crate) count: usize,
     pub(crate) batch: polyrail::Batch,
     /// It has been said that it holds memory.
@@ -27,14 +46,9 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(moves: &Moves, batch: polyrail::Batch) -> Self {
-        Self::named(moves.op, moves.names(), moves.count, batch)
-    }
-
-    pub(crate) fn named(op: Op, names: [String; 2], count: usize, batch: polyrail::Batch) -> Self {
+    pub(crate) fn new(what: What, count: usize, batch: polyrail::Batch) -> Self {
         Self {
-            op,
-            names,
+            what,
             count,
             batch,
             said: AtomicBool::new(false),
@@ -99,7 +113,7 @@ impl Core {
 
     /// How it ended, in words.
     pub(crate) fn words(&self, status: Status, found: Option<(usize, Report)>) -> String {
-        let mut text = format!("{}: {}", self.what(), status.name());
+        let mut text = format!("{}: {}", self.what, status.name());
         let Some((index, report)) = found else {
             return text;
         };
@@ -123,14 +137,6 @@ impl Core {
             "; {delivered} bytes of it have arrived; memory here is {local}, there {remote}"
         );
         text
-    }
-
-    fn what(&self) -> String {
-        let [local, remote] = &self.names;
-        match self.op {
-            Op::Write => format!("write of \"{local}\" to \"{remote}\""),
-            Op::Read => format!("read of \"{remote}\" into \"{local}\""),
-        }
     }
 }
 
@@ -221,7 +227,7 @@ impl Batch {
                 let after = timeout.unwrap_or_default();
                 let text = format!(
                     "{}: not ended after {after:?}: {ended} of {requests} requests have",
-                    core.what()
+                    core.what
                 );
                 Err(error(py, "TimedOut", text))
             }
@@ -268,7 +274,7 @@ impl Batch {
             ended,
             ..
         } = self.core.status();
-        let (what, status) = (self.core.what(), status.name());
+        let (what, status) = (&self.core.what, status.name());
         match requests {
             1 => format!("<polyrail.Batch {what}: {status}>"),
             _ => format!(
@@ -289,7 +295,7 @@ impl Drop for Batch {
             log::warn!(
                 "the last reference to a batch has gone, of which {} requests may still touch memory here ({}): it stays, see Engine.held()",
                 core.held(),
-                core.what()
+                core.what
             );
         }
         shared.park(core.clone());

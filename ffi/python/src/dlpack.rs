@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::slice;
 
+use pyo3::buffer::ElementType;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,6 +19,8 @@ const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 const READ_ONLY: u64 = 1;
+const SIGNED: u8 = 0;
+const UNSIGNED: u8 = 1;
 
 #[repr(C)]
 struct Device {
@@ -26,6 +29,7 @@ struct Device {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct DataType {
     code: u8,
     bits: u8,
@@ -81,6 +85,13 @@ pub(crate) struct Place {
     pub(crate) on_gpu: bool,
 }
 
+/// What its items are.
+pub(crate) struct Items {
+    pub(crate) count: usize,
+    pub(crate) dimensions: usize,
+    pub(crate) kind: ElementType,
+}
+
 impl Tensor {
     /// What `object.__dlpack__` gives. A library that does not know of versions is asked without.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
@@ -123,8 +134,8 @@ impl Tensor {
         }
     }
 
-    /// Where its bytes are, if they lie one behind the other where an engine can reach them.
-    pub(crate) fn place(&self) -> PyResult<Place> {
+    /// Where its bytes are, if they lie one behind the other where an engine can reach them, and what they are.
+    pub(crate) fn place(&self) -> PyResult<(Place, Items)> {
         // SAFETY: the capsule's contract; it is ours until we are dropped.
         let (shape, flags) = unsafe {
             match &self.0 {
@@ -151,13 +162,26 @@ impl Tensor {
         let sizes = numbers(shape.sizes);
         check_contiguous(sizes, numbers(shape.strides))?;
         let items: i64 = sizes.iter().product();
-        let bits = u64::from(shape.data_type.bits) * u64::from(shape.data_type.lanes);
-        Ok(Place {
+        let DataType { code, bits, lanes } = shape.data_type;
+        let item_bits = u64::from(bits) * u64::from(lanes);
+        let place = Place {
             address: shape.data as usize + shape.byte_offset as usize,
-            bytes: (items.unsigned_abs() * bits).div_ceil(8),
+            bytes: (items.unsigned_abs() * item_bits).div_ceil(8),
             readonly: flags & READ_ONLY != 0,
             on_gpu,
-        })
+        };
+        let bytes = usize::from(bits) / 8;
+        let kind = match (code, lanes) {
+            (SIGNED, 1) => ElementType::SignedInteger { bytes },
+            (UNSIGNED, 1) => ElementType::UnsignedInteger { bytes },
+            _ => ElementType::Unknown,
+        };
+        let items = Items {
+            count: items.unsigned_abs() as usize,
+            dimensions: count,
+            kind,
+        };
+        Ok((place, items))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use polyrail::{FileTerms, SegmentId};
+use polyrail::{FileTerms, ReceiveError, SegmentId};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -17,7 +17,10 @@ use crate::batch::{Batch, Core};
 use crate::errors::{Raised, error};
 use crate::keep::{Keep, Lent};
 use crate::notification::{Delivery, Notifications};
+use crate::paged::{Paged, PagedRequest};
+use crate::patience::{self, seconds};
 use crate::prepared::Prepared;
+use crate::ranges::whole;
 use crate::segment::{File, Memory, Remote, Segment};
 use crate::{config, log, stats, submission, words};
 
@@ -322,7 +325,7 @@ impl Engine {
     }
 
     /// Starts to move bytes from here to there.
-    #[pyo3(signature = (local, remote, length=None, *, local_offset=None, remote_offset=None, priority="normal", deadline=None, notify=None, room=None))]
+    #[pyo3(signature = (local, remote, length=None, *, local_offset=None, remote_offset=None, priority="normal", deadline=None, notify=None, arrival=None, room=None))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn write(
         &self,
@@ -335,16 +338,17 @@ impl Engine {
         priority: &str,
         deadline: Option<f64>,
         notify: Option<&Bound<'_, PyBytes>>,
+        arrival: Option<i128>,
         room: Option<f64>,
     ) -> PyResult<Py<Batch>> {
         let numbers = [length, local_offset, remote_offset];
         let moves = Moves::new("write", local.get(), remote.get(), numbers)?;
-        let terms = Terms::new(priority, deadline, notify, room)?;
+        let terms = Terms::new(priority, deadline, notify, arrival, room)?;
         submission::submit(py, &self.shared, moves, &terms)
     }
 
     /// Starts to move bytes from there to here.
-    #[pyo3(signature = (local, remote, length=None, *, local_offset=None, remote_offset=None, priority="normal", deadline=None, notify=None, room=None))]
+    #[pyo3(signature = (local, remote, length=None, *, local_offset=None, remote_offset=None, priority="normal", deadline=None, notify=None, arrival=None, room=None))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn read(
         &self,
@@ -357,11 +361,12 @@ impl Engine {
         priority: &str,
         deadline: Option<f64>,
         notify: Option<&Bound<'_, PyBytes>>,
+        arrival: Option<i128>,
         room: Option<f64>,
     ) -> PyResult<Py<Batch>> {
         let numbers = [length, local_offset, remote_offset];
         let moves = Moves::new("read", local.get(), remote.get(), numbers)?;
-        let terms = Terms::new(priority, deadline, notify, room)?;
+        let terms = Terms::new(priority, deadline, notify, arrival, room)?;
         submission::submit(py, &self.shared, moves, &terms)
     }
 
@@ -381,6 +386,86 @@ impl Engine {
         let numbers = [length, local_offset, remote_offset];
         let moves = Moves::new(op, local.get(), remote.get(), numbers)?;
         Prepared::new(py, &self.shared, moves)
+    }
+
+    /// Starts to move blocks.
+    #[pyo3(signature = (requests, *, priority="normal", deadline=None, notify=None, arrival=None, room=None))]
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
+    fn submit_paged(
+        &self,
+        py: Python<'_>,
+        requests: Vec<Py<PagedRequest>>,
+        priority: &str,
+        deadline: Option<f64>,
+        notify: Option<&Bound<'_, PyBytes>>,
+        arrival: Option<i128>,
+        room: Option<f64>,
+    ) -> PyResult<Py<Batch>> {
+        let paged = Paged::new(requests, &self.shared)?;
+        let terms = Terms::new(priority, deadline, notify, arrival, room)?;
+        submission::submit_paged(py, &self.shared, &paged, &terms)
+    }
+
+    /// Checks a transfer of blocks once, to be posted many times.
+    fn prepare_paged(&self, py: Python<'_>, requests: Vec<Py<PagedRequest>>) -> PyResult<Prepared> {
+        let paged = Paged::new(requests, &self.shared)?;
+        Prepared::of_blocks(py, &self.shared, &paged)
+    }
+
+    /// How many batches of peers have arrived with a tag.
+    fn arrivals(&self, py: Python<'_>, tag: i128) -> PyResult<u64> {
+        self.shared.check_process(py)?;
+        Ok(self.shared.engine.arrivals(whole("tag", tag)?))
+    }
+
+    /// Waits until so many have.
+    #[pyo3(signature = (tag, count=1, timeout=None))]
+    fn wait_arrivals(
+        &self,
+        py: Python<'_>,
+        tag: i128,
+        count: i128,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        self.shared.check_process(py)?;
+        let tag = whole("tag", tag)?;
+        let count = whole("count", count)?;
+        let timeout = seconds("timeout", timeout)?;
+        let engine = &self.shared.engine;
+        let seen = patience::wait(py, timeout, |slice| {
+            match engine.wait_arrivals(tag, count, slice) {
+                Err(ReceiveError::TimedOut { .. }) => None,
+                seen => Some(seen),
+            }
+        })?;
+        match seen {
+            Some(Ok(seen)) => Ok(seen),
+            Some(Err(why)) => Err(error(py, "Closed", why)),
+            None => {
+                let (seen, after) = (engine.arrivals(tag), timeout.unwrap_or_default());
+                let text = format!(
+                    "{seen} of {count} batches have arrived with tag {tag} after {after:?}"
+                );
+                Err(error(py, "TimedOut", text))
+            }
+        }
+    }
+
+    /// Waits in an event loop until so many have.
+    #[pyo3(signature = (tag, count=1))]
+    fn arrived<'py>(
+        this: &Bound<'py, Self>,
+        tag: i128,
+        count: i128,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let aio = this.py().import("polyrail._aio")?;
+        aio.call_method1("arrived", (this, tag, count))
+    }
+
+    /// Begins to count a tag anew: how many had arrived.
+    fn forget_arrivals(&self, py: Python<'_>, tag: i128) -> PyResult<u64> {
+        self.shared.check_process(py)?;
+        Ok(self.shared.engine.forget_arrivals(whole("tag", tag)?))
     }
 
     /// Tells the program of the peer that owns `remote` something.
@@ -454,6 +539,10 @@ impl Engine {
 }
 
 impl Engine {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Without a driver, addresses of a GPU would be taken for the host's.
     fn check_gpu(&self, py: Python<'_>) -> PyResult<()> {
         let transports = self.shared.engine.transports();

@@ -54,7 +54,7 @@ impl Lent {
             }
             Err(_) => {
                 let tensor = Tensor::of(object)?;
-                let place = tensor.place()?;
+                let (place, _) = tensor.place()?;
                 let keep = Keep::Tensor { _tensor: tensor };
                 Ok(Self { place, keep })
             }

@@ -2,22 +2,22 @@
 
 use std::sync::{Arc, Mutex};
 
-use polyrail::{Op, PreparedTransfer, Request};
+use polyrail::{PreparedTransfer, Request};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::arguments::{Moves, Terms};
-use crate::batch::{Batch, Core};
+use crate::batch::{Batch, Core, What};
 use crate::engine::{Shared, lock};
 use crate::errors::Raised;
+use crate::paged::Paged;
 use crate::submission::with_room;
 
 /// A transfer that is ready to be posted.
 #[pyclass(frozen, module = "polyrail")]
 pub(crate) struct Prepared {
     shared: Arc<Shared>,
-    op: Op,
-    names: [String; 2],
+    what: What,
     count: usize,
     /// Locked without the interpreter only.
     transfer: Mutex<PreparedTransfer>,
@@ -33,10 +33,21 @@ impl Prepared {
         });
         Ok(Self {
             shared: shared.clone(),
-            op: moves.op,
-            names: moves.names(),
+            what: moves.what(),
             count: moves.count,
             transfer: Mutex::new(prepared.map_err(|why| moves.refused(py, why))?),
+        })
+    }
+
+    pub(crate) fn of_blocks(py: Python<'_>, shared: &Arc<Shared>, paged: &Paged) -> PyResult<Self> {
+        shared.check_process(py)?;
+        let requests = paged.requests();
+        let prepared = py.detach(|| shared.engine.prepare_paged(&requests));
+        Ok(Self {
+            shared: shared.clone(),
+            what: paged.what(),
+            count: paged.count(),
+            transfer: Mutex::new(prepared.map_err(|why| paged.refused(py, why))?),
         })
     }
 }
@@ -44,22 +55,23 @@ impl Prepared {
 #[pymethods]
 impl Prepared {
     /// Submits it as a batch.
-    #[pyo3(signature = (*, priority="normal", deadline=None, notify=None, room=None))]
+    #[pyo3(signature = (*, priority="normal", deadline=None, notify=None, arrival=None, room=None))]
     fn post(
         &self,
         py: Python<'_>,
         priority: &str,
         deadline: Option<f64>,
         notify: Option<&Bound<'_, PyBytes>>,
+        arrival: Option<i128>,
         room: Option<f64>,
     ) -> PyResult<Py<Batch>> {
-        let terms = Terms::new(priority, deadline, notify, room)?;
+        let terms = Terms::new(priority, deadline, notify, arrival, room)?;
         self.shared.check_process(py)?;
         let batch = with_room(py, &self.shared, &terms, |terms| {
             lock(&self.transfer).post_with(terms)
         })?;
         let batch = batch.raised(py)?;
-        let core = Core::named(self.op, self.names.clone(), self.count, batch);
+        let core = Core::new(self.what.clone(), self.count, batch);
         Batch::new(py, &self.shared, core)
     }
 
@@ -68,8 +80,7 @@ impl Prepared {
     }
 
     fn __repr__(&self) -> String {
-        let [local, remote] = &self.names;
-        let (op, count) = (self.op, self.count);
-        format!("<polyrail.Prepared {op:?} of {count} requests between {local:?} and {remote:?}>")
+        let (what, count) = (&self.what, self.count);
+        format!("<polyrail.Prepared {what}, {count} requests>")
     }
 }

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use crate::arguments::{Moves, Terms};
 use crate::batch::{Batch, Core};
 use crate::engine::Shared;
+use crate::paged::Paged;
 use crate::patience;
 
 /// Submits a transfer.
@@ -36,7 +37,23 @@ pub(crate) fn submit(
         }
     }?;
     let batch = batch.map_err(|why| moves.refused(py, why))?;
-    Batch::new(py, shared, Core::new(&moves, batch))
+    Batch::new(py, shared, Core::new(moves.what(), moves.count, batch))
+}
+
+/// Submits a transfer of blocks.
+pub(crate) fn submit_paged(
+    py: Python<'_>,
+    shared: &Arc<Shared>,
+    paged: &Paged,
+    terms: &Terms,
+) -> PyResult<Py<Batch>> {
+    shared.check_process(py)?;
+    let requests = paged.requests();
+    let batch = with_room(py, shared, terms, |terms| {
+        shared.engine.submit_paged(&requests, terms)
+    })?;
+    let batch = batch.map_err(|why| paged.refused(py, why))?;
+    Batch::new(py, shared, Core::new(paged.what(), paged.count(), batch))
 }
 
 /// Posts a batch, and waits for room as long as the terms say.
@@ -53,8 +70,8 @@ pub(crate) fn with_room(
             priority: terms.priority,
             deadline: terms.deadline,
             notification: terms.notification.as_deref(),
+            arrival: terms.arrival,
             room_within: Some(slice),
-            ..polyrail::Terms::default()
         };
         match post(&terms) {
             Err(SubmitError::Full(held)) => {

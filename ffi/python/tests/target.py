@@ -27,6 +27,12 @@ for line in sys.stdin:
         case ["notification"]:
             notification = notifications.get(timeout=30)
             print(notification.sender, notification.data.decode(), flush=True)
+        case ["arrivals", tag, count]:
+            print(engine.wait_arrivals(int(tag), int(count), timeout=30), flush=True)
+        case ["write", address, tag]:
+            remote = engine.open(address)
+            engine.write(engine.allocate(remote.nbytes), remote, arrival=int(tag)).wait(30)
+            print("written", flush=True)
         case ["tell", address, text]:
             print(engine.notify(engine.open(address), text.encode()).wait(30), flush=True)
         case ["close"]:

@@ -134,3 +134,48 @@ def test_loops_that_come_and_go_leave_nothing(engine, target, run):
     for _ in range(20):
         run(write())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_arrivals_are_awaited(target, run):
+    with polyrail.Engine(name="here", listen="127.0.0.1:0") as engine:
+        engine.allocate(4096, "mem")
+
+        async def wait():
+            tasks = [asyncio.ensure_future(engine.arrived(7, count)) for count in (1, 2, 3)]
+            cancelled = asyncio.ensure_future(engine.arrived(8))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            for count, task in enumerate(tasks, 1):
+                await asyncio.to_thread(target.ask, "write", f"{engine.listening}/mem", 7)
+                assert await task >= count
+            assert await engine.arrived(7, 3) == 3
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            # Forgotten while somebody waits: it goes on waiting.
+            later = asyncio.ensure_future(engine.arrived(7, 4))
+            await asyncio.sleep(0)
+            engine.forget_arrivals(7)
+            for _ in range(3):
+                await asyncio.to_thread(target.ask, "write", f"{engine.listening}/mem", 7)
+            assert await asyncio.to_thread(engine.wait_arrivals, 7, 3, LONG) == 3 and not later.done()
+            await asyncio.to_thread(target.ask, "write", f"{engine.listening}/mem", 7)
+            return await later
+
+        assert run(wait()) == 4
+
+
+def test_who_awaits_arrivals_hears_of_the_end(run):
+    engine = polyrail.Engine(name="here", listen="127.0.0.1:0")
+
+    async def wait():
+        waiting = asyncio.ensure_future(engine.arrived(1))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(engine.close)
+        with pytest.raises(polyrail.Closed):
+            await waiting
+        with pytest.raises(polyrail.Closed):
+            await engine.arrived(2)
+
+    before = len(os.listdir("/proc/self/fd"))
+    run(wait())
+    assert len(os.listdir("/proc/self/fd")) <= before, "no descriptor stays"

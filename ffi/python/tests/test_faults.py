@@ -212,7 +212,7 @@ def test_what_of_a_large_batch_has_not_begun_is_reported_like_all_else(targets):
         batch.wait_released(LONG)
 
 
-@pytest.mark.parametrize("what", ["wait", "wait_released", "room", "notifications", "delivery"])
+@pytest.mark.parametrize("what", ["wait", "wait_released", "room", "notifications", "delivery", "arrivals"])
 def test_control_c_is_heeded_within_a_tenth_of_a_second(targets, what):
     with polyrail.Engine(workers=1, health={"peer_silence_ms": 60_000, "progress_floor_ms": 60_000}, **OVER_TCP) as engine:
         target, local, remote = stopped(targets, engine)
@@ -224,6 +224,7 @@ def test_control_c_is_heeded_within_a_tenth_of_a_second(targets, what):
             "room": lambda: engine.write(local, remote, 1, room=LONG),
             "notifications": engine.notifications().get,
             "delivery": engine.notify(remote, b"x").wait,
+            "arrivals": lambda: engine.wait_arrivals(1),
         }
         pressed = []
 

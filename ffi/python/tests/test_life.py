@@ -95,6 +95,8 @@ def test_a_forked_child_is_told_so_and_may_have_its_own(target):
 import warnings
 warnings.simplefilter("ignore")  # Python 3.12 and later would rather not fork beside threads.
 batch, prepared = engine.write(local, remote), engine.prepare("write", local, remote)
+rows = [polyrail.Blocks(segment, rows=1, stride=64) for segment in (local, remote)]
+paged = polyrail.PagedRequest("write", *rows, 64)
 inbox, delivery = target.notifications(), engine.notify(remote, b"x")
 uses = {{
     "write": lambda: engine.write(local, remote),
@@ -108,6 +110,12 @@ uses = {{
     "held": engine.held,
     "declare_lost": lambda: engine.declare_lost("{target.address}"),
     "prepare": lambda: engine.prepare("write", local, remote),
+    "submit_paged": lambda: engine.submit_paged([paged]),
+    "prepare_paged": lambda: engine.prepare_paged([paged]),
+    "arrivals": lambda: engine.arrivals(1),
+    "wait_arrivals": lambda: engine.wait_arrivals(1),
+    "forget_arrivals": lambda: engine.forget_arrivals(1),
+    "arrived": lambda: engine.arrived(1).send(None),
     "post": prepared.post,
     "wait": batch.wait,
     "wait_released": batch.wait_released,

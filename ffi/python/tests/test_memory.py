@@ -8,7 +8,7 @@ import weakref
 
 import numpy
 import pytest
-from conftest import LONG, pattern
+from conftest import LONG, Tensor, pattern
 
 import polyrail
 
@@ -61,21 +61,6 @@ def test_all_kinds_of_buffers_can_be_registered(engine, target, buffer):
     engine.write(engine.register(source), remote, 64).wait(LONG)
     engine.read(memory, remote, 64).wait(LONG)
     assert bytes(memoryview(buffer).cast("B")) == source.tobytes()
-
-
-class Tensor:
-    """One that speaks DLPack only, as PyTorch's on the host do."""
-
-    def __init__(self, values: numpy.ndarray, versioned: bool) -> None:
-        self.values, self.versioned = values, versioned
-
-    def __dlpack__(self, **asked):
-        if not self.versioned and "max_version" in asked:
-            raise TypeError("max_version is not known here")
-        return self.values.__dlpack__(**asked)
-
-    def __dlpack_device__(self):
-        return self.values.__dlpack_device__()
 
 
 @pytest.mark.parametrize("versioned", [False, True])
@@ -167,6 +152,9 @@ def test_memory_in_use_is_not_taken_back(targets):
         batch = engine.write(memory, remote)
         with pytest.raises(polyrail.InUse):
             memory.close()
+        with pytest.raises(polyrail.InUse):
+            remote.close()
+        assert not memory.closed and not remote.closed
         with pytest.raises(BufferError):
             buffer.extend(b"more")
         target.go_on()
@@ -198,6 +186,11 @@ def test_segments_of_peers_are_closed_as_often_as_they_were_opened(engine, targe
     assert repr(first).endswith(", closed>")
     with pytest.raises(polyrail.Closed):
         engine.write(memory, first, 64)
+    with pytest.raises(polyrail.Closed):
+        engine.notify(first, b"x")
+    rows = [polyrail.Blocks(segment, rows=1, stride=64) for segment in (memory, first)]
+    with pytest.raises(polyrail.Closed):
+        engine.submit_paged([polyrail.PagedRequest("write", *rows, 64)])
 
 
 def test_what_is_closed_says_so(engine, target):

@@ -192,3 +192,25 @@ def test_stats_say_what_went_where(engine, target):
     assert {rail["state"] for rail in stats["rails"]} == {"healthy"} and not any(rail["is_spare"] for rail in stats["rails"])
     assert "tcp" in [transport["transport"] for transport in stats["transports"]]
     assert stats["failovers"] == []
+
+
+def test_stats_say_who_holds_what(targets):
+    with polyrail.Engine(name="initiator", workers=1, transports={"shm": {"enable": False}}, health={"peer_silence_ms": 60_000}) as engine:
+        size = 64 << 20
+        target = targets(size=size)
+        local, remote = engine.register(bytearray(size)), engine.open(f"{target.address}/mem")
+        engine.write(local, remote).wait(LONG)
+        target.stop()
+        batch = engine.write(local, remote)
+        [worker, *_] = engine.stats()["workers"]
+        assert (worker["worker"], worker["held"], worker["waiting"], worker["admission_waits"]) == (0, 1, 0, 0)
+        assert worker["limit"] >= 16_384 and worker["held_high"] >= 1 and worker["full_for"] is None and worker["completions"] > 0
+        target.go_on()
+        batch.wait(LONG)
+        stats = engine.stats()
+        assert stats["workers"][0]["held"] == 0 and stats["workers"][0]["completed"] >= 0.0
+        rails = {rail["rail"] for rail in stats["rails"]}
+        assert stats["lanes"] and {lane["rail"] for lane in stats["lanes"]} <= rails
+        lane = max(stats["lanes"], key=lambda lane: lane["released"])
+        assert (lane["worker"], lane["state"], lane["held"], lane["held_bytes"], lane["full_for"]) == (0, "open", 0, 0, None)
+        assert lane["released"] >= lane["releases"] > 0 and lane["limit"] >= lane["held_high"] > 0 and lane["completed"] >= 0.0

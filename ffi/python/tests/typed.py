@@ -20,7 +20,14 @@ async def moves(pages: numpy.typing.NDArray[numpy.int64]) -> None:
         async for notification in engine.notifications():
             assert_type(notification.data, bytes)
         assert_type(engine.stats()["rails"][0]["bytes"], int)
+        assert_type(engine.stats()["workers"][0]["full_for"], float | None)
         memoryview(engine.allocate(4096))
+        here, there = polyrail.Blocks(local, pages, stride=4096), polyrail.Blocks(remote, rows=3, stride=4096, base=64)
+        request = polyrail.PagedRequest("write", here, there, 4096)
+        assert_type(engine.submit_paged([request], arrival=7), polyrail.Batch)
+        assert_type(engine.prepare_paged((request,)), polyrail.Prepared)
+        assert_type(await engine.arrived(7), int)
+        assert_type(engine.wait_arrivals(7, 2, timeout=1.0), int)
         try:
             engine.prepare("read", local, remote).post(deadline=1.0).wait(2)
         except polyrail.Indeterminate as error:

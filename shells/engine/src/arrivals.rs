@@ -1,8 +1,12 @@
 //! Batches of peers that have arrived here, counted by the tags that they carry.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::Engine;
 use crate::error::ReceiveError;
@@ -23,6 +27,64 @@ struct Counts {
     tags: HashMap<u64, u64>,
     /// None will come any more.
     closed: bool,
+    watches: Vec<Watch>,
+}
+
+/// Somebody's descriptor, to be made readable.
+#[derive(Debug)]
+struct Watch {
+    tag: u64,
+    count: u64,
+    /// Gone: nobody looks at it any more.
+    ready: Weak<OwnedFd>,
+}
+
+impl Counts {
+    fn seen(&self, tag: u64) -> u64 {
+        self.tags.get(&tag).copied().unwrap_or_default()
+    }
+
+    /// Tells those watches whose time has come, of this tag or of all, and forgets them and those that have gone.
+    fn tell(&mut self, tag: Option<u64>) {
+        let Self {
+            tags,
+            closed,
+            watches,
+        } = self;
+        watches.retain(|watch| {
+            let Some(ready) = watch.ready.upgrade() else {
+                return false;
+            };
+            if tag.is_some_and(|tag| tag != watch.tag) {
+                return true;
+            }
+            let seen = tags.get(&watch.tag).copied().unwrap_or_default();
+            let is_due = *closed || seen >= watch.count;
+            if is_due {
+                raise(&ready);
+            }
+            !is_due
+        });
+    }
+}
+
+/// Makes it readable.
+fn raise(ready: &OwnedFd) {
+    // Cannot fail: that is done once.
+    let _ = rustix::io::write(ready, &1_u64.to_ne_bytes());
+}
+
+/// A descriptor ([`AsFd`]) that is readable from when so many batches have arrived with a tag, or none will come any more: see
+/// [`Engine::watch_arrivals`]. Only to be looked at.
+#[derive(Debug)]
+pub struct ArrivalWatch {
+    ready: Arc<OwnedFd>,
+}
+
+impl AsFd for ArrivalWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
 }
 
 impl Arrivals {
@@ -35,6 +97,7 @@ impl Arrivals {
             None if room => drop(counts.tags.insert(tag, 1)),
             None => return false,
         }
+        counts.tell(Some(tag));
         drop(counts);
         self.changed.notify_all();
         true
@@ -42,15 +105,28 @@ impl Arrivals {
 
     /// Nothing will come any more.
     pub(crate) fn close(&self) {
-        lock(&self.counts).closed = true;
+        let mut counts = lock(&self.counts);
+        counts.closed = true;
+        counts.tell(None);
+        drop(counts);
         self.changed.notify_all();
+    }
+
+    fn watch(&self, tag: u64, count: u64, ready: &Arc<OwnedFd>) {
+        let mut counts = lock(&self.counts);
+        counts.watches.push(Watch {
+            tag,
+            count,
+            ready: Arc::downgrade(ready),
+        });
+        counts.tell(None);
     }
 
     fn wait(&self, tag: u64, count: u64, timeout: Duration) -> Result<u64, ReceiveError> {
         let start = Instant::now();
         let mut counts = lock(&self.counts);
         loop {
-            let seen = counts.tags.get(&tag).copied().unwrap_or_default();
+            let seen = counts.seen(tag);
             if seen >= count {
                 return Ok(seen);
             }
@@ -74,8 +150,7 @@ impl Engine {
         if !self.inner.is_ours() {
             return 0;
         }
-        let counts = lock(&self.inner.mail.desk.inbox.arrivals.counts);
-        counts.tags.get(&tag).copied().unwrap_or_default()
+        lock(&self.inner.mail.desk.inbox.arrivals.counts).seen(tag)
     }
 
     /// Waits until so many batches have arrived with this tag: how many have. All that they wrote can be seen then.
@@ -110,6 +185,20 @@ impl Engine {
         inbox.arrivals.wait(tag, count, timeout)
     }
 
+    /// For an event loop: what is readable once [`Self::wait_arrivals`] would not wait, and stays so. It takes one descriptor
+    /// until it is dropped. In a forked child: readable at once.
+    pub fn watch_arrivals(&self, tag: u64, count: u64) -> io::Result<ArrivalWatch> {
+        let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        match self.inner.is_ours() {
+            true => {
+                let inbox = &self.inner.mail.desk.inbox;
+                inbox.arrivals.watch(tag, count, &ready);
+            }
+            false => raise(&ready),
+        }
+        Ok(ArrivalWatch { ready })
+    }
+
     /// Forgets a tag: how many batches had arrived with it. 65,536 are counted at a time; with more, those who tell of another
     /// are held up, as by notifications that nobody takes.
     pub fn forget_arrivals(&self, tag: u64) -> u64 {
@@ -123,7 +212,51 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
     use super::*;
+
+    fn watch(arrivals: &Arrivals, tag: u64, count: u64) -> Arc<OwnedFd> {
+        let ready = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        arrivals.watch(tag, count, &ready);
+        ready
+    }
+
+    fn is_readable(ready: &OwnedFd) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut [PollFd::new(ready, PollFlags::IN)], Some(&now)).unwrap() == 1
+    }
+
+    #[test]
+    fn a_watch_is_readable_from_when_its_count_is_reached_on() {
+        let arrivals = Arrivals::default();
+        let (two, other, gone) = (
+            watch(&arrivals, 7, 2),
+            watch(&arrivals, 8, 1),
+            watch(&arrivals, 7, 9),
+        );
+        arrivals.add(7);
+        assert!(!is_readable(&two) && !is_readable(&other));
+        drop(gone);
+        arrivals.add(7);
+        assert!(is_readable(&two) && !is_readable(&other));
+        assert!(is_readable(&watch(&arrivals, 7, 1)), "it has been already");
+        lock(&arrivals.counts).tags.remove(&7);
+        assert!(is_readable(&two), "it stays so");
+        assert_eq!(
+            lock(&arrivals.counts).watches.len(),
+            1,
+            "who is told or gone is forgotten"
+        );
+        arrivals.close();
+        assert!(
+            is_readable(&other) && is_readable(&watch(&arrivals, 9, 1)),
+            "none will come"
+        );
+    }
 
     #[test]
     fn a_table_that_is_full_goes_on_counting_what_it_knows() {

@@ -113,6 +113,7 @@ pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
 pub use polyrail_uring::FileTerms;
 
+pub use arrivals::ArrivalWatch;
 pub use batch::Batch;
 pub use calls::Calls;
 pub use completion::{Completion, CompletionQueue};

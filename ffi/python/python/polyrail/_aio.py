@@ -6,8 +6,8 @@ import asyncio
 import os
 import weakref
 
-from polyrail._errors import Closed
-from polyrail._native import Batch, CompletionQueue, Notification, Notifications, Summary
+from polyrail._errors import Closed, TimedOut
+from polyrail._native import ArrivalWatch, Batch, CompletionQueue, Engine, Notification, Notifications, Summary
 
 
 class _Ends:
@@ -94,6 +94,22 @@ async def next_notification(notifications: Notifications) -> Notification:
         if notification is not None:
             return notification
         reader = _Reader(asyncio.get_running_loop(), notifications.fileno())
+        try:
+            await reader.future
+        finally:
+            reader.close()
+
+
+async def arrived(engine: Engine, tag: int, count: int) -> int:
+    """What `Engine.arrived` does."""
+    while True:
+        # Anew each time: a tag may be forgotten meanwhile.
+        watch = ArrivalWatch(engine, tag, count)
+        try:
+            return engine.wait_arrivals(tag, count, 0)
+        except TimedOut:
+            pass
+        reader = _Reader(asyncio.get_running_loop(), watch.fileno())
         try:
             await reader.future
         finally:

@@ -1,4 +1,4 @@
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Literal, Self, SupportsIndex, TypeAlias, final
@@ -20,11 +20,14 @@ __all__ = [
     "Summary",
     "Report",
     "Reports",
+    "Blocks",
+    "PagedRequest",
     "Prepared",
     "Notification",
     "Notifications",
     "Delivery",
     "CompletionQueue",
+    "ArrivalWatch",
     "close_all",
     "log_to_queue",
     "next_record",
@@ -33,7 +36,7 @@ __all__ = [
     "run_program",
 ]
 
-_Numbers: TypeAlias = SupportsIndex | Buffer | SupportsArray
+_Numbers: TypeAlias = SupportsIndex | Buffer | SupportsArray | SupportsDLPack
 _Access: TypeAlias = Literal["local", "read", "read-write"]
 _Op: TypeAlias = Literal["write", "read"]
 _Priority: TypeAlias = Literal["high", "normal", "low"]
@@ -105,14 +108,16 @@ class Engine:
         priority: _Priority = "normal",
         deadline: float | None = None,
         notify: bytes | None = None,
+        arrival: int | None = None,
         room: float | None = None,
     ) -> Batch:
         """Starts to move bytes from here to there.
 
         `length` and the offsets, in bytes: one number, or an array of them such as numpy's int64, with one for each request. By default
         all of both segments from the offsets on, which has to be as much. There can be 1,000,000 requests.
-        `deadline`: in seconds from now on. `notify`: what the peer's program is told once all is there. `room`: how many seconds to
-        wait for room before `Full`; by default as configured.
+        `deadline`: in seconds from now on. `notify`: what the peer's program is told once all is there. `arrival`: the tag under which
+        the peer's engine counts it then: see `wait_arrivals`. `room`: how many seconds to wait for room before `Full`; by default as
+        configured.
         """
     def read(
         self,
@@ -125,6 +130,7 @@ class Engine:
         priority: _Priority = "normal",
         deadline: float | None = None,
         notify: bytes | None = None,
+        arrival: int | None = None,
         room: float | None = None,
     ) -> Batch:
         """Starts to move bytes from there to here; see `write`."""
@@ -139,6 +145,31 @@ class Engine:
         remote_offset: _Numbers | None = None,
     ) -> Prepared:
         """Checks a transfer once, to be posted many times. Arrays are read now."""
+    def submit_paged(
+        self,
+        requests: Sequence[PagedRequest],
+        *,
+        priority: _Priority = "normal",
+        deadline: float | None = None,
+        notify: bytes | None = None,
+        arrival: int | None = None,
+        room: float | None = None,
+    ) -> Batch:
+        """Starts to move blocks, as one batch with a report for each request; see `write` for the rest. Blocks that lie one behind the
+        other at both ends go as one. There can be 1,000,000 blocks."""
+    def prepare_paged(self, requests: Sequence[PagedRequest]) -> Prepared:
+        """Checks a transfer of blocks once, to be posted many times."""
+    def arrivals(self, tag: int) -> int:
+        """How many batches of peers have arrived with this tag, `arrival` of `write`, since it was last forgotten. Tags go from 0 to
+        2^64 - 1."""
+    def wait_arrivals(self, tag: int, count: int = 1, timeout: float | None = None) -> int:
+        """Waits until so many have, and gives how many have. All that they wrote can be seen then. Raises `TimedOut`, or `Closed` when
+        none will come."""
+    async def arrived(self, tag: int, count: int = 1) -> int:
+        """The same in an event loop, without a thread."""
+    def forget_arrivals(self, tag: int) -> int:
+        """Begins to count a tag anew, and gives how many had arrived. 65,536 tags are counted at a time; with more, those who tell of
+        another are held up."""
     def notify(self, remote: Remote, data: Buffer) -> Delivery:
         """Tells the program of the peer that owns `remote` something, at most `NOTIFICATION_BYTES_MAX` bytes. It does not wait for
         batches under way: see `notify` of `write`."""
@@ -303,6 +334,32 @@ class Reports:
         """Those of requests that have ended other than completed."""
 
 @final
+class Blocks:
+    """Where the blocks of one end of a `PagedRequest` lie: those of some pages, or of rows at equal distances."""
+
+    def __new__(
+        cls,
+        segment: Segment,
+        pages: Buffer | SupportsArray | SupportsDLPack | None = None,
+        *,
+        stride: int,
+        rows: int | None = None,
+        base: int = 0,
+    ) -> Self:
+        """`pages`: the numbers of the pages in their order, a block table: an array of whole numbers of 4 or 8 bytes, read now. Or
+        `rows`: so many rows, from 0 on.
+        `stride`: bytes from the beginning of a page or row to that of the next. `base`: the first byte of page or row 0.
+        """
+    def __len__(self) -> int: ...
+
+@final
+class PagedRequest:
+    """One read or write of many blocks of equal length: the n-th block of one end goes to the n-th of the other."""
+
+    def __new__(cls, op: _Op, local: Blocks, remote: Blocks, length: int) -> Self:
+        """`length`: bytes of each block."""
+
+@final
 class Prepared:
     """A transfer that is ready to be posted. Posts may overlap, and nothing keeps their order."""
 
@@ -312,6 +369,7 @@ class Prepared:
         priority: _Priority = "normal",
         deadline: float | None = None,
         notify: bytes | None = None,
+        arrival: int | None = None,
         room: float | None = None,
     ) -> Batch:
         """Submits it as a batch; see `Engine.write`."""
@@ -355,6 +413,14 @@ class Delivery:
         """How it stands."""
     def wait(self, timeout: float | None = None) -> DeliveryStatus:
         """Waits until it is not `PENDING` any more. Raises `TimedOut`."""
+
+@final
+class ArrivalWatch:
+    """A descriptor that is readable once so many batches have arrived with a tag, or none will come any more."""
+
+    def __new__(cls, engine: Engine, tag: int, count: int) -> Self: ...
+    def fileno(self) -> int:
+        """Only to be looked at."""
 
 @final
 class CompletionQueue:

@@ -57,6 +57,59 @@ class TransportStats(TypedDict):
     missing: str | None
 
 
+class WorkerStats(TypedDict):
+    """A worker's room for requests, and its work. Times are in seconds, and `None` if there is nothing to tell."""
+
+    worker: int | None
+    """`None`: the thread that carries what is staged."""
+    held: int
+    """Requests that it holds, from submission to report."""
+    limit: int
+    """The most that it takes."""
+    held_high: int
+    """The most that it has held when somebody submitted."""
+    waiting: int
+    """Submissions that wait for room."""
+    full_for: float | None
+    """How long there has not been room for somebody."""
+    looked: float | None
+    """How long ago it last looked for completions."""
+    sleeps: bool
+    """It sleeps until there is something to do."""
+    completed: float | None
+    """How long ago works of it last completed."""
+    completions: int
+    admission_waits: int
+    """How often a submission has waited for room."""
+    admission_waited: float
+    """How long, all of them together."""
+    admission_timeouts: int
+    """How often in vain."""
+
+
+class LaneStats(TypedDict):
+    """One worker's lane on one rail. Times are in seconds, and `None` if there is nothing to tell."""
+
+    worker: int
+    rail: str
+    state: Literal["opening", "open", "fencing", "closed"]
+    held: int
+    """Works that it holds."""
+    limit: int
+    """The most that it takes."""
+    held_bytes: int
+    held_high: int
+    """The most works that it has held."""
+    completed: float | None
+    """How long ago works on it last completed."""
+    releases: int
+    """How often works have ended there, several at a time counting once."""
+    released: int
+    """How many works that was."""
+    full_for: float | None
+    """How long it has taken no more works."""
+
+
 class Stats(TypedDict):
     """What `Engine.stats` gives."""
 
@@ -64,3 +117,6 @@ class Stats(TypedDict):
     rails: list[RailStats]
     failovers: list[FailoverStats]
     transports: list[TransportStats]
+    workers: list[WorkerStats]
+    lanes: list[LaneStats]
+    """Those of a worker that does not answer within 50 ms are missing."""
