@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use polyrail_transport::SessionId;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::Engine;
@@ -14,6 +15,8 @@ use crate::lock::lock;
 
 /// Tags that are counted at a time.
 const TAGS_MAX: usize = 65_536;
+/// Of these, tags that one session was the first to tell of, so that no peer takes the room of others.
+const SESSION_TAGS_MAX: usize = 4_096;
 
 /// How many batches have arrived with each tag.
 #[derive(Debug, Default)]
@@ -24,7 +27,9 @@ pub(crate) struct Arrivals {
 
 #[derive(Debug, Default)]
 struct Counts {
-    tags: HashMap<u64, u64>,
+    tags: HashMap<u64, Tag>,
+    /// How many of them each session has brought.
+    sessions: HashMap<SessionId, usize>,
     /// None will come any more.
     closed: bool,
     watches: Vec<Watch>,
@@ -37,35 +42,6 @@ struct Watch {
     count: u64,
     /// Gone: nobody looks at it any more.
     ready: Weak<OwnedFd>,
-}
-
-impl Counts {
-    fn seen(&self, tag: u64) -> u64 {
-        self.tags.get(&tag).copied().unwrap_or_default()
-    }
-
-    /// Tells those watches whose time has come, of this tag or of all, and forgets them and those that have gone.
-    fn tell(&mut self, tag: Option<u64>) {
-        let Self {
-            tags,
-            closed,
-            watches,
-        } = self;
-        watches.retain(|watch| {
-            let Some(ready) = watch.ready.upgrade() else {
-                return false;
-            };
-            if tag.is_some_and(|tag| tag != watch.tag) {
-                return true;
-            }
-            let seen = tags.get(&watch.tag).copied().unwrap_or_default();
-            let is_due = *closed || seen >= watch.count;
-            if is_due {
-                raise(&ready);
-            }
-            !is_due
-        });
-    }
 }
 
 /// Makes it readable.
@@ -87,15 +63,76 @@ impl AsFd for ArrivalWatch {
     }
 }
 
+#[derive(Debug)]
+struct Tag {
+    count: u64,
+    /// Whose share it is of.
+    from: SessionId,
+}
+
+impl Counts {
+    fn add(&mut self, from: SessionId, tag: u64) -> bool {
+        if let Some(known) = self.tags.get_mut(&tag) {
+            known.count += 1;
+            return true;
+        }
+        let own = self.sessions.get(&from).copied().unwrap_or_default();
+        let room = self.tags.len() < TAGS_MAX && own < SESSION_TAGS_MAX;
+        if room {
+            self.tags.insert(tag, Tag { count: 1, from });
+            self.sessions.insert(from, own + 1);
+        }
+        room
+    }
+
+    fn get(&self, tag: u64) -> u64 {
+        self.tags.get(&tag).map_or(0, |tag| tag.count)
+    }
+
+    fn forget(&mut self, tag: u64) -> u64 {
+        let Some(Tag { count, from }) = self.tags.remove(&tag) else {
+            return 0;
+        };
+        if let Some(own) = self.sessions.get_mut(&from) {
+            *own -= 1;
+            if *own == 0 {
+                self.sessions.remove(&from);
+            }
+        }
+        count
+    }
+
+    /// Tells those watches whose time has come, of this tag or of all, and forgets them and those that have gone.
+    fn tell(&mut self, tag: Option<u64>) {
+        let Self {
+            tags,
+            closed,
+            watches,
+            ..
+        } = self;
+        watches.retain(|watch| {
+            let Some(ready) = watch.ready.upgrade() else {
+                return false;
+            };
+            if tag.is_some_and(|tag| tag != watch.tag) {
+                return true;
+            }
+            let seen = tags.get(&watch.tag).map_or(0, |tag| tag.count);
+            let is_due = *closed || seen >= watch.count;
+            if is_due {
+                raise(&ready);
+            }
+            !is_due
+        });
+    }
+}
+
 impl Arrivals {
-    /// A batch has arrived; `false`: there is no room for another tag.
-    pub(crate) fn add(&self, tag: u64) -> bool {
+    /// A batch of a session has arrived; `false`: there is no room for another tag.
+    pub(crate) fn add(&self, from: SessionId, tag: u64) -> bool {
         let mut counts = lock(&self.counts);
-        let room = counts.tags.len() < TAGS_MAX;
-        match counts.tags.get_mut(&tag) {
-            Some(count) => *count += 1,
-            None if room => drop(counts.tags.insert(tag, 1)),
-            None => return false,
+        if !counts.add(from, tag) {
+            return false;
         }
         counts.tell(Some(tag));
         drop(counts);
@@ -126,7 +163,7 @@ impl Arrivals {
         let start = Instant::now();
         let mut counts = lock(&self.counts);
         loop {
-            let seen = counts.seen(tag);
+            let seen = counts.get(tag);
             if seen >= count {
                 return Ok(seen);
             }
@@ -150,7 +187,7 @@ impl Engine {
         if !self.inner.is_ours() {
             return 0;
         }
-        lock(&self.inner.mail.desk.inbox.arrivals.counts).seen(tag)
+        lock(&self.inner.mail.desk.inbox.arrivals.counts).get(tag)
     }
 
     /// Waits until so many batches have arrived with this tag: how many have. All that they wrote can be seen then.
@@ -199,14 +236,13 @@ impl Engine {
         Ok(ArrivalWatch { ready })
     }
 
-    /// Forgets a tag: how many batches had arrived with it. 65,536 are counted at a time; with more, those who tell of another
-    /// are held up, as by notifications that nobody takes.
+    /// Forgets a tag: how many batches had arrived with it. 65,536 are counted at a time, of which each session may have been the
+    /// first to tell of 4,096; with more, those who tell of another are held up, as by notifications that nobody takes.
     pub fn forget_arrivals(&self, tag: u64) -> u64 {
         if !self.inner.is_ours() {
             return 0;
         }
-        let mut counts = lock(&self.inner.mail.desk.inbox.arrivals.counts);
-        counts.tags.remove(&tag).unwrap_or_default()
+        lock(&self.inner.mail.desk.inbox.arrivals.counts).forget(tag)
     }
 }
 
@@ -238,13 +274,13 @@ mod tests {
             watch(&arrivals, 8, 1),
             watch(&arrivals, 7, 9),
         );
-        arrivals.add(7);
+        arrivals.add(session(1), 7);
         assert!(!is_readable(&two) && !is_readable(&other));
         drop(gone);
-        arrivals.add(7);
+        arrivals.add(session(1), 7);
         assert!(is_readable(&two) && !is_readable(&other));
         assert!(is_readable(&watch(&arrivals, 7, 1)), "it has been already");
-        lock(&arrivals.counts).tags.remove(&7);
+        lock(&arrivals.counts).forget(7);
         assert!(is_readable(&two), "it stays so");
         assert_eq!(
             lock(&arrivals.counts).watches.len(),
@@ -258,16 +294,38 @@ mod tests {
         );
     }
 
+    fn session(number: u64) -> SessionId {
+        SessionId(u128::from(number).to_le_bytes())
+    }
+
     #[test]
     fn a_table_that_is_full_goes_on_counting_what_it_knows() {
         let arrivals = Arrivals::default();
-        assert!((0..TAGS_MAX as u64).all(|tag| arrivals.add(tag)));
-        assert!(!arrivals.add(TAGS_MAX as u64));
-        assert!(arrivals.add(7));
+        let of = |tag: u64| session(tag / SESSION_TAGS_MAX as u64);
+        assert!((0..TAGS_MAX as u64).all(|tag| arrivals.add(of(tag), tag)));
+        assert!(!arrivals.add(session(1000), TAGS_MAX as u64));
+        assert!(arrivals.add(session(1000), 7));
         assert_eq!(arrivals.wait(7, 2, Duration::ZERO), Ok(2));
-        lock(&arrivals.counts).tags.remove(&7);
-        assert!(arrivals.add(TAGS_MAX as u64));
-        assert!(!arrivals.add(7));
+        lock(&arrivals.counts).forget(7);
+        assert!(arrivals.add(session(1000), TAGS_MAX as u64));
+        assert!(!arrivals.add(session(1001), 7));
+    }
+
+    #[test]
+    fn a_session_that_fills_its_share_leaves_room_for_others() {
+        let arrivals = Arrivals::default();
+        let share = SESSION_TAGS_MAX as u64;
+        assert!((0..share).all(|tag| arrivals.add(session(1), tag)));
+        assert!(!arrivals.add(session(1), share), "its share is full");
+        assert!(arrivals.add(session(2), share));
+        // What others have brought costs it nothing.
+        assert!(arrivals.add(session(1), share));
+        assert_eq!(lock(&arrivals.counts).forget(3), 1);
+        assert!(arrivals.add(session(1), share + 1));
+        (0..share + 2).for_each(|tag| {
+            lock(&arrivals.counts).forget(tag);
+        });
+        assert!(lock(&arrivals.counts).sessions.is_empty());
     }
 
     #[test]
@@ -275,7 +333,7 @@ mod tests {
         let arrivals = Arrivals::default();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| arrivals.wait(1, 2, Duration::from_secs(60)));
-            arrivals.add(1);
+            arrivals.add(session(1), 1);
             arrivals.close();
             assert_eq!(waits.join().unwrap(), Err(ReceiveError::ShutDown));
         });

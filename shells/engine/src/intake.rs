@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::time::Instant;
+use polyrail_core::units::PlanId;
 use polyrail_core::work::Cause;
 
 use crate::batch::Shared as BatchShared;
@@ -67,6 +68,8 @@ struct Open<B, R> {
     allowed: usize,
     /// Those that have begun.
     requests: Vec<R>,
+    /// Plans whose far memory its owner does not give any more.
+    denied: Vec<PlanId>,
 }
 
 /// Requests of a batch, from one on, that are not to begin any more.
@@ -87,6 +90,7 @@ impl<B: Default, R> Default for Open<B, R> {
             width: 0,
             allowed: 0,
             requests: Vec::new(),
+            denied: Vec::new(),
         }
     }
 }
@@ -363,6 +367,24 @@ impl<L: Copy + PartialEq, B: Default, R> Intake<L, B, R> {
         open.flat_map(|open| &open.requests)
     }
 
+    /// The plan of a request of a batch.
+    pub(crate) fn plan(&self, row: RowId, position: usize) -> Option<PlanId> {
+        Some(self.find(row)?.order.list.get(position)?.plan)
+    }
+
+    /// The owner of a plan's far memory has refused a request of a batch: whether that is new.
+    pub(crate) fn deny(&mut self, row: RowId, plan: PlanId) -> bool {
+        let open = self.open.get_mut(usize::from(row.index));
+        let open = open.filter(|open| open.row == row && !open.denied.contains(&plan));
+        open.map(|open| open.denied.push(plan)).is_some()
+    }
+
+    /// Whether it has.
+    pub(crate) fn is_denied(&self, row: RowId, plan: PlanId) -> bool {
+        let open = self.find(row);
+        open.is_some_and(|open| open.denied.contains(&plan))
+    }
+
     fn find(&self, row: RowId) -> Option<&Open<B, R>> {
         let open = self.open.get(usize::from(row.index))?;
         (open.row == row).then_some(open)
@@ -399,7 +421,6 @@ pub(crate) fn refused(status: Status, cause: Cause) -> Report {
 mod tests {
     use std::cell::RefCell;
 
-    use polyrail_core::units::PlanId;
     use polyrail_core::work::{Op, Priority};
     use polyrail_transport::clock::Clock;
     use quickcheck::quickcheck;

@@ -56,6 +56,8 @@ struct Begun {
 #[derive(Debug, Default)]
 struct Room {
     total: usize,
+    /// Of these, places of notifications that have begun and not come whole yet.
+    begun: usize,
     sessions: HashMap<SessionId, usize>,
     /// Sessions that there was no room for, and that are to be told when there is.
     refused: HashSet<SessionId>,
@@ -75,6 +77,19 @@ impl Room {
                 self.sessions.remove(&session);
             }
             self.refused.insert(session);
+        }
+        free
+    }
+
+    /// The same for one that begins. Such have half of all places: whoever never goes on leaves room for what is whole.
+    fn take_begun(&mut self, session: SessionId, places: usize) -> bool {
+        if self.begun + places > WAITING_MAX / 2 {
+            self.refused.insert(session);
+            return false;
+        }
+        let free = self.take(session, places);
+        if free {
+            self.begun += places;
         }
         free
     }
@@ -120,10 +135,10 @@ impl Inbox {
             Some(Parcel::Whole(bytes)) => take(bytes.len()) && self.has_come(from, bytes.to_vec()),
             Some(Parcel::Begins { bytes, first }) => {
                 self.let_go(from.session);
-                take(bytes) && self.begins(from.session, bytes, first)
+                self.begins(from.session, bytes, first)
             }
             Some(Parcel::GoesOn(more)) => self.goes_on(from, more),
-            Some(Parcel::Arrived(tag)) => self.arrivals.add(tag),
+            Some(Parcel::Arrived(tag)) => self.arrivals.add(from.session, tag),
             None => {
                 log::debug!("\"{}\" sends what is no notification", from.name);
                 true
@@ -131,8 +146,11 @@ impl Inbox {
         }
     }
 
-    /// A long one begins.
+    /// A long one begins, if there is room.
     fn begins(&self, session: SessionId, length: usize, first: &[u8]) -> bool {
+        if !lock(&self.room).take_begun(session, parcel::places(length)) {
+            return false;
+        }
         let mut bytes = Vec::with_capacity(length);
         bytes.extend(first);
         lock(&self.begun).insert(session, Begun { bytes, length });
@@ -153,15 +171,21 @@ impl Inbox {
         }
         let whole = begun.remove(&from.session);
         drop(begun);
-        whole.is_none_or(|whole| self.has_come(from, whole.bytes))
+        whole.is_none_or(|whole| {
+            lock(&self.room).begun -= parcel::places(whole.length);
+            self.has_come(from, whole.bytes)
+        })
     }
 
     /// What has begun in a session will not go on.
     fn let_go(&self, session: SessionId) {
         let begun = lock(&self.begun).remove(&session);
         if let Some(begun) = begun {
+            let places = parcel::places(begun.length);
+            let mut room = lock(&self.room);
+            room.begun -= places;
             // Who is refused asks again by itself.
-            lock(&self.room).give(session, parcel::places(begun.length));
+            room.give(session, places);
         }
     }
 
@@ -333,5 +357,38 @@ mod tests {
         }
         inbox.forget(A);
         assert!(lock(&inbox.room).refused.is_empty());
+    }
+
+    #[test]
+    fn who_begins_and_never_goes_on_leaves_room_for_what_is_whole() {
+        let inbox = Inbox::new().unwrap();
+        let say = |number: u8, frame: Vec<u8>| {
+            let from = Notifier {
+                session: session(number),
+                name: "a",
+                incarnation: 1,
+                features: PARCELS,
+            };
+            inbox.put(&from, frame)
+        };
+        let long = parcel::notification(&vec![7; parcel::NOTIFICATION_BYTES_MAX]);
+        let most = (WAITING_MAX / 2 / parcel::places(parcel::NOTIFICATION_BYTES_MAX)) as u8;
+        assert!((0..most).all(|number| say(number, long[0].clone())));
+        assert!(!say(most, long[0].clone()), "no more begin");
+        assert!(say(most, parcel::notification(b"whole").remove(0)));
+        // One that begins anew has left its place, one that comes whole leaves it, and so does one whose session ends.
+        assert!(say(0, long[0].clone()) && !say(most, long[0].clone()));
+        assert!(long[1..].iter().all(|frame| say(0, frame.clone())));
+        assert!(say(most, long[0].clone()) && !say(0, long[0].clone()));
+        inbox.forget(session(1));
+        assert!(say(0, long[0].clone()));
+        // What goes on and has never begun is for nobody.
+        assert!(say(200, long[1].clone()));
+        let waiting = [inbox.queue.pop(), inbox.queue.pop(), inbox.queue.pop()];
+        let lengths = waiting.map(|entry| entry.map(|(_, notification)| notification.bytes.len()));
+        assert_eq!(
+            lengths,
+            [Some(5), Some(parcel::NOTIFICATION_BYTES_MAX), None]
+        );
     }
 }

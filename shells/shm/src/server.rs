@@ -765,11 +765,12 @@ impl Service {
     }
 
     fn retire(&mut self, session: SessionId, answer: RetireAnswer) {
+        // First: it is answered also if the rest panics, because whoever recovers ends all lanes.
+        self.retiring.push((session, answer));
         let lanes = self.records.remove(&session).unwrap_or_default();
         for token in lanes.values().filter_map(|record| record.token) {
             self.end(token);
         }
-        self.retiring.push((session, answer));
     }
 
     /// Forgets what initiators have left, and answers for sessions of which that is all.

@@ -49,6 +49,7 @@ impl Loop<'_> {
                         .handover
                         .takes(self.rhythm.looked, tag, &report, at_staged)
                 {
+                    let report = self.told(self.rhythm.looked, tag, report);
                     self.around.log_end(last, &report);
                     self.report(tag, report);
                 }

@@ -15,7 +15,8 @@ use crate::rows::RowId;
 const TAKE_MAX: usize = 256;
 
 /// A worker's intake: there is one kind of room, that in core, and each batch is one of core's once it has been opened there.
-pub(super) type Intake = crate::intake::Intake<(), Option<BatchId>, RequestId>;
+/// Of each request that has begun there is its position.
+pub(super) type Intake = crate::intake::Intake<(), Option<BatchId>, (u32, RequestId)>;
 
 /// Why a request did not begin.
 enum Refusal {
@@ -72,6 +73,13 @@ impl Loop<'_> {
             length,
             ..
         } = submission;
+        if self.intake.is_denied(row, plan) {
+            self.refuse(tag, Status::Failed, Cause::RemoteAccess);
+            if last {
+                self.core.seal_batch(batch);
+            }
+            return true;
+        }
         let request = Request {
             tag,
             plan,
@@ -86,7 +94,7 @@ impl Loop<'_> {
         match self.submit_to_core(now, &request) {
             Ok(id) => {
                 self.handover.note(arrival);
-                self.intake.note(row, id);
+                self.intake.note(row, (position as u32, id));
             }
             Err(Refusal::Core(SubmitError::Full)) => {
                 if position == 0 {
@@ -191,8 +199,39 @@ impl Loop<'_> {
             self.withdraw(&rest, Status::Cancelled, Cause::Cancelled);
         }
         self.handover.cancel(row);
-        for id in self.intake.requests(row) {
+        for (_, id) in self.intake.requests(row) {
             self.core.cancel(now, *id);
+        }
+    }
+
+    /// What is told of a request that core has ended so.
+    ///
+    /// Where the owner of the far memory does not give it any more, each further request would cost a lane: all of a batch that
+    /// go there end like the first one.
+    pub(super) fn told(&mut self, now: Instant, tag: u64, report: Report) -> Report {
+        let (row, position) = RowId::from_tag(tag);
+        let is_refusal =
+            report.status == Status::Failed && report.cause == Some(Cause::RemoteAccess);
+        if !is_refusal && report.status != Status::Cancelled {
+            return report;
+        }
+        let Some(plan) = self.intake.plan(row, position) else {
+            return report;
+        };
+        if is_refusal && self.intake.deny(row, plan) {
+            for (position, id) in self.intake.requests(row) {
+                if self.intake.plan(row, *position as usize) == Some(plan) {
+                    self.core.cancel(now, *id);
+                }
+            }
+        }
+        if is_refusal || !self.intake.is_denied(row, plan) {
+            return report;
+        }
+        Report {
+            status: Status::Failed,
+            cause: Some(Cause::RemoteAccess),
+            ..report
         }
     }
 }

@@ -27,6 +27,7 @@ mod reset;
 mod restart;
 mod room;
 mod seat;
+mod sequences;
 mod shutdown;
 mod silence;
 mod slots;
