@@ -1,4 +1,5 @@
-//! Attacks a real `polyrail serve`, at its port and from inside the host, while others go on transferring through it and must not notice.
+//! Attacks a real `polyrail serve`, at its port and from inside the host, while others go on transferring through it and must not
+//! notice.
 //!
 //! ```text
 //! cargo build --release && cargo run --release -p polyrail-tests-fuzz -- --seconds 300 --seed 1
