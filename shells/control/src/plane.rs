@@ -502,12 +502,29 @@ impl Plane {
     /// Does not block; `answer` is called once, when it is known what became of it. At most
     /// [`NOTIFICATION_BYTES_MAX`] bytes, and only to a peer with the feature; otherwise it is `Undelivered`.
     pub fn notify(&self, peer: PeerId, body: Vec<u8>, answer: DeliveryAnswer) {
-        let bytes = body.len();
-        let notification = Notification::new(body, answer);
-        if bytes <= NOTIFICATION_BYTES_MAX {
-            self.inner
-                .mailbox
-                .post(Command::Notify { peer, notification });
+        self.notify_in_parts(peer, vec![body], answer);
+    }
+
+    /// The same in several parts, one behind the other and all in one session; the answer is that to the last one.
+    pub fn notify_in_parts(&self, peer: PeerId, parts: Vec<Vec<u8>>, answer: DeliveryAnswer) {
+        let fit = parts
+            .iter()
+            .all(|part| part.len() <= NOTIFICATION_BYTES_MAX);
+        let last = parts.len().saturating_sub(1);
+        let mut answer = Some(answer);
+        let mut answer_to = |index| match answer.take_if(|_| index == last) {
+            Some(answer) => answer,
+            None => Box::new(|_| ()),
+        };
+        let parts = parts.into_iter().enumerate();
+        let notifications = parts.map(|(index, body)| Notification::new(body, answer_to(index)));
+        let notifications: Vec<_> = notifications.collect();
+        if fit {
+            let command = Command::Notify {
+                peer,
+                notifications,
+            };
+            self.inner.mailbox.post(command);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -424,28 +424,17 @@ impl Outgoing {
             Some(bytes) => frames.push(bytes),
             None => {}
         }
-        let Some(last) = frames.pop() else { return };
-        // Those before the last one may be lost with a session while that goes on in the next.
-        let torn = Arc::new(AtomicBool::new(false));
-        for frame in frames {
-            let torn = torn.clone();
-            let answer = move |outcome| {
-                torn.fetch_or(outcome != Outcome::Delivered, AcqRel);
-            };
-            plane.notify(peer, frame, Box::new(answer));
-        }
         let answer = move |outcome| {
             drop(addressee);
             // First, so that whoever has waited finds room.
             drop(place);
             slip.set(match outcome {
-                Outcome::Delivered if torn.load(Acquire) => DeliveryStatus::Unknown,
                 Outcome::Delivered => DeliveryStatus::Delivered,
                 Outcome::Undelivered => DeliveryStatus::Undelivered,
                 Outcome::Unknown => DeliveryStatus::Unknown,
             });
         };
-        plane.notify(peer, last, Box::new(answer));
+        plane.notify_in_parts(peer, frames, Box::new(answer));
     }
 }
 

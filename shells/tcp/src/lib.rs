@@ -20,6 +20,7 @@ mod opening;
 mod place;
 mod serve;
 mod server;
+mod shares;
 mod sys;
 mod tune;
 mod wire;

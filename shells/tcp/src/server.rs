@@ -22,11 +22,13 @@ use polyrail_transport::service::{Serve, ServiceThread};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::{Resource, getrlimit};
 use socket2::SockRef;
 
 use crate::endpoint::{TcpEndpoint, abort};
 use crate::place::Place;
 use crate::serve::{End, Served};
+use crate::shares::Shares;
 use crate::{LANES_PER_SESSION_MAX, NAME, WORK_BYTES_MAX, WORKS_MAX, tune};
 
 const EVENTS_MAX: usize = 64;
@@ -232,6 +234,7 @@ struct Service {
     commands: Receiver<Command>,
     records: HashMap<SessionId, Lanes<Record>>,
     inbound: Numbered<u64, Inbound>,
+    shares: Shares,
     token_last: u64,
     /// A lane that epoll does not know now.
     ///
@@ -256,6 +259,7 @@ impl Service {
             commands,
             records: HashMap::new(),
             inbound: Numbered::default(),
+            shares: Shares::default(),
             token_last: WAKE,
             alone: None,
             place: Place::default(),
@@ -410,6 +414,8 @@ impl Service {
             return;
         };
         self.alone.take_if(|alone| *alone == token);
+        let address = inbound.served.peer.ip();
+        self.shares.remove(inbound.session, address);
         abort(&inbound.served.stream);
         let lanes = self.records.get_mut(&inbound.session);
         if let Some(record) = lanes.and_then(|lanes| lanes.get_mut(inbound.lane)) {
@@ -433,30 +439,33 @@ impl Service {
     }
 
     fn admit(&mut self, lane: InboundLane) {
-        const OVER: (Refusal, &str) = (Refusal::EpochFenced, "this epoch of the lane is over");
+        let over = || {
+            (
+                Refusal::EpochFenced,
+                "this epoch of the lane is over".into(),
+            )
+        };
         let refusal = if self.is_fenced(&lane) {
-            Some(OVER)
+            Some(over())
         } else if self.record(lane.session, lane.lane).is_none() {
-            Some((Refusal::Full, "this session has too many lanes"))
+            Some((Refusal::Full, "this session has too many lanes".into()))
         } else if !self.begins(&lane) {
-            Some(OVER)
+            Some(over())
         } else {
-            None
+            self.has_its_share(&lane).map(|text| (Refusal::Full, text))
         };
         let frame = match refusal {
             None => Frame::LaneReady {
                 works_max: WORKS_MAX,
                 work_bytes_max: WORK_BYTES_MAX,
             },
-            Some((reason, text)) => Frame::Refused {
-                reason,
-                text: text.into(),
-            },
+            Some((reason, text)) => Frame::Refused { reason, text },
         };
+        let is_served = matches!(frame, Frame::LaneReady { .. });
         let (session, number) = (lane.session, lane.lane);
-        let answered = greet(&lane, &frame).and_then(|()| match refusal {
-            None => self.serve(lane),
-            Some(_) => Ok(()),
+        let answered = greet(&lane, &frame).and_then(|()| match is_served {
+            true => self.serve(lane),
+            false => Ok(()),
         });
         if let Err(error) = answered {
             log::debug!("tcp: {number:?} of {session:?} not admitted: {error}");
@@ -491,6 +500,15 @@ impl Service {
         true
     }
 
+    /// Why its session, or where it comes from, may have no more lanes.
+    fn has_its_share(&self, lane: &InboundLane) -> Option<String> {
+        let descriptors = getrlimit(Resource::Nofile).current?;
+        let address = lane.stream.peer_addr().ok()?.ip();
+        let text = self.shares.full(lane.session, address, descriptors)?;
+        complain!("tcp: a lane from {address} is refused: {text}");
+        Some(text)
+    }
+
     fn serve(&mut self, lane: InboundLane) -> io::Result<()> {
         let InboundLane {
             session,
@@ -514,6 +532,7 @@ impl Service {
             served: Served::new(stream, peer, domain),
         };
         self.inbound.insert(token, inbound);
+        self.shares.add(session, peer.ip());
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use polyrail_control::codec::{FRAME_BYTES_MAX, Frame, Purpose};
 use polyrail_transport::memory::RegionKey;
 
 use crate::attacker::Attacker;
+use crate::inside;
 use crate::mutate::{Chance, broken};
 use crate::speech::{self, Request, is_fair};
 use crate::wire::{Member, Wire};
@@ -45,7 +46,7 @@ const fn member(name: &'static str, run: fn(&mut Attacker<'_>) -> io::Result<()>
 }
 
 /// All there are.
-pub(crate) const ALL: [Attack; 12] = [
+pub(crate) const ALL: [Attack; 19] = [
     stranger("noise", noise),
     stranger("half open", half_open),
     stranger("flood", flood),
@@ -58,6 +59,13 @@ pub(crate) const ALL: [Attack; 12] = [
     member("lane noise", lane_noise),
     member("lane requests", lane_requests),
     member("lanes against fences", lanes_against_fences),
+    stranger("sessions", sessions),
+    stranger("half a hello", half_a_hello),
+    member("fences", fences),
+    member("parcels", parcels),
+    member("lanes held", lanes_held),
+    member("boards", inside::boards),
+    member("silence inside", inside::silence),
 ];
 
 /// How often each was run, and how often to its end.
@@ -311,6 +319,92 @@ fn lanes_against_fences(it: &mut Attacker<'_>) -> io::Result<()> {
         it.leave(lane);
     }
     it.leave(member.wire);
+    Ok(())
+}
+
+/// Sessions that are begun and left at once.
+fn sessions(it: &mut Attacker<'_>) -> io::Result<()> {
+    let hello = speech::hello(&mut it.chance, None);
+    let bytes = [speech::greeting(Purpose::Control), speech::encoded(&hello)].concat();
+    for _ in 0..FLOOD {
+        let mut wire = Wire::open(it.port())?;
+        wire.say(&bytes)?;
+        if it.chance.one_in(4) {
+            wire.reset();
+        }
+    }
+    Ok(())
+}
+
+/// A hello that is never finished, or one whose answer nobody reads.
+fn half_a_hello(it: &mut Attacker<'_>) -> io::Result<()> {
+    let hello = speech::encoded(&speech::hello(&mut it.chance, None));
+    for _ in 0..10 {
+        let mut wire = Wire::open(it.port())?;
+        let length = it.chance.below(hello.len());
+        wire.say(&speech::greeting(Purpose::Control))?;
+        wire.say(&hello[..length])?;
+        it.hold(wire);
+    }
+    Ok(())
+}
+
+/// Fences of lanes that never were.
+fn fences(it: &mut Attacker<'_>) -> io::Result<()> {
+    let port = it.port();
+    let mut member = Member::open(&mut it.chance, port)?;
+    let frames = (0..2_000).flat_map(|lane| {
+        let epoch = it.chance.below(1 << 20) as u32;
+        speech::encoded(&Frame::Fence { lane, epoch })
+    });
+    let frames: Vec<_> = frames.collect();
+    let said = member.wire.say(&frames);
+    it.leave(member.wire);
+    said
+}
+
+/// Parcels that go on and never began, begin and never go on, or lie about their length, and arrivals of many tags.
+fn parcels(it: &mut Attacker<'_>) -> io::Result<()> {
+    let port = it.port();
+    let mut member = Member::open(&mut it.chance, port)?;
+    let mut said = Ok(());
+    for number in 1..1 + it.chance.below(400) as u64 {
+        let kind = it.chance.below(6) as u8;
+        let mut body = vec![kind];
+        match kind {
+            1 => {
+                let length = match it.chance.one_in(2) {
+                    true => 1 << 20,
+                    false => it.chance.awkward() as u32,
+                };
+                body.extend(length.to_le_bytes());
+                body.extend(vec![5; 1_019]);
+            }
+            3 if !it.chance.one_in(8) => body.extend(it.chance.number().to_le_bytes()),
+            _ => {
+                let length = it.chance.below(1_023);
+                body.extend(it.chance.bytes(length));
+            }
+        }
+        said = member.wire.say_frame(&Frame::Notify { number, body });
+        if said.is_err() {
+            break;
+        }
+    }
+    it.leave(member.wire);
+    said
+}
+
+/// Lanes that are opened and never say anything.
+fn lanes_held(it: &mut Attacker<'_>) -> io::Result<()> {
+    let port = it.port();
+    let member = Member::open(&mut it.chance, port)?;
+    for number in 0..FLOOD as u32 {
+        let port = it.port();
+        let lane = member.lane(port, number, 1)?;
+        it.hold(lane);
+    }
+    it.hold(member.wire);
     Ok(())
 }
 

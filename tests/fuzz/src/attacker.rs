@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -47,6 +48,8 @@ pub(crate) struct Attacker<'a> {
     pub(crate) chance: Chance,
     ports: Vec<SocketAddr>,
     held: VecDeque<Wire>,
+    /// The same, inside the host.
+    held_inside: VecDeque<OwnedFd>,
     desertion: &'a Desertion,
 }
 
@@ -61,6 +64,7 @@ impl<'a> Attacker<'a> {
             chance: Chance::new(seed, index),
             ports,
             held: VecDeque::new(),
+            held_inside: VecDeque::new(),
             desertion,
         }
     }
@@ -98,6 +102,14 @@ impl<'a> Attacker<'a> {
             }
             _ => drop(wire),
         }
+    }
+
+    /// The same for one inside the host.
+    pub(crate) fn hold_inside(&mut self, socket: OwnedFd) {
+        if self.held_inside.len() == HELD_MAX {
+            self.held_inside.pop_front();
+        }
+        self.held_inside.push_back(socket);
     }
 
     /// Keeps a connection until there are too many.

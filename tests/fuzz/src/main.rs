@@ -1,4 +1,5 @@
-//! Attacks the port of a real `polyrail serve`, while others go on transferring through it and must not notice.
+//! Attacks a real `polyrail serve`, at its port and from inside the host, while others go on transferring through it and must not
+//! notice.
 //!
 //! ```text
 //! cargo build --release && cargo run --release -p polyrail-tests-fuzz -- --seconds 300 --seed 1
@@ -13,6 +14,7 @@
 
 mod attack;
 mod attacker;
+mod inside;
 mod mutate;
 mod peers;
 mod program;

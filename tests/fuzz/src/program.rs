@@ -54,6 +54,8 @@ impl Target {
             .args(["--memory", &MEMORY_BYTES.to_string(), "--file", &known])
             .arg("--file")
             .arg(folder.join(VICTIM))
+            // With rails it would stay out, and nobody could attack from inside the host.
+            .env("POLYRAIL_TRANSPORTS__SHM__ENABLE", "true")
             .env("RUST_LOG", "error")
             .env("RUST_BACKTRACE", "1")
             .stdout(Stdio::piped())

@@ -90,6 +90,8 @@ pub(crate) struct Member {
     pub(crate) session: [u8; 16],
     pub(crate) victim: RegionKey,
     pub(crate) victim_bytes: u64,
+    /// What shared memory is handed out at, if it is.
+    pub(crate) inside: Option<Vec<u8>>,
 }
 
 impl Member {
@@ -101,10 +103,21 @@ impl Member {
             question: 1,
             name: VICTIM.into(),
         })?;
-        let mut session = None;
+        let (mut session, mut inside) = (None, None);
         loop {
             match (wire.answer()?, session) {
-                (Frame::Welcome { session: ours, .. }, _) => session = Some(ours),
+                (
+                    Frame::Welcome {
+                        session: ours,
+                        transports,
+                        ..
+                    },
+                    _,
+                ) => {
+                    session = Some(ours);
+                    let shm = transports.into_iter().find(|offer| offer.name == "shm");
+                    inside = shm.map(|offer| offer.address);
+                }
                 (
                     Frame::Description {
                         segment: Some(segment),
@@ -117,6 +130,7 @@ impl Member {
                         session,
                         victim: segment.key,
                         victim_bytes: segment.bytes,
+                        inside,
                     });
                 }
                 (Frame::Refused { .. }, _) => return Err(io::ErrorKind::ConnectionRefused.into()),

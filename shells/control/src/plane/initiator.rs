@@ -190,14 +190,16 @@ impl Initiator {
         ctx: &Context,
         wires: &mut Wires,
         id: PeerId,
-        notification: Notification,
+        notifications: Vec<Notification>,
     ) {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
         let understood = |known: &Known| known.features & NOTIFICATIONS != 0;
         if peer.known.as_ref().is_some_and(understood) {
-            peer.outbox.push(notification);
+            for notification in notifications {
+                peer.outbox.push(notification);
+            }
             self.handle_timeout(ctx, wires, id);
         }
     }

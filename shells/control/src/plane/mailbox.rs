@@ -81,7 +81,7 @@ pub(super) enum Command {
     },
     Notify {
         peer: PeerId,
-        notification: Notification,
+        notifications: Vec<Notification>,
     },
     /// The program has taken notifications, and this session was told to wait.
     NotificationRoom {

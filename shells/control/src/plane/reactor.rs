@@ -377,9 +377,10 @@ impl Reactor {
                 to: Party::Session(session),
                 message,
             } => self.target.stage(wires, session, message),
-            Command::Notify { peer, notification } => {
-                self.initiator.notify(ctx, wires, peer, notification);
-            }
+            Command::Notify {
+                peer,
+                notifications,
+            } => self.initiator.notify(ctx, wires, peer, notifications),
             Command::NotificationRoom { session } => {
                 self.target.handle_notification_room(wires, session);
             }

@@ -130,6 +130,10 @@ impl Staging {
     }
 }
 
+/// What peers may have said that has not been heard yet. Of what is beyond that nothing is lost: peers say again what nobody
+/// has answered.
+const SAID_MAX: usize = 16_384;
+
 /// Words on their way.
 pub(crate) struct Words {
     queue: Mutex<Vec<Word>>,
@@ -138,13 +142,26 @@ pub(crate) struct Words {
 
 impl Words {
     pub(crate) fn put(&self, word: Word) {
-        lock(&self.queue).push(word);
-        self.post.rouse();
+        if add(&mut lock(&self.queue), word) {
+            self.post.rouse();
+        }
     }
 
     fn take(&self) -> Vec<Word> {
         std::mem::take(&mut *lock(&self.queue))
     }
+}
+
+/// Adds a word to those that have not been heard. `false`: it is a peer's, and there are too many.
+fn add(queue: &mut Vec<Word>, word: Word) -> bool {
+    if matches!(word, Word::Said(..)) && queue.len() >= SAID_MAX {
+        polyrail_transport::complain!(
+            "staging: {SAID_MAX} words about slots have not been heard; a peer has to say one again"
+        );
+        return false;
+    }
+    queue.push(word);
+    true
 }
 
 impl Stager {
@@ -250,6 +267,7 @@ fn alive(engine: &Weak<Inner>) -> Option<Engine> {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use polyrail_core::units::Ticket;
 
     #[test]
     fn nothing_is_staged_after_the_end() {
@@ -259,5 +277,26 @@ mod tests {
         assert!(engine.stager().is_err());
         assert!(engine.inner.staging.post().is_none());
         assert!(engine.inner.segments.by_name(pool_name(IN)).is_none());
+    }
+
+    #[test]
+    fn peers_cannot_fill_the_queue_and_what_is_our_own_always_fits() {
+        let mut queue = Vec::new();
+        let said = |index: usize| {
+            let ticket = Ticket {
+                index: index as u32,
+                generation: 1,
+            };
+            let fenced = false;
+            Word::Said(
+                Party::Peer(PeerId(0)),
+                StageMessage::Free { ticket, fenced },
+            )
+        };
+        assert!((0..SAID_MAX).all(|index| add(&mut queue, said(index))));
+        assert!(!add(&mut queue, said(SAID_MAX)));
+        assert!(add(&mut queue, Word::PeerGone(PeerId(0), None)));
+        queue.clear();
+        assert!(add(&mut queue, said(0)));
     }
 }

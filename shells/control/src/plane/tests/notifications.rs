@@ -172,6 +172,41 @@ fn what_a_session_leaves_behind_is_answered_truthfully() {
     assert_eq!(late.recv_timeout(PATIENCE), Ok(Delivery::Undelivered));
 }
 
+#[test]
+fn what_is_told_in_parts_is_told_in_one_session_and_answered_once() {
+    let (target, initiator) = (Engine::target(), Engine::initiator());
+    initiator.connect(target.listens[0]);
+    let parts = |sizes: &[usize]| {
+        let (answer, answered) = channel();
+        let tell = move |delivery| answer.send(delivery).unwrap();
+        let parts = sizes.iter().map(|bytes| vec![7; *bytes]).collect();
+        let plane = &initiator.plane;
+        plane.notify_in_parts(PEER, parts, Box::new(tell));
+        answered
+    };
+    let one_too_long = parts(&[1, NOTIFICATION_BYTES_MAX + 1, 2]);
+    assert_eq!(
+        one_too_long.recv_timeout(PATIENCE),
+        Ok(Delivery::Undelivered)
+    );
+    let whole = parts(&[1, 2, 3]);
+    for bytes in [1, 2, 3] {
+        assert_eq!(told_notification(&target).2.len(), bytes);
+    }
+    all_delivered(&target, &[whole]);
+    // The session ends with the first of them told: the others are not for the next one.
+    target.room.store(1, Ordering::SeqCst);
+    let torn = parts(&[4; 100]);
+    assert_eq!(told_notification(&target).2.len(), 4);
+    initiator.plane.disconnect(PEER);
+    assert_eq!(torn.recv_timeout(PATIENCE), Ok(Delivery::Undelivered));
+    initiator.connect(target.listens[0]);
+    target.room.store(usize::MAX, Ordering::SeqCst);
+    let fresh = notify(&initiator, *b"fresh");
+    assert_eq!(told_notification(&target).2, b"fresh");
+    all_delivered(&target, &[fresh]);
+}
+
 /// Welcomes the first who connects, says `frames`, and hears it out.
 fn fake_target(features: u64, frames: Vec<Frame>) -> (SocketAddr, Receiver<Vec<Frame>>) {
     let listener = TcpListener::bind("127.0.0.7:0").unwrap();

@@ -1,0 +1,94 @@
+//! How many lanes each session, and each address, has open here: nobody takes all descriptors of the process.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+
+use polyrail_transport::SessionId;
+
+/// What part of the process's descriptors the lanes of one session may take, and those from one address.
+const SESSION_PART: u64 = 8;
+const ADDRESS_PART: u64 = 2;
+
+/// Open lanes.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    sessions: HashMap<SessionId, u64>,
+    addresses: HashMap<IpAddr, u64>,
+}
+
+impl Shares {
+    /// Why there can be no further lane of this session from this address, in a process that can have so many descriptors.
+    /// `None`: there can.
+    pub(crate) fn full(
+        &self,
+        session: SessionId,
+        address: IpAddr,
+        descriptors: u64,
+    ) -> Option<String> {
+        let text = |who: String, lanes: u64| {
+            format!(
+                "{who} has {lanes} lanes, its share of the {descriptors} descriptors that there are (limits/descriptors, up \
+                 to the hard limit of the process)"
+            )
+        };
+        let own = self.sessions.get(&session).copied().unwrap_or_default();
+        if own >= descriptors / SESSION_PART {
+            return Some(text("this session".into(), own));
+        }
+        let own = self.addresses.get(&address).copied().unwrap_or_default();
+        (own >= descriptors / ADDRESS_PART).then(|| text(address.to_string(), own))
+    }
+
+    /// A lane is open.
+    pub(crate) fn add(&mut self, session: SessionId, address: IpAddr) {
+        *self.sessions.entry(session).or_default() += 1;
+        *self.addresses.entry(address).or_default() += 1;
+    }
+
+    /// A lane is closed.
+    pub(crate) fn remove(&mut self, session: SessionId, address: IpAddr) {
+        less(&mut self.sessions, &session);
+        less(&mut self.addresses, &address);
+    }
+}
+
+fn less<K: Eq + Hash>(counts: &mut HashMap<K, u64>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_and_an_address_have_their_share_and_what_is_full_is_named() {
+        let mut shares = Shares::default();
+        let [one, other]: [IpAddr; 2] = [1, 2].map(|host| [10, 0, 0, host].into());
+        let session = |number: u8| SessionId([number; 16]);
+        (0..8).for_each(|_| shares.add(session(0), one));
+        let text = shares.full(session(0), other, 64).unwrap();
+        let expected = "this session has 8 lanes, its share of the 64 descriptors";
+        assert!(
+            text.contains(expected) && text.contains("limits/descriptors"),
+            "{text}"
+        );
+        for number in 1..4 {
+            assert_eq!(shares.full(session(number), one, 64), None);
+            (0..8).for_each(|_| shares.add(session(number), one));
+        }
+        let text = shares.full(session(4), one, 64).unwrap();
+        assert!(text.contains("10.0.0.1 has 32 lanes"), "{text}");
+        assert_eq!(shares.full(session(4), other, 64), None);
+        shares.remove(session(0), one);
+        assert_eq!(shares.full(session(0), one, 64), None);
+        (1..8).for_each(|_| shares.remove(session(0), one));
+        (1..4).for_each(|number| (0..8).for_each(|_| shares.remove(session(number), one)));
+        assert!(shares.sessions.is_empty() && shares.addresses.is_empty());
+    }
+}
