@@ -60,6 +60,16 @@ impl Core {
         self.batch.status()
     }
 
+    /// How it has ended; `None`: it has not. To ask for the status of a batch that has not calls its worker's thread, which whoever
+    /// waits for a single request does without: it drives that itself.
+    fn ended(&self) -> Option<BatchStatus> {
+        let is_pending = |report: &Report| report.status == Status::Pending;
+        if self.count == 1 && self.report(0).as_ref().is_some_and(is_pending) {
+            return None;
+        }
+        Some(self.status()).filter(|status| status.status != Status::Pending)
+    }
+
     /// How one of its requests stands.
     pub(crate) fn report(&self, index: usize) -> Option<Report> {
         self.batch.report(index)
@@ -211,8 +221,7 @@ impl Batch {
         let timeout = seconds("timeout", timeout)?;
         let Self { shared, core } = this.get();
         shared.check_process(py)?;
-        let status = core.status();
-        if status.status != Status::Pending {
+        if let Some(status) = core.ended() {
             return verdict(this, status);
         }
         match patience::wait(py, timeout, |slice| core.wait(slice))? {

@@ -4,9 +4,11 @@ import gc
 import logging
 import os
 import random
+import re
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy
 import pytest
@@ -255,6 +257,29 @@ def test_other_threads_run_while_one_waits(targets):
         target.go_on()
         waiting.join(LONG)
         assert batch.done
+
+
+def switches_of_others() -> int:
+    """How often threads but this one have gone to sleep."""
+    others = set(os.listdir("/proc/self/task")) - {str(threading.get_native_id())}
+    texts = (Path(f"/proc/self/task/{thread}/status").read_text() for thread in others)
+    return sum(int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)$", text, re.MULTILINE)[1]) for text in texts)
+
+
+def test_who_waits_drives_the_batch_and_calls_nobody(targets):
+    with polyrail.Engine(workers=1, **OVER_TCP) as engine:
+        target, many = targets(), 2_000
+        local, remote = engine.register(bytearray(4096)), engine.open(f"{target.address}/mem")
+        for _ in range(100):
+            engine.write(local, remote, 4096).wait(LONG)
+        seen = []
+        for _ in range(3):
+            before = switches_of_others()
+            for _ in range(many):
+                engine.write(local, remote, 4096).wait(LONG)
+            seen.append(switches_of_others() - before)
+        # About once for each if the worker's thread is called; a busy machine may have it called now and then.
+        assert min(seen) < many / 2
 
 
 def test_eight_threads_move_bytes_through_one_engine(engine, targets):
