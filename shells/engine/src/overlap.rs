@@ -10,6 +10,7 @@ use polyrail_core::work::Op;
 
 use crate::error::SubmitError;
 use crate::lock::lock;
+use crate::paged::request_of;
 use crate::request::Request;
 use crate::segments::SegmentId;
 
@@ -53,8 +54,7 @@ impl Written {
         let mut ranges: Vec<Range> = (0..).zip(pieces).filter_map(range).collect();
         if let Some(firsts) = firsts {
             for range in &mut ranges {
-                let behind = firsts.partition_point(|first| *first as usize <= range.index);
-                range.index = behind.saturating_sub(1);
+                range.index = request_of(firsts, range.index);
             }
         }
         ranges.sort_unstable_by_key(|range| (range.segment.0, range.start));

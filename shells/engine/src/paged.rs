@@ -129,19 +129,11 @@ impl Pieces {
         })
     }
 
-    /// The request that a piece is of.
-    fn request(&self, piece: usize) -> usize {
-        let behind = self
-            .firsts
-            .partition_point(|first| *first as usize <= piece);
-        behind.saturating_sub(1)
-    }
-
     /// What was said of a piece, said of its request and block.
     fn explain(&self, requests: &[PagedRequest<'_>], error: SubmitError) -> SubmitError {
         let mut error = error;
         if let Some(index) = error.index_mut() {
-            *index = self.request(*index);
+            *index = request_of(&self.firsts, *index);
         }
         let SubmitError::OutOfRange {
             index,
@@ -178,6 +170,12 @@ impl Pieces {
             None => error,
         }
     }
+}
+
+/// The request that a piece is of; `firsts` are the first pieces of each.
+pub(crate) fn request_of(firsts: &[u32], piece: usize) -> usize {
+    let behind = firsts.partition_point(|first| *first as usize <= piece);
+    behind.saturating_sub(1)
 }
 
 /// Whether requests name as many blocks at both ends, and a batch can have them: how many.
@@ -245,14 +243,8 @@ impl Engine {
     ) -> Result<Batch, SubmitError> {
         let pieces = Pieces::of(requests)?;
         let claim = self.claim(&pieces.list, Some(&pieces.firsts))?;
-        let submitted = self.submit_pieces(&pieces.list, Some(&pieces.firsts), terms);
-        match submitted {
-            Ok(batch) => {
-                batch.shared().keep_claim(claim);
-                Ok(batch)
-            }
-            Err(error) => Err(pieces.explain(requests, error)),
-        }
+        let submitted = self.submit_pieces(&pieces.list, Some(&pieces.firsts), claim, terms);
+        submitted.map_err(|error| pieces.explain(requests, error))
     }
 
     /// Checks requests for blocks like [`Self::submit_paged`] and keeps them, to be posted many times. The tables may change then.

@@ -151,11 +151,6 @@ impl PreparedTransfer {
     /// The same on other terms than usual.
     pub fn post_with(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
         let claim = self.engine.claim(&self.requests, self.firsts.as_deref())?;
-        let posted = self.post_unclaimed(terms);
-        posted.inspect(|batch| batch.shared().keep_claim(claim))
-    }
-
-    fn post_unclaimed(&mut self, terms: &Terms<'_>) -> Result<Batch, SubmitError> {
         let engine = &self.engine;
         if !engine.inner.is_ours() {
             return Err(SubmitError::Forked);
@@ -164,7 +159,7 @@ impl PreparedTransfer {
             return Err(SubmitError::ShutDown);
         }
         let Way::Direct { submissions, pairs } = &mut self.way else {
-            return engine.submit_pieces(&self.requests, self.firsts.as_ref(), terms);
+            return engine.submit_pieces(&self.requests, self.firsts.as_ref(), claim, terms);
         };
         let notification = engine.outgoing(&self.requests, terms)?;
         let mut spare = unused(&mut self.spares);
@@ -198,7 +193,7 @@ impl PreparedTransfer {
             });
             let list = List::Kept(submissions.clone());
             if let Some(batch) = Arc::get_mut(&mut batch) {
-                batch.begin_again(row, room, notification, Order { list, due });
+                batch.begin_again(row, room, notification, claim, Order { list, due });
             }
             batch
         };

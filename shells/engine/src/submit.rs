@@ -59,8 +59,7 @@ impl Engine {
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
         let claim = self.claim(requests, None)?;
-        let submitted = self.submit_pieces(requests, None, terms);
-        submitted.inspect(|batch| batch.shared().keep_claim(claim))
+        self.submit_pieces(requests, None, claim, terms)
     }
 
     /// What requests write, while it is looked whether others write to that.
@@ -77,11 +76,13 @@ impl Engine {
             .transpose()
     }
 
-    /// The same, of the pieces of paged requests if there are `firsts`: those where one begins.
+    /// The same, of the pieces of paged requests if there are `firsts`: those where one begins. Others may not write to what
+    /// they [claim](Self::claim) until the batch is over.
     pub(crate) fn submit_pieces(
         &self,
         pieces: &[Request],
         firsts: Option<&Arc<[u32]>>,
+        claim: Option<Claim>,
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
@@ -97,7 +98,7 @@ impl Engine {
         if let Some(batch) = self.carry_at_once(pieces, terms, || Arc::new(carried())) {
             return Ok(batch);
         }
-        self.submit_prepared(self.prepare(pieces)?, firsts, terms, notification)
+        self.submit_prepared(self.prepare(pieces)?, firsts, claim, terms, notification)
     }
 
     /// Submits a request through slots, whatever reaches both of its ends.
@@ -110,13 +111,14 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         let prepared = self.prepare_staged(std::slice::from_ref(request), true)?;
-        self.submit_prepared(prepared, None, terms, None)
+        self.submit_prepared(prepared, None, None, terms, None)
     }
 
     fn submit_prepared(
         &self,
         prepared: Prepared,
         firsts: Option<&Arc<[u32]>>,
+        claim: Option<Claim>,
         terms: &Terms<'_>,
         notification: Option<Outgoing>,
     ) -> Result<Batch, SubmitError> {
@@ -137,7 +139,8 @@ impl Engine {
             let list = List::Once(submissions);
             let held = held.take().unwrap_or_default();
             let order = Order { list, due };
-            let batch = BatchShared::new(row, held, order, firsts.cloned()).taking(room);
+            let batch = BatchShared::new(row, held, order, firsts.cloned());
+            let batch = batch.taking(room).claiming(claim);
             Arc::new(match notification {
                 Some(notification) => batch.notifying(notification),
                 None => batch,
@@ -155,7 +158,7 @@ impl Engine {
         terms: &Terms<'_>,
     ) -> Result<Batch, SubmitError> {
         let request = std::slice::from_ref(request);
-        match self.submit_pieces(request, None, terms) {
+        match self.submit_pieces(request, None, None, terms) {
             Err(SubmitError::Full(_)) => {}
             submitted => return submitted,
         }

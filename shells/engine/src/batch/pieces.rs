@@ -8,6 +8,7 @@ use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::work::Cause;
 
 use super::state::is_open;
+use crate::paged::request_of;
 
 /// Of the requests of one batch.
 pub(super) struct Pieces {
@@ -76,10 +77,7 @@ impl Pieces {
 
     /// The request that a piece belongs to.
     pub(super) fn request(&self, piece: usize) -> usize {
-        let behind = self
-            .firsts
-            .partition_point(|first| *first as usize <= piece);
-        behind.saturating_sub(1)
+        request_of(&self.firsts, piece)
     }
 
     /// A piece of a request has ended so; `report` is the request's. If that has ended by it: the pieces of it whose memory is free,

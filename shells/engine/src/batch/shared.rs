@@ -90,6 +90,12 @@ impl Shared {
         self
     }
 
+    /// Others may not write to this until it is over.
+    pub(crate) fn claiming(mut self, claim: Option<Claim>) -> Self {
+        self.state_mut().claim = claim;
+        self
+    }
+
     /// The same, with something to tell the peer when it has ended well.
     pub(crate) fn notifying(mut self, notification: Outgoing) -> Self {
         self.slip = Some(Owned::new(notification.slip().clone()));
@@ -133,6 +139,7 @@ impl Shared {
         row: RowId,
         room: Grant,
         notification: Option<Outgoing>,
+        claim: Option<Claim>,
         order: Order,
     ) {
         self.row = row;
@@ -154,15 +161,9 @@ impl Shared {
             open: reports.len() as u32,
             reports,
             notification,
+            claim,
             ..State::new()
         };
-    }
-
-    /// Others may not write to this until it is over, which it may be already.
-    pub(crate) fn keep_claim(&self, claim: Option<Claim>) {
-        let mut state = self.state();
-        let is_over = state.is_over() || state.closed;
-        state.claim = claim.filter(|_| !is_over);
     }
 
     /// What its requests use.

@@ -210,7 +210,9 @@ impl Work {
         let Arrival { tag, due, .. } = *arrival;
         let terms = terms(now, due.within(), due.priority);
         let request = [request(arrival)];
-        match self.with_room(engine, || engine.submit_pieces(&request, None, &terms)) {
+        match self.with_room(engine, || {
+            engine.submit_pieces(&request, None, None, &terms)
+        }) {
             Ok(batch) => {
                 let words = self.words.clone();
                 follow(batch.clone(), move |report| {
