@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use polyrail_transport::SessionId;
+use polyrail_transport::tally::Tally;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::Engine;
@@ -29,7 +30,7 @@ pub(crate) struct Arrivals {
 struct Counts {
     tags: HashMap<u64, Tag>,
     /// How many of them each session has brought.
-    sessions: HashMap<SessionId, usize>,
+    sessions: Tally<SessionId>,
     /// None will come any more.
     closed: bool,
     watches: Vec<Watch>,
@@ -76,11 +77,11 @@ impl Counts {
             known.count += 1;
             return true;
         }
-        let own = self.sessions.get(&from).copied().unwrap_or_default();
+        let own = self.sessions.of(&from);
         let room = self.tags.len() < TAGS_MAX && own < SESSION_TAGS_MAX;
         if room {
             self.tags.insert(tag, Tag { count: 1, from });
-            self.sessions.insert(from, own + 1);
+            self.sessions.add(from, 1);
         }
         room
     }
@@ -93,12 +94,7 @@ impl Counts {
         let Some(Tag { count, from }) = self.tags.remove(&tag) else {
             return 0;
         };
-        if let Some(own) = self.sessions.get_mut(&from) {
-            *own -= 1;
-            if *own == 0 {
-                self.sessions.remove(&from);
-            }
-        }
+        self.sessions.take(&from, 1);
         count
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use polyrail_control::codec::PARCELS;
 use polyrail_control::plane::{Notifier, Plane};
 use polyrail_transport::SessionId;
+use polyrail_transport::tally::Tally;
 
 use crate::arrivals::Arrivals;
 use crate::engine::Engine;
@@ -58,7 +59,7 @@ struct Room {
     total: usize,
     /// Of these, places of notifications that have begun and not come whole yet.
     begun: usize,
-    sessions: HashMap<SessionId, usize>,
+    sessions: Tally<SessionId>,
     /// Sessions that there was no room for, and that are to be told when there is.
     refused: HashSet<SessionId>,
 }
@@ -66,16 +67,12 @@ struct Room {
 impl Room {
     /// Takes places, or notes that there were none.
     fn take(&mut self, session: SessionId, places: usize) -> bool {
-        let waiting = self.sessions.entry(session).or_default();
-        let has_share = *waiting + places <= SESSION_WAITING_MAX;
+        let has_share = self.sessions.of(&session) + places <= SESSION_WAITING_MAX;
         let free = has_share && self.total + places <= WAITING_MAX;
         if free {
-            *waiting += places;
+            self.sessions.add(session, places);
             self.total += places;
         } else {
-            if *waiting == 0 {
-                self.sessions.remove(&session);
-            }
             self.refused.insert(session);
         }
         free
@@ -98,19 +95,13 @@ impl Room {
     /// is not one message for each notification.
     fn give(&mut self, session: SessionId, places: usize) -> Vec<SessionId> {
         self.total -= places;
-        if let Some(waiting) = self.sessions.get_mut(&session) {
-            *waiting -= places;
-            if *waiting == 0 {
-                self.sessions.remove(&session);
-            }
-        }
+        self.sessions.take(&session, places);
         if self.refused.is_empty() || self.total > WAITING_MAX / 2 {
             return Vec::new();
         }
         let sessions = &self.sessions;
-        let waiting = |session: &SessionId| sessions.get(session).copied().unwrap_or_default();
         self.refused
-            .extract_if(|session| waiting(session) <= SESSION_WAITING_MAX / 2)
+            .extract_if(|session| sessions.of(session) <= SESSION_WAITING_MAX / 2)
             .collect()
     }
 }

@@ -23,7 +23,7 @@ use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{LOANS_MAX, Loan, RegionTable, TrustDomain};
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::packets;
+use polyrail_transport::packets::{self, ACCEPT_PAUSE};
 use polyrail_transport::service::{Caller, Serve, ServiceThread};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::Timespec;
@@ -50,9 +50,6 @@ const THREADS_MAX: usize = 4;
 
 /// How often it is looked again whether an initiator has left memory that it may not touch any more.
 const AGAIN: Duration = Duration::from_millis(2);
-
-/// How long nobody is accepted after the system had no descriptor or memory for it.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a connection may take to become a lane, and one that is none may stay.
 const GREETING_MAX: Duration = Duration::from_secs(2);

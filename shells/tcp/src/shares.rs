@@ -1,10 +1,10 @@
 //! How many lanes each session, and each address, has open here: nobody takes all descriptors of the process.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::IpAddr;
 
 use polyrail_transport::SessionId;
+use polyrail_transport::place::Place;
+use polyrail_transport::tally::Tally;
 
 /// What part of the process's descriptors the lanes of one session may take, and those from one address.
 const SESSION_PART: u64 = 8;
@@ -13,8 +13,8 @@ const ADDRESS_PART: u64 = 2;
 /// Open lanes.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    sessions: HashMap<SessionId, u64>,
-    addresses: HashMap<IpAddr, u64>,
+    sessions: Tally<SessionId>,
+    places: Tally<Place>,
 }
 
 impl Shares {
@@ -32,33 +32,24 @@ impl Shares {
                  to the hard limit of the process)"
             )
         };
-        let own = self.sessions.get(&session).copied().unwrap_or_default();
+        let own = self.sessions.of(&session) as u64;
         if own >= descriptors / SESSION_PART {
             return Some(text("this session".into(), own));
         }
-        let own = self.addresses.get(&address).copied().unwrap_or_default();
+        let own = self.places.of(&Place::of(address)) as u64;
         (own >= descriptors / ADDRESS_PART).then(|| text(address.to_string(), own))
     }
 
     /// A lane is open.
     pub(crate) fn add(&mut self, session: SessionId, address: IpAddr) {
-        *self.sessions.entry(session).or_default() += 1;
-        *self.addresses.entry(address).or_default() += 1;
+        self.sessions.add(session, 1);
+        self.places.add(Place::of(address), 1);
     }
 
     /// A lane is closed.
     pub(crate) fn remove(&mut self, session: SessionId, address: IpAddr) {
-        less(&mut self.sessions, &session);
-        less(&mut self.addresses, &address);
-    }
-}
-
-fn less<K: Eq + Hash>(counts: &mut HashMap<K, u64>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
-        }
+        self.sessions.take(&session, 1);
+        self.places.take(&Place::of(address), 1);
     }
 }
 
@@ -89,6 +80,6 @@ mod tests {
         assert_eq!(shares.full(session(0), one, 64), None);
         (1..8).for_each(|_| shares.remove(session(0), one));
         (1..4).for_each(|number| (0..8).for_each(|_| shares.remove(session(number), one)));
-        assert!(shares.sessions.is_empty() && shares.addresses.is_empty());
+        assert!(shares.sessions.is_empty() && shares.places.is_empty());
     }
 }

@@ -17,8 +17,10 @@ pub mod mishap;
 pub mod numbered;
 pub mod packets;
 pub mod peek;
+pub mod place;
 pub mod processor;
 pub mod service;
+pub mod tally;
 
 use std::fmt;
 use std::io;

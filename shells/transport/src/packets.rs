@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
@@ -10,6 +11,10 @@ use rustix::net::{
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 256;
+
+/// How long nobody is accepted after the system had no descriptor or memory for it: a listener that cannot accept would wake
+/// its thread for ever.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 

@@ -8,9 +8,10 @@ use polyrail_core::time::Duration;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::complain;
 use polyrail_transport::memory::TrustDomain;
+use polyrail_transport::place::Place;
+use polyrail_transport::tally::Tally;
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
-use super::crowd::Place;
 use super::mailbox::{Command, Mailbox, Pending};
 use super::question::{send, send_by_turns};
 use super::reactor::Context;
@@ -91,7 +92,7 @@ pub(super) struct Target {
     /// then those without a connection, the oldest of each first.
     spare: BTreeMap<(Spare, u64), SessionId>,
     /// How many each address has.
-    places: HashMap<Place, usize>,
+    places: Tally<Place>,
     /// Answers to calls that are kept, the oldest first: whose, of which number, and how long.
     answers: VecDeque<(SessionId, u64, usize)>,
     answers_bytes: usize,
@@ -116,7 +117,7 @@ impl Target {
             sessions: HashMap::new(),
             count: 0,
             spare: BTreeMap::new(),
-            places: HashMap::new(),
+            places: Tally::default(),
             answers: VecDeque::new(),
             answers_bytes: 0,
             ending: HashSet::new(),
@@ -186,7 +187,7 @@ impl Target {
         self.count += 1;
         let number = self.count;
         self.spare.insert((Spare::Unproved, number), id);
-        *self.places.entry(place).or_default() += 1;
+        self.places.add(place, 1);
         let session = Session {
             number,
             place,
@@ -217,7 +218,7 @@ impl Target {
             return Some(text);
         }
         let share = most.div_ceil(2);
-        let own = self.places.get(&place).copied().unwrap_or(0);
+        let own = self.places.of(&place);
         let is_full = self.sessions.len() >= most;
         if !is_full && own < share {
             return None;
@@ -591,12 +592,7 @@ impl Target {
         wires.timers.set(Timer::session(id), None);
         self.spare.remove(&(Spare::Unproved, session.number));
         self.spare.remove(&(Spare::Deserted, session.number));
-        if let Some(count) = self.places.get_mut(&session.place) {
-            *count -= 1;
-            if *count == 0 {
-                self.places.remove(&session.place);
-            }
-        }
+        self.places.take(&session.place, 1);
         if let Some(watch) = session.watch {
             wires.unwatch(watch);
         }

@@ -11,11 +11,12 @@ use polyrail_transport::SessionId;
 use polyrail_transport::clock::Clock;
 use polyrail_transport::complain;
 use polyrail_transport::memory::TrustDomain;
+use polyrail_transport::place::Place;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::crowd::{Crowd, Place};
+use super::crowd::Crowd;
 use super::door::Arrival;
 use super::reactor::Context;
 use super::timers::{Timer, Timers};
@@ -366,7 +367,7 @@ impl Wires {
     }
 
     fn adopt(&mut self, stream: TcpStream, remote: SocketAddr) {
-        let place = Place::of(remote);
+        let place = Place::of(remote.ip());
         if let Some(oldest) = self.crowd.makes_room(place) {
             complain!(
                 "control: too many connections wait for a handshake ({} of an address, twice as many in all are the limit: \
@@ -735,7 +736,7 @@ impl Wires {
         if wire.owner != Owner::Inbound {
             return;
         }
-        let place = Place::of(wire.remote);
+        let place = Place::of(wire.remote.ip());
         if let Some(oldest) = self.crowd.makes_room(place) {
             self.remove(oldest);
         }
@@ -781,8 +782,12 @@ impl Wires {
 
     /// Where a wire comes from, for limits of each address.
     pub(super) fn place(&self, key: Key) -> Place {
-        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-        Place::of(self.wires.get(&key).map_or(nowhere, |wire| wire.remote))
+        let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        Place::of(
+            self.wires
+                .get(&key)
+                .map_or(nowhere, |wire| wire.remote.ip()),
+        )
     }
 
     /// The trust domain of the address that a wire comes from.

@@ -15,7 +15,7 @@ use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{LOANS_MAX, Loan, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::packets;
+use polyrail_transport::packets::{self, ACCEPT_PAUSE};
 use polyrail_transport::service::Serve;
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -33,9 +33,6 @@ const MESSAGES_MAX: usize = 64;
 
 /// Regions that one connection may have open.
 const GRANTS_MAX: usize = 1024;
-
-/// How long nobody is accepted after the system had no descriptor or memory for it.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const WAKE: u64 = 0;
 const LISTEN: u64 = 1;
