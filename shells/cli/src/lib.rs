@@ -10,6 +10,9 @@
 //!
 //! It is a library, so that a process of another program can be it: [`run`].
 
+// They panic when whoever reads has left, as `head` does.
+#![deny(clippy::print_stdout)]
+
 mod address;
 mod agent;
 mod bench;

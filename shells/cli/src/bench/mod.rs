@@ -186,7 +186,7 @@ fn measure_all(args: &BenchArgs, session: &Session) -> Result<(), Failure> {
         return Err(Failure::Usage(nothing_fits(args, session.bytes)));
     }
     if !args.json {
-        println!("{}", session.engine.stats());
+        writeln!(io::stdout(), "{}", session.engine.stats()).map_err(Failure::output)?;
     }
     verdict
 }
