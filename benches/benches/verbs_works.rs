@@ -80,6 +80,7 @@ impl Rig {
             local: Some([127, 0, 0, 1].into()),
             remote: port,
             session: SessionId([1; 16]),
+            secret: None,
             own: Arc::default(),
         };
         endpoint.attach_rail(RailId(0), address);

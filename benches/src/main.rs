@@ -10,6 +10,7 @@ mod memory;
 mod null;
 mod shm;
 mod sockets;
+mod spans;
 mod staged;
 mod table;
 
@@ -40,6 +41,8 @@ enum Command {
     Batches,
     /// polyrail over shared memory by turns with bare copies, and the ratios.
     Shm(shm::Args),
+    /// One large request by turns with two halves of it, each with a worker of its own.
+    Spans(spans::Args),
     /// Reads and writes a file by turns with fio, which has to be installed.
     Files(files::Args),
     /// Moves files by way of both ends' memory, beside each stage of that alone.
@@ -65,6 +68,12 @@ enum Who {
     Polyrail(engine::Shape),
     /// polyrail over shared memory, with so many workers.
     Shm { workers: usize },
+    /// polyrail with two workers and so many mebibytes.
+    Spans {
+        mib: u64,
+        #[arg(long)]
+        shm: bool,
+    },
     /// polyrail with a file.
     Staged {
         file: std::path::PathBuf,
@@ -84,19 +93,21 @@ fn run(command: Command) -> io::Result<()> {
         Command::Slices => null::run(),
         Command::Batches => null::batches(),
         Command::Shm(args) => shm::run(&args),
+        Command::Spans(args) => spans::run(&args),
         Command::Files(args) => files::run(&args),
         Command::Staged(args) => staged::run(&args),
         Command::Initiator { who } => match who {
             Who::Sockets(style) => measure::answer_cells(&mut sockets::Sockets::start(style)?),
             Who::Polyrail(shape) => measure::answer_cells(&mut engine::Polyrail::start(shape)?),
-            Who::Shm { .. } | Who::Staged { .. } => Err(io::Error::other(
-                "say `shm` or `staged`, which start their own",
+            Who::Shm { .. } | Who::Spans { .. } | Who::Staged { .. } => Err(io::Error::other(
+                "say `shm`, `spans` or `staged`, which start their own",
             )),
         },
         Command::Target { who } => match who {
             Who::Sockets(style) => sockets::serve(style),
             Who::Polyrail(shape) => engine::serve(shape),
             Who::Shm { workers } => shm::serve(workers),
+            Who::Spans { mib, shm } => spans::serve(mib, shm),
             Who::Staged {
                 file,
                 mib,

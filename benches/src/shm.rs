@@ -1,7 +1,7 @@
 //! Memory of another process on this host: polyrail by turns with whoever only copies.
 //!
 //! What a target's engine allocated is beside `memcpy` between two memories of this process; what its program
-//! registered is beside `process_vm_readv` from the target. As many threads do either: with more workers than threads that
+//! registered is beside `process_vm_readv` from the target and `process_vm_writev` to it. As many threads do either: with more workers than threads that
 //! submit, each block is cut for either over as many.
 
 use std::hint::black_box;
@@ -21,7 +21,15 @@ const BYTES: u64 = 64 << 20;
 /// Blocks of the largest batch.
 const BATCH_MAX: u64 = 64;
 
-const BLOCKS: [u64; 5] = [64 << 10, 256 << 10, 1 << 20, 8 << 20, 64 << 20];
+const BLOCKS: [u64; 7] = [
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    8 << 20,
+    64 << 20,
+];
 
 /// Longer than any batch takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -284,17 +292,23 @@ impl Ends {
         })
     }
 
-    fn readv(&self, batch: u64) -> Bare<'_> {
+    /// Bare calls of the kernel for the target's private memory.
+    fn bare_calls(&self, op: Op, batch: u64) -> Bare<'_> {
         let pid = self.target.pid() as libc::pid_t;
-        let (from, to) = (self.there, self.here.base().as_ptr().expose_provenance());
+        let (there, here) = (self.there, self.here.base().as_ptr().expose_provenance());
         self.bare(batch, move |offset, length| {
             let iovec = |base: usize| libc::iovec {
                 iov_base: std::ptr::with_exposed_provenance_mut(base + offset as usize),
                 iov_len: length as usize,
             };
-            let (to, from) = (iovec(to), iovec(from));
-            // SAFETY: `here` is as large as blocks reach.
-            let moved = unsafe { libc::process_vm_readv(pid, &to, 1, &from, 1, 0) };
+            let (here, there) = (iovec(here), iovec(there));
+            // SAFETY: `here` is as large as blocks reach, and so is the target's memory.
+            let moved = unsafe {
+                match op {
+                    Op::Read => libc::process_vm_readv(pid, &here, 1, &there, 1, 0),
+                    Op::Write => libc::process_vm_writev(pid, &here, 1, &there, 1, 0),
+                }
+            };
             assert_eq!(moved, length as isize);
         })
     }
@@ -410,14 +424,14 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
         (
             "write, private",
             ends.polyrail(Op::Write, "private", args.batch)?,
-            "process_vm_readv",
-            ends.readv(args.batch),
+            "process_vm_writev",
+            ends.bare_calls(Op::Write, args.batch),
         ),
         (
             "read, private",
             ends.polyrail(Op::Read, "private", args.batch)?,
             "process_vm_readv",
-            ends.readv(args.batch),
+            ends.bare_calls(Op::Read, args.batch),
         ),
     ];
     println!("| what | block | polyrail GB/s | beside | GB/s | ratio, least to greatest |");

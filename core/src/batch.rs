@@ -22,6 +22,12 @@ pub struct BatchReport {
     pub delivered_bytes: u64,
 }
 
+/// Whether something whose parts have ended as `before` says ends as one more part did: as the first that did not complete, but
+/// `Indeterminate` if any is.
+pub fn outweighs(part: Status, before: Status) -> bool {
+    before == Status::Completed || part == Status::Indeterminate && before != part
+}
+
 /// The counters of one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
@@ -59,6 +65,17 @@ impl Batch {
         true
     }
 
+    /// Counts requests that never begin, and have ended so. No effect once sealed.
+    pub fn withdraw(&mut self, count: u32, report: &Report) {
+        if self.sealed || count == 0 {
+            return;
+        }
+        self.report.requests += count;
+        self.report.ended += count;
+        self.report.failed += count;
+        self.judge(report.status);
+    }
+
     /// No more requests will come. `true` if the batch has ended by that.
     pub fn seal(&mut self) -> bool {
         self.sealed = true;
@@ -81,9 +98,7 @@ impl Batch {
             .saturating_add(report.delivered_bytes);
         if report.status != Status::Completed {
             self.report.failed += 1;
-            if self.verdict == Status::Completed || report.status == Status::Indeterminate {
-                self.verdict = report.status;
-            }
+            self.judge(report.status);
         }
         self.settle()
     }
@@ -91,6 +106,12 @@ impl Batch {
     /// How it stands.
     pub const fn report(&self) -> BatchReport {
         self.report
+    }
+
+    fn judge(&mut self, status: Status) {
+        if outweighs(status, self.verdict) {
+            self.verdict = status;
+        }
     }
 
     fn settle(&mut self) -> bool {

@@ -26,6 +26,18 @@ pub enum Status {
 }
 
 impl Status {
+    /// All of them, in their order.
+    pub const ALL: [Self; 8] = [
+        Self::Pending,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::DeadlineExceeded,
+        Self::PeerLost,
+        Self::Indeterminate,
+        Self::ShutDown,
+    ];
+
     /// The status in one word, as JSON, C and Python say it too.
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,4 +89,90 @@ pub struct Report {
     pub local: Local,
     /// What is known of the peer's memory.
     pub remote: Remote,
+}
+
+impl Report {
+    /// Of a request that has not ended.
+    pub const PENDING: Self = Self {
+        status: Status::Pending,
+        delivered_bytes: 0,
+        cause: None,
+        local: Local::Held,
+        remote: Remote::Unknown,
+    };
+
+    /// Of a request whose bytes were moved before anybody could wait for it.
+    pub const fn moved(bytes: u64) -> Self {
+        Self {
+            status: Status::Completed,
+            delivered_bytes: bytes,
+            cause: None,
+            local: Local::Released,
+            remote: Remote::Settled,
+        }
+    }
+
+    /// Whether it leaves nothing open on either side.
+    pub const fn is_proved(&self) -> bool {
+        matches!(
+            (self.local, self.remote),
+            (Local::Released, Remote::Settled)
+        )
+    }
+}
+
+/// Why a request never begins: what whoever keeps it until then knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Unbegun {
+    /// The program cancelled it first.
+    Cancelled,
+    /// Its deadline passed first.
+    DeadlineExceeded,
+    /// Whoever was to carry it out is shut down.
+    ShutDown,
+    /// The peer's process is gone, with proof.
+    PeerLost,
+    /// There is no plan for it any more, and nobody knows why.
+    PlanGone,
+    /// The memory that it names is not given to it.
+    Denied,
+    /// Nobody takes it as it is, although it was checked.
+    Refused,
+    /// Nobody here can carry it out.
+    Impossible,
+}
+
+impl Unbegun {
+    /// How it ends: nothing of it has moved.
+    pub const fn report(self) -> Report {
+        let (status, cause) = match self {
+            Self::Cancelled => (Status::Cancelled, Cause::Cancelled),
+            Self::DeadlineExceeded => (Status::DeadlineExceeded, Cause::DeadlineExceeded),
+            Self::ShutDown => (Status::ShutDown, Cause::ShutDown),
+            Self::PeerLost => (Status::PeerLost, Cause::PeerGone),
+            Self::PlanGone => (Status::Failed, Cause::PeerGone),
+            Self::Denied => (Status::Failed, Cause::RemoteAccess),
+            Self::Refused => (Status::Failed, Cause::LocalProtection),
+            Self::Impossible => (Status::Failed, Cause::LocalOperation),
+        };
+        Report {
+            status,
+            delivered_bytes: 0,
+            cause: Some(cause),
+            local: Local::Released,
+            remote: Remote::Settled,
+        }
+    }
+}
+
+/// How a request stands that whoever carried it out has left behind without a word: a worker that has ended or panicked.
+///
+/// Nobody is left to say more of it. What `has_begun` may have moved anything, and may still on the peer's side; of this side's
+/// memory whoever ends the worker knows.
+pub const fn left_behind(has_begun: bool) -> (Status, Cause, Remote) {
+    match has_begun {
+        true => (Status::Indeterminate, Cause::ShutDown, Remote::Unknown),
+        false => (Status::ShutDown, Cause::ShutDown, Remote::Settled),
+    }
 }

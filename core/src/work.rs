@@ -224,6 +224,9 @@ pub enum LaneFact {
     },
     /// The port under it carries packets again. If its rail is paused, that is worth a probe at once.
     PortActive,
+    /// It is being opened, and with it there are more lanes on its device than there should be: one that stands idle is to
+    /// make room. The one that has done so for longest goes; if none does, there are more for a while.
+    Crowded,
 }
 
 /// Why something ended other than well. One list for works, lanes, rails and reports.
@@ -285,11 +288,13 @@ pub enum Cause {
     NoSpace,
     /// The disk, or the file system on it, could not read or write these bytes.
     MediaError,
+    /// A lane stood idle, and made room for another one.
+    MadeRoom,
 }
 
 impl Cause {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Reset,
         Self::Silent,
         Self::PeerSilent,
@@ -316,6 +321,7 @@ impl Cause {
         Self::EndOfFile,
         Self::NoSpace,
         Self::MediaError,
+        Self::MadeRoom,
     ];
 
     /// Its number in C, where 0 is none. New causes come last, so that numbers stay.
@@ -399,6 +405,7 @@ impl Cause {
             Self::EndOfFile => "the file ends before the range",
             Self::NoSpace => "no space for the file (disk, quota or size limit)",
             Self::MediaError => "the disk could not read or write these bytes",
+            Self::MadeRoom => "made room for another lane",
         }
     }
 }
@@ -470,6 +477,7 @@ mod tests {
                     Cancelled,
                     DeadlineExceeded,
                     ShutDown,
+                    MadeRoom,
                 ],
             ),
         ];

@@ -725,6 +725,11 @@ typedef struct {
    * Counted by the peer's engine under this number once the batch has completed: see `polyrail_arrivals_wait`.
    */
   uint64_t arrival;
+  /**
+   * 1: the batch has not ended before all that it has written can be seen by whatever looks there. 0: `POLYRAIL_COMPLETED` says that the
+   * peer has it, and its device may put it into memory microseconds later.
+   */
+  uint32_t visible;
 } polyrail_terms;
 
 /**
@@ -1027,6 +1032,56 @@ typedef struct {
 } polyrail_lane;
 
 /**
+ * What waits for proof. Times are in nanoseconds.
+ */
+typedef struct {
+  /**
+   * `sizeof(polyrail_proof)`.
+   */
+  uint32_t size;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Requests that were reported as `POLYRAIL_STATUS_INDETERMINATE`, and are so still.
+   */
+  uint64_t unsettled_requests;
+  /**
+   * Bytes of those whose memory here may still be touched.
+   */
+  uint64_t held_bytes;
+  /**
+   * Bytes of those that may still reach the peer's memory.
+   */
+  uint64_t unknown_bytes;
+  /**
+   * How long ago the first of them was reported; `POLYRAIL_NEVER`: there is none.
+   */
+  uint64_t unsettled_oldest;
+  /**
+   * Fences that peers were asked for and have not answered.
+   */
+  uint64_t fences_waiting;
+  /**
+   * How long the first of them has been waited for; `POLYRAIL_NEVER`: there is none.
+   */
+  uint64_t fences_oldest;
+  /**
+   * Fences that were given up without an answer.
+   */
+  uint64_t fences_unanswered;
+  /**
+   * Fences that were answered.
+   */
+  uint64_t fences_answered;
+  /**
+   * How long those took, all together.
+   */
+  uint64_t fences_waited;
+} polyrail_proof;
+
+/**
  * A transport that the engine knows.
  */
 typedef struct {
@@ -1231,8 +1286,9 @@ int32_t polyrail_segment_close(polyrail_segment segment,
 
 /**
  * Frees a segment's handle, and takes memory and files back: when it has returned, nothing of the engine touches them
- * any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed. A segment of a peer is
- * closed as by `polyrail_segment_close`, but later if requests use it now.
+ * any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed. `POLYRAIL_ERROR_UNPROVABLE`:
+ * peers can use it no more, but one on this host may be in the midst of a write to it, as when it is stopped there: keep the
+ * memory and the handle, and call this again later. A segment of a peer is closed as by `polyrail_segment_close`, but later if requests use it now.
  */
 int32_t polyrail_segment_free(polyrail_segment segment,
                               polyrail_error *error);
@@ -1503,6 +1559,15 @@ int32_t polyrail_engine_workers(polyrail_engine engine,
  */
 int32_t polyrail_engine_lanes(polyrail_engine engine,
                               polyrail_lane *rows,
+                              size_t capacity,
+                              size_t *count,
+                              polyrail_error *error);
+
+/**
+ * What waits for proof, in one row. Fills it like `polyrail_engine_rails`.
+ */
+int32_t polyrail_engine_proof(polyrail_engine engine,
+                              polyrail_proof *rows,
                               size_t capacity,
                               size_t *count,
                               polyrail_error *error);

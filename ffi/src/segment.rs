@@ -167,6 +167,7 @@ impl From<RegisterError> for Failure {
             RegisterError::Full { .. } => POLYRAIL_ERROR_FULL,
             RegisterError::Stale { .. } => POLYRAIL_ERROR_HANDLE,
             RegisterError::InUse { .. } => POLYRAIL_ERROR_IN_USE,
+            RegisterError::Unprovable { .. } => POLYRAIL_ERROR_UNPROVABLE,
             RegisterError::NoDomain { .. } => POLYRAIL_ERROR_NOT_FOUND,
             RegisterError::NotInDomain => POLYRAIL_ERROR_ARGUMENT,
             RegisterError::Forked => POLYRAIL_ERROR_FORKED,
@@ -206,7 +207,7 @@ impl From<OpenError> for Failure {
                 POLYRAIL_ERROR_NOT_FOUND
             }
             OpenError::Connect(_) => POLYRAIL_ERROR_CONNECT,
-            OpenError::PeerLost { .. } => POLYRAIL_ERROR_PEER_LOST,
+            OpenError::PeerLost { .. } | OpenError::Leaving { .. } => POLYRAIL_ERROR_PEER_LOST,
             OpenError::Full { .. } => POLYRAIL_ERROR_FULL,
             OpenError::ShutDown => POLYRAIL_ERROR_SHUT_DOWN,
             OpenError::Forked => POLYRAIL_ERROR_FORKED,
@@ -460,8 +461,9 @@ pub unsafe extern "C" fn polyrail_segment_close(
 }
 
 /// Frees a segment's handle, and takes memory and files back: when it has returned, nothing of the engine touches them
-/// any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed. A segment of a peer is
-/// closed as by `polyrail_segment_close`, but later if requests use it now.
+/// any more. `POLYRAIL_ERROR_IN_USE`: requests that use it have not ended, and nothing has changed. `POLYRAIL_ERROR_UNPROVABLE`:
+/// peers can use it no more, but one on this host may be in the midst of a write to it, as when it is stopped there: keep the
+/// memory and the handle, and call this again later. A segment of a peer is closed as by `polyrail_segment_close`, but later if requests use it now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_segment_free(
     segment: polyrail_segment,

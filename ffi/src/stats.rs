@@ -199,6 +199,51 @@ unsafe impl Structure for polyrail_lane {
     };
 }
 
+/// What waits for proof. Times are in nanoseconds.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct polyrail_proof {
+    /// `sizeof(polyrail_proof)`.
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Requests that were reported as `POLYRAIL_STATUS_INDETERMINATE`, and are so still.
+    pub unsettled_requests: u64,
+    /// Bytes of those whose memory here may still be touched.
+    pub held_bytes: u64,
+    /// Bytes of those that may still reach the peer's memory.
+    pub unknown_bytes: u64,
+    /// How long ago the first of them was reported; `POLYRAIL_NEVER`: there is none.
+    pub unsettled_oldest: u64,
+    /// Fences that peers were asked for and have not answered.
+    pub fences_waiting: u64,
+    /// How long the first of them has been waited for; `POLYRAIL_NEVER`: there is none.
+    pub fences_oldest: u64,
+    /// Fences that were given up without an answer.
+    pub fences_unanswered: u64,
+    /// Fences that were answered.
+    pub fences_answered: u64,
+    /// How long those took, all together.
+    pub fences_waited: u64,
+}
+
+// SAFETY: `repr(C)`, begins with its size, numbers.
+unsafe impl Structure for polyrail_proof {
+    const DEFAULT: Self = Self {
+        size: 0,
+        reserved: 0,
+        unsettled_requests: 0,
+        held_bytes: 0,
+        unknown_bytes: 0,
+        unsettled_oldest: POLYRAIL_NEVER,
+        fences_waiting: 0,
+        fences_oldest: POLYRAIL_NEVER,
+        fences_unanswered: 0,
+        fences_answered: 0,
+        fences_waited: 0,
+    };
+}
+
 /// A transport that the engine knows.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -377,6 +422,37 @@ pub unsafe extern "C" fn polyrail_engine_lanes(
         });
         // SAFETY: the contract of the crate.
         unsafe { sized::write_all(rows, capacity, count, values) }
+    };
+    // SAFETY: the contract of the crate.
+    unsafe { guard(error, body) }
+}
+
+/// What waits for proof, in one row. Fills it like `polyrail_engine_rails`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn polyrail_engine_proof(
+    engine: polyrail_engine,
+    rows: *mut polyrail_proof,
+    capacity: usize,
+    count: *mut usize,
+    error: *mut polyrail_error,
+) -> i32 {
+    let body = || {
+        let stats = engine::get(engine)?.stats();
+        let (unsettled, fences) = (stats.unsettled, stats.fences);
+        let row = polyrail_proof {
+            unsettled_requests: unsettled.requests,
+            held_bytes: unsettled.held_bytes,
+            unknown_bytes: unsettled.unknown_bytes,
+            unsettled_oldest: nanos(unsettled.oldest),
+            fences_waiting: fences.waiting,
+            fences_oldest: nanos(fences.oldest),
+            fences_unanswered: fences.unanswered,
+            fences_answered: fences.counts.iter().sum(),
+            fences_waited: (fences.sum_seconds * 1e9) as u64,
+            ..polyrail_proof::DEFAULT
+        };
+        // SAFETY: the contract of the crate.
+        unsafe { sized::write_all(rows, capacity, count, [row].into_iter()) }
     };
     // SAFETY: the contract of the crate.
     unsafe { guard(error, body) }

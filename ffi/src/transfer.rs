@@ -70,6 +70,9 @@ pub struct polyrail_terms {
     pub notification_length: usize,
     /// Counted by the peer's engine under this number once the batch has completed: see `polyrail_arrivals_wait`.
     pub arrival: u64,
+    /// 1: the batch has not ended before all that it has written can be seen by whatever looks there. 0: `POLYRAIL_COMPLETED` says that the
+    /// peer has it, and its device may put it into memory microseconds later.
+    pub visible: u32,
 }
 
 // SAFETY: `repr(C)`, begins with its size, numbers and a pointer.
@@ -84,6 +87,7 @@ unsafe impl Structure for polyrail_terms {
         notification: std::ptr::null(),
         notification_length: 0,
         arrival: 0,
+        visible: 0,
     };
 }
 
@@ -198,6 +202,7 @@ pub(crate) unsafe fn terms<'a>(from: *const polyrail_terms) -> Result<Terms<'a>,
         notification: (!from.is_null()).then_some(notification),
         room_within: has_room.then(|| text::span(said.room_within_ns)),
         arrival: has_arrival.then_some(said.arrival),
+        visible: choose("visible", said.visible, &[(0, false), (1, true)])?,
     })
 }
 

@@ -159,6 +159,7 @@ const CAUSES: [&CStr; Cause::ALL.len()] = [
     c"the file ends before the range",
     c"no space for the file (disk, quota or size limit)",
     c"the disk could not read or write these bytes",
+    c"made room for another lane",
 ];
 
 pub(crate) fn cause(cause: Option<Cause>) -> u32 {

@@ -56,6 +56,17 @@ impl Fabric {
         Some(fabric)
     }
 
+    /// The same, but for one link, which comes later.
+    #[track_caller]
+    pub(crate) fn without(rates_mbit: &[u32], later: usize) -> Option<Self> {
+        let fabric = Self::hosts(rates_mbit.len())?;
+        let laid = rates_mbit.iter().enumerate();
+        for (rail, rate) in laid.filter(|(rail, _)| *rail != later) {
+            fabric.lay(rail, *rate);
+        }
+        Some(fabric)
+    }
+
     /// Lays one link with delay per shape. `None`, with the reason printed, where that is not allowed. What is random
     /// about them follows from `seed`.
     #[track_caller]
@@ -121,7 +132,8 @@ impl Fabric {
         Link::start([end(End::Initiator)?, end(End::Target)?], shape, seed)
     }
 
-    fn lay(&self, rail: usize, rate_mbit: u32) {
+    /// Lays a link that is not there.
+    pub(crate) fn lay(&self, rail: usize, rate_mbit: u32) {
         let Self {
             initiator, target, ..
         } = self;
@@ -147,6 +159,11 @@ impl Fabric {
                  tbf rate {rate_mbit}mbit burst 128kb latency 50ms"
             ));
         }
+    }
+
+    /// Runs `ip` on a host.
+    pub(crate) fn ip(&self, end: End, words: &str) {
+        tool(&format!("ip -n {} {words}", self.host(end)));
     }
 
     /// The namespace of a host.
@@ -232,8 +249,11 @@ impl Fabric {
         let bytes = |rail: usize| {
             let name = format!("rail{rail}");
             let link = links.iter().find(|link| link["ifname"] == name.as_str());
-            link.and_then(|link| link["stats64"]["rx"]["bytes"].as_u64())
-                .expect("each link counts its bytes")
+            // One that is not there yet has carried nothing.
+            link.map_or(0, |link| {
+                let bytes = link["stats64"]["rx"]["bytes"].as_u64();
+                bytes.expect("each link counts its bytes")
+            })
         };
         (0..self.rails).map(bytes).collect()
     }

@@ -11,6 +11,7 @@
 //! Where it cannot run it says why and passes, unless `CI=true`: then it fails. Fabrics are laid one at a
 //! time, whatever the number of test threads, or they would take each other's processor.
 
+mod arriving;
 mod bare;
 mod case;
 mod chaotic;

@@ -35,6 +35,26 @@ fn binary() -> PathBuf {
     })
 }
 
+/// How a host is told which addresses are rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rails {
+    /// One by one.
+    Named,
+    /// All that begin so, whenever they come.
+    Within(&'static str),
+}
+
+impl Rails {
+    fn say(self, fabric: &Fabric, end: End, command: &mut Command) {
+        match self {
+            Self::Named => command.args(["--rails", &fabric.addresses(end)]),
+            Self::Within(prefix) => command
+                .env("POLYRAIL_RAILS_WITHIN", prefix)
+                .env("POLYRAIL_RAIL_MAP", "nearest"),
+        };
+    }
+}
+
 /// A target on its host; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -47,14 +67,21 @@ impl Target {
     /// Starts one that uses all rails.
     #[track_caller]
     pub(crate) fn start(fabric: &Fabric) -> Self {
-        let mut child = fabric
-            .on(End::Target, binary())
-            .args([
-                "serve",
-                "--listen",
-                &format!("{}:0", address(0, End::Target)),
-            ])
-            .args(["--rails", &fabric.addresses(End::Target)])
+        Self::start_with(fabric, Rails::Named)
+    }
+
+    /// The same, told of its rails in this way.
+    #[track_caller]
+    pub(crate) fn start_with(fabric: &Fabric, rails: Rails) -> Self {
+        let first = address(0, End::Target);
+        let listen = match rails {
+            Rails::Named => &first,
+            Rails::Within(_) => "0.0.0.0",
+        };
+        let mut command = fabric.on(End::Target, binary());
+        command.args(["serve", "--listen", &format!("{listen}:0")]);
+        rails.say(fabric, End::Target, &mut command);
+        let mut child = command
             .args(["--memory", "256MiB", "--insecure"])
             .stdout(Stdio::piped())
             .spawn()
@@ -67,7 +94,7 @@ impl Target {
         let address = line
             .strip_prefix("listening ")
             .and_then(|rest| rest.split(' ').next());
-        let address = address.map(str::to_owned).unwrap_or_default();
+        let address = address.unwrap_or_default().replace("0.0.0.0", &first);
         let target = Self { child, address };
         assert!(
             !target.address.is_empty(),
@@ -124,10 +151,16 @@ impl Bench {
     /// Starts one over all rails.
     #[track_caller]
     pub(crate) fn start(fabric: &Fabric, target: &Target, flags: &str) -> Self {
-        let mut child = fabric
-            .on(End::Initiator, binary())
-            .args(["bench", "--json", "--target", &target.address])
-            .args(["--rails", &fabric.addresses(End::Initiator)])
+        Self::start_with(fabric, target, flags, Rails::Named)
+    }
+
+    /// The same, told of its rails in this way.
+    #[track_caller]
+    pub(crate) fn start_with(fabric: &Fabric, target: &Target, flags: &str, rails: Rails) -> Self {
+        let mut command = fabric.on(End::Initiator, binary());
+        command.args(["bench", "--json", "--target", &target.address]);
+        rails.say(fabric, End::Initiator, &mut command);
+        let mut child = command
             .args(flags.split_whitespace())
             .env("RUST_LOG", "info")
             .stdout(Stdio::piped())

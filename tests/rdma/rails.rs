@@ -1,7 +1,8 @@
 //! The wires, and what breaks them.
 
+use std::io::Write as _;
 use std::net::IpAddr;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Rails between the two ends.
 pub(crate) const RAILS: usize = 4;
@@ -41,18 +42,24 @@ pub(crate) fn drop_answers(rail: usize) {
 
 fn drop_from(end: &str, rail: usize) {
     let device = format!("{end}{rail}");
-    let tc = |words: &str| {
-        let words: Vec<_> = words
-            .split(' ')
-            .map(|word| if word == "DEV" { &device } else { word })
-            .collect();
-        assert!(call("tc", &words), "tc {words:?}");
-    };
-    tc("qdisc replace dev DEV root handle 1: prio");
-    tc("qdisc replace dev DEV parent 1:3 netem loss 100%");
     // Everything else goes to the first band.
-    tc("filter add dev DEV parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff flowid 1:3");
-    tc("filter add dev DEV parent 1: protocol ip prio 2 u32 match ip protocol 6 0xff flowid 1:1");
+    let commands = format!(
+        "qdisc replace dev {device} root handle 1: prio\n\
+         qdisc replace dev {device} parent 1:3 netem loss 100%\n\
+         filter add dev {device} parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff flowid 1:3\n\
+         filter add dev {device} parent 1: protocol ip prio 2 u32 match ip protocol 6 0xff flowid 1:1\n"
+    );
+    // One process for all four: each takes long to start in an emulated machine.
+    let mut tc = Command::new("tc")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the virtual machine has it");
+    let mut input = tc.stdin.take().expect("it is piped");
+    input.write_all(commands.as_bytes()).expect("tc reads it");
+    drop(input);
+    let ended = tc.wait().expect("tc ends");
+    assert!(ended.success(), "tc of {commands}");
 }
 
 /// Makes all rails whole again.

@@ -129,13 +129,36 @@ static size_t address(void *at, uint8_t *to)
     return ADDRESS;
 }
 
+/* Whether both ends prove to each other that they are of the session. Between processes there would be four messages: the
+ * initiator asks, and is told the nonce; it says its ticket, and is told the proof. Epoch 0: there is no lane, only a
+ * question. */
+static int is_proved(struct transport *ours, struct transport *theirs, const uint8_t *session, uint32_t lane,
+                     uint32_t epoch)
+{
+    const polyrail_transport_host *here = ours->host, *there = theirs->host;
+    uint8_t nonce[POLYRAIL_TRANSPORT_NONCE_BYTES], ticket[POLYRAIL_TRANSPORT_TICKET_BYTES];
+    uint8_t proof[POLYRAIL_TRANSPORT_PROOF_BYTES];
+    if (there->draw_nonce(there->context, nonce) != 0)
+        return 0;
+    int32_t made = here->make_ticket(here->context, session, lane, epoch, nonce, ticket);
+    if (made != 0 && made != 1)
+        return 0;
+    int32_t may = there->check_ticket(there->context, session, lane, epoch, made == 0 ? nonce : NULL,
+                                      made == 0 ? ticket : NULL, proof);
+#ifndef BREAK_TICKETS
+    if (may != 0 && may != 1)
+        return 0;
+#endif
+    return here->check_proof(here->context, session, lane, epoch, nonce, made == 0 ? ticket : NULL,
+                             may == 0 ? proof : NULL) >= 0;
+}
+
 static int32_t reach(void *at, const uint8_t *to, size_t length, const uint8_t *session, uint32_t *capabilities, char *why,
                      size_t why_bytes)
 {
-    (void)at;
     pthread_mutex_lock(&world);
     struct transport *peer = length == ADDRESS ? transport_at(to) : NULL;
-    int known = peer != NULL && session_of(peer, session) != NULL;
+    int known = peer != NULL && session_of(peer, session) != NULL && is_proved(at, peer, session, 0, 0);
     pthread_mutex_unlock(&world);
     if (!known) {
         snprintf(why, why_bytes, "the peer is in another process");
@@ -416,6 +439,8 @@ static void open_lane(void *at, uint32_t number, uint32_t epoch, uint64_t now, u
         pthread_mutex_lock(&world);
         struct transport *target = transport_at(rail->address);
         struct session *session = target == NULL ? NULL : session_of(target, rail->session);
+        if (session != NULL && !is_proved(endpoint->transport, target, rail->session, number, epoch))
+            session = NULL;
         struct record *record = session == NULL ? NULL : record_of(session, number);
         int is_free = record != NULL && record->fenced < epoch && record->epoch < epoch;
 #ifdef DIES
@@ -641,6 +666,7 @@ const polyrail_transport_table *polyrail_transport_entry(void)
         .poll = poll_events,
         .fence = fence,
         .close = close_lane,
+        .tickets = 1,
     };
     return &table;
 }

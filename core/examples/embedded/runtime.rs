@@ -6,8 +6,8 @@ use core::fmt::Write;
 use polyrail_core::orchestrator::{Config, Event, Orchestrator, Request, Store};
 use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
+use polyrail_core::rail::chooser::Spray;
 use polyrail_core::rail::estimate::EstimateConfig;
-use polyrail_core::rail::select::Policy;
 use polyrail_core::rail::{Device as DeviceRow, Rail, RailConfig, Shared, Waiting};
 use polyrail_core::report::Status;
 use polyrail_core::time::{Duration, Instant};
@@ -211,7 +211,7 @@ pub(crate) fn run(
     console: &mut dyn Write,
 ) -> Option<Status> {
     let shared = Shared::new(&tables.rails, &tables.devices, &tables.waiting, SLICE_BYTES);
-    let config = Config::new(0, Policy::Spray);
+    let config = Config::new(0, Spray);
     let mut core = Orchestrator::new(config, &shared, tables.store.tables());
     install(&shared, &mut core)?;
     let mut now = Instant::ZERO;

@@ -1,20 +1,21 @@
-//! Binding for `Documented`: a request gives its rails their shares when it is submitted, and each rail takes
+//! Binding by [`Binding::Shares`]: a request gives its rails their shares when it is submitted, and each rail takes
 //! its slices as it has room. No request waits for another, only for its own rails.
 
-use super::Orchestrator;
 use super::bind::{Bound, Next};
 use super::lane::Phase;
+use super::settings::UNKNOWN;
+use super::{Chooser, Orchestrator};
 use crate::path::class::ClassSet;
-use crate::plan::{PlanRails, of_rails};
-use crate::rail::documented::{DocumentedConfig, Shares, Target, Targets};
-use crate::rail::select::{Candidate, Policy};
+use crate::plan::{PlanRail, PlanRails, of_rails};
+use crate::rail::chooser::Binding;
+use crate::rail::documented::{Shares, Targets};
 use crate::time::Instant;
-use crate::units::{RailId, RequestId};
+use crate::units::{RailId, RequestId, TransportId};
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Shares out what a request has not bound yet, if that is what the policy does.
     pub(super) fn assign(&mut self, now: Instant, id: RequestId) {
-        if self.policy_for(id.index) != Policy::Documented {
+        if self.binding_for(id.index) != Binding::Shares {
             return;
         }
         let Some(row) = self.requests.get(id) else {
@@ -29,8 +30,9 @@ impl Orchestrator<'_> {
         let classes = self.wished(now, peer, length, &rails);
         let targets = self.targets(&rails, classes);
         let slice_bytes = self.shared.slice_bytes();
-        let config = self.documented_on(&rails);
-        let shares = self.selector.allocate(&config, &targets, rest, slice_bytes);
+        let transport = self.transport_of_rails(&rails);
+        let policy = &mut self.config.policy;
+        let shares = policy.allocate(transport, &targets, rest, slice_bytes);
         self.set_shares(id, shares);
     }
 
@@ -44,7 +46,7 @@ impl Orchestrator<'_> {
     /// Takes back the shares of all requests with a plan that is about to be replaced: they are counted by
     /// position in it.
     pub(super) fn unassign_plan(&mut self, plan: u32) {
-        if !self.some_has(Policy::Documented) {
+        if self.config.policy.share_rows().is_none() {
             return;
         }
         for index in 0..self.requests.capacity() as u32 {
@@ -60,8 +62,7 @@ impl Orchestrator<'_> {
     }
 
     pub(super) fn shares_of(&self, id: RequestId) -> Shares {
-        let shares = self.shares.get(id.index as usize);
-        shares.copied().unwrap_or(Shares::NONE)
+        self.config.policy.shares(id.index)
     }
 
     /// The only place that writes shares, so that the rails know what is assigned to them.
@@ -72,13 +73,12 @@ impl Orchestrator<'_> {
         let before = self.shares_of(id);
         if let Some(plan) = self.plan(row.plan) {
             for (position, rail) in plan.rails(row.failover.rank()).iter().enumerate() {
-                self.shared.assign(rail.rail, shares.bytes(position));
-                self.shared.unassign(rail.rail, before.bytes(position));
+                let policy = &self.config.policy;
+                policy.give(rail.rail, shares.bytes(position));
+                policy.take_back(rail.rail, before.bytes(position));
             }
         }
-        if let Some(row) = self.shares.get_mut(id.index as usize) {
-            *row = shares;
-        }
+        self.config.policy.set_shares(id.index, shares);
     }
 
     /// Binds the next slice of a request to a rail that has a share of it, and room.
@@ -128,10 +128,9 @@ impl Orchestrator<'_> {
         Bound::Wait
     }
 
-    /// What the policy goes by on rails of one transport.
-    fn documented_on(&self, rails: &PlanRails) -> DocumentedConfig {
+    fn transport_of_rails(&self, rails: &PlanRails) -> TransportId {
         let first = rails.first();
-        first.map_or(self.config.documented, |rail| self.documented_of(rail.rail))
+        first.map_or(UNKNOWN, |rail| self.transport_on(rail.rail))
     }
 
     fn length(&self, request: RequestId) -> u64 {
@@ -161,10 +160,10 @@ impl Orchestrator<'_> {
         if lost == 0 {
             return;
         }
-        let config = self.documented_on(rails);
-        let best = self
-            .selector
-            .best(&config, targets, shares.slice_bytes)
+        let transport = self.transport_of_rails(rails);
+        let policy = &mut self.config.policy;
+        let best = policy
+            .best(transport, targets, shares.slice_bytes)
             .and_then(|best| targets.get(best));
         if let Some(best) = best {
             shares.add(best.position, lost);
@@ -201,38 +200,11 @@ impl Orchestrator<'_> {
             .enumerate()
             .filter(|(_, rail)| classes.is_none_or(|classes| classes.contains(rail.class)))
             .filter(|(_, rail)| is_usable(rail.rail));
-        of_rails(usable.map(|(position, rail)| self.target(position, rail.rail, rail.tier)))
-    }
-
-    fn target(&self, position: usize, rail: RailId, tier: u8) -> Target {
-        let given = self.shared.assigned_bytes(rail);
-        Target {
-            position,
-            tier,
-            inflight_bytes: self.shared.inflight_bytes(rail).saturating_add(given),
-            bandwidth: self.shared.bandwidth(rail, &self.documented_of(rail)),
-        }
-    }
-
-    /// The best of the candidates with room, for a slice that is sent again ("prioritizing reliability"). The
-    /// position in `candidates`.
-    pub(super) fn best_with_room(
-        &mut self,
-        candidates: &[Candidate],
-        length: u32,
-    ) -> Option<usize> {
-        let roomy = candidates
-            .iter()
-            .enumerate()
-            .filter(|(_, candidate)| candidate.has_room);
-        let targets: Targets =
-            of_rails(roomy.map(|(position, candidate)| {
-                self.target(position, candidate.rail, candidate.tier)
-            }));
-        let first = candidates.first()?;
-        let config = self.documented_of(first.rail);
-        let best = self.selector.best(&config, &targets, length)?;
-        targets.get(best).map(|target| target.position)
+        let target = |(position, rail): (usize, &PlanRail)| {
+            let transport = self.transport_on(rail.rail);
+            self.config.policy.target(transport, position, *rail)
+        };
+        of_rails(usable.map(target))
     }
 
     /// Bytes that this worker's requests have assigned to a rail.

@@ -4,10 +4,11 @@
 //! Nothing of such a request is kept. What does not come to its end at once is submitted like any other, and moved by the
 //! attempts of that; so what fails, waits or is to be proved is met there, and nowhere else.
 
-use super::{Orchestrator, Policy, Request};
+use super::{Chooser, Orchestrator, Request};
+use crate::rail::chooser::Binding;
 use crate::rail::estimate::{Observation, Sample};
 use crate::time::{Duration, Instant};
-use crate::units::{Epoch, LaneId};
+use crate::units::{Epoch, LaneId, TransportId};
 use crate::work::{Place, Work};
 
 /// One of so many works is measured: to read the clock and to learn take as long as copying some KiB.
@@ -21,13 +22,15 @@ pub struct AtOnce {
     pub lane: LaneId,
     /// Its epoch.
     pub epoch: Epoch,
+    /// The transport that the lane is of.
+    pub transport: TransportId,
     /// What it is to do. Nobody asks for a completion, so its cookie means nothing.
     pub work: Work,
     /// It is to be measured how long that takes.
     pub is_measured: bool,
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// The lane that may carry a request out now, as one work, in a call that returns when it is done. `None`: it is to be
     /// submitted, because there is something to choose, to wait for or to be overtaken: rails beside that lane, an
     /// agent's wishes, a deadline, a peer that is silent, something else on the lane or in line to its peer.
@@ -43,11 +46,12 @@ impl Orchestrator<'_> {
         if !peer.is_free() || peer.unbound_bytes > 0 {
             return None;
         }
-        let [rail] = plan.rails(self.best_rank(request.plan)).as_slice() else {
+        let rank = self.best_rank(request.plan);
+        let [rail] = plan.rails(rank).as_slice() else {
             return None;
         };
         let rail = rail.rail;
-        if self.policy_of(rail) != Policy::Spray {
+        if self.binding_of(rail) != Binding::Runs {
             return None;
         }
         let lane = self.lanes.get(rail.index())?;
@@ -61,6 +65,7 @@ impl Orchestrator<'_> {
         Some(AtOnce {
             lane: self.lane_id(rail),
             epoch: lane.epoch(),
+            transport: plan.transports.get(usize::from(rank))?.transport,
             work: Work {
                 cookie: 0,
                 op: request.op,

@@ -1,13 +1,13 @@
 //! One posting of one slice, from the moment it gets a rail to its completion or fence.
 
-use super::Orchestrator;
 use super::attempts::{Ended, Freed};
 use super::lane::{Blame, Phase};
 use super::sequence::Sequence;
+use super::{Chooser, Orchestrator};
 use crate::queue::Link;
 use crate::rail::Known;
+use crate::rail::chooser::Binding;
 use crate::rail::estimate::{Observation, Sample};
-use crate::rail::select::Policy;
 use crate::table::NIL;
 use crate::time::Instant;
 use crate::units::{AttemptId, Epoch, LaneId, PeerId, RailId, RequestId};
@@ -89,9 +89,19 @@ impl Marks {
     const PROBE: Self = Self(1 << 22);
     /// The peer has refused it, unless it is a process that is ending: it stays until its lane's fence says which.
     pub(super) const REFUSED: Self = Self(1 << 23);
+    /// Its request has failed for it. It waits for its lane's fence, and counts as not arrived whatever that says.
+    pub(super) const FAULTY: Self = Self(1 << 26);
+    /// Its completion has come, and was of one of these kinds.
+    const ANSWERED: Self = Self(Self::REFUSED.0 | Self::FAULTY.0);
     /// What most have none of.
-    pub(super) const UNUSUAL: Self =
-        Self(Self::DONE.0 | Self::LOST.0 | Self::COPIED.0 | Self::PROBE.0 | Self::REFUSED.0);
+    pub(super) const UNUSUAL: Self = Self(
+        Self::DONE.0
+            | Self::LOST.0
+            | Self::COPIED.0
+            | Self::PROBE.0
+            | Self::REFUSED.0
+            | Self::FAULTY.0,
+    );
     /// And what goes to a lane where each work asks for a completion, neither.
     pub(super) const UNUSUAL_OR_QUIET: Self = Self(Self::UNUSUAL.0 | Self::QUIET.0);
     /// None of what goes to a lane has a bit of these once it has been handed out.
@@ -252,7 +262,7 @@ impl Attempt {
 
     /// Whether a completion that a lane tells may be its own.
     fn is_posted_on(&self, rail: RailId) -> bool {
-        self.stage() == Stage::Posted && self.rail() == rail && !self.is(Marks::REFUSED)
+        self.stage() == Stage::Posted && self.rail() == rail && !self.is(Marks::ANSWERED)
     }
 
     /// Whether it was handed out, is a slice that never had a copy, and its request waits for it.
@@ -389,7 +399,7 @@ pub(super) enum End {
     Ended,
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Puts a new attempt into the table. The last row is kept for slices that are cut again, and for probes of paused rails.
     pub(super) fn new_attempt(&mut self, attempt: Attempt) -> Option<AttemptId> {
         let request = attempt.request();
@@ -718,7 +728,7 @@ impl Orchestrator<'_> {
     /// first ones on their lane. Takes them off it.
     #[inline(always)] // it is little more than a call
     fn end_answered(&mut self, rail: RailId, answers: &[Completion]) -> Option<Ended> {
-        if self.policy_of(rail) == Policy::Documented {
+        if self.binding_of(rail) == Binding::Shares {
             // It learns from each.
             return None;
         }
@@ -767,7 +777,7 @@ impl Orchestrator<'_> {
         let sequence = row.sequence;
         // In-order transports signal one work for several: everything before it on the lane is done too.
         loop {
-            if self.policy_of(rail) != Policy::Documented
+            if self.binding_of(rail) != Binding::Shares
                 && let Some(lane) = self.lanes.get_mut(rail.index())
                 && let Some(ended) = (lane.flight).end_covered(&mut self.attempts, id, sequence)
             {
@@ -800,7 +810,7 @@ impl Orchestrator<'_> {
         match (self.attempts.at(first), self.attempts.get(second)) {
             (Some(first), Some(second)) => {
                 !first.signal()
-                    && !first.is(Marks::REFUSED)
+                    && !first.is(Marks::ANSWERED)
                     && first.sequence.is_before(second.sequence)
             }
             _ => false,
@@ -827,9 +837,9 @@ impl Orchestrator<'_> {
                 if let Some(seen) = run.saw(Observation::new(sample)) {
                     self.shared.handle_observation(rail, &seen);
                 }
-                if self.policy_of(rail) == Policy::Documented {
-                    let config = self.documented_of(rail);
-                    self.shared.learn_bandwidth(rail, &config, sample);
+                if self.binding_of(rail) == Binding::Shares {
+                    let transport = self.transport_on(rail);
+                    self.config.policy.learn(transport, rail, sample);
                 }
             }
         }
@@ -876,19 +886,24 @@ impl Orchestrator<'_> {
         let op = row.op();
         let request = self.request_of(id.index);
         // That a write failed or was flushed does not prove that nothing of it is still on its way: it waits
-        // for the fence as its neighbours do, and a copy goes elsewhere at once.
-        let may_still_land = op == Op::Write && request.is_some() && !cause.is_callers();
-        let of_ended_process = request.is_some() && cause.is_of_ended_process();
-        let blame = match request.filter(|_| cause.is_callers()) {
+        // for the fence as its neighbours do, whoever's fault it is, and a copy goes elsewhere at once if it is not the caller's.
+        let may_still_land = op == Op::Write && request.is_some();
+        let blamed = request.filter(|_| cause.is_callers());
+        let mark = match blamed {
+            Some(_) if cause.is_of_ended_process() => Some(Marks::REFUSED),
+            Some(_) if may_still_land => Some(Marks::FAULTY),
+            _ => None,
+        };
+        let blame = match blamed {
             Some(request) => {
                 self.fail_request(now, request, cause);
                 Blame::of(cause)
             }
             None => self.fault(rail, Some(id.index), cause),
         };
-        if of_ended_process {
+        if let Some(mark) = mark {
             if let Some(row) = self.attempts.get_mut(id) {
-                row.mark(Marks::REFUSED);
+                row.mark(mark);
             }
         } else if !may_still_land {
             // Before the fence, so that it is not taken for an orphan.

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::attempt::{Marks, Stage};
 use super::request::RequestRow;
-use super::{Orchestrator, lane::Phase};
+use super::{Chooser, Orchestrator, lane::Phase};
 use crate::units::RailId;
 use crate::work::Op;
 
@@ -49,7 +49,7 @@ fn check(
     }
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Checks everything. Linear in the tables, quadratic nowhere that matters.
     ///
     /// Among all else: a request that has not been reported is in line, or has an attempt that is not given up; so something
@@ -107,16 +107,17 @@ impl Orchestrator<'_> {
                 waiting,
             )?;
             if !row.is_reported() {
-                let waits = row.is_in_line() || row.held > row.lost;
+                let waits = row.is_in_line() || row.held > row.lost || row.handover.is_out();
                 check(
                     "what an unreported request waits for, at least",
                     id.index,
                     waits.into(),
                     1,
                 )?;
-                let is_in_line = row.ending.is_some() && row.is_in_line();
+                let is_going = row.ending.is_some() || row.handover.is_any();
+                let is_in_line = is_going && row.is_in_line();
                 check(
-                    "requests in line that are ending",
+                    "requests in line that are ending or handed over",
                     id.index,
                     is_in_line.into(),
                     0,
@@ -197,7 +198,7 @@ impl Orchestrator<'_> {
                     0,
                 )?;
             }
-            let assigned = self.shared.assigned_bytes(rail);
+            let assigned = self.config.policy.assigned_bytes(rail);
             let own = self.own_assigned_bytes(rail);
             check(
                 "bytes assigned to a rail, at least",

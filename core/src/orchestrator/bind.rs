@@ -11,11 +11,13 @@ use super::line::{Held, Route};
 use super::path::Lead;
 use super::peer::Peer;
 use super::post::Run;
-use super::{Orchestrator, Policy, Reason};
+use super::settings::UNKNOWN;
+use super::{Chooser, Orchestrator, Reason};
 use crate::path::class::ClassSet;
 use crate::plan::{PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
 use crate::rail::Shared;
-use crate::rail::select::{self, Candidate, Usable};
+use crate::rail::chooser::Binding;
+use crate::rail::select::{Candidate, Usable};
 use crate::rail::spray::{self, Line, Need, Slices, Spot};
 use crate::slice;
 use crate::time::{Duration, Instant};
@@ -90,7 +92,7 @@ fn takes(out: &PostBatch, lane: LaneId, works: u32) -> bool {
 }
 
 /// Peers that have something to bind, in turn.
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Binds slices while rails have room, a bounded number, peers in turn. What goes to the first lane that it can all be
     /// handed out on at once is in `out` then, and nowhere else; the others are among those with something to post.
     pub(super) fn bind(&mut self, now: Instant, out: &mut PostBatch) {
@@ -167,7 +169,7 @@ impl Orchestrator<'_> {
 }
 
 /// Requests of one peer, in the order in which they go.
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Binds slices of a peer's requests, a bounded number. A request that waits holds up those behind it in its line.
     fn bind_peer(&mut self, now: Instant, peer: PeerId, budget: &mut u32, out: &mut PostBatch) {
         if !self.shared.has_one_worker() {
@@ -191,7 +193,7 @@ impl Orchestrator<'_> {
                 self.nothing_stuck(peer);
             }
             let holds = match bound {
-                Bound::Wait => self.policy_for(index) != Policy::Documented,
+                Bound::Wait => self.binding_for(index) != Binding::Shares,
                 Bound::Alone | Bound::NoRail => false,
                 Bound::Yes | Bound::Behind => {
                     next = self.first_pending(peer, held);
@@ -211,9 +213,9 @@ impl Orchestrator<'_> {
     }
 
     fn tries_max(&self) -> u32 {
-        match self.some_has(Policy::Documented) {
-            true => WALK_MAX,
-            false => TRIES_MAX,
+        match self.config.policy.share_rows() {
+            Some(_) => WALK_MAX,
+            None => TRIES_MAX,
         }
     }
 
@@ -301,11 +303,7 @@ impl Orchestrator<'_> {
     /// In which line a request stands: one for all, where rails go in turn or are few; that is what such a policy costs.
     pub(super) fn route_of(&self, index: u32) -> Option<Route> {
         let row = self.requests.at(index)?;
-        let policy = self.policy_for(index);
-        if matches!(
-            policy,
-            Policy::RoundRobin | Policy::FixedTier1 | Policy::BestTwo
-        ) {
+        if self.binding_for(index) == Binding::Slices {
             return Some(Route::new(0, row.op));
         }
         let plan = self.plans.get(row.plan.index as usize)?;
@@ -339,7 +337,7 @@ impl Orchestrator<'_> {
 }
 
 /// Slices of one request.
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Binds slices of a request to rails of the transport that it goes over, or of the next one if that has none.
     fn bind_request(
         &mut self,
@@ -413,8 +411,8 @@ impl Orchestrator<'_> {
             if !self.has_row() {
                 return Bound::Wait;
             }
-            let bound = match self.policy_at(way.plan, way.rank) {
-                Policy::Spray => self.spray(now, way, request, turn),
+            let bound = match self.binding_at(way.plan, way.rank) {
+                Binding::Runs => self.spray(now, way, request, turn),
                 _ => self.bind_new(now, way, request, turn),
             };
             if bound != Bound::Yes {
@@ -458,7 +456,7 @@ impl Orchestrator<'_> {
         })
     }
 
-    /// Binds new slices in a row to the rail that suits them best, by [`Policy::Spray`].
+    /// Binds new slices in a row to the rail that suits them best, as [`Binding::Runs`] says.
     fn spray(&mut self, now: Instant, way: Way, request: RequestId, turn: &mut Turn<'_>) -> Bound {
         let Some(mut need) = self.need(way, request, turn.slices) else {
             return Bound::NoRail;
@@ -522,6 +520,7 @@ impl Orchestrator<'_> {
             None => (None, self.board.open > 0),
         };
         let is_more = need.unbound_bytes > u64::from(need.slice_bytes) || self.board.is_busy();
+        self.board.asked_lanes = is_more;
         self.open_more(now, way, wants, some_open, is_more)
     }
 
@@ -638,7 +637,7 @@ impl Orchestrator<'_> {
 }
 
 /// One slice at a time: those that are sent again, and all of the other policies.
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// The first slice to be sent again; copies of what has arrived meanwhile are dropped on the way.
     fn next_again(&mut self, request: RequestId) -> Option<Next> {
         loop {
@@ -679,8 +678,8 @@ impl Orchestrator<'_> {
             avoid: None,
             again: false,
         };
-        let bound = match self.policy_at(way.plan, way.rank) {
-            Policy::Documented => self.bind_share(now, next),
+        let bound = match self.binding_at(way.plan, way.rank) {
+            Binding::Shares => self.bind_share(now, next),
             _ => self.bind_next(now, way, next),
         };
         turn.slices -= u32::from(bound == Bound::Yes);
@@ -713,17 +712,12 @@ impl Orchestrator<'_> {
         if candidates.is_empty() {
             return if usable { Bound::Wait } else { Bound::NoRail };
         }
-        let chosen = match self.policy_at(way.plan, way.rank) {
-            Policy::RoundRobin => {
-                let rail = candidates.first().map_or(RailId(0), |first| first.rail);
-                select::round_robin(&candidates, self.turns.last(self.transport_on(rail)))
-            }
-            Policy::Spray | Policy::FixedTier1 | Policy::BestTwo => {
-                select::least_predicted(&candidates)
-            }
-            Policy::Documented => self.best_with_room(&candidates, next.length),
-        };
+        let transport = self.transport_at(way.plan, way.rank).unwrap_or(UNKNOWN);
+        let policy = &mut self.config.policy;
+        let chosen = policy.choose(transport, &candidates, next.length);
         let chosen = chosen.and_then(|index| candidates.get(index).copied());
+        // Whoever chose: a window is not overrun.
+        let chosen = chosen.filter(|candidate| candidate.has_room);
         let bound = chosen.and_then(|candidate| self.bind_to(now, candidate.rail, next));
         let (Some(candidate), Some(length)) = (chosen, bound) else {
             if next.again && chosen.is_some() && self.attempts.is_full() {
@@ -759,8 +753,9 @@ impl Orchestrator<'_> {
     /// The rails of a plan that the policy uses while they stand as they do.
     fn wanted(&self, rails: &PlanRails) -> PlanRails {
         let first = rails.first();
-        let policy = first.map_or(self.config.policy, |rail| self.policy_of(rail.rail));
-        if policy == Policy::Spray {
+        let transport = first.map_or(UNKNOWN, |rail| self.transport_on(rail.rail));
+        let policy = &self.config.policy;
+        if policy.binding(transport) == Binding::Runs {
             return rails.clone();
         }
         let usable = rails.iter().map(|rail| Usable {
@@ -768,7 +763,7 @@ impl Orchestrator<'_> {
             rate_nominal: self.shared.rate_nominal(rail.rail),
         });
         let mut usable = of_rails(usable.filter(|usable| self.is_healthy(usable.rail.rail)));
-        select::retain_wanted(policy, &mut usable);
+        policy.retain(transport, &mut usable);
         of_rails(usable.iter().map(|usable| usable.rail))
     }
 
@@ -782,7 +777,7 @@ impl Orchestrator<'_> {
         let length = next.length.min(spot.work_bytes_max);
         // The document has no windows: what is given to a device is posted.
         let has_window =
-            self.policy_of(rail.rail) == Policy::Documented || spot.room.takes(length, line);
+            self.binding_of(rail.rail) == Binding::Shares || spot.room.takes(length, line);
         Some(Candidate {
             rail: rail.rail,
             tier: rail.tier,
@@ -799,8 +794,8 @@ impl Orchestrator<'_> {
             next.length = next.length.min(lane.work_bytes_max());
         }
         let bytes = u64::from(next.length);
-        let limit = match self.policy_of(rail) {
-            Policy::Documented => u64::MAX,
+        let limit = match self.binding_of(rail) {
+            Binding::Shares => u64::MAX,
             _ => inflight_limit(self.shared, self.shared.window_bytes(rail)),
         };
         let Some(ahead_bytes) = self.shared.reserve(now, rail, bytes, limit) else {
@@ -815,7 +810,8 @@ impl Orchestrator<'_> {
             Some(index) => self.put_on_lane(index, rail, ahead_bytes),
             None => self.shared.release(rail, bytes),
         }
-        self.turns.took(self.transport_on(rail), rail);
+        let transport = self.transport_on(rail);
+        self.config.policy.took(transport, rail);
         index.map(|_| next.length)
     }
 
@@ -837,7 +833,7 @@ impl Orchestrator<'_> {
 }
 
 /// Lanes that are wanted.
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Opens lanes as they are wanted: the first one to a peer, another if that takes long, all once there is more than one
     /// slice at a time. Of some classes, or of all. Whether any rail is usable or about to be.
     pub(super) fn open_more(

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::lane::{Lane, kib_of};
 use super::path::Lead;
-use super::{Orchestrator, PlanRow};
+use super::{Chooser, Orchestrator, PlanRow};
 use crate::plan::{NO_RAILS, PLAN_RAILS_MAX, PlanRail, PlanRails, of_rails};
 use crate::rail::health::RailHealth;
 use crate::rail::spray::{self, Line, Look, Need, Slices, Sooner, Spot};
@@ -150,6 +150,8 @@ pub(super) struct Board {
     /// Rails of the way with an open lane, with room or without, and those without.
     pub(super) open: u8,
     closed: u8,
+    /// More lanes were asked for since it was filled.
+    pub(super) asked_lanes: bool,
     /// How fast all open ones are together, in units of [`RATE_UNIT`].
     units: u64,
     some_share_a_device: bool,
@@ -178,6 +180,7 @@ impl Board {
         some_longer: false,
         open: 0,
         closed: 0,
+        asked_lanes: false,
         units: 0,
         some_share_a_device: false,
         now: Instant::ZERO,
@@ -199,6 +202,7 @@ impl Board {
     ) {
         (self.way, self.line, self.lead) = (Some(way), line, lead);
         (self.open, self.closed, self.units) = (0, 0, 0);
+        self.asked_lanes = false;
         self.some_share_a_device = false;
         self.some_longer = false;
         self.spots.clear();
@@ -230,9 +234,11 @@ impl Board {
         }
     }
 
-    /// Whether it shows the rails of this way, for who stands so in line.
+    /// Whether it shows the rails of this way, for who stands so in line, and all that are wanted. One more slice for rails that
+    /// are all busy wants more lanes.
     pub(super) fn is_of(&self, way: Way, line: Line) -> bool {
-        self.way == Some(way) && self.lead.is_none() && self.line == line
+        let is_shown = self.way == Some(way) && self.lead.is_none() && self.line == line;
+        is_shown && (self.closed == 0 || self.asked_lanes || !self.is_busy())
     }
 
     /// Whether there is no lane left to open.
@@ -278,7 +284,7 @@ impl Board {
             end: spray::end_of_few(&self.spots, need),
             share_bytes: match self.some_longer {
                 true => {
-                    spray::share(need.rest_bytes, need.slice_bytes, rails).max(need.share_bytes)
+                    spray::share(need.unbound_bytes, need.slice_bytes, rails).max(need.share_bytes)
                 }
                 false => 0,
             },
@@ -362,7 +368,7 @@ impl Look for All<'_> {
     }
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// What binding looks at.
     pub(super) fn view(&self) -> View<'_> {
         View::new(self.plans, self.lanes, self.shared, self.board.now)

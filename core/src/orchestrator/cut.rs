@@ -1,8 +1,8 @@
 //! Slices that were cut for one lane and have to go over another that takes less at a time.
 
-use super::Orchestrator;
 use super::attempt::{Attempt, Marks};
 use super::bind::Next;
+use super::{Chooser, Orchestrator};
 use crate::units::RequestId;
 
 impl Attempt {
@@ -19,7 +19,7 @@ impl Attempt {
     }
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Takes the first slice to be sent again out of its request's queue. Of one that is longer than what its lane
     /// takes only so much, and the rest stays the first in the queue. `None`: there is no row for a part.
     pub(super) fn take_again(&mut self, next: Next) -> Option<u32> {

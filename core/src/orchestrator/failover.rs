@@ -3,7 +3,7 @@
 
 use super::bind::idle;
 use super::board::Way;
-use super::{Event, Orchestrator, Reason};
+use super::{Chooser, Event, Orchestrator, Reason};
 use crate::failover::{Decision, Failover};
 use crate::plan::{PLAN_RAILS_MAX, PLAN_TRANSPORTS_MAX, Plan, PlanRail, of_rails};
 use crate::rail::spray::Spot;
@@ -171,7 +171,7 @@ impl Ranking {
 }
 
 /// Transports that are slow, but not broken.
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// The transport that a new request goes over: one with a usable rail; the very best if there is none.
     pub(super) fn best_rank(&self, id: PlanId) -> u8 {
         let Some(plan) = self.plan(id) else {
@@ -207,15 +207,22 @@ impl Orchestrator<'_> {
         let preferred = ranking.preferred;
         let of_rank = |rank| Way { rank, ..way };
         let used = self.learned(of_rank(preferred));
+        // Where the one in use is faster than was told, others may be as well.
+        let told_of_used = self.told(of_rank(preferred)).max(1);
+        let believed = |units: u64| units.max(units.saturating_mul(used) / told_of_used);
         let mut speeds = Speeds::default();
         for (rank, speed) in ranks.zip(&mut speeds) {
-            let told = || self.speed(of_rank(rank), |rail| self.shared.nominal_units(rail));
+            if self.is_handed_over(way.plan, rank) {
+                // What has no lanes is not faster than what has.
+                continue;
+            }
             let is_used = rank == preferred || rank == way.rank;
-            let may_be_better = || rank < preferred || is_slow(used, told());
+            let may_be_better =
+                || rank < preferred || is_slow(used, believed(self.told(of_rank(rank))));
             if is_used || may_be_better() && self.look_at(now, of_rank(rank)) {
                 *speed = match rank > preferred {
                     // It is not left for what was only told.
-                    true => self.speed(of_rank(rank), |rail| self.shared.units_shown(rail)),
+                    true => self.shown(of_rank(rank), believed),
                     false => self.learned(of_rank(rank)),
                 };
             }
@@ -270,6 +277,23 @@ impl Orchestrator<'_> {
         self.speed(way, |rail| self.shared.rate_units(rail))
     }
 
+    /// The same, as was told.
+    fn told(&self, way: Way) -> u64 {
+        self.speed(way, |rail| self.shared.nominal_units(rail))
+    }
+
+    /// The same, as they have shown: by slices, or, if they have carried none, by looks, and then no more than is believed of what
+    /// was told.
+    fn shown(&self, way: Way, believed: impl Fn(u64) -> u64) -> u64 {
+        self.speed(way, |rail| {
+            let shown = self.shared.units_shown(rail);
+            match self.shared.has_carried(rail) {
+                true => shown,
+                false => shown.min(believed(self.shared.nominal_units(rail))),
+            }
+        })
+    }
+
     /// How fast the healthy rails of a way are together. Those that share a device are as fast as the fastest of them.
     fn speed(&self, way: Way, units: impl Fn(RailId) -> u64) -> u64 {
         let mut devices: heapless::Vec<(Option<DeviceId>, u64), PLAN_RAILS_MAX> =
@@ -314,14 +338,15 @@ impl Orchestrator<'_> {
         }
         let best = self.best_rank(plan);
         let attempts_max = self.config.failover_attempts_max;
-        if best != failover.rank() && failover.leave(attempts_max, best) {
+        let is_ours = !self.is_handed_over(plan, best);
+        if best != failover.rank() && is_ours && failover.leave(attempts_max, best) {
             self.switch(now, id, failover);
         }
     }
 }
 
 /// Transports that have no usable rail.
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     pub(super) fn is_usable(&self, plan: &Plan, rank: u8) -> bool {
         let mut rails = plan.rails(rank).iter();
         rails.any(|rail| self.is_healthy(rail.rail) && !self.view().stands_by(rail.rail))
@@ -365,10 +390,7 @@ impl Orchestrator<'_> {
                 self.fail_request(now, id, cause);
                 false
             }
-            Decision::Switch(_) => {
-                self.switch(now, id, failover);
-                true
-            }
+            Decision::Switch(_) => self.switch(now, id, failover),
         }
     }
 
@@ -382,16 +404,21 @@ impl Orchestrator<'_> {
             .max()
     }
 
-    fn switch(&mut self, now: Instant, id: RequestId, failover: Failover) {
+    /// Whether it may be bound there.
+    fn switch(&mut self, now: Instant, id: RequestId, failover: Failover) -> bool {
         // Shares are counted by position among the rails that it leaves.
         self.unassign(id);
         if let Some(row) = self.requests.get_mut(id) {
             row.switched_from = Some(row.failover.rank());
             row.failover = failover;
         }
-        self.change_line(id);
         self.switched.push_back(&mut self.requests, id.index);
+        if self.leaves(now, id) {
+            return false;
+        }
+        self.change_line(id);
         self.assign(now, id);
+        true
     }
 
     /// A request that takes other rails from now on stands in their line.

@@ -3,7 +3,7 @@
 use super::attempt::{Attempt, End, Marks};
 use super::lane::{Blame, Phase, Wants};
 use super::sequence::Sequence;
-use super::{Orchestrator, Reason};
+use super::{Chooser, Orchestrator, Reason};
 use crate::message::Message;
 use crate::time::{Duration, Instant};
 use crate::units::{PeerId, RailId};
@@ -37,7 +37,7 @@ pub(super) struct Fence {
     pub(super) resend_at: Instant,
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Ends a lane's epoch. What was posted is sent again elsewhere: reads at once, writes too unless the peer is going to say
     /// which of them it has. What it may still write is waited for by the reports.
     pub(super) fn start_fence(&mut self, now: Instant, rail: RailId, cause: Cause) {
@@ -228,7 +228,7 @@ impl Orchestrator<'_> {
             };
             let refused = row.is(Marks::REFUSED);
             if fence.remote || row.op() == Op::Read && !refused {
-                let written = row.op() == Op::Write && !refused;
+                let written = row.op() == Op::Write && !refused && !row.is(Marks::FAULTY);
                 let arrived = written && row.sequence.is_before(fence.delivered);
                 self.end_attempt(index, if arrived { End::Delivered } else { End::Ended });
             }

@@ -7,7 +7,7 @@ use super::flight::Flight;
 use super::load::Tally;
 use super::post::{PROBE_BYTES, Run, Works};
 use super::sequence::Sequence;
-use super::{LaneAction, Orchestrator, Reason};
+use super::{Chooser, LaneAction, Orchestrator, Reason};
 use crate::queue::{Link, Linked};
 use crate::rail::estimate::BATCH_WORKS;
 use crate::rail::health::{Incident, RailState};
@@ -405,6 +405,11 @@ impl Lane {
         self.phase == Phase::Open && !self.probing
     }
 
+    /// Whether it is open, and nothing is on it or waits for room on it.
+    fn is_idle(&self) -> bool {
+        self.is_open() && self.flight.len() == 0 && !self.full
+    }
+
     /// Whether a slice of so many KiB, rounded down, was seen to find no room beside what this worker has on it; true until
     /// some of that ends. Only an open lane is that.
     ///
@@ -483,7 +488,7 @@ impl Lane {
     }
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Asks for a lane to be opened under a new epoch.
     pub(super) fn open_lane(&mut self, now: Instant, rail: RailId, by: Instant) {
         let Some(lane) = self
@@ -544,14 +549,33 @@ impl Orchestrator<'_> {
                 self.fenced(rail, fence, scope, delivered);
             }
             (LaneFact::PortActive, phase) => self.port_active(now, rail, phase),
+            (LaneFact::Crowded, Phase::Opening { .. }) => self.make_room(now, rail),
             // What cannot be fenced now stays unproven; `give_up_at` is what ends the wait.
             (LaneFact::Unfenceable { .. }, Phase::Fencing(_)) => {}
             // Late or doubled facts.
             (LaneFact::Opened { .. } | LaneFact::OpenFailed(_), _)
-            | (LaneFact::Writable | LaneFact::Broken(_), _)
+            | (LaneFact::Writable | LaneFact::Broken(_) | LaneFact::Crowded, _)
             | (LaneFact::Fenced { .. } | LaneFact::Unfenceable { .. }, _) => {
                 self.counted.ignored.facts += 1
             }
+        }
+    }
+
+    /// The lane of the same transport and device goes that has stood idle for longest. It is opened anew when there is something
+    /// for it; nobody has failed.
+    fn make_room(&mut self, now: Instant, rail: RailId) {
+        let (transport, device) = (self.transport_on(rail), self.shared.device_of(rail));
+        let rails = (0..self.lanes_used).map(|index| RailId(index as u16));
+        let idle = rails.filter_map(|other| {
+            let lane = self
+                .lanes
+                .get(other.index())
+                .filter(|lane| lane.is_idle())?;
+            let is_alike = lane.transport == transport && self.shared.device_of(other) == device;
+            is_alike.then_some((lane.progress_at, other))
+        });
+        if let Some((_, idle)) = idle.min() {
+            self.start_fence(now, idle, Cause::MadeRoom);
         }
     }
 
@@ -1065,6 +1089,7 @@ impl Orchestrator<'_> {
     /// old rail's means nothing to the new one.
     pub(super) fn free_lane(&mut self, rail: RailId) {
         let index = u32::from(rail.0);
+        self.config.policy.forget(rail);
         self.posts.remove(self.lanes, index);
         self.actions.remove(self.lanes, index);
         self.messages.remove(self.lanes, index);
@@ -1078,9 +1103,9 @@ impl Orchestrator<'_> {
     }
 }
 
-impl<'a> Orchestrator<'a> {
+impl<'a, P: Chooser> Orchestrator<'a, P> {
     /// Rails of a peer that this worker has a lane row for.
-    pub(super) fn rails_of(&self, peer: PeerId) -> impl Iterator<Item = RailId> + use<'a> {
+    pub(super) fn rails_of(&self, peer: PeerId) -> impl Iterator<Item = RailId> + use<'a, P> {
         let shared = self.shared;
         (0..self.lanes_used)
             .map(|index| RailId(index as u16))

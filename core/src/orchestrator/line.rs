@@ -47,6 +47,15 @@ impl Class {
         }
     }
 
+    /// The priority of the requests of a class.
+    pub(super) fn priority(self) -> Priority {
+        match self.0 {
+            1 => Priority::High,
+            4 => Priority::Low,
+            _ => Priority::Normal,
+        }
+    }
+
     /// Whether it may use room above a window.
     pub(super) fn is_urgent(self) -> bool {
         self.0 == 1

@@ -1,7 +1,7 @@
 //! What a lane holds and has done, for people: counters that core keeps and never looks at.
 
-use super::Orchestrator;
 use super::lane::{Lane, Phase};
+use super::{Chooser, Orchestrator};
 use crate::time::Instant;
 use crate::units::RailId;
 
@@ -116,7 +116,7 @@ impl Lane {
     }
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// The lanes that are there or have ever carried something. Looking changes nothing.
     pub fn lanes(&self) -> impl Iterator<Item = LaneLoad> + '_ {
         let lanes = (0..).zip(self.lanes.iter());

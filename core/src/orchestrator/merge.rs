@@ -10,9 +10,10 @@
 
 use super::board::Way;
 use super::request::{Ending, RequestRow, Told};
-use super::{Orchestrator, Policy};
+use super::{Chooser, Orchestrator};
 use crate::failover::Failover;
 use crate::queue::Link;
+use crate::rail::chooser::Binding;
 use crate::report::Status;
 use crate::table::NIL;
 use crate::time::Instant;
@@ -107,13 +108,12 @@ impl RequestRow {
     }
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Makes a request that was just submitted a name of the transfer of the one last in its line, if it goes on where
     /// that ends.
     pub(super) fn merge(&mut self, id: RequestId) -> bool {
         let slice_bytes = self.shared.slice_bytes();
-        let may_merge =
-            self.config.merge_requests && self.policy_for(id.index) != Policy::Documented;
+        let may_merge = self.config.merge_requests && self.binding_for(id.index) != Binding::Shares;
         let Some(row) = self
             .requests
             .get(id)
@@ -251,7 +251,10 @@ impl Orchestrator<'_> {
             if let Some(row) = self.peers.get_mut(peer.index()) {
                 row.unbound_bytes += length;
             }
-            self.want_to_bind(peer, name, false);
+            let id = self.requests.id_at(name);
+            if !id.is_some_and(|id| self.leaves(now, id)) {
+                self.want_to_bind(peer, name, false);
+            }
         }
         self.end_request(now, transfer, ending);
         true

@@ -1,9 +1,9 @@
 //! One worker's engine: requests in, works out, facts in, reports out.
 //!
 //! The parts: [`bind`](self) gives slices their rails (`assign` does so when a request arrives, for the policy
-//! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `post` hands them
-//! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `load` is what people are told of lanes, `fence` proves that nothing moves any more, `flight` is what is on a lane, `attempt`
-//! follows one posting of one slice, `attempts` has rows for them, `sequence` is the order of a lane's works, `settings` what single transports have of their own, `request` counts
+//! that wants it; `board` is how they stand meanwhile, `cut` what happens to slices that are too long), `denied` ends what far memory is not given to any more, `post` hands them
+//! out (`at_once` finds what need not be handed out), `lane` opens and suspects, `load` is what people are told of lanes, `fence` proves that nothing moves any more, `handover` gives requests to the caller that no lane is to carry, `flight` is what is on a lane, `attempt`
+//! follows one posting of one slice, `attempts` has rows for them, `sequence` is the order of a lane's works, `settings` what the policy says of single transports, `request` counts
 //! until a report can be given, `ignored` what was handed in for nothing, `line`
 //! says which goes first, `merge` makes one of several, `peer` watches who is silent, `path` chooses classes of rails,
 //! `timer` finds what is due, `audit` checks every invariant.
@@ -16,9 +16,11 @@ mod audit;
 mod bind;
 mod board;
 mod cut;
+mod denied;
 mod failover;
 mod fence;
 mod flight;
+mod handover;
 mod ignored;
 mod lane;
 mod line;
@@ -41,11 +43,10 @@ use crate::message::{Frame, Message};
 use crate::plan::{PLAN_TRANSPORTS_MAX, Plan};
 use crate::queue::{Link, Linked, Queue};
 use crate::rail::Shared;
-use crate::rail::documented::{DocumentedConfig, Selector, Shares};
-use crate::rail::health::{HealthMode, RailState};
-use crate::rail::select::Policy;
+use crate::rail::chooser::{Chooser, Spray};
+use crate::rail::health::RailState;
 use crate::rail::spray::Line;
-use crate::report::Report;
+use crate::report::{Local, Remote, Report, Status};
 use crate::send_queue::SendQueueConfig;
 use crate::table::{NIL, Row, Table};
 use crate::time::{Duration, Instant};
@@ -55,27 +56,27 @@ use crate::work::{Cause, Completion, LaneFact, Op, PostBatch, Priority, Scope, S
 use attempt::Attempt;
 use attempts::Attempts;
 use board::Board;
+use denied::Denials;
 use lane::Lane;
 use peer::Peer;
-use request::RequestRow;
-use settings::Turns;
+use request::{Ending, RequestRow};
 
 pub use at_once::AtOnce;
 pub use audit::Violation;
+pub use handover::Handed;
 pub use ignored::Ignored;
 pub use load::{LaneLoad, LaneState};
 pub use peer::Proof;
-pub use request::{Cancelled, SubmitError};
-pub use settings::TransportConfig;
+pub use request::{About, Cancelled, SubmitError};
 
 /// Limits of one [`Orchestrator`]. Every field is required: the shell knows the fabric, we do not.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Config {
+pub struct Config<P = Spray> {
     /// This worker's number: its row among those who wait, and part of its lanes' names.
     pub worker: u16,
-    /// How rails are chosen.
-    pub policy: Policy,
+    /// How rails are chosen, and whatever that remembers.
+    pub policy: P,
     /// Least time without a completion before a lane is suspected. Decides how fast silence is noticed and
     /// how often wrongly.
     pub progress_floor: Duration,
@@ -90,28 +91,24 @@ pub struct Config {
     pub cancel_grace: Duration,
     /// Time between repetitions of a message that is not answered.
     pub message_interval: Duration,
-    /// How rails are paused and come back.
-    pub health: HealthMode,
     /// Switches of transport that one request may cause; 0: none ever.
     pub failover_attempts_max: u8,
     /// A request that has waited so long behind others of higher priority moves up by one step, for one turn.
     pub priority_promotion: Duration,
     /// On lanes whose completions cover others, so many works at most go without one. 0: as many as their room allows.
     pub signal_interval_works: u16,
-    /// A rail that has stood idle for so long while there was work is looked at, to see how fast it is now. Of [`Policy::Spray`].
+    /// A rail that has stood idle for so long while there was work is looked at, to see how fast it is now. Of [`Spray`].
     pub idle_look: Duration,
     /// Whether small requests that lie together on both sides go as one.
     pub merge_requests: bool,
-    /// Parameters of [`Policy::Documented`], which it turns into [`Policy::RoundRobin`] if they say so.
-    pub documented: DocumentedConfig,
-    /// Seed of this worker's random numbers. The same seed and calls give the same answers; workers should
-    /// differ.
-    pub seed: u64,
+    /// This transport has no lanes: the caller carries out what comes to it, see [`Event::HandedOver`]. It is the last one of a
+    /// plan, and never preferred to another one for being faster.
+    pub hands_over: Option<TransportId>,
 }
 
-impl Config {
+impl<P> Config<P> {
     /// Limits that suit a network of microseconds to milliseconds.
-    pub const fn new(worker: u16, policy: Policy) -> Self {
+    pub const fn new(worker: u16, policy: P) -> Self {
         Self {
             worker,
             policy,
@@ -121,14 +118,32 @@ impl Config {
             fence_timeout: Duration::from_secs(2),
             cancel_grace: Duration::from_millis(100),
             message_interval: Duration::from_millis(20),
-            health: HealthMode::Decay,
             failover_attempts_max: 3,
             priority_promotion: Duration::from_millis(10),
             signal_interval_works: SendQueueConfig::DEFAULT.signal_interval_works,
             idle_look: Duration::from_millis(5),
             merge_requests: true,
-            documented: DocumentedConfig::DEFAULT,
-            seed: worker as u64,
+            hands_over: None,
+        }
+    }
+
+    /// The same limits with another policy, which may be made of the one before.
+    pub fn map_policy<Q>(self, policy: impl FnOnce(P) -> Q) -> Config<Q> {
+        Config {
+            worker: self.worker,
+            policy: policy(self.policy),
+            progress_floor: self.progress_floor,
+            open_timeout: self.open_timeout,
+            peer_silence: self.peer_silence,
+            fence_timeout: self.fence_timeout,
+            cancel_grace: self.cancel_grace,
+            message_interval: self.message_interval,
+            failover_attempts_max: self.failover_attempts_max,
+            priority_promotion: self.priority_promotion,
+            signal_interval_works: self.signal_interval_works,
+            idle_look: self.idle_look,
+            merge_requests: self.merge_requests,
+            hands_over: self.hands_over,
         }
     }
 }
@@ -211,10 +226,30 @@ pub enum Event {
         /// The caller's word for it.
         tag: u64,
     },
-    /// A request that was reported `Indeterminate` has ended after all: this side's memory is released and
-    /// the peer's is settled.
+    /// More is known of a request that was reported `Indeterminate`. Mostly it has ended after all: this side's memory is
+    /// released and the peer's is settled. Of one that was handed over one side may be known before the other.
     Settled {
-        /// The caller's word for it; the id is stale by now.
+        /// The caller's word for it; once both sides are known the id is stale.
+        tag: u64,
+        /// What is known of this side's memory.
+        local: Local,
+        /// What is known of the peer's memory.
+        remote: Remote,
+    },
+    /// A request has come to a transport that [hands over](Config::hands_over), and nothing of it is under way: the
+    /// caller is to carry all of it out, and to say how that ended with [`Orchestrator::hand_back`]. It stays open until then.
+    HandedOver {
+        /// Which.
+        request: RequestId,
+        /// The caller's word for it.
+        tag: u64,
+    },
+    /// A request that was handed over is to end: it was cancelled, its deadline has passed, its peer is gone or core shuts down.
+    /// The caller is to stop, and to say with [`Orchestrator::hand_back`] what became of it.
+    CalledBack {
+        /// Which.
+        request: RequestId,
+        /// The caller's word for it.
         tag: u64,
     },
     /// A request goes on with another transport.
@@ -307,6 +342,8 @@ pub struct PlanRow {
     /// Of the rails of each transport: plans with the same ones have the same number.
     routes: [u32; PLAN_TRANSPORTS_MAX],
     ranking: failover::Ranking,
+    /// The last plan here whose peer has been forgotten, by its generation, and how requests for it end.
+    lost: Option<(u32, Status)>,
 }
 
 impl PlanRow {
@@ -317,6 +354,7 @@ impl PlanRow {
         retired: false,
         routes: [0; PLAN_TRANSPORTS_MAX],
         ranking: failover::Ranking::NEW,
+        lost: None,
     };
 }
 
@@ -332,16 +370,13 @@ pub struct Tables<'a> {
     pub lanes: &'a mut [Lane],
     /// Requests not yet taken, and those whose attempts outlive their report.
     pub requests: &'a mut [Row<RequestRow>],
-    /// What [`Policy::Documented`] has shared out of each request: as many as there are requests, or none for the other
-    /// policies.
-    pub shares: &'a mut [Shares],
     /// Slices in flight or waiting to be sent again. At least two: the last free row is kept for those that are cut again.
     pub attempts: &'a mut [Attempt],
     /// Batches not yet taken.
     pub batches: &'a mut [Row<BatchRow>],
 }
 
-/// Memory for [`Tables`], in one piece. `SHARES` is as many as `REQUESTS` for [`Policy::Documented`].
+/// Memory for [`Tables`], in one piece.
 #[derive(Debug)]
 pub struct Store<
     const PLANS: usize,
@@ -350,13 +385,11 @@ pub struct Store<
     const REQUESTS: usize,
     const ATTEMPTS: usize,
     const BATCHES: usize,
-    const SHARES: usize = 0,
 > {
     plans: [PlanRow; PLANS],
     peers: [Peer; PEERS],
     lanes: [Lane; RAILS],
     requests: [Row<RequestRow>; REQUESTS],
-    shares: [Shares; SHARES],
     attempts: [Attempt; ATTEMPTS],
     batches: [Row<BatchRow>; BATCHES],
 }
@@ -368,8 +401,7 @@ impl<
     const REQUESTS: usize,
     const ATTEMPTS: usize,
     const BATCHES: usize,
-    const SHARES: usize,
-> Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES, SHARES>
+> Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES>
 {
     /// Empty tables.
     pub const fn new() -> Self {
@@ -378,7 +410,6 @@ impl<
             peers: [const { Peer::EMPTY }; PEERS],
             lanes: [const { Lane::EMPTY }; RAILS],
             requests: [const { Row::EMPTY }; REQUESTS],
-            shares: [Shares::NONE; SHARES],
             attempts: [Attempt::EMPTY; ATTEMPTS],
             batches: [const { Row::EMPTY }; BATCHES],
         }
@@ -391,7 +422,6 @@ impl<
             peers: &mut self.peers,
             lanes: &mut self.lanes,
             requests: &mut self.requests,
-            shares: &mut self.shares,
             attempts: &mut self.attempts,
             batches: &mut self.batches,
         }
@@ -405,8 +435,7 @@ impl<
     const REQUESTS: usize,
     const ATTEMPTS: usize,
     const BATCHES: usize,
-    const SHARES: usize,
-> Default for Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES, SHARES>
+> Default for Store<PLANS, PEERS, RAILS, REQUESTS, ATTEMPTS, BATCHES>
 {
     fn default() -> Self {
         Self::new()
@@ -489,21 +518,21 @@ impl core::fmt::Debug for Counted {
 /// hand in is not lost but late: a lane without completions, a lane that stays full, a fence, an opening and a post without an
 /// answer have timers. What it hands in twice, or for an epoch that is over, changes nothing but [`Self::ignored`].
 #[derive(Debug)]
-pub struct Orchestrator<'a> {
-    config: Config,
-    /// Settings of single transports, by number.
-    transports: &'a [TransportConfig],
+pub struct Orchestrator<'a, P = Spray> {
+    config: Config<P>,
     shared: &'a Shared<'a>,
     plans: &'a mut [PlanRow],
     /// Some have had several transports, and slow ones are left.
     compares: bool,
+    /// Some have a transport whose requests are the caller's.
+    may_hand_over: bool,
     peers: &'a mut [Peer],
     lanes: &'a mut [Lane],
     requests: Table<'a, RequestRow, RequestId>,
-    /// Slices of a request not yet bound, by the rail that is to carry them. `Documented` only.
-    shares: &'a mut [Shares],
     attempts: Attempts<'a>,
     batches: Table<'a, BatchRow, BatchId>,
+    denials: Denials,
+    is_shut_down: bool,
     /// Peers with bytes to bind that may find room.
     ready: Queue<{ peer::READY }>,
     /// Peers with bytes to bind that wait for room.
@@ -544,10 +573,6 @@ pub struct Orchestrator<'a> {
     last_woken: u16,
     /// When a lane last moved something, and on which rail.
     last_progress: (Instant, RailId),
-    /// Where `RoundRobin` is.
-    turns: Turns,
-    /// What `Documented` remembers.
-    selector: Selector,
     /// Requests with a deadline or a grace time.
     timed_requests: u32,
     /// Attempts whose fence has been given up.
@@ -562,26 +587,26 @@ pub struct Orchestrator<'a> {
     next_reason: Reason,
 }
 
-impl<'a> Orchestrator<'a> {
+impl<'a, P: Chooser> Orchestrator<'a, P> {
     /// An engine without peers, over tables whose content does not matter.
-    pub fn new(mut config: Config, shared: &'a Shared<'a>, tables: Tables<'a>) -> Self {
-        config.policy = TransportConfig::of_all(&config).policy();
+    pub fn new(config: Config<P>, shared: &'a Shared<'a>, tables: Tables<'a>) -> Self {
         tables.plans.fill_with(|| PlanRow::EMPTY);
         tables.peers.fill_with(|| Peer::EMPTY);
         tables.lanes.fill_with(|| Lane::EMPTY);
-        tables.shares.fill(Shares::NONE);
+        let worker = config.worker;
         Self {
             config,
-            transports: &[],
             shared,
             plans: tables.plans,
             compares: false,
+            may_hand_over: false,
             peers: tables.peers,
             lanes: tables.lanes,
             requests: Table::new(tables.requests),
-            shares: tables.shares,
             attempts: Attempts::new(tables.attempts),
             batches: Table::new(tables.batches),
+            denials: Denials::NONE,
+            is_shut_down: false,
             ready: Queue::EMPTY,
             waiting: Queue::EMPTY,
             unbound: Queue::EMPTY,
@@ -605,10 +630,8 @@ impl<'a> Orchestrator<'a> {
             bindable: false,
             bindable_all: false,
             made_room: false,
-            last_woken: config.worker,
+            last_woken: worker,
             last_progress: (Instant::ZERO, RailId(0)),
-            turns: Turns::START,
-            selector: Selector::new(config.seed),
             timed_requests: 0,
             lost_attempts: 0,
             carried_at_once: 0,
@@ -634,7 +657,9 @@ impl<'a> Orchestrator<'a> {
         plan.suppress();
         let routes = core::array::from_fn(|rank| plan.rails_number(rank as u8));
         self.know_transports(&plan);
-        self.compares |= plan.transports.len() > 1 && self.all_have(&plan, Policy::Spray);
+        self.compares |= plan.transports.len() > 1 && self.all_spray(&plan);
+        let mut ranks = 0..plan.transports.len() as u8;
+        self.may_hand_over |= ranks.any(|rank| self.hands_over(&plan, rank));
         self.know_peer(now, &plan);
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;
@@ -643,6 +668,7 @@ impl<'a> Orchestrator<'a> {
             generation: id.generation,
             plan: Some(plan),
             routes,
+            lost: row.lost,
             ..PlanRow::EMPTY
         };
         true
@@ -683,11 +709,12 @@ impl<'a> Orchestrator<'a> {
     /// Takes the report of a batch that has ended, and frees its row. `None`: not ended, or taken.
     pub fn take_batch(&mut self, id: BatchId) -> Option<BatchReport> {
         let report = self.batch(id)?;
-        if report.status == crate::report::Status::Pending {
+        if report.status == Status::Pending {
             return None;
         }
         self.ended_batches.remove(&mut self.batches, id.index);
         self.batches.remove(id);
+        self.denials.forget(id);
         Some(report)
     }
 
@@ -747,6 +774,11 @@ impl<'a> Orchestrator<'a> {
             true => ignored.epochs += 1,
             false => ignored.lanes += 1,
         }
+    }
+
+    /// What chooses rails, to look at.
+    pub fn policy(&self) -> &P {
+        &self.config.policy
     }
 
     /// How much of what was handed in changed nothing, by reason.
@@ -921,6 +953,11 @@ impl<'a> Orchestrator<'a> {
         self.bind_all();
     }
 
+    /// Bytes of its requests that are not on any lane yet: what keeps a worker from new ones. Linear in the peers that have some.
+    pub fn backlog_bytes(&mut self) -> u64 {
+        self.bytes_in_line()
+    }
+
     /// Requests that are not taken, or have attempts left.
     pub fn requests(&self) -> usize {
         self.requests.len()
@@ -930,6 +967,17 @@ impl<'a> Orchestrator<'a> {
     pub fn transport_of(&self, id: RequestId) -> Option<TransportId> {
         let row = self.requests.get(id)?;
         self.transport_at(row.plan, row.failover.rank())
+    }
+
+    /// What a request is, for whoever counts; `None`: it was taken, or never was.
+    pub fn about(&self, id: RequestId) -> Option<About> {
+        let row = self.requests.get(id)?;
+        Some(About {
+            transport: self.transport_of(id),
+            op: row.op,
+            length: row.length,
+            submitted_at: row.submitted_at,
+        })
     }
 
     /// How a request ended, freeing its row; `None`: not ended, taken, or never was. Attempts of an
@@ -962,6 +1010,23 @@ impl<'a> Orchestrator<'a> {
         self.plan(id).filter(|_| !retired)
     }
 
+    /// How requests for a plan end whose peer is lost.
+    #[cold]
+    fn lost_plan(&self, id: PlanId) -> Result<Ending, SubmitError> {
+        let row = self.plans.get(id.index as usize);
+        let forgotten = row.and_then(|row| row.lost);
+        let forgotten = forgotten.filter(|(lost, _)| *lost == id.generation);
+        let retired = || {
+            let peer = self.plan(id)?.peer;
+            self.peers.get(peer.index()).and_then(Peer::is_lost_as)
+        };
+        let status = forgotten.map(|(_, status)| status).or_else(retired);
+        let cause = Cause::PeerGone;
+        status
+            .map(|status| Ending { status, cause })
+            .ok_or(SubmitError::PlanMissing)
+    }
+
     /// Makes sure that [`Self::handle_timeout`] is called at `at`.
     fn arm(&mut self, at: Instant, reason: Reason) {
         if at < self.next_timeout {
@@ -981,7 +1046,7 @@ const fn is_nil(index: u32) -> bool {
 }
 
 /// Fills `out` for [`Orchestrator::poll_post`]; here so that the type's methods stay in one place.
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Works to post, of one lane, in order. Answer with [`Self::handle_posted`], which takes what this gives; until then
     /// this gives `None`. A post that is not answered within `fence_timeout` is given up: its lane has failed, and what became of
     /// its works is unknown.

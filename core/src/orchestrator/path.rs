@@ -5,9 +5,9 @@
 //! can open it. The rest is a wish: health and reachability come first, and slices that are sent again go wherever
 //! they can.
 
-use super::Orchestrator;
 use super::bind::Next;
 use super::board::Way;
+use super::{Chooser, Orchestrator};
 use crate::path::class::{ClassSet, RailClass};
 use crate::path::share::Shares;
 use crate::path::{Path, Preference};
@@ -60,7 +60,7 @@ pub(super) struct Lead {
     pub(super) some_open: bool,
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// What an agent wants the bytes to a peer to be from now on, until it is said anew or the path's `hint_age_max`
     /// is over; `None`: nothing. Only peers that path isolation steers in mode `Advanced` heed it, and only as far as
     /// health allows. Give it again and again: a hint that nobody repeats is not believed for long.

@@ -5,7 +5,7 @@ use super::lane::{Lane, Phase};
 use super::line::Lines;
 use super::path::Steering;
 use super::request::{Ending, RequestRow};
-use super::{Orchestrator, PlanRow, Reason};
+use super::{Chooser, Orchestrator, PlanRow, Reason};
 use crate::failover::Decision;
 use crate::plan::Plan;
 use crate::queue::{Link, Linked};
@@ -141,7 +141,7 @@ impl Peer {
     }
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Learns of a peer and its rails from a plan.
     pub(super) fn know_peer(&mut self, now: Instant, plan: &Plan) {
         let Some(peer) = self.peers.get_mut(plan.peer.index()) else {
@@ -281,6 +281,19 @@ impl Orchestrator<'_> {
         }
     }
 
+    /// Bytes of peers that wait to be bound.
+    pub(super) fn bytes_in_line(&mut self) -> u64 {
+        let mut bytes = 0_u64;
+        for line in [self.ready, self.waiting] {
+            let mut next = line.front();
+            while let Some(index) = next {
+                bytes = bytes.saturating_add(self.unbound_bytes(PeerId(index as u16)));
+                next = line.after(self.peers, index);
+            }
+        }
+        bytes
+    }
+
     /// Whether a rail is healthy that a request may take: of its transport, or of one that it may go on with.
     pub(super) fn has_rail(&self, id: RequestId) -> bool {
         let Some((row, plan)) = self
@@ -332,8 +345,10 @@ impl Orchestrator<'_> {
             self.free_lane(rail);
         }
         let is_of_peer = |row: &&mut PlanRow| row.plan.as_ref().is_some_and(|p| p.peer == peer);
+        let lost_as = self.peers.get(peer.index()).and_then(Peer::is_lost_as);
         for row in self.plans.iter_mut().filter(is_of_peer) {
             row.plan = None;
+            row.lost = lost_as.map(|status| (row.generation, status));
         }
         let index = u32::from(peer.0);
         self.bind_again(peer);
@@ -368,6 +383,7 @@ impl Orchestrator<'_> {
         if self.requests.iter().any(|(_, row)| is_open(row)) {
             return;
         }
+        self.drop_handed_back(peer);
         for rail in self.rails_of(peer) {
             let phase = self.lanes.get(rail.index()).map(|lane| lane.phase);
             let is_over =

@@ -6,7 +6,7 @@ use super::lane::{Lane, Phase};
 use super::peer::Peer;
 use super::request::RequestRow;
 use super::sequence::Sequence;
-use super::{Attempt, Orchestrator, Posting, is_nil};
+use super::{Attempt, Chooser, Orchestrator, Posting, is_nil};
 use crate::rail::spray::Slices;
 use crate::send_queue::signal::Amount;
 use crate::time::Instant;
@@ -101,7 +101,7 @@ impl Lot {
     };
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Puts a probe on a lane, past all windows. `false`: there is no row for it.
     pub(super) fn post_probe(
         &mut self,

@@ -1,16 +1,19 @@
 //! Requests: a cursor over bytes, a count of attempts, and in the end a report.
 
-use super::attempt::End;
+use super::attempt::{Attempt, End, Stage};
+use super::denied::DENIED;
+use super::handover::Handover;
 use super::lane::{Blame, Lane, Phase};
 use super::line::Class;
 use super::merge::Role;
-use super::{Event, Orchestrator, Peer, Policy, Reason, Request, is_nil};
+use super::{Chooser, Event, Orchestrator, Peer, Reason, Request, is_nil};
 use crate::failover::Failover;
+use crate::plan::Plan;
 use crate::queue::{Link, Linked, Queue};
-use crate::report::{Local, Remote, Report, Status};
+use crate::report::{Local, Remote, Report, Status, Unbegun};
 use crate::table::Row;
 use crate::time::Instant;
-use crate::units::{BatchId, PeerId, PlanId, RailId, Rate, RequestId, SegmentRef};
+use crate::units::{BatchId, PeerId, PlanId, RailId, Rate, RequestId, SegmentRef, TransportId};
 use crate::work::{Cause, Op, Place};
 
 /// Why core did not take a request. Nothing was queued.
@@ -18,7 +21,8 @@ use crate::work::{Cause, Op, Place};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// The plan was never installed here, or has been retired.
+    /// The plan was never installed here, or has been retired. One whose peer has been forgotten is still known by its last id:
+    /// requests for it are taken, and end as those did that the peer had then.
     PlanMissing,
     /// The batch was never opened, or is sealed or taken.
     BatchMissing,
@@ -41,6 +45,35 @@ pub enum Cancelled {
     /// The id means nothing any more.
     Stale,
 }
+
+/// Whom and what a request is about, as its plan has it.
+struct Target {
+    peer: PeerId,
+    local: SegmentRef,
+    remote: SegmentRef,
+}
+
+impl Target {
+    /// Of a plan whose peer has been forgotten.
+    const NONE: Self = Self {
+        peer: PeerId(u16::MAX),
+        local: SegmentRef(0),
+        remote: SegmentRef(0),
+    };
+
+    fn of(plan: &Plan) -> Self {
+        Self {
+            peer: plan.peer,
+            local: plan.local,
+            remote: plan.remote,
+        }
+    }
+}
+
+const SHUT_DOWN: Ending = Ending {
+    status: Status::ShutDown,
+    cause: Cause::ShutDown,
+};
 
 /// How a request is going to end, other than well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +131,7 @@ pub struct RequestRow {
     pub(super) ending: Option<Ending>,
     told: Option<Told>,
     taken: bool,
+    pub(super) handover: Handover,
     pub(super) failover: Failover,
     /// A switch of transports that has not been told: from which rank.
     pub(super) switched_from: Option<u8>,
@@ -109,6 +143,19 @@ pub struct RequestRow {
 
 const _: () = assert!(size_of::<Row<RequestRow>>() <= 176);
 
+/// What a request is, for whoever counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The transport that it went over last.
+    pub transport: Option<TransportId>,
+    /// Which way.
+    pub op: Op,
+    /// Bytes.
+    pub length: u64,
+    /// When core was given it.
+    pub submitted_at: Instant,
+}
+
 impl<const KIND: usize> Linked<KIND> for RequestRow {
     fn link(&mut self) -> &mut Link {
         &mut self.links[KIND]
@@ -118,7 +165,14 @@ impl<const KIND: usize> Linked<KIND> for RequestRow {
 impl RequestRow {
     /// Whether bytes of it are still worth moving.
     pub(super) fn wants_bytes(&self) -> bool {
-        self.ending.is_none() && self.told.is_none() && self.acked_bytes < self.length
+        let is_ours = self.ending.is_none() && self.told.is_none() && !self.handover.is_any();
+        is_ours && self.acked_bytes < self.length
+    }
+
+    /// How it ends, if its grace time is over.
+    fn overdue(&self, now: Instant) -> Option<Ending> {
+        let due = self.due;
+        self.ending.filter(|_| due <= now && !self.is_reported())
     }
 
     /// Whether its report has been written.
@@ -158,6 +212,11 @@ impl RequestRow {
         link.is_queued()
     }
 
+    /// Whether nothing of it can move any more, whoever moves it.
+    fn is_over(&self) -> bool {
+        self.held == 0 && !self.handover.is_unproven()
+    }
+
     /// Whether its report has been taken.
     pub(super) fn is_taken(&self) -> bool {
         self.taken
@@ -187,12 +246,13 @@ impl RequestRow {
     }
 }
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Takes a request. O(1), whatever its length.
     pub fn submit(&mut self, now: Instant, request: &Request) -> Result<RequestId, SubmitError> {
-        let plan = self
-            .plan_to_submit(request.plan)
-            .ok_or(SubmitError::PlanMissing)?;
+        let (plan, lost) = match self.plan_to_submit(request.plan) {
+            Some(plan) => (Target::of(plan), None),
+            None => (Target::NONE, Some(self.lost_plan(request.plan)?)),
+        };
         if request.length == 0 {
             return Err(SubmitError::Empty);
         }
@@ -227,19 +287,52 @@ impl Orchestrator<'_> {
             ending: None,
             told: None,
             taken: false,
+            handover: Handover::No,
             failover: Failover::new(self.best_rank(request.plan)),
             switched_from: None,
             role: Role::Lone,
             links: [Link::NONE; 4],
         };
-        self.insert_request(now, row, request.batch)
+        match lost {
+            None => self.insert_request(now, row, request.batch),
+            Some(ending) => self.insert_ended(row, request.batch, ending),
+        }
+    }
+
+    /// A request that nothing can come of: it has ended, as any other does.
+    #[cold]
+    fn insert_ended(
+        &mut self,
+        row: RequestRow,
+        batch: BatchId,
+        ending: Ending,
+    ) -> Result<RequestId, SubmitError> {
+        let row = RequestRow {
+            cursor: row.length,
+            due: Instant::MAX,
+            ..row
+        };
+        let id = self.insert_row(row, batch)?;
+        self.set_ending(id, ending, Instant::MAX);
+        self.report(id);
+        Ok(id)
+    }
+
+    /// What of a batch is not to be submitted any more: so many requests are counted as ended, each of which has the report that
+    /// this gives. It may be any number, so they have no rows. Not of a batch that is sealed.
+    pub fn withdraw(&mut self, batch: BatchId, count: u32, why: Unbegun) -> Report {
+        let report = why.report();
+        if let Some(row) = self.batches.get_mut(batch) {
+            row.batch.withdraw(count, &report);
+        }
+        report
     }
 
     /// Whether there is no row for another request, or none for its shares.
     fn is_full(&self) -> bool {
         let row = self.requests.next_row();
-        let has_shares = || self.shares.get(row as usize).is_some();
-        is_nil(row) || self.some_has(Policy::Documented) && !has_shares()
+        let rows = self.config.policy.share_rows();
+        is_nil(row) || rows.is_some_and(|rows| row as usize >= rows)
     }
 
     fn insert_request(
@@ -248,7 +341,44 @@ impl Orchestrator<'_> {
         row: RequestRow,
         batch: BatchId,
     ) -> Result<RequestId, SubmitError> {
-        let (peer, length, deadline) = (row.peer, row.length, row.due);
+        let (peer, plan, length, deadline) = (row.peer, row.plan, row.length, row.due);
+        let id = self.insert_row(row, batch)?;
+        if let Some(row) = self.peers.get_mut(peer.index()) {
+            row.unbound_bytes += length;
+        }
+        self.timed_requests += u32::from(deadline != Instant::MAX);
+        if !self.merge(id) && !self.leaves(now, id) {
+            self.assign(now, id);
+            self.want_to_bind(peer, id.index, false);
+        }
+        if deadline != Instant::MAX {
+            let row = self.requests.get(id);
+            let by = row.and_then(|row| self.begun_by(row)).unwrap_or(deadline);
+            self.arm(by, Reason::Request);
+        }
+        if let Some(ending) = self.refuses(peer, batch, plan) {
+            self.end_request(now, id, ending);
+        }
+        Ok(id)
+    }
+
+    /// How a new request ends, if nothing can come of it.
+    #[inline(always)]
+    fn refuses(&self, peer: PeerId, batch: BatchId, plan: PlanId) -> Option<Ending> {
+        if self.is_shut_down {
+            return Some(SHUT_DOWN);
+        }
+        if self.denials.has(batch, plan) {
+            return Some(DENIED);
+        }
+        let status = self.peers.get(peer.index()).and_then(Peer::is_lost_as)?;
+        let cause = Cause::PeerGone;
+        Some(Ending { status, cause })
+    }
+
+    /// A row for a new request, which is counted in its batch.
+    #[inline(always)] // else the row is copied once more
+    fn insert_row(&mut self, row: RequestRow, batch: BatchId) -> Result<RequestId, SubmitError> {
         if self.is_full() {
             self.evict_ghost();
         }
@@ -262,25 +392,7 @@ impl Orchestrator<'_> {
         {
             return Err(SubmitError::BatchMissing);
         }
-        let id = self.requests.insert(row).map_err(|_| SubmitError::Full)?;
-        if let Some(row) = self.peers.get_mut(peer.index()) {
-            row.unbound_bytes += length;
-        }
-        self.timed_requests += u32::from(deadline != Instant::MAX);
-        if !self.merge(id) {
-            self.assign(now, id);
-            self.want_to_bind(peer, id.index, false);
-        }
-        if deadline != Instant::MAX {
-            let row = self.requests.get(id);
-            let by = row.and_then(|row| self.begun_by(row)).unwrap_or(deadline);
-            self.arm(by, Reason::Request);
-        }
-        if let Some(status) = self.peers.get(peer.index()).and_then(Peer::is_lost_as) {
-            let cause = Cause::PeerGone;
-            self.end_request(now, id, Ending { status, cause });
-        }
-        Ok(id)
+        self.requests.insert(row).map_err(|_| SubmitError::Full)
     }
 
     /// Stops binding bytes of a request and lets posted attempts end, fencing their lanes after the grace time.
@@ -302,16 +414,10 @@ impl Orchestrator<'_> {
         Cancelled::Marked
     }
 
-    /// Ends every request with [`Status::ShutDown`], as [`Self::cancel`] ends one.
+    /// Ends every request with [`Status::ShutDown`], as [`Self::cancel`] ends one, and from now on each as it comes.
     pub fn shut_down(&mut self, now: Instant) {
-        self.end_requests(
-            now,
-            None,
-            Ending {
-                status: Status::ShutDown,
-                cause: Cause::ShutDown,
-            },
-        );
+        self.is_shut_down = true;
+        self.end_requests(now, None, SHUT_DOWN);
     }
 
     /// An open lane has failed by itself; what it stumbled over is `attempt`, if it had any. If that speaks against the rail, the
@@ -397,6 +503,7 @@ impl Orchestrator<'_> {
         };
         let role = row.role;
         self.set_ending(id, ending, grace_at);
+        self.call_back(id);
         self.arm(grace_at, Reason::Request);
         self.drop_unposted(id);
         self.settle_request(id);
@@ -404,7 +511,7 @@ impl Orchestrator<'_> {
     }
 
     /// Drops what a request still had to send: it has enough, or is ending.
-    fn drop_unposted(&mut self, id: RequestId) {
+    pub(super) fn drop_unposted(&mut self, id: RequestId) {
         self.unassign(id);
         // The others are to know that this worker may have nothing to bind any more.
         self.bind_all();
@@ -458,6 +565,10 @@ impl Orchestrator<'_> {
             }
             return;
         }
+        if row.handover.is_out() {
+            // Whoever has it says how it ends.
+            return;
+        }
         let complete = row.acked_bytes == row.length;
         if complete && row.held > row.lost {
             // Copies that nobody needs any more must not be sent; those that were are waited for.
@@ -470,9 +581,13 @@ impl Orchestrator<'_> {
         let Some(row) = self.requests.get(id).filter(is_over) else {
             return;
         };
-        if !complete && row.ending.is_none() {
+        let (peer, is_left) = (row.peer, !complete && row.ending.is_none());
+        if row.handover.is_any() && self.goes_over(id, complete) {
+            return;
+        }
+        if is_left {
             // All that is left of it is where nothing is proved, and there was no row for a copy: nothing will ever end it.
-            let silent = self.is_silent(row.peer);
+            let silent = self.is_silent(peer);
             let cause = if silent {
                 Cause::PeerSilent
             } else {
@@ -491,7 +606,7 @@ impl Orchestrator<'_> {
     }
 
     /// Makes a request one that is going to end other than well; its lanes are fenced at `due`.
-    fn set_ending(&mut self, id: RequestId, ending: Ending, due: Instant) {
+    pub(super) fn set_ending(&mut self, id: RequestId, ending: Ending, due: Instant) {
         if let Some(row) = self.requests.get_mut(id) {
             self.timed_requests += u32::from(!row.is_timed());
             row.ending = Some(ending);
@@ -502,8 +617,8 @@ impl Orchestrator<'_> {
     /// Writes the report of a request whose every attempt has ended or is lost.
     fn report(&mut self, id: RequestId) {
         self.unassign(id);
-        let held_locally = self.has_local_holder(id);
-        let written = self.has_holder(id, |lane| !lane.is_remotely_fenced());
+        let (local, remote) = self.open_sides(id);
+        let is_proved = (local, remote) == (Local::Released, Remote::Settled);
         let silent = self
             .requests
             .get(id)
@@ -511,11 +626,9 @@ impl Orchestrator<'_> {
         let Some(row) = self.requests.get_mut(id) else {
             return;
         };
-        // A read leaves nothing on the peer's side.
-        let unsettled = written && row.op == Op::Write;
         let complete = row.acked_bytes == row.length;
         let (status, cause) = match row.ending {
-            _ if held_locally || unsettled => {
+            _ if !is_proved => {
                 let unproven = if silent {
                     Cause::PeerSilent
                 } else {
@@ -532,18 +645,13 @@ impl Orchestrator<'_> {
         let told = Told {
             status,
             cause,
-            local: if held_locally {
-                Local::Held
-            } else {
-                Local::Released
-            },
-            remote: if unsettled {
-                Remote::Unknown
-            } else {
-                Remote::Settled
-            },
+            local,
+            remote,
         };
         self.tell(id, told);
+        if (told.status, told.cause) == (DENIED.status, Some(DENIED.cause)) {
+            self.note_denial(id);
+        }
     }
 
     /// Ends a request; what it is told is its report.
@@ -579,6 +687,31 @@ impl Orchestrator<'_> {
         }
     }
 
+    /// What may still move on each side for a request.
+    #[inline]
+    pub(super) fn open_sides(&self, id: RequestId) -> (Local, Remote) {
+        let Some(row) = self.requests.get(id) else {
+            return (Local::Released, Remote::Settled);
+        };
+        if row.lost == 0 && !row.handover.is_any() {
+            return (Local::Released, Remote::Settled);
+        }
+        self.sides_left(id, row)
+    }
+
+    #[cold]
+    fn sides_left(&self, id: RequestId, row: &RequestRow) -> (Local, Remote) {
+        let (mut local, mut remote) = row.handover.sides();
+        if self.has_local_holder(id) {
+            local = Local::Held;
+        }
+        // A read leaves nothing on the peer's side.
+        if row.op == Op::Write && self.has_holder(id, |lane| !lane.is_remotely_fenced()) {
+            remote = Remote::Unknown;
+        }
+        (local, remote)
+    }
+
     /// Whether somebody may still read or write this side's memory for a request.
     fn has_local_holder(&self, id: RequestId) -> bool {
         self.has_holder(id, |lane| !lane.is_locally_fenced())
@@ -601,9 +734,16 @@ impl Orchestrator<'_> {
         let id = self.requests.id_at(index)?;
         let row = self.requests.get(id)?;
         let tag = row.tag;
+        if row.handover.is_out() {
+            return self.handover_event(id);
+        }
         if row.taken {
-            self.requests.remove(id);
-            return Some(Event::Settled { tag });
+            let is_over = row.is_over();
+            let (local, remote) = self.open_sides(id);
+            if is_over {
+                self.requests.remove(id);
+            }
+            return Some(Event::Settled { tag, local, remote });
         }
         Some(Event::RequestDone { request: id, tag })
     }
@@ -612,12 +752,14 @@ impl Orchestrator<'_> {
         let row = self.requests.get_mut(id).filter(|row| !row.taken)?;
         let report = row.report()?;
         row.taken = true;
-        let over = row.held == 0;
+        let over = row.is_over();
+        let is_news =
+            row.handover.is_unproven() && self.open_sides(id) != (report.local, report.remote);
         self.ended.remove(&mut self.requests, id.index);
         if over && report.status != Status::Indeterminate {
             self.requests.remove(id);
-        } else if over {
-            // Its last attempt ended between the report and now.
+        } else if over || is_news {
+            // Its last attempt ended between the report and now, or the caller has said more of it.
             self.ended.push_back(&mut self.requests, id.index);
         }
         Some(report)
@@ -625,7 +767,7 @@ impl Orchestrator<'_> {
 
     /// Frees the row of a request whose report was taken and whose last attempt was evicted.
     pub(super) fn forget_if_over(&mut self, id: RequestId) {
-        let over = |row: &&RequestRow| row.taken && row.held == 0;
+        let over = |row: &&RequestRow| row.taken && row.is_over();
         let Some(row) = self.requests.get(id).filter(over) else {
             return;
         };
@@ -640,13 +782,15 @@ impl Orchestrator<'_> {
     /// Frees the row of one request that was taken and only waits for a late event, if its memory on this side
     /// is free.
     fn evict_ghost(&mut self) {
-        let ghost = self
-            .requests
-            .iter()
-            .find(|(id, row)| row.taken && !row.is_tied() && !self.has_local_holder(*id));
+        let ghost = self.requests.iter().find(|(id, row)| {
+            row.taken && !row.is_tied() && self.open_sides(*id).0 == Local::Released
+        });
         let Some((id, _)) = ghost else {
             return;
         };
+        if let Some(row) = self.requests.get_mut(id) {
+            row.handover = Handover::No;
+        }
         for index in 0..self.attempts.capacity() as u32 {
             if self
                 .attempts
@@ -737,9 +881,11 @@ impl Orchestrator<'_> {
 
     /// Deadlines and grace times that are due; arms those that are not.
     pub(super) fn request_timers(&mut self, now: Instant) {
+        self.end_denied(now);
         if self.timed_requests == 0 {
             return;
         }
+        let mut is_overdue = false;
         for index in 0..self.requests.capacity() as u32 {
             let Some(row) = self.requests.at(index).filter(|row| !row.is_reported()) else {
                 continue;
@@ -753,12 +899,9 @@ impl Orchestrator<'_> {
                 self.arm(due, Reason::Request);
                 continue;
             }
-            let Some(id) = self.requests.id_at(index) else {
-                continue;
-            };
             if is_ending {
-                self.fence_lanes_of(now, id);
-            } else {
+                is_overdue = true;
+            } else if let Some(id) = self.requests.id_at(index) {
                 let ending = Ending {
                     status: Status::DeadlineExceeded,
                     cause: Cause::DeadlineExceeded,
@@ -766,26 +909,30 @@ impl Orchestrator<'_> {
                 self.end_request(now, id, ending);
             }
         }
+        if is_overdue {
+            self.fence_lanes_of_overdue(now);
+        }
     }
 
-    /// The grace time is over: fences the lanes that still carry something of a request.
-    fn fence_lanes_of(&mut self, now: Instant, id: RequestId) {
-        let Some(row) = self.requests.get_mut(id) else {
-            return;
-        };
-        let (peer, cause) = (
-            row.peer,
-            row.ending.map_or(Cause::Cancelled, |ending| ending.cause),
-        );
-        row.due = Instant::MAX;
-        for rail in self.rails_of(peer) {
-            let carries = self.attempts.iter().any(|(_, row)| {
-                row.is_of(id.index)
-                    && row.rail() == rail
-                    && row.stage() == super::attempt::Stage::Posted
-            });
-            if carries {
-                self.start_fence(now, rail, cause);
+    /// Fences the lanes that still carry something of requests whose grace time is over. One look at each attempt, however many
+    /// requests that are: thousands of one deadline held up the answers to these very fences.
+    fn fence_lanes_of_overdue(&mut self, now: Instant) {
+        for index in 0..self.attempts.capacity() as u32 {
+            let posted = |row: &&Attempt| row.stage() == Stage::Posted;
+            let Some(attempt) = self.attempts.at(index).filter(posted) else {
+                continue;
+            };
+            let (rail, request) = (attempt.rail(), attempt.request());
+            let request = request.and_then(|request| self.requests.at(request));
+            if let Some(ending) = request.and_then(|row| row.overdue(now)) {
+                self.start_fence(now, rail, ending.cause);
+            }
+        }
+        for index in 0..self.requests.capacity() as u32 {
+            if let Some(row) = self.requests.at_mut(index)
+                && row.overdue(now).is_some()
+            {
+                row.due = Instant::MAX;
             }
         }
     }

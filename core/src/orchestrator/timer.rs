@@ -2,11 +2,11 @@
 //! bound found anew. Deadlines move back with each completion, so the bound is touched far more often than
 //! it is reached.
 
-use super::{Orchestrator, Reason};
+use super::{Chooser, Orchestrator, Reason};
 use crate::time::Instant;
 use crate::units::{PeerId, RailId};
 
-impl Orchestrator<'_> {
+impl<P: Chooser> Orchestrator<'_, P> {
     /// Does everything that is due at `now` and finds when the next thing is.
     pub(super) fn timers(&mut self, now: Instant) {
         self.next_timeout = Instant::MAX;

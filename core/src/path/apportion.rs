@@ -50,6 +50,7 @@ impl Apportionment {
     /// A slice of `length` bytes goes to `class`. `shares` and `among` as in [`Self::next`]. A class without a share
     /// in them at all has no claim, and neither has one that is not in `among` for this slice.
     pub fn charge(&mut self, shares: &Shares, length: u32, among: ClassSet, class: RailClass) {
+        debug_assert!(among.contains(class), "class {class} has no turn");
         let whole = whole(shares, among);
         let claim_max = i64::from(length.max(CATCH_UP_BYTES_MAX)) << 10;
         let mut left = 0;
@@ -70,6 +71,7 @@ impl Apportionment {
             // What is forgotten of others was carried by this one.
             *claim += left - whole * i64::from(length);
         }
+        debug_assert_eq!(self.claims.iter().sum::<i64>(), 0, "claims of all classes");
     }
 
     fn turn(&self, shares: &Shares, length: u32, whole: i64, class: RailClass) -> Turn {

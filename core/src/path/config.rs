@@ -47,7 +47,8 @@ pub struct PathConfig {
     /// Mode `Advanced`: transfers to another island of up to this many bytes stay on the primary class, because a
     /// relay's delay costs them more than its bandwidth gives. 0: none do.
     pub small_bytes_max: u64,
-    /// Mode `Advanced`: a class that a hint names is waited for; else what it has no room for goes to the others.
+    /// Mode `Advanced`: a class that a hint names is waited for, so that bytes keep the hint's shares also while they queue. Else
+    /// what it has no room for goes to the others: more passes, and shares follow what each class can carry.
     pub hint_strict: bool,
     /// A hint whose agent has not been heard of for longer counts for nothing. Above zero.
     pub hint_age_max: Duration,
@@ -61,7 +62,7 @@ impl PathConfig {
         island_prefix: IslandPrefix::DEFAULT,
         queue_pairs: [2, 4, 0, 0, 0, 0, 0, 0],
         small_bytes_max: 64 << 10,
-        hint_strict: false,
+        hint_strict: true,
         hint_age_max: Duration::from_millis(500),
     };
 

@@ -61,6 +61,11 @@ pub struct Path {
 impl Path {
     /// A connection of this class. The configuration has been checked.
     pub fn new(config: &PathConfig, class: PathClass) -> Self {
+        debug_assert_eq!(
+            config.check(),
+            Ok(()),
+            "the configuration has not been checked"
+        );
         Self {
             class,
             mode: config.mode,

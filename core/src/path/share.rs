@@ -95,6 +95,10 @@ impl Shares {
     pub fn split(&self, size: u64) -> [u64; CLASSES_MAX] {
         let mut bytes = self.0.map(|part| share_bytes(size, u32::from(part)));
         let rest = size - bytes.iter().sum::<u64>();
+        debug_assert!(
+            self.0.iter().any(|part| *part > 0),
+            "nobody carries the rest"
+        );
         let first = self.0.iter().zip(&mut bytes).find(|(part, _)| **part > 0);
         if let Some((_, bytes)) = first {
             *bytes += rest;

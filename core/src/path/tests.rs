@@ -232,7 +232,7 @@ fn a_suppressed_class_is_never_answered() {
         assert_eq!(path.classes(&preference, KIB64, BOTH, BOTH), PRIMARY);
         assert_eq!(path.classes(&preference, KIB64, SECOND, SECOND), NONE);
     }
-    assert_eq!(path.queue_pairs().range(RailClass(1)), None);
+    assert_eq!(path.queue_pairs().count(RailClass(1)), 0);
 }
 
 /// Sends what is wanted and gives the bytes of each class.

@@ -87,7 +87,7 @@ impl fmt::Display for PathView {
         let last = self.queue_pairs.classes().iter().last().unwrap_or_default();
         for class in RailClass::all().take_while(|class| *class <= last) {
             let plus = if class > RailClass::PRIMARY { "+" } else { "" };
-            let count = self.queue_pairs.range(class).map_or(0, |range| range.len());
+            let count = self.queue_pairs.count(class);
             write!(f, "{plus}{count}")?;
         }
         f.write_str(")")

@@ -139,6 +139,16 @@ pub struct Target {
 }
 
 impl Target {
+    /// A rail that nothing is known of.
+    pub(crate) const fn unknown(position: usize, tier: u8) -> Self {
+        Self {
+            position,
+            tier,
+            inflight_bytes: 0,
+            bandwidth: 1.0,
+        }
+    }
+
     /// "`predicted_time = (inflight_bytes + slice_bytes) / ewma_bandwidth`",
     /// "`score = predicted_time × numa_tier_weights[tier]`".
     pub fn score(&self, config: &DocumentedConfig, slice_bytes: u32) -> f64 {
@@ -175,6 +185,11 @@ impl Shares {
         u64::from(self.count(position)) * u64::from(self.slice_bytes)
     }
 
+    /// Slices of all rails.
+    fn slices(&self) -> u32 {
+        self.counts.iter().map(|count| u32::from(*count)).sum()
+    }
+
     /// Whether no rail has any.
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|count| *count == 0)
@@ -190,6 +205,7 @@ impl Shares {
     /// Takes one slice from the rail at `position`.
     pub fn take_one(&mut self, position: usize) {
         if let Some(count) = self.counts.get_mut(position) {
+            debug_assert!(*count > 0, "rail {position} of the plan has no share");
             *count = count.saturating_sub(1);
         }
     }
@@ -281,6 +297,11 @@ impl Selector {
             let scores = self.scores(config, targets, slice_bytes);
             by_weight(config, targets, &scores, count, &mut shares);
         }
+        debug_assert!(
+            targets.is_empty() || shares.slices() == u32::from(count),
+            "{} slices of {count} have a rail",
+            shares.slices()
+        );
         shares
     }
 

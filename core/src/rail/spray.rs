@@ -333,6 +333,7 @@ impl Spot {
     /// `until` is when another rail with room would end a slice: so long is it this one's turn. `rate` is how fast all rails
     /// of the request are together; `all` are those.
     pub fn run(&self, need: &Need, until: Duration, rate: Rate, all: impl Look) -> Option<Slices> {
+        debug_assert!(need.rest_bytes > 0 && need.slices_max > 0, "{need:?}");
         let most = self.most(need)?;
         let length = u64::from(most.length);
         let first = self.load.predicted(length);
@@ -371,6 +372,7 @@ impl Spot {
 
     /// Slices were bound to it, with `ahead_bytes` in flight there before them.
     pub fn take(&mut self, now: Instant, slices: Slices, ahead_bytes: u64) {
+        debug_assert!(slices.count > 0 && slices.count <= self.works, "{slices:?}");
         let bytes = slices.bytes();
         self.used_at = now;
         self.works = self.works.saturating_sub(slices.count);
@@ -408,6 +410,7 @@ pub fn end_of_few(spots: &[Spot], need: &Need) -> Option<Duration> {
 ///
 /// `times` is when each would be finished with one more slice, by [`Spot::time`].
 pub fn choose(spots: &[Spot], times: &[Duration]) -> Option<(usize, Duration)> {
+    debug_assert_eq!(spots.len(), times.len(), "a time for each rail");
     let (mut best, mut least, mut second) = (0, Duration::MAX, Duration::MAX);
     for (index, time) in times.iter().copied().enumerate() {
         if time < least {

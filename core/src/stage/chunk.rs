@@ -212,6 +212,8 @@ impl Staged<'_> {
     pub(super) fn delivered(&mut self, now: Instant, row: u32, chunk: &Chunk) {
         if let Some(request) = chunk.request.and_then(|id| self.requests.get_mut(id)) {
             request.delivered_bytes += u64::from(chunk.length);
+            let (delivered, begun) = (request.delivered_bytes, request.begun_bytes);
+            debug_assert!(delivered <= begun, "{delivered} bytes of {begun}");
         }
         self.detach(now, row);
     }
@@ -305,6 +307,7 @@ impl Staged<'_> {
             });
             return self.acquire(now, row);
         }
+        debug_assert!(claim.has_nothing(), "row {row} still has a slot");
         claim.role = Role::Idle;
         if let Some(queues) = self.peers.get_mut(peer.index()) {
             queues.idle.push_back(&mut *self.claims, row);

@@ -39,6 +39,11 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Whether it neither has a slot nor waits for one.
+    pub(super) const fn has_nothing(&self) -> bool {
+        self.slot.is_none() && self.waits.is_none()
+    }
+
     /// For the arrays that a caller hands in.
     pub const EMPTY: Self = Self {
         waiting: Link::NONE,

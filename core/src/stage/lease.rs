@@ -104,6 +104,7 @@ impl Staged<'_> {
 
     fn occupy(&mut self, row: u32, ticket: Ticket, lease: Lease) {
         if let Some(claim) = self.claim_mut(row) {
+            debug_assert!(claim.has_nothing(), "row {row} still has a slot");
             claim.generation = ticket.generation;
             claim.role = Role::Lease(lease);
         }
@@ -266,6 +267,7 @@ impl Staged<'_> {
     fn vacate(&mut self, row: u32) {
         self.outbox.remove(&mut *self.claims, row);
         if let Some(claim) = self.claim_mut(row) {
+            debug_assert!(claim.has_nothing(), "row {row} still has a slot");
             claim.role = Role::Idle;
         }
     }

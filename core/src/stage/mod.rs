@@ -413,6 +413,10 @@ impl<'a> Staged<'a> {
         let Some(claim) = self.claim_mut(row) else {
             return;
         };
+        debug_assert!(
+            claim.waits == Some(pool) && claim.slot.is_none(),
+            "row {row} does not wait for a slot"
+        );
         claim.waits = None;
         claim.slot = Some((pool, slot));
         match claim.role {

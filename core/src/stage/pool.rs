@@ -238,7 +238,9 @@ impl<'a> Pools<'a> {
 
     /// Gives a slot back.
     pub(super) fn free(&mut self, pool: PoolId, party: u32, slot: u32) {
-        if self.put_back(pool, slot, SlotState::Used) {
+        let was_used = self.put_back(pool, slot, SlotState::Used);
+        debug_assert!(was_used, "slot {slot} was nobody's");
+        if was_used {
             self.let_go(pool, party);
         }
     }
@@ -249,9 +251,12 @@ impl<'a> Pools<'a> {
             return;
         };
         let slot = self.slots.get_mut((row.first + slot) as usize);
-        if let Some(slot) = slot.filter(|slot| slot.state == SlotState::Used) {
+        let slot = slot.filter(|slot| slot.state == SlotState::Used);
+        debug_assert!(slot.is_some(), "a slot was nobody's");
+        if let Some(slot) = slot {
             slot.state = SlotState::Quarantined(suspect);
             row.quarantined += 1;
+            debug_assert!(row.quarantined <= row.config.slots);
             self.let_go(pool, party);
         }
     }
@@ -353,6 +358,7 @@ impl<'a> Pools<'a> {
     fn let_go(&mut self, pool: PoolId, party: u32) {
         let index = self.line_index(pool, party);
         if let Some(line) = self.lines.get_mut(index as usize) {
+            debug_assert!(line.held > 0, "a party without slots gives one back");
             line.held = line.held.saturating_sub(1);
         }
         self.enlist(pool, index);

@@ -62,6 +62,7 @@ impl<'a> Proofs<'a> {
 
     /// `false`: there is no row for it.
     fn add(&mut self, open: Open) -> bool {
+        debug_assert!(open.near || open.far, "nothing is open");
         let Some(row) = self.rows.iter_mut().find(|row| row.0.is_none()) else {
             return false;
         };

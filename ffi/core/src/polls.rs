@@ -150,7 +150,8 @@ impl From<&Work> for polyrail_core_work {
     }
 }
 
-fn event(said: Event) -> polyrail_core_event {
+/// `None`: C has no transports that hand over, so nothing is.
+fn event(said: Event) -> Option<polyrail_core_event> {
     let nothing = polyrail_core_event {
         event: 0,
         state: 0,
@@ -158,7 +159,7 @@ fn event(said: Event) -> polyrail_core_event {
         number: 0,
         tag: 0,
     };
-    match said {
+    Some(match said {
         Event::RequestDone { request, tag } => polyrail_core_event {
             event: POLYRAIL_CORE_EVENT_REQUEST_DONE,
             number: request.to_bits(),
@@ -171,7 +172,7 @@ fn event(said: Event) -> polyrail_core_event {
             tag,
             ..nothing
         },
-        Event::Settled { tag } => polyrail_core_event {
+        Event::Settled { tag, .. } => polyrail_core_event {
             event: POLYRAIL_CORE_EVENT_SETTLED,
             tag,
             ..nothing
@@ -203,7 +204,8 @@ fn event(said: Event) -> polyrail_core_event {
             number: worker.into(),
             ..nothing
         },
-    }
+        Event::HandedOver { .. } | Event::CalledBack { .. } => return None,
+    })
 }
 
 fn action(said: LaneAction) -> polyrail_core_action {
@@ -313,7 +315,11 @@ pub unsafe extern "C" fn polyrail_core_poll_event(
     let poll = || {
         // SAFETY: the contract of the crate.
         let (core, to) = unsafe { (change(core)?, change(to)?) };
-        Ok(core.core.poll_event().map(|said| *to = event(said)))
+        Ok(core
+            .core
+            .poll_event()
+            .and_then(event)
+            .map(|said| *to = said))
     };
     polled(poll())
 }

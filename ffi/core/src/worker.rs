@@ -4,6 +4,7 @@ use core::ptr::NonNull;
 
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
 use polyrail_core::orchestrator::{Config, Orchestrator, Post, Tables};
+use polyrail_core::rail::policies::{Policies, PoliciesConfig, PolicyTables};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
 use polyrail_core::time::Duration;
@@ -40,7 +41,7 @@ pub struct polyrail_core_config {
 
 /// One worker's core. Its memory is the caller's.
 pub struct polyrail_core_worker {
-    pub(crate) core: Orchestrator<'static>,
+    pub(crate) core: Orchestrator<'static, Policies<'static>>,
     /// The post that is out, and how many works it has.
     pub(crate) post: Option<(Post, usize)>,
     /// How many there can be.
@@ -72,7 +73,10 @@ impl Places {
     }
 }
 
-fn config(said: &polyrail_core_config, limits: &polyrail_core_limits) -> Option<Config> {
+fn config(
+    said: &polyrail_core_config,
+    limits: &polyrail_core_limits,
+) -> Option<Config<PoliciesConfig>> {
     let policy = match said.policy {
         POLYRAIL_CORE_POLICY_SPRAY => Policy::Spray,
         POLYRAIL_CORE_POLICY_ROUND_ROBIN => Policy::RoundRobin,
@@ -81,6 +85,10 @@ fn config(said: &polyrail_core_config, limits: &polyrail_core_limits) -> Option<
     if u32::from(said.worker) >= limits.workers {
         return None;
     }
+    let policy = PoliciesConfig {
+        seed: said.seed,
+        ..PoliciesConfig::new(said.worker, policy)
+    };
     let usual = Config::new(said.worker, policy);
     let span = |nanos, usual| match nanos {
         0 => usual,
@@ -92,7 +100,6 @@ fn config(said: &polyrail_core_config, limits: &polyrail_core_limits) -> Option<
         peer_silence: span(said.peer_silence_ns, usual.peer_silence),
         fence_timeout: span(said.fence_timeout_ns, usual.fence_timeout),
         cancel_grace: span(said.cancel_grace_ns, usual.cancel_grace),
-        seed: said.seed,
         ..usual
     })
 }
@@ -147,12 +154,13 @@ pub unsafe extern "C" fn polyrail_core_create(
                 peers: fill(peers, limits.peers as usize, || Peer::EMPTY),
                 lanes: fill(lanes, limits.rails as usize, || Lane::EMPTY),
                 requests: fill(requests, limits.requests as usize, || Row::EMPTY),
-                shares: &mut [],
                 attempts: fill(attempts, limits.attempts as usize, || Attempt::EMPTY),
                 batches: fill(batches, limits.batches as usize, || Row::EMPTY),
             }
         };
-        let core = Orchestrator::new(config, &fabric.shared, tables);
+        // Neither of the two shares requests out.
+        let policies = |policy| Policies::new(policy, &fabric.shared, PolicyTables::default());
+        let core = Orchestrator::new(config.map_policy(policies), &fabric.shared, tables);
         let (post, peers) = (None, limits.peers);
         // SAFETY: as above.
         unsafe { at.write(polyrail_core_worker { core, post, peers }) };

@@ -221,6 +221,7 @@ pub(crate) struct Terms {
     pub(crate) deadline: Option<Duration>,
     pub(crate) notification: Option<Vec<u8>>,
     pub(crate) arrival: Option<u64>,
+    pub(crate) visible: bool,
     /// How long to wait for room; `None`: as configured.
     pub(crate) room: Option<Duration>,
 }
@@ -238,10 +239,16 @@ impl Terms {
             deadline: seconds("deadline", deadline)?,
             notification: notify.map(|bytes| bytes.as_bytes().to_vec()),
             arrival: arrival.map(|tag| whole("arrival", tag)).transpose()?,
+            visible: false,
             room: match room {
                 Some(room) => Some(seconds("room", Some(room))?.unwrap_or(Duration::MAX)),
                 None => None,
             },
         })
+    }
+
+    /// Whether all that was written has to be seen before it ends.
+    pub(crate) fn seen(self, visible: bool) -> Self {
+        Self { visible, ..self }
     }
 }

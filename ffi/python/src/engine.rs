@@ -325,7 +325,7 @@ impl Engine {
     }
 
     /// Starts to move bytes from here to there.
-    #[pyo3(signature = (local, remote, length=None, *, local_offset=None, remote_offset=None, priority="normal", deadline=None, notify=None, arrival=None, room=None))]
+    #[pyo3(signature = (local, remote, length=None, *, local_offset=None, remote_offset=None, priority="normal", deadline=None, notify=None, arrival=None, visible=false, room=None))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn write(
         &self,
@@ -339,16 +339,17 @@ impl Engine {
         deadline: Option<f64>,
         notify: Option<&Bound<'_, PyBytes>>,
         arrival: Option<i128>,
+        visible: bool,
         room: Option<f64>,
     ) -> PyResult<Py<Batch>> {
         let numbers = [length, local_offset, remote_offset];
         let moves = Moves::new("write", local.get(), remote.get(), numbers)?;
-        let terms = Terms::new(priority, deadline, notify, arrival, room)?;
+        let terms = Terms::new(priority, deadline, notify, arrival, room)?.seen(visible);
         submission::submit(py, &self.shared, moves, &terms)
     }
 
     /// Starts to move bytes from there to here.
-    #[pyo3(signature = (local, remote, length=None, *, local_offset=None, remote_offset=None, priority="normal", deadline=None, notify=None, arrival=None, room=None))]
+    #[pyo3(signature = (local, remote, length=None, *, local_offset=None, remote_offset=None, priority="normal", deadline=None, notify=None, arrival=None, visible=false, room=None))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn read(
         &self,
@@ -362,11 +363,12 @@ impl Engine {
         deadline: Option<f64>,
         notify: Option<&Bound<'_, PyBytes>>,
         arrival: Option<i128>,
+        visible: bool,
         room: Option<f64>,
     ) -> PyResult<Py<Batch>> {
         let numbers = [length, local_offset, remote_offset];
         let moves = Moves::new("read", local.get(), remote.get(), numbers)?;
-        let terms = Terms::new(priority, deadline, notify, arrival, room)?;
+        let terms = Terms::new(priority, deadline, notify, arrival, room)?.seen(visible);
         submission::submit(py, &self.shared, moves, &terms)
     }
 
@@ -389,7 +391,7 @@ impl Engine {
     }
 
     /// Starts to move blocks.
-    #[pyo3(signature = (requests, *, priority="normal", deadline=None, notify=None, arrival=None, room=None))]
+    #[pyo3(signature = (requests, *, priority="normal", deadline=None, notify=None, arrival=None, visible=false, room=None))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn submit_paged(
         &self,
@@ -399,10 +401,11 @@ impl Engine {
         deadline: Option<f64>,
         notify: Option<&Bound<'_, PyBytes>>,
         arrival: Option<i128>,
+        visible: bool,
         room: Option<f64>,
     ) -> PyResult<Py<Batch>> {
         let paged = Paged::new(requests, &self.shared)?;
-        let terms = Terms::new(priority, deadline, notify, arrival, room)?;
+        let terms = Terms::new(priority, deadline, notify, arrival, room)?.seen(visible);
         submission::submit_paged(py, &self.shared, &paged, &terms)
     }
 
@@ -488,7 +491,7 @@ impl Engine {
     }
 
     /// What it has done, in dictionaries.
-    fn stats(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.shared.check_process(py)?;
         stats::of(py, &self.shared.engine)
     }

@@ -97,6 +97,7 @@ impl Raise for RegisterError {
         match self {
             Self::Stale { .. } => "Closed",
             Self::InUse { .. } => "InUse",
+            Self::Unprovable { .. } => "Indeterminate",
             Self::Forked => "Forked",
             Self::Full { .. } | Self::System { .. } | Self::Gpu(_) => "Unavailable",
             _ => "Invalid",

@@ -30,6 +30,7 @@ mod prepared;
 mod program;
 mod queue;
 mod ranges;
+mod regions;
 mod report;
 mod segment;
 mod stats;
@@ -61,6 +62,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<notification::Notifications>()?;
     module.add_class::<notification::Delivery>()?;
     module.add_class::<queue::CompletionQueue>()?;
+    module.add_class::<regions::Regions>()?;
+    module.add_function(wrap_pyfunction!(regions::submit_at, module)?)?;
     module.add_class::<queue::ArrivalWatch>()?;
     module.add_function(wrap_pyfunction!(engine::close_all, module)?)?;
     module.add_function(wrap_pyfunction!(log::log_to_queue, module)?)?;

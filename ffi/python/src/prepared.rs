@@ -55,7 +55,8 @@ impl Prepared {
 #[pymethods]
 impl Prepared {
     /// Submits it as a batch.
-    #[pyo3(signature = (*, priority="normal", deadline=None, notify=None, arrival=None, room=None))]
+    #[pyo3(signature = (*, priority="normal", deadline=None, notify=None, arrival=None, visible=false, room=None))]
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn post(
         &self,
         py: Python<'_>,
@@ -63,9 +64,10 @@ impl Prepared {
         deadline: Option<f64>,
         notify: Option<&Bound<'_, PyBytes>>,
         arrival: Option<i128>,
+        visible: bool,
         room: Option<f64>,
     ) -> PyResult<Py<Batch>> {
-        let terms = Terms::new(priority, deadline, notify, arrival, room)?;
+        let terms = Terms::new(priority, deadline, notify, arrival, room)?.seen(visible);
         self.shared.check_process(py)?;
         let batch = with_room(py, &self.shared, &terms, |terms| {
             lock(&self.transfer).post_with(terms)

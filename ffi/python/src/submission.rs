@@ -71,6 +71,7 @@ pub(crate) fn with_room(
             deadline: terms.deadline,
             notification: terms.notification.as_deref(),
             arrival: terms.arrival,
+            visible: terms.visible,
             room_within: Some(slice),
         };
         match post(&terms) {

@@ -1,6 +1,6 @@
 //! Words of Python for what the engine names by its types.
 
-use polyrail::{Access, DeliveryStatus, Local, Op, Priority, RailState, Remote, Status};
+use polyrail::{Access, DeliveryStatus, Local, Op, Priority, Remote, Status};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -75,13 +75,5 @@ pub(crate) fn remote(remote: Remote) -> &'static str {
     match remote {
         Remote::Settled => "Settled",
         Remote::Unknown => "Unknown",
-    }
-}
-
-pub(crate) fn rail_state(state: RailState) -> &'static str {
-    match state {
-        RailState::Healthy => "healthy",
-        RailState::Paused => "paused",
-        RailState::Probing => "probing",
     }
 }

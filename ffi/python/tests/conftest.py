@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
 import zlib
 from pathlib import Path
 
@@ -58,6 +62,51 @@ class Target:
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
+
+
+class Step(ctypes.Structure):
+    """One of a filter of system calls."""
+
+    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint32)]
+
+
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.POINTER(Step))]
+
+
+def forbid_writes() -> None:
+    """Forbids this thread, and those that it starts, `process_vm_writev`, as a container may."""
+    number = {"x86_64": 311, "aarch64": 271}[platform.machine()]
+    load, equal, answer, refused, allowed = 0x20, 0x15, 0x06, 0x0005_0001, 0x7FFF_0000
+    rows = [(load, 0, 0, 0), (equal, 0, 1, number), (answer, 0, 0, refused), (answer, 0, 0, allowed)]
+    steps = (Step * len(rows))(*rows)
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privileges, seccomp, mode_filter = 38, 22, 2
+    for words in ((no_new_privileges, 1, 0, 0, 0), (seccomp, mode_filter, ctypes.byref(Filter(len(rows), steps)), 0, 0)):
+        assert libc.prctl(*words) == 0, os.strerror(ctypes.get_errno())
+
+
+def pulled(test):
+    """Runs a test where this side may not write to memory of other processes: targets pull what is written to them."""
+
+    @functools.wraps(test)
+    def on_a_thread_of_its_own(*args, **kwargs):
+        raised: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                forbid_writes()
+                test(*args, **kwargs)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join()
+        if raised:
+            raise raised[0]
+
+    return on_a_thread_of_its_own
 
 
 @pytest.fixture

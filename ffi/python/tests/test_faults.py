@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from conftest import LONG, crc, pattern
+from conftest import LONG, crc, pattern, pulled
 
 import polyrail
 
@@ -136,6 +136,7 @@ def test_a_cancelled_batch_says_so(targets):
         assert batch.status is polyrail.Status.CANCELLED
 
 
+@pulled
 def test_memory_that_is_held_stays_when_its_batch_is_dropped(targets, caplog):
     """A target that is stopped in the midst of a pull may go on with it: what it pulls from is held until it has."""
     with polyrail.Engine(name="initiator", health={"fence_timeout_ms": 200}) as engine:

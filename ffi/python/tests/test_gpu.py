@@ -93,6 +93,26 @@ except BufferError as error:
 assert len(deleted) == 2
 """
 
+BY_ADDRESS = """
+from polyrail.mooncake import TransferEngine
+there, here = TransferEngine(), TransferEngine()
+for side in (there, here):
+    assert side.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+theirs = engine.allocate(4096, device="cuda:0")
+session = f"127.0.0.1:{there.get_rpc_port()}"
+own = f"127.0.0.1:{here.get_rpc_port()}"
+assert there.register_memory(theirs.address, 4096) == 0
+ours = [source.ctypes.data, copy.ctypes.data, on_gpu.address]
+assert here.batch_register_memory(ours, [4096] * 3) == 0
+# To the peer's GPU, from there to ours, and back.
+assert here.transfer_sync_write(session, ours[0], theirs.address, 4096) == 0
+assert here.transfer_sync_read(session, ours[2], theirs.address, 4096) == 0
+assert here.transfer_sync_write(own, ours[2], ours[1], 4096) == 0
+assert (copy == source).all()
+assert here.write_bytes_to_buffer(on_gpu.address, b"x", 1) == -1
+assert here.batch_unregister_memory(ours) == 0
+"""
+
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
@@ -103,7 +123,7 @@ def driver(tmp_path_factory):
     return {**os.environ, "LD_LIBRARY_PATH": str(folder)}
 
 
-@pytest.mark.parametrize("text", [OF_THE_ENGINE, BY_INTERFACE, BY_DLPACK], ids=["allocated", "interface", "dlpack"])
+@pytest.mark.parametrize("text", [OF_THE_ENGINE, BY_INTERFACE, BY_DLPACK, BY_ADDRESS], ids=["allocated", "interface", "dlpack", "mooncake"])
 def test_bytes_go_through_a_gpu(driver, text):
     ended = run(BEGIN + text, env=driver)
     assert ended.returncode == 0, ended

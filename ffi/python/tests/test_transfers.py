@@ -192,6 +192,12 @@ def test_stats_say_what_went_where(engine, target):
     assert {rail["state"] for rail in stats["rails"]} == {"healthy"} and not any(rail["is_spare"] for rail in stats["rails"])
     assert "tcp" in [transport["transport"] for transport in stats["transports"]]
     assert stats["failovers"] == []
+    assert sum(row["bytes"] for row in stats["requests"]) == SIZE
+    assert [row["outcomes"] for row in stats["requests"]] == [{"Completed": 1}]
+    limits = {limit["what"]: limit for limit in stats["limits"]}
+    assert 0 < limits["segments"]["used"] < limits["segments"]["most"]
+    assert stats["unsettled"] == {"requests": 0, "held_bytes": 0, "unknown_bytes": 0, "oldest": None}
+    assert stats["fences"]["waiting"] == 0 and stats["fences"]["oldest"] is None and stats["sessions"] == []
 
 
 def test_stats_say_who_holds_what(targets):

@@ -1,6 +1,6 @@
 //! Addresses and names, as they are written on the command line.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 
 /// Local rail addresses, in order. A type of its own so that clap sees one value and not many.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -36,11 +36,35 @@ pub(crate) fn target(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// `ADDRESS:PORT` of this host to listen on; port 0 lets the kernel choose.
+/// `ADDRESS:PORT` of this host to listen on; port 0 lets the kernel choose. The address may be a name of this host's, and
+/// none is every address.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!("\"{text}\" is not ADDRESS:PORT; write it like 127.0.0.1:7000, or port 0 for any")
-    })
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let wrong = || {
+        format!(
+            "\"{text}\" is not ADDRESS:PORT; write it like 127.0.0.1:7000, localhost:7000, :7000 for every address, or \
+             port 0 for any"
+        )
+    };
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    if host.is_empty() {
+        return Ok(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+    }
+    let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ':' | '[' | ']');
+    if host.contains(strange) {
+        return Err(wrong());
+    }
+    let found = (host, port).to_socket_addrs();
+    let found = found.map_err(|e| {
+        format!("\"{host}\" of \"{text}\" is no name that leads to an address: {e}")
+    })?;
+    // Where a name has both, most peers dial the older kind.
+    let mut found: Vec<_> = found.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.first().copied().ok_or_else(wrong)
 }
 
 /// A name that fits in one word of one line.
@@ -92,6 +116,34 @@ mod tests {
             "h/s:1",
         ] {
             assert!(target(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_listens_at_an_address_a_name_or_everywhere() {
+        // (written, what it is)
+        let cases = [
+            ("127.0.0.1:7", "127.0.0.1:7"),
+            ("[::1]:7", "[::1]:7"),
+            ("localhost:7", "127.0.0.1:7"),
+            (":7", "0.0.0.0:7"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(listen(text), Ok(expected.parse().unwrap()), "{text}");
+        }
+        for text in [
+            "",
+            "7",
+            "localhost",
+            "localhost:",
+            ":x",
+            "::1:7",
+            "a b:7",
+            "h/s:7",
+            "127.0.0.1:65536",
+        ] {
+            let error = listen(text).unwrap_err();
+            assert!(error.contains(&format!("\"{text}\"")), "{error}");
         }
     }
 

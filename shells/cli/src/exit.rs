@@ -12,6 +12,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// The environment failed it: an address in use, a peer that is not there or was lost.
     Environment(String),
+    /// A signal, of this number, asked it to end.
+    Interrupted(u8, String),
 }
 
 impl Failure {
@@ -21,6 +23,8 @@ impl Failure {
             Self::Verdict(_) => 1,
             Self::Usage(_) => 2,
             Self::Environment(_) => 3,
+            // As shells say it.
+            Self::Interrupted(signal, _) => 128 + signal,
         }
     }
 
@@ -33,6 +37,27 @@ impl Failure {
         }
     }
 
+    /// A signal of this number came.
+    pub(crate) fn interrupted(signal: u8) -> Self {
+        let text = match signal {
+            2 => "interrupted by SIGINT".to_owned(),
+            15 => "interrupted by SIGTERM".to_owned(),
+            other => format!("interrupted by signal {other}"),
+        };
+        Self::Interrupted(signal, text)
+    }
+
+    /// The same, with more to be said.
+    pub(crate) fn and(self, more: &str) -> Self {
+        let with = |text: String| format!("{text} ({more})");
+        match self {
+            Self::Verdict(text) => Self::Verdict(with(text)),
+            Self::Usage(text) => Self::Usage(with(text)),
+            Self::Environment(text) => Self::Environment(with(text)),
+            Self::Interrupted(signal, text) => Self::Interrupted(signal, with(text)),
+        }
+    }
+
     /// Standard output could not be written, for instance because its reader left.
     pub(crate) fn output(error: io::Error) -> Self {
         Self::Environment(format!("cannot write to standard output: {error}"))
@@ -41,7 +66,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Verdict(text) | Self::Usage(text) | Self::Environment(text)) = self;
-        f.write_str(text)
+        match self {
+            Self::Verdict(text) | Self::Usage(text) | Self::Environment(text) => f.write_str(text),
+            Self::Interrupted(_, text) => f.write_str(text),
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use polyrail::{Access, Engine, RegisterError, SegmentId, cuda};
 
 use crate::exit::Failure;
+use crate::serve::SEGMENT;
 
 /// Where a segment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,6 +55,21 @@ impl MemoryKind {
         };
         let there = cuda::Gpus::load().and_then(|gpus| gpus.attach(ordinal));
         there.map_err(|error| Failure::Environment(format!("cannot use {self}: {error}")))
+    }
+
+    /// Allocates memory of this kind for peers, as a target's segment; touched before they can know of it, if that is asked for and
+    /// it is not there anyway.
+    pub(crate) fn offer(
+        self,
+        engine: &Engine,
+        bytes: u64,
+        touched: bool,
+    ) -> Result<SegmentId, RegisterError> {
+        let access = Access::RemoteReadWrite;
+        match self {
+            Self::Cpu if touched => engine.allocate_touched(SEGMENT, bytes, access),
+            _ => self.allocate(engine, SEGMENT, bytes, access),
+        }
     }
 
     /// Allocates memory of this kind.

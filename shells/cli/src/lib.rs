@@ -1,8 +1,9 @@
 //! The program `polyrail`: a target ([`serve`]), a benchmark ([`mod@bench`]), a copy to and from targets
-//! ([`cp`]), a demonstration ([`demo`]) and a simulator ([`sim`]) of the engine; what this machine has
+//! ([`cp`]), a look at a running one ([`top`]), the way that a transfer
+//! would take ([`mod@explain`]), a demonstration ([`demo`]) and a simulator ([`sim`]) of the engine; what this machine has
 //! ([`topo`]) and what a configuration says ([`check_config`]); whether
 //! somebody's transport keeps its promises ([`check_transport`]); an agent that says which class of rails carries how
-//! much ([`agent`]).
+//! much ([`agent`]); a cluster's key ([`security`]).
 //!
 //! Results go to standard output, logs to standard error. It ends with 0 when all is good, 1 when it ran
 //! and the verdict is bad, 2 when it was asked for something that makes no sense, 3 when the environment
@@ -23,10 +24,13 @@ mod check_transport;
 mod cp;
 mod demo;
 mod exit;
+mod explain;
 mod kind;
+mod logging;
 mod pattern;
 mod recorded;
 mod sample;
+mod security;
 mod serve;
 mod session;
 mod settings;
@@ -35,6 +39,7 @@ mod sizes;
 mod source;
 mod target;
 mod timeline;
+mod top;
 mod topo;
 
 use std::ffi::OsString;
@@ -43,18 +48,29 @@ use std::sync::OnceLock;
 
 use clap::{Parser, Subcommand};
 
+use logging::LogFormat;
+
 /// Moves bytes between the memories of machines that are joined by many unequal links.
 #[derive(Parser)]
 #[command(
     name = "polyrail",
     version,
-    after_help = "Exit codes: 0 good, 1 the verdict is bad, 2 wrong usage, 3 the environment failed.\n\
+    after_help = "Exit codes: 0 good, 1 the verdict is bad, 2 wrong usage, 3 the environment failed, 130 interrupted.\n\
                   RUST_LOG=info shows more on standard error.\n\n\
                   Example:\n  polyrail demo"
 )]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// How lines of the log look, on standard error.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT"
+    )]
+    log_format: LogFormat,
 }
 
 #[derive(Subcommand)]
@@ -67,8 +83,14 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Copies a file to or from a target's segment.
     Cp(cp::CpArgs),
+    /// Watches a running engine: its rails and their rates, its queues and limits.
+    Top(top::TopArgs),
+    /// Says which transports and rails a transfer would take, and why not the others.
+    Explain(explain::ExplainArgs),
     /// Shows devices, NUMA nodes, tiers and transports of this machine.
     Topo(topo::TopoArgs),
+    /// Makes a cluster's key, which keeps strangers out.
+    Keygen(security::KeygenArgs),
     /// Checks a configuration: what is wrong with it, or what it changes.
     CheckConfig(check_config::CheckConfigArgs),
     /// Tries out whether a transport from a library keeps its promises.
@@ -86,8 +108,11 @@ static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
 ///
 /// `program`: what starts it once more, as some commands do; empty: the file that this process runs.
 pub fn run(arguments: Vec<OsString>, program: Vec<OsString>) -> u8 {
-    let command = match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => arguments.command,
+    let Arguments {
+        command,
+        log_format,
+    } = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
         Err(error) => {
             // Nobody is left to be told if that fails.
             let _ = error.print();
@@ -97,13 +122,16 @@ pub fn run(arguments: Vec<OsString>, program: Vec<OsString>) -> u8 {
     if !program.is_empty() {
         let _ = PROGRAM.set(program);
     }
-    start_logging(&command);
+    logging::start(log_format, usual_level(&command));
     let verdict = match command {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Cp(args) => cp::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Topo(args) => topo::run(&args),
+        Command::Keygen(args) => security::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
         Command::CheckTransport(args) => check_transport::run(&args),
         Command::Agent(args) => agent::run(&args),
@@ -121,14 +149,17 @@ pub fn run(arguments: Vec<OsString>, program: Vec<OsString>) -> u8 {
     }
 }
 
-/// Warnings and worse go to standard error. The demonstration and the simulator break rails on
-/// purpose, so warnings about that would only smear their tables.
-fn start_logging(command: &Command) {
-    let level = match command {
+/// Warnings and worse go to standard error, unless a command is for people who want its result: what fails is said in one
+/// line then, and the demonstration and the simulator break rails on purpose.
+const fn usual_level(command: &Command) -> &'static str {
+    match command {
         Command::Demo(_) | Command::Sim(_) => "error",
+        // What the program itself has to say is for whoever called it.
+        Command::Cp(_) | Command::Bench(_) | Command::Top(_) | Command::Explain(_) => {
+            "error,polyrail_cli=warn"
+        }
         _ => "warn",
-    };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+    }
 }
 
 #[cfg(test)]

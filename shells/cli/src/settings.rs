@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use polyrail::{Config, ConfigError, Loaded, Sources};
 
 use crate::exit::Failure;
+use crate::logging;
 
 /// The flag that all commands share that start an engine.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -17,11 +18,17 @@ pub(crate) struct ConfigArgs {
 impl ConfigArgs {
     /// What the file and the environment say. Flags are the caller's business.
     pub(crate) fn load(&self) -> Result<Config, Failure> {
+        Ok(self.load_whole()?.config)
+    }
+
+    /// The same, with what of it differs from the default.
+    pub(crate) fn load_whole(&self) -> Result<Loaded, Failure> {
         let loaded = self.load_quietly()?;
+        logging::set_level(loaded.config.log_level);
         for note in &loaded.notes {
             log::warn!("{note}");
         }
-        Ok(loaded.config)
+        Ok(loaded)
     }
 
     /// The same, with what is worth knowing for the caller to tell.

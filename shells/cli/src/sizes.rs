@@ -17,27 +17,61 @@ impl Doubling {
     }
 }
 
-/// `SIZE`: at least one byte, with an optional suffix; all suffixes are powers of 1024.
+/// `SIZE`: at least one byte, see [`bytes`].
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, suffix) = text.split_at(digits);
-    let wrong = || format!("\"{text}\" is not a size; write it like 4096, 64KiB, 4K, 8M or 1GiB");
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let shift = match suffix.to_ascii_lowercase().as_str() {
-        "" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
+    match bytes(text)? {
+        0 => Err(format!("\"{text}\" is no size here; give at least 1 byte")),
+        bytes => Ok(bytes),
+    }
+}
+
+/// A number of bytes, with an optional suffix: `K` or `KiB` is 1024 and `KB` is 1000, and so are `M`, `G` and `T`. It may
+/// have decimals, if that is a whole number of bytes.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let wrong =
+        || format!("\"{text}\" is not a size; write it like 4096, 64KiB, 4K, 1.5GiB or 8GB");
+    let end = text
+        .bytes()
+        .take_while(|b| b.is_ascii_digit() || *b == b'.');
+    let (number, suffix) = text.split_at(end.count());
+    let suffix = suffix.to_ascii_lowercase();
+    let (power, kind) = match suffix.split_at_checked(1) {
+        Some((letter, kind)) => ("kmgt".find(letter).ok_or_else(wrong)? as u32 + 1, kind),
+        None => (0, ""),
+    };
+    let unit = match kind {
+        "" | "ib" => 1024_u64.pow(power),
+        "b" => 1000_u64.pow(power),
         _ => return Err(wrong()),
     };
-    let bytes = number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| format!("\"{text}\" is too large; sizes end below 2^64 bytes"))?;
-    if bytes == 0 {
-        return Err(format!("\"{text}\" is no byte at all; give at least 1"));
+    let (whole, part) = match number.split_once('.') {
+        Some((whole, part)) if !part.is_empty() => (whole, part),
+        Some(_) => return Err(wrong()),
+        None => (number, "0"),
+    };
+    let large = || format!("\"{text}\" is too large; sizes end below 2^64 bytes");
+    if whole.is_empty() || part.contains('.') {
+        return Err(wrong());
     }
-    Ok(bytes)
+    let whole: u64 = whole.parse().map_err(|_| large())?;
+    let parts =
+        fraction(part, unit).ok_or_else(|| format!("\"{text}\" is not a whole number of bytes"))?;
+    let bytes = whole
+        .checked_mul(unit)
+        .and_then(|bytes| bytes.checked_add(parts));
+    bytes.ok_or_else(large)
+}
+
+/// So much of a unit after the point; `None` if that is no whole number.
+fn fraction(digits: &str, unit: u64) -> Option<u64> {
+    let digits = digits.trim_end_matches('0');
+    if digits.is_empty() {
+        return Some(0);
+    }
+    let number: u128 = digits.parse().ok()?;
+    let of = 10_u128.checked_pow(digits.len().try_into().ok()?)?;
+    let parts = number.checked_mul(unit.into())?;
+    (parts % of == 0).then(|| u64::try_from(parts / of).ok())?
 }
 
 /// `SIZE` or `SIZE..SIZE`.
@@ -86,6 +120,14 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         })
 }
 
+/// A number of seconds, fractions allowed, from 0 to a day.
+pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(0.0) => Ok(Duration::ZERO),
+        _ => seconds(text).map_err(|wrong| format!("{wrong}; or 0")),
+    }
+}
+
 /// A whole number of milliseconds, from 1 to an hour.
 pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
     count(text, 3_600_000).map(Duration::from_millis)
@@ -96,7 +138,7 @@ pub(crate) fn show_size(bytes: u64) -> String {
     let suffixes = ["", "KiB", "MiB", "GiB", "TiB"];
     let fits = (0..suffixes.len())
         .rev()
-        .find(|i| bytes.is_multiple_of(1 << (10 * i)))
+        .find(|i| bytes > 0 && bytes.is_multiple_of(1 << (10 * i)))
         .unwrap_or(0);
     format!("{}{}", bytes >> (10 * fits), suffixes[fits])
 }
@@ -106,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_powers_of_1024() {
+    fn sizes_have_binary_and_decimal_suffixes() {
         // (written, bytes)
         let cases = [
             ("1", 1),
@@ -117,6 +159,13 @@ mod tests {
             ("8M", 8 << 20),
             ("1GiB", 1 << 30),
             ("2T", 2 << 40),
+            ("64KB", 64_000),
+            ("8GB", 8_000_000_000),
+            ("1.5GiB", 3 << 29),
+            ("1.5M", 3 << 19),
+            ("0.5k", 512),
+            ("2.0", 2),
+            ("0.001KB", 1),
         ];
         for (text, bytes) in cases {
             assert_eq!(size(text), Ok(bytes), "{text}");
@@ -132,8 +181,13 @@ mod tests {
             "0K",
             "-1",
             "+1",
-            "1.5M",
-            "64KB",
+            "1.5",
+            "0.0001KB",
+            "1.",
+            ".5K",
+            "1.2.3K",
+            "64kbit",
+            "64B",
             "64 KiB",
             "1e6",
             "x",
@@ -177,6 +231,9 @@ mod tests {
     #[test]
     fn spans_of_time_are_bounded() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(patience("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(patience("0"), Ok(Duration::ZERO));
+        assert!(patience("-1").is_err() && patience("NaN").is_err());
         for text in ["0", "-1", "nan", "inf", "1e30", "", "5s"] {
             assert!(seconds(text).is_err(), "{text}");
         }
@@ -188,6 +245,7 @@ mod tests {
 
     #[test]
     fn sizes_are_shown_exactly() {
+        assert_eq!((show_size(0), bytes("0")), ("0".to_owned(), Ok(0)));
         // (bytes, shown)
         let cases = [
             (1, "1"),

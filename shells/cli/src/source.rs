@@ -58,6 +58,11 @@ impl Source {
         Ok(())
     }
 
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The same file, for somebody else who reads it.
     pub(crate) fn handle(&self) -> Result<File, Failure> {
         self.file.try_clone().map_err(|error| self.failed(&error))
@@ -80,6 +85,36 @@ impl Source {
             self.bytes
         ))
     }
+}
+
+/// The regular files of a directory and of those in it, by their paths in it, in order. Links are not followed.
+pub(crate) fn walk(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Vec::new();
+    let mut left = vec![PathBuf::new()];
+    while let Some(inner) = left.pop() {
+        let folder = directory.join(&inner);
+        let cannot = |e: io::Error| {
+            let text = format!("cannot read the directory {}: {e}", folder.display());
+            Failure::from_engine(e.kind() == io::ErrorKind::NotFound, text)
+        };
+        for entry in std::fs::read_dir(&folder).map_err(cannot)? {
+            let entry = entry.map_err(cannot)?;
+            let kind = entry.file_type().map_err(cannot)?;
+            let path = inner.join(entry.file_name());
+            if kind.is_dir() {
+                left.push(path);
+            } else if kind.is_file() {
+                found.push(path);
+            } else {
+                log::warn!(
+                    "{} is left out: it is no regular file",
+                    directory.join(path).display()
+                );
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 /// How long it is now. Block devices have no length in their metadata; nobody uses the position that this changes.

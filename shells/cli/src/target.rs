@@ -102,8 +102,7 @@ fn this_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// The first line, if it comes in time. Whoever reads after that is the kernel's pipe buffer: a target
-/// writes nothing more.
+/// The first line, if it comes in time. What a target says behind it has come with it, and it writes nothing more.
 fn first_line(out: ChildStdout) -> Option<String> {
     let (tell, line) = channel();
     thread::spawn(move || {

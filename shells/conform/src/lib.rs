@@ -122,6 +122,13 @@ pub const PROMISES: &[Promise] = &[
         try_out: requests::strangers,
     },
     Promise {
+        name: "tickets",
+        text: "where a session has a secret, lanes that prove themselves with it come in and no others, and whoever does not \
+               know it is not taken for the target",
+        to_peers: true,
+        try_out: requests::tickets,
+    },
+    Promise {
         name: "writes",
         text: "a write moves its bytes, and no others, and completes under its cookie",
         to_peers: false,

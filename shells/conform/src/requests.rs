@@ -1,8 +1,10 @@
 //! Promises about lanes and what goes over them.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use polyrail_core::transport::MemoryKind;
+use polyrail_core::units::Epoch;
 use polyrail_core::work::{LaneFact, Op, Outcome, POST_MAX, Stop, Work};
 use polyrail_transport::SessionId;
 
@@ -60,6 +62,48 @@ pub(crate) fn strangers(subject: &Subject) -> Said<()> {
         LaneFact::OpenFailed(_) => Ok(()),
         other => Err(format!("it answered {other:?}")),
     }
+}
+
+pub(crate) fn tickets(subject: &Subject) -> Said<()> {
+    let mut world = World::new(subject)?;
+    let (ours, other) = (world.keyed.secret.clone(), secret(9)?);
+    world.use_secret(lane(0), KEYED, Some(&ours))?;
+    world.open_lane(lane(0), ONE)?;
+    let moves = |world: &mut World, cookie| {
+        world.carry_out(lane(0), ONE, &[work(cookie, Op::Write, 0, SHORT)])
+    };
+    moves(&mut world, 1)?;
+    // (who, the session, what it has)
+    let cases = [
+        ("a lane without a ticket", KEYED, None),
+        ("a lane with another secret", KEYED, Some(&other.secret)),
+        (
+            "a lane with a secret of another session",
+            OTHER,
+            Some(&ours),
+        ),
+        ("a target that has no secret", SESSION, Some(&ours)),
+    ];
+    for (number, (who, session, secret)) in cases.into_iter().enumerate() {
+        world.use_secret(lane(1), session, secret)?;
+        let epoch = Epoch(1 + number as u32);
+        match world.try_open(lane(1), epoch)? {
+            LaneFact::OpenFailed(_) => {}
+            fact => return Err(format!("{who} was answered with {fact:?}")),
+        }
+        if world.reaches(session, secret) {
+            return Err(format!("{who} would be let in, says the target"));
+        }
+    }
+    // Who is not let in is counted, at the end that does not believe him: the first three at the target.
+    let denied = world.keyed.denied.load(Relaxed);
+    if denied < 2 {
+        return Err(format!(
+            "{denied} lanes that proved nothing were counted, and there were 2"
+        ));
+    }
+    // And the fair lane goes on.
+    moves(&mut world, 2)
 }
 
 /// Moves some bytes that begin and end anywhere.

@@ -1,15 +1,15 @@
 //! Two ends of a transport, and memory on both sides.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as StdInstant};
 
-use polyrail_control::codec::{Decoder, Frame};
+use polyrail_control::codec::{self, Decoder, Frame, Greeting, Purpose};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{
@@ -18,6 +18,9 @@ use polyrail_core::work::{
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
+use polyrail_transport::ticket::{
+    Denied, EXPORTED_BYTES, Entry, NONCE_BYTES, Nonce, SessionSecret,
+};
 use polyrail_transport::{
     Endpoint, InboundLane, Polled, RailAddress, RemoteRegion, SessionId, Transport,
 };
@@ -33,6 +36,9 @@ pub(crate) const LOCAL: SegmentRef = SegmentRef(1);
 pub(crate) const REMOTE: SegmentRef = SegmentRef(2);
 /// The session that the target lets in.
 pub(crate) const SESSION: SessionId = SessionId([7; 16]);
+/// The session that the target lets in with a secret, and one that it does as well, with another.
+pub(crate) const KEYED: SessionId = SessionId([6; 16]);
+pub(crate) const OTHER: SessionId = SessionId([5; 16]);
 /// The rail that lanes run on.
 pub(crate) const RAIL: RailId = RailId(3);
 /// The first epoch.
@@ -52,6 +58,20 @@ pub(crate) type Said<T> = Result<T, String>;
 /// A lane of this world's worker. Each is on a rail of its own.
 pub(crate) fn lane(number: u16) -> LaneId {
     LaneId::new(0, RailId(RAIL.0 + number))
+}
+
+/// A secret, and how many did not prove that they have it.
+pub(crate) struct Keyed {
+    pub(crate) secret: SessionSecret,
+    pub(crate) denied: Arc<AtomicU64>,
+}
+
+/// The secret that comes of such bytes.
+pub(crate) fn secret(byte: u8) -> Said<Keyed> {
+    let denied = Arc::<AtomicU64>::default();
+    let secret = SessionSecret::new(&[byte; EXPORTED_BYTES], KEYED, 1, 2, denied.clone());
+    let secret = secret.map_err(|error| format!("no secret: {error}"))?;
+    Ok(Keyed { secret, denied })
 }
 
 /// The memory of an end.
@@ -90,7 +110,9 @@ pub(crate) struct World {
     polled: Polled,
     facts: Vec<(LaneId, Epoch, LaneFact)>,
     address: RailAddress,
-    _initiator: Arc<dyn Transport>,
+    initiator: Arc<dyn Transport>,
+    /// Of the session [`KEYED`].
+    pub(crate) keyed: Keyed,
     acceptor: Option<Acceptor>,
 }
 
@@ -106,13 +128,18 @@ impl World {
             None => (made(&Arc::default())?, target.address()),
             Some(rail) => (target.clone(), rail.clone()),
         };
-        target.begin_session(SESSION, TrustDomain::COMMON);
+        let keyed = secret(1)?;
+        let theirs = secret(2)?.secret;
+        target.begin_session(SESSION, TrustDomain::COMMON, None);
+        for (session, secret) in [(KEYED, &keyed.secret), (OTHER, &theirs)] {
+            target.begin_session(session, TrustDomain::COMMON, Some(secret.clone()));
+        }
         let acceptor = match own.is_empty() {
-            true => Some(Acceptor::start(target.clone())?),
+            true => Some(Acceptor::start(target.clone(), keyed.secret.clone())?),
             false => None,
         };
         if subject.has_peers() && !own.is_empty() {
-            let reached = initiator.reach(&own, SESSION);
+            let reached = initiator.reach(&own, SESSION, None);
             reached.map_err(|why| format!("it does not reach the other end: {why}"))?;
         }
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
@@ -123,6 +150,7 @@ impl World {
                 .as_ref()
                 .map_or(nowhere, |acceptor| acceptor.address),
             session: SESSION,
+            secret: None,
             own: own.into(),
         };
         let clock = Clock::start();
@@ -148,7 +176,8 @@ impl World {
             polled: Polled::default(),
             facts: Vec::new(),
             address,
-            _initiator: initiator,
+            initiator,
+            keyed,
             acceptor,
         })
     }
@@ -165,6 +194,31 @@ impl World {
         let region = allocated((self.memory)(BYTES, access))?;
         self.table.add(region.clone());
         Ok(region)
+    }
+
+    /// Says that the rail of a lane is of a session with this secret, or none.
+    pub(crate) fn use_secret(
+        &mut self,
+        lane: LaneId,
+        session: SessionId,
+        secret: Option<&SessionSecret>,
+    ) -> Said<()> {
+        let address = RailAddress {
+            session,
+            secret: secret.cloned(),
+            ..self.address.clone()
+        };
+        self.endpoint.attach_rail(lane.rail(), address);
+        if let Some(acceptor) = &self.acceptor {
+            acceptor.is_keyed.store(session != SESSION, Release);
+        }
+        Ok(())
+    }
+
+    /// Whether the target says that it is reached so. Those at addresses of the network are not asked.
+    pub(crate) fn reaches(&self, session: SessionId, secret: Option<&SessionSecret>) -> bool {
+        let own = &self.address.own;
+        !own.is_empty() && self.initiator.reach(own, session, secret).is_ok()
     }
 
     /// Says that the rails are of another session.
@@ -511,25 +565,30 @@ struct Acceptor {
     stop: Arc<AtomicBool>,
     /// Whether the session is one of the engine's.
     lets_in: Arc<AtomicBool>,
+    /// Whether it has a cluster key.
+    is_keyed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Acceptor {
-    fn start(target: Arc<dyn Transport>) -> Said<Self> {
+    fn start(target: Arc<dyn Transport>, secret: SessionSecret) -> Said<Self> {
         let cannot = |error: std::io::Error| format!("cannot listen: {error}");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let stop = Arc::new(AtomicBool::new(false));
         let lets_in = Arc::new(AtomicBool::new(true));
-        let (stopped, open) = (stop.clone(), lets_in.clone());
+        let is_keyed = Arc::new(AtomicBool::new(false));
+        let (stopped, open, keyed) = (stop.clone(), lets_in.clone(), is_keyed.clone());
         let thread = std::thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Acquire) {
                     return;
                 }
                 // The engine lets only lanes of its sessions through.
-                let lane = stream.ok().and_then(accept);
-                let lane = lane.filter(|lane| lane.session == SESSION && open.load(Acquire));
+                let secret = keyed.load(Acquire).then_some(&secret);
+                let lane = stream.ok().and_then(|stream| accept(stream, secret));
+                let known = [SESSION, KEYED];
+                let lane = lane.filter(|lane| known.contains(&lane.session) && open.load(Acquire));
                 if let Some(lane) = lane {
                     target.admit(lane);
                 }
@@ -539,6 +598,7 @@ impl Acceptor {
             address,
             stop,
             lets_in,
+            is_keyed,
             thread: Some(thread),
         })
     }
@@ -554,26 +614,56 @@ impl Drop for Acceptor {
     }
 }
 
+/// What lanes are to prove themselves with. The control plane draws one for each.
+const CHALLENGE: Nonce = Nonce([4; NONCE_BYTES]);
+
 /// Reads greeting and join, as the control plane does.
-fn accept(mut stream: TcpStream) -> Option<InboundLane> {
+fn accept(mut stream: TcpStream, secret: Option<&SessionSecret>) -> Option<InboundLane> {
     let mut decoder = Decoder::default();
     let (mut byte, mut greeted) = ([0], false);
     loop {
         if !greeted {
             greeted = decoder.next_greeting().ok()?.is_some();
+            if greeted && secret.is_some() {
+                let mut says = Greeting::ours(Purpose::Lane).encode().to_vec();
+                codec::encode(&Frame::LaneChallenge { nonce: CHALLENGE }, &mut says).ok()?;
+                stream.write_all(&says).ok()?;
+            }
         } else if let Some(frame) = decoder.next_frame().ok()? {
             let (transport, session, lane, epoch) = match frame {
                 Frame::JoinLane {
                     session,
                     lane,
                     epoch,
-                } => (None, session, lane, epoch),
+                } if secret.is_none() => (None, session, lane, epoch),
                 Frame::JoinLaneOf {
                     transport,
                     session,
                     lane,
                     epoch,
-                } => (Some(transport), session, lane, epoch),
+                } if secret.is_none() => (Some(transport), session, lane, epoch),
+                Frame::JoinLaneProved {
+                    transport,
+                    session,
+                    lane,
+                    epoch,
+                    ticket,
+                } => {
+                    let entry = Entry {
+                        transport: &transport,
+                        session: SessionId(session),
+                        lane: Some((LaneId(lane), Epoch(epoch))),
+                    };
+                    let proof = secret?.admit(&entry, CHALLENGE, &ticket).ok()?;
+                    let mut says = Vec::new();
+                    codec::encode(&Frame::LaneProved { proof }, &mut says).ok()?;
+                    stream.write_all(&says).ok()?;
+                    (Some(transport), session, lane, epoch)
+                }
+                Frame::JoinLane { .. } | Frame::JoinLaneOf { .. } => {
+                    secret?.deny(Denied::Missing);
+                    return None;
+                }
                 _ => return None,
             };
             stream.set_nonblocking(true).ok()?;

@@ -65,6 +65,11 @@ fn a_broken_promise_is_named() {
             "writes",
             "is wrong after 1 bytes from 0 on were moved",
         ),
+        (
+            "BREAK_TICKETS",
+            "tickets",
+            "a lane without a ticket was answered",
+        ),
         ("BREAK_TWICE", "once", "completed twice"),
         (
             "BREAK_DESCRIPTOR",

@@ -35,7 +35,7 @@ fn shm_keeps_every_promise() {
 
 /// GPUs over a driver in this process, and memory of one.
 fn gpus() -> (Arc<Gpus>, Memory) {
-    let gpus = Gpus::over(Arc::new(Stub::new(Machine::default()))).unwrap();
+    let gpus = Gpus::over(Arc::new(Stub::new(Machine::default())));
     let memory = {
         let gpus = gpus.clone();
         move |bytes, access| {

@@ -12,6 +12,7 @@ use polyrail_core::path::view::PathView;
 use polyrail_core::stage::StageMessage;
 use polyrail_core::transport::MemoryKind;
 use polyrail_transport::memory::{Access, RegionKey};
+use polyrail_transport::ticket::{Nonce, Proof, Ticket};
 use serde::{Deserialize, Serialize};
 
 use crate::process::Process;
@@ -34,8 +35,21 @@ pub const NODES: u64 = 8;
 /// The feature bit of bodies of [`Frame::Notify`] that say first what they are, to the engines.
 pub const PARCELS: u64 = 16;
 
+/// The feature bit of [`Frame::Rails`].
+pub const RAILS: u64 = 32;
+
+/// The feature bit of [`Frame::JoinLaneProved`]. Engines with a cluster key require it of each other.
+pub const TICKETS: u64 = 64;
+
+/// The feature bit of [`Frame::Leaving`].
+pub const LEAVING: u64 = 128;
+
+/// The feature bit of [`Frame::Moved`].
+pub const MOVED: u64 = 256;
+
 /// Feature bits this build offers. What both ends offer is in force.
-pub const FEATURES: u64 = NOTIFICATIONS | PATHS | STAGING | NODES | PARCELS;
+pub const FEATURES: u64 =
+    NOTIFICATIONS | PATHS | STAGING | NODES | PARCELS | RAILS | TICKETS | LEAVING | MOVED;
 
 /// The most rails that [`Frame::SeePath`] names.
 pub const PATH_RAILS_MAX: usize = 256;
@@ -66,7 +80,8 @@ pub enum Purpose {
     /// Control frames.
     Control,
     /// A lane of a transport: one [`Frame::JoinLane`] or [`Frame::JoinLaneOf`], its answer, then the transport's own
-    /// language.
+    /// language. Between engines with a cluster key a [`Frame::LaneChallenge`], a [`Frame::JoinLaneProved`] and a
+    /// [`Frame::LaneProved`] come first.
     Lane,
 }
 
@@ -170,7 +185,7 @@ pub enum Frame {
         incarnation: u64,
         /// The session to join; `None` asks for a new one.
         session: Option<[u8; 16]>,
-        /// Proof of the right to come in: reserved, empty until clusters have keys.
+        /// Reserved, and empty: TLS proves that somebody holds the cluster's key.
         token: Vec<u8>,
     },
     /// Target: come in.
@@ -331,6 +346,48 @@ pub enum Frame {
         /// Its [`SegmentDescriptor::numa_node`].
         numa_node: u16,
     },
+    /// Target: this is what I have said in [`Frame::Welcome`], as it is now. Needs the feature [`RAILS`].
+    Rails {
+        /// Addresses of its rails: those it had, and behind them others.
+        rails: Vec<SocketAddr>,
+        /// The devices behind those addresses, in the same order; of those that are missing nothing is known.
+        rail_facts: Vec<RailFact>,
+        /// The transports that it has.
+        transports: Vec<TransportOffer>,
+    },
+    /// Target with a cluster key, behind its greeting on a [`Purpose::Lane`] connection: prove that you are of the
+    /// session, and say this with it.
+    LaneChallenge {
+        /// Drawn for this connection.
+        nonce: Nonce,
+    },
+    /// Initiator, the answer to [`Frame::LaneChallenge`]: this is that lane.
+    JoinLaneProved {
+        /// What the transport is called, at most [`NAME_BYTES_MAX`] bytes.
+        transport: String,
+        /// The session.
+        session: [u8; 16],
+        /// The initiator's number for the lane.
+        lane: u32,
+        /// Its epoch.
+        epoch: u32,
+        /// That it is of the session.
+        ticket: Ticket,
+    },
+    /// Target: so am I. What comes next is what answers a lane without a ticket.
+    LaneProved {
+        /// That it is of the session.
+        proof: Proof,
+    },
+    /// Target: I am about to end. Begin nothing more with me, and say [`Frame::Goodbye`] when what is under way has ended.
+    /// Needs the feature [`LEAVING`].
+    Leaving,
+    /// Initiator: so many bytes have gone to you and come from you since I met you, as I count them. Needs the feature
+    /// [`MOVED`].
+    Moved {
+        /// All of them, over every transport.
+        bytes: u64,
+    },
 }
 
 impl Frame {
@@ -359,6 +416,12 @@ impl Frame {
             Self::Stage(_) => "Stage",
             Self::JoinLaneOf { .. } => "JoinLaneOf",
             Self::DescriptionAt { .. } => "DescriptionAt",
+            Self::Rails { .. } => "Rails",
+            Self::LaneChallenge { .. } => "LaneChallenge",
+            Self::JoinLaneProved { .. } => "JoinLaneProved",
+            Self::LaneProved { .. } => "LaneProved",
+            Self::Leaving => "Leaving",
+            Self::Moved { .. } => "Moved",
         }
     }
 }
@@ -427,8 +490,8 @@ pub enum SegmentKind {
 pub enum Refusal {
     /// It speaks another version.
     Version,
-    /// The token is wrong.
-    Token,
+    /// One side has a cluster key and the other has none.
+    Key,
     /// It does not know the session (any more). By itself no proof of anything: who answered is not said.
     /// [`Frame::SessionUnknown`] says it.
     SessionUnknown,
@@ -446,7 +509,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Version => "other protocol version",
-            Self::Token => "wrong token",
+            Self::Key => "cluster key",
             Self::SessionUnknown => "session unknown",
             Self::EpochFenced => "lane's epoch fenced",
             Self::Full => "no room",
@@ -491,9 +554,24 @@ pub enum CodecError {
     },
 }
 
+impl CodecError {
+    /// Whether what came begins as TLS does: an engine with a cluster key, to one without.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(
+            self,
+            Self::NotPolyrail {
+                got: [0x16, 0x03 | 0x00, ..]
+            }
+        )
+    }
+}
+
 impl fmt::Display for CodecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NotPolyrail { .. } if self.is_tls() => {
+                f.write_str("it speaks TLS as engines with a cluster key do, and this engine has none (security/key_file)")
+            }
             Self::NotPolyrail { got } => write!(
                 f,
                 "not a polyrail connection: it starts with \"{}\" instead of \"polyrail\"",
@@ -608,6 +686,17 @@ impl Decoder {
         Ok(Some(frame))
     }
 
+    /// Bytes that the next frame still lacks, as far as is known: first of all its length.
+    pub fn missing_bytes(&self) -> usize {
+        let rest = self.bytes.get(self.taken..).unwrap_or_default();
+        match rest.split_first_chunk::<4>() {
+            None => 4 - rest.len(),
+            Some((length, rest)) => {
+                (u32::from_le_bytes(*length) as usize).saturating_sub(rest.len())
+            }
+        }
+    }
+
     /// Bytes that came and no frame has taken yet.
     pub fn pending_bytes(&self) -> usize {
         self.bytes.len() - self.taken
@@ -630,7 +719,7 @@ pub(crate) mod tests {
 
     impl Arbitrary for Frame {
         fn arbitrary(g: &mut Gen) -> Self {
-            match u8::arbitrary(g) % 20 {
+            match u8::arbitrary(g) % 22 {
                 0 => Self::Hello {
                     name: String::arbitrary(g),
                     incarnation: u64::arbitrary(g),
@@ -724,6 +813,10 @@ pub(crate) mod tests {
                     session: key(g),
                     lane: u32::arbitrary(g),
                     epoch: u32::arbitrary(g),
+                },
+                19 => Self::Leaving,
+                20 => Self::Moved {
+                    bytes: u64::arbitrary(g),
                 },
                 _ => Self::Process(Process {
                     boot: u128::arbitrary(g),

@@ -16,12 +16,14 @@ use std::net::SocketAddr;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::SessionId;
+use polyrail_transport::ticket::{Nonce, Proof, Ticket};
 
 use crate::codec::{
-    self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, NAME_BYTES_MAX, NODES,
-    NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, PROTOCOL_VERSION, Purpose, RailFact, Refusal,
-    STAGING, SegmentDescriptor, TransportOffer,
+    self, CodecError, Decoder, FEATURES, FRAME_BYTES_MAX, Frame, Greeting, LEAVING, MOVED,
+    NAME_BYTES_MAX, NODES, NOTIFICATION_BYTES_MAX, NOTIFICATIONS, PATHS, PROTOCOL_VERSION, Purpose,
+    RAILS, RailFact, Refusal, STAGING, SegmentDescriptor, TICKETS, TransportOffer,
 };
+use crate::security::Distrust;
 
 /// Bytes that may wait to be written. A peer that lets more pile up is given up.
 pub const OUT_BYTES_MAX: usize = 256 * 1024;
@@ -55,7 +57,7 @@ pub struct Hello {
     pub incarnation: u64,
     /// The session to join; `None` asks for a new one.
     pub session: Option<SessionId>,
-    /// Proof of the right to come in.
+    /// Reserved, and empty.
     pub token: Vec<u8>,
 }
 
@@ -89,6 +91,8 @@ pub struct Join {
     pub lane: LaneId,
     /// Its epoch.
     pub epoch: Epoch,
+    /// What it was asked to prove itself with, and how it does; not checked. `None`: this engine has no cluster key.
+    pub ticket: Option<(Nonce, Ticket)>,
 }
 
 /// What a connection tells the shell.
@@ -168,8 +172,24 @@ pub enum Ended {
         /// How much it was.
         bytes: usize,
     },
+    /// The peer has not proved that it holds the cluster's key.
+    Distrusted(Distrust),
+    /// The peer holds the cluster's key and does not know tickets of lanes: it is an older engine.
+    NoTickets,
     /// The socket broke, or (`None`) the peer closed it.
     Lost(Option<io::ErrorKind>),
+}
+
+impl Ended {
+    /// Whether one side has a cluster key and the other has none, or another: what somebody has to set right.
+    pub fn is_about_keys(&self) -> bool {
+        match self {
+            Self::Distrusted(_) | Self::NoTickets => true,
+            Self::Refused { reason, .. } => *reason == Refusal::Key,
+            Self::Codec(error) => error.is_tls(),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Ended {
@@ -204,11 +224,16 @@ impl fmt::Display for Ended {
                 f,
                 "{bytes} bytes wait to be read by the peer; {OUT_BYTES_MAX} is the limit"
             ),
+            Self::Distrusted(why) => why.fmt(f),
+            Self::NoTickets => f.write_str(NO_TICKETS),
             Self::Lost(Some(kind)) => kind.fmt(f),
             Self::Lost(None) => f.write_str("the peer closed the connection"),
         }
     }
 }
+
+/// What is wrong with a member that is older than tickets of lanes.
+const NO_TICKETS: &str = "its polyrail is older than tickets of lanes, which engines with a cluster key need of each other: upgrade it";
 
 /// Which side of the connection this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -235,6 +260,17 @@ enum State {
     Closed,
 }
 
+/// What is around the conversation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Surroundings {
+    /// Nothing, and this engine has no key.
+    Clear,
+    /// Nothing, although this engine has a key: only a lane may greet so, and has to prove itself with this.
+    ClearThoughKeyed { challenge: Nonce },
+    /// TLS with somebody who has proved that he holds the key.
+    Tls,
+}
+
 /// How often a connection beats, beside others of its session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Beats {
@@ -253,6 +289,7 @@ pub struct Connection {
     role: Role,
     /// What it is for, as the initiator greeted.
     purpose: Purpose,
+    surroundings: Surroundings,
     /// What both ends offer.
     features: u64,
     state: State,
@@ -292,6 +329,7 @@ impl Connection {
             config,
             role,
             purpose: Purpose::Control,
+            surroundings: Surroundings::Clear,
             features: 0,
             state: State::Greeting { by },
             decoder: Decoder::default(),
@@ -301,6 +339,11 @@ impl Connection {
             greeted: false,
             ended: None,
         }
+    }
+
+    /// Says what is around it; before anything comes.
+    pub(crate) fn set_surroundings(&mut self, surroundings: Surroundings) {
+        self.surroundings = surroundings;
     }
 
     /// Takes bytes that came. Drain [`Self::poll_event`] before the next call.
@@ -319,6 +362,22 @@ impl Connection {
     /// The socket broke, or (`None`) the peer closed it.
     pub fn handle_closed(&mut self, error: Option<io::ErrorKind>) {
         self.close(Ended::Lost(error));
+    }
+
+    /// The peer closed the socket before it had proved that it holds the key.
+    pub(crate) fn handle_gone(&mut self) {
+        self.close(Ended::Distrusted(Distrust::Gone));
+    }
+
+    /// Ends it, because who is there does not hold the key, or the bytes are not its own. What had come and was not told is
+    /// not told any more; what is around it may still say why.
+    pub(crate) fn distrust(&mut self, now: Instant, why: Distrust) {
+        if matches!(self.state, State::Draining { .. } | State::Closed) {
+            return;
+        }
+        self.close(Ended::Distrusted(why));
+        let by = now + self.config.handshake_max;
+        self.set_state(State::Draining { by });
     }
 
     /// Does what is due. Calling early or twice changes nothing.
@@ -411,6 +470,13 @@ impl Connection {
             scratch: welcome.scratch,
             heartbeat_ms: u32::try_from(heartbeat_ms).unwrap_or(u32::MAX),
         });
+    }
+
+    /// Answers the ticket of [`Event::Join`] with a proof; the transport says the rest.
+    pub fn prove(&mut self, proof: Proof) {
+        if matches!(self.state, State::Deciding { .. }) {
+            self.push(&Frame::LaneProved { proof });
+        }
     }
 
     /// Says no and drains. Works in every state in which something can still be said.
@@ -527,10 +593,32 @@ impl Connection {
         self.purpose = greeting.purpose;
         self.features = greeting.features & FEATURES;
         greeting.check_version().map_err(Ended::Codec)?;
+        match (self.surroundings, self.purpose) {
+            (Surroundings::ClearThoughKeyed { .. }, Purpose::Control) => {
+                return Err(Ended::Distrusted(Distrust::Clear));
+            }
+            (Surroundings::Tls, Purpose::Lane) => {
+                return Err(Ended::Unexpected {
+                    frame: "a lane's greeting within TLS",
+                    expected: "a control greeting",
+                });
+            }
+            (Surroundings::Tls, Purpose::Control) if !self.has(TICKETS) => {
+                return Err(Ended::NoTickets);
+            }
+            _ => {}
+        }
         match (self.role, self.purpose) {
             (Role::Target, Purpose::Control) => self.greet(),
-            // The transport answers, or who refuses the lane.
-            (Role::Target, Purpose::Lane) | (Role::Initiator, Purpose::Control) => {}
+            (Role::Target, Purpose::Lane) => match self.surroundings {
+                Surroundings::ClearThoughKeyed { challenge } => {
+                    self.greet();
+                    self.push(&Frame::LaneChallenge { nonce: challenge });
+                }
+                // The transport answers, or who refuses the lane.
+                Surroundings::Clear | Surroundings::Tls => {}
+            },
+            (Role::Initiator, Purpose::Control) => {}
             (Role::Initiator, Purpose::Lane) => {
                 return Err(Ended::Unexpected {
                     frame: "a lane's greeting",
@@ -563,23 +651,48 @@ impl Connection {
     }
 
     fn handle_join(&mut self, by: Instant, frame: Frame) -> Result<Event, Ended> {
-        let (transport, session, lane, epoch) = match frame {
-            Frame::JoinLane {
-                session,
-                lane,
-                epoch,
-            } => (None, session, lane, epoch),
-            Frame::JoinLaneOf {
-                transport,
-                session,
-                lane,
-                epoch,
-            } => {
-                check_name(&transport)?;
-                (Some(transport), session, lane, epoch)
-            }
-            _ => return Err(unexpected(&frame, "JoinLane")),
+        let challenge = match self.surroundings {
+            Surroundings::ClearThoughKeyed { challenge } => Some(challenge),
+            Surroundings::Clear | Surroundings::Tls => None,
         };
+        let (transport, session, lane, epoch, ticket) = match (frame, challenge) {
+            (Frame::JoinLane { .. } | Frame::JoinLaneOf { .. }, Some(_)) => {
+                return Err(Ended::Distrusted(Distrust::NoTicket));
+            }
+            (
+                Frame::JoinLane {
+                    session,
+                    lane,
+                    epoch,
+                },
+                None,
+            ) => (None, session, lane, epoch, None),
+            (
+                Frame::JoinLaneOf {
+                    transport,
+                    session,
+                    lane,
+                    epoch,
+                },
+                None,
+            ) => (Some(transport), session, lane, epoch, None),
+            (
+                Frame::JoinLaneProved {
+                    transport,
+                    session,
+                    lane,
+                    epoch,
+                    ticket,
+                },
+                Some(challenge),
+            ) => {
+                let ticket = Some((challenge, ticket));
+                (Some(transport), session, lane, epoch, ticket)
+            }
+            (frame, None) => return Err(unexpected(&frame, "JoinLane")),
+            (frame, Some(_)) => return Err(unexpected(&frame, "JoinLaneProved")),
+        };
+        transport.as_deref().map_or(Ok(()), check_name)?;
         let bytes = self.decoder.pending_bytes();
         if bytes > 0 {
             return Err(Ended::LaneBytes { bytes });
@@ -590,6 +703,7 @@ impl Connection {
             session: SessionId(session),
             lane: LaneId(lane),
             epoch: Epoch(epoch),
+            ticket,
         }))
     }
 
@@ -607,10 +721,7 @@ impl Connection {
                 heartbeat_ms,
             } => {
                 check_name(&name)?;
-                rail_facts.truncate(rails.len());
-                for fact in &rail_facts {
-                    check_name(&fact.device)?;
-                }
+                check_facts(&rails, &mut rail_facts)?;
                 self.stretch_silence(heartbeat_ms);
                 self.open(now);
                 Ok(Event::Welcome(Welcome {
@@ -654,6 +765,27 @@ impl Connection {
             }
             (Role::Initiator, frame @ Frame::DescriptionAt { .. }) if self.has(NODES) => {
                 Ok(Event::Frame(frame))
+            }
+            (Role::Initiator, frame @ Frame::Leaving) if self.has(LEAVING) => {
+                Ok(Event::Frame(frame))
+            }
+            (Role::Target, frame @ Frame::Moved { .. }) if self.has(MOVED) => {
+                Ok(Event::Frame(frame))
+            }
+            (
+                Role::Initiator,
+                Frame::Rails {
+                    rails,
+                    mut rail_facts,
+                    transports,
+                },
+            ) if self.has(RAILS) => {
+                check_facts(&rails, &mut rail_facts)?;
+                Ok(Event::Frame(Frame::Rails {
+                    rails,
+                    rail_facts,
+                    transports,
+                }))
             }
             (Role::Target, frame @ Frame::SeePath { .. })
             | (Role::Initiator, frame @ Frame::PathSeen { .. })
@@ -717,6 +849,12 @@ impl Connection {
         let refusal = match &ended {
             Ended::Codec(CodecError::Version { .. }) if self.role == Role::Target => {
                 Some(Refusal::Version)
+            }
+            // A peer without a key, and one with a key where there is none here: both find the words at the beginning.
+            Ended::Distrusted(Distrust::Clear | Distrust::NoTicket) => Some(Refusal::Key),
+            Ended::NoTickets => Some(Refusal::Version),
+            Ended::Codec(error) if error.is_tls() && self.role == Role::Target => {
+                Some(Refusal::Key)
             }
             // Whoever that is does not speak our language: silence is the answer it can understand.
             Ended::Codec(
@@ -784,6 +922,16 @@ fn refusal_text(ended: &Ended) -> String {
         Ended::Codec(CodecError::Version { theirs, .. }) => {
             format!("this side speaks protocol version {PROTOCOL_VERSION}, not {theirs}")
         }
+        Ended::Distrusted(Distrust::NoTicket) => "this engine has a cluster key, and a lane needs a ticket".into(),
+        Ended::NoTickets => "this polyrail has tickets of lanes, which engines with a cluster key need of each other: upgrade \
+                             the other one"
+            .into(),
+        Ended::Distrusted(_) => "this engine has a cluster key and lets nobody in who speaks in clear: name the same key \
+                                 there (security/key_file)"
+            .into(),
+        Ended::Codec(error) if error.is_tls() => {
+            "this engine has no cluster key: name the same one here (security/key_file), or none there".into()
+        }
         other => other.to_string(),
     }
 }
@@ -799,6 +947,12 @@ fn unexpected(frame: &Frame, expected: &'static str) -> Ended {
         frame: frame.kind(),
         expected,
     }
+}
+
+/// What is said of devices, of no more than there are addresses.
+fn check_facts(rails: &[SocketAddr], facts: &mut Vec<RailFact>) -> Result<(), Ended> {
+    facts.truncate(rails.len());
+    facts.iter().try_for_each(|fact| check_name(&fact.device))
 }
 
 fn check_name(name: &str) -> Result<(), Ended> {
@@ -1275,6 +1429,7 @@ mod tests {
                 session: SESSION,
                 lane: LaneId(5),
                 epoch: Epoch(6),
+                ticket: None,
             });
             assert_eq!(told, [expected]);
         }
@@ -1480,6 +1635,39 @@ mod tests {
             }
         }
         true
+    }
+
+    #[test]
+    fn a_member_that_is_older_than_tickets_is_told_so_and_one_without_a_key_is_not_asked() {
+        let mut old = Greeting::ours(Purpose::Control);
+        old.features &= !TICKETS;
+        let bytes = [&old.encode()[..], &bytes_of(&[hello_frame()])].concat();
+        let mut target = Connection::inbound(ms(0), CONFIG);
+        target.set_surroundings(Surroundings::Tls);
+        target.handle_bytes(ms(1), &bytes);
+        assert_eq!(
+            target.poll_event(ms(1)),
+            Some(Event::Ended(Ended::NoTickets))
+        );
+        let mut decoder = Decoder::default();
+        decoder.push(&transmit(&mut target));
+        decoder.next_greeting().unwrap().unwrap();
+        match decoder.next_frame().unwrap() {
+            Some(Frame::Refused { reason, text }) => {
+                assert_eq!(reason, Refusal::Version);
+                assert!(text.contains("upgrade the other one"), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let mut initiator = Connection::outbound(ms(0), CONFIG, hello());
+        initiator.set_surroundings(Surroundings::Tls);
+        initiator.handle_bytes(ms(1), &old.encode());
+        let ended = initiator.poll_event(ms(1));
+        assert_eq!(ended, Some(Event::Ended(Ended::NoTickets)));
+        assert!(Ended::NoTickets.to_string().contains("upgrade it"));
+        let mut clear = Connection::inbound(ms(0), CONFIG);
+        clear.handle_bytes(ms(1), &bytes);
+        assert_eq!(clear.poll_event(ms(1)), Some(Event::Hello(hello())));
     }
 
     quickcheck! {

@@ -22,6 +22,7 @@ mod crowd;
 mod door;
 mod error;
 mod initiator;
+mod line;
 mod mailbox;
 mod notification;
 mod peer;
@@ -36,8 +37,9 @@ mod tests;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -46,6 +48,7 @@ use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::TrustDomain;
+use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 pub use self::error::{AskError, ConnectError, Ends, SessionLoss};
@@ -58,6 +61,7 @@ use crate::codec::{
     TRANSPORT_ADDRESS_BYTES_MAX, TransportOffer,
 };
 use crate::process::Process;
+use crate::security::ClusterKey;
 
 /// The longest body of a call and of its answer: what a frame leaves after the numbers around it.
 pub const CALL_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
@@ -110,7 +114,7 @@ pub struct PlaneConfig {
     pub scratch: SegmentDescriptor,
     /// The engine's clock.
     pub clock: Clock,
-    /// Shown to targets as proof of the right to come in. Not checked yet. At most [`TOKEN_BYTES_MAX`].
+    /// Shown to targets, and not checked: reserved. At most [`TOKEN_BYTES_MAX`].
     pub token: Vec<u8>,
     /// How often a sign of life is sent on every connection. Not 0.
     pub heartbeat: Duration,
@@ -127,6 +131,9 @@ pub struct PlaneConfig {
     /// Connections that may wait for a handshake, but no more than a quarter of this process's descriptors. One address
     /// may have half of them. Not 0.
     pub handshakes_max: usize,
+    /// The cluster's key: with it control connections are within TLS, and only who holds it too is spoken with. `None`:
+    /// everything goes in clear, and nobody is asked.
+    pub key: Option<Arc<ClusterKey>>,
     /// What peers on this host are told, so that they can see this process end; `None`: nothing, and this
     /// side watches none either.
     pub process: Option<Process>,
@@ -158,6 +165,7 @@ impl PlaneConfig {
             sessions_max: SESSIONS_MAX,
             connections_max: CONNECTIONS_MAX,
             handshakes_max: HANDSHAKES_MAX,
+            key: None,
             process: Process::own(),
         }
     }
@@ -253,7 +261,11 @@ pub trait Handler: Send + Sync {
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView>;
 
     /// Target: a session that transports may admit lanes of, until [`Self::session_ended`].
-    fn session_began(&self, session: SessionId, domain: TrustDomain);
+    fn session_began(&self, guest: &Guest<'_>);
+
+    /// Target: so many bytes have been moved with the initiator of a session since it met us, as it counts them. Said again and
+    /// again.
+    fn moved(&self, session: SessionId, bytes: u64);
 
     /// Target: a lane of a session that exists. Hand it to its transport.
     fn lane(&self, lane: InboundLane);
@@ -274,7 +286,7 @@ pub trait Handler: Send + Sync {
 
     /// Target: the session is over; no lane of it is handed over any more. Retire it in all transports, then
     /// answer. Only from then on is the session unknown to those who ask, which to them is proof.
-    fn session_ended(&self, session: SessionId, retired: RetireAnswer);
+    fn session_ended(&self, session: SessionId, why: SessionEnd, retired: RetireAnswer);
 
     /// Initiator: the peer is alive.
     fn heard(&self, peer: PeerId);
@@ -282,9 +294,30 @@ pub trait Handler: Send + Sync {
     /// Initiator: the peer's last receive on the lane has returned.
     fn fenced(&self, peer: PeerId, lane: LaneId, epoch: Epoch, delivered: u32);
 
+    /// Initiator: how many bytes have gone to the peer and come from it, for it to know.
+    fn moved_with(&self, peer: PeerId) -> Option<u64>;
+
+    /// Initiator: the peer is about to end. May be told several times. [`Plane::disconnect`] it when nothing is under way
+    /// with it any more.
+    fn leaves(&self, peer: PeerId);
+
+    /// Initiator: the peer has other rails now than it has said before. May be told several times.
+    fn has_rails(&self, peer: PeerId, rails: Rails);
+
     /// Initiator: the session is over, because the peer does not know it or has ended. It is forgotten here
     /// too, as by [`Plane::disconnect`]; [`Plane::connect`] asks for a new one.
     fn session_lost(&self, peer: PeerId, why: SessionLoss);
+}
+
+/// What an engine says of its rails. The same limits hold as in [`PlaneConfig`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Rails {
+    /// Their addresses.
+    pub addresses: Vec<SocketAddr>,
+    /// The devices behind those addresses, in the same order, as far as they are known.
+    pub facts: Vec<RailFact>,
+    /// The engine's transports.
+    pub transports: Vec<TransportOffer>,
 }
 
 /// Who the other end of a connection is.
@@ -294,6 +327,78 @@ pub enum Party {
     Peer(PeerId),
     /// An initiator's session with us.
     Session(SessionId),
+}
+
+/// Who has a session with us that has just begun.
+#[derive(Clone, Debug)]
+pub struct Guest<'a> {
+    /// The session.
+    pub session: SessionId,
+    /// The trust domain of where it came from.
+    pub domain: TrustDomain,
+    /// What the peer calls itself.
+    pub name: &'a str,
+    /// Where it came from.
+    pub address: &'a str,
+    /// What its lanes prove themselves with, if there is a cluster key.
+    pub secret: Option<SessionSecret>,
+}
+
+/// Why a session with us is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SessionEnd {
+    /// The peer said goodbye.
+    Goodbye,
+    /// The peer's process has ended.
+    Exited,
+    /// It had no connection for too long.
+    Deserted,
+    /// Another one needed its room.
+    MadeRoom,
+}
+
+impl std::fmt::Display for SessionEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Goodbye => "it said goodbye",
+            Self::Exited => "its process has ended",
+            Self::Deserted => "it had no connection for too long",
+            Self::MadeRoom => "another one needed its room",
+        })
+    }
+}
+
+/// The cluster's key, as it is now.
+#[derive(Clone, Default)]
+struct Keyring(Arc<RwLock<Option<Arc<ClusterKey>>>>);
+
+impl Keyring {
+    fn new(key: Option<Arc<ClusterKey>>) -> Self {
+        Self(Arc::new(RwLock::new(key)))
+    }
+
+    fn get(&self) -> Option<Arc<ClusterKey>> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Takes another key in its place, where there is one.
+    fn replace(&self, key: Arc<ClusterKey>) -> bool {
+        let mut own = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let is_there = own.is_some();
+        if is_there {
+            *own = Some(key);
+        }
+        is_there
+    }
+}
+
+impl std::fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Keyring")
+    }
 }
 
 /// Whose notification it is.
@@ -310,7 +415,7 @@ pub struct Notifier<'a> {
 }
 
 /// What a peer says of itself when it lets us in.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Introduction {
     /// Its name.
     pub name: String,
@@ -318,6 +423,8 @@ pub struct Introduction {
     pub incarnation: u64,
     /// The session.
     pub session: SessionId,
+    /// What its lanes prove themselves with, if there is a cluster key.
+    pub secret: Option<SessionSecret>,
     /// Addresses of its rails.
     pub rails: Vec<SocketAddr>,
     /// The devices behind those addresses, in the same order, as far as it says. Not to be relied on.
@@ -353,7 +460,9 @@ pub struct Plane {
 struct Inner {
     name: String,
     mailbox: Arc<Mailbox>,
+    lanes_denied: Arc<AtomicU64>,
     thread: Mutex<Option<Thread>>,
+    keyring: Keyring,
 }
 
 #[derive(Debug)]
@@ -369,7 +478,15 @@ impl Plane {
         config.check()?;
         let mailbox = Arc::new(Mailbox::new()?);
         let name = config.name.clone();
-        let reactor = Reactor::new(config, handler, mailbox.clone())?;
+        let keyring = Keyring::new(config.key.clone());
+        let lanes_denied = Arc::<AtomicU64>::default();
+        let reactor = Reactor::new(
+            config,
+            keyring.clone(),
+            handler,
+            mailbox.clone(),
+            lanes_denied.clone(),
+        )?;
         let (alive, done) = sync_channel(0);
         let handle = std::thread::Builder::new()
             .name("polyrail-control".into())
@@ -378,11 +495,18 @@ impl Plane {
         let inner = Inner {
             name,
             mailbox,
+            lanes_denied,
             thread,
+            keyring,
         };
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// Lanes, and answers to them, that did not prove that they are of their session, of all transports.
+    pub fn lanes_denied(&self) -> u64 {
+        self.inner.lanes_denied.load(Relaxed)
     }
 
     /// Opens the first connection of a session with a peer, from `local` if given, and asks who the peer
@@ -429,6 +553,41 @@ impl Plane {
     /// connection that exists counts as that of the rail with the same remote address.
     pub fn maintain(&self, peer: PeerId, rails: Vec<(Option<IpAddr>, SocketAddr)>) {
         self.inner.mailbox.post(Command::Maintain { peer, rails });
+    }
+
+    /// Tells all peers that have a session with us, and those that come later, that these are our rails from now on.
+    pub fn announce(&self, rails: Rails) {
+        self.inner.mailbox.post(Command::Announce { rails });
+    }
+
+    /// Lets peers come in here too.
+    pub fn listen(&self, listener: TcpListener) {
+        self.inner.mailbox.post(Command::Listen(listener));
+    }
+
+    /// Tells all peers that have a session with us that this engine is about to end, and lets no new one in from now on.
+    /// Those that have one come and go as before; see [`Handler::leaves`] for what they do.
+    pub fn leave(&self) {
+        self.inner.mailbox.post(Command::Leave);
+    }
+
+    /// Target: has room for so many sessions and control connections from now on. Those that are there stay.
+    pub fn limit(&self, sessions_max: usize, connections_max: usize) {
+        self.inner.mailbox.post(Command::Limit {
+            sessions: sessions_max.max(1),
+            connections: connections_max.max(1),
+        });
+    }
+
+    /// Uses another cluster key for connections that begin from now on. `false`: there is none, and whether connections are
+    /// within TLS does not change.
+    pub fn replace_key(&self, key: Arc<ClusterKey>) -> bool {
+        self.inner.keyring.replace(key)
+    }
+
+    /// Tells a peer how many bytes have been moved with it: see [`Handler::moved`].
+    pub fn say_moved(&self, peer: PeerId, bytes: u64) {
+        self.inner.mailbox.post(Command::Moved { peer, bytes });
     }
 
     /// Says goodbye to a peer, which ends the session there, and forgets it.

@@ -8,13 +8,16 @@
 //! not found, and each has the type that CUDA's header gives it (checked against `cudarc`'s, see `types`).
 //!
 //! A call is made with the device's primary context pushed, and pops it, so the calling thread's own stays what it was.
+//! So does how the thread stands to captures of graphs: the calls are made in relaxed mode, because in any other the driver
+//! refuses many of them while some thread of the program captures, and spoils what that captures. What is called concerns
+//! our own streams and events only, and those are in no graph.
 //! Addresses are handed to the driver and never followed here, except by the driver within [`Driver::copy`], whose
 //! contract is its caller's.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUipcMemHandle,
@@ -34,6 +37,7 @@ type Code = u32;
 
 const SUCCESS: Code = 0;
 const OUT_OF_MEMORY: Code = 2;
+const NOT_INITIALIZED: Code = 3;
 const NO_DEVICE: Code = 100;
 const NOT_READY: Code = 600;
 const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
@@ -42,13 +46,45 @@ const INVALID_VALUE: Code = 1;
 const INVALID_CONTEXT: Code = 201;
 const NOT_SUPPORTED: Code = 801;
 const PEER_ACCESS_UNSUPPORTED: Code = 217;
+const DEVICE_UNAVAILABLE: Code = 46;
+const MPS_SERVER_NOT_READY: Code = 807;
 
 /// After one of these a context answers nothing else: the driver is shutting down; the device taken away; memory or
 /// NVLink failed; illegal address, launch timeout, assertion, hardware stack, illegal instruction, misaligned address, address space,
-/// program counter, launch failed; the context destroyed; unknown.
-const LOST: [Code; 16] = [
-    4, 46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999,
+/// program counter, launch failed; the context destroyed; tensor memory leaked; the server of MPS not to be reached, failed,
+/// or no longer serving this process; a device outside of CUDA failed; unknown.
+const LOST: [Code; 21] = [
+    4,
+    DEVICE_UNAVAILABLE,
+    214,
+    220,
+    226,
+    700,
+    702,
+    709,
+    710,
+    714,
+    715,
+    716,
+    717,
+    718,
+    719,
+    721,
+    806,
+    MPS_SERVER_NOT_READY,
+    810,
+    909,
+    999,
 ];
+
+/// All that captures of graphs make the driver say. Nothing has begun then, and nothing is wrong with the device.
+const CAPTURE: std::ops::RangeInclusive<Code> = 900..=907;
+/// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`: what the default stream waits for is being captured.
+const CAPTURE_IMPLICIT: Code = 906;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const CAPTURE_RELAXED: c_uint = 2;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`.
+const CAPTURE_NONE: c_uint = 0;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
@@ -118,6 +154,8 @@ functions! {
     stream_end = "cuStreamDestroy_v2": fn(CUstream);
     stream_wait = "cuStreamWaitEvent": fn(CUstream, CUevent, c_uint);
     stream_finish = "cuStreamSynchronize": fn(CUstream);
+    stream_capture = "cuStreamIsCapturing": fn(CUstream, *mut c_uint);
+    capture_mode = "cuThreadExchangeStreamCaptureMode": fn(*mut c_uint);
     event = "cuEventCreate": fn(*mut CUevent, c_uint);
     event_end = "cuEventDestroy_v2": fn(CUevent);
     event_record = "cuEventRecord": fn(CUevent, CUstream);
@@ -143,9 +181,38 @@ functions! {
     allow = "cuMemSetAccess": fn(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
 }
 
+/// The calling thread makes calls in relaxed mode, whoever captures, until this is dropped.
+struct Relaxed<'a> {
+    call: &'a Functions,
+    /// The thread's own mode; `None`: the driver has not changed it.
+    before: Option<c_uint>,
+}
+
+impl<'a> Relaxed<'a> {
+    fn begin(call: &'a Functions) -> Self {
+        let mut mode = CAPTURE_RELAXED;
+        // SAFETY: the mode is read from and written to a local of that type.
+        let code = unsafe { (call.capture_mode)(&mut mode) };
+        let before = (code == SUCCESS).then_some(mode);
+        Self { call, before }
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.before {
+            // SAFETY: as in `begin`.
+            let code = unsafe { (self.call.capture_mode)(&mut mode) };
+            note(check("cuThreadExchangeStreamCaptureMode", code));
+        }
+    }
+}
+
 /// CUDA's driver.
 pub struct Cuda {
     call: Functions,
+    /// `cuInit` has been called.
+    begun: OnceLock<()>,
     contexts: Mutex<HashMap<u32, Primary>>,
     /// Ranges that were mapped here, by where they begin.
     mapped: Mutex<HashMap<u64, Mapped>>,
@@ -167,7 +234,7 @@ struct Mapped {
 }
 
 impl Cuda {
-    /// Loads the driver and starts it.
+    /// Loads the driver. It is started by the first call that names a device.
     pub fn load() -> Answer<Self> {
         // SAFETY: loading runs the library's own initialisers, as for any program that is linked against it.
         if !unsafe { is_culib_present() } {
@@ -182,10 +249,10 @@ impl Cuda {
         };
         // SAFETY: the library is CUDA's driver, and stays loaded.
         let call = unsafe { Functions::load(find) }?;
-        Self::start(call)
+        Self::over(call)
     }
 
-    fn start(call: Functions) -> Answer<Self> {
+    fn over(call: Functions) -> Answer<Self> {
         let mut found = 0;
         // SAFETY: the answer is written to a local of that type; the one call that is allowed before `cuInit`.
         check("cuDriverGetVersion", unsafe {
@@ -195,22 +262,36 @@ impl Cuda {
             let needed = VERSION_MIN;
             return Err(CudaError::OldDriver { found, needed });
         }
-        // SAFETY: takes no memory of ours.
-        match unsafe { (call.init)(0) } {
-            NO_DEVICE => Err(CudaError::NoDevice {
-                ordinal: 0,
-                devices: 0,
-            }),
-            code => check("cuInit", code),
-        }?;
         Ok(Self {
             call,
+            begun: OnceLock::new(),
             contexts: Mutex::default(),
             mapped: Mutex::default(),
         })
     }
 
+    /// Starts CUDA. Again, or if the program has: does nothing.
+    fn begin(&self) -> Answer<()> {
+        if self.begun.get().is_some() {
+            return Ok(());
+        }
+        // SAFETY: takes no memory of ours.
+        match unsafe { (self.call.init)(0) } {
+            NO_DEVICE => Err(CudaError::NoDevice {
+                ordinal: 0,
+                devices: 0,
+            }),
+            NOT_INITIALIZED => Err(CudaError::Unsupported {
+                what: "start in a process whose parent had started CUDA before it forked",
+            }),
+            code => check("cuInit", code),
+        }?;
+        let _ = self.begun.set(());
+        Ok(())
+    }
+
     fn count(&self) -> Answer<u32> {
+        self.begin()?;
         let mut count = 0;
         // SAFETY: the answer is written to a local of that type.
         check("cuDeviceGetCount", unsafe {
@@ -239,27 +320,21 @@ impl Cuda {
         }
         let device = self.device(ordinal)?;
         let mut context = std::ptr::null_mut();
+        let relaxed = Relaxed::begin(&self.call);
         // SAFETY: the answer is written to a local of that type. It is never released: the program shares it.
         let code = unsafe { (self.call.context)(&mut context, device) };
-        answer("cuDevicePrimaryCtxRetain", ordinal, code)?;
+        drop(relaxed);
+        match code {
+            // Somebody else has the device, or MPS is starting: there is no context that could be lost.
+            DEVICE_UNAVAILABLE | MPS_SERVER_NOT_READY => {
+                let call = "cuDevicePrimaryCtxRetain";
+                return Err(CudaError::Driver { call, code });
+            }
+            code => answer("cuDevicePrimaryCtxRetain", ordinal, code)?,
+        }
         let primary = Primary { device, context };
         contexts.insert(ordinal, primary);
         Ok(primary)
-    }
-
-    /// A device whose primary context somebody in this process has taken.
-    fn in_use(&self) -> Answer<Option<u32>> {
-        for ordinal in 0..self.count()? {
-            let device = self.device(ordinal)?;
-            let (mut flags, mut active) = (0, 0);
-            // SAFETY: both answers are written to locals of their types.
-            let code = unsafe { (self.call.context_state)(device, &mut flags, &mut active) };
-            check("cuDevicePrimaryCtxGetState", code)?;
-            if active != 0 {
-                return Ok(Some(ordinal));
-            }
-        }
-        Ok(None)
     }
 
     /// Makes calls with a device's context current.
@@ -268,7 +343,9 @@ impl Cuda {
         // SAFETY: the context is retained for as long as the process lives.
         let code = unsafe { (self.call.push)(context) };
         answer("cuCtxPushCurrent", ordinal, code)?;
+        let relaxed = Relaxed::begin(&self.call);
         let said = calls(&self.call);
+        drop(relaxed);
         let mut popped = std::ptr::null_mut();
         // SAFETY: the answer is written to a local of that type; ours is on top.
         let code = unsafe { (self.call.pop)(&mut popped) };
@@ -415,47 +492,49 @@ impl Driver for Cuda {
         self.primary(ordinal).map(drop)
     }
 
+    fn contexts(&self) -> Answer<Vec<u32>> {
+        let mut taken = Vec::new();
+        for ordinal in 0..self.count()? {
+            let device = self.device(ordinal)?;
+            let (mut flags, mut active) = (0, 0);
+            // SAFETY: both answers are written to locals of their types.
+            let code = unsafe { (self.call.context_state)(device, &mut flags, &mut active) };
+            check("cuDevicePrimaryCtxGetState", code)?;
+            taken.extend((active != 0).then_some(ordinal));
+        }
+        Ok(taken)
+    }
+
+    fn can_reach(&self, ordinal: u32, other: u32) -> Answer<bool> {
+        let (near, far) = (self.device(ordinal)?, self.device(other)?);
+        let mut can = 0;
+        // SAFETY: the answer is written to a local of that type.
+        let code = unsafe { (self.call.can_reach)(&mut can, near, far) };
+        check("cuDeviceCanAccessPeer", code).map(|()| can != 0)
+    }
+
     fn locate(&self, address: u64) -> Answer<Option<Location>> {
-        use CUpointer_attribute::*;
-        let (mut kind, mut ordinal, mut managed): (c_uint, c_int, c_uint) = (0, 0, 0);
-        let (mut base, mut bytes): (CUdeviceptr, usize) = (0, 0);
-        let mut asked = [
-            CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-            CU_POINTER_ATTRIBUTE_IS_MANAGED,
-            CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-            CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-        ];
-        let mut to: [*mut c_void; 5] = [
-            (&raw mut kind).cast(),
-            (&raw mut ordinal).cast(),
-            (&raw mut managed).cast(),
-            (&raw mut base).cast(),
-            (&raw mut bytes).cast(),
-        ];
-        let mut ask = |call: &Functions| {
-            // SAFETY: five attributes are asked for, each written to a local of its type; the address is looked up, not
-            // followed.
-            unsafe { (call.attributes)(5, asked.as_mut_ptr(), to.as_mut_ptr(), address) }
-        };
-        let mut code = ask(&self.call);
-        if code == INVALID_CONTEXT {
+        let relaxed = Relaxed::begin(&self.call);
+        let mut looked = look_up(&self.call, address);
+        drop(relaxed);
+        if matches!(looked, Err(INVALID_CONTEXT)) {
             // The calling thread has none, and the driver wants any. Where no device has one, nobody has memory there.
-            let Some(ordinal) = self.in_use()? else {
+            let Some(&ordinal) = self.contexts()?.first() else {
                 return Ok(None);
             };
-            code = self.within(ordinal, |call| Ok(ask(call)))?;
+            looked = self.within(ordinal, |call| Ok(look_up(call, address)))?;
         }
-        match code {
-            INVALID_VALUE => return Ok(None),
-            code => check("cuPointerGetAttributes", code)?,
-        }
-        let is_device = kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as c_uint;
+        let found = match looked {
+            Ok(found) => found,
+            Err(INVALID_VALUE | NOT_INITIALIZED) => return Ok(None),
+            Err(code) => return check("cuPointerGetAttributes", code).map(|()| None),
+        };
+        let is_device = found.kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as c_uint;
         Ok(is_device.then_some(Location {
-            ordinal: ordinal.max(0) as u32,
-            base,
-            bytes: bytes as u64,
-            is_managed: managed & 0xff != 0,
+            ordinal: found.ordinal.max(0) as u32,
+            base: found.base,
+            bytes: found.bytes as u64,
+            is_managed: found.managed & 0xff != 0,
         }))
     }
 
@@ -488,7 +567,12 @@ impl Driver for Cuda {
             let place = address as *mut c_void;
             // SAFETY: mapped until `unpin`, by this method's contract; pages are locked, not touched.
             match unsafe { (call.register)(place, bytes as usize, REGISTER_PORTABLE) } {
-                HOST_MEMORY_ALREADY_REGISTERED => Ok(false),
+                HOST_MEMORY_ALREADY_REGISTERED => match look_up(call, address) {
+                    Ok(found) if found.has_pinned(address, bytes) => Ok(false),
+                    _ => Err(CudaError::Unsupported {
+                        what: "pin memory of which a part is pinned already",
+                    }),
+                },
                 OUT_OF_MEMORY => Err(CudaError::OutOfMemory { bytes }),
                 code => answer("cuMemHostRegister", ordinal, code).map(|()| true),
             }
@@ -599,18 +683,28 @@ impl Driver for Cuda {
         })
     }
 
+    fn is_capturing(&self, ordinal: u32, stream: Stream) -> Answer<bool> {
+        self.within(ordinal, |call| {
+            let mut status = CAPTURE_NONE;
+            // SAFETY: a handle that the driver gave, or one of its default streams; the answer is written to a local of that
+            // type.
+            match unsafe { (call.stream_capture)(stream.0 as CUstream, &mut status) } {
+                CAPTURE_IMPLICIT => Ok(true),
+                code => {
+                    answer("cuStreamIsCapturing", ordinal, code).map(|()| status != CAPTURE_NONE)
+                }
+            }
+        })
+    }
+
     fn reach(&self, ordinal: u32, other: u32) -> Answer<bool> {
         if ordinal == other {
             return Ok(true);
         }
-        let (near, far) = (self.primary(ordinal)?, self.primary(other)?);
-        let mut can = 0;
-        // SAFETY: the answer is written to a local of that type.
-        let code = unsafe { (self.call.can_reach)(&mut can, near.device, far.device) };
-        answer("cuDeviceCanAccessPeer", ordinal, code)?;
-        if can == 0 {
+        if !self.can_reach(ordinal, other)? {
             return Ok(false);
         }
+        let far = self.primary(other)?;
         self.within(ordinal, |call| {
             // SAFETY: a context that is retained for as long as the process lives.
             match unsafe { (call.reach)(far.context, 0) } {
@@ -711,6 +805,51 @@ impl Driver for Cuda {
     }
 }
 
+/// What the driver says of an address.
+#[derive(Default)]
+struct Found {
+    kind: c_uint,
+    ordinal: c_int,
+    managed: c_uint,
+    base: CUdeviceptr,
+    bytes: usize,
+}
+
+impl Found {
+    /// Whether a range of the host's memory that begins at the address is pinned, all of it by one call.
+    fn has_pinned(&self, address: u64, bytes: u64) -> bool {
+        let end = address.checked_add(bytes);
+        let end_there = self.base.checked_add(self.bytes as u64);
+        self.kind == CUmemorytype::CU_MEMORYTYPE_HOST as c_uint
+            && self.base <= address
+            && end.is_some_and(|end| end_there.is_some_and(|there| end <= there))
+    }
+}
+
+fn look_up(call: &Functions, address: u64) -> Result<Found, Code> {
+    use CUpointer_attribute::*;
+    let mut found = Found::default();
+    let mut asked = [
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+    ];
+    let mut to: [*mut c_void; 5] = [
+        (&raw mut found.kind).cast(),
+        (&raw mut found.ordinal).cast(),
+        (&raw mut found.managed).cast(),
+        (&raw mut found.base).cast(),
+        (&raw mut found.bytes).cast(),
+    ];
+    // SAFETY: five attributes are asked for, each written to a local of its type; the address is looked up, not followed.
+    match unsafe { (call.attributes)(5, asked.as_mut_ptr(), to.as_mut_ptr(), address) } {
+        SUCCESS => Ok(found),
+        code => Err(code),
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -719,6 +858,7 @@ fn check(call: &'static str, code: Code) -> Answer<()> {
     match code {
         SUCCESS => Ok(()),
         NOT_SUPPORTED => Err(CudaError::Unsupported { what: call }),
+        code if CAPTURE.contains(&code) => Err(CudaError::Busy { call, code }),
         code => Err(CudaError::Driver { call, code }),
     }
 }
@@ -761,11 +901,15 @@ mod tests {
     }
 
     extern "C" fn refuses() -> Code {
-        3
+        304
+    }
+
+    extern "C" fn is_in_a_child(_: c_uint) -> Code {
+        NOT_INITIALIZED
     }
 
     extern "C" fn says_11_4(version: *mut c_int) -> Code {
-        // SAFETY: the one caller is `start`, which hands in a local.
+        // SAFETY: the one caller is `over`, which hands in a local.
         unsafe { *version = 11_040 };
         SUCCESS
     }
@@ -782,10 +926,11 @@ mod tests {
 
     /// What comes of a driver whose functions are these; all others refuse.
     fn start(of: impl Fn(&str) -> Option<*const c_void>) -> Option<CudaError> {
-        // SAFETY: `start` calls the first two functions only, which have their types if they are not `refuses`; that
+        // SAFETY: `over` and `begin` call the first two functions only, which have their types if they are not `refuses`; that
         // takes no arguments, which a caller in C may hand in all the same.
         let functions = unsafe { Functions::load(of) };
-        functions.and_then(Cuda::start).err()
+        let begun = functions.and_then(Cuda::over);
+        begun.and_then(|cuda| cuda.begin()).err()
     }
 
     #[test]
@@ -819,7 +964,7 @@ mod tests {
                 refuses,
                 CudaError::Driver {
                     call: "cuDriverGetVersion",
-                    code: 3,
+                    code: 304,
                 },
             ),
             (
@@ -837,7 +982,15 @@ mod tests {
                 refuses,
                 CudaError::Driver {
                     call: "cuInit",
-                    code: 3,
+                    code: 304,
+                },
+            ),
+            (
+                "was started by a parent",
+                says_12_4 as *const c_void,
+                is_in_a_child as *const c_void,
+                CudaError::Unsupported {
+                    what: "start in a process whose parent had started CUDA before it forked",
                 },
             ),
             (
@@ -857,13 +1010,17 @@ mod tests {
 
     #[test]
     fn what_ends_a_context_is_told_from_what_does_not() {
-        for code in [700, 719, 214, 999] {
+        for code in [700, 719, 214, 806, 807, 810, 999] {
             let lost = CudaError::ContextLost { ordinal: 2, code };
             assert_eq!(answer("cuEventQuery", 2, code), Err(lost));
         }
         for code in [1, 2, 304, 600, 801] {
             let said = answer("cuEventQuery", 2, code).unwrap_err();
             assert!(!matches!(said, CudaError::ContextLost { .. }), "{said}");
+        }
+        for code in 900..=907 {
+            let call = "cuEventQuery";
+            assert_eq!(answer(call, 2, code), Err(CudaError::Busy { call, code }));
         }
         assert_eq!(answer("cuEventQuery", 2, 0), Ok(()));
     }

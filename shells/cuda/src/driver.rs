@@ -125,6 +125,20 @@ pub enum CudaError {
         /// What.
         what: &'static str,
     },
+    /// Not now: the program is capturing a graph. Nothing has begun, and nothing is wrong: ask again.
+    Busy {
+        /// The function that was called.
+        call: &'static str,
+        /// What it said: 900 to 907.
+        code: u32,
+    },
+    /// The stream is being captured into a graph, so nothing is in it that could be waited for.
+    Capturing,
+    /// A transport carries bytes of GPUs straight, whatever is in streams: nothing would wait.
+    Unordered {
+        /// Its name.
+        transport: &'static str,
+    },
     /// Anything else.
     Driver {
         /// The function that was called.
@@ -165,6 +179,18 @@ impl fmt::Display for CudaError {
                 write!(f, "{address:#x} is not in memory of a GPU")
             }
             Self::Unsupported { what } => write!(f, "driver or device cannot {what}"),
+            Self::Busy { call, code } => write!(
+                f,
+                "{call}: not while a graph is being captured (CUDA error {code}): ask again"
+            ),
+            Self::Capturing => f.write_str(
+                "the stream is being captured into a graph, and what is captured runs later: order after it once the graph has been launched",
+            ),
+            Self::Unordered { transport } => write!(
+                f,
+                "{transport} carries memory of GPUs here and waits for no stream: synchronise the stream before each submission, or \
+                 leave that transport out"
+            ),
             Self::Driver { call, code } => write!(f, "{call}: CUDA error {code}"),
         }
     }
@@ -186,16 +212,22 @@ fn version(number: i32) -> String {
 /// What a call answers.
 pub type Answer<T> = Result<T, CudaError>;
 
-/// A CUDA driver. Calls are made from any thread and leave the thread's own context alone; each may answer
-/// [`CudaError::ContextLost`].
+/// A CUDA driver. Calls are made from any thread, leave the thread's own context alone, and disturb no capture of the
+/// program's; each may answer [`CudaError::ContextLost`] or [`CudaError::Busy`].
 pub trait Driver: Send + Sync {
-    /// The devices.
+    /// The devices. Starts CUDA, if nobody in this process has; so do calls that name a device.
     fn gpus(&self) -> Answer<Vec<Gpu>>;
 
     /// Takes the device's primary context, which the program's other users of CUDA share. Again: does nothing.
     fn attach(&self, ordinal: u32) -> Answer<()>;
 
-    /// What an address leads to; `None`: not to memory of a device.
+    /// The devices whose primary context somebody in this process has taken.
+    fn contexts(&self) -> Answer<Vec<u32>>;
+
+    /// Whether one device could reach another one's memory without a detour. Takes no context.
+    fn can_reach(&self, ordinal: u32, other: u32) -> Answer<bool>;
+
+    /// What an address leads to; `None`: not to memory of a device. Starts nothing.
     fn locate(&self, address: u64) -> Answer<Option<Location>>;
 
     /// Allocates memory of a device, which others can open as `sharing` says.
@@ -204,7 +236,8 @@ pub trait Driver: Send + Sync {
     /// Frees it.
     fn free(&self, ordinal: u32, address: u64) -> Answer<()>;
 
-    /// Locks pages of the host, which must be mapped until [`Self::unpin`]. `false`: somebody else has done so.
+    /// Locks pages of the host, which must be mapped until [`Self::unpin`]. `false`: somebody else has done so, for all of them.
+    /// [`CudaError::Unsupported`] if that is so for a part.
     fn pin(&self, ordinal: u32, address: u64, bytes: u64) -> Answer<bool>;
 
     /// Lets them go.
@@ -222,7 +255,8 @@ pub trait Driver: Send + Sync {
     /// Gives it back.
     fn end_event(&self, ordinal: u32, event: Event);
 
-    /// Puts a copy into a stream. Both ends hold so many bytes until it is over.
+    /// Puts a copy into a stream. Both ends hold so many bytes until it is over. Waits until then if an end is memory of the host
+    /// that is not pinned; an error if it is pinned in part only.
     ///
     /// # Safety
     ///
@@ -247,6 +281,10 @@ pub trait Driver: Send + Sync {
 
     /// Waits until a stream is empty.
     fn finish(&self, ordinal: u32, stream: Stream) -> Answer<()>;
+
+    /// Whether a stream of the program's, or what the default one would wait for, is being captured into a graph. Asking
+    /// spoils no capture.
+    fn is_capturing(&self, ordinal: u32, stream: Stream) -> Answer<bool>;
 
     /// Lets `ordinal` reach memory of `other` without a detour, if it can. Whether it does. Again: does nothing.
     fn reach(&self, ordinal: u32, other: u32) -> Answer<bool>;
@@ -308,6 +346,21 @@ mod tests {
             (OutOfMemory { bytes: 5 }, vec!["5 bytes"]),
             (ForeignPointer { address: 4096 }, vec!["0x1000"]),
             (Unsupported { what: "fly" }, vec!["cannot fly"]),
+            (
+                Busy {
+                    call: "cuMemcpyAsync",
+                    code: 900,
+                },
+                vec!["cuMemcpyAsync", "900", "ask again"],
+            ),
+            (
+                Capturing,
+                vec!["captured", "once the graph has been launched"],
+            ),
+            (
+                Unordered { transport: "verbs" },
+                vec!["verbs", "synchronise"],
+            ),
             (
                 Driver {
                     call: "cuMemAlloc",

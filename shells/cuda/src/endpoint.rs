@@ -2,7 +2,10 @@
 //!
 //! # Safety
 //!
-//! What a copy reads and writes is pinned until its event is over, and for ever if that cannot be known.
+//! What a copy reads and writes is pinned until its event is over, and for ever if that cannot be known. That of a work whose
+//! parts pass through slots is pinned until the last part is over.
+
+mod detour;
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,6 +18,7 @@ use polyrail_core::work::{
     Cause, Completion, LaneFact, LaneLimits, Op, Outcome, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
@@ -23,6 +27,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::driver::{CudaError, Driver, End, Event, Stream};
 use crate::far::{Far, FarEvent, Kept, Opening, Pin};
 use crate::gpus::Gpus;
+use crate::releases::Hurry;
+use crate::slots::{Detour, Landing, Slots};
 use crate::{END_MAX, PATIENCE_MS, WORK_BYTES_MAX, WORKS_MAX};
 
 const LIMITS: LaneLimits = LaneLimits {
@@ -51,6 +57,8 @@ struct Run {
     cookies: Vec<u64>,
     kept: Vec<Kept>,
     next: Next,
+    /// One end is memory of the host that is not pinned as a whole.
+    takes_detour: bool,
 }
 
 /// Why a copy is not on its way, or may not be.
@@ -101,9 +109,14 @@ impl Next {
 struct Flight {
     lane: LaneId,
     event: Event,
-    cookies: Vec<u64>,
+    /// Works that have ended when it is over, and how.
+    ends: Vec<(u64, Outcome)>,
     kept: Vec<Kept>,
+    /// It is to or from a slot.
+    landing: Option<Landing>,
     posted_at: Instant,
+    /// The event is behind the copy. The driver may have refused that while it took the copy: then it is asked again.
+    is_marked: bool,
 }
 
 /// What a device does for this worker.
@@ -113,7 +126,30 @@ struct Queues {
     /// The last order that each stream waits for.
     seen: [u64; STREAMS],
     flights: [VecDeque<Flight>; STREAMS],
+    /// Works that pass through slots, of which a part is not on its way yet.
+    detours: VecDeque<Detour>,
+    /// Once a work has needed one.
+    slots: Option<Slots>,
     spare: Vec<Event>,
+}
+
+impl Queues {
+    /// Forgets all that is on its way or was to be: whose it is, and what has kept its memory.
+    fn clear(&mut self) -> Vec<(LaneId, Vec<Kept>)> {
+        let flights = self.flights.iter_mut().flat_map(|line| line.drain(..));
+        let flights = flights.map(|flight| (flight.lane, flight.kept));
+        let detours = self.detours.drain(..);
+        flights
+            .chain(detours.map(|detour| (detour.lane, detour.kept)))
+            .collect()
+    }
+}
+
+/// Memory of the host or of a device.
+struct Near {
+    region: Arc<Region>,
+    /// It is known to be pinned as a whole, if it is on the host.
+    is_pinned: bool,
 }
 
 /// A lane's latest epoch.
@@ -134,7 +170,7 @@ pub(crate) struct CudaEndpoint {
     driver: Arc<dyn Driver>,
     far: Box<dyn Far>,
     clock: Clock,
-    locals: Numbered<SegmentRef, Arc<Region>>,
+    locals: Numbered<SegmentRef, Near>,
     rails: Numbered<RailId, u32>,
     lanes: Numbered<LaneId, Slot>,
     devices: Vec<Queues>,
@@ -143,6 +179,8 @@ pub(crate) struct CudaEndpoint {
     facts: VecDeque<LaneReport>,
     /// And these completions.
     done: Vec<Completion>,
+    /// Lanes whose works wait because the driver said "not now".
+    put_off: Vec<LaneId>,
     events: Vec<FarEvent>,
     /// Never readable: copies are looked at.
     fd: OwnedFd,
@@ -162,6 +200,7 @@ impl CudaEndpoint {
             lost: Vec::new(),
             facts: VecDeque::new(),
             done: Vec::new(),
+            put_off: Vec::new(),
             events: Vec::new(),
             fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
@@ -170,18 +209,23 @@ impl CudaEndpoint {
     /// What it takes to carry a work out.
     fn turn(&mut self, lane: LaneId, work: &Work) -> Result<Turn, Cause> {
         let length = u64::from(work.length);
-        let far = match self.far.pin(lane, work)? {
+        let local = self.locals.get_mut(&work.local.segment);
+        let on = local
+            .as_ref()
+            .and_then(|local| Some(local.region.device()?.ordinal()));
+        let far = match self.far.pin(lane, work, on)? {
             Pin::There(far) => far,
             Pin::Wait => return Ok(Turn::Wait),
             Pin::Answered => return Ok(Turn::Done),
         };
-        let local = self.locals.get(&work.local.segment);
         let local = local.ok_or(Cause::LocalProtection)?;
-        let pinned = local.pin_any(work.local.offset, length);
+        local.is_pinned = local.is_pinned || on.is_none() && self.gpus.is_pinned(&local.region);
+        let takes_detour = on.is_none() && !local.is_pinned && length > 0;
+        let pinned = local.region.pin_any(work.local.offset, length);
         let pinned = pinned.ok_or(Cause::LocalProtection)?;
         let near = End {
             address: pinned.address().as_ptr() as u64,
-            ordinal: local.device().map(|device| device.ordinal()),
+            ordinal: on,
         };
         let (to, from) = match work.op {
             Op::Write => (far.end, near),
@@ -205,6 +249,7 @@ impl CudaEndpoint {
             cookies: vec![work.cookie],
             kept: vec![Kept::Region { pinned }, far.kept],
             next: Next::after(work),
+            takes_detour,
         }))
     }
 
@@ -229,6 +274,8 @@ impl CudaEndpoint {
             streams,
             seen: [0; STREAMS],
             flights: Default::default(),
+            detours: VecDeque::new(),
+            slots: None,
             spare: Vec::new(),
         });
         Ok(self.devices.len() - 1)
@@ -279,13 +326,16 @@ impl CudaEndpoint {
             }
         };
         match said {
-            Ok(()) => {
+            Ok(()) | Err(CudaError::Busy { .. } | CudaError::Driver { .. }) => {
+                let well = |cookie| (cookie, Outcome::Success);
                 queues.flights[run.stream].push_back(Flight {
                     lane,
                     event,
-                    cookies: run.cookies,
+                    ends: run.cookies.into_iter().map(well).collect(),
                     kept: run.kept,
+                    landing: None,
                     posted_at: at,
+                    is_marked: said.is_ok(),
                 });
                 Ok(())
             }
@@ -306,11 +356,10 @@ impl CudaEndpoint {
         log::error!("{error}");
         self.lost.push(ordinal);
         let queues = self.devices.iter_mut().filter(|of| of.ordinal == ordinal);
-        let lines = queues.flat_map(|queues| &mut queues.flights);
-        for flight in lines.flat_map(|line| line.drain(..)) {
+        for (lane, kept) in queues.flat_map(Queues::clear) {
             self.gpus.note_leftovers();
-            keep_for_ever(flight.kept);
-            if let Some(slot) = self.lanes.get_mut(&flight.lane) {
+            keep_for_ever(kept);
+            if let Some(slot) = self.lanes.get_mut(&lane) {
                 slot.haunted = true;
             }
         }
@@ -344,34 +393,50 @@ impl CudaEndpoint {
         let first = out.completions.len();
         for queues in &mut self.devices {
             let ordinal = queues.ordinal;
-            for line in &mut queues.flights {
-                while let Some(first) = line.front() {
-                    match self.driver.is_over(ordinal, first.event) {
+            for (position, line) in queues.flights.iter_mut().enumerate() {
+                let stream = queues.streams[position];
+                while let Some(first) = line.front_mut() {
+                    match is_over(&*self.driver, ordinal, stream, first) {
+                        Ok(true) => {}
                         Ok(false) => break,
-                        // Whatever the error is: it does not say that the copy is over.
-                        Err(error) => {
+                        Err(error @ CudaError::ContextLost { .. }) => {
                             lost = lost.or(Some((ordinal, error)));
                             break;
                         }
-                        Ok(true) => {}
+                        // It does not say that the copy is over, nor that it never will be.
+                        Err(error) => {
+                            if !matches!(error, CudaError::Busy { .. }) {
+                                complain!("cuda: whether a copy is over is asked again: {error}");
+                            }
+                            break;
+                        }
                     }
                     let Some(flight) = line.pop_front() else {
                         break;
                     };
                     queues.spare.push(flight.event);
+                    if let (Some(slots), Some(landing)) = (&mut queues.slots, flight.landing) {
+                        if let Some(to) = landing.to {
+                            // SAFETY: the copy into the slot is over, and the work's range is pinned: by this flight, or
+                            // by what comes behind it.
+                            unsafe { slots.empty(landing.slot, to, landing.bytes) };
+                        }
+                        slots.give(landing.slot);
+                    }
                     drop(flight.kept);
                     let Some(slot) = self.lanes.get_mut(&flight.lane) else {
                         continue;
                     };
                     let (lane, epoch) = (flight.lane, slot.epoch);
-                    slot.posted -= flight.cookies.len() as u16;
+                    slot.posted -= flight.ends.len() as u16;
+                    let ends = flight.ends.into_iter();
                     out.completions
-                        .extend(flight.cookies.into_iter().map(|cookie| Completion {
+                        .extend(ends.map(|(cookie, outcome)| Completion {
                             lane,
                             epoch,
                             cookie,
                             at,
-                            outcome: Outcome::Success,
+                            outcome,
                         }));
                     if slot.posted == 0 && std::mem::take(&mut slot.fencing) {
                         over.push((lane, epoch));
@@ -387,6 +452,7 @@ impl CudaEndpoint {
         if let Some((ordinal, error)) = lost {
             self.lose(ordinal, &error);
         }
+        self.feed(at);
     }
 
     /// Takes back what has completed since the `first` of these on lanes whose far end has gone meanwhile.
@@ -482,11 +548,13 @@ impl CudaEndpoint {
         }
     }
 
-    /// When the oldest copy was posted that is on its way.
+    /// When the oldest copy was posted that is on its way, or, if none is, the oldest work that waits for its turn.
     fn oldest(&self) -> Option<Instant> {
         let lines = self.devices.iter().flat_map(|queues| &queues.flights);
         let first = lines.filter_map(|line| line.front());
-        first.map(|flight| flight.posted_at).min()
+        let first = first.map(|flight| flight.posted_at).min();
+        let detours = self.devices.iter().flat_map(|queues| &queues.detours);
+        first.or_else(|| detours.map(|detour| detour.posted_at).min())
     }
 
     /// Begins works from the first one on, until one cannot be. Those that wait count as such.
@@ -511,7 +579,7 @@ impl CudaEndpoint {
                 Err(cause) => break Stop::Rejected(cause),
             };
             for work in works[accepted + 1..].iter().take(room - accepted - 1) {
-                if Next::at(work) != run.next {
+                if run.takes_detour || Next::at(work) != run.next {
                     break;
                 }
                 let Ok(Turn::Run(more)) = self.turn(lane, work) else {
@@ -523,7 +591,11 @@ impl CudaEndpoint {
                 run.next = more.next;
             }
             let (ordinal, count) = (run.ordinal, run.cookies.len());
-            match self.launch(lane, run, at) {
+            let begun = match run.takes_detour {
+                true => self.divert(lane, run, at),
+                false => self.launch(lane, run, at),
+            };
+            match begun {
                 Ok(()) => accepted += count,
                 Err(Failed::Before(error @ CudaError::ContextLost { .. })) => {
                     self.lose(ordinal, &error);
@@ -536,12 +608,19 @@ impl CudaEndpoint {
                     self.lose(ordinal, &error);
                     break Stop::Unknown;
                 }
+                Err(Failed::Before(CudaError::Busy { .. })) => {
+                    if !self.put_off.contains(&lane) {
+                        self.put_off.push(lane);
+                    }
+                    break Stop::Full;
+                }
                 Err(Failed::Before(error)) => {
                     log::warn!("a copy was not begun: {error}");
                     break Stop::Rejected(self.far.refusal());
                 }
             }
         };
+        self.feed(at);
         Posted { accepted, stop }
     }
 
@@ -558,6 +637,21 @@ impl CudaEndpoint {
             });
         }
     }
+}
+
+/// Whether a copy is over.
+fn is_over(
+    driver: &dyn Driver,
+    ordinal: u32,
+    stream: Stream,
+    flight: &mut Flight,
+) -> Result<bool, CudaError> {
+    if !flight.is_marked {
+        // What has come into the stream since is waited for as well.
+        driver.record(ordinal, flight.event, stream)?;
+        flight.is_marked = true;
+    }
+    driver.is_over(ordinal, flight.event)
 }
 
 /// Memory that a device may touch until the process ends.
@@ -590,22 +684,31 @@ fn unfenceable(lane: LaneId, epoch: Epoch) -> [LaneReport; 2] {
 
 impl Endpoint for CudaEndpoint {
     fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
-        self.locals.insert(segment, region);
+        let _hurry = Hurry::begin();
+        let near = Near {
+            region,
+            is_pinned: false,
+        };
+        self.locals.insert(segment, near);
     }
 
     fn detach_local(&mut self, segment: SegmentRef) {
+        let _hurry = Hurry::begin();
         self.locals.remove(&segment);
     }
 
     fn attach_remote(&mut self, segment: SegmentRef, region: RemoteRegion) {
+        let _hurry = Hurry::begin();
         self.far.attach(segment, region);
     }
 
     fn detach_remote(&mut self, segment: SegmentRef) {
+        let _hurry = Hurry::begin();
         self.far.detach(segment);
     }
 
     fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
+        let _hurry = Hurry::begin();
         if let Ok(ordinal) = <[u8; 4]>::try_from(&*address.own) {
             self.rails.insert(rail, u32::from_le_bytes(ordinal));
         }
@@ -613,6 +716,7 @@ impl Endpoint for CudaEndpoint {
     }
 
     fn forget_rail(&mut self, rail: RailId) {
+        let _hurry = Hurry::begin();
         let lanes: Vec<_> = self.lanes.keys().copied().collect();
         for lane in lanes.into_iter().filter(|lane| lane.rail() == rail) {
             self.leave(lane);
@@ -622,6 +726,7 @@ impl Endpoint for CudaEndpoint {
     }
 
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        let _hurry = Hurry::begin();
         self.leave(lane);
         let ordinal = self.rails.get(&lane.rail());
         let lost = ordinal.is_some_and(|ordinal| self.lost.contains(ordinal));
@@ -648,6 +753,7 @@ impl Endpoint for CudaEndpoint {
     }
 
     fn post(&mut self, batch: &PostBatch) -> Posted {
+        let _hurry = Hurry::begin();
         let is_open = |row: &&Slot| row.open && row.epoch == batch.epoch;
         let row = self.lanes.get(&batch.lane).filter(is_open);
         let Some((room, waits)) =
@@ -684,15 +790,20 @@ impl Endpoint for CudaEndpoint {
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {
+        let _hurry = Hurry::begin();
         if self.oldest().is_some() {
             let at = self.clock.now();
             self.look(at, out);
+        }
+        for lane in std::mem::take(&mut self.put_off) {
+            self.go_on(lane);
         }
         self.hear(now, out);
         out.lanes.extend(self.facts.drain(..));
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, _: Scope) {
+        let _hurry = Hurry::begin();
         if let Some(row) = self.lanes.get_mut(&lane).filter(|row| row.epoch == epoch) {
             row.open = false;
             if row.haunted {
@@ -710,6 +821,7 @@ impl Endpoint for CudaEndpoint {
     }
 
     fn close(&mut self, lane: LaneId, epoch: Epoch) {
+        let _hurry = Hurry::begin();
         if let Some(row) = self.lanes.get_mut(&lane).filter(|row| row.epoch == epoch) {
             row.open = false;
             self.leave(lane);
@@ -730,7 +842,8 @@ impl Endpoint for CudaEndpoint {
             let span = Duration::from_nanos(now.since(oldest).as_nanos() / 8);
             now + span.clamp(LOOK_MIN, LOOK_MAX)
         });
-        look.into_iter().chain(self.far.due()).min()
+        let again = (!self.put_off.is_empty()).then(|| self.clock.now() + LOOK_MAX);
+        look.into_iter().chain(again).chain(self.far.due()).min()
     }
 }
 
@@ -747,12 +860,16 @@ impl Drop for CudaEndpoint {
         for lane in lanes {
             self.leave(lane);
         }
-        for queues in self.devices.drain(..) {
+        for mut queues in self.devices.drain(..) {
             let ordinal = queues.ordinal;
-            for flight in queues.flights.into_iter().flatten() {
+            let gates = queues.detours.iter().filter_map(|detour| detour.gate);
+            let flights = queues.flights.iter().flatten().map(|flight| flight.event);
+            for event in gates.chain(flights) {
+                self.driver.end_event(ordinal, event);
+            }
+            for (_, kept) in queues.clear() {
                 self.gpus.note_leftovers();
-                keep_for_ever(flight.kept);
-                self.driver.end_event(ordinal, flight.event);
+                keep_for_ever(kept);
             }
             for stream in queues.streams {
                 self.driver.end_stream(ordinal, stream);

@@ -61,8 +61,8 @@ pub(crate) trait Far: Send {
     fn open(&mut self, _lane: LaneId, _epoch: Epoch, _by: Instant) -> Opening {
         Opening::Now
     }
-    /// The far end of a work on a lane that is open.
-    fn pin(&mut self, lane: LaneId, work: &Work) -> Result<Pin, Cause>;
+    /// The far end of a work on a lane that is open, whose near end is on that device; `None`: on the host.
+    fn pin(&mut self, lane: LaneId, work: &Work, near: Option<u32>) -> Result<Pin, Cause>;
     /// What a work ends with that cannot be copied, though nothing is wrong with it.
     fn refusal(&self) -> Cause;
     fn poll(&mut self, _now: Instant, _out: &mut Vec<FarEvent>) {}
@@ -110,7 +110,7 @@ impl Far for Own {
         self.known.remove(&segment);
     }
 
-    fn pin(&mut self, _: LaneId, work: &Work) -> Result<Pin, Cause> {
+    fn pin(&mut self, _: LaneId, work: &Work, _: Option<u32>) -> Result<Pin, Cause> {
         let region = self.known.get(&work.remote.segment);
         let region = region.ok_or(Cause::RemoteAccess)?;
         let pinned = region.pin_any(work.remote.offset, work.length.into());

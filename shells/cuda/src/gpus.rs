@@ -6,13 +6,15 @@
 //! that the driver says is on it, and its allocation is freed with the region that owns it, so no sooner than the last
 //! [`Pinned`](polyrail_transport::memory::Pinned) of it has gone.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -20,37 +22,57 @@ use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Loan, Region, Reg
 
 use crate::driver::{Answer, CudaError, Driver, End, Event, Gpu, Handle, Sharing, Stream};
 use crate::pci;
+use crate::releases::Releases;
 
 /// Bytes of the pages that a DMA-BUF is made of.
 const PAGE: u64 = 4096;
 
-/// Streams of the program's that copies of one device wait for. The oldest is waited for by whoever adds one more.
-const ORDERS_MAX: usize = 1024;
-
-/// All GPUs of this process, over one driver.
+/// All GPUs of this process, over one driver. It is started when they are first asked for, and not before: a process that
+/// has started CUDA can have no children that use it, and sees the devices that it saw then.
 pub struct Gpus {
     driver: Arc<dyn Driver>,
-    gpus: Vec<Gpu>,
-    nodes: Vec<Option<u16>>,
+    known: OnceLock<Known>,
     /// For copies that a program's thread makes and waits for.
-    streams: Mutex<HashMap<u32, Stream>>,
+    streams: Mutex<HashMap<u32, Arc<Mutex<Option<Stream>>>>>,
     orders: Mutex<HashMap<u32, Orders>>,
     pins: Mutex<HashMap<RegionKey, Arc<Pin>>>,
     has_leftovers: AtomicBool,
+    releases: Releases,
+}
+
+/// What the driver has said of the devices.
+struct Known {
+    gpus: Vec<Gpu>,
+    nodes: Vec<Option<u16>>,
 }
 
 /// What copies of one device have to wait for.
-#[derive(Default)]
 struct Orders {
+    /// How many there were.
     last: u64,
-    waiting: VecDeque<(u64, Event)>,
+    /// It waits for all of them, and holds nothing else.
+    stream: Stream,
+    /// Behind the last one on that stream.
+    joined: Event,
+}
+
+impl Orders {
+    fn new(driver: &dyn Driver, ordinal: u32) -> Answer<Self> {
+        let stream = driver.stream(ordinal)?;
+        let joined = driver.event(ordinal);
+        Ok(Self {
+            last: 0,
+            stream,
+            joined: joined.inspect_err(|_| driver.end_stream(ordinal, stream))?,
+        })
+    }
 }
 
 impl Gpus {
-    /// Loads CUDA's driver.
+    /// Loads CUDA's driver, and does not start it.
     #[cfg(feature = "driver")]
     pub fn load() -> Answer<Arc<Self>> {
-        Self::over(Arc::new(crate::binding::Cuda::load()?))
+        Ok(Self::over(Arc::new(crate::binding::Cuda::load()?)))
     }
 
     /// Says that this build has no driver.
@@ -59,9 +81,29 @@ impl Gpus {
         Err(CudaError::NotBuiltIn)
     }
 
-    /// Over some driver. An error if it has no device.
-    pub fn over(driver: Arc<dyn Driver>) -> Answer<Arc<Self>> {
-        let gpus = driver.gpus()?;
+    /// Over some driver.
+    pub fn over(driver: Arc<dyn Driver>) -> Arc<Self> {
+        Arc::new(Self {
+            driver,
+            known: OnceLock::new(),
+            streams: Mutex::default(),
+            orders: Mutex::default(),
+            pins: Mutex::default(),
+            has_leftovers: AtomicBool::new(false),
+            releases: Releases::default(),
+        })
+    }
+
+    /// Them, by number. Starts CUDA. An error if there is none.
+    pub fn gpus(&self) -> Answer<&[Gpu]> {
+        Ok(&self.known()?.gpus)
+    }
+
+    fn known(&self) -> Answer<&Known> {
+        if let Some(known) = self.known.get() {
+            return Ok(known);
+        }
+        let gpus = self.driver.gpus()?;
         if gpus.is_empty() {
             return Err(CudaError::NoDevice {
                 ordinal: 0,
@@ -69,25 +111,19 @@ impl Gpus {
             });
         }
         let node = |gpu: &Gpu| pci::numa_node(Path::new("/sys"), &gpu.pci);
-        Ok(Arc::new(Self {
-            nodes: gpus.iter().map(node).collect(),
-            driver,
-            gpus,
-            streams: Mutex::default(),
-            orders: Mutex::default(),
-            pins: Mutex::default(),
-            has_leftovers: AtomicBool::new(false),
-        }))
-    }
-
-    /// Them, by number.
-    pub fn gpus(&self) -> &[Gpu] {
-        &self.gpus
+        let nodes = gpus.iter().map(node).collect();
+        Ok(self.known.get_or_init(|| Known { gpus, nodes }))
     }
 
     /// The NUMA node that one is attached to, if the machine says so.
     pub fn numa_node(&self, ordinal: u32) -> Option<u16> {
-        self.nodes.get(ordinal as usize).copied().flatten()
+        let known = self.known.get()?;
+        known.nodes.get(ordinal as usize).copied().flatten()
+    }
+
+    /// Gives something back to the driver, which may take as long as a device is busy: not on a thread that moves bytes.
+    pub(crate) fn release(&self, release: impl FnOnce() + Send + 'static) {
+        self.releases.add(release);
     }
 
     pub(crate) fn driver(&self) -> &Arc<dyn Driver> {
@@ -96,14 +132,14 @@ impl Gpus {
 
     /// Takes the context of a device, which the program's other users of CUDA share.
     pub fn attach(&self, ordinal: u32) -> Answer<()> {
-        let devices = self.gpus.len() as u32;
+        let devices = self.gpus()?.len() as u32;
         if ordinal >= devices {
             return Err(CudaError::NoDevice { ordinal, devices });
         }
         self.driver.attach(ordinal)
     }
 
-    /// The device that all of a range is on. The range may be put together from several allocations.
+    /// The device that all of a range is on. Starts nothing: where nobody has started CUDA, nothing is on a device. The range may be put together from several allocations.
     pub fn locate(&self, address: u64, bytes: u64) -> Answer<u32> {
         let end = address
             .checked_add(bytes)
@@ -216,31 +252,53 @@ impl Gpus {
         })
     }
 
-    /// Pins host memory, so that devices copy it by themselves. Without that a copy is slower, and no less right; so what
-    /// cannot be pinned is said in the log. Undone when the region is revoked.
+    /// Pins host memory, so that devices copy it by themselves. What cannot be pinned as a whole passes through slots, which is
+    /// slower, and no less right; the log says so. Undone when the region is revoked. Waits for the driver, which needs a
+    /// second for some gigabytes, and holds up nobody else meanwhile.
     pub fn pin(self: &Arc<Self>, ordinal: u32, region: &Arc<Region>) {
         if region.device().is_some() {
             return;
         }
-        let mut pins = lock(&self.pins);
-        if pins.contains_key(&region.key()) {
-            return;
-        }
-        let address = region.base().as_ptr() as u64;
-        let pinned = self.driver.pin(ordinal, address, region.bytes());
-        let pinned = pinned.inspect_err(|error| {
-            log::warn!("copies of {region:?} to and from GPUs are slow: cannot pin it: {error}");
-        });
         let pin = Arc::new(Pin {
             gpus: self.clone(),
             key: region.key(),
-            place: (pinned == Ok(true)).then_some((ordinal, address)),
+            place: Mutex::new(None),
+            is_whole: AtomicBool::new(false),
         });
-        let loan: Arc<dyn Loan> = pin.clone();
-        match region.lend(Arc::downgrade(&loan)) {
-            true => drop(pins.insert(region.key(), pin)),
-            false => pin.undo(),
+        // Held until it is pinned, so that nobody takes the memory back before.
+        let mut place = lock(&pin.place);
+        match lock(&self.pins).entry(region.key()) {
+            Entry::Occupied(_) => return,
+            Entry::Vacant(room) => drop(room.insert(pin.clone())),
         }
+        let loan: Arc<dyn Loan> = pin.clone();
+        if !region.lend(Arc::downgrade(&loan)) {
+            lock(&self.pins).remove(&region.key());
+            return;
+        }
+        let address = region.base().as_ptr() as u64;
+        match self.driver.pin(ordinal, address, region.bytes()) {
+            Ok(is_ours) => {
+                *place = is_ours.then_some((ordinal, address));
+                pin.is_whole.store(true, Release);
+            }
+            Err(error) => log::warn!(
+                "copies of {region:?} to and from GPUs pass through slots: cannot pin it: {error}"
+            ),
+        }
+    }
+
+    /// A device whose context this process has, if CUDA was started for it here. Starts nothing.
+    pub fn in_use(&self) -> Option<u32> {
+        self.known.get()?;
+        self.driver.contexts().ok()?.first().copied()
+    }
+
+    /// Whether all of a region of the host's memory is pinned.
+    pub(crate) fn is_pinned(&self, region: &Region) -> bool {
+        let pins = lock(&self.pins);
+        let pin = pins.get(&region.key());
+        pin.is_some_and(|pin| pin.is_whole.load(Acquire))
     }
 
     /// Lets all host memory go. Only when no lane copies any more; what a lane has left behind in the middle of a copy stays
@@ -259,28 +317,32 @@ impl Gpus {
     }
 
     /// Lets what copies of a device do from now on wait for what is in `stream` now. It is a `CUstream` of the program's
-    /// (or a `cudaStream_t`), 0 for the default one, of that device.
+    /// (or a `cudaStream_t`), 0 for the default one, of that device. One that is being captured is refused.
     pub fn order_after(&self, ordinal: u32, stream: Stream) -> Answer<()> {
         self.attach(ordinal)?;
-        let event = self.driver.event(ordinal)?;
-        let recorded = self.driver.record(ordinal, event, stream);
-        recorded.inspect_err(|_| self.driver.end_event(ordinal, event))?;
-        let mut orders = lock(&self.orders);
-        let orders = orders.entry(ordinal).or_default();
-        while let Some((_, first)) = orders.waiting.front().copied() {
-            let is_full = orders.waiting.len() >= ORDERS_MAX;
-            if !self.driver.is_over(ordinal, first)? {
-                if !is_full {
-                    break;
-                }
-                std::thread::yield_now();
-                continue;
-            }
-            orders.waiting.pop_front();
-            self.driver.end_event(ordinal, first);
+        if self.driver.is_capturing(ordinal, stream)? {
+            return Err(CudaError::Capturing);
         }
+        let event = self.driver.event(ordinal)?;
+        let said = self
+            .driver
+            .record(ordinal, event, stream)
+            .and_then(|()| self.add_order(ordinal, event));
+        // Whoever waits for it goes on to.
+        self.driver.end_event(ordinal, event);
+        said
+    }
+
+    /// Lets all that is copied from now on wait for an event too.
+    fn add_order(&self, ordinal: u32, event: Event) -> Answer<()> {
+        let mut orders = lock(&self.orders);
+        let orders = match orders.entry(ordinal) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(room) => room.insert(Orders::new(&*self.driver, ordinal)?),
+        };
+        self.driver.wait(ordinal, orders.stream, event)?;
+        self.driver.record(ordinal, orders.joined, orders.stream)?;
         orders.last += 1;
-        orders.waiting.push_back((orders.last, event));
         Ok(())
     }
 
@@ -290,9 +352,7 @@ impl Gpus {
         let Some(orders) = orders.get(&ordinal).filter(|orders| orders.last > *seen) else {
             return Ok(());
         };
-        for (_, event) in orders.waiting.iter().filter(|(number, _)| number > seen) {
-            self.driver.wait(ordinal, stream, *event)?;
-        }
+        self.driver.wait(ordinal, stream, orders.joined)?;
         *seen = orders.last;
         Ok(())
     }
@@ -306,15 +366,12 @@ impl Gpus {
         address: u64,
         into: bool,
     ) -> Answer<Vec<u8>> {
-        // Held all the time: whoever comes next would wait behind it in the stream anyway.
-        let mut streams = lock(&self.streams);
-        let stream = match streams.get(&ordinal) {
-            Some(stream) => *stream,
-            None => {
-                let stream = self.driver.stream(ordinal)?;
-                streams.insert(ordinal, stream);
-                stream
-            }
+        let of_device = lock(&self.streams).entry(ordinal).or_default().clone();
+        // Held all the time: whoever comes next to this device would wait behind it in the stream anyway.
+        let mut of_device = lock(&of_device);
+        let stream = match *of_device {
+            Some(stream) => stream,
+            None => *of_device.insert(self.driver.stream(ordinal)?),
         };
         let near = End {
             address: here.as_mut_ptr() as u64,
@@ -342,19 +399,23 @@ impl Gpus {
 
 impl fmt::Debug for Gpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.gpus).finish()
+        match self.known.get() {
+            Some(known) => f.debug_list().entries(&known.gpus).finish(),
+            None => f.write_str("[not asked for yet]"),
+        }
     }
 }
 
 impl Drop for Gpus {
     fn drop(&mut self) {
         for (ordinal, stream) in lock(&self.streams).drain() {
-            self.driver.end_stream(ordinal, stream);
+            if let Some(stream) = *lock(&stream) {
+                self.driver.end_stream(ordinal, stream);
+            }
         }
         for (ordinal, orders) in lock(&self.orders).drain() {
-            for (_, event) in orders.waiting {
-                self.driver.end_event(ordinal, event);
-            }
+            self.driver.end_event(ordinal, orders.joined);
+            self.driver.end_stream(ordinal, orders.stream);
         }
     }
 }
@@ -379,18 +440,23 @@ struct Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Err(error) = self.gpus.driver.free(self.ordinal, self.address) {
-            log::warn!("memory of cuda:{} is not freed: {error}", self.ordinal);
-        }
+        let (driver, ordinal, address) = (self.gpus.driver.clone(), self.ordinal, self.address);
+        self.gpus.release(move || {
+            if let Err(error) = driver.free(ordinal, address) {
+                log::warn!("memory of cuda:{ordinal} is not freed: {error}");
+            }
+        });
     }
 }
 
-/// Host memory that is pinned.
+/// Host memory that is pinned, or is about to be.
 struct Pin {
     gpus: Arc<Gpus>,
     key: RegionKey,
     /// `None`: it could not be, or somebody else has done it.
-    place: Option<(u32, u64)>,
+    place: Mutex<Option<(u32, u64)>>,
+    /// All of it is pinned.
+    is_whole: AtomicBool,
 }
 
 impl Loan for Pin {
@@ -405,7 +471,8 @@ impl Loan for Pin {
 
 impl Pin {
     fn undo(&self) {
-        if let Some((ordinal, address)) = self.place
+        let place = lock(&self.place).take();
+        if let Some((ordinal, address)) = place
             && let Err(error) = self.gpus.driver.unpin(ordinal, address)
         {
             log::debug!("cuda: {error}");
@@ -482,7 +549,7 @@ mod tests {
 
     fn gpus(machine: Machine) -> (Arc<Stub>, Arc<Gpus>) {
         let stub = Arc::new(Stub::new(machine));
-        let gpus = Gpus::over(stub.clone()).unwrap();
+        let gpus = Gpus::over(stub.clone());
         (stub, gpus)
     }
 
@@ -581,19 +648,35 @@ mod tests {
             gpus: 0,
             ..Machine::default()
         };
-        let error = Gpus::over(Arc::new(Stub::new(none))).err().unwrap();
+        let error = Gpus::over(Arc::new(Stub::new(none))).gpus().unwrap_err();
         assert!(error.to_string().contains("no GPU"), "{error}");
     }
 
     #[test]
-    fn streams_that_are_over_are_waited_for_no_more() {
+    fn an_order_holds_up_nobody_however_many_there_are() {
+        // Whoever gave the 1,025th waited for the first, with the lock that workers take.
         let (stub, gpus) = gpus(Machine::default());
         let stream = stub.stream(0).unwrap();
-        for _ in 0..3 * ORDERS_MAX {
+        stub.hold();
+        for _ in 0..3000 {
             gpus.order_after(0, stream).unwrap();
         }
+        assert!(stub.counts().events <= 1, "{:?}", stub.counts());
+        stub.go_on();
         stub.finish(0, stream).unwrap();
+    }
+
+    #[test]
+    fn a_stream_that_is_captured_is_left_alone() {
+        let (stub, gpus) = gpus(Machine::default());
+        let stream = stub.stream(0).unwrap();
+        let events = stub.counts().events;
+        stub.begin_capture(stream);
+        assert_eq!(gpus.order_after(0, stream), Err(CudaError::Capturing));
+        // So is one that the default stream waits for.
+        assert_eq!(gpus.order_after(0, Stream(0)), Err(CudaError::Capturing));
+        assert!(stub.end_capture(stream), "the capture was spoilt");
         gpus.order_after(0, stream).unwrap();
-        assert!(stub.counts().events <= 2, "{:?}", stub.counts());
+        assert_eq!(stub.counts().events, events + 1);
     }
 }

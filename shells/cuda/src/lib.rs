@@ -17,6 +17,9 @@
 //! the source, nobody writes the destination. A lost context says nothing about what was on its way: such a lane can
 //! never be fenced, and what its works name stays where it is until the process ends.
 //!
+//! **No copy waits.** None that a worker makes waits for what is in a stream. Host memory that is not pinned as a whole would make one
+//! wait, so it takes a detour through `slots`.
+//!
 //! The parts: `driver` is the interface, `binding` CUDA itself, `gpus` memory, `far` and `endpoint` the lanes, `ipc`
 //! other processes, `pci` where devices are.
 
@@ -28,6 +31,8 @@ mod far;
 mod gpus;
 pub mod ipc;
 pub mod pci;
+mod releases;
+mod slots;
 #[cfg(any(test, feature = "stub"))]
 pub mod stub;
 

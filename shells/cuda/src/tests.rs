@@ -17,6 +17,7 @@ use crate::stub::{ILLEGAL_ADDRESS, Machine, Stub};
 const HOST: SegmentRef = SegmentRef(1);
 const GPU: SegmentRef = SegmentRef(2);
 const OTHER: SegmentRef = SegmentRef(3);
+const PAGED: SegmentRef = SegmentRef(4);
 const EPOCH: Epoch = Epoch(1);
 const BYTES: u64 = 1 << 20;
 
@@ -59,7 +60,7 @@ impl Bench {
 
     fn on(machine: Machine) -> Self {
         let stub = Arc::new(Stub::new(machine));
-        let gpus = Gpus::over(stub.clone()).unwrap();
+        let gpus = Gpus::over(stub.clone());
         let regions = Arc::new(Regions::default());
         let clock = Clock::start();
         let transport = CudaTransport::new(gpus.clone(), regions.clone());
@@ -83,6 +84,7 @@ impl Bench {
             local: None,
             remote: ([0, 0, 0, 0], 0).into(),
             session: SessionId([0; 16]),
+            secret: None,
             own: 0_u32.to_le_bytes().as_slice().into(),
         };
         bench.driven.endpoint.attach_rail(RailId(7), address);
@@ -92,6 +94,11 @@ impl Bench {
 
     fn attach(&mut self, segment: SegmentRef, region: Region) {
         let region = Arc::new(region);
+        self.gpus.pin(0, &region);
+        self.attach_as_it_is(segment, region);
+    }
+
+    fn attach_as_it_is(&mut self, segment: SegmentRef, region: Arc<Region>) {
         let key = region.key();
         self.regions.0.lock().unwrap().insert(key, region.clone());
         self.driven.endpoint.attach_local(segment, region.clone());
@@ -149,7 +156,10 @@ fn bytes_move_between_all_memories_at_odd_sizes_and_offsets() {
         ("host and the other device", HOST, OTHER),
         ("device and device", GPU, OTHER),
         ("other device and device", OTHER, GPU),
+        ("memory that is not pinned and device", PAGED, GPU),
     ];
+    let paged = Region::allocate(BYTES, Access::Local).unwrap();
+    bench.attach_as_it_is(PAGED, Arc::new(paged));
     let mut seed = 0;
     for (name, local, remote) in pairs {
         for size in sizes {
@@ -173,6 +183,175 @@ fn bytes_move_between_all_memories_at_odd_sizes_and_offsets() {
             }
         }
     }
+}
+
+/// Of several rounds through all slots.
+const LARGE: u64 = 5 * (2 << 20) + 4097;
+
+impl Bench {
+    /// One with a segment of `LARGE` bytes that is not pinned, and one on a device.
+    fn paged() -> Self {
+        let mut bench = Self::new();
+        let paged = Region::allocate(LARGE, Access::Local).unwrap();
+        bench.attach_as_it_is(PAGED, Arc::new(paged));
+        let large = bench
+            .gpus
+            .allocate(0, LARGE, Access::Local, Sharing::Process);
+        bench.attach(GPU, large.unwrap());
+        bench
+    }
+
+    fn paged_work(op: Op) -> Work {
+        work(1, op, (PAGED, 0), (GPU, 0), LARGE as u32)
+    }
+}
+
+#[test]
+fn memory_that_is_not_pinned_passes_through_slots_and_no_call_waits() {
+    // Such a copy returned when it was over: the worker stood still behind the program's kernels, with all its lanes.
+    for (seed, op) in [(1, Op::Write), (2, Op::Read)] {
+        let mut bench = Bench::paged();
+        let (from, to) = match op {
+            Op::Write => (PAGED, GPU),
+            Op::Read => (GPU, PAGED),
+        };
+        let sent = pattern(seed, LARGE);
+        bench.memory[&from].store(&sent, 0).unwrap();
+        let unpinned = bench.stub.counts().unpinned;
+        bench.stub.hold();
+        assert_eq!(bench.post(&[Bench::paged_work(op)]).stop, Stop::All);
+        for _ in 0..100 {
+            bench.poll();
+            assert!(bench.driven.endpoint.poll_timeout().is_some(), "{op:?}");
+        }
+        assert_eq!(bench.driven.polled.completions, []);
+        // A neighbour is taken meanwhile.
+        let other = work(2, Op::Write, (HOST, 0), (OTHER, 0), 100);
+        assert_eq!(bench.post(&[other]).stop, Stop::All);
+        bench.stub.go_on();
+        while bench.driven.polled.completions.len() < 2 {
+            bench.poll();
+        }
+        let done = &bench.driven.polled.completions;
+        assert!(done.iter().all(|done| done.outcome == Outcome::Success));
+        assert!(bench.bytes(to, 0, LARGE) == sent, "{op:?}");
+        let counts = bench.stub.counts();
+        // Only to look at the bytes; and what is pinned are the host's segment and slots.
+        assert_eq!(counts.unpinned, unpinned + u64::from(op == Op::Write));
+        assert_eq!(counts.pinned, 2, "{op:?}");
+    }
+}
+
+#[test]
+fn memory_that_shares_a_page_with_what_is_pinned_passes_through_slots() {
+    let mut bench = Bench::new();
+    let mut here = pattern(7, 4 * 4096);
+    let address = here.as_mut_ptr() as u64;
+    // The program has pinned the first half, and a bit.
+    assert!(bench.stub.pin(0, address, 2 * 4096 + 10).unwrap());
+    let base = std::ptr::NonNull::new(here.as_mut_ptr()).unwrap();
+    // SAFETY: it lives until the end of the test, and the region goes before.
+    let region = unsafe { Region::new(base, 4 * 4096, Access::Local, None) };
+    bench.attach(PAGED, region.unwrap());
+    let unpinned = bench.stub.counts().unpinned;
+    let all = work(1, Op::Write, (PAGED, 0), (GPU, 0), 4 * 4096);
+    assert_eq!(bench.run(&[all]), [Outcome::Success]);
+    assert_eq!(bench.stub.counts().unpinned, unpinned);
+    assert!(bench.bytes(GPU, 0, 4 * 4096) == here);
+    // And of what it has pinned itself, all is copied as it is.
+    // SAFETY: as above.
+    let inner = unsafe { Region::new(base, 2 * 4096, Access::Local, None) };
+    let inner = Arc::new(inner.unwrap());
+    bench.gpus.pin(0, &inner);
+    assert!(bench.gpus.is_pinned(&inner));
+    inner.revoke();
+    assert!(bench.stub.unpin(0, address).is_ok(), "it is the program's");
+}
+
+#[test]
+fn what_passes_through_slots_is_read_when_the_programs_stream_is_over() {
+    let mut bench = Bench::paged();
+    let theirs = bench.stub.stream(0).unwrap();
+    let made = pattern(3, 64);
+    bench.memory[&OTHER].store(&[0; 64], 0).unwrap();
+    bench.memory[&GPU].store(&made, 100).unwrap();
+    let paged = bench.memory[&PAGED].base().as_ptr() as u64;
+    assert!(bench.stub.pin(0, paged, 64).unwrap());
+    bench.stub.hold();
+    // The program reads into the memory that we are to write from.
+    let from = driver::End {
+        address: bench.memory[&GPU].base().as_ptr() as u64 + 100,
+        ordinal: Some(0),
+    };
+    let to = driver::End {
+        address: paged,
+        ordinal: None,
+    };
+    // SAFETY: both ends live until the stream is finished below.
+    unsafe { bench.stub.copy(0, theirs, to, from, 64) }.unwrap();
+    bench.gpus.order_after(0, theirs).unwrap();
+    let write = work(1, Op::Write, (PAGED, 0), (GPU, 5000), 64);
+    assert_eq!(bench.post(&[write]).stop, Stop::All);
+    for _ in 0..100 {
+        bench.poll();
+    }
+    bench.stub.go_on();
+    while bench.driven.polled.completions.is_empty() {
+        bench.poll();
+    }
+    assert!(bench.bytes(GPU, 5000, 64) == made);
+    bench.stub.finish(0, theirs).unwrap();
+}
+
+#[test]
+fn what_cannot_go_on_through_slots_ends_when_what_is_on_its_way_has() {
+    for fences in [false, true] {
+        let mut bench = Bench::paged();
+        bench.stub.hold();
+        bench.post(&[Bench::paged_work(Op::Read)]);
+        if fences {
+            bench
+                .driven
+                .endpoint
+                .fence(bench.driven.lane, EPOCH, Scope::Local);
+        }
+        let call = "cuMemcpyAsync";
+        let error = driver::CudaError::Driver { call, code: 1 };
+        bench.stub.refuse_copies(Some(error));
+        for _ in 0..100 {
+            bench.poll();
+        }
+        assert_eq!(bench.driven.polled.completions, []);
+        bench.stub.go_on();
+        while bench.driven.polled.completions.is_empty() {
+            bench.poll();
+        }
+        let failed = Outcome::Error(Cause::LocalOperation);
+        assert_eq!(bench.driven.polled.completions[0].outcome, failed);
+        if fences {
+            assert!(matches!(bench.fact().fact, LaneFact::Fenced { .. }));
+        }
+        bench.stub.refuse_copies(None);
+    }
+}
+
+#[test]
+fn a_context_that_is_lost_leaves_the_end_of_what_passes_through_slots_open() {
+    let mut bench = Bench::paged();
+    bench.stub.hold();
+    bench.post(&[Bench::paged_work(Op::Write)]);
+    for _ in 0..10 {
+        bench.poll();
+    }
+    bench.stub.lose(0, ILLEGAL_ADDRESS);
+    assert_eq!(bench.fact().fact, LaneFact::Broken(Cause::Fatal));
+    bench
+        .driven
+        .endpoint
+        .fence(bench.driven.lane, EPOCH, Scope::Remote);
+    assert!(matches!(bench.fact().fact, LaneFact::Unfenceable { .. }));
+    assert_eq!(bench.driven.polled.completions, []);
+    assert!(bench.memory[&PAGED].is_touched());
 }
 
 #[test]
@@ -393,6 +572,101 @@ fn a_lost_context_is_no_fence_and_lets_go_of_nothing() {
     assert_eq!(bench.fact().fact, LaneFact::OpenFailed(Cause::Fatal));
 }
 
+/// What a driver answers, and nothing is lost.
+fn refusals() -> [driver::CudaError; 3] {
+    let of = |code| driver::CudaError::Busy {
+        call: "cuEventQuery",
+        code,
+    };
+    let call = "cuEventQuery";
+    [
+        of(900),
+        of(907),
+        driver::CudaError::Driver { call, code: 2 },
+    ]
+}
+
+#[test]
+fn a_copy_is_asked_after_again_when_the_driver_does_not_say_whether_it_is_over() {
+    // A program that captured a graph made the driver say 900. The device counted as lost for ever.
+    for refused in refusals() {
+        let mut bench = Bench::new();
+        let sent = pattern(1, 100);
+        bench.memory[&HOST].store(&sent, 0).unwrap();
+        let write = work(1, Op::Write, (HOST, 0), (GPU, 0), 100);
+        assert_eq!(bench.post(&[write]).stop, Stop::All);
+        bench.stub.set_refused(Some(refused.clone()));
+        for _ in 0..100 {
+            bench.poll();
+        }
+        assert_eq!(bench.driven.polled.completions, [], "{refused}");
+        assert_eq!(bench.driven.polled.lanes, [], "{refused}");
+        assert!(bench.driven.endpoint.poll_timeout().is_some());
+        bench.stub.set_refused(None);
+        while bench.driven.polled.completions.is_empty() {
+            bench.poll();
+        }
+        let outcome = bench.driven.polled.completions[0].outcome;
+        assert_eq!(outcome, Outcome::Success, "{refused}");
+        assert!(bench.bytes(GPU, 0, 100) == sent);
+    }
+}
+
+#[test]
+fn works_wait_while_the_driver_says_not_now() {
+    let mut bench = Bench::new();
+    let [refused, ..] = refusals();
+    bench.stub.set_refused(Some(refused));
+    let before = bench.stub.counts().copies;
+    let works: Vec<_> = (0..4)
+        .map(|n| work(n, Op::Write, (HOST, 2 * n), (GPU, n), 1))
+        .collect();
+    assert_eq!(bench.post(&works).stop, Stop::All);
+    for _ in 0..100 {
+        bench.poll();
+        assert!(bench.driven.endpoint.poll_timeout().is_some());
+    }
+    assert_eq!(bench.stub.counts().copies, before);
+    // One of a lane that is given up has never begun.
+    let other = LaneId::new(1, RailId(7));
+    bench.driven.endpoint.open(other, EPOCH, Instant::MAX);
+    let batch = polyrail_core::work::PostBatch {
+        lane: other,
+        epoch: EPOCH,
+        works: [works[0]].into_iter().collect(),
+    };
+    assert_eq!(bench.driven.endpoint.post(&batch).stop, Stop::All);
+    bench.driven.endpoint.fence(other, EPOCH, Scope::Local);
+    bench.stub.set_refused(None);
+    while bench.driven.polled.completions.len() < 4 {
+        bench.poll();
+    }
+    let done = &bench.driven.polled.completions;
+    assert!(done.iter().all(|done| done.outcome == Outcome::Success));
+    assert_eq!(bench.stub.counts().copies - before, 4);
+}
+
+#[test]
+fn a_copy_that_was_taken_without_its_mark_is_marked_later() {
+    let mut bench = Bench::new();
+    let write = work(1, Op::Write, (HOST, 0), (GPU, 0), 100);
+    assert_eq!(bench.run(&[write]), [Outcome::Success]);
+    let [refused, ..] = refusals();
+    bench.stub.refuse_marks(Some(refused));
+    assert_eq!(bench.post(&[write]).stop, Stop::All);
+    for _ in 0..100 {
+        bench.poll();
+    }
+    assert_eq!(bench.driven.polled.completions, []);
+    assert_eq!(bench.driven.polled.lanes, []);
+    bench.stub.refuse_marks(None);
+    while bench.driven.polled.completions.is_empty() {
+        bench.poll();
+    }
+    let outcome = bench.driven.polled.completions[0].outcome;
+    assert_eq!(outcome, Outcome::Success);
+}
+
 #[test]
 fn a_fence_that_waits_is_told_that_the_context_is_lost() {
     let mut bench = Bench::new();
@@ -445,6 +719,7 @@ fn copies_wait_for_the_programs_stream() {
     // The program's own copy, a kernel in its place, goes on only later.
     bench.stub.hold();
     let mut made = pattern(3, 64);
+    assert!(bench.stub.pin(0, made.as_ptr() as u64, 64).unwrap());
     let from = driver::End {
         address: made.as_mut_ptr() as u64,
         ordinal: None,
@@ -480,6 +755,7 @@ fn copies_into_another_device_wait_for_its_stream_too() {
     let theirs = bench.stub.stream(1).unwrap();
     bench.stub.hold();
     let mut before = pattern(3, 64);
+    assert!(bench.stub.pin(0, before.as_ptr() as u64, 64).unwrap());
     let from = driver::End {
         address: before.as_mut_ptr() as u64,
         ordinal: None,

@@ -53,6 +53,12 @@ impl Batch {
         }
     }
 
+    /// Whether it went to this worker.
+    #[cfg(test)]
+    pub(crate) fn is_with(&self, post: &Arc<Post>) -> bool {
+        Arc::ptr_eq(&self.post, post)
+    }
+
     /// What it shares with its worker.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
@@ -194,6 +200,17 @@ impl Batch {
         if self.shared.is_ours() {
             self.post.cancel(self.shared.row);
         }
+    }
+
+    /// Its first request that ended other than well, by its index, and how; `None`: none has, so far. [`crate::advice`] says
+    /// what can be done about its cause. O(n), if all are well.
+    pub fn first_failure(&self) -> Option<(usize, Report)> {
+        if !self.shared.is_ours() {
+            return None;
+        }
+        let state = self.shared.state();
+        let mut reports = state.reports.iter().copied().enumerate();
+        reports.find(|(_, report)| !matches!(report.status, Status::Pending | Status::Completed))
     }
 
     /// How its `index`-th request stands; `None`: it has fewer. An `Indeterminate` one is brought up to date

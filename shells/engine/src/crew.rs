@@ -11,7 +11,7 @@ use crate::afterwards::Afterwards;
 use crate::config::SendQueueConfig;
 use crate::ending::is_called;
 use crate::lock::lock;
-use crate::post::{Command, Post};
+use crate::post::{Command, Post, Submission};
 use crate::request::Terms;
 use crate::stats::Failovers;
 use crate::thread::Thread;
@@ -59,16 +59,22 @@ impl Crew {
     }
 
     /// The worker that a batch goes to: that of the submitting thread, so that threads which wait for their
-    /// batches do not meet; if that one is at work, the next one that is not. One that has ended by a panic is left out.
-    pub(crate) fn choose(&self) -> &Arc<Post> {
-        self.idle().unwrap_or_else(|| self.next())
+    /// batches do not meet; if that one is at work, the next one that is not; if all are, the one that the fewest bytes wait for.
+    /// One that has ended by a panic is left out.
+    pub(crate) fn choose(&self, submissions: &[Submission]) -> &Arc<Post> {
+        let post = self.idle().unwrap_or_else(|| self.least_behind());
+        if self.posts.len() > 1 {
+            post.backlog.add(submissions);
+        }
+        post
     }
 
-    /// Each in turn.
-    fn next(&self) -> &Arc<Post> {
+    /// The one that the fewest bytes wait for; of equal ones each in turn.
+    fn least_behind(&self) -> &Arc<Post> {
         let next = self.next.fetch_add(1, Relaxed);
-        let open = self.beginning_with(next).find(|post| !post.is_closed());
-        open.unwrap_or(&self.posts[next % self.posts.len()])
+        let open = self.beginning_with(next).filter(|post| !post.is_closed());
+        open.min_by_key(|post| post.backlog.bytes())
+            .unwrap_or(&self.posts[next % self.posts.len()])
     }
 
     /// That of the submitting thread, or the next one, if it has nothing to do. `None`: all have.
@@ -122,5 +128,60 @@ impl Crew {
             return Duration::ZERO;
         }
         terms.room_within.unwrap_or(self.patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use crate::Config;
+    use crate::batch::Batch;
+    use crate::pair::Pair;
+    use polyrail_core::report::Status;
+    use polyrail_core::work::Op;
+
+    const LARGE: u64 = 64 << 20;
+
+    #[test]
+    fn small_batches_go_to_the_worker_that_is_not_behind() {
+        // In turns, each second one stood in line behind the gibibyte.
+        let config = |workers| Config {
+            workers,
+            ..Config::default()
+        };
+        let pair = Pair::over_tcp(config(1), config(2), LARGE);
+        let engine = &pair.engine;
+        let request = |length| pair.request(Op::Read, length);
+        let patience = Duration::from_secs(60);
+        let completed = |batch: &Batch| {
+            assert_eq!(batch.wait(patience).unwrap().status, Status::Completed);
+        };
+        completed(&engine.submit(&[request(4096)]).unwrap());
+        let large = engine.submit(&[request(LARGE); 16]).unwrap();
+        let slow = &engine.inner.crew.posts;
+        let slow = slow.iter().position(|post| !post.is_idle()).unwrap();
+        let slow = &engine.inner.crew.posts[slow];
+        let deadline = Instant::now() + patience;
+        while slow.backlog.bytes() == 0 {
+            assert!(Instant::now() < deadline && large.status().status == Status::Pending);
+            std::hint::spin_loop();
+        }
+        for round in 0..20 {
+            // All at once: the other worker is at work too, but for the first.
+            let small: Vec<_> = (0..8)
+                .map(|_| engine.submit(&[request(4096)]).unwrap())
+                .collect();
+            // What is on its way keeps nobody.
+            if slow.backlog.bytes() < LARGE {
+                assert!(round > 0, "it was over before anything could be seen");
+                break;
+            }
+            for batch in &small {
+                assert!(!batch.is_with(slow), "round {round}");
+                completed(batch);
+            }
+        }
+        completed(&large);
     }
 }

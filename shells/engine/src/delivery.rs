@@ -179,7 +179,7 @@ impl Engine {
         if !inner.is_ours() {
             return Err(NotifyError::Forked);
         }
-        if self.is_closing() {
+        if self.takes_nothing() {
             return Err(NotifyError::ShutDown);
         }
         let length = bytes.len();
@@ -266,6 +266,22 @@ impl Outbox {
             }
             !held.is_empty()
         });
+    }
+
+    /// Draws so many tickets. The first.
+    pub(crate) fn draw(&self, tickets: u64) -> u64 {
+        let mut line = lock(&self.line);
+        let first = line.ticket_last + 1;
+        line.ticket_last += tickets;
+        first
+    }
+
+    /// How many places are taken of a peer, or of all.
+    pub(crate) fn unconfirmed(&self, of: Option<PeerId>) -> usize {
+        let own = of.map(|peer| usize::from(peer.0));
+        let counts = self.counts.iter().enumerate();
+        let counts = counts.filter(|(peer, _)| own.is_none_or(|own| own == *peer));
+        counts.map(|(_, count)| count.load(Acquire)).sum()
     }
 
     /// Takes room for a notification; `None`: there is none now.
@@ -450,7 +466,13 @@ mod tests {
     fn nobody_gets_the_number_of_a_peer_that_something_is_on_its_way_to() {
         let config = Config::default();
         let machine = Arc::new(Machine::this(&config));
-        let mut peers = Peers::new(config.estimate(), machine, false, &config.limits);
+        let mut peers = Peers::new(
+            config.estimate(),
+            machine,
+            false,
+            &config.limits,
+            Vec::new(),
+        );
         let addressee = Arc::new(peers.take_numbers().unwrap());
         let peer = addressee.peer;
         let addressee = Addressee {

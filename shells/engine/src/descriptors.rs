@@ -50,6 +50,17 @@ pub(crate) fn check(file: BorrowedFd<'_>) -> Result<(), Limit> {
     })
 }
 
+/// How many are open, and how many may be. `None`: the system does not say.
+pub(crate) fn used() -> Option<(usize, usize)> {
+    let most = usize::try_from(getrlimit(Resource::Nofile).current?).ok()?;
+    // Since Linux 6.2 the folder's length is their number; before, it has to be read.
+    let open = match std::fs::metadata("/proc/self/fd").ok()?.len() {
+        0 => std::fs::read_dir("/proc/self/fd").ok()?.count(),
+        count => usize::try_from(count).ok()?,
+    };
+    Some((open, most))
+}
+
 fn kept_of(most: u64) -> u64 {
     (most / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX)
 }

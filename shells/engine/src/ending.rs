@@ -5,18 +5,20 @@
 //! until then. Threads of the engine are waited for after that, and only by those who are not called by one.
 
 use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use polyrail_transport::memory::LOANS_MAX;
 
 use crate::afterwards::Afterwards;
+use crate::config::HealthConfig;
 use crate::engine::{Engine, Inner, Program};
 use crate::once::Once;
 use crate::post::Begun;
 
-/// How long a shutdown waits for what passes through slots, and then for what is in flight with workers.
-pub(crate) const SHUTDOWN_MAX: Duration = Duration::from_millis(2_500);
+/// What a shutdown waits beyond the grace time and the time for proof, in which core has ended all that it ends.
+const MARGIN: Duration = Duration::from_millis(400);
 /// How long for memory that the kernel or a device has, once nobody here uses it any more.
 const RETIRE_MAX: Duration = Duration::from_millis(500);
 
@@ -42,10 +44,17 @@ pub(crate) fn call<R>(code: impl FnOnce() -> R) -> R {
     code()
 }
 
+/// How long a shutdown waits for what passes through slots, and then for what is in flight with workers.
+fn shutdown_max(health: &HealthConfig) -> Duration {
+    health.cancel_grace + health.fence_timeout + MARGIN
+}
+
 /// How far it has come.
 #[derive(Default)]
 pub(crate) struct Ending {
     once: Once,
+    /// It is about to: see [`Engine::drain`].
+    pub(crate) drains: AtomicBool,
     /// The handles of the program.
     pub(crate) program: OnceLock<Weak<Program>>,
 }
@@ -58,7 +67,8 @@ impl Ending {
 }
 
 impl Engine {
-    /// Ends everything within a bound: what has not ended is reported `ShutDown`, or `Indeterminate` where it
+    /// Ends everything within a bound, which is `health/cancel_grace_ms` and `health/fence_timeout_ms` and 400 ms for what is in
+    /// flight, and as long, or twice that, for what passes through slots before: what has not ended is reported `ShutDown`, or `Indeterminate` where it
     /// cannot be ended for sure. Later submissions are refused. When it has returned, nothing of the engine touches memory
     /// that was registered, but what a report says is `Held`, and a line in the log. The same is so once the last handle has
     /// been dropped.
@@ -87,14 +97,17 @@ impl Inner {
             self.crew.join();
             self.staging.join();
             self.errands.join();
+            self.watch.join();
         }
     }
 
     /// Ends all but the threads. Afterwards the program may do as it likes.
     fn end(&self) -> Afterwards {
         // First: what it stages is carried out by workers.
-        self.staging.stop(self.clock.now() + SHUTDOWN_MAX.into());
-        let until = self.clock.now() + SHUTDOWN_MAX.into();
+        let longest = shutdown_max(&self.config.health);
+        self.staging
+            .stop(self.clock.now() + longest.into(), 2 * longest);
+        let until = self.clock.now() + longest.into();
         self.crew.close(until);
         let mut afterwards = self.crew.end(&self.clock, until);
         self.retire_memory();
@@ -119,6 +132,7 @@ impl Inner {
         plane.shutdown();
         self.mail.desk.inbox.close();
         self.errands.stop();
+        self.watch.stop();
         afterwards
     }
 
@@ -135,7 +149,7 @@ impl Inner {
             if !region.retire(deadline) {
                 let name = name.escape_debug();
                 log::error!(
-                    "memory of segment \"{name}\" is still used by the kernel or a device: keep it registered, or until the process ends"
+                    "memory of segment \"{name}\" is still used by the kernel, a device or a process of this host: keep it registered, or until the process ends"
                 );
             }
         }

@@ -1,6 +1,9 @@
 //! The endpoints of all transports of one worker, as one: a rail says which of them it belongs to.
 
+mod ways;
+
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -14,15 +17,16 @@ use polyrail_transport::{
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
+use ways::Ways;
+
 /// One endpoint for each transport, by its number; `None`: that transport is not there.
 pub(crate) struct Joined {
     rows: Vec<Option<Box<dyn Endpoint>>>,
-    /// The transport of each rail that was attached.
-    rails: Vec<Option<TransportId>>,
+    ways: Ways,
     /// Readable when one of them is.
     poller: OwnedFd,
-    /// Openings that no transport could be asked for.
-    refused: Vec<LaneReport>,
+    /// Openings that no transport could be asked for, and what became of lanes with the addresses where they start.
+    facts: Vec<LaneReport>,
     /// What several endpoints were asked to make visible, and how many have not said that it is.
     awaited: Vec<(u64, usize)>,
     /// The endpoint that works were last posted to.
@@ -57,8 +61,8 @@ impl Joined {
         }
         Ok(Self {
             poller,
-            rails: Vec::new(),
-            refused: Vec::new(),
+            ways: Ways::default(),
+            facts: Vec::new(),
             awaited: Vec::new(),
             posted_last: 0,
             // Nothing is allocated by whoever sleeps first.
@@ -68,7 +72,7 @@ impl Joined {
     }
 
     fn of(&mut self, rail: RailId) -> Option<&mut Box<dyn Endpoint>> {
-        let transport = self.rails.get(rail.index()).copied().flatten()?;
+        let transport = self.ways.transport(rail)?;
         self.rows.get_mut(transport.index())?.as_mut()
     }
 
@@ -125,6 +129,7 @@ impl Endpoint for Joined {
         if let Some(endpoint) = self.of(rail) {
             endpoint.forget_rail(rail);
         }
+        self.ways.forget(rail);
     }
 
     fn arm(&mut self) {
@@ -140,28 +145,40 @@ impl Endpoint for Joined {
     }
 
     fn attach_rail(&mut self, rail: RailId, address: RailAddress) {
-        if self.rails.len() <= rail.index() {
-            self.rails.resize(rail.index() + 1, None);
-        }
-        self.rails[rail.index()] = Some(address.transport);
+        self.ways.attach(rail, &address);
         if let Some(endpoint) = self.of(rail) {
             endpoint.attach_rail(rail, address);
         }
     }
 
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) {
+        let cause = match self.ways.open(lane, epoch) {
+            true => Cause::Refused,
+            false => Cause::DeviceDown,
+        };
         match self.of(lane.rail()) {
-            Some(endpoint) => endpoint.open(lane, epoch, by),
-            None => self.refused.push(LaneReport {
+            Some(endpoint) if cause == Cause::Refused => endpoint.open(lane, epoch, by),
+            _ => self.facts.push(LaneReport {
                 lane,
                 epoch,
-                fact: LaneFact::OpenFailed(Cause::Refused),
+                fact: LaneFact::OpenFailed(cause),
             }),
         }
     }
 
+    fn set_there(&mut self, address: IpAddr, is_there: bool) {
+        for report in self.ways.set_there(address, is_there) {
+            if let LaneFact::OpenFailed(_) = report.fact
+                && let Some(endpoint) = self.of(report.lane.rail())
+            {
+                endpoint.close(report.lane, report.epoch);
+            }
+            self.facts.push(report);
+        }
+    }
+
     fn post(&mut self, batch: &PostBatch) -> Posted {
-        let transport = self.rails.get(batch.lane.rail().index()).copied().flatten();
+        let transport = self.ways.transport(batch.lane.rail());
         let row = transport.map(TransportId::index);
         self.posted_last = row.filter(|row| *row < self.rows.len()).unwrap_or(0);
         match self.of(batch.lane.rail()) {
@@ -179,9 +196,13 @@ impl Endpoint for Joined {
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {
-        out.lanes.append(&mut self.refused);
+        out.lanes.append(&mut self.facts);
+        let told = out.lanes.len();
         for endpoint in self.all() {
             endpoint.poll(now, out);
+        }
+        for report in &out.lanes[told..] {
+            self.ways.hear(report);
         }
         if !self.awaited.is_empty() {
             out.visible.retain(|ticket| {
@@ -209,19 +230,21 @@ impl Endpoint for Joined {
     }
 
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope) {
+        if scope == Scope::Local {
+            self.ways.end(lane, epoch);
+        }
         if let Some(endpoint) = self.of(lane.rail()) {
             endpoint.fence(lane, epoch, scope);
         }
     }
 
-    fn arrived(&self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
-        let transport = self.rails.get(lane.rail().index()).copied().flatten();
-        let row = transport.and_then(|transport| self.rows.get(transport.index()));
-        let endpoint = row.and_then(Option::as_ref);
+    fn arrived(&mut self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+        let endpoint = self.of(lane.rail());
         endpoint.map_or(0, |endpoint| endpoint.arrived(lane, epoch, told))
     }
 
     fn close(&mut self, lane: LaneId, epoch: Epoch) {
+        self.ways.end(lane, epoch);
         if let Some(endpoint) = self.of(lane.rail()) {
             endpoint.close(lane, epoch);
         }
@@ -259,10 +282,10 @@ impl Endpoint for Joined {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let endpoints = self.rows.iter().flatten();
-        let refused = (!self.refused.is_empty()).then_some(Instant::ZERO);
+        let facts = (!self.facts.is_empty()).then_some(Instant::ZERO);
         endpoints
             .filter_map(|endpoint| endpoint.poll_timeout())
-            .chain(refused)
+            .chain(facts)
             .min()
     }
 }

@@ -1,18 +1,21 @@
 //! The engine as a program holds it.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use polyrail_control::security::Fingerprint;
 use polyrail_core::orchestrator::LaneLoad;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::units::RailId;
 use polyrail_record::Cut as RecordingCut;
 use polyrail_transport::clock::Clock;
+use serde::{Serialize, Serializer};
 
 use crate::config::Config;
 use crate::crew::Crew;
 use crate::delivery::Mail;
+use crate::descriptors;
 use crate::domains::Domains;
 use crate::ending::Ending;
 use crate::errand::Errands;
@@ -20,15 +23,18 @@ use crate::fabric::Fabric;
 use crate::files::Files;
 use crate::fork::Owned;
 use crate::gpus::Hardware;
+use crate::guests::Guests;
 use crate::lanes;
 use crate::lock::lock;
+use crate::metrics::{self, Exposed};
 use crate::overlap::Written;
 use crate::plans::Plans;
 use crate::segments::Segments;
 use crate::sessions::Sessions;
 use crate::staging::Staging;
-use crate::stats::Stats;
+use crate::stats::{FenceStats, LimitUse, Stats, UnsettledStats};
 use crate::transports::{Catalog, TransportStatus};
+use crate::watch::Watch;
 
 /// An engine. Clones are handles of the same one; the last one dropped shuts it down.
 ///
@@ -50,16 +56,22 @@ pub struct Engine {
 }
 
 /// What the handles of a program share: with the last one the engine ends.
-pub(crate) struct Program(Arc<Inner>);
+pub(crate) struct Program {
+    inner: Arc<Inner>,
+    /// What answers about metrics, if the configuration asks for it.
+    _exposed: Option<Exposed>,
+}
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.0.shut_down();
+        self.inner.shut_down();
     }
 }
 
 pub(crate) struct Inner {
     pub(crate) config: Config,
+    /// What people tell the cluster's key by.
+    pub(crate) key: RwLock<Option<Fingerprint>>,
     pub(crate) clock: Clock,
     pub(crate) transports: Arc<Catalog>,
     pub(crate) hardware: Hardware,
@@ -74,27 +86,60 @@ pub(crate) struct Inner {
     /// What is written on its way, if that is looked at.
     pub(crate) written: Option<Arc<Written>>,
     pub(crate) mail: Mail,
+    /// Those that have sessions with this engine.
+    pub(crate) guests: Arc<Guests>,
+    /// Where peers wait to be let in.
+    pub(crate) outside: Mutex<Vec<TcpListener>>,
     pub(crate) errands: Errands,
+    pub(crate) watch: Watch,
     pub(crate) ending: Ending,
 }
 
 /// A rail as the program sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RailStatus {
     /// `tcp:LOCAL>REMOTE`; `*` for a local address that the kernel chooses, or that there is none.
+    #[serde(rename = "rail")]
     pub name: String,
     /// It is a local address's second way to the peer, which carries bytes only while its first one is out.
     pub is_spare: bool,
     /// Where it stands.
+    #[serde(serialize_with = "rail_state")]
     pub state: RailState,
     /// Bytes acknowledged since the engine started, both directions.
     pub bytes: u64,
+    /// Bytes on their way on it.
+    pub inflight_bytes: u64,
+    /// How fast it is taken to be, learned from what went over it, in bytes per second.
+    pub bytes_per_sec: u64,
+}
+
+fn rail_state<S: Serializer>(state: &RailState, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(state.name())
 }
 
 impl Engine {
     /// Where it listens, with the port that it got.
     pub fn listening(&self) -> Option<SocketAddr> {
         self.inner.sessions.listening
+    }
+
+    /// Lets peers in, where [`Hooks::lets_in_later`](crate::Hooks::lets_in_later) has kept them out.
+    pub fn let_in(&self) {
+        if self.inner.is_ours() {
+            for listener in lock(&self.inner.outside).drain(..) {
+                self.inner.sessions.plane.listen(listener);
+            }
+        }
+    }
+
+    /// What people tell the cluster's key by that it has now; `None`: there is none, and nobody is asked for one.
+    pub fn key(&self) -> Option<Fingerprint> {
+        *self
+            .inner
+            .key
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`], then their spares. Those of a
@@ -112,6 +157,8 @@ impl Engine {
                 is_spare: view.is_spare,
                 state: view.state,
                 bytes: view.done_bytes,
+                inflight_bytes: view.inflight_bytes,
+                bytes_per_sec: view.rate.bytes_per_sec(),
             })
         };
         peers
@@ -134,12 +181,52 @@ impl Engine {
         let posts = &inner.crew.posts;
         let rail = |lane: &LaneLoad| lock(&inner.sessions.peers).rail_name(lane.rail).to_owned();
         let lanes = lanes::all(posts, inner.clock.now(), rail);
+        // Each lock is let go before the next one is taken.
+        let devices = lock(&inner.sessions.peers).traffic(inner.fabric.shared(), &inner.transports);
+        let (rails, limits) = (self.rails(), self.limits());
+        let mut requests = Vec::new();
+        for post in posts.iter().chain(inner.staging.post()) {
+            post.requests.add_to(&mut requests, name);
+        }
+        let now = inner.clock.now();
+        let (mut unsettled, mut fences) = (UnsettledStats::default(), FenceStats::default());
+        for post in posts.iter().chain(inner.staging.post()) {
+            unsettled.add(post.unsettled(now));
+            fences.add(&post.fences.stats(now));
+        }
         Stats {
+            requests,
+            unsettled,
+            fences,
             failovers: inner.crew.failovers.list(name),
-            devices: lock(&inner.sessions.peers).traffic(inner.fabric.shared(), &inner.transports),
+            devices,
             workers: posts.iter().map(|post| post.room.load()).collect(),
             lanes,
+            lanes_denied: inner.sessions.plane.lanes_denied(),
+            rails,
+            limits,
+            sessions: inner.guests.list(),
+            transports: self.transports(),
         }
+    }
+
+    /// How much is used of what there can only be so much of.
+    fn limits(&self) -> Vec<LimitUse> {
+        let inner = &self.inner;
+        let (peers, rails) = lock(&inner.sessions.peers).used();
+        let pairs = lock(&inner.plans.ids).used();
+        let (segments, segments_most) = inner.segments.used();
+        let limits = &inner.config.limits;
+        let mut used = vec![
+            LimitUse::new("peers", peers, limits.peers),
+            LimitUse::new("rails", rails, limits.rails),
+            LimitUse::new("pairs", pairs, limits.pairs),
+            LimitUse::new("segments", segments, segments_most),
+        ];
+        if let Some((open, most)) = descriptors::used() {
+            used.push(LimitUse::new("descriptors", open, most));
+        }
+        used
     }
 
     /// The flight recording, if [`crate::Hooks::recording`] asked for one: every call on core, and what it answered.
@@ -166,7 +253,10 @@ impl Engine {
 
     /// The first handle of the program.
     pub(crate) fn whole(inner: Arc<Inner>) -> Self {
-        let program = Arc::new(Program(inner.clone()));
+        let program = Arc::new(Program {
+            inner: inner.clone(),
+            _exposed: metrics::configured(&inner),
+        });
         let _ = inner.ending.program.set(Arc::downgrade(&program));
         Self {
             _program: Some(Owned::new(program)),

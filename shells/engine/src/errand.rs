@@ -33,6 +33,10 @@ pub(crate) enum Errand {
     Reconnect { peer: PeerId, incarnation: u64 },
     /// A peer's process has ended, or another one answers where it was.
     Lost { peer: PeerId, incarnation: u64 },
+    /// A peer is about to end.
+    Leaves(PeerId),
+    /// A peer, or this host, has other rails than before.
+    Rails(PeerId),
     /// Free what processes that have ended left in the host's load record.
     Bury,
     /// The engine is ending.
@@ -143,6 +147,8 @@ fn run_one(engine: &Engine, errand: Errand) {
         }
         Errand::Reconnect { peer, incarnation } => reconnect(engine, peer, incarnation),
         Errand::Lost { peer, incarnation } => engine.lose_peer(peer, incarnation),
+        Errand::Leaves(peer) => engine.see_off(peer),
+        Errand::Rails(peer) => engine.renew_rails(peer),
         Errand::Bury => engine.bury(),
         // It has ended the loop.
         Errand::Stop => {}

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::rail::policies::Given;
 use polyrail_core::rail::{Device, Rail, RailConfig, Shared, Waiting};
 use polyrail_core::units::{DeviceId, RailId};
 use polyrail_record::{Cut, Install, Recorder};
@@ -18,6 +19,8 @@ pub(crate) struct Fabric {
     rails: Box<[Rail]>,
     devices: Box<[Device]>,
     waiting: Box<[Waiting]>,
+    /// For policies that share requests out; none, if no transport has such a one.
+    given: Box<[Given]>,
     /// The usual slice.
     slice_bytes: u32,
     /// Writes down what becomes of the tables, if the program asked for it.
@@ -30,6 +33,7 @@ impl Fabric {
     pub(crate) fn new(
         workers: usize,
         rails: usize,
+        shares_out: bool,
         slice_bytes: u32,
         recorder: Option<Arc<Recorder>>,
         neighbours: Option<Neighbours>,
@@ -38,6 +42,9 @@ impl Fabric {
             rails: (0..rails).map(|_| Rail::EMPTY).collect(),
             devices: (0..DEVICES_MAX).map(|_| Device::EMPTY).collect(),
             waiting: (0..workers).map(|_| Waiting::NO).collect(),
+            given: (0..if shares_out { rails } else { 0 })
+                .map(|_| Given::NOTHING)
+                .collect(),
             slice_bytes,
             recorder,
             neighbours,
@@ -46,6 +53,11 @@ impl Fabric {
 
     pub(crate) fn shared(&self) -> Shared<'_> {
         Shared::new(&self.rails, &self.devices, &self.waiting, self.slice_bytes)
+    }
+
+    /// What is remembered of rails besides, for policies that share requests out.
+    pub(crate) fn given(&self) -> &[Given] {
+        &self.given
     }
 
     /// Whoever calls core does it through this one, if there is one.

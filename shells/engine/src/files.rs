@@ -246,11 +246,11 @@ impl Engine {
         let inner = &self.inner;
         let named = |way: &TransportId| (*way, inner.transports.name(*way));
         let ways: Vec<_> = ways.iter().map(named).collect();
-        let mut numbers = lock(&inner.sessions.peers).take_numbers()?;
+        let numbers = lock(&inner.sessions.peers).take_numbers()?;
         let peer = numbers.peer;
         let installed = lock(&inner.sessions.peers).install_disk(
             &inner.fabric,
-            &mut numbers,
+            &numbers,
             name,
             estimate,
             &ways,
@@ -342,6 +342,7 @@ fn nowhere(transport: TransportId) -> RailAddress {
         own: Arc::default(),
         remote: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
         session: SessionId([0; 16]),
+        secret: None,
     }
 }
 

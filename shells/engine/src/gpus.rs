@@ -42,7 +42,7 @@ const GPU: EstimateConfig = EstimateConfig {
 /// What the machine has, as far as the engine uses it.
 pub(crate) struct Hardware {
     pub(crate) machine: Arc<Machine>,
-    /// Its GPUs, or why none is used.
+    /// Its GPUs, or why none is used. CUDA is started when a segment on one is made, or a peer's is opened.
     pub(crate) gpus: Result<Arc<Gpus>, CudaError>,
 }
 
@@ -72,10 +72,10 @@ impl GpuInfo {
 
 /// The GPUs of this machine. An error says why there are none.
 pub fn gpus() -> Result<Vec<GpuInfo>, CudaError> {
-    Ok(describe(&*Gpus::load()?, &machine::devices()))
+    describe(&*Gpus::load()?, &machine::devices())
 }
 
-fn describe(gpus: &Gpus, devices: &[Device]) -> Vec<GpuInfo> {
+fn describe(gpus: &Gpus, devices: &[Device]) -> Result<Vec<GpuInfo>, CudaError> {
     let info = |gpu: &Gpu| GpuInfo {
         gpu: gpu.clone(),
         numa_node: gpus.numa_node(gpu.ordinal),
@@ -87,7 +87,7 @@ fn describe(gpus: &Gpus, devices: &[Device]) -> Vec<GpuInfo> {
             })
             .collect(),
     };
-    gpus.gpus().iter().map(info).collect()
+    Ok(gpus.gpus()?.iter().map(info).collect())
 }
 
 /// The GPUs of an engine.
@@ -96,7 +96,7 @@ pub(crate) fn find(config: &Config, hooks: &Hooks) -> Result<Arc<Gpus>, CudaErro
         return Err(CudaError::SwitchedOff);
     }
     match &hooks.cuda {
-        Some(driver) => Gpus::over(driver.clone()),
+        Some(driver) => Ok(Gpus::over(driver.clone())),
         None => Gpus::load(),
     }
 }
@@ -124,8 +124,8 @@ impl Engine {
     /// now is over: a `CUstream` (or `cudaStream_t`) of the device that `segment` is on, 0 for the default one. Returns
     /// at once.
     ///
-    /// It holds for all copies of that device, those of other segments too. Bytes that a network device reads from the
-    /// GPU by itself do not wait: synchronise the stream before those are submitted.
+    /// It holds for all copies of that device, those of other segments too. Where a transport lets a network device read GPUs by
+    /// itself, nothing would wait, and it is refused ([`CudaError::Unordered`]): synchronise the stream instead.
     pub fn order_after(&self, segment: SegmentId, stream: u64) -> Result<(), RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);
@@ -136,6 +136,9 @@ impl Engine {
             address: local.region.base().as_ptr() as u64,
         };
         let device = local.region.device().ok_or(foreign)?;
+        if let Some(transport) = self.inner.transports.unordered() {
+            return Err(CudaError::Unordered { transport }.into());
+        }
         self.gpus()?.order_after(device.ordinal(), Stream(stream))?;
         Ok(())
     }
@@ -246,18 +249,29 @@ impl Engine {
     pub(crate) fn whereabouts(&self, region: &Region) -> Whereabouts {
         let gpu = |ordinal: u32| {
             let gpus = self.inner.hardware.gpus.as_ref().ok()?;
-            Some(&*gpus.gpus().get(ordinal as usize)?.pci)
+            Some(&*gpus.gpus().ok()?.get(ordinal as usize)?.pci)
         };
         let gpu = region.device().and_then(|device| gpu(device.ordinal()));
         self.inner.hardware.machine.whereabouts(region, gpu)
     }
 
-    /// Pins what is copied to or from a GPU.
+    /// Pins what is copied to or from a GPU, of this process or another one of this host.
     pub(crate) fn pin_for_gpu(&self, local: &LocalSegment, remote: &RemoteSegment) {
+        let Ok(gpus) = &self.inner.hardware.gpus else {
+            return;
+        };
         let disk = self.inner.files.disk(|disk| disk.peer == remote.peer);
-        if let (Ok(gpus), Some(Medium::Gpu(ordinal))) =
-            (&self.inner.hardware.gpus, disk.map(|disk| disk.medium))
-        {
+        let is_opened = || {
+            remote.descriptor.memory == MemoryKind::DeviceShared
+                && self.joins(local.region.memory(), remote)
+        };
+        let ordinal = match disk.map(|disk| disk.medium) {
+            Some(Medium::Gpu(ordinal)) => Some(ordinal),
+            // Whichever copies it.
+            None if is_opened() => gpus.in_use(),
+            _ => None,
+        };
+        if let Some(ordinal) = ordinal {
             gpus.pin(ordinal, &local.region);
         }
     }

@@ -10,10 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::time::Instant;
-use polyrail_core::units::PlanId;
-use polyrail_core::work::Cause;
 
 use crate::batch::Shared as BatchShared;
 use crate::post::{Arrival, Begun, Order, Post};
@@ -68,8 +65,6 @@ struct Open<B, R> {
     allowed: usize,
     /// Those that have begun.
     requests: Vec<R>,
-    /// Plans whose far memory its owner does not give any more.
-    denied: Vec<PlanId>,
 }
 
 /// Requests of a batch, from one on, that are not to begin any more.
@@ -90,7 +85,6 @@ impl<B: Default, R> Default for Open<B, R> {
             width: 0,
             allowed: 0,
             requests: Vec::new(),
-            denied: Vec::new(),
         }
     }
 }
@@ -367,24 +361,6 @@ impl<L: Copy + PartialEq, B: Default, R> Intake<L, B, R> {
         open.flat_map(|open| &open.requests)
     }
 
-    /// The plan of a request of a batch.
-    pub(crate) fn plan(&self, row: RowId, position: usize) -> Option<PlanId> {
-        Some(self.find(row)?.order.list.get(position)?.plan)
-    }
-
-    /// The owner of a plan's far memory has refused a request of a batch: whether that is new.
-    pub(crate) fn deny(&mut self, row: RowId, plan: PlanId) -> bool {
-        let open = self.open.get_mut(usize::from(row.index));
-        let open = open.filter(|open| open.row == row && !open.denied.contains(&plan));
-        open.map(|open| open.denied.push(plan)).is_some()
-    }
-
-    /// Whether it has.
-    pub(crate) fn is_denied(&self, row: RowId, plan: PlanId) -> bool {
-        let open = self.find(row);
-        open.is_some_and(|open| open.denied.contains(&plan))
-    }
-
     fn find(&self, row: RowId) -> Option<&Open<B, R>> {
         let open = self.open.get(usize::from(row.index))?;
         (open.row == row).then_some(open)
@@ -406,21 +382,12 @@ impl<L: Copy + PartialEq, B: Default, R> Intake<L, B, R> {
     }
 }
 
-/// How a request ends that has not begun: nothing of it has moved.
-pub(crate) fn refused(status: Status, cause: Cause) -> Report {
-    Report {
-        status,
-        delivered_bytes: 0,
-        cause: Some(cause),
-        local: Local::Released,
-        remote: Remote::Settled,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
 
+    use polyrail_core::report::Report;
+    use polyrail_core::units::PlanId;
     use polyrail_core::work::{Op, Priority};
     use polyrail_transport::clock::Clock;
     use quickcheck::quickcheck;
@@ -464,7 +431,16 @@ mod tests {
             .take(&Clock::start(), width, std::time::Duration::ZERO, || {});
         let room = room.unwrap();
         let make = |row| {
-            let batch = BatchShared::new(row, Holds::default(), Order { list, due }, None);
+            let batch = BatchShared::new(
+                row,
+                Holds::default(),
+                Order {
+                    list,
+                    due,
+                    sight: None,
+                },
+                None,
+            );
             Arc::new(batch.taking(room))
         };
         post.submit(make).unwrap()
@@ -534,7 +510,7 @@ mod tests {
         assert_eq!(begun, [all(&large, 0..4), all(&small, 0..2)].concat());
         assert!(intake.holds_any() && !intake.is_ready());
         assert!(matches!(intake.begun(large.row), Begun::Before(4)));
-        let done = refused(Status::Completed, Cause::Cancelled);
+        let done = Report::moved(0);
         for position in [2, 0, 1] {
             post.note(&large, position, done);
         }
@@ -606,7 +582,7 @@ mod tests {
                 let width = 1 + u16::from(*width) % lines.len() as u16;
                 (submit(&post, &lines, width, Instant::MAX), usize::from(width), lines.len())
             }).collect();
-            let done = refused(Status::Completed, Cause::Cancelled);
+            let done = Report::moved(0);
             let begun = RefCell::new(Vec::new());
             let mut ended = 0;
             let mut step = |open: u8, ends: usize| {

@@ -139,6 +139,18 @@ pub fn transports() -> Vec<TransportInfo> {
     KNOWN.iter().map(info).collect()
 }
 
+/// Transports that an engine which has these runs without, and why.
+pub fn transports_without(names: &[&str]) -> Vec<(&'static str, String)> {
+    let others = transports().into_iter();
+    let others = others.filter(|other| !names.contains(&other.name));
+    let why = |other: TransportInfo| match other.availability {
+        Availability::Available => "switched off in this engine's configuration".to_owned(),
+        Availability::NotBuiltIn => "not in this build".to_owned(),
+        Availability::Failed { why } => format!("not to be had here: {why}"),
+    };
+    others.map(|other| (other.name, why(other))).collect()
+}
+
 /// The names of all transports that can be configured, and their other names.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let others = OTHER_NAMES.iter().map(|(other, _)| *other);
@@ -165,7 +177,10 @@ pub(crate) fn feature(name: &str) -> Option<&'static str> {
 fn install(name: &str) -> Availability {
     let files: Arc<dyn FileTable> = Arc::new(Files::default());
     let gpus = match name {
-        CUDA | CUDA_IPC | STAGED => Gpus::load(),
+        CUDA | CUDA_IPC | STAGED => Gpus::load().and_then(|gpus| {
+            gpus.gpus()?;
+            Ok(gpus)
+        }),
         _ => Err(CudaError::SwitchedOff),
     };
     let verbs = VerbsConfig::default();
@@ -180,18 +195,19 @@ fn install(name: &str) -> Availability {
     }
 }
 
-/// A transport that is built in, over the memory that peers may touch, or files of this engine, which has so many workers.
+/// A transport that is built in, over the memory that peers may touch, or files of this engine. Large copies between processes
+/// of one host are cut over so many threads.
 pub(crate) fn make(
     name: &str,
     regions: Arc<dyn RegionTable>,
     files: &Arc<dyn FileTable>,
-    workers: usize,
+    copiers: usize,
     verbs: &VerbsConfig,
     gpus: &Result<Arc<Gpus>, CudaError>,
 ) -> io::Result<Arc<dyn Transport>> {
     let of_files = |way| Arc::new(FileTransport::new(way, files.clone()));
     match name {
-        SHM => Ok(Arc::new(ShmTransport::new(regions, workers)?)),
+        SHM => Ok(Arc::new(ShmTransport::new(regions, copiers)?)),
         URING => Ok(of_files(Way::Uring)),
         PREAD => Ok(of_files(Way::Pread)),
         VERBS => over_rdma(regions, verbs),
@@ -223,6 +239,7 @@ fn over_rdma(
         ack_timeout: config.ack_timeout,
         retry_count: config.retry_count,
         gid_index: config.gid_index(),
+        pkey: config.partition(),
         traffic_class: config.traffic_class,
         service_level: config.service_level,
         inline_bytes: config.inline_bytes,

@@ -27,17 +27,20 @@
 //!   `config` is what it is started with, `error` why an operation did not happen, `machine` what is known of devices.
 //! - `segments` are memory and what is like it: `memory` of the program, `files` and `gpus` of this host, and those of
 //!   peers, by `opening`. `domains` says who may know of them.
+//!   `security` is the cluster's key.
 //! - `sessions` lead to `peers` and their rails, until they are `leaving`; `reception` answers what peers ask, `errand`
 //!   runs what may block. `transports` are the ways between memories.
 //! - A `request` has one of the `plans`, goes by `submit` to the `crew` of workers, and takes `room` with one;
 //!   `intake` is what has not begun. `staging` carries what has to pass through slots in memory.
 //! - `worker` drives one `Orchestrator` of `polyrail-core` by its contract; `post` is how others reach it, `seat` who
 //!   drives it.
+//! - `stats` are what it has done and holds, `metrics` the same for a monitoring system.
 //! - `batch` is what is waited for; `followers` and `completion` tell of ends. `calls`, `delivery` and `notification`
 //!   carry what programs ask and tell each other.
 //!
 //! None of them decides about health, credits or order: that is core's.
 
+mod advice;
 mod afterwards;
 mod arrivals;
 mod at_once;
@@ -47,6 +50,7 @@ mod completion;
 mod config;
 mod crew;
 mod delivery;
+mod departure;
 mod descriptors;
 mod domains;
 mod ending;
@@ -54,11 +58,13 @@ mod endpoints;
 mod engine;
 mod errand;
 mod error;
+mod explain;
 mod fabric;
 mod files;
 mod followers;
 mod fork;
 mod gpus;
+mod guests;
 mod hints;
 mod intake;
 mod known;
@@ -68,6 +74,7 @@ mod listen;
 mod lock;
 mod machine;
 mod memory;
+mod metrics;
 mod neighbours;
 mod notification;
 mod once;
@@ -75,6 +82,8 @@ mod opening;
 mod overlap;
 mod pace;
 mod paged;
+#[cfg(test)]
+mod pair;
 mod parcel;
 mod path;
 mod peers;
@@ -84,10 +93,12 @@ mod prepared;
 mod queue;
 mod reception;
 mod refusal;
+mod reload;
 mod request;
 mod room;
 mod rows;
 mod seat;
+mod security;
 mod segments;
 mod sessions;
 mod staging;
@@ -97,14 +108,21 @@ mod submit;
 mod sync;
 mod thread;
 mod transports;
+mod visible;
+mod watch;
 mod worker;
 
-pub use polyrail_core::batch::BatchReport as BatchStatus;
+// Whatever an operation returns can be named.
+pub use polyrail_control::plane::{AskError, ConnectError, Ends};
+pub use polyrail_control::security::{Distrust, Fingerprint, KeyFileError};
+pub use polyrail_core::batch::{BatchReport, BatchReport as BatchStatus};
+pub use polyrail_core::path::config::PathConfigError;
+pub use polyrail_core::path::view::{Mismatch, PathView};
 pub use polyrail_core::rail::documented::DocumentedConfig;
 pub use polyrail_core::rail::health::RailState;
 pub use polyrail_core::rail::select::Policy;
 pub use polyrail_core::report::{Local, Remote, Report, Status};
-pub use polyrail_core::topology::{RailMap, tier};
+pub use polyrail_core::topology::{LengthMismatch, RailMap, tier};
 pub use polyrail_core::units::RailId;
 pub use polyrail_core::work::{Cause, Op, Priority};
 pub use polyrail_cuda as cuda;
@@ -113,6 +131,7 @@ pub use polyrail_transport::fault::{Counts, Faults, Spoils};
 pub use polyrail_transport::memory::{Access, Region};
 pub use polyrail_uring::FileTerms;
 
+pub use advice::{Advice, advice};
 pub use arrivals::ArrivalWatch;
 pub use batch::Batch;
 pub use calls::Calls;
@@ -123,24 +142,33 @@ pub use config::{
     SendQueueConfig, Sources, SprayConfig, StagingConfig, TransportConfig, VerbsConfig, reference,
 };
 pub use delivery::{Delivery, DeliveryStatus};
+pub use departure::Undrained;
 pub use domains::Domain;
 pub use engine::{Engine, RailStatus};
 pub use error::{
-    CallError, CloseError, DeliveryError, EngineError, FileError, Limit, NotifyError, OpenError,
-    ReceiveError, RegisterError, ReleaseError, SubmitError, WaitError,
+    CallError, CloseError, DeliveryError, EngineError, ExposeError, FileError, Limit, NotifyError,
+    OpenError, ReceiveError, RegisterError, ReleaseError, SubmitError, WaitError,
 };
+pub use explain::{Explanation, RailChoice, TransportChoice};
 pub use gpus::{GpuInfo, gpus};
-pub use known::{Availability, TransportInfo, transports};
+pub use guests::SessionStatus;
+pub use known::{Availability, TransportInfo, transports, transports_without};
 pub use machine::{
     Device, DeviceState, NearGpu, NumaNode, PortGid, RdmaPort, devices, numa_nodes, rdma_ports,
 };
+pub use metrics::{Exposed, metrics_reference};
 pub use notification::{Notification, Notifications};
 pub use paged::{Blocks, PagedRequest, Places};
 pub use parcel::NOTIFICATION_BYTES_MAX;
 pub use polyrail_core::orchestrator::LaneState;
 pub use prepared::PreparedTransfer;
+pub use reload::RELOADED;
 pub use request::{Request, Terms};
+pub use security::keygen;
 pub use segments::SegmentId;
 pub use start::Hooks;
-pub use stats::{Backlog, DeviceTraffic, FailoverCount, LaneStatus, Pressure, Stats, WorkerLoad};
+pub use stats::{
+    Backlog, DeviceTraffic, FailoverCount, FenceStats, LaneStatus, Latencies, LimitUse, Pressure,
+    RequestStats, Stats, UnsettledStats, WorkerLoad,
+};
 pub use transports::{Plugin, TransportStatus};

@@ -82,14 +82,21 @@ fn bind_once(hosts: &[IpAddr], mut port: u16) -> Result<(Vec<TcpListener>, u16),
     for host in hosts {
         let address = SocketAddr::new(*host, port);
         let refused = |source| EngineError::Listen { address, source };
-        let listener = bind(address).map_err(refused)?;
+        // A rail may come later than the engine; where it listens first has to be there.
+        let listener = bind(address, !listeners.is_empty()).map_err(refused)?;
         port = listener.local_addr().map_err(refused)?.port();
         listeners.push(listener);
     }
     Ok((listeners, port))
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// Binds one address more, which has to be there.
+pub(crate) fn also(address: SocketAddr) -> Result<TcpListener, EngineError> {
+    bind(address, false).map_err(|source| EngineError::Listen { address, source })
+}
+
+/// Binds an address that has to be there, or that `may_come` later.
+fn bind(address: SocketAddr, may_come: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -98,27 +105,47 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     // Connections of an engine that has just ended do not keep its successor from the port; an engine that
     // lives does.
     socket.set_reuse_address(true)?;
+    match address.ip() {
+        IpAddr::V4(_) => socket.set_freebind_v4(may_come)?,
+        IpAddr::V6(_) => socket.set_freebind_v6(may_come)?,
+    }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Checks that lanes can be bound to the rail addresses.
+/// Checks that lanes can be bound to the rail addresses: to one at least, because others may come later.
 pub(crate) fn check_rails(rails: &[IpAddr]) -> Result<(), EngineError> {
+    let mut missing = None;
+    let mut is_any_there = false;
     for rail in rails {
-        let address = SocketAddr::new(*rail, 0);
-        Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )
-        .and_then(|socket| socket.bind(&address.into()))
-        .map_err(|source| EngineError::Rail {
-            address: *rail,
-            source,
-        })?;
+        match try_rail(*rail) {
+            Ok(()) => is_any_there = true,
+            Err(source) => {
+                let may_come = source.kind() == io::ErrorKind::AddrNotAvailable;
+                let error = EngineError::Rail {
+                    address: *rail,
+                    source,
+                };
+                match may_come {
+                    true => missing = missing.or(Some(error)),
+                    false => return Err(error),
+                }
+            }
+        }
     }
-    Ok(())
+    match missing.filter(|_| !is_any_there) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Binds an address of this host, and lets go of it.
+pub(crate) fn try_rail(rail: IpAddr) -> io::Result<()> {
+    let address = SocketAddr::new(rail, 0);
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.bind(&address.into())
 }
 
 #[cfg(test)]
@@ -161,8 +188,15 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_another_machine_is_no_rail() {
-        let error = check_rails(&["192.0.2.1".parse().unwrap()]).err().unwrap();
+    fn an_address_of_another_machine_is_no_rail_unless_another_is_there() {
+        let foreign = "192.0.2.1".parse().unwrap();
+        let error = check_rails(&[foreign]).err().unwrap();
         assert!(error.to_string().contains("192.0.2.1"), "{error}");
+        check_rails(&[foreign, [127, 0, 0, 1].into()]).unwrap();
+        // It listens there already, for when it comes.
+        let bound = listen(&config("127.0.0.1:0", &["127.0.0.1", "192.0.2.1"], true)).unwrap();
+        assert_eq!((bound.listeners.len(), bound.rails.len()), (2, 2));
+        let alone = listen(&config("192.0.2.1:0", &[], true));
+        assert!(matches!(alone, Err(EngineError::Listen { .. })));
     }
 }

@@ -1,5 +1,6 @@
 //! Memory of the program as segments.
 
+use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -25,6 +26,17 @@ impl Engine {
         self.allocate_in(TrustDomain::COMMON, name, bytes, access)
     }
 
+    /// The same, with a page behind each address before anybody can know of it: memory that is not there ends the process now
+    /// and not in the middle of a transfer, and the first transfers are as fast as all others.
+    pub fn allocate_touched(
+        &self,
+        name: &str,
+        bytes: u64,
+        access: Access,
+    ) -> Result<SegmentId, RegisterError> {
+        self.add_allocated(TrustDomain::COMMON, name, bytes, access, touch)
+    }
+
     pub(crate) fn allocate_in(
         &self,
         domain: TrustDomain,
@@ -32,11 +44,23 @@ impl Engine {
         bytes: u64,
         access: Access,
     ) -> Result<SegmentId, RegisterError> {
+        self.add_allocated(domain, name, bytes, access, |_| Ok(()))
+    }
+
+    fn add_allocated(
+        &self,
+        domain: TrustDomain,
+        name: &str,
+        bytes: u64,
+        access: Access,
+        prepare: impl FnOnce(&Region) -> io::Result<()>,
+    ) -> Result<SegmentId, RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);
         }
         check_segment(name, bytes)?;
         let region = Region::allocate(bytes, access)
+            .and_then(|region| prepare(&region).map(|()| region))
             .map_err(|source| RegisterError::System { bytes, source })?;
         region.file().map_or(Ok(()), descriptors::check)?;
         self.add_region(name, region, domain)
@@ -131,8 +155,11 @@ impl Engine {
         Ok(id)
     }
 
-    /// Takes a segment back. When it has returned, nothing of this engine touches the memory any more: what
+    /// Takes a segment back. When it has returned without an error, nothing touches the memory any more: what
     /// peers still do on it fails on their side.
+    ///
+    /// [`RegisterError::Unprovable`]: a device, or a peer on this host, may still touch the memory. It is no segment any more, its
+    /// name is free, and [`Self::segment_bytes`] still lists it; ask again until it succeeds.
     pub fn unregister(&self, segment: SegmentId) -> Result<(), RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);
@@ -143,11 +170,14 @@ impl Engine {
         if self.inner.segments.is_file(segment) {
             return self.close_file(segment);
         }
+        if let Some(taken) = self.inner.segments.take_back_kept(segment) {
+            return taken;
+        }
         let (local, plans) = {
             let has_ended = self.inner.ending.is_over();
             self.inner.segments.remove_local(segment, has_ended)?
         };
-        local.region.revoke();
+        let is_free = local.region.revoke();
         self.retire_plans(plans);
         self.inner
             .crew
@@ -157,7 +187,7 @@ impl Engine {
                 .crew
                 .tell(|| Command::DetachRemote(segment.segment_ref()));
         }
-        Ok(())
+        self.inner.segments.take_back(segment, local, is_free)
     }
 
     /// The memory of a local segment; `None`: there is no such segment (any more).
@@ -179,14 +209,16 @@ impl Engine {
         self.inner.segments.by_name(name)
     }
 
-    /// The size of a segment, on either side.
+    /// The size of a segment, on either side; also of one that [`Self::unregister`] cannot prove to be free.
     pub fn segment_bytes(&self, segment: SegmentId) -> Option<u64> {
         if !self.inner.is_ours() {
             return None;
         }
-        match self.inner.segments.get(segment)? {
-            Segment::Local(local) | Segment::Device(local, _) => Some(local.region.bytes()),
-            Segment::Remote(remote) => Some(remote.descriptor.bytes),
+        let segments = &self.inner.segments;
+        match segments.get(segment) {
+            Some(Segment::Local(local) | Segment::Device(local, _)) => Some(local.region.bytes()),
+            Some(Segment::Remote(remote)) => Some(remote.descriptor.bytes),
+            None => segments.kept(segment).map(|kept| kept.region.bytes()),
         }
     }
 
@@ -199,11 +231,21 @@ impl Engine {
     }
 }
 
+/// Puts a page behind each address of a region that nobody knows yet.
+fn touch(region: &Region) -> io::Result<()> {
+    /// A page is at least so long.
+    const PAGE: usize = 4096;
+    (0..region.bytes())
+        .step_by(PAGE)
+        .try_for_each(|offset| region.store(&[0], offset))
+}
+
 /// Whether a segment can have this name.
 pub(crate) fn check_name(name: &str) -> Result<(), RegisterError> {
     let limit = polyrail_control::codec::NAME_BYTES_MAX;
-    let good = |c: char| c != '/' && !c.is_control();
-    match name.is_empty() || name.len() > limit || !name.chars().all(good) {
+    let is_bad = name.is_empty() || name.len() > limit || name.chars().any(char::is_control);
+    // `HOST:PORT/NAME` is to be read in one way only.
+    match is_bad || name.starts_with('/') {
         true => Err(RegisterError::BadName { name: name.into() }),
         false => Ok(()),
     }

@@ -28,7 +28,13 @@ impl Engine {
         let (host, name) = split_address(address)?;
         let remote = resolve(host)?;
         let inner = &self.inner;
+        if self.takes_nothing() {
+            return Err(OpenError::ShutDown);
+        }
         let mut peer = self.peer_at(remote)?;
+        if inner.segments.is_leaving(peer.id) {
+            return Err(OpenError::Leaving { peer: remote });
+        }
         let mut described = inner
             .sessions
             .plane

@@ -60,6 +60,11 @@ impl PlanIds {
         self.free.extend(plans);
     }
 
+    /// How many are in use.
+    pub(crate) fn used(&self) -> usize {
+        self.last as usize - self.free.len()
+    }
+
     fn take(&mut self) -> Option<PlanId> {
         if let Some(PlanId { index, generation }) = self.free.pop() {
             return Some(PlanId {
@@ -126,7 +131,7 @@ impl Engine {
             }
             None => self.plan_to_disk(remote.peer, ids),
         };
-        // Of a peer that is lost, the segments are about to go as well.
+        // The peer is lost, and its segments have gone with it.
         let plan = plan.ok_or(NoPlan::Stale(ids.1))?;
         let id = lock(&inner.plans.ids).take().ok_or(NoPlan::Full)?;
         let mut transports = plan.transports.iter();
@@ -159,6 +164,28 @@ impl Engine {
             scratch_remote: place(peer.scratch.segment_ref()),
             scratch_bytes: SLICE_BYTES,
             path: peer.path.map(|path| path.plan),
+        }
+    }
+
+    /// Has the plans to a peer name all of its rails. Requests that have them use those for what is not on its way yet.
+    pub(crate) fn renew_plans(&self, peer: &Peer) {
+        let segments = &self.inner.segments;
+        for ids in segments.pairs_with(peer.id) {
+            let (Some(local), Some(remote)) = (segments.local(ids.0), segments.remote(ids.1))
+            else {
+                continue;
+            };
+            // Before anything is locked.
+            let whereabouts = self.whereabouts(&local.region);
+            let here = (local.region.memory(), &whereabouts);
+            let there = (remote.descriptor.memory, remote.descriptor.numa_node);
+            let plan = self.plan_to(peer, ids, here, there);
+            // Its number means this pair as long as nobody can retire it.
+            let known = segments.known();
+            if let Some(pair) = known.pair(ids) {
+                let plan = || Command::InstallPlan(pair.plan, Box::new(plan.clone()));
+                self.inner.crew.tell(plan);
+            }
         }
     }
 
@@ -370,6 +397,7 @@ mod tests {
                 Arc::new(eth0.clone()),
                 asks_devices,
                 &Config::default().limits,
+                Vec::new(),
             );
             let rate = peers.estimate(Some([127, 0, 0, 1].into())).rate_nominal;
             assert_eq!(rate.bytes_per_sec() * 8 / GIGABIT, gigabits);

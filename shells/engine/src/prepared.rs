@@ -162,6 +162,7 @@ impl PreparedTransfer {
             return engine.submit_pieces(&self.requests, self.firsts.as_ref(), claim, terms);
         };
         let notification = engine.outgoing(&self.requests, terms)?;
+        let sight = engine.sight(&self.requests, self.firsts.as_deref(), terms);
         let mut spare = unused(&mut self.spares);
         let carried = engine.carry_at_once(&self.requests, terms, || {
             let Some(mut batch) = spare.take() else {
@@ -184,7 +185,7 @@ impl PreparedTransfer {
                 return Err(error);
             }
         };
-        let post = engine.inner.crew.choose();
+        let post = engine.inner.crew.choose(submissions);
         let count = submissions.len();
         let make = |row, room, notification, due| {
             let mut batch = spare.take().unwrap_or_else(|| {
@@ -193,7 +194,7 @@ impl PreparedTransfer {
             });
             let list = List::Kept(submissions.clone());
             if let Some(batch) = Arc::get_mut(&mut batch) {
-                batch.begin_again(row, room, notification, claim, Order { list, due });
+                batch.begin_again(row, room, notification, claim, Order { list, due, sight });
             }
             batch
         };

@@ -2,11 +2,13 @@
 //! nothing here blocks.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
 
 use polyrail_control::codec::SegmentDescriptor;
-use polyrail_control::plane::{CallAnswer, Handler, Notifier, Party, SessionLoss};
+use polyrail_control::plane::{
+    CallAnswer, Guest, Handler, Notifier, Party, Rails, SessionEnd, SessionLoss,
+};
 use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::path::view::PathView;
@@ -18,10 +20,15 @@ use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 use crate::config::PathConfig;
 use crate::domains::Domains;
 use crate::errand::{Errand, Waiting};
+use crate::fabric::Fabric;
+use crate::guests::Guests;
+use crate::lock::lock;
 use crate::machine::Machine;
 use crate::notification::Inbox;
+use crate::peers::Peers;
 use crate::post::{Command, Post};
 use crate::segments::Segments;
+use crate::sessions::Said;
 use crate::staging::{StagerCell, Word};
 use crate::transports::Transports;
 
@@ -37,6 +44,10 @@ pub(crate) struct Reception {
     pub(crate) path: PathConfig,
     pub(crate) machine: Arc<Machine>,
     pub(crate) stager: Arc<StagerCell>,
+    pub(crate) said: Arc<Said>,
+    pub(crate) guests: Arc<Guests>,
+    pub(crate) peers: Arc<Mutex<Peers>>,
+    pub(crate) fabric: Arc<Fabric>,
 }
 
 impl Reception {
@@ -67,8 +78,14 @@ impl Handler for Reception {
         seen.map(|path| path.view)
     }
 
-    fn session_began(&self, session: SessionId, domain: TrustDomain) {
-        self.transports.begin_session(session, domain);
+    fn session_began(&self, guest: &Guest<'_>) {
+        self.guests.begin(guest);
+        self.transports
+            .begin_session(guest.session, guest.domain, guest.secret.clone());
+    }
+
+    fn moved(&self, session: SessionId, bytes: u64) {
+        self.guests.moved(session, bytes);
     }
 
     fn lane(&self, lane: InboundLane) {
@@ -96,7 +113,8 @@ impl Handler for Reception {
         self.inbox.put(from, body)
     }
 
-    fn session_ended(&self, session: SessionId, retired: RetireAnswer) {
+    fn session_ended(&self, session: SessionId, why: SessionEnd, retired: RetireAnswer) {
+        self.guests.end(session, why);
         self.inbox.forget(session);
         let Some(stager) = self.stager.get().cloned() else {
             return self.transports.retire_session(session, retired);
@@ -130,6 +148,22 @@ impl Handler for Reception {
         // Without it there are no slots that anybody could speak of.
         if let Some(stager) = self.stager.get() {
             stager.say(Word::Said(from, message));
+        }
+    }
+
+    fn moved_with(&self, peer: PeerId) -> Option<u64> {
+        let peers = lock(&self.peers);
+        Some(peers.get(peer)?.moved_bytes(&self.fabric.shared()))
+    }
+
+    fn leaves(&self, peer: PeerId) {
+        let _ = self.errands.send(Errand::Leaves(peer));
+    }
+
+    fn has_rails(&self, peer: PeerId, rails: Rails) {
+        // One that says much at once is looked at once.
+        if lock(&self.said).insert(peer, rails).is_none() {
+            let _ = self.errands.send(Errand::Rails(peer));
         }
     }
 

@@ -46,6 +46,11 @@ pub struct Terms<'a> {
     /// have: [`Engine::wait_arrivals`]. Like a notification in all else, and for less: nothing is queued there. Before the
     /// notification, if there is one too.
     pub arrival: Option<u64>,
+    /// The batch has not ended before all that it has written can be seen by whatever looks there: the peer's program, however it is told,
+    /// and requests over other rails. Without this, `Completed` says that the peer has the bytes, and over RDMA its device may put
+    /// them into memory microseconds later. It costs a round trip behind the last byte. What has not been proved to be seen within
+    /// `health/fence_timeout_ms` is [`Status::Indeterminate`](crate::Status::Indeterminate) then, and settled once it has been.
+    pub visible: bool,
     /// How long to wait for room if there is none, before [`SubmitError::Full`]. `None`: as configured. Nobody waits
     /// in a callback or waker, because that would hold up the worker that makes room.
     pub room_within: Option<Duration>,
@@ -106,11 +111,12 @@ impl Engine {
                 through_slots: false,
             });
         }
-        Ok(Ok(Prepared {
+        let prepared = |held| Prepared {
             submissions,
-            held: known.hold(requests)?,
+            held,
             stager: None,
-        }))
+        };
+        Ok(known.hold(requests).map(prepared))
     }
 
     /// The same for a batch with a request that is staged: all of it goes to whoever stages. `through_slots`: also what a
@@ -132,11 +138,7 @@ impl Engine {
             self.check_route(index, request, through_slots)?;
         }
         // One may have gone since it was looked at.
-        let held = segments.known().hold(requests);
-        let held = held.map_err(|index| SubmitError::Stale {
-            index,
-            segment: requests[index].remote,
-        })?;
+        let held = segments.known().hold(requests)?;
         let submission = |request: &Request| Submission {
             plan: PlanId {
                 index: request.local.0,

@@ -6,19 +6,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use polyrail_control::codec::{NOTIFICATIONS, PARCELS, PATHS};
-use polyrail_control::plane::{ConnectError, Ends, Introduction, Plane};
+use polyrail_control::plane::{ConnectError, Ends, Introduction, Plane, Rails};
 use polyrail_core::orchestrator::Proof;
 use polyrail_core::rail::health::RailState;
-use polyrail_core::units::{PeerId, RailId};
-use polyrail_transport::SessionId;
+use polyrail_core::units::{PeerId, RailId, TransportId};
+use polyrail_transport::complaint::Lines;
+use polyrail_transport::{complain, remark};
 
 use crate::engine::Engine;
+use crate::errand::Errand;
 use crate::error::OpenError;
 use crate::leaving::Leaving;
 use crate::lock::lock;
 use crate::opening::{DESCRIBE_TIMEOUT, resolve};
 use crate::path::PeerPath;
-use crate::peers::{Numbers, Peer, Peers, RailPair};
+use crate::peers::{Numbers, Peer, PeerRail, Peers, PlanRoom, RailPair};
 use crate::post::Command;
 use crate::segments::{SegmentId, TakenOut};
 use crate::staging::Word;
@@ -29,6 +31,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same on each of several ways that are tried in turn.
 const RECONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// What peers have said of their rails since it was last looked at.
+pub(crate) type Said = Mutex<HashMap<PeerId, Rails>>;
+
 /// The peers of an engine, and the control plane that reaches them.
 pub(crate) struct Sessions {
     pub(crate) plane: Plane,
@@ -38,8 +43,11 @@ pub(crate) struct Sessions {
     /// Held until all workers know of a peer's segment that is new, so that it is not made known twice, and nobody names
     /// it before.
     pub(crate) opening: Mutex<()>,
+    pub(crate) said: Arc<Said>,
     /// By address, what is held while a session is made there, so that it is not made twice.
     dialing: Mutex<HashMap<SocketAddr, Arc<Mutex<()>>>>,
+    /// What is said of peers that are lost: strangers cannot use it up.
+    lines: Lines,
 }
 
 impl Sessions {
@@ -47,13 +55,16 @@ impl Sessions {
         plane: Plane,
         peers: Arc<Mutex<Peers>>,
         listening: Option<SocketAddr>,
+        said: Arc<Said>,
     ) -> Self {
         Self {
             plane,
             peers,
             listening,
+            said,
             opening: Mutex::default(),
             dialing: Mutex::default(),
+            lines: Lines::default(),
         }
     }
 
@@ -82,6 +93,8 @@ impl Engine {
             return Ok(peer);
         }
         let numbers = lock(&inner.sessions.peers).take_numbers()?;
+        // By whoever had this number before.
+        lock(&inner.sessions.said).remove(&numbers.peer);
         let met = inner
             .sessions
             .plane
@@ -110,13 +123,15 @@ impl Engine {
     /// its own while it was dialed, it is that one.
     fn add_peer(
         &self,
-        mut numbers: Numbers,
+        numbers: Numbers,
         dialed: SocketAddr,
         met: &Introduction,
     ) -> Result<Peer, OpenError> {
         let inner = &self.inner;
         let met = &Introduction {
-            transports: inner.transports.tried(&met.transports, met.session),
+            transports: inner
+                .transports
+                .tried(&met.transports, met.session, met.secret.as_ref()),
             ..met.clone()
         };
         let id = numbers.peer;
@@ -145,7 +160,7 @@ impl Engine {
         }
         let installed = peers.install_rails(
             &inner.fabric,
-            &mut numbers,
+            (&numbers, &[]),
             (pairs, met.round_trip),
             &inner.config.path,
             &inner.transports,
@@ -164,9 +179,10 @@ impl Engine {
             name: met.name.clone(),
             dialed,
             session: met.session,
+            secret: met.secret.clone(),
             incarnation: met.incarnation,
             rails,
-            offers: met.transports.clone(),
+            met: Arc::new(met.clone()),
             scratch,
             notifies: met.features & NOTIFICATIONS != 0,
             parcels: met.features & PARCELS != 0,
@@ -174,7 +190,100 @@ impl Engine {
         };
         self.attach_rails(&peer);
         peers.add(peer.clone());
+        drop(peers);
+        // There may be others since they were paired.
+        self.look_at_rails(id);
         Ok(peer)
+    }
+
+    /// What a peer is known for, with what it says of its rails now. Transports are those of the start: where on the network
+    /// each is reached may be another, what was found out of the others holds.
+    fn said_again(&self, before: &Introduction, said: Rails) -> Introduction {
+        let catalog = &self.inner.transports;
+        let is_own = |name: &str| {
+            let position = catalog.names().iter().position(|known| *known == name);
+            position.is_some_and(|position| catalog.has_own_rail(TransportId(position as u8)))
+        };
+        let mut met = before.clone();
+        for offer in met
+            .transports
+            .iter_mut()
+            .filter(|offer| !is_own(&offer.name))
+        {
+            let again = said
+                .transports
+                .iter()
+                .find(|again| again.name == offer.name);
+            if let Some(again) = again {
+                offer.clone_from(again);
+            }
+        }
+        Introduction {
+            rails: said.addresses,
+            rail_facts: said.facts,
+            ..met
+        }
+    }
+
+    /// Has it looked whether there are rails to a peer that are not used yet.
+    pub(crate) fn look_at_rails(&self, id: PeerId) {
+        let _ = self.inner.errands.queue.send(Errand::Rails(id));
+    }
+
+    /// Makes rails of what a peer and this host have now and had not when they met. Those that are there stay as they are.
+    pub(crate) fn renew_rails(&self, id: PeerId) {
+        let inner = &self.inner;
+        let found = lock(&inner.sessions.peers).get(id).cloned();
+        let Some(peer) = found.filter(|peer| peer.path.is_none()) else {
+            return;
+        };
+        let met = match lock(&inner.sessions.said).remove(&id) {
+            None => peer.met.clone(),
+            Some(said) => Arc::new(self.said_again(&peer.met, said)),
+        };
+        match self.add_rails(&peer, met) {
+            Ok(None) => {}
+            Ok(Some(peer)) => self.renew_plans(&peer),
+            Err(error) => log::info!("peer \"{}\": {error}", peer.name.escape_debug()),
+        }
+    }
+
+    /// Installs the rails to a peer that are not there yet. `None`: there are none.
+    fn add_rails(&self, peer: &Peer, met: Arc<Introduction>) -> Result<Option<Peer>, OpenError> {
+        let inner = &self.inner;
+        let (config, catalog) = (&inner.config, &inner.transports);
+        let mut peers = lock(&inner.sessions.peers);
+        let known = peers.get_mut(peer.id);
+        let Some(known) = known.filter(|known| known.incarnation == peer.incarnation) else {
+            return Ok(None);
+        };
+        known.met = met.clone();
+        let (numbers, mut rails) = (known.numbers.clone(), known.rails.clone());
+        let mut pairs = peers.pair_rails(peer.dialed, &met, config, catalog)?;
+        let mut room = PlanRoom::beside(&rails);
+        pairs.retain(|pair| {
+            let is_there = rails.iter().any(|rail| rail.pair.is_of(pair));
+            !is_there && pair.own.is_none() && room.take(pair)
+        });
+        if pairs.is_empty() {
+            return Ok(None);
+        }
+        let (has, path) = (rails.len(), &config.path);
+        let pairs = (pairs, met.round_trip);
+        rails = peers.install_rails(&inner.fabric, (&numbers, &rails), pairs, path, catalog)?;
+        let name = |rail: &PeerRail| peers.rail_name(rail.rail).to_owned();
+        let names: Vec<_> = rails[has..].iter().map(name).collect();
+        let known = peers.get_mut(peer.id).map(|known| {
+            known.rails = rails;
+            known.clone()
+        });
+        // Nobody makes the session anew meanwhile.
+        known.iter().for_each(|peer| self.attach_rails(peer));
+        drop(peers);
+        for name in names {
+            log::info!("rail {name} is used from now on");
+        }
+        Ok(known)
     }
 
     /// How this end sees a connection, if the other one sees it so too.
@@ -225,9 +334,10 @@ impl Engine {
 
     fn attach_rails(&self, peer: &Peer) {
         for rail in &peer.rails {
-            self.inner
-                .crew
-                .tell(|| Command::AttachRail(rail.rail, rail.pair.address(peer.session)));
+            self.inner.crew.tell(|| {
+                let address = rail.pair.address(peer.session, peer.secret.clone());
+                Command::AttachRail(rail.rail, address)
+            });
         }
         self.inner.sessions.plane.maintain(peer.id, peer.ways());
     }
@@ -276,7 +386,7 @@ impl Engine {
                 .connect(id, local, remote, timeout)
             {
                 Ok(met) if met.incarnation == incarnation => {
-                    self.renew_session(peer, met.session);
+                    self.renew_session(peer, met);
                     return Ok(());
                 }
                 Ok(_) => {
@@ -321,39 +431,76 @@ impl Engine {
         ways
     }
 
-    fn renew_session(&self, mut peer: Peer, session: SessionId) {
-        peer.session = session;
+    fn renew_session(&self, mut peer: Peer, met: Introduction) {
+        peer.session = met.session;
+        peer.secret = met.secret;
+        let said = Rails {
+            addresses: met.rails,
+            facts: met.rail_facts,
+            transports: met.transports,
+        };
+        peer.met = Arc::new(self.said_again(&peer.met, said));
         let mut peers = lock(&self.inner.sessions.peers);
         let known = peers.get_mut(peer.id);
         let Some(known) = known.filter(|known| known.incarnation == peer.incarnation) else {
             // It was lost while it was dialed. Its number is still its own: `peer` has a share of it.
             return self.inner.sessions.plane.disconnect(peer.id);
         };
-        known.session = session;
+        known.session = peer.session;
+        known.secret.clone_from(&peer.secret);
+        known.met = peer.met.clone();
+        // It may have got others.
+        let peer = known.clone();
         self.attach_rails(&peer);
+        drop(peers);
+        self.look_at_rails(peer.id);
     }
 
     /// Gives up a peer whose process has ended, or whose address belongs to another one now. What is open with
     /// it ends by itself, and then its numbers are free.
     pub(crate) fn lose_peer(&self, id: PeerId, incarnation: u64) {
+        if let Some(peer) = self.give_up(id, incarnation, false) {
+            let (name, at) = (
+                peer.name.escape_debug().to_string(),
+                peer.dialed.to_string(),
+            );
+            complain!(by self.inner.sessions.lines; event = "peer_lost", peer = name.as_str(), address = at.as_str();
+                "peer \"{name}\" at {at} is lost: open its segments anew");
+        }
+    }
+
+    /// The same in good order, unless requests use its segments: whether it was done.
+    pub(crate) fn leave_peer(&self, id: PeerId, incarnation: u64) -> bool {
+        let left = self.give_up(id, incarnation, true);
+        if let Some(peer) = &left {
+            let (name, at) = (
+                peer.name.escape_debug().to_string(),
+                peer.dialed.to_string(),
+            );
+            remark!(event = "peer_left", peer = name.as_str(), address = at.as_str();
+                "peer \"{name}\" at {at} was left before its end: open its segments anew once it has been started again");
+        }
+        left.is_some()
+    }
+
+    fn give_up(&self, id: PeerId, incarnation: u64, only_if_idle: bool) -> Option<Peer> {
         let inner = &self.inner;
-        let Some(peer) = lock(&inner.sessions.peers).remove(id, incarnation) else {
-            return;
-        };
-        log::warn!(
-            "peer \"{}\" at {} is lost: open its segments anew",
-            peer.name.escape_debug(),
-            peer.dialed
-        );
+        let remove = || lock(&inner.sessions.peers).remove(id, incarnation);
+        let (peer, taken) = inner.segments.remove_peer(id, only_if_idle, remove)?;
+        inner
+            .sessions
+            .plane
+            .say_moved(id, peer.moved_bytes(&inner.fabric.shared()));
         inner.sessions.plane.disconnect(id);
         if let Some(stager) = inner.staging.cell.get() {
             stager.say(Word::PeerGone(id, None));
         }
-        let TakenOut { segments, plans } = inner.segments.remove_peer(id, peer.dialed);
+        let TakenOut { segments, plans } = taken;
         let segments = segments.into_iter().map(SegmentId::segment_ref).collect();
-        let lost = Leaving::new(peer.numbers, segments, plans, &inner.plans.ids);
+        let lost = Leaving::new(peer.numbers.clone(), segments, plans, &inner.plans.ids);
         let lost = Arc::new(lost);
         self.inner.crew.tell(|| Command::ForgetPeer(lost.clone()));
+        Some(peer)
     }
 
     /// Takes the operator's word that the engine at `HOST:PORT` is gone and will write no more: as if its
@@ -384,7 +531,12 @@ mod tests {
 
     use polyrail_transport::memory::Access;
 
+    use polyrail_core::work::Op;
+
     use crate::config::Config;
+    use crate::error::SubmitError;
+    use crate::request::Request;
+    use polyrail_core::report::Status;
 
     /// A target with these rails and where it listens, and an engine that has opened a segment there.
     fn pair(rails: Vec<IpAddr>) -> (Engine, SocketAddr, Engine, SegmentId) {
@@ -441,6 +593,54 @@ mod tests {
         // A peer that this engine does not have any more needs no session.
         engine.lose_peer(peer.id, peer.incarnation);
         engine.reconnect(peer.id, peer.incarnation).unwrap();
+    }
+
+    #[test]
+    fn lanes_of_a_session_that_is_made_anew_prove_themselves_with_its_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("cluster.key");
+        crate::keygen(&key).unwrap();
+        let keyed = |config: Config| {
+            let mut config = config;
+            config.security.key_file = key.to_str().unwrap().into();
+            Engine::new(config).unwrap()
+        };
+        let target = keyed(Config {
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            workers: 1,
+            ..Config::named("target")
+        });
+        let access = Access::RemoteReadWrite;
+        target.allocate("mem", 4096, access).unwrap();
+        let at = target.listening().unwrap();
+        let engine = keyed(Config {
+            workers: 1,
+            ..Config::named("initiator").without("shm")
+        });
+        let remote = engine.open_segment(&format!("{at}/mem")).unwrap();
+        let local = engine.allocate("here", 4096, Access::Local).unwrap();
+        let moves = || {
+            let request = Request {
+                op: Op::Write,
+                local,
+                local_offset: 0,
+                remote,
+                remote_offset: 0,
+                length: 4096,
+            };
+            let batch = engine.submit(&[request]).unwrap();
+            batch.wait(Duration::from_secs(30)).unwrap().status
+        };
+        assert_eq!(moves(), Status::Completed);
+        let peer = lock(&engine.inner.sessions.peers).at(at).cloned().unwrap();
+        for _ in 0..3 {
+            engine.inner.sessions.plane.disconnect(peer.id);
+            engine.reconnect(peer.id, peer.incarnation).unwrap();
+            assert_eq!(moves(), Status::Completed);
+        }
+        let renewed = lock(&engine.inner.sessions.peers).at(at).cloned().unwrap();
+        assert_ne!(renewed.session, peer.session);
+        assert_eq!(engine.stats().lanes_denied, 0);
     }
 
     /// Who lets connections through to an address, one after the other, until it is told to cut each.
@@ -511,5 +711,43 @@ mod tests {
             engine.lose_peer(peer.id, peer.incarnation);
             dialing.join().unwrap().unwrap();
         });
+    }
+
+    #[test]
+    fn who_submits_while_a_peer_is_given_up_hears_that_it_was_lost() {
+        // While its segments were being taken out, a pair that had not met was told that they had been closed.
+        for _ in 0..8 {
+            let (_target, at, engine, remote) = pair(Vec::new());
+            let allocate = |number: u32| {
+                let allocated = engine.allocate(&format!("{number}"), 4096, Access::Local);
+                allocated.unwrap()
+            };
+            let locals: Vec<_> = (0..200).map(allocate).collect();
+            std::thread::scope(|scope| {
+                let (meets, met) = std::sync::mpsc::sync_channel(0);
+                let (engine, locals) = (&engine, &locals);
+                scope.spawn(move || {
+                    for (number, local) in locals.iter().enumerate() {
+                        if number == 40 {
+                            meets.send(()).unwrap();
+                        }
+                        let request = Request {
+                            op: Op::Write,
+                            local: *local,
+                            local_offset: 0,
+                            remote,
+                            remote_offset: 0,
+                            length: 4096,
+                        };
+                        match engine.submit(&[request]) {
+                            Ok(_) | Err(SubmitError::PeerLost { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+                met.recv().unwrap();
+                engine.declare_lost(&at.to_string()).unwrap();
+            });
+        }
     }
 }

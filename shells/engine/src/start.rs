@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::SystemTime;
 
 use polyrail_control::codec::SegmentKind;
 use polyrail_control::plane::{Plane, PlaneConfig};
-use polyrail_core::orchestrator::{Config as CoreConfig, TransportConfig as CoreTransport};
+use polyrail_control::security::ClusterKey;
+use polyrail_core::rail::policies::TransportConfig as CoreTransport;
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Instant;
 use polyrail_cuda::Driver;
@@ -19,7 +20,7 @@ use polyrail_transport::memory::{Access, Region, TrustDomain};
 use polyrail_uring::FileTable;
 
 use crate::calls::Calls;
-use crate::config::Config;
+use crate::config::{Config, CoreConfig};
 use crate::crew::{Crew, WORKERS_MAX};
 use crate::delivery::Mail;
 use crate::descriptors;
@@ -31,9 +32,10 @@ use crate::error::EngineError;
 use crate::fabric::Fabric;
 use crate::files::Files;
 use crate::gpus::{self, Hardware};
+use crate::guests::Guests;
 use crate::hints::Hints;
 use crate::listen::{self, Listening};
-use crate::machine::Machine;
+use crate::machine::{Changes, Machine};
 use crate::neighbours::Neighbours;
 use crate::notification::{Desk, Inbox};
 use crate::peers::Peers;
@@ -41,10 +43,11 @@ use crate::plans::Plans;
 use crate::post::{Command, Post};
 use crate::reception::Reception;
 use crate::segments::{SCRATCH_NAME, SegmentId, Segments};
-use crate::sessions::Sessions;
+use crate::sessions::{Said, Sessions};
 use crate::staging::{EngineCell, StagerCell, Staging};
 use crate::stats::Failovers;
 use crate::transports::{Plugin, Transports};
+use crate::watch::Watch;
 use crate::worker::{self, Start};
 
 /// What a program can plug into an engine.
@@ -61,6 +64,8 @@ pub struct Hooks {
     /// A folder in which the engine leaves a flight recording, made if it is not there: see
     /// [`Engine::recording`]. Its workers then call core one at a time.
     pub recording: Option<PathBuf>,
+    /// Peers are let in only by [`Engine::let_in`]: who wants to offer segments first. Until then they wait.
+    pub lets_in_later: bool,
 }
 
 impl Engine {
@@ -73,16 +78,32 @@ impl Engine {
     /// Starts an engine with something plugged in.
     pub fn with_hooks(config: Config, hooks: Hooks) -> Result<Self, EngineError> {
         let machine = Machine::this(&config);
-        Self::on(machine, config, hooks)
+        let (named, within) = (!config.rails.is_empty(), !config.rails_within.is_empty());
+        let engine = Self::on(machine, config, hooks)?;
+        // Without it the engine does its work, and finds out about addresses that it knows by errors.
+        if (named || within)
+            && let Err(error) = Changes::of_kernel().and_then(|changes| engine.watch(changes))
+        {
+            if within {
+                return Err(system("follow the addresses of this machine")(error));
+            }
+            log::warn!("addresses that come and go are not seen: {error}");
+        }
+        Ok(engine)
     }
 
     /// Starts an engine that believes this of its machine.
     pub(crate) fn on(machine: Machine, config: Config, hooks: Hooks) -> Result<Self, EngineError> {
         check(&config)?;
+        let key = config.security.key()?;
         listen::check_rails(&config.rails)?;
         descriptors::raise(config.limits.descriptors as u64);
-        let listening = listen::listen(&config)?;
+        let mut listening = listen::listen(&config)?;
         let address = listening.address;
+        let outside = match hooks.lets_in_later {
+            true => std::mem::take(&mut listening.listeners),
+            false => Vec::new(),
+        };
         let limits = config.limits;
         let segments = Arc::new(Segments::new(limits.segments));
         let scratch = add_scratch(&segments)?;
@@ -108,13 +129,17 @@ impl Engine {
             domains: Arc::new(Domains::new(&config.security)),
             inbox: Arc::new(Inbox::new().map_err(system("create a queue for notifications"))?),
             stager: Arc::default(),
+            said: Arc::default(),
             errands,
             clock,
             transports,
             segments,
         };
         let cores: Vec<_> = (0..shell.posts.len())
-            .map(|number| config.core(number as u16))
+            .map(|number| CoreConfig {
+                hands_over: shell.transports.catalog.staged,
+                ..config.core(number as u16)
+            })
             .collect();
         let settings: Arc<[_]> = config
             .core_transports(&shell.transports.catalog.names())
@@ -125,17 +150,27 @@ impl Engine {
         let fabric = Fabric::new(
             workers,
             limits.rails,
+            worker::shares_out(&cores, &settings),
             config.slice_bytes,
             recorder,
             neighbours,
         );
         let fabric = Arc::new(fabric);
-        let plane = shell.start_plane(&config, &hardware.machine, listening)?;
+        let fingerprint = key.as_ref().map(|key| key.fingerprint());
         let estimate = config.estimate();
         let machine = hardware.machine.clone();
-        let peers = Peers::new(estimate, machine, config.asks_devices(), &limits);
+        let locals = config.rails.clone();
+        let peers = Peers::new(estimate, machine, config.asks_devices(), &limits, locals);
+        let peers = Arc::new(Mutex::new(peers));
+        let guests = Arc::<Guests>::default();
+        let met = Met {
+            peers: peers.clone(),
+            guests: guests.clone(),
+            fabric: fabric.clone(),
+        };
+        let plane = shell.start_plane(&config, met, &hardware.machine, listening, key)?;
         let whole = Arc::new(EngineCell::new());
-        let sessions = Sessions::new(plane, Arc::new(Mutex::new(peers)), address);
+        let sessions = Sessions::new(plane, peers, address, shell.said.clone());
         let crew = shell.start_crew(
             &config,
             &hooks,
@@ -151,6 +186,7 @@ impl Engine {
         let written = config.check_overlap.then(Arc::default);
         let inner = Arc::new(Inner {
             config,
+            key: RwLock::new(fingerprint),
             written,
             clock: shell.clock,
             transports: shell.transports.catalog.clone(),
@@ -164,7 +200,10 @@ impl Engine {
             plans: Plans::new(scratch, limits.pairs),
             crew,
             mail: Mail::new(desk, limits.peers),
+            guests,
+            outside: Mutex::new(outside),
             errands: Errands::new(shell.errands, hooks.calls),
+            watch: Watch::default(),
             ending: Ending::default(),
         });
         let engine = Self::whole(inner);
@@ -186,8 +225,16 @@ struct Shell {
     domains: Arc<Domains>,
     posts: Vec<Arc<Post>>,
     stager: Arc<StagerCell>,
+    said: Arc<Said>,
     errands: Sender<Errand>,
     inbox: Arc<Inbox>,
+}
+
+/// Who is met, and what was moved with them.
+struct Met {
+    peers: Arc<Mutex<Peers>>,
+    guests: Arc<Guests>,
+    fabric: Arc<Fabric>,
 }
 
 impl Shell {
@@ -195,8 +242,10 @@ impl Shell {
     fn start_plane(
         &self,
         config: &Config,
+        met: Met,
         machine: &Arc<Machine>,
         listening: Listening,
+        key: Option<Arc<ClusterKey>>,
     ) -> Result<Plane, EngineError> {
         let reception = Reception {
             segments: self.segments.clone(),
@@ -206,9 +255,13 @@ impl Shell {
             errands: self.errands.clone(),
             calls: Waiting::default(),
             stager: self.stager.clone(),
+            said: self.said.clone(),
             inbox: self.inbox.clone(),
             path: config.path.clone(),
             machine: machine.clone(),
+            guests: met.guests,
+            peers: met.peers,
+            fabric: met.fabric,
         };
         let scratch = (self.segments).describe(SCRATCH_NAME, TrustDomain::COMMON, |_| None);
         let scratch = scratch.ok_or_else(|| EngineError::Config {
@@ -228,6 +281,7 @@ impl Shell {
             sessions_max: config.control.sessions_max,
             connections_max: config.control.connections_max,
             handshakes_max: config.control.handshakes_max,
+            key,
             ..PlaneConfig::new(config.name.clone(), random_u64()?, scratch, self.clock)
         };
         Plane::start(plane_config, Arc::new(reception)).map_err(system("start the control plane"))
@@ -322,6 +376,15 @@ fn check(config: &Config) -> Result<(), EngineError> {
         let text = format!(
             "an engine's name of {} bytes: 1 to {limit} are possible",
             config.name.len()
+        );
+        return Err(EngineError::Config { text });
+    }
+    let exposed = config.metrics.filter(|at| !at.ip().is_loopback());
+    if let Some(at) = exposed.filter(|_| !config.insecure) {
+        let text = format!(
+            "metrics: {at} is beyond loopback, where anybody could read them; use an address such as 127.0.0.1:{}, or say \
+             insecure",
+            at.port()
         );
         return Err(EngineError::Config { text });
     }

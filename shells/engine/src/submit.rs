@@ -1,6 +1,7 @@
 //! How requests come to whoever carries them out.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use polyrail_core::send_queue::credit::Grant;
 use polyrail_core::time::Instant;
@@ -14,6 +15,7 @@ use crate::post::{Due, List, Order, Post, width};
 use crate::request::{Prepared, Request, Terms, check_size};
 use crate::room::{NoRoom, Room};
 use crate::rows::{NoRow, RowId};
+use crate::visible::Sight;
 
 impl Engine {
     /// Submits requests as one batch, all or nothing. O(1) in their lengths, but for what this thread can copy by itself:
@@ -62,12 +64,16 @@ impl Engine {
         self.submit_pieces(requests, None, claim, terms)
     }
 
-    /// What requests write, while it is looked whether others write to that.
+    /// What requests of the program's write, while it is looked whether others write to that. An error if nothing may begin.
     pub(crate) fn claim(
         &self,
         pieces: &[Request],
         firsts: Option<&[u32]>,
     ) -> Result<Option<Claim>, SubmitError> {
+        if self.inner.ending.drains.load(Relaxed) {
+            return Err(SubmitError::ShutDown);
+        }
+        self.inner.segments.check_leaving(pieces)?;
         let written = self.inner.written.as_ref();
         // A child's copy may be locked for ever.
         let written = written.filter(|_| self.inner.is_ours());
@@ -98,7 +104,9 @@ impl Engine {
         if let Some(batch) = self.carry_at_once(pieces, terms, || Arc::new(carried())) {
             return Ok(batch);
         }
-        self.submit_prepared(self.prepare(pieces)?, firsts, claim, terms, notification)
+        let sight = self.sight(pieces, firsts.map(|firsts| &firsts[..]), terms);
+        let prepared = self.prepare(pieces)?;
+        self.submit_prepared(prepared, firsts, claim, terms, (notification, sight))
     }
 
     /// Submits a request through slots, whatever reaches both of its ends.
@@ -111,7 +119,8 @@ impl Engine {
             return Err(SubmitError::ShutDown);
         }
         let prepared = self.prepare_staged(std::slice::from_ref(request), true)?;
-        self.submit_prepared(prepared, None, None, terms, None)
+        let sight = self.sight(std::slice::from_ref(request), None, terms);
+        self.submit_prepared(prepared, None, None, terms, (None, sight))
     }
 
     fn submit_prepared(
@@ -120,7 +129,7 @@ impl Engine {
         firsts: Option<&Arc<[u32]>>,
         claim: Option<Claim>,
         terms: &Terms<'_>,
-        notification: Option<Outgoing>,
+        (notification, sight): (Option<Outgoing>, Option<Box<Sight>>),
     ) -> Result<Batch, SubmitError> {
         let inner = &self.inner;
         let Prepared {
@@ -130,7 +139,7 @@ impl Engine {
         } = prepared;
         let post = match &stager {
             Some(stager) => &stager.post,
-            None => inner.crew.choose(),
+            None => inner.crew.choose(&submissions),
         };
         let count = submissions.len();
         // Taken only if there is a row for the batch; else they are let go.
@@ -138,7 +147,7 @@ impl Engine {
         let make = |row, room, notification, due| {
             let list = List::Once(submissions);
             let held = held.take().unwrap_or_default();
-            let order = Order { list, due };
+            let order = Order { list, due, sight };
             let batch = BatchShared::new(row, held, order, firsts.cloned());
             let batch = batch.taking(room).claiming(claim);
             Arc::new(match notification {
@@ -168,11 +177,12 @@ impl Engine {
             prepared.held.release_all();
             return Err(SubmitError::Staging);
         }
-        let post = self.inner.crew.choose();
+        let post = self.inner.crew.choose(&prepared.submissions);
         let mut held = Some(prepared.held);
+        let sight = self.sight(request, None, terms);
         let make = |row, room, _, due| {
             let list = List::Once(prepared.submissions);
-            let order = Order { list, due };
+            let order = Order { list, due, sight };
             let batch = BatchShared::new(row, held.take().unwrap_or_default(), order, None);
             Arc::new(batch.taking(room).for_hop())
         };

@@ -193,6 +193,7 @@ fn config(name: &str) -> Config {
         workers: 2,
         security: SecurityConfig {
             domains: [("tenant".to_owned(), tenant)].into(),
+            ..SecurityConfig::default()
         },
         ..Config::named(name).without("shm")
     }

@@ -48,7 +48,7 @@ fn target_process() {
     let (kind, bytes) = role.split_once(' ').unwrap();
     let bytes = bytes.parse().unwrap();
     match kind {
-        "forbidden" => forbid_pulls(),
+        "forbidden" => forbid(libc::SYS_process_vm_readv),
         // SAFETY: numbers only.
         "stranger" => assert_eq!(unsafe { libc::setuid(NOBODY) }, 0),
         _ => {}
@@ -615,8 +615,8 @@ fn peers_without_shared_memory_use_the_network() {
     );
 }
 
-/// Forbids this thread, and those that it starts, to read other processes' memory, as Yama or a container would.
-fn forbid_pulls() {
+/// Forbids this thread, and those that it starts, a call of the kernel for other processes' memory, as Yama or a container would.
+fn forbid(call: libc::c_long) {
     let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     let answer = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -624,7 +624,7 @@ fn forbid_pulls() {
     let mut steps = [
         // The number of the system call.
         step(load, 0, 0, 0),
-        step(equal, 0, 1, libc::SYS_process_vm_readv as u32),
+        step(equal, 0, 1, call as u32),
         step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
         step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
@@ -714,13 +714,20 @@ fn where_the_kernel_forbids_to_read_processes_the_reason_is_said_and_the_network
         assert!(get(&initiator.region, 0, MIB) == sent);
         assert_eq!(initiator.carried(carrier), 2 * MIB);
     };
-    moves(&Target::start("forbidden", MIB), "tcp");
+    let [first, second] = ["forbidden"; 2].map(|kind| Target::start(kind, MIB));
+    let [private, other] = ["private"; 2].map(|kind| Target::start(kind, MIB));
+    let shared = Target::start("shared", MIB);
+    // Who may not read is written to.
+    moves(&first, "shm");
+    forbid(libc::SYS_process_vm_writev);
+    moves(&second, "tcp");
     said("the peer cannot read this process's");
-    // The other way about; processes that share memory need not read each other's.
-    let (private, shared) = (Target::start("private", MIB), Target::start("shared", MIB));
-    forbid_pulls();
-    moves(&private, "tcp");
+    // Who may reads what nobody may write.
+    moves(&private, "shm");
+    forbid(libc::SYS_process_vm_readv);
+    moves(&other, "tcp");
     said("this process cannot read the peer's");
+    // Processes that share memory need neither.
     moves(&shared, "shm");
 }
 

@@ -24,6 +24,21 @@
 #define POLYRAIL_TRANSPORT_KEY_BYTES 16
 
 /**
+ * Bytes of what a target draws for a lane to prove itself with.
+ */
+#define POLYRAIL_TRANSPORT_NONCE_BYTES 16
+
+/**
+ * Bytes of an initiator's ticket.
+ */
+#define POLYRAIL_TRANSPORT_TICKET_BYTES 49
+
+/**
+ * Bytes of a target's answer to a ticket.
+ */
+#define POLYRAIL_TRANSPORT_PROOF_BYTES 32
+
+/**
  * Bytes that an address of a transport's own can have.
  */
 #define POLYRAIL_TRANSPORT_ADDRESS_BYTES 255
@@ -327,6 +342,45 @@ typedef struct {
    * Says something to the engine's log: 1 is an error, 2 a warning, 3 what happened, 4 why.
    */
   void (*log)(void *context, uint32_t level, const char *text);
+  /**
+   * Target: draws `nonce`, of `POLYRAIL_TRANSPORT_NONCE_BYTES`, for one lane to prove itself with. It is said to
+   * whoever asks for that lane, and is good once. Good is 0.
+   */
+  int32_t (*draw_nonce)(void *context, uint8_t *nonce);
+  /**
+   * Initiator: makes the ticket, of `POLYRAIL_TRANSPORT_TICKET_BYTES`, of a lane for the target that has said
+   * `nonce`; epoch 0: of no lane, for `reach`. Good is 0; 1: the session has no secret, and lanes of it need none;
+   * else there is none.
+   */
+  int32_t (*make_ticket)(void *context,
+                         const uint8_t *session,
+                         uint32_t lane,
+                         uint32_t epoch,
+                         const uint8_t *nonce,
+                         uint8_t *ticket);
+  /**
+   * Target: whether a lane may come in that says `ticket` to `nonce`; both null: it says none. Asked before anything
+   * is kept of the lane, whether it says one or not. Good is 0, and `proof`, of `POLYRAIL_TRANSPORT_PROOF_BYTES`,
+   * takes what it is answered with; 1: it may, and there is nothing to prove; else it may not.
+   */
+  int32_t (*check_ticket)(void *context,
+                          const uint8_t *session,
+                          uint32_t lane,
+                          uint32_t epoch,
+                          const uint8_t *nonce,
+                          const uint8_t *ticket,
+                          uint8_t *proof);
+  /**
+   * Initiator: whether `proof` is the target's answer to that ticket; null: it says none. Asked before anything else
+   * is said to the target. Good is 0 or, where there is nothing to prove, 1; else the lane is not to be opened.
+   */
+  int32_t (*check_proof)(void *context,
+                         const uint8_t *session,
+                         uint32_t lane,
+                         uint32_t epoch,
+                         const uint8_t *nonce,
+                         const uint8_t *ticket,
+                         const uint8_t *proof);
 } polyrail_transport_host;
 
 /**
@@ -602,6 +656,11 @@ typedef struct {
    * Closes a lane that has nothing posted, or gives up opening it. Answers nothing.
    */
   void (*close)(void *endpoint, uint32_t lane, uint32_t epoch);
+  /**
+   * 1: all of its lanes, and `reach`, prove themselves as the host's `make_ticket`, `check_ticket` and `check_proof`
+   * have it. 0: they do not, and where engines have a cluster key it moves nothing.
+   */
+  uint32_t tickets;
 } polyrail_transport_table;
 
 #endif  /* POLYRAIL_TRANSPORT_H */

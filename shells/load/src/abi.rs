@@ -8,6 +8,12 @@ use std::ffi::{c_char, c_int, c_void};
 pub const POLYRAIL_TRANSPORT_ABI: u32 = 1;
 /// Bytes of a region's key, and of a session.
 pub const POLYRAIL_TRANSPORT_KEY_BYTES: usize = 16;
+/// Bytes of what a target draws for a lane to prove itself with.
+pub const POLYRAIL_TRANSPORT_NONCE_BYTES: usize = 16;
+/// Bytes of an initiator's ticket.
+pub const POLYRAIL_TRANSPORT_TICKET_BYTES: usize = 49;
+/// Bytes of a target's answer to a ticket.
+pub const POLYRAIL_TRANSPORT_PROOF_BYTES: usize = 32;
 /// Bytes that an address of a transport's own can have.
 pub const POLYRAIL_TRANSPORT_ADDRESS_BYTES: usize = 255;
 /// Never.
@@ -175,6 +181,43 @@ pub struct polyrail_transport_host {
     pub answer: unsafe extern "C" fn(context: *mut c_void, question: u64, delivered: u32),
     /// Says something to the engine's log: 1 is an error, 2 a warning, 3 what happened, 4 why.
     pub log: unsafe extern "C" fn(context: *mut c_void, level: u32, text: *const c_char),
+    /// Target: draws `nonce`, of `POLYRAIL_TRANSPORT_NONCE_BYTES`, for one lane to prove itself with. It is said to
+    /// whoever asks for that lane, and is good once. Good is 0.
+    pub draw_nonce: unsafe extern "C" fn(context: *mut c_void, nonce: *mut u8) -> i32,
+    /// Initiator: makes the ticket, of `POLYRAIL_TRANSPORT_TICKET_BYTES`, of a lane for the target that has said
+    /// `nonce`; epoch 0: of no lane, for `reach`. Good is 0; 1: the session has no secret, and lanes of it need none;
+    /// else there is none.
+    pub make_ticket: unsafe extern "C" fn(
+        context: *mut c_void,
+        session: *const u8,
+        lane: u32,
+        epoch: u32,
+        nonce: *const u8,
+        ticket: *mut u8,
+    ) -> i32,
+    /// Target: whether a lane may come in that says `ticket` to `nonce`; both null: it says none. Asked before anything
+    /// is kept of the lane, whether it says one or not. Good is 0, and `proof`, of `POLYRAIL_TRANSPORT_PROOF_BYTES`,
+    /// takes what it is answered with; 1: it may, and there is nothing to prove; else it may not.
+    pub check_ticket: unsafe extern "C" fn(
+        context: *mut c_void,
+        session: *const u8,
+        lane: u32,
+        epoch: u32,
+        nonce: *const u8,
+        ticket: *const u8,
+        proof: *mut u8,
+    ) -> i32,
+    /// Initiator: whether `proof` is the target's answer to that ticket; null: it says none. Asked before anything else
+    /// is said to the target. Good is 0 or, where there is nothing to prove, 1; else the lane is not to be opened.
+    pub check_proof: unsafe extern "C" fn(
+        context: *mut c_void,
+        session: *const u8,
+        lane: u32,
+        epoch: u32,
+        nonce: *const u8,
+        ticket: *const u8,
+        proof: *const u8,
+    ) -> i32,
 }
 
 /// Where a rail runs.
@@ -396,6 +439,9 @@ pub struct polyrail_transport_table {
         Option<unsafe extern "C" fn(endpoint: *mut c_void, lane: u32, epoch: u32, scope: u32)>,
     /// Closes a lane that has nothing posted, or gives up opening it. Answers nothing.
     pub close: Option<unsafe extern "C" fn(endpoint: *mut c_void, lane: u32, epoch: u32)>,
+    /// 1: all of its lanes, and `reach`, prove themselves as the host's `make_ticket`, `check_ticket` and `check_proof`
+    /// have it. 0: they do not, and where engines have a cluster key it moves nothing.
+    pub tickets: u32,
 }
 
 /// How a library is asked for its table, which stays where it is.

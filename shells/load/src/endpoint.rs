@@ -18,7 +18,7 @@ use polyrail_transport::memory::Region;
 use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
 
 use crate::abi::*;
-use crate::host::lent;
+use crate::host::{Host, lent};
 use crate::target::{Instance, explained, function};
 
 /// Events that are asked for at a time.
@@ -55,6 +55,8 @@ const NO_WORK: polyrail_transport_work = polyrail_transport_work {
 /// An endpoint of a library's.
 pub(crate) struct LoadedEndpoint {
     instance: Arc<Instance>,
+    host: Arc<Host>,
+    worker: u16,
     at: *mut c_void,
     descriptor: RawFd,
     clock: Clock,
@@ -68,7 +70,12 @@ pub(crate) struct LoadedEndpoint {
 unsafe impl Send for LoadedEndpoint {}
 
 impl LoadedEndpoint {
-    pub(crate) fn new(instance: Arc<Instance>, worker: u16, clock: Clock) -> io::Result<Self> {
+    pub(crate) fn new(
+        instance: Arc<Instance>,
+        host: Arc<Host>,
+        worker: u16,
+        clock: Clock,
+    ) -> io::Result<Self> {
         let mut at = null_mut();
         let create = function!(instance.library, endpoint_create);
         // SAFETY: there is room for what it answers.
@@ -80,6 +87,8 @@ impl LoadedEndpoint {
         let descriptor = unsafe { ask(at) };
         let endpoint = Self {
             instance,
+            host,
+            worker,
             at,
             descriptor,
             clock,
@@ -254,11 +263,15 @@ impl Endpoint for LoadedEndpoint {
             local: local.as_ref().map_or(null(), |local| local.as_ptr()),
             remote: remote.as_ptr(),
         };
+        let secret = address.secret.clone();
+        let session = secret.map(|secret| (address.session, secret));
+        self.host.set_rail(self.worker, rail, session);
         // SAFETY: everything it points to lives during the call.
         unsafe { attach(self.at, rail.0, &told) };
     }
 
     fn forget_rail(&mut self, rail: RailId) {
+        self.host.set_rail(self.worker, rail, None);
         if let Some(forget) = self.instance.library.table.forget_rail {
             // SAFETY: numbers only.
             unsafe { forget(self.at, rail.0) };
@@ -344,5 +357,6 @@ impl Drop for LoadedEndpoint {
         let destroy = function!(self.instance.library, endpoint_destroy);
         // SAFETY: it was made by the same library, and is not used any more. What it was lent goes after it.
         unsafe { destroy(self.at) };
+        self.host.forget_rails(self.worker);
     }
 }

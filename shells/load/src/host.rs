@@ -11,10 +11,17 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use polyrail_core::units::{Epoch, LaneId, RailId};
+use polyrail_transport::SessionId;
+use polyrail_transport::complain;
 use polyrail_transport::memory::{
     Access, Entered, Pinned, Region, RegionKey, RegionTable, TrustDomain,
+};
+use polyrail_transport::ticket::{
+    self, Denied, Entry, NONCE_BYTES, Nonce, PROOF_BYTES, Proof, SessionSecret, TICKET_BYTES,
+    Ticket,
 };
 
 use crate::abi::*;
@@ -27,6 +34,17 @@ pub(crate) struct Host {
     name: &'static str,
     regions: Arc<dyn RegionTable>,
     questions: Mutex<Questions>,
+    secrets: Mutex<Secrets>,
+}
+
+/// Secrets of sessions that have one. Whose a session is decides, not its number: a peer may say any.
+#[derive(Default)]
+struct Secrets {
+    /// Those that peers have with this engine.
+    inbound: HashMap<SessionId, SessionSecret>,
+    /// Those that this engine's rails are of, by the worker, and those that `reach` asks in.
+    rails: HashMap<(u16, RailId), (SessionId, SessionSecret)>,
+    asking: Vec<(SessionId, SessionSecret)>,
 }
 
 #[derive(Default)]
@@ -41,6 +59,7 @@ impl Host {
             name,
             regions,
             questions: Mutex::default(),
+            secrets: Mutex::default(),
         }
     }
 
@@ -58,6 +77,86 @@ impl Host {
             unpin,
             answer,
             log: write_log,
+            draw_nonce,
+            make_ticket,
+            check_ticket,
+            check_proof,
+        }
+    }
+
+    fn secrets(&self) -> MutexGuard<'_, Secrets> {
+        self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A peer's session begins or (`None`) is over, or has no secret.
+    pub(crate) fn set_inbound(&self, session: SessionId, secret: Option<SessionSecret>) {
+        let mut secrets = self.secrets();
+        match secret {
+            Some(secret) => secrets.inbound.insert(session, secret),
+            None => secrets.inbound.remove(&session),
+        };
+    }
+
+    /// Says which session a worker's rail is of now, if that has a secret.
+    pub(crate) fn set_rail(
+        &self,
+        worker: u16,
+        rail: RailId,
+        session: Option<(SessionId, SessionSecret)>,
+    ) {
+        let mut secrets = self.secrets();
+        match session {
+            Some(session) => secrets.rails.insert((worker, rail), session),
+            None => secrets.rails.remove(&(worker, rail)),
+        };
+    }
+
+    /// Forgets all rails of a worker.
+    pub(crate) fn forget_rails(&self, worker: u16) {
+        self.secrets().rails.retain(|(of, _), _| *of != worker);
+    }
+
+    /// Calls something that may ask a peer in a session.
+    pub(crate) fn while_asking<T>(
+        &self,
+        session: SessionId,
+        secret: Option<&SessionSecret>,
+        call: impl FnOnce() -> T,
+    ) -> T {
+        let asks = secret.map(|secret| (session, secret.clone()));
+        self.secrets().asking.extend(asks);
+        let said = call();
+        let mut secrets = self.secrets();
+        if let Some(at) = secrets.asking.iter().position(|(of, _)| *of == session) {
+            secrets.asking.swap_remove(at);
+        }
+        said
+    }
+
+    /// What a lane of this engine's is to prove itself with, if its rail is of that session.
+    fn outbound(&self, session: SessionId, lane: u32, epoch: u32) -> Option<SessionSecret> {
+        let secrets = self.secrets();
+        let lane = LaneId(lane);
+        let is_it = |(of, _): &&(SessionId, SessionSecret)| *of == session;
+        let found = match epoch {
+            0 => secrets.asking.iter().find(is_it),
+            _ => secrets
+                .rails
+                .get(&(lane.worker(), lane.rail()))
+                .filter(is_it),
+        };
+        found.map(|(_, secret)| secret.clone())
+    }
+
+    fn inbound(&self, session: SessionId) -> Option<SessionSecret> {
+        self.secrets().inbound.get(&session).cloned()
+    }
+
+    fn entry(&self, session: SessionId, lane: u32, epoch: u32) -> Entry<'static> {
+        Entry {
+            transport: self.name,
+            session,
+            lane: (epoch > 0).then_some((LaneId(lane), Epoch(epoch))),
         }
     }
 
@@ -240,4 +339,138 @@ unsafe extern "C" fn write_log(context: *mut c_void, level: u32, text: *const c_
         _ => log::Level::Debug,
     };
     log::log!(level, "{}: {}", host.name, text.to_string_lossy());
+}
+
+/// What a function of the host's answers when all is well, when there is nothing to prove, and when it is not.
+const GOOD: i32 = 0;
+const NOT_NEEDED: i32 = 1;
+const BAD: i32 = -1;
+
+const _: () = assert!(POLYRAIL_TRANSPORT_NONCE_BYTES == NONCE_BYTES);
+const _: () = assert!(POLYRAIL_TRANSPORT_TICKET_BYTES == TICKET_BYTES);
+const _: () = assert!(POLYRAIL_TRANSPORT_PROOF_BYTES == PROOF_BYTES);
+
+/// As many bytes as there have to be. `None`: null.
+///
+/// # Safety
+///
+/// So many bytes can be read there, or it is null.
+unsafe fn bytes<const N: usize>(from: *const u8) -> Option<[u8; N]> {
+    // SAFETY: the caller's promise; bytes lie anywhere.
+    unsafe { from.cast::<[u8; N]>().as_ref().copied() }
+}
+
+/// The nonce can be written.
+unsafe extern "C" fn draw_nonce(context: *mut c_void, nonce: *mut u8) -> i32 {
+    // SAFETY: the library's promise.
+    let host = unsafe { host(context) };
+    match Nonce::draw() {
+        Ok(drawn) => {
+            // SAFETY: the library's promise.
+            unsafe { nonce.cast::<[u8; NONCE_BYTES]>().write(drawn.0) };
+            GOOD
+        }
+        Err(error) => {
+            log::error!("transport {}: no random numbers: {error}", host.name);
+            BAD
+        }
+    }
+}
+
+/// The session and the nonce can be read, the ticket can be written.
+unsafe extern "C" fn make_ticket(
+    context: *mut c_void,
+    session: *const u8,
+    lane: u32,
+    epoch: u32,
+    nonce: *const u8,
+    ticket: *mut u8,
+) -> i32 {
+    // SAFETY: the library's promises.
+    let (host, session, nonce) = unsafe { (host(context), bytes(session), bytes(nonce)) };
+    let (Some(session), Some(nonce)) = (session.map(SessionId), nonce.map(Nonce)) else {
+        return BAD;
+    };
+    let Some(secret) = host.outbound(session, lane, epoch) else {
+        return NOT_NEEDED;
+    };
+    match secret.ticket(&host.entry(session, lane, epoch), nonce) {
+        Ok(made) => {
+            // SAFETY: the library's promise.
+            unsafe { ticket.cast::<[u8; TICKET_BYTES]>().write(made.to_bytes()) };
+            GOOD
+        }
+        Err(error) => {
+            log::error!("transport {}: no ticket: {error}", host.name);
+            BAD
+        }
+    }
+}
+
+/// The session can be read, the nonce and the ticket too or they are null, and the proof can be written.
+unsafe extern "C" fn check_ticket(
+    context: *mut c_void,
+    session: *const u8,
+    lane: u32,
+    epoch: u32,
+    nonce: *const u8,
+    ticket: *const u8,
+    proof: *mut u8,
+) -> i32 {
+    // SAFETY: the library's promises.
+    let (host, session, nonce, ticket) =
+        unsafe { (host(context), bytes(session), bytes(nonce), bytes(ticket)) };
+    let Some(session) = session.map(SessionId) else {
+        return BAD;
+    };
+    let (secret, entry) = (host.inbound(session), host.entry(session, lane, epoch));
+    let ticket = ticket.map(|bytes| Ticket::from_bytes(&bytes));
+    let said = nonce.map(Nonce).zip(ticket.as_ref());
+    match ticket::admit(secret.as_ref(), &entry, said) {
+        Ok(None) => NOT_NEEDED,
+        Ok(Some(answer)) => {
+            // SAFETY: the library's promise.
+            unsafe { proof.cast::<[u8; PROOF_BYTES]>().write(answer.0) };
+            GOOD
+        }
+        Err(denied) => {
+            complain!("{}: a lane is turned away: {denied}", host.name);
+            BAD
+        }
+    }
+}
+
+/// The session can be read, and the others too or they are null.
+unsafe extern "C" fn check_proof(
+    context: *mut c_void,
+    session: *const u8,
+    lane: u32,
+    epoch: u32,
+    nonce: *const u8,
+    ticket: *const u8,
+    proof: *const u8,
+) -> i32 {
+    // SAFETY: the library's promises.
+    let (host, session, nonce) = unsafe { (host(context), bytes(session), bytes(nonce)) };
+    // SAFETY: as above.
+    let (ticket, proof) = unsafe { (bytes(ticket), bytes(proof)) };
+    let Some(session) = session.map(SessionId) else {
+        return BAD;
+    };
+    let Some(secret) = host.outbound(session, lane, epoch) else {
+        return NOT_NEEDED;
+    };
+    let entry = host.entry(session, lane, epoch);
+    let ticket = ticket.map(|bytes| Ticket::from_bytes(&bytes));
+    let checked = match (nonce.map(Nonce), ticket, proof.map(Proof)) {
+        (Some(nonce), Some(ticket), Some(proof)) => secret.check(&entry, nonce, &ticket, &proof),
+        _ => Err(secret.deny(Denied::Missing)),
+    };
+    match checked {
+        Ok(()) => GOOD,
+        Err(denied) => {
+            complain!("{}: a target is not believed: {denied}", host.name);
+            BAD
+        }
+    }
 }

@@ -8,13 +8,18 @@ use std::sync::Arc;
 use polyrail_core::transport::Capabilities;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::memory::{RegionTable, TrustDomain};
+use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 
 use crate::abi::*;
 use crate::endpoint::LoadedEndpoint;
 use crate::host::Host;
 use crate::library::Library;
+
+/// Why a library moves nothing where engines have a cluster key.
+const NO_TICKETS: &str = "the engines have a cluster key, and lanes of this library do not prove themselves (its table's tickets)";
 
 /// Bytes for a reason of the library's.
 const WHY_BYTES: usize = 256;
@@ -108,6 +113,11 @@ impl Loaded {
             host,
         })
     }
+
+    /// Whether its lanes prove themselves.
+    fn has_tickets(&self) -> bool {
+        self.instance.library.table.tickets == 1
+    }
 }
 
 impl Transport for Loaded {
@@ -138,12 +148,20 @@ impl Transport for Loaded {
         }
     }
 
-    fn reach(&self, address: &[u8], session: SessionId) -> Result<Capabilities, String> {
+    fn reach(
+        &self,
+        address: &[u8],
+        session: SessionId,
+        secret: Option<&SessionSecret>,
+    ) -> Result<Capabilities, String> {
+        if secret.is_some() && !self.has_tickets() {
+            return Err(NO_TICKETS.to_owned());
+        }
         let Some(reach) = self.instance.library.table.reach else {
             return Ok(self.capabilities());
         };
         let mut reached = 0;
-        explained(|why, bytes| {
+        let ask = |why, bytes| {
             let (from, length, session) = (address.as_ptr(), address.len(), session.0.as_ptr());
             // SAFETY: everything is as long as it is told.
             unsafe {
@@ -157,22 +175,35 @@ impl Transport for Loaded {
                     bytes,
                 )
             }
-        })?;
+        };
+        let host = &self.host;
+        host.while_asking(session, secret, || explained(ask))?;
         Ok(capabilities(reached))
     }
 
     /// Libraries know no trust domains: only sessions of the common one begin, and reach what is of it.
-    fn begin_session(&self, session: SessionId, domain: TrustDomain) {
+    fn begin_session(
+        &self,
+        session: SessionId,
+        domain: TrustDomain,
+        secret: Option<SessionSecret>,
+    ) {
         if domain != TrustDomain::COMMON {
             return;
         }
+        if secret.is_some() && !self.has_tickets() {
+            return complain!("transport {} lets nobody in: {NO_TICKETS}", self.name());
+        }
+        // First: from then on lanes come.
+        self.host.set_inbound(session, secret);
         let begin = function!(self.instance.library, begin_session);
         // SAFETY: a session has as many bytes.
         unsafe { begin(self.instance.at, session.0.as_ptr()) };
     }
 
     fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
-        let endpoint = LoadedEndpoint::new(self.instance.clone(), worker, clock)?;
+        let endpoint =
+            LoadedEndpoint::new(self.instance.clone(), self.host.clone(), worker, clock)?;
         Ok(Box::new(endpoint))
     }
 
@@ -197,7 +228,12 @@ impl Transport for Loaded {
     }
 
     fn retire_session(&self, session: SessionId, answer: RetireAnswer) {
-        let question = self.host.ask(Box::new(|_| answer()));
+        let host = self.host.clone();
+        let over = move |_| {
+            host.set_inbound(session, None);
+            answer();
+        };
+        let question = self.host.ask(Box::new(over));
         let retire = function!(self.instance.library, retire_session);
         // SAFETY: a session has as many bytes.
         unsafe { retire(self.instance.at, session.0.as_ptr(), question) };

@@ -10,8 +10,9 @@ use polyrail_core::orchestrator::{
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
 use polyrail_core::rail::estimate::EstimateConfig;
+use polyrail_core::rail::policies::Policies;
 use polyrail_core::rail::{RailConfig, Shared};
-use polyrail_core::report::Report;
+use polyrail_core::report::{Report, Unbegun};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{BatchId, DeviceId, Epoch, LaneId, PeerId, PlanId, RailId, RequestId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch, Stop, Work};
@@ -138,6 +139,15 @@ pub enum Call<'a> {
     },
     PollEvent,
     PollTimeout,
+    HandBack {
+        id: RequestId,
+        how: Report,
+    },
+    Withdraw {
+        batch: BatchId,
+        count: u32,
+        why: Unbegun,
+    },
 }
 
 impl Call<'_> {
@@ -145,7 +155,7 @@ impl Call<'_> {
     #[allow(clippy::unit_arg)] // nothing is an answer, too
     pub fn apply(
         &self,
-        core: &mut Orchestrator<'_>,
+        core: &mut Orchestrator<'_, Policies<'_>>,
         posts: &mut PostBatch,
         out: &mut Option<Post>,
     ) -> Answer<'static> {
@@ -198,6 +208,10 @@ impl Call<'_> {
             Self::PollMessage { now } => core.poll_message(*now).into(),
             Self::PollEvent => core.poll_event().into(),
             Self::PollTimeout => core.poll_timeout().into(),
+            Self::HandBack { id, how } => core.hand_back(*id, how).into(),
+            Self::Withdraw { batch, count, why } => {
+                Some(core.withdraw(*batch, *count, *why)).into()
+            }
         }
     }
 
@@ -226,7 +240,9 @@ impl Call<'_> {
             | Self::HandleWake
             | Self::PollLane
             | Self::PollEvent
-            | Self::PollTimeout => None,
+            | Self::PollTimeout
+            | Self::HandBack { .. }
+            | Self::Withdraw { .. } => None,
         }
     }
 }

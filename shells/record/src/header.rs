@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use polyrail_core::orchestrator::{Config, TransportConfig};
+use polyrail_core::orchestrator::Config;
+use polyrail_core::rail::policies::{PoliciesConfig, TransportConfig};
 use serde::{Deserialize, Serialize};
 
 /// Workers that one engine can have, as far as a recording is concerned.
@@ -30,7 +31,7 @@ pub struct Header {
     /// How many rows the tables have.
     pub capacities: Capacities,
     /// What each worker's core was started with: its seed, its policy, its limits.
-    pub workers: Vec<Config>,
+    pub workers: Vec<Config<PoliciesConfig>>,
     /// What single transports have in place of that, by number.
     pub transports: Vec<TransportConfig>,
 }
@@ -94,7 +95,8 @@ impl Header {
         for (number, config) in (0..).zip(&self.workers) {
             within("a worker's number", config.worker.into(), number..=number)?;
         }
-        let of_workers = self.workers.iter().map(|config| &config.documented);
+        let workers = self.workers.iter();
+        let of_workers = workers.map(|config| &config.policy.usual.documented);
         let of_transports = self.transports.iter().map(|own| &own.documented);
         for documented in of_workers.chain(of_transports) {
             let slices = documented.max_slice_count.into();

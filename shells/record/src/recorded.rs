@@ -6,14 +6,15 @@ use std::sync::Arc;
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
-    AtOnce, Cancelled, Event, Ignored, LaneAction, LaneLoad, Orchestrator, Post, Proof, Reason,
-    Request, SubmitError,
+    About, AtOnce, Cancelled, Event, Handed, Ignored, LaneAction, LaneLoad, Orchestrator, Post,
+    Proof, Reason, Request, SubmitError,
 };
 use polyrail_core::path::share::Shares;
 use polyrail_core::plan::Plan;
-use polyrail_core::report::Report;
+use polyrail_core::rail::policies::Policies;
+use polyrail_core::report::{Report, Unbegun};
 use polyrail_core::time::{Duration, Instant};
-use polyrail_core::units::{BatchId, Epoch, LaneId, PeerId, PlanId, RequestId, TransportId};
+use polyrail_core::units::{BatchId, Epoch, LaneId, PeerId, PlanId, RequestId};
 use polyrail_core::work::{Completion, LaneFact, PostBatch, Stop};
 
 use crate::call::{Answer, Call, Posts, Step};
@@ -29,7 +30,7 @@ const COMPLETIONS_MAX: usize = 1_024;
 /// completions. So a worker that looks again and again and finds nothing records nothing.
 #[derive(Debug)]
 pub struct Recorded<'a> {
-    core: Orchestrator<'a>,
+    core: Orchestrator<'a, Policies<'a>>,
     worker: u16,
     recorder: Option<Arc<Recorder>>,
 }
@@ -37,7 +38,11 @@ pub struct Recorded<'a> {
 #[allow(missing_docs)] // as of `Orchestrator`
 impl<'a> Recorded<'a> {
     /// The core of this worker.
-    pub fn new(core: Orchestrator<'a>, worker: u16, recorder: Option<Arc<Recorder>>) -> Self {
+    pub fn new(
+        core: Orchestrator<'a, Policies<'a>>,
+        worker: u16,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Self {
         Self {
             core,
             worker,
@@ -49,7 +54,7 @@ impl<'a> Recorded<'a> {
     #[inline]
     fn call<'c, T: Copy + Into<Answer<'c>>>(
         &mut self,
-        make: impl FnOnce(&mut Orchestrator<'a>) -> T,
+        make: impl FnOnce(&mut Orchestrator<'a, Policies<'a>>) -> T,
         call: impl FnOnce() -> Call<'c>,
     ) -> T {
         match &self.recorder {
@@ -67,7 +72,7 @@ impl<'a> Recorded<'a> {
     #[inline]
     fn poll<T: Copy>(
         &mut self,
-        make: impl FnOnce(&mut Orchestrator<'a>) -> Option<T>,
+        make: impl FnOnce(&mut Orchestrator<'a, Policies<'a>>) -> Option<T>,
         call: impl FnOnce() -> Call<'static>,
     ) -> Option<T>
     where
@@ -133,6 +138,17 @@ impl<'a> Recorded<'a> {
 
     pub fn shut_down(&mut self, now: Instant) {
         self.call(|core| core.shut_down(now), || Call::ShutDown { now })
+    }
+
+    pub fn withdraw(&mut self, batch: BatchId, count: u32, why: Unbegun) -> Report {
+        let call = || Call::Withdraw { batch, count, why };
+        let report = self.call(|core| Some(core.withdraw(batch, count, why)), call);
+        report.unwrap_or(why.report())
+    }
+
+    pub fn hand_back(&mut self, id: RequestId, how: &Report) -> bool {
+        let call = || Call::HandBack { id, how: *how };
+        self.call(|core| core.hand_back(id, how), call)
     }
 
     pub fn take(&mut self, id: RequestId) -> Option<Report> {
@@ -207,8 +223,18 @@ impl<'a> Recorded<'a> {
     }
 
     /// Only looks, so it is not written down.
-    pub fn transport_of(&self, id: RequestId) -> Option<TransportId> {
-        self.core.transport_of(id)
+    pub fn backlog_bytes(&mut self) -> u64 {
+        self.core.backlog_bytes()
+    }
+
+    /// Only looks, so it is not written down.
+    pub fn handed(&self, id: RequestId) -> Option<Handed> {
+        self.core.handed(id)
+    }
+
+    /// Only looks, so it is not written down.
+    pub fn about(&self, id: RequestId) -> Option<About> {
+        self.core.about(id)
     }
 
     pub fn handle_wake(&mut self) {
@@ -217,7 +243,9 @@ impl<'a> Recorded<'a> {
 
     #[inline]
     pub fn handle_timeout(&mut self, now: Instant) {
-        let is_due = |core: &Orchestrator<'_>| core.poll_timeout().is_some_and(|(at, _)| at <= now);
+        let is_due = |core: &Orchestrator<'_, Policies<'_>>| {
+            core.poll_timeout().is_some_and(|(at, _)| at <= now)
+        };
         if self.recorder.is_none() || is_due(&self.core) {
             self.call(
                 |core| core.handle_timeout(now),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use polyrail_core::batch::BatchReport;
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{
-    Cancelled, Config, Event, LaneAction, Proof, Reason, Request, SubmitError, TransportConfig,
+    Cancelled, Config, Event, LaneAction, Proof, Reason, Request, SubmitError,
 };
 use polyrail_core::path::class::RailClass;
 use polyrail_core::path::config::{PathConfig, PathMode};
@@ -21,6 +21,7 @@ use polyrail_core::rail::RailConfig;
 use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode, RailState};
+use polyrail_core::rail::policies::{PoliciesConfig, TransportConfig};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::time::{Duration, Instant};
@@ -71,7 +72,7 @@ fn header() -> Header {
         slice_bytes: 65_536,
         capacities,
         workers: (0..WORKERS)
-            .map(|worker| Config::new(worker, Policy::Spray))
+            .map(|worker| Config::new(worker, PoliciesConfig::new(worker, Policy::Spray)))
             .collect(),
         transports: Vec::new(),
     }
@@ -550,7 +551,7 @@ fn sizes_are_limits_before_they_are_sizes() {
         ("no workers", |h| h.workers.clear()),
         ("many workers", |h| {
             h.workers = (0..65)
-                .map(|worker| Config::new(worker, Policy::Spray))
+                .map(|worker| Config::new(worker, PoliciesConfig::new(worker, Policy::Spray)))
                 .collect();
         }),
         ("two workers of a number", |h| h.workers[1].worker = 0),
@@ -558,7 +559,9 @@ fn sizes_are_limits_before_they_are_sizes() {
         ("a table too large", |h| h.capacities.requests = u32::MAX),
         ("all tables together too large", |h| {
             let workers = 0..64;
-            h.workers = workers.map(|n| Config::new(n, Policy::Spray)).collect();
+            h.workers = workers
+                .map(|n| Config::new(n, PoliciesConfig::new(n, Policy::Spray)))
+                .collect();
             h.capacities.requests = 1 << 16;
         }),
         ("no slice", |h| h.slice_bytes = 0),

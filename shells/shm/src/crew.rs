@@ -13,7 +13,7 @@
 //!
 //! **Invariant:** a helper is at a piece only while its leader is in [`Member::make`].
 //!
-//! **Invariant:** in an engine with one worker nobody helps, and nothing is shared.
+//! **Invariant:** in a crew of one nobody helps, and nothing is shared.
 
 use std::io;
 use std::ops::Range;
@@ -210,11 +210,11 @@ fn piece_bytes(left: u64, threads: usize) -> u64 {
 }
 
 impl<T: Task> Crew<T> {
-    /// A crew of as many threads as the engine has workers, or as there are processors if these are fewer. Helpers
-    /// start when the first copy is large enough for them.
-    pub(crate) fn new(workers: usize) -> Self {
+    /// A crew of so many threads, or as many as there are processors if these are fewer. Helpers start when the first copy
+    /// is large enough for them.
+    pub(crate) fn new(threads: usize) -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        Self::of(workers.min(processors))
+        Self::of(threads.min(processors))
     }
 
     fn of(threads: usize) -> Self {

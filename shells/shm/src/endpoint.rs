@@ -22,10 +22,11 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use crate::board::{Board, Processor, Withdrawn};
 use crate::crew::Member;
 use crate::far::Mappings;
-use crate::lane::{self, End, Lane, Locals};
+use crate::lane::{self, End, Lane, Locals, Peer};
 use crate::process::{OwnCookie, Process, is_hung_up};
+use crate::reach::Asking;
 use crate::wire::{Cookie, LaneName};
-use crate::{TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, reach};
+use crate::{TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX};
 
 const EVENTS_MAX: usize = 64;
 
@@ -89,10 +90,10 @@ struct Slot {
 
 enum State {
     Opening {
-        socket: OwnedFd,
+        asking: Asking<Arc<OwnedFd>>,
         board: Board,
         /// What the board is a mapping of.
-        file: OwnedFd,
+        file: Arc<OwnedFd>,
         by: Instant,
     },
     Open(Box<Lane>),
@@ -168,15 +169,18 @@ impl ShmEndpoint {
             lane: lane.0,
             epoch: epoch.0,
         };
-        let socket = reach::greet(
+        let file = Arc::new(file);
+        let asking = Asking::greet(
             &address.own,
             address.session,
+            address.secret.as_ref(),
             &self.cookie,
-            Some((name, &file)),
+            Some((name, file.clone())),
         )?;
-        epoll::add(&self.epoll, &socket, token(lane, epoch), EventFlags::IN)?;
+        let data = token(lane, epoch);
+        epoll::add(&self.epoll, &asking.socket, data, EventFlags::IN)?;
         Ok(State::Opening {
-            socket,
+            asking,
             board,
             file,
             by,
@@ -207,15 +211,16 @@ impl ShmEndpoint {
         match &mut slot.state {
             State::Over => {}
             State::Opening {
-                socket,
+                asking,
                 board,
                 file,
                 ..
-            } => match answer(socket, board, file) {
+            } => match answer(asking, &self.cookie, board, file) {
                 Ok(None) => {}
                 Ok(Some((cookie, no_pull))) => {
-                    let process = Process::of(socket, cookie).ok();
-                    self.opened(lane, process.filter(|_| no_pull.is_none()), out);
+                    let process = Process::of(&asking.socket, cookie).ok();
+                    let peer = |process| Peer::new(process, no_pull.is_none());
+                    self.opened(lane, process.and_then(peer), out);
                 }
                 Err(error) => {
                     log::debug!("shm: {lane:?} {epoch:?} not opened: {error}");
@@ -233,14 +238,14 @@ impl ShmEndpoint {
         }
     }
 
-    fn opened(&mut self, lane: LaneId, process: Option<Process>, out: &mut Polled) {
+    fn opened(&mut self, lane: LaneId, peer: Option<Peer>, out: &mut Polled) {
         let Some(slot) = self.lanes.get_mut(&lane) else {
             return;
         };
-        if let State::Opening { socket, board, .. } =
+        if let State::Opening { asking, board, .. } =
             std::mem::replace(&mut slot.state, State::Over)
         {
-            let open = Lane::new(socket, board, process, self.crew.clone());
+            let open = Lane::new(asking.socket, board, peer, self.crew.clone());
             slot.state = State::Open(Box::new(open));
             self.opening -= 1;
             let opened = LaneFact::Opened { limits: LIMITS };
@@ -296,7 +301,7 @@ impl ShmEndpoint {
         for done in &mut out.completions[all..] {
             done.at = now;
         }
-        let looks = open.has_pulled() || now.since(slot.looked) >= LOOK_INTERVAL;
+        let looks = now.since(slot.looked) >= LOOK_INTERVAL;
         let ended = match looks && !open.is_sound() {
             // What was moved since the last look may not have been to or from the peer.
             true => {
@@ -507,7 +512,7 @@ impl Endpoint for ShmEndpoint {
         if !key.is_ok_and(|key| open.carry_at_once(*work, key, local)) {
             return false;
         }
-        if open.has_pulled() || now.since(slot.looked) >= LOOK_INTERVAL {
+        if now.since(slot.looked) >= LOOK_INTERVAL {
             // If it is not sound, the turn of what is posted instead looks too, and says so.
             if !open.is_sound() {
                 return false;
@@ -599,11 +604,12 @@ impl Endpoint for ShmEndpoint {
 
 /// What the target says to a greeting. Once it has mapped the board, that is fixed.
 fn answer(
-    socket: &OwnedFd,
+    asking: &mut Asking<Arc<OwnedFd>>,
+    own: &OwnCookie,
     board: &Board,
     file: &OwnedFd,
 ) -> io::Result<Option<(Cookie, Option<String>)>> {
-    let answer = reach::answer(socket)?;
+    let answer = asking.hear(own)?;
     if answer.is_some() {
         board.fix(file)?;
     }

@@ -1,5 +1,6 @@
 //! A target's memory, as far as it is known here.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,8 +28,17 @@ pub(crate) enum Far {
 pub(crate) enum Memory {
     /// It is mapped here too.
     Shared(Arc<Mapping>),
-    /// It begins at this address of the target's.
-    Private(u64),
+    /// It is the target's only.
+    Private(Private),
+}
+
+/// Memory that only the target maps.
+#[derive(Debug)]
+pub(crate) struct Private {
+    /// Where it begins there.
+    pub(crate) address: u64,
+    /// The kernel has not written to it for this side, as to memory of a device: the target pulls instead.
+    pub(crate) is_pulled: Cell<bool>,
 }
 
 /// What is mapped of peers' memory, so that the workers of an engine map it once.

@@ -9,18 +9,26 @@ use std::sync::Arc;
 use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, Op, Outcome, Work};
 use polyrail_transport::mapping::Mapping;
-use polyrail_transport::memory::{Region, RegionKey};
+use polyrail_transport::memory::{Entered, Region, RegionKey};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{RemoteRegion, Waits};
 
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
 use crate::crew::{Made, Member};
-use crate::far::{Far, Mappings, Memory};
-use crate::process::{Process, is_hung_up};
+use crate::far::{Far, Mappings, Memory, Private};
+use crate::process::{OpenMemory, Process, is_hung_up};
 use crate::socket::{self, nonsense};
+use crate::stop::{self, Point};
 use crate::sys::Transfer;
 use crate::wire::{Answer, Request};
 use crate::{WORK_BYTES_MAX, WORKS_MAX};
+
+/// Bytes of the longest copy to or from private memory by the descriptor of that, where the process's marks and cookie are good
+/// for longer ones: the kernel copies them twice, but touches nothing else.
+const HELD_BYTES_MAX: u64 = 8 << 10;
+
+/// The same for writes where there are no marks: longer ones are faster by the target's thread, which has to be told of them.
+pub(crate) const UNMARKED_BYTES_MAX: u64 = 64 << 10;
 
 /// The initiator's segments.
 pub(crate) type Locals = Numbered<SegmentRef, Arc<Region>>;
@@ -47,6 +55,18 @@ impl Posted {
     /// Bytes that have not been moved.
     fn left(&self) -> u64 {
         u64::from(self.work.length - self.moved)
+    }
+
+    /// Where what has not been moved begins in memory of this side, of which so many bytes are needed.
+    fn local(&self, entered: Option<&Entered<'_>>, length: u64) -> Result<*mut u8, End> {
+        let offset = self.work.local.offset + u64::from(self.moved);
+        let local = entered.and_then(|entered| entered.pointer(offset, length));
+        local.ok_or(End::Broken(Cause::LocalProtection))
+    }
+
+    /// And in the target's segment.
+    fn remote_offset(&self) -> u64 {
+        self.work.remote.offset + u64::from(self.moved)
     }
 
     /// Where it ends in the target's segment.
@@ -86,13 +106,61 @@ enum Step {
     Waits,
 }
 
+/// The target's process, and the ways to its memory.
+pub(crate) struct Peer {
+    process: Process,
+    /// It can pull from this process.
+    pulls: bool,
+    /// The kernel lets this process write to it by its number and its marks.
+    is_pushed_to: bool,
+    /// Its memory, opened, if it can be.
+    memory: Option<OpenMemory>,
+}
+
+impl Peer {
+    /// Tries them. `None`: what is private cannot be written, by either side.
+    pub(crate) fn new(process: Process, pulls: bool) -> Option<Self> {
+        let memory = OpenMemory::of(&process);
+        let memory = memory.inspect_err(|error| log::debug!("shm: memory of a peer: {error}"));
+        let is_pushed_to = process.is_pushed_to();
+        let peer = Self {
+            process,
+            pulls,
+            is_pushed_to,
+            memory: memory.ok(),
+        };
+        (pulls || is_pushed_to).then_some(peer)
+    }
+
+    /// The best way to write so many bytes to it. `None`: it pulls them.
+    fn write(&self, from: *const u8, to: u64, length: u64) -> Option<Transfer> {
+        let held_max = match self.is_pushed_to {
+            true => HELD_BYTES_MAX,
+            false => UNMARKED_BYTES_MAX,
+        };
+        match &self.memory {
+            Some(memory) if length <= held_max => Some(memory.write(from, to)),
+            _ if self.is_pushed_to => self.process.push(from, to),
+            _ => None,
+        }
+    }
+
+    /// The best way to read so many bytes of it.
+    fn read(&self, from: u64, to: *mut u8, length: u64) -> Transfer {
+        match &self.memory {
+            Some(memory) if length <= HELD_BYTES_MAX => memory.read(from, to),
+            _ => self.process.pull(from, to),
+        }
+    }
+}
+
 /// A lane that takes works.
 pub(crate) struct Lane {
     pub(crate) socket: OwnedFd,
     board: Board,
     crew: Member,
-    /// The target's, if it can be read.
-    process: Option<Process>,
+    /// The target's process, if its memory can be read.
+    peer: Option<Peer>,
     far: Numbered<RegionKey, Far>,
     /// Numbers of grants that were used, and how many ever were.
     grants_free: Vec<u16>,
@@ -109,8 +177,6 @@ pub(crate) struct Lane {
     first_row: usize,
     /// The target did not take a message; it is to be sent again.
     unsent: bool,
-    /// Something was read from the target's memory since it was last seen alive.
-    pulled: Cell<bool>,
     /// The target has to be called to offers.
     calls: bool,
     /// Where the target was told that this side looks for answers by itself.
@@ -118,17 +184,12 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(
-        socket: OwnedFd,
-        board: Board,
-        process: Option<Process>,
-        crew: Member,
-    ) -> Self {
+    pub(crate) fn new(socket: OwnedFd, board: Board, peer: Option<Peer>, crew: Member) -> Self {
         Self {
             socket,
             board,
             crew,
-            process,
+            peer,
             far: Numbered::default(),
             grants_free: Vec::new(),
             grants: 0,
@@ -138,7 +199,6 @@ impl Lane {
             offered: VecDeque::new(),
             first_row: 0,
             unsent: false,
-            pulled: Cell::new(false),
             calls: false,
             awaits: Cell::new(None),
         }
@@ -250,10 +310,20 @@ impl Lane {
                     },
                     _,
                 ) => {
-                    let memory = Memory::Private(address);
+                    let memory = Memory::Private(Private {
+                        address,
+                        is_pulled: Cell::new(false),
+                    });
                     (self.answered(grant)?, there(grant, bytes, writable, memory))
                 }
-                (Answer::Shared { .. } | Answer::Ready { .. } | Answer::Refused { .. }, _) => {
+                (
+                    Answer::Shared { .. }
+                    | Answer::Ready { .. }
+                    | Answer::Refused { .. }
+                    | Answer::Challenge { .. }
+                    | Answer::Proved { .. },
+                    _,
+                ) => {
                     return Err(nonsense("an answer to nothing"));
                 }
             };
@@ -392,20 +462,19 @@ impl Lane {
     /// Carries on with the first work.
     fn step(&mut self, posted: &Posted, locals: &Locals, budget: u64) -> Result<Step, End> {
         let Posted { work, key, .. } = posted;
-        let (end, is_offered) = match self.far.get(key) {
+        let end = match self.far.get(key) {
             None => return self.ask(*key),
             Some(Far::Nothing) => return Ok(Step::Failed(Cause::RemoteAccess)),
-            Some(Far::There { bytes, memory, .. }) => {
-                let is_private = matches!(memory, Memory::Private(_));
-                (*bytes, is_private && work.op == Op::Write)
-            }
+            Some(Far::There { bytes, .. }) => *bytes,
         };
         let region = locals.get(&work.local.segment);
         let region = region.ok_or(End::Broken(Cause::LocalProtection))?;
-        if is_offered && self.allows(posted).is_some() {
+        let length = self.run(self.crew.reach(budget), end);
+        if let (Op::Write, Some((_, Memory::Private(far)))) = (work.op, self.allows(posted))
+            && !self.writes(far, length)
+        {
             return self.offer(work, *key, region);
         }
-        let length = self.run(self.crew.reach(budget), end);
         let made = self.carry(posted, region, length, budget)?;
         Ok(made.map_or(Step::Failed(Cause::RemoteAccess), Step::Moved))
     }
@@ -439,11 +508,20 @@ impl Lane {
             Some((grant, Memory::Shared(mapping))) => {
                 self.copy(posted, grant, region, mapping, length, share)
             }
-            Some((grant, Memory::Private(address))) if posted.work.op == Op::Read => {
-                self.pull(posted, grant, region, *address, length, share)
+            Some((grant, Memory::Private(far))) if posted.work.op == Op::Read => {
+                self.pull(posted, grant, region, far.address, length, share)
+            }
+            Some((grant, Memory::Private(far))) if self.writes(far, length) => {
+                self.write(posted, grant, region, far, length, share)
             }
             Some((_, Memory::Private(_))) | None => Ok(None),
         }
+    }
+
+    /// Whether this side itself writes so many bytes to memory that only the target maps. If not, the target pulls them.
+    fn writes(&self, far: &Private, length: u64) -> bool {
+        let way = |peer: &Peer| peer.write(std::ptr::null(), 0, length).is_some();
+        !far.is_pulled.get() && self.peer.as_ref().is_some_and(way)
     }
 
     /// Carries out a work that was checked, past what is posted, of which there is none. Whether it has; if not, all that
@@ -452,7 +530,10 @@ impl Lane {
         let moved = 0;
         let posted = Posted { work, key, moved };
         let length = work.length.into();
-        let carry = || matches!(self.carry(&posted, region, length, u64::MAX), Ok(Some(_)));
+        let carry = || match self.carry(&posted, region, length, u64::MAX) {
+            Ok(Some(made)) => made.bytes == length,
+            Ok(None) | Err(_) => false,
+        };
         !self.is_posting() && carry()
     }
 
@@ -495,29 +576,25 @@ impl Lane {
         length: u64,
         share: u64,
     ) -> Result<Option<Made>, End> {
-        let Posted { work, moved, .. } = posted;
         let entered = region.enter();
-        let local = entered
-            .as_ref()
-            .and_then(|entered| entered.pointer(work.local.offset + u64::from(*moved), length))
-            .ok_or(End::Broken(Cause::LocalProtection))?;
+        let local = posted.local(entered.as_ref(), length)?;
         if !self.board.enter(grant) {
             return Ok(None);
         }
-        let offset = work.remote.offset + u64::from(*moved);
+        let offset = posted.remote_offset();
         // SAFETY: all works of the run end inside the mapping, as `allows` and `run` have checked.
         let remote = unsafe { mapping.base().as_ptr().add(offset as usize) };
-        let (from, to) = match work.op {
+        let (from, to) = match posted.work.op {
             Op::Write => (local.cast_const(), remote),
             Op::Read => (remote.cast_const(), local),
         };
-        let transfer = Transfer::here(from, to);
+        let transfer = Transfer::Here(from, to);
         // SAFETY: `local` is entered; the mapping lives, and is writable where `allows` lets a write come here.
         let made = unsafe { self.crew.make(&transfer, length, share, || usize::MAX) };
         // A write that has come too late for the target is one all the same; it waits for those that are inside.
         let still = self.board.leave(grant);
         match made {
-            Ok(made) => Ok((still || work.op == Op::Write).then_some(made)),
+            Ok(made) => Ok((still || posted.work.op == Op::Write).then_some(made)),
             Err(error) => {
                 log::error!("shm: a copy has failed: {error}");
                 Err(End::Broken(Cause::Reset))
@@ -536,23 +613,21 @@ impl Lane {
         length: u64,
         share: u64,
     ) -> Result<Option<Made>, End> {
-        let Posted { work, moved, .. } = posted;
-        let process = self.process.as_ref().ok_or(End::Broken(Cause::Reset))?;
+        let peer = self.peer.as_ref().ok_or(End::Broken(Cause::Reset))?;
         let entered = region.enter();
-        let local = entered
-            .as_ref()
-            .and_then(|entered| entered.pointer(work.local.offset + u64::from(*moved), length))
-            .ok_or(End::Broken(Cause::LocalProtection))?;
+        let local = posted.local(entered.as_ref(), length)?;
         if !self.board.enter(grant) {
             return Ok(None);
         }
-        let offset = work.remote.offset + u64::from(*moved);
-        let from = address.wrapping_add(offset);
-        self.pulled.set(true);
-        let transfer = process.transfer(from, local);
+        let offset = posted.remote_offset();
+        let transfer = peer.read(address.wrapping_add(offset), local, length);
         // SAFETY: `local` is entered.
         let pulled = unsafe { self.crew.make(&transfer, length, share, || usize::MAX) };
-        match (pulled, self.board.leave(grant)) {
+        let still = self.board.leave(grant);
+        if !peer.process.is_marked() && !self.is_sound() {
+            return Err(End::Broken(Cause::Reset));
+        }
+        match (pulled, still) {
             (Ok(made), true) => Ok(Some(made)),
             (_, false) => Ok(None),
             (Err(error), true) => {
@@ -562,9 +637,47 @@ impl Lane {
         }
     }
 
+    /// Writes to the target's private memory, `share` bytes at most by itself. `None`: the target does not allow it any more.
+    ///
+    /// Between `enter` and `leave` the target does not have its memory back. All that a thread does there are calls of the
+    /// kernel, and one that has begun ends before its thread can be stopped.
+    fn write(
+        &self,
+        posted: &Posted,
+        grant: u16,
+        region: &Region,
+        far: &Private,
+        length: u64,
+        share: u64,
+    ) -> Result<Option<Made>, End> {
+        let entered = region.enter();
+        let local = posted.local(entered.as_ref(), length)?;
+        let offset = posted.remote_offset();
+        let to = far.address.wrapping_add(offset);
+        let way = |peer: &Peer| peer.write(local, to, length);
+        let transfer = self.peer.as_ref().and_then(way);
+        let transfer = transfer.ok_or(End::Broken(Cause::Reset))?;
+        stop::at(Point::Outside);
+        if !self.board.enter(grant) {
+            return Ok(None);
+        }
+        stop::at(Point::Inside);
+        // SAFETY: `local` is entered.
+        let written = unsafe { self.crew.make(&transfer, length, share, || usize::MAX) };
+        stop::at(Point::Written);
+        // One that has come too late for the target is one all the same; it waits for those that are inside.
+        self.board.leave(grant);
+        stop::at(Point::Left);
+        Ok(Some(written.unwrap_or_else(|error| {
+            log::debug!("shm: the kernel does not write to the peer's memory: {error}");
+            far.is_pulled.set(true);
+            Made { bytes: 0, own: 0 }
+        })))
+    }
+
     /// Offers the first work to the target, which pulls it.
     fn offer(&mut self, work: &Work, key: RegionKey, region: &Region) -> Result<Step, End> {
-        if self.process.is_none() {
+        if !self.peer.as_ref().is_some_and(|peer| peer.pulls) {
             return Err(End::Broken(Cause::Reset));
         }
         if self.offered.len() == OFFERS_MAX {
@@ -603,19 +716,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether what was moved until now was moved from and to the peer: it has not hung up, and what was read out of
-    /// its memory was its own.
+    /// Whether what was moved until now was moved from and to the peer: it has not hung up.
     pub(crate) fn is_sound(&self) -> bool {
-        self.pulled.set(false);
-        match &self.process {
-            Some(process) => process.is_there(&self.socket),
+        match &self.peer {
+            Some(peer) => peer.process.is_there(&self.socket),
             None => !is_hung_up(&self.socket),
         }
-    }
-
-    /// Whether it has to be asked about that at once.
-    pub(crate) fn has_pulled(&self) -> bool {
-        self.pulled.get()
     }
 
     /// Forgets a segment of the target.

@@ -5,12 +5,13 @@
 //! | target's memory | write | read |
 //! |---|---|---|
 //! | shared (allocated by its engine) | the initiator copies into its mapping of it | the initiator copies out of it |
-//! | private (registered by its program) | the target pulls, by `process_vm_readv` | the initiator pulls |
+//! | private (registered by its program) | the initiator, by `process_vm_writev` or a descriptor of `/proc/PID/mem` | the same, by `process_vm_readv` |
 //!
-//! So whoever copies owns the destination or has been given it; nobody writes into another process by its number,
-//! which could have become a stranger's. Works are copied while the endpoint is polled, and complete in that poll;
-//! writes to private memory are offered on a board that both sides map, which the target's threads
-//! `polyrail-shm` work off, each the boards of its own lanes. Works that go on where others end are copied together, and what
+//! The initiator says on a board that both sides map that it is inside a segment, copies, and says that it has left; the target
+//! takes memory back from those who are not inside. A process is known by what only it has, within the call that copies
+//! (`mark`), because its number could have become a stranger's. Works are copied while the endpoint is polled, and complete in that
+//! poll. What the kernel does not write for the initiator it offers on the board, which the target's threads
+//! `polyrail-shm` work off, each the boards of its own lanes: they pull, by `process_vm_readv`. Works that go on where others end are copied together, and what
 //! is long is cut over several threads of the engine. Either side looks for what the
 //! other one writes on the board while it is awake, and asks to be called by a message before it sleeps.
 //!
@@ -21,7 +22,8 @@
 //! **Invariant:** an offer that was withdrawn is never pulled, however long the target sleeps. Taking and
 //! withdrawing it are one compare-and-swap of the same word.
 //!
-//! **Invariant:** a pull counts only if the process that it came from was alive afterwards: its number was its own.
+//! **Invariant:** no byte is written to private memory that its owner was told to have back, nor to a process that has not what marks
+//! the right one.
 //!
 //! **Invariant:** no memory of a peer is mapped that could become shorter, or whose pages could go away and not come back; and
 //! a board has all of its pages for good before it is touched.
@@ -31,15 +33,20 @@ mod crew;
 mod endpoint;
 mod far;
 mod lane;
+mod mark;
 mod process;
 mod reach;
 mod serve;
 mod server;
 mod socket;
+mod stop;
 mod sys;
 mod wire;
 
 pub use server::ShmTransport;
+
+/// What the transport is called.
+const NAME: &str = "shm";
 
 /// Works that may be posted on a lane and not completed.
 pub const WORKS_MAX: u16 = 256;

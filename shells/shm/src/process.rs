@@ -2,30 +2,62 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU8;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 
-use crate::sys::{self, Transfer};
+use crate::crew::Task;
+use crate::mark::{Page, marks_of};
+use crate::sys::Transfer;
 use crate::wire::Cookie;
 
-/// Bytes that prove to be in this process. They stay where they are.
+/// Bytes that prove to be in this process, and behind them as many that peers write to, to see whether they can. They stay
+/// where they are.
 #[derive(Debug)]
-pub(crate) struct OwnCookie(Box<[u8; 16]>);
+pub(crate) struct OwnCookie {
+    content: [u8; 16],
+    there: Bytes,
+}
+
+/// Where they are.
+#[derive(Debug)]
+enum Bytes {
+    /// On the first of two pages that only this process has.
+    Marked([Page; 2]),
+    /// Where forks of this process have them too.
+    Plain(Box<[AtomicU8; 32]>),
+}
 
 impl OwnCookie {
     pub(crate) fn new() -> io::Result<Self> {
-        let mut content = Box::new([0; 16]);
-        getrandom::fill(&mut *content).map_err(|e| io::Error::other(e.to_string()))?;
-        Ok(Self(content))
+        let mut content = [0; 16];
+        getrandom::fill(&mut content).map_err(|e| io::Error::other(e.to_string()))?;
+        let pages = Page::new(&content).and_then(|page| Ok([page, Page::new(&[0; 16])?]));
+        let there = pages.map(Bytes::Marked).unwrap_or_else(|error| {
+            log::info!("shm: peers cannot tell this process from its forks at once: {error}");
+            let byte = |at| AtomicU8::new(*content.get(at).unwrap_or(&0));
+            Bytes::Plain(Box::new(std::array::from_fn(byte)))
+        });
+        Ok(Self { content, there })
     }
 
     pub(crate) fn cookie(&self) -> Cookie {
-        Cookie {
-            address: self.0.as_ptr().addr() as u64,
-            content: *self.0,
+        let content = self.content;
+        match &self.there {
+            Bytes::Marked(pages) => Cookie {
+                address: pages[0].address(),
+                content,
+                marks: Some(pages.each_ref().map(Page::mark)),
+            },
+            Bytes::Plain(bytes) => Cookie {
+                address: bytes.as_ptr().addr() as u64,
+                content,
+                marks: None,
+            },
         }
     }
 }
@@ -34,6 +66,8 @@ impl OwnCookie {
 pub(crate) struct Process {
     /// Its number here.
     pid: i32,
+    /// What it has in its memory.
+    cookie: Cookie,
     /// Readable when it has ended.
     end: OwnedFd,
 }
@@ -87,30 +121,52 @@ impl Process {
         }
         // First the descriptor, then the look: what has the cookie has had the number since it connected.
         let end = pidfd_open(pid, PidfdFlags::empty()).map_err(kernel)?;
-        let process = Self { pid: number, end };
+        let pid = number;
+        let process = Self { pid, cookie, end };
         let mut content = [0; 16];
         // SAFETY: as many bytes as are there.
-        unsafe { process.pull(cookie.address, content.as_mut_ptr(), content.len()) }
-            .map_err(NoPull::Kernel)?;
-        match content == cookie.content {
-            true => Ok(process),
-            false => Err(NoPull::Stranger),
+        let read = unsafe {
+            process
+                .pull(cookie.address, content.as_mut_ptr())
+                .piece(0..16)
+        };
+        match read {
+            Ok(()) => Ok(process),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(NoPull::Stranger),
+            Err(error) => Err(NoPull::Kernel(error)),
         }
     }
 
-    /// Copies from its memory. Counts only if [`Self::is_there`] afterwards.
-    ///
-    /// # Safety
-    ///
-    /// `to` is mapped for writing.
-    pub(crate) unsafe fn pull(&self, from: u64, to: *mut u8, length: usize) -> io::Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { sys::pull(self.pid, from, to, length) }
+    /// A copy from its memory. Of one that is not [marked](Self::is_marked) it counts only if it [is there](Self::is_there)
+    /// afterwards.
+    pub(crate) fn pull(&self, from: u64, to: *mut u8) -> Transfer {
+        Transfer::Pull(self.pid, self.cookie, from, to)
     }
 
-    /// A copy from its memory, with what [`Self::pull`] says of it.
-    pub(crate) fn transfer(&self, from: u64, to: *mut u8) -> Transfer {
-        Transfer::pull(self.pid, from, to)
+    /// A copy to its memory, and to no other. `None`: nothing marks it.
+    pub(crate) fn push(&self, from: *const u8, to: u64) -> Option<Transfer> {
+        let marks = marks_of(&self.cookie)?;
+        Some(Transfer::Push(from, self.pid, marks, to))
+    }
+
+    /// Whether what has its cookie is the process itself, not a fork of it that has taken its number.
+    pub(crate) fn is_marked(&self) -> bool {
+        marks_of(&self.cookie).is_some()
+    }
+
+    /// Whether the kernel lets this process write to its memory.
+    pub(crate) fn is_pushed_to(&self) -> bool {
+        let content = [0; 16];
+        let scratch = self.cookie.address.wrapping_add(content.len() as u64);
+        let push = self.push(content.as_ptr(), scratch);
+        // SAFETY: as many bytes as are there.
+        push.is_some_and(|push| unsafe { push.piece(0..16) }.is_ok())
+    }
+
+    /// Whether all of its threads have ended, and with them all calls of the kernel that they have made.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut ready = [PollFd::new(&self.end, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec::default())).is_ok() && !ready[0].revents().is_empty()
     }
 
     /// Whether it has neither ended, so that its number has been its own until now, nor closed its end of `socket`.
@@ -122,6 +178,45 @@ impl Process {
         poll(&mut ready, Some(&Timespec::default())).is_ok()
             && ready[0].revents().is_empty()
             && !ready[1].revents().contains(PollFlags::HUP)
+    }
+}
+
+/// The memory of a process, and never another one's: when that process has ended, or executes another program, nothing is
+/// behind the descriptor, whoever has the number then.
+#[derive(Debug)]
+pub(crate) struct OpenMemory(OwnedFd);
+
+impl OpenMemory {
+    /// That of a process, if the kernel lets this one read and write it: both are tried.
+    pub(crate) fn of(process: &Process) -> io::Result<Self> {
+        let cookie = &process.cookie;
+        let path = format!("/proc/{}/mem", process.pid);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let memory = Self(rustix::fs::open(path, flags, Mode::empty())?);
+        let mut content = [0; 16];
+        // SAFETY: as many bytes as are there.
+        unsafe {
+            memory
+                .read(cookie.address, content.as_mut_ptr())
+                .piece(0..16)
+        }?;
+        if content != cookie.content {
+            return Err(io::Error::other(NoPull::Stranger.to_string()));
+        }
+        let scratch = cookie.address.wrapping_add(content.len() as u64);
+        // SAFETY: as above.
+        unsafe { memory.write(content.as_ptr(), scratch).piece(0..16) }?;
+        Ok(memory)
+    }
+
+    /// A copy from it.
+    pub(crate) fn read(&self, from: u64, to: *mut u8) -> Transfer {
+        Transfer::Read(self.0.as_raw_fd(), from, to)
+    }
+
+    /// A copy to it.
+    pub(crate) fn write(&self, from: *const u8, to: u64) -> Transfer {
+        Transfer::Write(from, self.0.as_raw_fd(), to)
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use polyrail_transport::SessionId;
 use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
 use polyrail_transport::peek::Peek;
+use polyrail_transport::ticket::{self, Denied, Nonce, Proof, SessionSecret, Ticket};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled};
@@ -19,7 +20,7 @@ use crate::process::{OwnCookie, Process, is_hung_up};
 use crate::server::Common;
 use crate::socket::{self, nonsense};
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
-use crate::{TELL_BYTES, TURN_BYTES, WORK_BYTES_MAX};
+use crate::{TELL_BYTES, TURN_BYTES, WORK_BYTES_MAX, reach};
 
 /// Messages of one lane that are taken in a row.
 const MESSAGES_MAX: usize = 64;
@@ -76,43 +77,95 @@ impl Run {
     }
 }
 
-/// What an initiator says first.
-pub(crate) struct Greeting {
-    pub(crate) session: SessionId,
-    cookie: Cookie,
-    pub(crate) lane: Option<(LaneName, Arc<Board>)>,
+/// What an initiator says before it is in.
+pub(crate) enum Said {
+    /// It asks what to prove itself with.
+    Challenge,
+    Hello(Hello),
 }
 
-impl Greeting {
+/// What it comes in with. Nothing is made of it before it has proved itself.
+pub(crate) struct Hello {
+    pub(crate) session: SessionId,
+    cookie: Cookie,
+    lane: Option<LaneName>,
+    ticket: Option<Ticket>,
+    board: Option<OwnedFd>,
+}
+
+impl Said {
     /// Takes it off a connection. `None`: it has not come yet.
     pub(crate) fn receive(socket: &OwnedFd) -> io::Result<Option<Self>> {
-        let Some((request, file)) = socket::receive(socket)? else {
+        let Some((request, board)) = socket::receive(socket)? else {
             return Ok(None);
         };
-        let Request::Hello {
-            version,
-            session,
-            cookie,
-            lane,
-        } = request
-        else {
-            return Err(nonsense("it does not greet"));
+        let (version, session, cookie, lane, ticket) = match request {
+            Request::Challenge => return Ok(Some(Self::Challenge)),
+            Request::Hello {
+                version,
+                session,
+                cookie,
+                lane,
+            } => (version, session, cookie, lane, None),
+            Request::HelloProved {
+                version,
+                session,
+                cookie,
+                lane,
+                ticket,
+            } => (version, session, cookie, lane, Some(ticket)),
+            _ => return Err(nonsense("it does not greet")),
         };
         if version != VERSION {
             return Err(nonsense("it speaks another version"));
         }
-        let lane = match (lane, file) {
-            (None, _) => None,
-            (Some(name), Some(file)) => Some((name, Arc::new(Board::of_peer(&file)?))),
-            (Some(_), None) => return Err(nonsense("it brings no board")),
-        };
-        Ok(Some(Self {
+        Ok(Some(Self::Hello(Hello {
             session: SessionId(session),
             cookie,
             lane,
-        }))
+            ticket,
+            board,
+        })))
+    }
+}
+
+impl Hello {
+    /// What its proof is answered with; `None`: its session needs none.
+    pub(crate) fn admit(
+        &self,
+        secret: Option<&SessionSecret>,
+        challenge: Option<Nonce>,
+    ) -> Result<Option<Proof>, Denied> {
+        let entry = reach::entry(self.session, self.lane);
+        ticket::admit(secret, &entry, challenge.zip(self.ticket.as_ref()))
     }
 
+    /// Goes on with it.
+    pub(crate) fn greeting(self, proof: Option<Proof>) -> io::Result<Greeting> {
+        let lane = match (self.lane, self.board) {
+            (None, _) => None,
+            (Some(name), Some(board)) => Some((name, Arc::new(Board::of_peer(&board)?))),
+            (Some(_), None) => return Err(nonsense("it brings no board")),
+        };
+        Ok(Greeting {
+            session: self.session,
+            cookie: self.cookie,
+            lane,
+            proof,
+        })
+    }
+}
+
+/// An initiator that may come in.
+pub(crate) struct Greeting {
+    pub(crate) session: SessionId,
+    cookie: Cookie,
+    pub(crate) lane: Option<(LaneName, Arc<Board>)>,
+    /// That this end is of the session as well, if it has a secret.
+    pub(crate) proof: Option<Proof>,
+}
+
+impl Greeting {
     /// Who has greeted, if its memory can be read, and what it is told.
     pub(crate) fn answer(&self, socket: &OwnedFd, own: &OwnCookie) -> (Option<Process>, Answer) {
         let (process, no_pull) = match Process::of(socket, self.cookie) {
@@ -132,12 +185,15 @@ fn shortened(text: String) -> String {
     }
 }
 
-/// A segment that an initiator may touch.
+/// A segment that an initiator may touch. Whoever is inside has begun a copy, or is about to: it ends by itself, but the
+/// initiator may be stopped before that.
 pub(crate) struct Grant {
     key: RegionKey,
     board: Arc<Board>,
     number: u16,
     socket: Arc<OwnedFd>,
+    /// The initiator's, if it is known.
+    process: Option<Arc<Process>>,
     /// The initiator has let go of it, and its number may mean another one.
     is_over: Mutex<bool>,
     /// The initiator was waited for as long as anybody is.
@@ -146,10 +202,11 @@ pub(crate) struct Grant {
 
 impl Grant {
     /// Takes it back. Whether the initiator touches nothing under it: it says so, or has hung up, which it does
-    /// between two copies or when it ends.
+    /// between two copies or when it ends, or it has ended, whoever else has its socket.
     pub(crate) fn is_left(&self) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        *is_over || self.board.close_grant(self.number) || is_hung_up(&self.socket)
+        let has_ended = || self.process.as_ref().is_some_and(|it| it.has_ended());
+        *is_over || self.board.close_grant(self.number) || is_hung_up(&self.socket) || has_ended()
     }
 
     /// The initiator has let go of it.
@@ -195,6 +252,10 @@ impl Loan for Grant {
         self.tell();
         is_left
     }
+
+    fn is_over(&self) -> bool {
+        self.is_left()
+    }
 }
 
 /// An admitted lane.
@@ -204,7 +265,7 @@ pub(crate) struct Served {
     /// Whose regions it reaches.
     domain: TrustDomain,
     /// The initiator's, if it can be read.
-    process: Option<Process>,
+    process: Option<Arc<Process>>,
     crew: Member,
     grants: HashMap<u16, Arc<Grant>>,
     /// When the process was last seen, after something was pulled from it.
@@ -233,7 +294,7 @@ impl Served {
             socket: Arc::new(socket),
             board,
             domain,
-            process,
+            process: process.map(Arc::new),
             crew,
             grants: HashMap::new(),
             seen: None,
@@ -260,7 +321,9 @@ impl Served {
                     }
                 }
                 Request::Map { key, grant } => self.map(common, key, grant)?,
-                Request::Hello { .. } => return Err(nonsense("it greets again")),
+                Request::Hello { .. } | Request::Challenge | Request::HelloProved { .. } => {
+                    return Err(nonsense("it greets again"));
+                }
             }
         }
         Ok(offered)
@@ -310,6 +373,7 @@ impl Served {
             board: self.board.clone(),
             number,
             socket: self.socket.clone(),
+            process: self.process.clone(),
             was_awaited: AtomicBool::new(false),
         });
         let weak: Weak<Grant> = Arc::downgrade(&grant);
@@ -497,7 +561,7 @@ impl Served {
         let (Some(to), Some(process)) = (to, &self.process) else {
             return Pulled::Refused;
         };
-        let transfer = process.transfer(offer.source, to);
+        let transfer = process.pull(offer.source, to);
         let spare = || common.spare_processors(self.board.awaited_at().is_some());
         // SAFETY: the region is entered.
         match unsafe { self.crew.make(&transfer, length.into(), u64::MAX, spare) } {

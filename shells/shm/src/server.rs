@@ -25,6 +25,7 @@ use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets::{self, ACCEPT_PAUSE};
 use polyrail_transport::service::{Caller, Serve, ServiceThread};
+use polyrail_transport::ticket::{Nonce, SessionSecret};
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -33,9 +34,9 @@ use crate::crew::{Crew, Member};
 use crate::endpoint::ShmEndpoint;
 use crate::far::Mappings;
 use crate::process::{OwnCookie, check_user};
-use crate::serve::{Grant, Greeting, More, Served};
+use crate::serve::{Grant, Greeting, More, Said, Served};
 use crate::wire::{Answer, LaneName};
-use crate::{LANES_PER_SESSION_MAX, reach, socket};
+use crate::{LANES_PER_SESSION_MAX, NAME, reach, socket};
 
 const EVENTS_MAX: usize = 64;
 
@@ -112,6 +113,8 @@ impl Common {
 #[derive(Debug)]
 struct Session {
     domain: TrustDomain,
+    /// What lanes prove themselves with, if it has one.
+    secret: Option<SessionSecret>,
     /// Whose its lanes are.
     lanes: Lanes<usize>,
 }
@@ -125,9 +128,10 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    fn begin(&mut self, session: SessionId, domain: TrustDomain) {
+    fn begin(&mut self, session: SessionId, domain: TrustDomain, secret: Option<SessionSecret>) {
         let new = Session {
             domain,
+            secret,
             lanes: Lanes::default(),
         };
         self.sessions.entry(session).or_insert(new);
@@ -136,6 +140,11 @@ impl Sessions {
     /// The trust domain that a session is in; `None`: there is no such session.
     fn domain(&self, session: SessionId) -> Option<TrustDomain> {
         Some(self.sessions.get(&session)?.domain)
+    }
+
+    /// What lanes of a session have to prove themselves with.
+    fn secret(&self, session: SessionId) -> Option<SessionSecret> {
+        self.sessions.get(&session)?.secret.clone()
     }
 
     fn admit(&mut self, session: SessionId, name: LaneName, threads: usize) -> Option<usize> {
@@ -207,14 +216,14 @@ fn shared_answer(answer: RetireAnswer, count: usize) -> impl Iterator<Item = Ret
 }
 
 impl ShmTransport {
-    /// A transport that gives peers what `regions` names, for an engine with so many workers. Large copies are cut over
-    /// as many threads, if there are processors for them.
-    pub fn new(regions: Arc<dyn RegionTable>, workers: usize) -> io::Result<Self> {
+    /// A transport that gives peers what `regions` names. Large copies are cut over so many threads, if there are
+    /// processors for them.
+    pub fn new(regions: Arc<dyn RegionTable>, copiers: usize) -> io::Result<Self> {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let common = Common {
             regions,
             cookie: Arc::new(OwnCookie::new()?),
-            crew: Arc::new(Crew::new(workers)),
+            crew: Arc::new(Crew::new(copiers)),
             sessions: Mutex::default(),
             processors,
             threads: processors.min(THREADS_MAX),
@@ -294,7 +303,7 @@ impl Drop for ShmTransport {
 
 impl Transport for ShmTransport {
     fn name(&self) -> &'static str {
-        "shm"
+        NAME
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -306,12 +315,23 @@ impl Transport for ShmTransport {
         name.unwrap_or_default()
     }
 
-    fn reach(&self, address: &[u8], session: SessionId) -> Result<Capabilities, String> {
-        reach::reach(address, session, &self.common.cookie).map_err(|error| error.to_string())
+    fn reach(
+        &self,
+        address: &[u8],
+        session: SessionId,
+        secret: Option<&SessionSecret>,
+    ) -> Result<Capabilities, String> {
+        let reached = reach::reach(address, session, secret, &self.common.cookie);
+        reached.map_err(|error| error.to_string())
     }
 
-    fn begin_session(&self, session: SessionId, domain: TrustDomain) {
-        self.common.sessions().begin(session, domain);
+    fn begin_session(
+        &self,
+        session: SessionId,
+        domain: TrustDomain,
+        secret: Option<SessionSecret>,
+    ) {
+        self.common.sessions().begin(session, domain, secret);
         drop(self.services());
     }
 
@@ -366,8 +386,8 @@ struct Record {
 }
 
 enum Connection {
-    /// It has not said anything yet.
-    New(OwnedFd),
+    /// It has not said who it is yet, but perhaps been told what to prove itself with.
+    New(OwnedFd, Option<Nonce>),
     /// It only wanted to know whether it could; or it was refused.
     Idle(OwnedFd),
     Lane {
@@ -589,7 +609,7 @@ impl Service {
             complain!("shm: a connection is turned away: {error}");
             return None;
         }
-        let new = Connection::New(socket);
+        let new = Connection::New(socket, None);
         self.connections.insert(self.token_last, new);
         let until = Instant::now() + GREETING_MAX;
         self.waiting.push_back((until, self.token_last));
@@ -610,7 +630,7 @@ impl Service {
     fn hear(&mut self, token: u64) {
         let heard = match self.connections.get_mut(&token) {
             None => return,
-            Some(Connection::New(_)) => self.greeted(token),
+            Some(Connection::New(..)) => self.greeted(token),
             Some(Connection::Idle(socket)) => match socket::receive::<u8>(socket) {
                 Ok(None) => Ok(false),
                 Ok(Some(_)) => Err(socket::nonsense("it was not asked")),
@@ -630,17 +650,32 @@ impl Service {
 
     /// Lets in who has greeted, or passes it on to whose it is. Whether it has offered anything, which it has not.
     fn greeted(&mut self, token: u64) -> io::Result<bool> {
-        let Some(Connection::New(socket)) = self.connections.get(&token) else {
+        let Some(Connection::New(socket, challenge)) = self.connections.get_mut(&token) else {
             return Ok(false);
         };
-        let Some(greeting) = Greeting::receive(socket)? else {
-            return Ok(false);
+        let hello = match Said::receive(socket)? {
+            None => return Ok(false),
+            Some(Said::Challenge) if challenge.is_none() => {
+                let nonce = Nonce::draw()?;
+                *challenge = Some(nonce);
+                return socket::send(socket, &Answer::Challenge { nonce }, None).map(|()| false);
+            }
+            Some(Said::Challenge) => return Err(socket::nonsense("it asks again")),
+            Some(Said::Hello(hello)) => hello,
+        };
+        let secret = self.common.sessions().secret(hello.session);
+        let greeting = match hello.admit(secret.as_ref(), *challenge) {
+            Ok(proof) => hello.greeting(proof)?,
+            Err(denied) => {
+                complain!("shm: a connection is turned away: {denied}");
+                return self.refuse(token, &denied.to_string());
+            }
         };
         let name = greeting.lane.as_ref().map(|(name, _)| *name);
         let thread = name.and_then(|name| self.common.admit(greeting.session, name));
         if let (Role::Listens(_, others), Some(thread @ 1..)) = (&self.role, thread)
             && let Some(other) = others.get(thread - 1)
-            && let Some(Connection::New(socket)) = self.connections.remove(&token)
+            && let Some(Connection::New(socket, _)) = self.connections.remove(&token)
         {
             epoll::delete(&self.epoll, &socket)?;
             other.tell(Command::Greeted(socket, greeting));
@@ -663,11 +698,14 @@ impl Service {
     }
 
     fn admit(&mut self, token: u64, greeting: Greeting, domain: TrustDomain) -> io::Result<()> {
-        let Some(Connection::New(socket)) = self.connections.remove(&token) else {
+        let Some(Connection::New(socket, _)) = self.connections.remove(&token) else {
             return Ok(());
         };
         let (process, ready) = greeting.answer(&socket, &self.common.cookie);
-        let sent = socket::send(&socket, &ready, None);
+        let proved = greeting.proof.map_or(Ok(()), |proof| {
+            socket::send(&socket, &Answer::Proved { proof }, None)
+        });
+        let sent = proved.and_then(|()| socket::send(&socket, &ready, None));
         let connection = match greeting.lane {
             None => Connection::Idle(socket),
             Some((name, board)) => Connection::Lane {
@@ -681,7 +719,7 @@ impl Service {
     }
 
     fn refuse(&mut self, token: u64, text: &str) -> io::Result<bool> {
-        if let Some(Connection::New(socket)) = self.connections.remove(&token) {
+        if let Some(Connection::New(socket, _)) = self.connections.remove(&token) {
             log::debug!("shm: a connection is refused: {text}");
             let text = text.to_owned();
             let sent = socket::send(&socket, &Answer::Refused { text }, None);
@@ -698,7 +736,7 @@ impl Service {
             return false;
         }
         let record = self.record(session, lane);
-        if epoch <= record.fenced || epoch < record.admitted {
+        if epoch <= record.fenced.max(record.admitted) {
             return false;
         }
         record.admitted = epoch;
@@ -800,13 +838,15 @@ impl Serve for Service {
         // Memory that peers were given may outlive the transport.
         self.recover();
         let deadline = Instant::now() + LOANS_MAX;
-        let left = self.leaving.iter();
-        let left = left.filter(|(_, grant)| !grant.end(deadline)).count();
-        if left > 0 {
+        self.leaving.retain(|(_, grant)| !grant.end(deadline));
+        if !self.leaving.is_empty() {
             log::warn!(
-                "shm: peers may still touch memory of this engine: {left} uses have not ended"
+                "shm: peers may still touch memory of this engine: {} uses have not ended",
+                self.leaving.len()
             );
         }
+        // Regions go on asking whether these are over.
+        std::mem::forget(self.leaving);
     }
 }
 
@@ -825,8 +865,8 @@ mod tests {
         let lane = |number| first(LaneId::new(number, RailId(0)));
         let mut sessions = Sessions::default();
         assert_eq!(sessions.admit(one, lane(0), 2), None, "no session");
-        sessions.begin(one, TrustDomain::COMMON);
-        sessions.begin(other, TrustDomain::COMMON);
+        sessions.begin(one, TrustDomain::COMMON, None);
+        sessions.begin(other, TrustDomain::COMMON, None);
         // (session, lane, thread)
         let cases = [
             (one, 0, 0),

@@ -1,6 +1,7 @@
 //! Both halves against each other, and each against somebody who does not keep to the rules.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -20,9 +21,11 @@ use polyrail_transport::{
 
 use crate::board::{Board, Offer, Processor, Pulled};
 use crate::crew::CUT_BYTES_MIN;
+use crate::lane::UNMARKED_BYTES_MAX;
 use crate::process::OwnCookie;
-use crate::wire::{Answer, LaneName, Request, VERSION};
-use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, reach, socket};
+use crate::reach::Asking;
+use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
+use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, socket};
 
 const SESSION: SessionId = SessionId([9; 16]);
 const LOCAL: SegmentRef = SegmentRef(1);
@@ -69,14 +72,14 @@ struct Target {
 
 impl Target {
     fn start() -> Self {
-        Self::with_workers(1)
+        Self::with_copiers(1)
     }
 
-    fn with_workers(workers: usize) -> Self {
+    fn with_copiers(copiers: usize) -> Self {
         let table = Arc::new(Table::default());
-        let transport = ShmTransport::new(table.clone(), workers).unwrap();
-        transport.begin_session(SESSION, TrustDomain::COMMON);
-        transport.begin_session(OTHER, ANOTHER);
+        let transport = ShmTransport::new(table.clone(), copiers).unwrap();
+        transport.begin_session(SESSION, TrustDomain::COMMON, None);
+        transport.begin_session(OTHER, ANOTHER, None);
         Self { transport, table }
     }
 
@@ -109,10 +112,20 @@ impl Target {
     }
 
     fn retire(&self) {
+        self.retire_session(SESSION);
+    }
+
+    fn retire_session(&self, session: SessionId) {
         let (sender, retired) = mpsc::channel();
         let answer = Box::new(move || sender.send(()).unwrap());
-        self.transport.retire_session(SESSION, answer);
+        self.transport.retire_session(session, answer);
         retired.recv_timeout(PATIENCE).unwrap();
+    }
+
+    /// Begins a session anew, so that the epochs of its lanes do too.
+    fn renew(&self, session: SessionId, domain: TrustDomain) {
+        self.retire_session(session);
+        self.transport.begin_session(session, domain, None);
     }
 }
 
@@ -127,16 +140,16 @@ struct Initiator {
 
 impl Initiator {
     fn new(address: Vec<u8>, remote: RemoteRegion, session: SessionId) -> Self {
-        Self::with_workers(1, address, remote, session)
+        Self::with_copiers(1, address, remote, session)
     }
 
-    fn with_workers(
-        workers: usize,
+    fn with_copiers(
+        copiers: usize,
         address: Vec<u8>,
         remote: RemoteRegion,
         session: SessionId,
     ) -> Self {
-        let transport = ShmTransport::new(Arc::new(Table::default()), workers).unwrap();
+        let transport = ShmTransport::new(Arc::new(Table::default()), copiers).unwrap();
         let clock = Clock::start();
         let mut endpoint = transport.endpoint(0, clock).unwrap();
         let local = region(remote.bytes, Access::Local, false);
@@ -147,6 +160,7 @@ impl Initiator {
             local: None,
             remote: ([127, 0, 0, 1], 1).into(),
             session,
+            secret: None,
             own: address.into(),
         };
         endpoint.attach_rail(RailId(0), rail);
@@ -166,7 +180,7 @@ impl Initiator {
 
     fn of_workers(workers: usize, target: &Target, region: &Region) -> Self {
         let address = target.transport.address();
-        let mut initiator = Self::with_workers(workers, address, far(region), SESSION);
+        let mut initiator = Self::with_copiers(workers, address, far(region), SESSION);
         assert!(matches!(initiator.open(ONE), LaneFact::Opened { .. }));
         initiator
     }
@@ -270,6 +284,14 @@ fn write(length: u32) -> Work {
     work(Op::Write, 0, 0, length)
 }
 
+/// A write to private memory that is offered, not made by the initiator itself.
+fn long_write(cookie: u32) -> Work {
+    Work {
+        cookie: cookie.into(),
+        ..write(UNMARKED_BYTES_MAX as u32 + cookie)
+    }
+}
+
 fn put(region: &Region, bytes: &[u8]) {
     let entered = region.enter().unwrap();
     let to = entered.pointer(0, bytes.len() as u64).unwrap();
@@ -336,7 +358,7 @@ fn what_this_side_can_copy_alone_is_carried_out_at_once() {
         (true, Op::Write, true),
         (true, Op::Read, true),
         (false, Op::Read, true),
-        (false, Op::Write, false),
+        (false, Op::Write, true),
     ];
     for (shared, op, goes) in cases {
         let target = Target::start();
@@ -391,7 +413,7 @@ fn every_byte_of_a_copy_that_is_cut_goes_where_it_belongs() {
         vec![2 * CUT + 4095, 1, CUT / 3, 4 * CUT + 77],
     ];
     for (workers, shared) in [(2, true), (2, false), (3, true), (3, false)] {
-        let target = Target::with_workers(workers);
+        let target = Target::with_copiers(workers);
         let there = target.register(BYTES as u64, Access::RemoteReadWrite, shared);
         let mut initiator = Initiator::of_workers(workers, &target, &there);
         for lengths in &cases {
@@ -445,6 +467,7 @@ fn nothing_is_carried_out_at_once_that_would_be_refused_or_with_who_has_gone() {
             assert!(!initiator.carries(ONE, beyond), "{shared} {beyond:?}");
         }
         // A key that reads only.
+        target.renew(SESSION, TrustDomain::COMMON);
         let mut reader = Initiator::of(&target, &readable);
         let read = work(Op::Read, 0, 0, 100);
         assert_eq!(reader.outcomes(&[read]), [Outcome::Success]);
@@ -580,6 +603,7 @@ fn what_is_not_allowed_is_refused_and_touches_nothing() {
             ("read over it", longer(&open), work(Op::Read, 0, 4000, 97)),
         ];
         for (name, remote, work) in cases {
+            target.renew(SESSION, TrustDomain::COMMON);
             let mut initiator = Initiator::new(target.transport.address(), remote, SESSION);
             assert!(matches!(initiator.open(ONE), LaneFact::Opened { .. }));
             put(&initiator.local, &[7; 97]);
@@ -605,8 +629,10 @@ fn a_key_opens_nothing_to_peers_of_another_trust_domain() {
         let target = Target::start();
         let regions = [TrustDomain::COMMON, ANOTHER]
             .map(|domain| target.register_in(domain, 4096, Access::RemoteReadWrite, shared));
-        for (own, session) in [SESSION, OTHER].into_iter().enumerate() {
+        let sessions = [(SESSION, TrustDomain::COMMON), (OTHER, ANOTHER)];
+        for (own, (session, domain)) in sessions.into_iter().enumerate() {
             for (turn, region) in regions.iter().enumerate() {
+                target.renew(session, domain);
                 let (address, far) = (target.transport.address(), far(region));
                 let mut initiator = Initiator::new(address, far, session);
                 assert!(matches!(initiator.open(ONE), LaneFact::Opened { .. }));
@@ -680,12 +706,12 @@ fn a_peer_is_reached_if_it_knows_the_session() {
     let target = Target::start();
     let own = ShmTransport::new(Arc::new(Table::default()), 1).unwrap();
     let address = target.transport.address();
-    assert_eq!(own.reach(&address, SESSION), Ok(own.capabilities()));
-    let stranger = own.reach(&address, SessionId([1; 16])).unwrap_err();
+    assert_eq!(own.reach(&address, SESSION, None), Ok(own.capabilities()));
+    let stranger = own.reach(&address, SessionId([1; 16]), None).unwrap_err();
     assert!(stranger.contains("no such session"), "{stranger}");
-    assert!(own.reach(b"polyrail-nobody", SESSION).is_err());
+    assert!(own.reach(b"polyrail-nobody", SESSION, None).is_err());
     target.retire();
-    assert!(own.reach(&address, SESSION).is_err());
+    assert!(own.reach(&address, SESSION, None).is_err());
 }
 
 #[test]
@@ -797,6 +823,14 @@ impl Fake {
         }
     }
 
+    /// Without marks, so that what is long is offered to be pulled.
+    fn cookie(&self) -> Cookie {
+        Cookie {
+            marks: None,
+            ..self.cookie.cookie()
+        }
+    }
+
     fn receive(socket: &OwnedFd) -> (Request, Option<OwnedFd>) {
         let until = StdInstant::now() + PATIENCE;
         loop {
@@ -823,12 +857,12 @@ impl Fake {
         ));
         let board = Board::of_peer(&file.unwrap()).unwrap();
         let ready = Answer::Ready {
-            cookie: self.cookie.cookie(),
+            cookie: self.cookie(),
             no_pull: None,
         };
         socket::send(&socket, &ready, None).unwrap();
         assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
-        initiator.post(ONE, &[write(100), write(200)]);
+        initiator.post(ONE, &[long_write(100), long_write(200)]);
         initiator.poll();
         let (Request::Map { grant, .. }, None) = Self::receive(&socket) else {
             panic!("it asks for something else");
@@ -847,7 +881,7 @@ impl Fake {
 
 fn with_fake() -> (Initiator, OwnedFd, Board, Arc<Region>) {
     let fake = Fake::new();
-    let there = region(4096, Access::RemoteReadWrite, false);
+    let there = region(1 << 20, Access::RemoteReadWrite, false);
     let mut initiator = Initiator::new(fake.name.clone(), far(&there), SESSION);
     let (socket, board) = fake.admit(&mut initiator, &there);
     while Fake::receive_now(&socket) != Some(Request::Offered) {
@@ -974,7 +1008,7 @@ fn who_sleeps_is_called_once_a_turn_not_at_every_answer() {
 #[test]
 fn offers_are_pulled_by_several_threads_or_fail_at_one() {
     const BYTES: usize = (3 << 20) + 21;
-    let target = Target::with_workers(2);
+    let target = Target::with_copiers(2);
     let there = target.register(BYTES as u64, Access::RemoteReadWrite, false);
     let lane = raw(&target);
     // Nobody looks for answers, so that a processor is free. Twice as long as a run, as long as one, and shorter.
@@ -1046,7 +1080,7 @@ fn a_session_has_ended_when_all_threads_have_ended_its_lanes() {
 fn a_transport_may_be_dropped_by_the_answer_of_a_service_thread() {
     for lane in 0..4 {
         let transport = Arc::new(ShmTransport::new(Arc::new(Table::default()), 1).unwrap());
-        transport.begin_session(SESSION, TrustDomain::COMMON);
+        transport.begin_session(SESSION, TrustDomain::COMMON, None);
         let (sender, dropped) = mpsc::channel();
         let last = transport.clone();
         let (go, gone) = mpsc::channel();
@@ -1116,7 +1150,7 @@ fn offers_that_go_on_where_others_end_are_told_of_one_by_one() {
 #[test]
 fn a_fence_waits_for_the_offer_that_is_being_pulled() {
     let (mut initiator, _socket, board, _there) = with_fake();
-    assert_eq!(board.take(0).unwrap().length, 100);
+    assert_eq!(board.take(0).unwrap().length, long_write(100).length);
     initiator.endpoint.fence(lane(), ONE, Scope::Local);
     let unfenceable = LaneFact::Unfenceable {
         scope: Scope::Local,
@@ -1149,14 +1183,14 @@ fn what_the_target_has_pulled_completes_although_the_lane_ends() {
     };
     for end in [by_a_fence, by_its_target] {
         let (mut initiator, socket, board, _there) = with_fake();
-        let posted = initiator.post(ONE, &[write(200), write(300), write(400)]);
+        let posted = initiator.post(ONE, &[long_write(200), long_write(300), long_write(400)]);
         assert_eq!(posted.accepted, 3);
         initiator.poll();
         assert!(initiator.seen.completions.is_empty());
         let taken: Vec<_> = (0..2)
             .filter_map(|row| Some(board.take(row)?.length))
             .collect();
-        assert_eq!(taken, [100, 200]);
+        assert_eq!(taken, [100, 200].map(|cookie| long_write(cookie).length));
         (0..2).for_each(|row| board.tell(row, Pulled::Done));
         end(&mut initiator, socket);
         let done = initiator.seen.completions.drain(..);
@@ -1205,7 +1239,10 @@ fn an_opening_that_nobody_answers_ends_in_time() {
     assert!(initiator.clock.now() >= by);
 }
 
+mod ghosts;
 mod hostile;
+mod keyed;
+mod strangers;
 
 /// An initiator's end of a lane, of which the test does everything.
 fn raw(target: &Target) -> (OwnedFd, Board) {
@@ -1225,13 +1262,16 @@ fn raw_with(target: &Target, lane: LaneId, file: &OwnedFd) -> OwnedFd {
         epoch: 1,
     };
     let address = target.transport.address();
-    let socket = reach::greet(&address, SESSION, &cookie, Some((name, file))).unwrap();
+    let asking = Asking::greet(&address, SESSION, None, &cookie, Some((name, file)));
+    let mut asking = asking.unwrap();
     let until = StdInstant::now() + PATIENCE;
-    while reach::answer(&socket).is_ok_and(|answer| answer.is_none()) {
+    while asking.hear(&cookie).is_ok_and(|answer| answer.is_none()) {
         assert!(StdInstant::now() < until, "no answer");
         thread::yield_now();
     }
-    socket
+    // It is read with whatever is pulled.
+    std::mem::forget(cookie);
+    asking.socket
 }
 
 #[test]

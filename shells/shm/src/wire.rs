@@ -1,10 +1,12 @@
 //! What is said over a lane's socket. Each packet is one message, and may bring one descriptor.
 
+use crate::mark::Marks;
 use polyrail_transport::memory::RegionKey;
+use polyrail_transport::ticket::{Nonce, Proof, Ticket};
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages and of the board. Others are refused.
-pub(crate) const VERSION: u16 = 5;
+pub(crate) const VERSION: u16 = 6;
 
 /// The largest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 256;
@@ -14,6 +16,8 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 256;
 pub(crate) struct Cookie {
     pub(crate) address: u64,
     pub(crate) content: [u8; 16],
+    /// What only that process has in its memory, if it could be had.
+    pub(crate) marks: Option<Marks>,
 }
 
 /// A lane, as its initiator names it.
@@ -40,6 +44,16 @@ pub(crate) enum Request {
     Unmap { grant: u16 },
     /// There are offers on the board.
     Offered,
+    /// The first message where the session has a secret: what is to be proved?
+    Challenge,
+    /// The answer to [`Answer::Challenge`]: as [`Request::Hello`], with the proof that this end is of the session.
+    HelloProved {
+        version: u16,
+        session: [u8; 16],
+        cookie: Cookie,
+        lane: Option<LaneName>,
+        ticket: Ticket,
+    },
 }
 
 /// From the target.
@@ -72,4 +86,8 @@ pub(crate) enum Answer {
     Gone { key: RegionKey, grant: u16 },
     /// Offers were carried out. Not said to an initiator that looks for itself.
     Pulled,
+    /// To [`Request::Challenge`]: this.
+    Challenge { nonce: Nonce },
+    /// To [`Request::HelloProved`], before anything else: this end is of the session as well.
+    Proved { proof: Proof },
 }

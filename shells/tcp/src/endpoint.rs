@@ -92,7 +92,7 @@ struct Slot {
 }
 
 enum State {
-    Opening(Opening),
+    Opening(Box<Opening>),
     Open(Lane),
     /// Failed, broken, fenced or closed: there is no socket any more.
     Over,
@@ -151,7 +151,13 @@ impl TcpEndpoint {
     fn try_open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) -> io::Result<Slot> {
         let address = self.rails.get(&lane.rail());
         let address = address.ok_or_else(|| io::Error::other("its rail was not attached"))?;
-        let state = State::Opening(Opening::start(self.transport, address, lane, epoch, by)?);
+        let state = State::Opening(Box::new(Opening::start(
+            self.transport,
+            address,
+            lane,
+            epoch,
+            by,
+        )?));
         let interest = state.interest();
         if let Some(stream) = state.stream() {
             epoll::add(&self.epoll, stream, token(lane, epoch), interest)?;
@@ -177,7 +183,7 @@ impl TcpEndpoint {
                     self.opening -= 1;
                     if let State::Opening(opening) = std::mem::replace(&mut slot.state, State::Over)
                     {
-                        slot.state = State::Open(Lane::new(opening, limits));
+                        slot.state = State::Open(Lane::new(*opening, limits));
                     }
                     out.lanes
                         .push(report(lane, epoch, LaneFact::Opened { limits }));

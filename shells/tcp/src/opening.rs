@@ -1,9 +1,10 @@
-//! A lane on its way: connect, greet, join, wait for the answer.
+//! A lane on its way: connect, greet, join, prove, wait for the answer.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use polyrail_control::codec::{self, Decoder, Frame, Greeting, Purpose};
+use polyrail_control::codec::{Decoder, Frame, Purpose};
+use polyrail_control::security::Joining;
 use polyrail_core::time::Instant;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_core::work::LaneLimits;
@@ -11,7 +12,6 @@ use polyrail_transport::RailAddress;
 use rustix::event::epoll::EventFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::NAME;
 use crate::tune;
 
 /// A connection that is not a lane yet.
@@ -21,7 +21,8 @@ pub(crate) struct Opening {
     pub(crate) peer: SocketAddr,
     /// When to give up.
     pub(crate) by: Instant,
-    /// Greeting and join, and how much of them the socket took.
+    joining: Joining,
+    /// What is to be said before the lane is open, and how much of it the socket took.
     hello: Vec<u8>,
     sent: usize,
     decoder: Decoder,
@@ -51,26 +52,12 @@ impl Opening {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
             _ => {}
         }
-        let mut hello = Greeting::ours(Purpose::Lane).encode().to_vec();
-        let (session, lane, epoch) = (address.session.0, lane.0, epoch.0);
-        let join = match transport {
-            NAME => Frame::JoinLane {
-                session,
-                lane,
-                epoch,
-            },
-            transport => Frame::JoinLaneOf {
-                transport: transport.into(),
-                session,
-                lane,
-                epoch,
-            },
-        };
-        codec::encode(&join, &mut hello).map_err(io::Error::other)?;
+        let (joining, hello) = Joining::start(transport, address, lane, epoch)?;
         Ok(Self {
             stream: socket.into(),
             peer: address.remote,
             by,
+            joining,
             hello,
             sent: 0,
             decoder: Decoder::default(),
@@ -89,21 +76,29 @@ impl Opening {
 
     /// Goes on as far as the socket lets it. `None`: not there yet.
     pub(crate) fn advance(&mut self) -> io::Result<Option<LaneLimits>> {
-        while self.sent < self.hello.len() {
-            match (&self.stream).write(&self.hello[self.sent..]) {
-                Ok(sent) => self.sent += sent,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        }
         let mut bytes = [0; 256];
         loop {
-            if let Some(limits) = self.understand()? {
+            while self.sent < self.hello.len() {
+                match (&self.stream).write(&self.hello[self.sent..]) {
+                    Ok(sent) => self.sent += sent,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                    Err(error) => return Err(error),
+                }
+            }
+            let wants = self.joining.wants();
+            let room = match wants {
+                0 => &mut bytes[..],
+                wants => &mut bytes[..wants.min(256)],
+            };
+            if wants == 0
+                && let Some(limits) = self.understand()?
+            {
                 return Ok(Some(limits));
             }
-            match (&self.stream).read(&mut bytes) {
+            match (&self.stream).read(room) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(received) => self.decoder.push(&bytes[..received]),
+                Ok(received) if wants == 0 => self.decoder.push(&bytes[..received]),
+                Ok(received) => self.hello.extend(self.joining.handle(&bytes[..received])?),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
             }

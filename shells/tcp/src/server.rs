@@ -472,22 +472,13 @@ impl Service {
         }
     }
 
-    /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over.
-    ///
-    /// An epoch begins twice only if nothing was delivered in it: its initiator gave up waiting for
-    /// [`Frame::LaneReady`] and tried anew.
+    /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over. Each begins once.
     fn begins(&mut self, lane: &InboundLane) -> bool {
         let Some(record) = self.record(lane.session, lane.lane) else {
             return false;
         };
         let (admitted, fenced, token) = (record.admitted, record.fenced, record.token);
-        let before = record.delivered(lane.epoch);
-        if lane.epoch <= fenced || lane.epoch < admitted {
-            return false;
-        }
-        let served = token.and_then(|token| self.inbound.get(&token));
-        let delivered = served.map_or(before, |inbound| inbound.served.delivered());
-        if lane.epoch == admitted && delivered > 0 {
+        if lane.epoch <= fenced.max(admitted) {
             return false;
         }
         if let Some(token) = token {

@@ -1,5 +1,7 @@
 //! Both halves against each other, and each against somebody hostile, over real sockets.
 
+mod keyed;
+
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -200,6 +202,7 @@ impl Initiator {
                 local: Some(Ipv4Addr::LOCALHOST.into()),
                 remote: address,
                 session: SESSION,
+                secret: None,
                 own: Arc::default(),
             };
             endpoint.attach_rail(RailId(rail), address);
@@ -627,6 +630,7 @@ fn a_key_opens_nothing_to_peers_of_another_trust_domain() {
             local: None,
             remote: target.address,
             session,
+            secret: None,
             own: Arc::default(),
         };
         initiator.endpoint.attach_rail(RailId(0), rail);

@@ -46,29 +46,81 @@ impl Allowance {
     }
 }
 
-static ALLOWANCE: Mutex<Allowance> = Mutex::new(Allowance::FULL);
+/// The lines of somebody: as many, whatever others write.
+#[derive(Debug)]
+pub struct Lines(Mutex<Allowance>);
+
+impl Lines {
+    const fn new() -> Self {
+        Self(Mutex::new(Allowance::FULL))
+    }
+
+    /// Whether one more may be written now, and how many were left out since the last. For
+    /// [`complain!`](crate::complain).
+    pub fn take(&self) -> Option<u64> {
+        let mut allowance = self
+            .0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        allowance.take(Instant::now())
+    }
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+static COMPLAINTS: Lines = Lines::new();
+static REMARKS: Lines = Lines::new();
 
 /// Whether one more line may be written now, of all in this process, and how many were left out since the last. For
 /// [`complain!`](crate::complain).
 pub fn may_complain() -> Option<u64> {
-    let mut allowance = ALLOWANCE
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    allowance.take(Instant::now())
+    COMPLAINTS.take()
+}
+
+/// The same for [`remark!`](crate::remark).
+pub fn may_remark() -> Option<u64> {
+    REMARKS.take()
 }
 
 /// Warns of something that anybody who can connect can bring about: four times a second at most, and 32 times at once.
-/// Takes what [`log::warn!`] takes.
+/// Takes what [`log::warn!`] takes. `by LINES;` before it: of [`Lines`](crate::complaint::Lines) of its own, which others do
+/// not use up.
 #[macro_export]
 macro_rules! complain {
-    ($($arg:tt)+) => {
+    (by $lines:expr; $($arg:tt)+) => {
+        $crate::complain!(@ $lines.take(), $($arg)+)
+    };
+    (@ $taken:expr, $($arg:tt)+) => {
         if log::log_enabled!(log::Level::Warn)
-            && let Some(left_out) = $crate::complaint::may_complain()
+            && let Some(left_out) = $taken
         {
             if left_out > 0 {
                 log::warn!("{left_out} lines like the next were left out");
             }
             log::warn!($($arg)+);
+        }
+    };
+    ($($arg:tt)+) => {
+        $crate::complain!(@ $crate::complaint::may_complain(), $($arg)+)
+    };
+}
+
+/// Informs of what happens again and again, under the same limit, apart from that of [`complain!`](crate::complain).
+/// Takes what [`log::info!`] takes.
+#[macro_export]
+macro_rules! remark {
+    ($($arg:tt)+) => {
+        if log::log_enabled!(log::Level::Info)
+            && let Some(left_out) = $crate::complaint::may_remark()
+        {
+            if left_out > 0 {
+                log::info!("{left_out} lines like the next were left out");
+            }
+            log::info!($($arg)+);
         }
     };
 }
@@ -92,5 +144,13 @@ mod tests {
         assert_eq!(told[32], 250 * 10 - 32);
         let left_out: u64 = told.iter().sum::<u64>() + allowance.left_out;
         assert_eq!(left_out + told.len() as u64, 100_000);
+    }
+
+    #[test]
+    fn who_uses_lines_up_leaves_others_theirs() {
+        let (strangers, rails) = (Lines::default(), Lines::default());
+        let flood = (0..1_000).filter_map(|_| strangers.take()).count();
+        assert!(flood < 1_000, "{flood}");
+        assert_eq!(rails.take(), Some(0));
     }
 }

@@ -302,6 +302,7 @@ impl FaultProxy {
             lane.withhold(due, Report::Completion(completion));
         }
         out.visible.append(&mut self.polled.visible);
+        out.fences.append(&mut self.polled.fences);
         for report in self.polled.lanes.drain(..) {
             let lane = self.lanes.get_mut(&report.lane);
             match (report.fact, lane) {
@@ -424,7 +425,7 @@ impl Endpoint for FaultProxy {
         self.inner.fence(lane, epoch, scope);
     }
 
-    fn arrived(&self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+    fn arrived(&mut self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
         self.inner.arrived(lane, epoch, told)
     }
 
@@ -560,7 +561,8 @@ impl Lane {
                 LaneFact::Writable
                 | LaneFact::Fenced { .. }
                 | LaneFact::Unfenceable { .. }
-                | LaneFact::PortActive => {}
+                | LaneFact::PortActive
+                | LaneFact::Crowded => {}
             }
             out.lanes.push(self.report(id, fact));
         }

@@ -21,6 +21,7 @@ pub mod place;
 pub mod processor;
 pub mod service;
 pub mod tally;
+pub mod ticket;
 
 use std::fmt;
 use std::io;
@@ -36,8 +37,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::clock::Clock;
 use crate::memory::{Region, RegionKey, TrustDomain};
+use crate::ticket::SessionSecret;
 
-/// A session between two engines, drawn at random by the target. Knowing it is what lets a lane in.
+/// A session between two engines, drawn at random by the target. Knowing it is what lets a lane in, unless the session
+/// has a [`SessionSecret`]: then it is a name, and no secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(pub [u8; 16]);
 
@@ -59,6 +62,8 @@ pub struct RailAddress {
     pub remote: SocketAddr,
     /// The session that lanes on it join.
     pub session: SessionId,
+    /// What they prove themselves with, and have the peer prove itself, if the engines have a cluster key.
+    pub secret: Option<SessionSecret>,
     /// Where the peer's transport itself is, as its [`Transport::address`] says.
     pub own: Arc<[u8]>,
 }
@@ -94,6 +99,9 @@ pub struct Polled {
     pub lanes: Vec<LaneReport>,
     /// What [`Endpoint::make_visible`] was given: it holds now.
     pub visible: Vec<u64>,
+    /// Lanes' epochs that have ended here, and that the peer is to be asked to end too: what they have written can be seen then.
+    /// [`Endpoint::arrived`] hears the answer.
+    pub fences: Vec<(LaneId, Epoch)>,
 }
 
 /// What an endpoint waits for.
@@ -128,6 +136,12 @@ pub trait Endpoint: Send {
     /// opened later.
     fn attach_rail(&mut self, rail: RailId, address: RailAddress);
 
+    /// An address of this host is gone, or there (again): lanes that start at it break at once, and none is opened until it is
+    /// there; paused rails are then worth a look. Endpoints that hear of their devices in other ways need not listen.
+    fn set_there(&mut self, address: IpAddr, is_there: bool) {
+        let _ = (address, is_there);
+    }
+
     /// Forgets a segment of a peer that was given up. No work names it any more.
     fn detach_remote(&mut self, _segment: SegmentRef) {}
 
@@ -158,9 +172,9 @@ pub trait Endpoint: Send {
     /// an epoch that is already over is answered again.
     fn fence(&mut self, lane: LaneId, epoch: Epoch, scope: Scope);
 
-    /// How many works of a lane's epoch have arrived whole, in the order of posting, if the peer has answered its fence
-    /// with `told`. Most targets count works, and tell just that.
-    fn arrived(&self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+    /// The peer has answered the fence of a lane's epoch with `told`. How many of its works have arrived whole, in the order of
+    /// posting. Most targets count works, and tell just that.
+    fn arrived(&mut self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
         let _ = (lane, epoch);
         told
     }
@@ -190,7 +204,7 @@ pub trait Endpoint: Send {
     }
 
     /// Sees to it that everything that has completed in a session can be seen by the peer's program, and says `ticket`
-    /// in a later [`Self::poll`], within seconds. `false`: it can already, and nothing is said.
+    /// in a later [`Self::poll`], once that is proved. `false`: it can already, and nothing is said.
     fn make_visible(&mut self, session: SessionId, ticket: u64) -> bool {
         let _ = (session, ticket);
         false
@@ -244,7 +258,8 @@ pub struct InboundLane {
     pub domain: TrustDomain,
     /// The initiator's number for it.
     pub lane: LaneId,
-    /// Its epoch. The transport refuses one that is not newer than the last fenced one.
+    /// Its epoch. The transport refuses one that is not newer than the last fenced one, and than the last that it
+    /// admitted.
     pub epoch: Epoch,
     /// The connection, non-blocking, with its greeting read and nothing else.
     pub stream: TcpStream,
@@ -285,14 +300,25 @@ pub trait Transport: Send + Sync {
 
     /// Asks a peer that has let this engine into `session` whether this transport reaches it at its
     /// [`Self::address`], and for what memory. May block for a moment. `Err`: it does not, and why.
-    fn reach(&self, address: &[u8], session: SessionId) -> Result<Capabilities, String> {
-        let _ = (address, session);
+    fn reach(
+        &self,
+        address: &[u8],
+        session: SessionId,
+        secret: Option<&SessionSecret>,
+    ) -> Result<Capabilities, String> {
+        let _ = (address, session, secret);
         Ok(self.capabilities())
     }
 
-    /// Lets lanes of a session in that do not come through [`Self::admit`]. They reach regions of this trust domain only.
-    fn begin_session(&self, session: SessionId, domain: TrustDomain) {
-        let _ = (session, domain);
+    /// Lets lanes of a session in that do not come through [`Self::admit`]. They reach regions of this trust domain
+    /// only. If there is a secret, only those that prove themselves with it.
+    fn begin_session(
+        &self,
+        session: SessionId,
+        domain: TrustDomain,
+        secret: Option<SessionSecret>,
+    ) {
+        let _ = (session, domain, secret);
     }
 
     /// Whether it has a device of this host where a rail to a peer starts: at this address, or where the kernel

@@ -15,7 +15,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak,
+};
 use std::time::{Duration, Instant};
 
 use polyrail_core::transport::MemoryKind;
@@ -100,9 +102,11 @@ pub struct Region {
     file: Option<OwnedFd>,
     /// Uses of the range that do not go through [`Self::enter`].
     loans: Mutex<Vec<Weak<dyn Loan>>>,
+    /// Those that were ended, and of which nothing has proved that they are over.
+    unproved: Mutex<Vec<Weak<dyn Loan>>>,
     /// Ranges that are pinned.
-    pinned: Mutex<usize>,
-    /// None is pinned any more.
+    pinned: Mutex<Pins>,
+    /// None that is waited for is pinned any more.
     unpinned: Condvar,
     /// Some range was given up while it was pinned.
     forsaken: AtomicBool,
@@ -112,6 +116,15 @@ pub struct Region {
     allocated: bool,
     /// What keeps the memory there, if it is not the program's own.
     owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// Ranges of a region that are pinned.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pins {
+    /// What uses them ends by itself, or when it is told to.
+    waited_for: usize,
+    /// What uses them has been told to end, and nobody knows whether it has: see [`Pinned::hold`].
+    held: usize,
 }
 
 /// Who may touch a region.
@@ -134,6 +147,11 @@ pub trait Loan: Send + Sync {
 
     /// Ends it, and waits for the other process until `deadline` at most. Whether that does not touch the range any more.
     fn end(&self, deadline: Instant) -> bool;
+
+    /// Whether it is over after all, of one that [`Self::end`] has left. One that does not know is not asked for longer.
+    fn is_over(&self) -> bool {
+        true
+    }
 }
 
 /// What a region on a device needs of whoever drives the device.
@@ -199,7 +217,8 @@ impl Region {
             open: RwLock::new(Open::Yes),
             file: None,
             loans: Mutex::default(),
-            pinned: Mutex::new(0),
+            unproved: Mutex::default(),
+            pinned: Mutex::default(),
             unpinned: Condvar::new(),
             forsaken: AtomicBool::new(false),
             device: None,
@@ -222,11 +241,9 @@ impl Region {
         owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> io::Result<Self> {
         // SAFETY: nothing dereferences an address of a region that has a device.
-        let region = unsafe { Self::new(base, bytes, access, owner) }?;
-        Ok(Self {
-            device: Some(device),
-            ..region
-        })
+        let mut region = unsafe { Self::new(base, bytes, access, owner) }?;
+        region.device = Some(device);
+        Ok(region)
     }
 
     /// The device that it is on; `None`: it is in the host's memory.
@@ -251,12 +268,10 @@ impl Region {
         };
         let base = mapping.base();
         // SAFETY: the mapping is readable and writable and lives as long as the region, which owns it.
-        let region = unsafe { Self::new(base, bytes, access, Some(Arc::new(mapping))) }?;
-        Ok(Self {
-            file,
-            allocated: true,
-            ..region
-        })
+        let mut region = unsafe { Self::new(base, bytes, access, Some(Arc::new(mapping))) }?;
+        region.file = file;
+        region.allocated = true;
+        Ok(region)
     }
 
     /// Whether [`Self::allocate`] made it, so that its pages are there as long as it is, and nobody but us maps others
@@ -382,20 +397,35 @@ impl Region {
     pub fn pin_any(self: &Arc<Self>, offset: u64, length: u64) -> Option<Pinned> {
         let entered = self.enter_any(Open::Yes)?;
         let address = NonNull::new(entered.pointer(offset, length)?)?;
-        *self.pinned.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.pins().waited_for += 1;
         drop(entered);
         Some(Pinned {
             region: self.clone(),
             address,
+            is_held: false,
         })
     }
 
     /// Whether something that goes on by itself may touch the range: a part of it is [pinned](Self::pin), as it is while the
-    /// kernel reads or writes it for a file and while a device has it registered, or was [forsaken](Pinned::forsake),
-    /// and then for good. It says nothing about who may [enter](Self::enter) it. Cheap, and never waits for an operation.
+    /// kernel reads or writes it for a file, while a device has it registered and while it is [held](Pinned::hold), or was
+    /// [forsaken](Pinned::forsake), and then for good; or it is [lent](Self::is_lent) still. It says nothing about who may
+    /// [enter](Self::enter) it. Cheap, and never waits for an operation.
     pub fn is_touched(&self) -> bool {
-        let pinned = *self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        pinned > 0 || self.forsaken.load(Relaxed)
+        let Pins { waited_for, held } = *self.pins();
+        waited_for + held > 0 || self.forsaken.load(Relaxed) || self.is_lent()
+    }
+
+    fn pins(&self) -> MutexGuard<'_, Pins> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether another process may still write to the range although it was [revoked](Self::revoke): it was waited for, and
+    /// has neither left nor ended. Never so of memory with a [file](Self::file): who maps that keeps pages that are nobody
+    /// else's.
+    pub fn is_lent(&self) -> bool {
+        let mut unproved = self.unproved.lock().unwrap_or_else(PoisonError::into_inner);
+        unproved.retain(|loan| loan.upgrade().is_some_and(|loan| !loan.is_over()));
+        !unproved.is_empty()
     }
 
     /// Copies bytes from `offset` on to `to`, wherever they are. What others write there meanwhile comes as it comes.
@@ -438,18 +468,25 @@ impl Region {
 
     /// Ends all use of the range by this process's transports and waits for what is going on. A slow or
     /// silent peer cannot hold it up: permission is asked for anew for every system call. What was lent to
-    /// other processes is waited for [`LOANS_MAX`] at most. What was [forsaken](Pinned::forsake) is not waited for.
-    pub fn revoke(&self) {
+    /// other processes is waited for [`LOANS_MAX`] at most. What is [held](Pinned::hold) or [forsaken](Pinned::forsake) is
+    /// not waited for. `false`: a device or another process may go on; [`Self::is_touched`] says when that has ended.
+    pub fn revoke(&self) -> bool {
         self.close(Open::No);
         self.end_loans(Instant::now() + LOANS_MAX);
-        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.unpinned.wait_while(pinned, |pinned| *pinned > 0);
+        let waited = self
+            .unpinned
+            .wait_while(self.pins(), |pins| pins.waited_for > 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-        if self.forsaken.load(Relaxed) {
-            log::error!(
-                "{self:?} may still be used by a device that has failed: keep it until the process ends"
-            );
+        let is_free = !self.is_touched();
+        // Of what is lent the log has a line already.
+        if !is_free && !self.is_lent() {
+            let until = match self.forsaken.load(Relaxed) {
+                true => "until the process ends",
+                false => "until it can be taken back",
+            };
+            log::error!("{self:?} may still be used by a device that has failed: keep it {until}");
         }
+        is_free
     }
 
     /// Begins to [retire](Self::retire) it: transports are not let in any more and have left, and what was lent to other
@@ -468,11 +505,10 @@ impl Region {
         self.recall();
         self.end_loans(deadline);
         let left = deadline.saturating_duration_since(Instant::now());
-        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        let pinned = self
+        let waited = self
             .unpinned
-            .wait_timeout_while(pinned, left, |pinned| *pinned > 0);
-        drop(pinned.unwrap_or_else(PoisonError::into_inner));
+            .wait_timeout_while(self.pins(), left, |pins| pins.waited_for > 0);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
         !self.is_touched()
     }
 
@@ -490,14 +526,28 @@ impl Region {
     /// Ends what was lent, and was recalled. Waits for all of it until `deadline` at most.
     pub fn end_loans(&self, deadline: Instant) {
         let mut loans = self.loans.lock().unwrap_or_else(PoisonError::into_inner);
-        let lent = std::mem::take(&mut *loans);
+        let mut left = std::mem::take(&mut *loans);
         drop(loans);
-        let lent = lent.iter().filter_map(Weak::upgrade);
-        let left = lent.filter(|loan| !loan.end(deadline)).count();
-        if left > 0 {
-            log::warn!(
-                "{self:?} is taken back, and other processes may still touch it: {left} uses have not ended, as when a peer is stopped"
-            );
+        left.retain(|loan| loan.upgrade().is_some_and(|loan| !loan.end(deadline)));
+        if left.is_empty() {
+            return;
+        }
+        log::warn!(
+            "{self:?} is taken back, and other processes may still touch it: {} uses have not ended, as when a peer is stopped",
+            left.len()
+        );
+        if self.file.is_none() {
+            let mut unproved = self.unproved.lock().unwrap_or_else(PoisonError::into_inner);
+            unproved.append(&mut left);
+        }
+    }
+}
+
+impl Drop for Region {
+    /// Memory that another process may still write to stays where it is, so that nothing else comes to be there.
+    fn drop(&mut self) {
+        if self.owner.is_some() && self.is_lent() {
+            std::mem::forget(self.owner.take());
         }
     }
 }
@@ -533,6 +583,7 @@ impl Entered<'_> {
 pub struct Pinned {
     region: Arc<Region>,
     address: NonNull<u8>,
+    is_held: bool,
 }
 
 // SAFETY: an address that is only dereferenced under the module's contract, and a region, which is `Send`.
@@ -542,6 +593,21 @@ impl Pinned {
     /// The first of them. Only to be dereferenced under the module's contract.
     pub fn address(&self) -> NonNull<u8> {
         self.address
+    }
+
+    /// Who uses them has been told to end, and may not have: nobody waits for them any more. They count as touched, and the
+    /// region and memory that it owns stay, until this is dropped because it is known that they are used no longer.
+    #[must_use]
+    pub fn hold(mut self) -> Self {
+        if !self.is_held {
+            self.is_held = true;
+            let mut pins = self.region.pins();
+            pins.held += 1;
+            pins.waited_for -= 1;
+            drop(pins);
+            self.region.unpinned.notify_all();
+        }
+        self
     }
 
     /// Gives them up: who uses them will never say that it has ended. The region, and memory that it owns, stay until the
@@ -555,9 +621,12 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let region = &self.region;
-        let mut pinned = region.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        *pinned -= 1;
-        if *pinned == 0 {
+        let mut pins = region.pins();
+        match self.is_held {
+            true => pins.held -= 1,
+            false => pins.waited_for -= 1,
+        }
+        if pins.waited_for == 0 {
             region.unpinned.notify_all();
         }
     }
@@ -765,6 +834,52 @@ mod tests {
         assert!(!region.lend(late));
     }
 
+    /// A loan of which nothing is known until it is over.
+    #[derive(Default)]
+    struct Unproved(AtomicBool);
+
+    impl Loan for Unproved {
+        fn end(&self, _deadline: Instant) -> bool {
+            self.is_over()
+        }
+
+        fn is_over(&self) -> bool {
+            self.0.load(Relaxed)
+        }
+    }
+
+    #[test]
+    fn memory_that_others_may_still_write_to_is_lent_and_stays_until_that_is_over() {
+        // (the memory is shared, it is proved that it is over, it is lent, its memory stays)
+        let cases = [
+            (false, false, true, true),
+            (false, true, false, false),
+            (true, false, false, false),
+        ];
+        for (shared, over, lent, stays) in cases {
+            let memory = Arc::new(Region::allocate(4096, Access::RemoteReadWrite).unwrap());
+            let owner = Arc::downgrade(&memory);
+            // SAFETY: its owner keeps the memory.
+            let mut region =
+                unsafe { Region::new(memory.base(), 4096, Access::Local, Some(memory)) }.unwrap();
+            if shared {
+                let memory = owner.upgrade().unwrap();
+                region.file = Some(memory.file().unwrap().try_clone_to_owned().unwrap());
+            }
+            let loan = Arc::new(Unproved::default());
+            let weak: Weak<Unproved> = Arc::downgrade(&loan);
+            assert!(region.lend(weak));
+            assert!(!region.is_lent(), "it is not taken back");
+            region.revoke();
+            assert_eq!(region.is_lent(), !shared);
+            assert_eq!(region.retire(Instant::now()), shared);
+            loan.0.store(over, Relaxed);
+            assert_eq!((region.is_lent(), region.is_touched()), (lent, lent));
+            drop(region);
+            assert_eq!(owner.upgrade().is_some(), stays, "{shared} {over}");
+        }
+    }
+
     #[test]
     fn a_retired_region_is_its_owners_alone() {
         let deadline = || Instant::now() + std::time::Duration::from_secs(30);
@@ -881,12 +996,32 @@ mod tests {
         let address = pinned.address();
         let weak = Arc::downgrade(&region);
         pinned.forsake();
-        region.revoke();
+        assert!(!region.revoke());
         assert!(region.is_touched());
         drop(region);
         assert!(weak.upgrade().is_some());
         // SAFETY: it is mapped for as long as the process lives.
         unsafe { address.write(1) };
+    }
+
+    #[test]
+    fn what_is_held_holds_up_nobody_and_is_free_once_it_is_let_go() {
+        let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
+        let [first, second] = [0, 0].map(|offset| region.pin(offset, 4096).unwrap());
+        let held = first.hold().hold();
+        std::thread::scope(|scope| {
+            let revoked = scope.spawn(|| region.revoke());
+            while region.pin(0, 1).is_some() {
+                std::thread::yield_now();
+            }
+            // The other one is waited for.
+            assert!(!revoked.is_finished());
+            drop(second);
+            assert!(!revoked.join().unwrap());
+        });
+        assert!(region.is_touched() && !region.revoke());
+        drop(held);
+        assert!(!region.is_touched() && region.revoke());
     }
 
     #[test]

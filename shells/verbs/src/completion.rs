@@ -14,6 +14,8 @@ const UNARMED_MAX: u32 = 32;
 /// A completion queue with room for all that so many lanes can flush.
 pub(crate) struct SharedQueue {
     pub(crate) cq: Arc<Cq>,
+    /// The place of its device.
+    pub(crate) device: usize,
     taken: AtomicU32,
     seats: u32,
 }
@@ -27,6 +29,7 @@ impl SharedQueue {
         let depth = seats * (u32::from(device.limits.works_max) + 1);
         Ok(Arc::new(Self {
             cq: Arc::new(Cq::new(&device.context, depth)?),
+            device: device.number,
             taken: AtomicU32::new(0),
             seats,
         }))
@@ -86,6 +89,15 @@ impl Queue {
     /// Whether no lane is on it, nor will be.
     pub(crate) fn is_forgotten(&self) -> bool {
         Arc::strong_count(&self.shared) == 1
+    }
+
+    /// Whether lanes that are over have left something on it that was not taken yet.
+    pub(crate) fn is_left(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<SharedQueue> {
+        &self.shared
     }
 
     /// Keeps a lane's room until what it left there has been taken.

@@ -5,13 +5,14 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use polyrail_core::work::LaneLimits;
 use polyrail_transport::memory::TrustDomain;
 
-use crate::discover::{LinkLayer, Port, Sysfs};
-use crate::ffi::raw::Calls;
-use crate::ffi::{Context, Extras, Path, Pd};
+use crate::discover::{LinkLayer, Port, Sysfs, partition};
+use crate::ffi::raw::{Calls, PORT_GRH_REQUIRED};
+use crate::ffi::{Context, Cq, Extras, Path, Pd, Qp};
 use crate::gid::Gid;
 use crate::wire::{DeviceName, Side, first_packet};
 use crate::{LANES_PER_QUEUE, Settings};
@@ -23,10 +24,13 @@ const RANGES_MAX: u32 = 8;
 /// Pieces that a region is registered in overlap by as much, so that each work lies in one.
 pub(crate) const OVERLAP: u64 = WORK_BYTES_MAX as u64;
 
+/// For so long the number of a queue pair that has ended names no other one: packets for it may still be on their way.
+const NUMBER_REST: Duration = Duration::from_secs(1);
+
 /// One port of one device, with its protection domains.
 pub(crate) struct Device {
     pub(crate) name: String,
-    port: u8,
+    pub(crate) port: u8,
     /// Its place among those of the transport.
     pub(crate) number: usize,
     /// Which opening of the device at that place this is, from 0.
@@ -48,7 +52,10 @@ pub(crate) struct Device {
     /// Bytes of the largest registration; 0: any.
     registration_max: u64,
     pub(crate) settings: Settings,
-    failed: AtomicBool,
+    /// As its events say; what the kernel's files say may take a while to read.
+    port_down: AtomicBool,
+    /// Queue pairs with numbers that rest, and since when: while they have them, no other one gets them.
+    resting: Mutex<Vec<(Instant, Qp)>>,
 }
 
 impl Device {
@@ -96,13 +103,15 @@ impl Device {
             )));
         }
         let works_max = u16::try_from(works).unwrap_or(u16::MAX);
+        let ours = Arc::new(Pd::new(&context)?);
+        try_reliable(&context, &ours)?;
         Ok(Self {
             name: found.device.clone(),
             port: found.port,
             number,
             opening,
             sysfs: sysfs.clone(),
-            ours: Arc::new(Pd::new(&context)?),
+            ours,
             theirs: Mutex::default(),
             context,
             limits: LaneLimits {
@@ -120,7 +129,8 @@ impl Device {
             completions_max: can.max_cqe,
             registration_max: can.max_mr_size,
             settings,
-            failed: AtomicBool::new(false),
+            port_down: AtomicBool::new(!sysfs.is_active(&found.device, found.port)),
+            resting: Mutex::default(),
         })
     }
 
@@ -154,6 +164,26 @@ impl Device {
         Ok(made)
     }
 
+    /// A queue pair, with a number that none has had that ended lately.
+    pub(crate) fn queue_pair(
+        &self,
+        domain: &Arc<Pd>,
+        queue: &Arc<Cq>,
+        (works, receives): (u32, u32),
+        extras: Extras,
+    ) -> io::Result<Qp> {
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.retain(|(since, _)| since.elapsed() < NUMBER_REST);
+        // Each that is put aside takes a number out of the device's hands, so that those who come later find others at once.
+        loop {
+            let made = Qp::new(domain, queue, (works, receives), extras)?;
+            if !self.context.has_ended_within(made.number(), NUMBER_REST) {
+                return Ok(made);
+            }
+            resting.push((Instant::now(), made));
+        }
+    }
+
     /// So many places in a completion queue, or as many as there can be.
     pub(crate) fn queue_depth(&self, wanted: u32) -> u32 {
         at_most(self.completions_max, wanted)
@@ -164,9 +194,14 @@ impl Device {
         self.sysfs.port(&self.name, self.port)
     }
 
-    /// Whether its port carries no packets now, or it is of no use any more.
+    /// Whether its port carries no packets now, or it is of no use any more, as far as its thread has heard. Never waits.
     pub(crate) fn is_down(&self) -> bool {
-        self.has_failed() || !self.sysfs.is_active(&self.name, self.port)
+        self.has_failed() || self.port_down.load(Relaxed)
+    }
+
+    /// Its port carries packets, or does not.
+    pub(crate) fn set_port_down(&self, down: bool) {
+        self.port_down.store(down, Relaxed);
     }
 
     /// How fast its port says it is.
@@ -176,11 +211,11 @@ impl Device {
 
     /// It is of no use any more.
     pub(crate) fn fail(&self) {
-        self.failed.store(true, Relaxed);
+        self.context.fail();
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Relaxed)
+        self.context.has_failed()
     }
 
     /// Whether an address of this host is its.
@@ -205,30 +240,23 @@ impl Device {
             )));
         }
         let port = self.now();
-        let row = match (self.settings.gid_index, port.link) {
-            (Some(index), _) => port.gids.iter().find(|row| row.index == index),
-            (None, LinkLayer::InfiniBand) => port.gids.first(),
-            (None, LinkLayer::Ethernet) => port.gid_of(address),
-        };
-        let row = row.ok_or_else(|| {
-            let why = port
-                .unusable
-                .as_deref()
-                .unwrap_or("no row of its table of GIDs is it");
-            let wanted = match self.settings.gid_index {
-                Some(index) => format!("GID {index}"),
-                None => format!("a GID for {address}"),
-            };
-            io::Error::other(format!(
-                "{} port {}: {wanted} is missing: {why}",
-                self.name, self.port
-            ))
-        })?;
+        let wrong =
+            |why: String| io::Error::other(format!("{} port {}: {why}", self.name, self.port));
+        let row = port.row(address, self.settings.gid_index).map_err(wrong)?;
         let attributes = self.context.port(self.port)?;
+        let is_ethernet = port.link == LinkLayer::Ethernet;
+        let pkey_index = match is_ethernet {
+            true => 0,
+            false => {
+                let keys = self.sysfs.partition_keys(&self.name, self.port);
+                partition(&keys, self.settings.pkey).map_err(wrong)?
+            }
+        };
         let path = Path {
             port: self.port,
             gid_index: row.index,
-            is_global: port.link == LinkLayer::Ethernet,
+            pkey_index,
+            is_global: is_ethernet || attributes.flags & PORT_GRH_REQUIRED != 0,
             reads_max: self.limits.reads_max as u8,
             settings: self.settings,
         };
@@ -275,9 +303,21 @@ impl Site {
         let (found, place) = (before.now(), (before.number, before.opening + 1));
         let (calls, sysfs, settings) = (&self.calls, &before.sysfs, before.settings);
         let opened = Arc::new(Device::open_again(calls, sysfs, &found, place, settings)?);
+        before.context.renew();
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = opened.clone();
         Ok(opened)
     }
+}
+
+/// Whether a device makes reliable connected queue pairs: some carry datagrams only.
+fn try_reliable(context: &Arc<Context>, domain: &Arc<Pd>) -> io::Result<()> {
+    let queue = Arc::new(Cq::new(context, 1)?);
+    let made = Qp::new(domain, &queue, (1, 0), Extras::NONE);
+    let not_so = |error| {
+        let text = format!("it makes no reliable connected queue pairs: {error}");
+        io::Error::other(text)
+    };
+    made.map(drop).map_err(not_so)
 }
 
 /// A limit of a device holds where it says one.

@@ -11,6 +11,31 @@ const GIDS_MAX: usize = 256;
 /// So many rows in a row that are not in use are taken for the end of the table.
 const GIDS_GAP_MAX: usize = 16;
 
+/// Rows of a port's table of partition keys that are looked at.
+const PARTITIONS_MAX: u16 = 256;
+/// What of a key names the partition. The rest says that the port is a full member, whom limited ones can talk to.
+const PARTITION: u16 = 0x7fff;
+
+/// The row of this partition key, of which 15 bits count; `None`: the first that the port is a full member of, or any. An error says
+/// which there are.
+pub(crate) fn partition(keys: &[(u16, u16)], wanted: Option<u16>) -> Result<u16, String> {
+    let is_full = |key: u16| key & !PARTITION != 0;
+    let fits = |key: u16| wanted.is_none_or(|wanted| (key ^ wanted) & PARTITION == 0);
+    let rows = keys.iter().rev().filter(|(_, key)| fits(*key));
+    match (rows.max_by_key(|(_, key)| is_full(*key)), wanted) {
+        (Some((row, _)), _) => Ok(*row),
+        // A kernel that does not say has one.
+        (None, None) => Ok(0),
+        (None, Some(wanted)) => {
+            let there: Vec<_> = keys.iter().map(|(_, key)| format!("{key:#06x}")).collect();
+            let there = there.join(", ");
+            Err(format!(
+                "partition {wanted:#06x} (verbs/pkey) is not in its table of keys, which has: {there}"
+            ))
+        }
+    }
+}
+
 /// What a port's link is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkLayer {
@@ -57,11 +82,37 @@ pub struct Port {
 }
 
 impl Port {
-    /// The row of the table of GIDs that an address of this host is in: RoCE v2 before v1.
+    /// The row of the table of GIDs that an address of this host is in: RoCE v2 before v1, and one whose interface can be seen from
+    /// here before one of another network namespace.
     pub(crate) fn gid_of(&self, address: IpAddr) -> Option<&GidRow> {
         let gid = Gid::of(address);
-        let rows = self.gids.iter().filter(|row| row.gid == gid);
-        rows.max_by_key(|row| row.is_v2)
+        let rows = self.gids.iter().rev().filter(|row| row.gid == gid);
+        rows.max_by_key(|row| (row.is_v2, row.interface.is_some()))
+    }
+
+    /// The row that lanes at an address use: this one, if one is wanted; on InfiniBand, where addresses are in no row, the first; on
+    /// Ethernet that of the address. An error says why there is none.
+    pub(crate) fn row(&self, address: IpAddr, wanted: Option<u8>) -> Result<&GidRow, String> {
+        let row = match (wanted, self.link) {
+            (Some(index), _) => self.gids.iter().find(|row| row.index == index),
+            (None, LinkLayer::InfiniBand) => self.gids.first(),
+            (None, LinkLayer::Ethernet) => self.gid_of(address),
+        };
+        row.ok_or_else(|| {
+            let why = self.unusable.as_deref();
+            let why = why.unwrap_or("no row of its table of GIDs is it");
+            match wanted {
+                Some(index) => format!("GID {index} is missing: {why}"),
+                None => format!("a GID for {address} is missing: {why}"),
+            }
+        })
+    }
+
+    /// Why it can never be used, if so: it carries packets and has no GID, as ports that stand for virtual functions. One that is down
+    /// may get some.
+    pub(crate) fn nameless(&self) -> Option<&str> {
+        let is_it = self.is_active && self.gids.is_empty();
+        self.unusable.as_deref().filter(|_| is_it)
     }
 
     /// How many steps of the PCI bus are between this device and another: 0 behind the same switch port, more the
@@ -152,6 +203,18 @@ impl Sysfs {
     pub(crate) fn is_active(&self, device: &str, port: u8) -> bool {
         let state = self.text(&format!("class/infiniband/{device}/ports/{port}/state"));
         state.is_some_and(|state| word(&state) == "ACTIVE")
+    }
+
+    /// The rows of a port's table of partition keys that are in use.
+    pub(crate) fn partition_keys(&self, device: &str, port: u8) -> Vec<(u16, u16)> {
+        let at = format!("class/infiniband/{device}/ports/{port}/pkeys");
+        let key = |row: u16| {
+            let text = self.text(&format!("{at}/{row}"))?;
+            let key = u16::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
+            Some((row, key))
+        };
+        let rows = (0..PARTITIONS_MAX).map_while(key);
+        rows.filter(|(_, key)| key & PARTITION != 0).collect()
     }
 
     fn gids(&self, device: &str, port: u8, link: LinkLayer) -> Vec<GidRow> {
@@ -356,6 +419,233 @@ mod tests {
         ];
         for (other, distance) in cases {
             assert_eq!(port.pci_distance(&other), distance, "{other:?}");
+        }
+    }
+
+    /// As `show_gids` lists tables of clusters: which row lanes at an address get, and why.
+    #[test]
+    fn the_row_of_a_rails_address() {
+        let mapped = |address: &str| match address.parse::<IpAddr>() {
+            Ok(IpAddr::V4(address)) => address.to_ipv6_mapped().to_string(),
+            _ => address.to_owned(),
+        };
+        const V1: &str = "IB/RoCE v1";
+        const V2: &str = "RoCE v2";
+        const LINK: &str = "fe80::ba59:9fff:fe01:1";
+        type Table = &'static [(u8, &'static str, &'static str, Option<&'static str>)];
+        // What every port on Ethernet begins with.
+        const BEGIN: [(u8, &str, &str, Option<&str>); 2] =
+            [(0, LINK, V1, Some("bond0")), (1, LINK, V2, Some("bond0"))];
+        let [first, second] = BEGIN;
+        let bond: Table = &[
+            BEGIN[0],
+            BEGIN[1],
+            (2, "10.0.0.1", V1, Some("bond0")),
+            (3, "10.0.0.1", V2, Some("bond0")),
+        ];
+        let vlans: Table = &[
+            BEGIN[0],
+            BEGIN[1],
+            (2, "10.0.0.1", V1, Some("bond0")),
+            (3, "10.0.0.1", V2, Some("bond0")),
+            (4, LINK, V1, Some("bond0.100")),
+            (5, LINK, V2, Some("bond0.100")),
+            (6, "10.1.0.1", V1, Some("bond0.100")),
+            (7, "10.1.0.1", V2, Some("bond0.100")),
+            (8, "fd00::1", V2, Some("bond0.100")),
+        ];
+        let gap: Table = &[BEGIN[0], BEGIN[1], (14, "10.0.0.1", V2, Some("eth0"))];
+        let pods: Table = &[
+            BEGIN[1],
+            (2, "10.0.0.1", V2, None),
+            (3, "10.0.0.1", V1, Some("net1")),
+            (4, "10.0.0.1", V2, Some("net1")),
+            (5, "10.0.0.1", V2, None),
+        ];
+        let infiniband: Table = &[
+            (0, "fe80::ec0d:9a03:2f:1", V1, None),
+            (1, "fec0::ec0d:9a03:2f:1", V1, None),
+        ];
+        let ethernet = "Ethernet";
+        // (which cluster, link, table, rail's address, `gid_row`, the row, why)
+        let cases = [
+            (
+                "a bond",
+                ethernet,
+                bond,
+                "10.0.0.1",
+                None,
+                Some(3),
+                "v2, which routers carry, before v1",
+            ),
+            (
+                "the same",
+                ethernet,
+                bond,
+                "10.0.0.1",
+                Some(2),
+                Some(2),
+                "the row that is wanted, whatever is in it",
+            ),
+            (
+                "the same",
+                ethernet,
+                bond,
+                "10.0.0.1",
+                Some(9),
+                None,
+                "that row is not in use",
+            ),
+            (
+                "VLANs",
+                ethernet,
+                vlans,
+                "10.1.0.1",
+                None,
+                Some(7),
+                "packets get the tag of the row's interface",
+            ),
+            (
+                "VLANs, the untagged one",
+                ethernet,
+                vlans,
+                "10.0.0.1",
+                None,
+                Some(3),
+                "the same",
+            ),
+            (
+                "VLANs, IPv6",
+                ethernet,
+                vlans,
+                "fd00::1",
+                None,
+                Some(8),
+                "the address itself is the GID",
+            ),
+            (
+                "link-local rails over VLANs",
+                ethernet,
+                vlans,
+                LINK,
+                None,
+                Some(1),
+                "the first of several",
+            ),
+            (
+                "rows that were freed",
+                ethernet,
+                gap,
+                "10.0.0.1",
+                None,
+                Some(14),
+                "a gap is not the end",
+            ),
+            (
+                "link-local only",
+                ethernet,
+                &BEGIN,
+                "10.0.0.1",
+                None,
+                None,
+                "it would be in another subnet than the rail",
+            ),
+            (
+                "RoCE v1 only",
+                ethernet,
+                &[first, (2, "10.0.0.1", V1, Some("eth0"))],
+                "10.0.0.1",
+                None,
+                Some(2),
+                "there is no v2",
+            ),
+            (
+                "pods",
+                ethernet,
+                pods,
+                "10.0.0.1",
+                None,
+                Some(4),
+                "the others are of other namespaces",
+            ),
+            (
+                "another subnet",
+                ethernet,
+                &[second, (3, "10.9.0.1", V2, Some("eth0"))],
+                "10.0.0.1",
+                None,
+                None,
+                "not the rail's",
+            ),
+            (
+                "InfiniBand",
+                "InfiniBand",
+                infiniband,
+                "10.0.0.1",
+                None,
+                Some(0),
+                "the default one: addresses are in no row",
+            ),
+            (
+                "two subnets of InfiniBand",
+                "InfiniBand",
+                infiniband,
+                "10.0.0.1",
+                Some(1),
+                Some(1),
+                "the prefix says which",
+            ),
+        ];
+        for (cluster, link, table, address, wanted, row, why) in cases {
+            let at = |file: String| format!("class/infiniband/mlx5_bond_0/ports/1/{file}");
+            let mut files = vec![
+                (at("state".into()), "4: ACTIVE\n".to_owned()),
+                (at("link_layer".into()), format!("{link}\n")),
+            ];
+            for (index, gid, kind, interface) in table {
+                files.push((at(format!("gids/{index}")), format!("{}\n", mapped(gid))));
+                files.push((at(format!("gid_attrs/types/{index}")), format!("{kind}\n")));
+                if let Some(interface) = interface {
+                    files.push((
+                        at(format!("gid_attrs/ndevs/{index}")),
+                        format!("{interface}\n"),
+                    ));
+                }
+            }
+            let files: Vec<_> = files
+                .iter()
+                .map(|(path, text)| (&path[..], &text[..]))
+                .collect();
+            let (_root, sysfs) = machine(&files, &[]);
+            let port = &sysfs.ports()[0];
+            let chosen = port.row(address.parse().unwrap(), wanted);
+            let index = chosen.as_ref().ok().map(|row| row.index);
+            assert_eq!(index, row, "{cluster}, {address}, {wanted:?}: {why}");
+            if let Err(said) = chosen {
+                assert!(
+                    said.contains("is missing: no row of its table of GIDs is it"),
+                    "{said}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_partition_that_a_pair_is_in() {
+        // (keys, wanted, row)
+        let cases: [(&[(u16, u16)], _, _); 9] = [
+            (&[(0, 0xffff)], None, Some(0)),
+            (&[], None, Some(0)),
+            (&[(0, 0x7fff), (1, 0x8001), (2, 0x8002)], None, Some(1)),
+            (&[(0, 0x7fff), (1, 0x0001)], None, Some(0)),
+            (&[(0, 0xffff), (1, 0x8001)], Some(0x8001), Some(1)),
+            (&[(0, 0xffff), (1, 0x8001)], Some(0x0001), Some(1)),
+            (&[(0, 0x7fff), (3, 0xffff)], Some(0xffff), Some(3)),
+            (&[(0, 0x7fff)], Some(0xffff), Some(0)),
+            (&[(0, 0xffff)], Some(0x8001), None),
+        ];
+        for (keys, wanted, row) in cases {
+            assert_eq!(partition(keys, wanted).ok(), row, "{keys:x?} {wanted:x?}");
         }
     }
 

@@ -18,7 +18,7 @@ use polyrail_transport::{
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::cause::cause;
+use crate::cause::{cause, covers};
 use crate::completion::{Queue, Seat};
 use crate::ffi::raw::Wc;
 use crate::lane::{Ends, Lane, Unready};
@@ -29,7 +29,7 @@ use crate::packets::{Reached, Tally};
 use crate::registry::Registered;
 use crate::server::Common;
 use crate::service::Order;
-use crate::sight::{IMMEDIATE, Wanted};
+use crate::sight::{IMMEDIATE, Unseen, Wanted};
 
 /// Completions that are taken at once.
 const TAKE: usize = 32;
@@ -50,7 +50,11 @@ pub(crate) struct VerbsEndpoint {
     serial_last: u32,
     /// How many lanes are [`State::Opening`].
     opening: usize,
+    /// Lanes that have ended, and whose queue pairs are not known to be destroyed yet.
+    ending: Vec<Ending>,
     queues: Vec<Queue>,
+    /// Some queue may have to be given up.
+    tidies: bool,
     /// Works that are posted and not completed.
     posted: usize,
     /// Some lane's peer may have been asked something that it has not answered.
@@ -63,9 +67,9 @@ pub(crate) struct VerbsEndpoint {
     tickets: HashMap<u64, usize>,
     /// Of those, what the next poll says.
     visible: Vec<u64>,
+    /// Lanes that are over, and of whose writes nobody has proved that they can be seen.
+    unseen: Vec<Unseen>,
     immediate_last: u32,
-    /// Posts so far.
-    posts: u64,
     /// Room for what is being posted.
     list: Box<List>,
 }
@@ -84,12 +88,20 @@ enum State {
         by: Instant,
     },
     Open(Box<Lane>),
-    /// Its queue pair is being destroyed; `awaited`: somebody waits for that.
-    Ending {
-        awaited: bool,
-    },
     /// Failed, fenced or closed.
     Over,
+}
+
+/// A lane's epoch that is over here, and may not be for its device.
+struct Ending {
+    lane: LaneId,
+    epoch: Epoch,
+    /// Its room in its completion queue, until there is an answer of the device.
+    seat: Option<Seat>,
+    /// Somebody waits for its end.
+    awaited: bool,
+    /// The device did not prove that it has ended. It may be known later.
+    unproven: bool,
 }
 
 impl VerbsEndpoint {
@@ -109,15 +121,17 @@ impl VerbsEndpoint {
             serials: Numbered::default(),
             serial_last: 0,
             opening: 0,
+            ending: Vec::new(),
             queues: Vec::new(),
+            tidies: false,
             posted: 0,
             asking: false,
             facts: VecDeque::new(),
             rest: Polled::default(),
             tickets: HashMap::new(),
             visible: Vec::new(),
+            unseen: Vec::new(),
             immediate_last: 0,
-            posts: 0,
             list: Box::new(List::new()),
         })
     }
@@ -129,32 +143,34 @@ impl VerbsEndpoint {
             return;
         };
         let epoch = slot.epoch;
-        let (device, qp) = match std::mem::replace(&mut slot.state, State::Over) {
-            before @ (State::Over | State::Ending { .. }) => {
-                slot.state = before;
-                return;
-            }
+        let (device, open) = match std::mem::replace(&mut slot.state, State::Over) {
+            State::Over => return,
             // Nothing was posted, so nobody waits.
             State::Opening { device, .. } => {
                 self.opening -= 1;
                 (device, None)
             }
             State::Open(open) => {
-                slot.state = State::Ending { awaited: false };
                 let mut open = self.uncount(*open);
-                // It was written by a lane that is no more: the way it is without immediates.
-                self.answered(open.give_up_asking());
+                self.leave_unseen(open.sight.end(lane, epoch));
                 if let Some(slot) = self.lanes.get_mut(&lane) {
                     slot.tally = Some(open.tally);
                 }
                 self.serials.remove(&open.serial);
-                self.leave(open.seat);
-                (open.device.number, Some(Box::new(open.qp)))
+                self.ending.push(Ending {
+                    lane,
+                    epoch,
+                    seat: Some(open.seat),
+                    awaited: false,
+                    unproven: false,
+                });
+                let open_still = (Box::new(open.qp), self.mailbox.clone());
+                (open.device.number, Some(open_still))
             }
         };
-        let tell = qp.is_some().then(|| self.mailbox.clone());
-        let order = Order::End(lane, epoch, qp, tell);
-        self.common.desk(device).order(order);
+        self.common
+            .desk(device)
+            .order(Order::End(lane, epoch, open));
     }
 
     /// Takes all completions of an open lane's queue.
@@ -172,6 +188,29 @@ impl VerbsEndpoint {
         self.rest = rest;
     }
 
+    /// A lane has ended, and may have written what cannot be seen yet.
+    fn leave_unseen(&mut self, ended: Option<Unseen>) {
+        let Some(ended) = ended else { return };
+        match self
+            .unseen
+            .iter_mut()
+            .find(|unseen| unseen.lane == ended.lane)
+        {
+            // Who waits for both waits for the later one.
+            Some(unseen) => unseen.join(ended),
+            None => self.unseen.push(ended),
+        }
+    }
+
+    /// All that a lane has written up to this epoch can be seen, or nobody is left to see it.
+    fn has_been_seen(&mut self, lane: LaneId, epoch: Epoch) {
+        let is_it = |unseen: &mut Unseen| unseen.lane == lane && unseen.epoch <= epoch;
+        let seen: Vec<_> = self.unseen.extract_if(.., is_it).collect();
+        for unseen in seen {
+            self.answered(unseen.tickets);
+        }
+    }
+
     /// On one lane less these have to wait.
     fn answered(&mut self, tickets: Vec<u64>) {
         for ticket in tickets {
@@ -185,20 +224,22 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Posts an immediate on an open lane, for those that want it. If it cannot be posted, they do not wait for it.
+    /// Posts an immediate on an open lane, for those that want it. If it cannot be posted the lane is of no use any more, and its
+    /// end is what they wait for.
     fn post_immediate(&mut self, lane: LaneId) {
         self.immediate_last = self.immediate_last.wrapping_add(1);
         let now = self.clock.now();
         let Some(Slot {
             state: State::Open(open),
+            epoch,
             ..
         }) = self.lanes.get_mut(&lane)
         else {
             return;
         };
         if !open.post_immediate(now, self.immediate_last) {
-            let tickets = open.sight.give_up();
-            return self.answered(tickets);
+            let broken = LaneFact::Broken(Cause::Fatal);
+            return self.facts.push_back(report(lane, *epoch, broken));
         }
         self.asking = true;
         if let Some(queue) = self.queues.iter_mut().find(|queue| queue.is_of(&open.seat)) {
@@ -220,10 +261,46 @@ impl VerbsEndpoint {
         self.queues.iter_mut().find(|queue| queue.is_of(seat))
     }
 
-    /// Keeps a lane's room in its queue until what it left there has been taken.
-    fn leave(&mut self, seat: Seat) {
-        if let Some(queue) = self.queue_of(&seat) {
+    /// A device has answered that it was to destroy a lane's queue pair.
+    fn ended(&mut self, lane: LaneId, epoch: Epoch, is_proven: bool) {
+        let is_it = |ending: &Ending| (ending.lane, ending.epoch) == (lane, epoch);
+        let Some(place) = self.ending.iter().position(is_it) else {
+            return;
+        };
+        let ending = &mut self.ending[place];
+        // Nothing more comes of it, or it is of a device that is of no use any more.
+        let seat = ending.seat.take();
+        if ending.awaited {
+            self.facts.push_back(match is_proven {
+                true => fenced(lane, epoch),
+                false => unfenceable(lane, epoch),
+            });
+        }
+        match is_proven {
+            true => drop(self.ending.swap_remove(place)),
+            false => ending.unproven = true,
+        }
+        if let Some(seat) = seat
+            && let Some(queue) = self.queue_of(&seat)
+        {
+            // Until what the lane left there has been taken.
             queue.leave(seat);
+            self.tidies = true;
+        }
+    }
+
+    /// Lets go of queues that no lane is on, nor will be: those of a device that has failed.
+    fn tidy(&mut self) {
+        self.tidies = self.queues.iter().any(Queue::is_left);
+        for queue in self.queues.extract_if(.., |queue| queue.is_forgotten()) {
+            let shared = queue.shared().clone();
+            // Its descriptor may outlive it.
+            if let Err(error) = epoll::delete(&self.epoll, shared.cq.fd()) {
+                log::error!("verbs: epoll_ctl: {error}");
+            }
+            let device = shared.device;
+            drop(queue);
+            self.common.desk(device).order(Order::LetGo(shared));
         }
     }
 
@@ -244,10 +321,11 @@ impl VerbsEndpoint {
                     }
                 }
                 Said::Told(lane, epoch, key, answer) => {
-                    if let Some(open) = open_lane(&mut self.lanes, lane, epoch) {
-                        open.told(key, answer);
+                    let now = self.clock.now();
+                    let open = open_lane(&mut self.lanes, lane, epoch);
+                    if open.is_some_and(|open| open.told(now, key, answer)) {
+                        self.unblock(lane, out);
                     }
-                    self.unblock(lane, out);
                 }
                 Said::Seen(lane, epoch, number) => {
                     let Some(open) = open_lane(&mut self.lanes, lane, epoch) else {
@@ -264,15 +342,9 @@ impl VerbsEndpoint {
                         out.lanes.push(report(lane, epoch, LaneFact::Broken(cause)));
                     }
                 }
-                Said::Ended(lane, epoch) => {
-                    let slot = self.lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch);
-                    if let Some(slot) = slot
-                        && let State::Ending { awaited } = slot.state
-                    {
-                        slot.state = State::Over;
-                        out.lanes.extend(awaited.then(|| fenced(lane, epoch)));
-                    }
-                }
+                Said::Ended(lane, epoch) => self.ended(lane, epoch, true),
+                Said::Unproven(lane, epoch) => self.ended(lane, epoch, false),
+                Said::Forgotten => self.tidies = true,
                 Said::PortActive(device) => self.port_active(device, out),
                 Said::Registered => {
                     let lanes: Vec<_> = self.serials.values().copied().collect();
@@ -324,8 +396,6 @@ impl VerbsEndpoint {
         };
         self.serial_last = self.serial_last.wrapping_add(1);
         let serial = self.serial_last;
-        // Those of a device that has failed, once no lane is left on them.
-        self.queues.retain(|queue| !queue.is_forgotten());
         if !self.queues.iter().any(|queue| queue.is_of(&made.seat)) {
             let shared = made.seat.queue().clone();
             let data = EventData::new_u64(0);
@@ -335,9 +405,7 @@ impl VerbsEndpoint {
             self.queues.push(Queue::new(shared));
         }
         let limits = made.device.limits;
-        let mut open = Lane::new(made, serial);
-        open.used = self.posts;
-        *state = State::Open(Box::new(open));
+        *state = State::Open(Box::new(Lane::new(made, serial)));
         self.serials.insert(serial, lane);
         self.opening -= 1;
         out.lanes
@@ -397,7 +465,9 @@ impl VerbsEndpoint {
                     wc.status,
                     wc.vendor_err,
                 );
-                // Works are carried out in order: those before the one that failed have been.
+            }
+            // Otherwise what completed before it has said so itself, and of the rest the fence does.
+            if covers(wc.status) {
                 let covered = failed.before.filter(|cookie| *cookie != IMMEDIATE);
                 out.completions
                     .extend(covered.map(|cookie| say(cookie, Outcome::Success)));
@@ -426,14 +496,13 @@ impl VerbsEndpoint {
         if !std::mem::take(&mut self.asking) {
             return;
         }
-        let mut given_up = Vec::new();
         for (lane, slot) in &mut self.lanes {
             let State::Open(open) = &mut slot.state else {
                 continue;
             };
             match open.answer_due() {
                 Some(by) if by <= now => {
-                    given_up.append(&mut open.give_up_asking());
+                    open.give_up_asking();
                     let broken = LaneFact::Broken(Cause::Silent);
                     out.lanes.push(report(*lane, slot.epoch, broken));
                 }
@@ -441,7 +510,15 @@ impl VerbsEndpoint {
                 None => {}
             }
         }
-        self.answered(given_up);
+    }
+
+    /// Asks peers to end lanes whose end somebody waits for.
+    fn ask_for_ends(&mut self, now: Instant, out: &mut Polled) {
+        for unseen in &mut self.unseen {
+            if unseen.asks(now) {
+                out.fences.push((unseen.lane, unseen.epoch));
+            }
+        }
     }
 
     fn expire_openings(&mut self, now: Instant, out: &mut Polled) {
@@ -460,35 +537,17 @@ impl VerbsEndpoint {
         }
     }
 
-    /// If there are as many lanes on a device as there may be, the one that has been idle for longest has to go. Core
-    /// fences it, and opens it anew when there is something for it.
-    fn make_room(&mut self, device: usize) {
-        let mut count = 0;
-        let mut idle: Option<(u64, LaneId, Epoch)> = None;
-        for (lane, slot) in &self.lanes {
-            let State::Open(open) = &slot.state else {
-                continue;
-            };
-            if open.device.number != device || open.leaves {
-                continue;
-            }
-            count += 1;
-            let longer = idle.is_none_or(|(used, ..)| open.used < used);
-            if open.is_idle() && longer {
-                idle = Some((open.used, *lane, slot.epoch));
-            }
-        }
-        if count < usize::from(self.common.settings.lanes_max) {
-            return;
-        }
-        let Some((_, lane, epoch)) = idle else {
-            return;
+    /// Whether there are as many lanes on a device as there may be, without one that is to be opened.
+    fn is_crowded(&self, device: usize) -> bool {
+        let is_there = |slot: &&Slot| match &slot.state {
+            State::Open(open) => open.device.number == device,
+            State::Opening {
+                device: opened_on, ..
+            } => *opened_on == device,
+            _ => false,
         };
-        if let Some(open) = open_lane(&mut self.lanes, lane, epoch) {
-            open.leaves = true;
-            let fact = LaneFact::Broken(Cause::Flushed);
-            self.facts.push_back(report(lane, epoch, fact));
-        }
+        let count = self.lanes.values().filter(is_there).count();
+        count >= usize::from(self.common.settings.lanes_max)
     }
 
     fn start(&mut self, lane: LaneId, epoch: Epoch) -> io::Result<usize> {
@@ -543,6 +602,8 @@ impl Endpoint for VerbsEndpoint {
         for lane in lanes.into_iter().filter(|lane| lane.rail() == rail) {
             self.end(lane);
             self.lanes.remove(&lane);
+            // With the session everything of it has ended.
+            self.has_been_seen(lane, Epoch(u32::MAX));
         }
         self.rails.remove(&rail);
     }
@@ -551,7 +612,9 @@ impl Endpoint for VerbsEndpoint {
         self.end(lane);
         let state = match self.start(lane, epoch) {
             Ok(device) => {
-                self.make_room(device);
+                if self.is_crowded(device) {
+                    self.facts.push_back(report(lane, epoch, LaneFact::Crowded));
+                }
                 self.opening += 1;
                 State::Opening { device, by }
             }
@@ -580,8 +643,6 @@ impl Endpoint for VerbsEndpoint {
                 stop: Stop::Rejected(Cause::Flushed),
             };
         };
-        self.posts += 1;
-        open.used = self.posts;
         let list = &mut *self.list;
         list.clear();
         let writes = open.qp.extras.ranges;
@@ -593,7 +654,7 @@ impl Endpoint for VerbsEndpoint {
             if !last.as_ref().is_some_and(|ends| ends.hold(work)) {
                 let local = self.locals.get(&work.local.segment);
                 let remote = self.remotes.get(&work.remote.segment);
-                match open.ends(work, local.map(|local| &**local), remote) {
+                match open.ends(work, local, remote) {
                     Ok(ends) => last = Some(ends),
                     Err(unready) => {
                         if let Unready::Ask(key) = unready {
@@ -649,8 +710,16 @@ impl Endpoint for VerbsEndpoint {
         }
         // After completions: those of a lane that is said to be broken came before that.
         self.hear(out);
+        if self.tidies {
+            self.tidy();
+        }
+        // What was just heard may have said something.
+        if !self.facts.is_empty() {
+            out.lanes.extend(self.facts.drain(..));
+        }
         self.expire_openings(now, out);
         self.expire_asking(now, out);
+        self.ask_for_ends(now, out);
         out.visible.append(&mut self.visible);
     }
 
@@ -668,10 +737,18 @@ impl Endpoint for VerbsEndpoint {
                 }
             }
         }
-        if wanted.is_empty() {
+        let mut lanes = wanted.len();
+        for unseen in &mut self.unseen {
+            let rail = self.rails.get(&unseen.lane.rail());
+            if rail.is_some_and(|rail| rail.session == session) {
+                unseen.tickets.push(ticket);
+                lanes += 1;
+            }
+        }
+        if lanes == 0 {
             return false;
         }
-        self.tickets.insert(ticket, wanted.len());
+        self.tickets.insert(ticket, lanes);
         for (lane, wanted) in wanted {
             if wanted == Wanted::Post {
                 self.post_immediate(lane);
@@ -685,25 +762,29 @@ impl Endpoint for VerbsEndpoint {
             let fact = LaneFact::Unfenceable { scope };
             return self.facts.push_back(report(lane, epoch, fact));
         }
-        let is_latest = |slot: &&mut Slot| slot.epoch == epoch;
-        if self.lanes.get_mut(&lane).filter(is_latest).is_some() {
+        if self.lanes.get(&lane).is_some_and(|s| s.epoch == epoch) {
             self.end(lane);
         }
-        match self.lanes.get_mut(&lane).filter(is_latest) {
-            Some(Slot {
-                state: State::Ending { awaited },
-                ..
-            }) => *awaited = true,
-            // It is over; an older epoch ended when this one began, and a newer one never began.
-            _ => self.facts.push_back(fenced(lane, epoch)),
+        let is_it = |ending: &&mut Ending| (ending.lane, ending.epoch) == (lane, epoch);
+        match self.ending.iter_mut().find(is_it) {
+            Some(ending) => {
+                ending.awaited = true;
+                if ending.unproven {
+                    self.facts.push_back(unfenceable(lane, epoch));
+                }
+            }
+            // It is over, or never began.
+            None => self.facts.push_back(fenced(lane, epoch)),
         }
     }
 
-    fn arrived(&self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+    fn arrived(&mut self, lane: LaneId, epoch: Epoch, told: u32) -> u32 {
+        // Its queue pair has ended there, and all before that can be seen.
+        self.has_been_seen(lane, epoch);
         let slot = self.lanes.get(&lane).filter(|slot| slot.epoch == epoch);
         let tally = slot.and_then(|slot| match &slot.state {
             State::Open(open) => Some(&open.tally),
-            State::Opening { .. } | State::Ending { .. } | State::Over => slot.tally.as_ref(),
+            State::Opening { .. } | State::Over => slot.tally.as_ref(),
         });
         let arrived = tally.map(|tally| {
             let arrived = tally.arrived(Reached::of_word(told));
@@ -732,21 +813,23 @@ impl Endpoint for VerbsEndpoint {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let says = !self.facts.is_empty() || !self.visible.is_empty();
-        let says = says || !self.rest.completions.is_empty() || !self.rest.lanes.is_empty();
+        let says =
+            says || !self.rest.completions.is_empty() || !self.rest.lanes.is_empty() || self.tidies;
         if says || self.queues.iter().any(Queue::wakes_nobody) {
             return Some(Instant::ZERO);
         }
         let waits = self.opening > 0 || self.asking;
         let lanes = waits.then(|| self.lanes.values());
+        let asks = self.unseen.iter().filter_map(Unseen::ask_at);
         let opening = lanes
             .into_iter()
             .flatten()
             .filter_map(|slot| match &slot.state {
                 State::Opening { by, .. } => Some(*by),
                 State::Open(open) => open.answer_due(),
-                State::Ending { .. } | State::Over => None,
+                State::Over => None,
             });
-        opening.min()
+        opening.chain(asks).min()
     }
 }
 
@@ -764,12 +847,18 @@ fn open_lane(lanes: &mut Numbered<LaneId, Slot>, lane: LaneId, epoch: Epoch) -> 
     let slot = lanes.get_mut(&lane).filter(|slot| slot.epoch == epoch)?;
     match &mut slot.state {
         State::Open(open) => Some(open),
-        State::Opening { .. } | State::Ending { .. } | State::Over => None,
+        State::Opening { .. } | State::Over => None,
     }
 }
 
 fn report(lane: LaneId, epoch: Epoch, fact: LaneFact) -> LaneReport {
     LaneReport { lane, epoch, fact }
+}
+
+/// Its queue pair may not have been destroyed.
+fn unfenceable(lane: LaneId, epoch: Epoch) -> LaneReport {
+    let scope = Scope::Local;
+    report(lane, epoch, LaneFact::Unfenceable { scope })
 }
 
 /// Its queue pair has been destroyed.

@@ -3,20 +3,22 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::AcqRel;
+use std::time::{Duration, Instant};
 
 use polyrail_control::codec::{Greeting, Purpose};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{Access, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::{InboundLane, SessionId};
+use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
 
 use crate::LANES_PER_SESSION_MAX;
 use crate::device::Device;
 use crate::ffi::raw::{self, Wc};
 use crate::ffi::{Cq, Extras, Pd, Qp};
 use crate::packets::Reached;
-use crate::registry::{Registered, register_for_peers};
+use crate::registry::{Registered, let_go, register_for_peers};
 use crate::service::{Connections, Desk, Order};
 use crate::talk::{Talk, nonsense};
 use crate::wire::{Answer, Granted, Message, Refusal, Side};
@@ -27,6 +29,9 @@ const IMMEDIATES: u32 = 2;
 const PAIRS_PER_QUEUE: usize = 1024;
 /// Completions that are taken at once.
 const TAKE: usize = 16;
+
+/// How often those that asked after a region hear that it is still being registered.
+pub(crate) const REMIND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Messages of one lane that are taken before others have their turn.
 const TURN_MAX: usize = 64;
@@ -47,6 +52,36 @@ pub(crate) struct Inbound {
     lanes: Numbered<u64, Served>,
     /// What peers asked after, by their trust domains.
     registered: HashMap<Opened, Arc<Registered>>,
+    /// When those that wait for a region hear that they have to, if any do.
+    remind_at: Option<Instant>,
+    /// Lanes that have ended here, and that the device may go on with.
+    ghosts: Vec<Ghost>,
+    /// Who waits for their end.
+    waiting: Vec<Waiting>,
+}
+
+/// A lane's queue pair that the device was told to destroy and may go on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ghost {
+    /// The connection that it was served on.
+    token: u64,
+    session: SessionId,
+    lane: LaneId,
+    epoch: Epoch,
+}
+
+/// An answer that proves the end of a session's lanes, or of one of them up to an epoch.
+struct Waiting {
+    session: SessionId,
+    lane: Option<(LaneId, Epoch)>,
+    answer: Box<dyn FnOnce() + Send>,
+}
+
+impl Waiting {
+    fn is_for(&self, ghost: &Ghost) -> bool {
+        let is_its = |(lane, epoch)| ghost.lane == lane && ghost.epoch <= epoch;
+        ghost.session == self.session && self.lane.is_none_or(is_its)
+    }
 }
 
 /// What is remembered of a lane.
@@ -91,6 +126,9 @@ impl Inbound {
             records: HashMap::new(),
             lanes: Numbered::default(),
             registered: HashMap::new(),
+            remind_at: None,
+            ghosts: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -158,8 +196,7 @@ impl Inbound {
         let Some(record) = self.record(session, lane) else {
             return Some(Refusal::Full);
         };
-        // The same epoch twice: its initiator gave up waiting and tries anew. What it posted before, it never had.
-        if epoch <= record.fenced || epoch < record.admitted {
+        if epoch <= record.fenced.max(record.admitted) {
             return Some(Refusal::Over);
         }
         record.admitted = epoch;
@@ -254,14 +291,28 @@ impl Inbound {
         }
     }
 
-    /// Destroys a lane's queue pair, and remembers how far packets had come before that.
+    /// Destroys a lane's queue pair, and remembers how far packets had come before that, and whether it is known to have ended.
     fn end(&mut self, token: u64) {
         let Some(served) = self.lanes.remove(&token) else {
             return;
         };
         let (session, lane, epoch) = (served.session, served.lane, served.epoch);
-        let reached = served.reached();
-        drop(served);
+        let mut reached = served.reached();
+        if let Some(qp) = served.qp {
+            let ghost = Ghost {
+                token,
+                session,
+                lane,
+                epoch,
+            };
+            let desk = self.desk.clone();
+            if !qp.end(move || desk.order(Order::Proven(ghost))) {
+                // Nor does it prove what it has done.
+                reached = Reached::UNKNOWN;
+                self.desk.ghosts.fetch_add(1, AcqRel);
+                self.ghosts.push(ghost);
+            }
+        }
         if let Some(record) = self.record(session, lane) {
             record.token = record.token.filter(|other| *other != token);
             record.ended = (epoch, reached);
@@ -332,6 +383,8 @@ impl Inbound {
             return Err(io::Error::other("it asks after too many regions at once"));
         }
         served.asked.push(key);
+        self.remind_at
+            .get_or_insert_with(|| Instant::now() + REMIND_INTERVAL);
         if !self.registered.contains_key(&opened) {
             let desk = self.desk.clone();
             let then = move |_: &Registered| desk.order(Order::Registered(opened));
@@ -339,6 +392,33 @@ impl Inbound {
             self.registered.insert(opened, registered);
         }
         Ok(())
+    }
+
+    /// Tells those that wait for a region that they have to, if that is due. When it is next.
+    pub(crate) fn remind(&mut self, connections: &Connections) -> Option<Instant> {
+        let now = Instant::now();
+        if self.remind_at.is_none_or(|at| at > now) {
+            return self.remind_at;
+        }
+        let mut broken = Vec::new();
+        let mut waits = false;
+        for (token, served) in &mut self.lanes {
+            waits |= !served.asked.is_empty();
+            let mut asked = served.asked.iter();
+            let told = asked.try_for_each(|key| {
+                let not_yet = Message::Told(*key, Answer::NotYet);
+                served.talk.say(&not_yet)
+            });
+            match told {
+                Ok(()) => served.listen(connections, *token),
+                Err(error) => broken.push((*token, error)),
+            }
+        }
+        for (token, error) in broken {
+            self.hang_up(token, &error);
+        }
+        self.remind_at = waits.then(|| now + REMIND_INTERVAL);
+        self.remind_at
     }
 
     /// A region has been registered, or could not be: answers all who asked after it.
@@ -364,9 +444,41 @@ impl Inbound {
         }
     }
 
-    /// Ends a lane up to an epoch, for good. When this returns its queue pair has been destroyed. How far packets had
-    /// come by then.
-    pub(crate) fn fence(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> Reached {
+    /// Ends a lane up to an epoch, for good. It is answered with how far packets had come by then, once it is proved that the
+    /// lane's queue pair has ended.
+    pub(crate) fn fence(
+        &mut self,
+        session: SessionId,
+        lane: LaneId,
+        epoch: Epoch,
+        answer: FenceAnswer,
+    ) {
+        let reached = self.end_up_to(session, lane, epoch);
+        self.answer(Waiting {
+            session,
+            lane: Some((lane, epoch)),
+            answer: Box::new(move || answer(reached.to_word())),
+        });
+    }
+
+    /// Answers now, or once all that it is about has ended.
+    fn answer(&mut self, waiting: Waiting) {
+        match self.ghosts.iter().any(|ghost| waiting.is_for(ghost)) {
+            true => self.waiting.push(waiting),
+            false => (waiting.answer)(),
+        }
+    }
+
+    /// A queue pair has ended after all.
+    pub(crate) fn proven(&mut self, ghost: Ghost) {
+        self.desk.ghosts.fetch_sub(1, AcqRel);
+        self.ghosts.retain(|other| *other != ghost);
+        for waiting in std::mem::take(&mut self.waiting) {
+            self.answer(waiting);
+        }
+    }
+
+    fn end_up_to(&mut self, session: SessionId, lane: LaneId, epoch: Epoch) -> Reached {
         let lanes = self.records.entry(session).or_default();
         let Some(record) = lanes.fence(lane, epoch) else {
             return Reached::UNKNOWN;
@@ -391,26 +503,47 @@ impl Inbound {
     }
 
     /// The device is of no use any more, or nothing is heard of its queue pairs.
-    pub(crate) fn break_all(&mut self) {
+    pub(crate) fn break_all(&mut self, connections: &Connections) {
         let tokens: Vec<u64> = self.lanes.keys().copied().collect();
         for token in tokens {
             self.hang_up(token, &io::Error::other("the device has failed"));
         }
-        self.queues.clear();
+        self.forget_queues(connections);
+    }
+
+    fn forget_queues(&mut self, connections: &Connections) {
+        for (_, queue) in self.queues.drain(..) {
+            connections.forget_queue(&queue);
+        }
+    }
+
+    /// Ends all lanes.
+    pub(crate) fn end_all(&mut self) {
+        let tokens: Vec<u64> = self.lanes.keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.end(token));
     }
 
     /// The device has been opened again: lanes are served on this one from now on, and regions registered with it when
     /// somebody asks after them.
-    pub(crate) fn renew(&mut self, device: Arc<Device>) {
-        self.registered.clear();
+    pub(crate) fn renew(&mut self, connections: &Connections, device: Arc<Device>) {
+        let_go(std::mem::take(&mut self.registered));
         // Whoever came meanwhile may have had one made on the device that had failed.
-        self.queues.clear();
+        self.forget_queues(connections);
         self.device = device;
     }
 
-    pub(crate) fn retire(&mut self, session: SessionId) {
+    /// Ends all lanes of a session, and answers once that is proved.
+    pub(crate) fn retire(&mut self, session: SessionId, answer: RetireAnswer) {
+        let lanes = self.lanes.iter();
+        let of_it = lanes.filter(|(_, served)| served.session == session);
+        let tokens: Vec<u64> = of_it.map(|(token, _)| *token).collect();
+        tokens.into_iter().for_each(|token| self.end(token));
         self.records.remove(&session);
-        self.lanes.retain(|_, served| served.session != session);
+        self.answer(Waiting {
+            session,
+            lane: None,
+            answer,
+        });
     }
 }
 
@@ -451,8 +584,8 @@ fn join(
     peer: &Side,
 ) -> io::Result<(Qp, Side)> {
     let (path, mut own) = device.way(address)?;
-    let qp = Qp::new(domain, queue, (1, IMMEDIATES), Extras::NONE)?;
-    qp.init(path.port, true)?;
+    let qp = device.queue_pair(domain, queue, (1, IMMEDIATES), Extras::NONE)?;
+    qp.init(&path, true)?;
     for _ in 0..IMMEDIATES {
         qp.expect_immediate()?;
     }

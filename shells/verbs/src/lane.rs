@@ -21,8 +21,8 @@ use crate::registry::{Key, Registered};
 use crate::sight::{IMMEDIATE, Sight};
 use crate::wire::{Answer, Grant, Granted};
 
-/// How long a peer may take to answer what opens a region. It registers the region meanwhile, which takes a second for
-/// some gigabytes; if it is late, the next lane finds it done.
+/// How long a peer may say nothing while it is asked what opens a region. It registers the region meanwhile, which takes a second
+/// for some gigabytes, and says every [`REMIND_INTERVAL`](crate::inbound::REMIND_INTERVAL) that it does.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Pieces of one region that are listened to.
@@ -50,10 +50,6 @@ pub(crate) struct Lane {
     asked: Vec<(RegionKey, Instant)>,
     /// What the peer's program may not see yet.
     pub(crate) sight: Sight,
-    /// It has been told to go, to make room.
-    pub(crate) leaves: bool,
-    /// The post that it was last used by, of all of its endpoint's.
-    pub(crate) used: u64,
     /// The last post stopped for something that is awaited.
     pub(crate) blocked: bool,
 }
@@ -112,15 +108,8 @@ impl Lane {
             grants: Grants::default(),
             asked: Vec::new(),
             sight: Sight::default(),
-            leaves: false,
-            used: 0,
             blocked: false,
         }
-    }
-
-    /// Whether nothing of it is on its way, and nothing is awaited.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.posted.is_empty() && !self.blocked && self.answer_due().is_none()
     }
 
     pub(crate) fn posted(&self) -> usize {
@@ -131,7 +120,7 @@ impl Lane {
     pub(crate) fn ends(
         &self,
         work: &CoreWork,
-        local: Option<&Registered>,
+        local: Option<&Arc<Registered>>,
         remote: Option<&RemoteRegion>,
     ) -> Result<Ends, Unready> {
         let local = local.ok_or(Unready::Not(Cause::LocalProtection))?;
@@ -139,8 +128,11 @@ impl Lane {
         let (local_key, local_begin, local_end) = match local.key(&self.device, work.local.offset) {
             Key::Ready(key, begin, end) => (key, begin, end),
             Key::Pending => return Err(Unready::Wait),
-            // Another device may be able to.
-            Key::Failed => return Err(Unready::Not(Cause::Fatal)),
+            // Another device may be able to, or this one later.
+            Key::Failed => {
+                local.retry(&self.device);
+                return Err(Unready::Not(Cause::Fatal));
+            }
             Key::Gone => return Err(Unready::Not(Cause::LocalProtection)),
         };
         let pieces = match self.grants.get(&remote.key) {
@@ -178,16 +170,16 @@ impl Lane {
         self.asked.push((key, now + ANSWER_MAX));
     }
 
-    /// Until when the peer may take to answer what it was asked first. `None`: nothing.
+    /// Until when the peer may say nothing of something that it was asked. `None`: nothing was.
     pub(crate) fn answer_due(&self) -> Option<Instant> {
-        let asked = self.asked.first().map(|(_, by)| *by);
-        asked.into_iter().chain(self.sight.due()).min()
+        let asked = self.asked.iter().map(|(_, by)| *by);
+        asked.chain(self.sight.due()).min()
     }
 
-    /// It is not waited for any more. Who waited for what was written to be seen.
-    pub(crate) fn give_up_asking(&mut self) -> Vec<u64> {
+    /// The peer has had its time: nothing is asked of it any more.
+    pub(crate) fn give_up_asking(&mut self) {
         self.asked.clear();
-        self.sight.give_up()
+        self.sight.overdue();
     }
 
     /// Posts an immediate behind everything, for those that want it. `false`: it cannot be posted.
@@ -202,11 +194,15 @@ impl Lane {
         true
     }
 
-    /// It has answered, or begun to.
-    pub(crate) fn told(&mut self, key: RegionKey, answer: Answer) {
-        if self.grants.told(key, answer) {
+    /// It has answered, or begun to. Whether that was all.
+    pub(crate) fn told(&mut self, now: Instant, key: RegionKey, answer: Answer) -> bool {
+        let asked = self.asked.iter_mut().filter(|(asked, _)| *asked == key);
+        asked.for_each(|(_, by)| *by = now + ANSWER_MAX);
+        let is_all = self.grants.told(key, answer);
+        if is_all {
             self.asked.retain(|(asked, _)| *asked != key);
         }
+        is_all
     }
 
     /// Forgets what opens a region: the next time it is asked after.
@@ -321,6 +317,7 @@ impl Grants {
         let granted = match answer {
             Answer::Nothing => Granted::Nothing,
             Answer::Failed => Granted::Failed,
+            Answer::NotYet => return false,
             Answer::More(grant) | Answer::Last(grant) => {
                 let mut pieces = self.incomplete.remove(&key).unwrap_or_default();
                 // They leave no gap, and go on.

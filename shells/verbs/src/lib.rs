@@ -12,9 +12,11 @@
 //! pairs which carry this engine's works, and that of those which works of peers of its trust domain come in on. So a
 //! peer's key, made up or not, never opens memory that is not a segment for peers of its own trust domain.
 //!
-//! **Invariant:** after a fence's local fact the queue pair has been destroyed; after its remote fact the peer's has.
+//! **Invariant:** after a fence's local fact the queue pair has been destroyed; after its remote fact the peer's has. A
+//! call that failed proves neither, nor does one that succeeded on a device that has failed.
 //!
-//! **Invariant:** a device touches memory of a region only while that is pinned, and `revoke` deregisters it.
+//! **Invariant:** a device touches memory of a region only while that is pinned, and `revoke` deregisters it, or says that
+//! it could not.
 //!
 //! **Invariant:** a completion queue has room for everything that its queue pairs can flush.
 
@@ -28,6 +30,7 @@ mod ffi;
 mod gid;
 mod inbound;
 mod lane;
+mod limit;
 mod list;
 mod mailbox;
 mod outbound;

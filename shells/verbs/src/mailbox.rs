@@ -39,6 +39,10 @@ pub(crate) enum Said {
     Broken(LaneId, Epoch, Cause),
     /// Its queue pair has been destroyed.
     Ended(LaneId, Epoch),
+    /// The device was told to destroy its queue pair, and may go on with it. [`Self::Ended`] may follow.
+    Unproven(LaneId, Epoch),
+    /// Some completion queues get no lanes any more.
+    Forgotten,
     /// Memory of this side has been registered with a device, or could not be.
     Registered,
     /// The port of the device at this place carries packets again.

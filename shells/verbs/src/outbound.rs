@@ -5,7 +5,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::{Arc, Weak};
 
-use polyrail_control::codec::{self, Decoder, Frame, GREETING_BYTES, Greeting, Purpose};
+use polyrail_control::codec::{Decoder, GREETING_BYTES};
+use polyrail_control::security::Joining;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_core::work::Cause;
 use polyrail_transport::RailAddress;
@@ -49,6 +50,7 @@ struct Talking {
     peer: SocketAddr,
     local: IpAddr,
     talk: Talk,
+    joining: Joining,
     mailbox: Arc<Mailbox>,
     own: Side,
     writes: bool,
@@ -56,7 +58,7 @@ struct Talking {
 }
 
 enum Stage {
-    /// The peer has not greeted yet.
+    /// The peer has not proved itself yet, if it has to, or not greeted.
     Greeting(Path, Qp, Seat),
     /// It has, and its queue pair is awaited.
     Joining(Path, Qp, Seat),
@@ -108,18 +110,12 @@ impl Outbound {
         // With room for an immediate behind all that core posts.
         let works = u32::from(self.device.limits.works_max) + 1;
         let device = &self.device;
-        let qp = Qp::new(&device.ours, &seat.queue().cq, (works, 0), device.extras)?;
-        qp.init(path.port, false)?;
+        let queue = &seat.queue().cq;
+        let qp = device.queue_pair(&device.ours, queue, (works, 0), device.extras)?;
+        qp.init(&path, false)?;
         own.queue_pair = qp.number();
         let mut talk = Talk::new(connect(local, address.remote)?);
-        let mut hello = Greeting::ours(Purpose::Lane).encode().to_vec();
-        let join = Frame::JoinLaneOf {
-            transport: NAME.into(),
-            session: address.session.0,
-            lane: lane.0,
-            epoch: epoch.0,
-        };
-        codec::encode(&join, &mut hello).map_err(io::Error::other)?;
+        let (joining, hello) = Joining::start(NAME, address, lane, epoch)?;
         talk.send(&hello)?;
         let token = connections.add(&talk.stream, true)?;
         self.tokens.insert((lane, epoch), token);
@@ -129,6 +125,7 @@ impl Outbound {
             peer: address.remote,
             local,
             talk,
+            joining,
             mailbox,
             own,
             writes: true,
@@ -199,20 +196,19 @@ impl Outbound {
         }
     }
 
-    /// Ends a lane: its queue pair is destroyed when this returns, and the peer is hung up on.
+    /// Ends a lane: the peer is hung up on, and its queue pair is destroyed when this returns, or its worker is told that it may
+    /// not be.
     pub(crate) fn end(
         &mut self,
         lane: LaneId,
         epoch: Epoch,
-        qp: Option<Box<Qp>>,
-        tell: Option<Arc<Mailbox>>,
+        open: Option<(Box<Qp>, Arc<Mailbox>)>,
     ) {
         if let Some(token) = self.tokens.remove(&(lane, epoch)) {
             self.lanes.remove(&token);
         }
-        drop(qp);
-        if let Some(mailbox) = tell {
-            mailbox.say(Said::Ended(lane, epoch));
+        if let Some((qp, mailbox)) = open {
+            end_pair(lane, epoch, *qp, &mailbox);
         }
     }
 
@@ -257,6 +253,9 @@ impl Outbound {
     /// One of the completion queues has failed: lanes that are opened from now on get others.
     pub(crate) fn forget_queues(&mut self) {
         self.queues.clear();
+        for mailbox in self.mailboxes.values().filter_map(Weak::upgrade) {
+            mailbox.say(Said::Forgotten);
+        }
     }
 
     /// One queue pair is in error, without a work that could say so.
@@ -270,6 +269,16 @@ impl Outbound {
             talking.mailbox.say(said);
         }
     }
+}
+
+/// Destroys a lane's queue pair, and tells its worker what is known of that.
+pub(crate) fn end_pair(lane: LaneId, epoch: Epoch, qp: Qp, mailbox: &Arc<Mailbox>) {
+    let later = mailbox.clone();
+    let is_over = qp.end(move || later.say(Said::Ended(lane, epoch)));
+    mailbox.say(match is_over {
+        true => Said::Ended(lane, epoch),
+        false => Said::Unproven(lane, epoch),
+    });
 }
 
 impl Talking {
@@ -287,6 +296,13 @@ impl Talking {
             return Err(error);
         }
         self.talk.flush()?;
+        while let wants @ 1.. = self.joining.wants() {
+            let Some(bytes) = self.talk.hear_some(wants)? else {
+                return Ok(());
+            };
+            let says = self.joining.handle(bytes)?;
+            self.talk.send(&says)?;
+        }
         if let Stage::Greeting(..) = self.stage {
             let Some(bytes) = self.talk.hear_bytes::<GREETING_BYTES>()? else {
                 return Ok(());

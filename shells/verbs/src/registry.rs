@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
@@ -11,6 +11,7 @@ use polyrail_transport::numbered::Numbered;
 
 use crate::device::{Device, OVERLAP, Site};
 use crate::ffi::{Mr, Pd, Reach};
+use crate::limit;
 use crate::mailbox::{Mailbox, Said};
 use crate::wire::{Grant, Granted};
 
@@ -36,7 +37,12 @@ struct Slot {
     /// Once it is ready: how far pieces begin after one another, and the local key of each.
     keys: OnceLock<(u64, Box<[u32]>)>,
     held: Mutex<Held>,
+    /// When it could not be registered.
+    failed_at: OnceLock<Instant>,
 }
+
+/// How long it takes until what a device could not register is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 const PENDING: u8 = 0;
 const READY: u8 = 1;
@@ -58,13 +64,17 @@ impl Slot {
             state: AtomicU8::new(PENDING),
             keys: OnceLock::new(),
             held: Mutex::new(Held::Pending),
+            failed_at: OnceLock::new(),
         }
     }
 
-    /// It has been taken away, if it ever was there.
+    /// It has been taken away, if it ever was there. What is being registered is deregistered once that is done; its memory is
+    /// pinned until then.
     fn give_up(&self) {
         self.state.store(GONE, Release);
-        *lock(&self.held) = Held::Gone;
+        let before = std::mem::replace(&mut *lock(&self.held), Held::Gone);
+        // Deregisters, which takes long, and nobody waits for the lock.
+        drop(before);
     }
 }
 
@@ -138,8 +148,7 @@ impl Registered {
     }
 
     fn register(&self, slot: &Slot, device: &Device, region: &Arc<Region>, whose: Whose) {
-        let mut held = lock(&slot.held);
-        if matches!(*held, Held::Gone) {
+        if slot.state.load(Acquire) == GONE {
             return;
         }
         let relaxed = device.settings.relaxed_ordering;
@@ -157,6 +166,12 @@ impl Registered {
             let pieces = (0..count).map(|number| piece(&domain, number));
             pieces.collect::<io::Result<Vec<_>>>()
         });
+        // Not before: it takes as long as it takes to pin pages, and others ask meanwhile how it stands.
+        let mut held = lock(&slot.held);
+        if matches!(*held, Held::Gone) {
+            drop(held);
+            return drop(pieces);
+        }
         let state = match pieces {
             Ok(pieces) => {
                 let keys = pieces.iter().map(|(_, mr)| mr.local_key()).collect();
@@ -166,14 +181,13 @@ impl Registered {
             }
             Err(error) => {
                 let advice = match error.kind() {
-                    io::ErrorKind::OutOfMemory => {
-                        "; is the limit of locked memory (ulimit -l) too low?"
-                    }
-                    _ => "",
+                    io::ErrorKind::OutOfMemory => limit::advice(self.bytes),
+                    _ => String::new(),
                 };
                 let (name, bytes) = (&device.name, self.bytes);
                 log::error!("verbs: {name} cannot register {bytes} bytes: {error}{advice}");
                 *held = Held::Gone;
+                let _ = slot.failed_at.set(Instant::now());
                 FAILED
             }
         };
@@ -205,8 +219,8 @@ impl Registered {
             }
             std::mem::replace(&mut *slot, Arc::new(Slot::new(device.opening)))
         };
-        // Deregisters, while nobody waits for it.
-        drop(before);
+        // Deregisters with a device that has failed, which may take long.
+        let_go(before);
         // Whoever has ended it since then has ended this too.
         if self.ended.load(SeqCst) {
             return self.give_up();
@@ -220,6 +234,34 @@ impl Registered {
             Whose::Ours,
             then,
         );
+    }
+
+    /// Registers it once more with a device that could not, if that is some time ago: what was in the way, as too little room for
+    /// locked memory, may be over.
+    pub(crate) fn retry(self: &Arc<Self>, device: &Arc<Device>) {
+        let (Some(region), Some(slot)) = (self.region.upgrade(), self.slots.get(device.number))
+        else {
+            return;
+        };
+        let is_due = |slot: &Slot| {
+            let failed_at = slot.failed_at.get();
+            slot.opening == device.opening
+                && failed_at.is_some_and(|at| at.elapsed() >= RETRY_AFTER)
+        };
+        {
+            let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
+            if !is_due(&slot) {
+                return;
+            }
+            *slot = Arc::new(Slot::new(device.opening));
+        }
+        // Whoever has ended it since then has ended this too.
+        if self.ended.load(SeqCst) {
+            return self.give_up();
+        }
+        let then = Arc::new(Registered::told);
+        let (place, device) = (device.number, device.clone());
+        spawn(self, place, &region, device, Whose::Ours, then);
     }
 
     /// Lets a worker know when more of it is registered.
@@ -244,7 +286,7 @@ impl Registered {
                     let next = pieces.get(number + 1).map(|(next, _)| next + OVERLAP);
                     Grant {
                         remote_key: mr.remote_key(),
-                        address: self.base + offset,
+                        address: mr.address(),
                         offset: *offset,
                         bytes: next.unwrap_or(self.bytes) - offset,
                     }
@@ -358,6 +400,14 @@ fn start(
     // Pinning pages of a large region takes long, so nobody waits for it.
     for (place, device) in devices.into_iter().enumerate() {
         spawn(registered, place, region, device, whose, then.clone());
+    }
+}
+
+/// Drops what is registered in a thread of its own: it takes long.
+pub(crate) fn let_go<T: Send + 'static>(registered: T) {
+    let thread = thread::Builder::new().name("polyrail-verbs-r".into());
+    if let Err(error) = thread.spawn(move || drop(registered)) {
+        log::error!("verbs: no thread to deregister memory: {error}");
     }
 }
 

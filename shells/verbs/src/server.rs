@@ -86,10 +86,22 @@ impl VerbsTransport {
         regions: Arc<dyn RegionTable>,
         settings: Settings,
     ) -> io::Result<Self> {
+        crate::ffi::survive_forks(calls);
+        if settings.gpu_memory {
+            log::warn!(
+                "verbs: verbs/gpu_memory is on, which was never tried on hardware: nothing flushes a GPU, so what peers write may be \
+                 seen late there, and no stream is waited for"
+            );
+        }
         let registry = Arc::new(Registry::default());
         let mut services = Vec::new();
         let mut reasons = Vec::new();
         for port in sysfs.ports() {
+            if let Some(why) = port.nameless() {
+                log::info!("verbs: {}: {why}; it is not used", port.device);
+                reasons.push(format!("{}: {why}", port.device));
+                continue;
+            }
             let opened =
                 Device::open(calls, sysfs, &port, services.len(), settings).and_then(|device| {
                     let site = Arc::new(Site::new(calls, device));

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -13,15 +14,17 @@ use polyrail_core::work::Cause;
 use polyrail_transport::memory::{RegionKey, RegionTable};
 use polyrail_transport::service::{Serve, supervise};
 use polyrail_transport::{FenceAnswer, InboundLane, RetireAnswer, SessionId};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::NAME;
+use crate::completion::SharedQueue;
 use crate::device::{Device, Site};
 use crate::ffi::{Cq, Event, Qp};
-use crate::inbound::{Inbound, Opened};
-use crate::mailbox::{Mailbox, Said};
-use crate::outbound::{Opening, Outbound};
+use crate::inbound::{Ghost, Inbound, Opened};
+use crate::mailbox::Mailbox;
+use crate::outbound::{Opening, Outbound, end_pair};
 use crate::registry::Registry;
 
 const EVENTS_MAX: usize = 64;
@@ -40,13 +43,17 @@ pub(crate) enum Order {
     Open(Box<Opening>),
     /// Worker: what opens this region at the far end?
     Ask(LaneId, Epoch, RegionKey),
-    /// Worker: end a lane, opened or not, and say so if somebody is to know.
-    End(LaneId, Epoch, Option<Box<Qp>>, Option<Arc<Mailbox>>),
+    /// Worker: end a lane, and say so if it was open.
+    End(LaneId, Epoch, Option<(Box<Qp>, Arc<Mailbox>)>),
+    /// Worker: this queue is of no use any more. To destroy it takes a device's time, not a worker's.
+    LetGo(Arc<SharedQueue>),
     Admit(Box<InboundLane>),
     Fence(SessionId, LaneId, Epoch, FenceAnswer),
     Retire(SessionId, RetireAnswer),
     /// A region that a peer asked after has been registered, or could not be.
     Registered(Opened),
+    /// A queue pair of a peer's lane, of which that could not be proved before, has ended.
+    Proven(Ghost),
     Stop,
 }
 
@@ -55,21 +62,23 @@ pub(crate) enum Order {
 pub(crate) struct Desk {
     orders: Sender<Order>,
     wake: Arc<OwnedFd>,
+    /// Queue pairs of peers' lanes that the device may go on with, although they were to end.
+    pub(crate) ghosts: Arc<AtomicUsize>,
 }
 
 impl Desk {
     pub(crate) fn order(&self, order: Order) {
         if let Err(mpsc::SendError(order)) = self.orders.send(order) {
             // The thread has ended, and every queue pair that it had with it.
+            let is_proven = self.ghosts.load(Acquire) == 0;
             match order {
-                Order::End(lane, epoch, qp, mailbox) => {
-                    drop(qp);
-                    if let Some(mailbox) = mailbox {
-                        mailbox.say(Said::Ended(lane, epoch));
-                    }
+                Order::End(lane, epoch, Some((qp, mailbox))) => {
+                    end_pair(lane, epoch, *qp, &mailbox);
                 }
-                Order::Fence(.., answer) => answer(0),
-                Order::Retire(_, answer) => answer(),
+                Order::Proven(_) => drop(self.ghosts.fetch_sub(1, AcqRel)),
+                // Dropped, they say that it will never be known.
+                Order::Fence(.., answer) if is_proven => answer(0),
+                Order::Retire(_, answer) if is_proven => answer(),
                 _ => {}
             }
             return;
@@ -99,9 +108,11 @@ impl Service {
         let fd = device.context.async_fd();
         epoll::add(&epoll, fd, EventData::new_u64(ASYNC), EventFlags::IN)?;
         let (sender, orders) = mpsc::channel();
+        device.context.wake_with(&wake);
         let desk = Desk {
             orders: sender,
             wake: wake.clone(),
+            ghosts: Arc::default(),
         };
         let room = Loop {
             inbound: Inbound::new(device.clone(), regions, desk.clone()),
@@ -109,6 +120,7 @@ impl Service {
             site: site.clone(),
             device: device.clone(),
             registry,
+            has_failed: false,
             retry_at: Instant::now(),
             connections: Connections { epoll, last: FIRST },
             wake,
@@ -161,6 +173,13 @@ impl Connections {
         Ok(self.last)
     }
 
+    /// Listens to a completion queue no more, whether or not its descriptor is closed with it.
+    pub(crate) fn forget_queue(&self, queue: &Cq) {
+        if let Err(error) = epoll::delete(&self.epoll, queue.fd()) {
+            log::error!("verbs: epoll_ctl: {error}");
+        }
+    }
+
     pub(crate) fn change(&self, stream: &std::net::TcpStream, token: u64, writes: bool) {
         let data = EventData::new_u64(token);
         if let Err(error) = epoll::modify(&self.epoll, stream, data, interest(writes)) {
@@ -181,6 +200,8 @@ struct Loop {
     /// What is open there.
     device: Arc<Device>,
     registry: Arc<Registry>,
+    /// It is known to have failed, and was not opened again since.
+    has_failed: bool,
     /// When it is tried next whether a device that has failed is there again.
     retry_at: Instant,
     connections: Connections,
@@ -194,7 +215,8 @@ impl Serve for Loop {
     fn serve(&mut self) -> io::Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         while self.take_orders() {
-            let ready = match epoll::wait(&self.connections.epoll, &mut events, None) {
+            let patience = self.patience();
+            let ready = match epoll::wait(&self.connections.epoll, &mut events, patience.as_ref()) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
@@ -219,7 +241,9 @@ impl Serve for Loop {
         self.device_failed();
     }
 
-    fn finish(self) {}
+    fn finish(mut self) {
+        self.inbound.end_all();
+    }
 }
 
 impl Loop {
@@ -233,19 +257,17 @@ impl Loop {
                     self.outbound.open(&mut self.connections, *opening);
                 }
                 Order::Ask(lane, epoch, key) => self.outbound.ask(connections, lane, epoch, key),
-                Order::End(lane, epoch, qp, tell) => self.outbound.end(lane, epoch, qp, tell),
+                Order::End(lane, epoch, open) => self.outbound.end(lane, epoch, open),
+                Order::LetGo(queue) => drop(queue),
                 Order::Admit(lane) => {
                     self.revive();
                     self.inbound.admit(&mut self.connections, *lane);
                 }
                 Order::Fence(session, lane, epoch, answer) => {
-                    let reached = self.inbound.fence(session, lane, epoch);
-                    answer(reached.to_word());
+                    self.inbound.fence(session, lane, epoch, answer);
                 }
-                Order::Retire(session, answer) => {
-                    self.inbound.retire(session);
-                    answer();
-                }
+                Order::Retire(session, answer) => self.inbound.retire(session, answer),
+                Order::Proven(ghost) => self.inbound.proven(ghost),
                 Order::Registered(opened) => self.inbound.registered(connections, opened),
                 Order::Stop => return false,
             }
@@ -253,17 +275,53 @@ impl Loop {
         true
     }
 
+    /// For how long nothing is due.
+    fn patience(&mut self) -> Option<Timespec> {
+        let due = self.heal();
+        let due = due
+            .into_iter()
+            .chain(self.inbound.remind(&self.connections));
+        let left = due.min()?.saturating_duration_since(Instant::now());
+        // Not a moment too early.
+        Timespec::try_from(left + Duration::from_millis(1)).ok()
+    }
+
+    /// Acts on what others have found of the device. One that may go on with what it was to let go of is as one that has
+    /// failed: what it does for a context ends with that, so it is opened anew, without being asked to. When the next
+    /// try is.
+    fn heal(&mut self) -> Option<Instant> {
+        if self.device.context.has_heard() {
+            self.happened(EventFlags::empty());
+        }
+        let context = self.device.context.clone();
+        if !self.has_failed && (context.has_failed() || context.is_in_doubt()) {
+            self.device_failed();
+        }
+        if self.has_failed && context.has_left() {
+            self.revive();
+        }
+        let waits = self.has_failed && context.has_left();
+        waits.then_some(self.retry_at)
+    }
+
     /// Acts on what no work asked for.
     fn happened(&mut self, flags: EventFlags) {
         while let Some(event) = self.device.context.event() {
-            let name = &self.device.name;
+            let (name, port) = (&self.device.name, self.device.port);
             match event {
-                Event::PortDown => {
+                Event::PortDown(which) if which == port => {
                     log::warn!("verbs: {name}: the port is down");
+                    self.device.set_port_down(true);
                     self.outbound.break_all(Cause::DeviceDown);
                 }
-                Event::PortActive => {
+                Event::PortActive(which) if which == port => {
                     log::info!("verbs: {name}: the port is active");
+                    self.device.set_port_down(false);
+                    self.outbound.port_active();
+                }
+                // The name that a lane is opened with may be there again.
+                Event::NamesChanged(which) if which == port => {
+                    log::info!("verbs: {name}: the port's table of GIDs is another");
                     self.outbound.port_active();
                 }
                 Event::DeviceFatal => return self.device_failed(),
@@ -271,13 +329,15 @@ impl Loop {
                     log::warn!("verbs: {name}: a completion queue has failed");
                     self.outbound.break_all(Cause::Fatal);
                     self.outbound.forget_queues();
-                    self.inbound.break_all();
+                    self.inbound.break_all(&self.connections);
                 }
                 Event::QueuePair(Some(number)) => {
                     log::warn!("verbs: {name}: queue pair {number} has failed");
                     self.outbound.break_one(number);
                     self.inbound.break_one(number);
                 }
+                // Another port of the device has a thread of its own.
+                Event::PortDown(_) | Event::PortActive(_) | Event::NamesChanged(_) => {}
                 Event::Other => {}
             }
         }
@@ -289,21 +349,23 @@ impl Loop {
 
     /// The device is of no use any more. It is tried again when somebody wants a lane over it.
     fn device_failed(&mut self) {
-        log::error!("verbs: {}: the device has failed", self.device.name);
         self.device.fail();
-        // Readable for ever, perhaps.
-        let fd = self.device.context.async_fd();
-        if let Err(error) = epoll::delete(&self.connections.epoll, fd) {
-            log::error!("verbs: epoll_ctl: {error}");
+        if !std::mem::replace(&mut self.has_failed, true) {
+            log::error!("verbs: {}: the device has failed", self.device.name);
+            // Readable for ever, perhaps.
+            let fd = self.device.context.async_fd();
+            if let Err(error) = epoll::delete(&self.connections.epoll, fd) {
+                log::error!("verbs: epoll_ctl: {error}");
+            }
         }
         self.outbound.device_failed();
-        self.inbound.break_all();
+        self.inbound.break_all(&self.connections);
     }
 
     /// Opens a device that has failed anew, if it can be now.
     fn revive(&mut self) {
         let now = Instant::now();
-        if !self.device.has_failed() || now < self.retry_at {
+        if !self.has_failed || now < self.retry_at {
             return;
         }
         self.retry_at = now + RETRY_INTERVAL;
@@ -317,10 +379,12 @@ impl Loop {
         match listened {
             Ok(device) => {
                 log::warn!("verbs: {name}: the device is there again");
+                device.context.wake_with(&self.wake);
                 self.registry.renew(&device);
-                self.inbound.renew(device.clone());
+                self.inbound.renew(&self.connections, device.clone());
                 self.outbound.renew(device.clone());
                 self.device = device;
+                self.has_failed = false;
             }
             Err(error) => log::debug!("verbs: {name} is not there again: {error}"),
         }

@@ -20,6 +20,9 @@ pub struct Settings {
     pub retry_count: u8,
     /// The row of the table of GIDs; `None`: the one whose GID is the rail's address, RoCE v2 before v1.
     pub gid_index: Option<u8>,
+    /// The partition that queue pairs are in, by its key, of which 15 bits count; `None`: the first that the port is a full member
+    /// of. Ethernet has one.
+    pub pkey: Option<u16>,
     /// The traffic class of packets; switches choose their queue by it.
     pub traffic_class: u8,
     /// The service level of packets, 0 to 15.
@@ -44,6 +47,7 @@ impl Default for Settings {
             ack_timeout: 14,
             retry_count: 6,
             gid_index: None,
+            pkey: None,
             traffic_class: 0,
             service_level: 0,
             inline_bytes: 64,

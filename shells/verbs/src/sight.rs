@@ -1,12 +1,17 @@
 //! What a lane has written, and whether the peer's program can see it.
 //!
 //! A write has completed when the peer's device has it, which may be before its memory does. An immediate behind it is
-//! told to the peer when all before it can be seen; the peer says so, and only then a notification goes out.
+//! told to the peer when all before it can be seen; the peer says so, and only then a notification goes out. Of a lane that ends
+//! before that, the end of the peer's queue pair is the proof: the peer is asked for it as for a fence.
 
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::{Epoch, LaneId};
 
 /// The cookie of an immediate. Core has none like it.
 pub(crate) const IMMEDIATE: u64 = u64::MAX;
+
+/// How often a peer is asked to end a lane, while something waits for that.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Of one lane.
 #[derive(Debug, Default)]
@@ -86,16 +91,66 @@ impl Sight {
         self.out.as_ref().map(|out| out.by)
     }
 
-    /// Nothing will be answered any more. Who waited.
-    pub(crate) fn give_up(&mut self) -> Vec<u64> {
-        let mut tickets = self.out.take().map_or_else(Vec::new, |out| out.tickets);
+    /// The peer has had its time. Who waits for it goes on waiting, for the lane's end.
+    pub(crate) fn overdue(&mut self) {
+        if let Some(out) = &mut self.out {
+            out.by = Instant::MAX;
+        }
+    }
+
+    /// The lane has ended in this epoch. Who waits, if anybody may have to: something was written that nobody has seen.
+    pub(crate) fn end(&mut self, lane: LaneId, epoch: Epoch) -> Option<Unseen> {
+        let out = self.out.take();
+        let is_unseen = out.is_some() || std::mem::take(&mut self.wrote);
+        let mut tickets = out.map_or_else(Vec::new, |out| out.tickets);
         tickets.append(&mut self.next);
-        tickets
+        is_unseen.then_some(Unseen {
+            lane,
+            epoch,
+            tickets,
+            ask_at: Instant::ZERO,
+        })
+    }
+}
+
+/// A lane that is over, and what it has written may not be seen by the peer's program yet.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Unseen {
+    pub(crate) lane: LaneId,
+    /// Its last one that has written something.
+    pub(crate) epoch: Epoch,
+    /// Who waits for its end.
+    pub(crate) tickets: Vec<u64>,
+    ask_at: Instant,
+}
+
+impl Unseen {
+    /// The lane has ended again, in a later epoch.
+    pub(crate) fn join(&mut self, later: Self) {
+        self.epoch = later.epoch;
+        self.tickets.extend(later.tickets);
+        self.ask_at = Instant::ZERO;
+    }
+
+    /// When the peer is to be asked (again) to end it. `None`: nobody waits.
+    pub(crate) fn ask_at(&self) -> Option<Instant> {
+        (!self.tickets.is_empty()).then_some(self.ask_at)
+    }
+
+    /// Whether the peer is to be asked now. Then it is not again for a while.
+    pub(crate) fn asks(&mut self, now: Instant) -> bool {
+        let asks = self.ask_at().is_some_and(|at| at <= now);
+        if asks {
+            self.ask_at = now + ASK_INTERVAL;
+        }
+        asks
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use polyrail_core::units::RailId;
+
     use super::*;
 
     #[test]
@@ -115,7 +170,24 @@ mod tests {
         assert!(sight.wants_another());
         sight.posted(11, by);
         assert!(!sight.wants_another() && !sight.wrote);
-        assert_eq!(sight.give_up(), [4]);
-        assert_eq!((sight.give_up(), sight.due()), (Vec::new(), None));
+        sight.overdue();
+        assert_eq!(sight.due(), Some(Instant::MAX));
+        let lane = LaneId::new(0, RailId(3));
+        let end = |sight: &mut Sight, epoch| sight.end(lane, Epoch(epoch));
+        let mut unseen = end(&mut sight, 1).unwrap();
+        assert_eq!((&unseen.tickets[..], sight.due()), (&[4][..], None));
+        assert_eq!(end(&mut sight, 1), None, "nothing was written since");
+        // The peer is asked now and then, as long as somebody waits.
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        assert_eq!(unseen.ask_at(), Some(Instant::ZERO));
+        assert_eq!(
+            [0, 99, 100].map(|now| unseen.asks(at(now))),
+            [true, false, true]
+        );
+        sight.wrote = true;
+        let later = end(&mut sight, 2).unwrap();
+        assert_eq!(later.ask_at(), None, "nobody waits for that alone");
+        unseen.join(later);
+        assert_eq!((unseen.epoch, unseen.asks(at(101))), (Epoch(2), true));
     }
 }

@@ -69,6 +69,16 @@ impl Talk {
         Message::decode(&self.received).map(Some).map_err(bad)
     }
 
+    /// Some of the next bytes, no more than so many.
+    pub(crate) fn hear_some(&mut self, most: usize) -> io::Result<Option<&[u8]>> {
+        let most = most.min(BYTES);
+        if !self.fill(most)? {
+            return Ok(None);
+        }
+        self.filled = 0;
+        Ok(self.received.get(..most))
+    }
+
     /// The next so many bytes, if all have come.
     pub(crate) fn hear_bytes<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         if !self.fill(N)? {

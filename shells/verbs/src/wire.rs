@@ -7,7 +7,7 @@
 //! |---|---|---|---|---|---|---|---|---|
 //! | side: a queue pair | both, once | 1 | MTU, reads, 0 | number | GID | first packet, LID | device's name | 40..56 too |
 //! | ask: what opens a region? | initiator | 2 | 0 | 0 | its key | 0 | 0 | 0 |
-//! | told: a piece of it, or nothing | target | 3 | answer, 0, 0 | remote key | the region's key | address | bytes | 40..48: where it begins |
+//! | told: a piece of it, nothing, or not yet | target | 3 | answer, 0, 0 | remote key | the region's key | address | bytes | 40..48: where it begins |
 //! | refused: no queue pair | target, once | 4 | reason, 0, 0 | 0 | | | | |
 //! | seen: this immediate has come | target | 5 | 0 | its number | 0 | 0 | 0 | 0 |
 
@@ -90,6 +90,8 @@ pub(crate) enum Answer {
     More(Grant),
     /// Nothing does at this device.
     Failed,
+    /// It is being registered, which takes long. Another answer follows.
+    NotYet,
 }
 
 impl Granted {
@@ -180,6 +182,7 @@ impl Message {
                     Answer::Last(grant) => (1, Some(grant)),
                     Answer::More(grant) => (2, Some(grant)),
                     Answer::Failed => (3, None),
+                    Answer::NotYet => (4, None),
                 };
                 bytes[..2].copy_from_slice(&[TOLD, code]);
                 bytes[8..24].copy_from_slice(&key.0);
@@ -230,6 +233,7 @@ impl Message {
             (ASK, 0) => Self::Ask(RegionKey(sixteen)),
             (TOLD, 0) => Self::Told(RegionKey(sixteen), Answer::Nothing),
             (TOLD, 3) => Self::Told(RegionKey(sixteen), Answer::Failed),
+            (TOLD, 4) => Self::Told(RegionKey(sixteen), Answer::NotYet),
             (TOLD, code @ 1..=2) => {
                 let grant = Grant {
                     remote_key: word(4),
@@ -311,6 +315,7 @@ mod tests {
             Message::Told(key, Answer::Last(grant)),
             Message::Told(key, Answer::More(grant)),
             Message::Told(key, Answer::Failed),
+            Message::Told(key, Answer::NotYet),
             Message::Seen(u32::MAX),
         ];
         messages.extend(Refusal::ALL.map(Message::Refused));

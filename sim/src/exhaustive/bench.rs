@@ -1,7 +1,7 @@
 //! Core on a bench: its tables, and a fabric that does what it is told.
 
 use polyrail_core::message::{Frame, Message};
-use polyrail_core::orchestrator::{Config, LaneAction, Orchestrator, Post, Proof, Request};
+use polyrail_core::orchestrator::{Config, LaneAction, Post, Proof, Request};
 use polyrail_core::path::class::RailClass;
 use polyrail_core::plan::{Plan, PlanRail, PlanTransport};
 use polyrail_core::rail::RailConfig;
@@ -18,7 +18,9 @@ use polyrail_core::work::{
 use polyrail_record::Capacities;
 
 use super::act::{Act, Answer, Bounds, Bytes};
-use crate::model::{SharedMemory, WorkerMemory};
+use polyrail_core::rail::policies::PoliciesConfig;
+
+use crate::model::{Core, SharedMemory, WorkerMemory};
 
 pub(super) const RAILS: u8 = 2;
 pub(super) const SLICE_BYTES: u32 = 64;
@@ -88,7 +90,7 @@ pub(super) struct Story {
 
 /// The whole of it.
 pub(super) struct Bench<'a> {
-    pub(super) core: Orchestrator<'a>,
+    pub(super) core: Core<'a>,
     pub(super) bounds: Bounds,
     pub(super) now: Instant,
     pub(super) lines: [Line; RAILS as usize],
@@ -139,10 +141,10 @@ pub(super) fn with_bench<T>(
     let config = Config {
         // Repetitions would use up the timers.
         message_interval: Duration::from_millis(1_500),
-        ..Config::new(0, policy)
+        ..Config::new(0, PoliciesConfig::new(0, policy))
     };
     let mut bench = Bench {
-        core: Orchestrator::new(config, &shared, tables.tables()),
+        core: tables.core(config, &shared, &memory.given, &[]),
         bounds,
         now: Instant::from_nanos(1_000),
         lines: Default::default(),

@@ -44,7 +44,7 @@ impl Bench<'_> {
                     self.violated("the batch ended twice, or before its requests");
                 }
             }
-            Event::Settled { tag } => {
+            Event::Settled { tag, .. } => {
                 let story = &mut self.stories[tag as usize];
                 let open = story
                     .reported
@@ -55,6 +55,8 @@ impl Bench<'_> {
                 }
                 self.check_proof(tag as usize);
             }
+            // No transport of the bench hands over.
+            Event::HandedOver { .. } | Event::CalledBack { .. } => {}
             Event::RailChanged { .. }
             | Event::PeerChanged { .. }
             | Event::Failover { .. }

@@ -375,7 +375,7 @@ impl World<'_> {
                     self.batch_done(tag as u32, &report, now);
                 }
             }
-            Event::Settled { tag } => self.ledger.settled(tag),
+            Event::Settled { tag, .. } => self.ledger.settled(tag),
             Event::RailChanged {
                 rail, state, cause, ..
             } => {
@@ -386,6 +386,8 @@ impl World<'_> {
             }
             Event::Failover { attempt, .. } => self.check_failover(attempt),
             Event::PeerChanged { .. } => {}
+            // No transport of a model hands over.
+            Event::HandedOver { .. } | Event::CalledBack { .. } => {}
             Event::WakeWorker { worker } => {
                 let other = engine.first_worker + usize::from(worker);
                 self.workers[other].inbox.woken = true;

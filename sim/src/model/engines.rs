@@ -5,6 +5,7 @@ use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, Plan, PlanPath, PlanRail, PlanTra
 use polyrail_core::rail::documented::DocumentedConfig;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode, ResetConfig};
+use polyrail_core::rail::policies::{PoliciesConfig, TransportConfig};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::rail::{RailConfig, Shared};
 use polyrail_core::time::{Duration, Instant};
@@ -21,7 +22,7 @@ pub(super) const REMOTE: SegmentRef = SegmentRef(2);
 const SCRATCH: SegmentRef = SegmentRef(3);
 
 /// A worker's limits, as the scenario has them.
-pub(super) fn config(setup: &Setup, worker: u16, policy: Policy) -> Config {
+pub(super) fn config(setup: &Setup, worker: u16, policy: Policy) -> Config<PoliciesConfig> {
     let limits = &setup.limits;
     let us = Duration::from_micros;
     let health = match limits.reset_cooldown_us {
@@ -30,6 +31,18 @@ pub(super) fn config(setup: &Setup, worker: u16, policy: Policy) -> Config {
             rail_cooldown: us(cooldown),
             ..ResetConfig::DEFAULT
         }),
+    };
+    let usual = TransportConfig {
+        policy,
+        health,
+        documented: DocumentedConfig {
+            numa_penalties: limits.numa_penalties,
+            ..DocumentedConfig::DEFAULT
+        },
+    };
+    let policy = PoliciesConfig {
+        usual,
+        ..PoliciesConfig::new(worker, policy)
     };
     Config {
         progress_floor: us(limits.progress_floor_us),
@@ -40,11 +53,6 @@ pub(super) fn config(setup: &Setup, worker: u16, policy: Policy) -> Config {
         message_interval: us(limits.message_interval_us),
         failover_attempts_max: limits.failover_attempts,
         signal_interval_works: limits.signal_interval_works,
-        health,
-        documented: DocumentedConfig {
-            numa_penalties: limits.numa_penalties,
-            ..DocumentedConfig::DEFAULT
-        },
         ..Config::new(worker, policy)
     }
 }

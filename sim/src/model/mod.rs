@@ -61,7 +61,7 @@ pub(crate) use room::Seen;
 use split::Split;
 pub(crate) use traced::{Span, Traced};
 use worker::Worker;
-pub(crate) use worker::{SharedMemory, WorkerMemory};
+pub(crate) use worker::{Core, SharedMemory, WorkerMemory};
 
 /// How long a lane takes to be let go of on this side.
 const LET_GO_NS: u64 = 1_000;
@@ -353,10 +353,11 @@ fn run_in(setup: &Setup, options: Options, progress: &mut dyn FnMut(u64, u64)) -
     for (engine, shared) in setup.engines.iter().zip(&shared) {
         install(setup, engine, shared);
     }
-    let workers = tables.iter_mut().enumerate().map(|(index, memory)| {
+    let workers = tables.iter_mut().enumerate().map(|(index, memory_of)| {
         let engine = index / workers_each;
         let config = config(setup, (index % workers_each) as u16, options.policy);
-        Worker::new(config, engine, setup.plans.len(), &shared[engine], memory)
+        let core = memory_of.core(config, &shared[engine], &memory[engine].given, &[]);
+        Worker::new(core, engine, setup.plans.len())
     });
     let credits = setup.credits(options.split);
     let mut world = World::new(setup, options, &shared, &credits, workers.collect());

@@ -4,6 +4,9 @@ use polyrail_core::message::Frame;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
 use polyrail_core::orchestrator::{Config, Orchestrator, Proof, Tables};
 use polyrail_core::rail::documented::Shares;
+use polyrail_core::rail::policies::{
+    Given, Policies, PoliciesConfig, PolicyTables, TransportConfig,
+};
 use polyrail_core::rail::{Device, Rail, Shared, Waiting};
 use polyrail_core::table::Row;
 use polyrail_core::units::{Epoch, LaneId, PeerId, RequestId};
@@ -13,11 +16,15 @@ use polyrail_record::Capacities;
 /// Batches beyond what the submitters need.
 const SPARE_BATCHES: usize = 64;
 
+/// A worker's core, whatever its policy is.
+pub(crate) type Core<'a> = Orchestrator<'a, Policies<'a>>;
+
 /// The memory of what an engine's workers share.
 pub(crate) struct SharedMemory {
     rails: Vec<Rail>,
     devices: Vec<Device>,
     waiting: Vec<Waiting>,
+    pub(crate) given: Vec<Given>,
 }
 
 impl SharedMemory {
@@ -27,6 +34,7 @@ impl SharedMemory {
             rails: (0..rails).map(|_| Rail::EMPTY).collect(),
             devices: (0..devices).map(|_| Device::EMPTY).collect(),
             waiting: (0..workers).map(|_| Waiting::NO).collect(),
+            given: (0..rails).map(|_| Given::NOTHING).collect(),
         }
     }
 
@@ -85,17 +93,28 @@ impl WorkerMemory {
         }
     }
 
-    /// Lends them.
-    pub(crate) fn tables(&mut self) -> Tables<'_> {
-        Tables {
+    /// A core over them.
+    pub(crate) fn core<'a>(
+        &'a mut self,
+        config: Config<PoliciesConfig>,
+        shared: &'a Shared<'a>,
+        given: &'a [Given],
+        transports: &'a [TransportConfig],
+    ) -> Core<'a> {
+        let rows = PolicyTables {
+            rails: given,
+            shares: &mut self.shares,
+        };
+        let policies = |policy| Policies::new(policy, shared, rows).with_transports(transports);
+        let tables = Tables {
             plans: &mut self.plans,
             peers: &mut self.peers,
             lanes: &mut self.lanes,
             requests: &mut self.requests,
-            shares: &mut self.shares,
             attempts: &mut self.attempts,
             batches: &mut self.batches,
-        }
+        };
+        Orchestrator::new(config.map_policy(policies), shared, tables)
     }
 }
 
@@ -135,7 +154,7 @@ impl Inbox {
 
 /// One worker.
 pub(crate) struct Worker<'a> {
-    pub(crate) core: Orchestrator<'a>,
+    pub(crate) core: Core<'a>,
     pub(crate) engine: usize,
     pub(crate) inbox: Inbox,
     pub(crate) postings: PostBatch,
@@ -170,15 +189,9 @@ impl Worker<'_> {
 
 impl<'a> Worker<'a> {
     /// One with nothing to do.
-    pub(crate) fn new(
-        config: Config,
-        engine: usize,
-        plans: usize,
-        shared: &'a Shared<'a>,
-        memory: &'a mut WorkerMemory,
-    ) -> Self {
+    pub(crate) fn new(core: Core<'a>, engine: usize, plans: usize) -> Self {
         Self {
-            core: Orchestrator::new(config, shared, memory.tables()),
+            core,
             engine,
             inbox: Inbox::default(),
             postings: PostBatch::default(),

@@ -10,14 +10,14 @@ mod timeline;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use polyrail_core::orchestrator::{Orchestrator, Post};
+use polyrail_core::orchestrator::Post;
 use polyrail_core::rail::Shared;
 use polyrail_core::time::Instant;
 use polyrail_core::work::PostBatch;
 use polyrail_record::{Answer, Entry, Reader, RecordingError, Step, answer_bytes};
 use serde::Serialize;
 
-use crate::model::{SharedMemory, WorkerMemory};
+use crate::model::{Core, SharedMemory, WorkerMemory};
 
 pub use story::{Change, RailStory, Silence, Story};
 
@@ -67,12 +67,12 @@ pub fn replay<R: Read>(
 ) -> Result<Replay, RecordingError> {
     let header = reader.header().clone();
     let tables = header.capacities;
-    let shared = SharedMemory::new(
+    let memory = SharedMemory::new(
         tables.rails as usize,
         tables.devices as usize,
         header.workers.len(),
     );
-    let shared = shared.shared(header.slice_bytes);
+    let shared = memory.shared(header.slice_bytes);
     let mut memories: Vec<_> = header
         .workers
         .iter()
@@ -81,9 +81,7 @@ pub fn replay<R: Read>(
     let cores: Vec<_> = memories
         .iter_mut()
         .zip(&header.workers)
-        .map(|(memory, config)| {
-            Orchestrator::new(*config, &shared, memory.tables()).with_transports(&header.transports)
-        })
+        .map(|(own, config)| own.core(*config, &shared, &memory.given, &header.transports))
         .collect();
     let mut stage = Stage {
         shared: &shared,
@@ -131,7 +129,7 @@ pub fn replay<R: Read>(
 /// The cores, and what they share.
 struct Stage<'a> {
     shared: &'a Shared<'a>,
-    cores: Vec<Orchestrator<'a>>,
+    cores: Vec<Core<'a>>,
     posts: PostBatch,
     /// By worker: the post that is out.
     out: Vec<Option<Post>>,

@@ -121,7 +121,10 @@ pub struct Silence {
 impl Story {
     /// Nothing has happened yet.
     pub(super) fn new(header: &Header) -> Self {
-        let policy = header.workers.first().map(|config| config.policy.name());
+        let policy = header
+            .workers
+            .first()
+            .map(|config| config.policy.usual.policy().name());
         Self {
             engine: header.engine.clone(),
             version: header.version.clone(),

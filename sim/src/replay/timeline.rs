@@ -2,7 +2,7 @@
 
 use polyrail_core::message::{Frame, Message};
 use polyrail_core::orchestrator::{Event, LaneAction};
-use polyrail_core::report::Status;
+use polyrail_core::report::{Local, Remote, Status};
 use polyrail_core::time::Instant;
 use polyrail_core::units::LaneId;
 use polyrail_core::work::{LaneFact, Outcome, Stop};
@@ -115,6 +115,14 @@ fn called(call: &Call<'_>, story: &Story) -> Vec<String> {
             epoch.0
         ),
         Call::HandlePeerGone { peer, proof, .. } => format!("peer {} is gone: {proof:?}", peer.0),
+        Call::HandBack { id, how, .. } => format!(
+            "request {} was handed back as {}",
+            id.index,
+            how.status.name()
+        ),
+        Call::Withdraw { count, why, .. } => {
+            format!("{count} requests never begin: {why:?}")
+        }
         Call::ForgetPeer { peer, .. } => format!("peer {} is to be forgotten", peer.0),
         _ => return Vec::new(),
     };
@@ -133,6 +141,7 @@ fn said(fact: &LaneFact) -> String {
         },
         LaneFact::Unfenceable { scope } => format!("cannot be fenced ({scope:?})"),
         LaneFact::PortActive => "its port is active again".to_owned(),
+        LaneFact::Crowded => "an idle one is to make room for it".to_owned(),
     }
 }
 
@@ -214,7 +223,21 @@ fn happened(event: &Event, story: &Story) -> Option<String> {
             let how = if *silent { "silent" } else { "heard again" };
             Some(format!("peer {} is {how}", peer.0))
         }
-        Event::Settled { .. } => Some("an indeterminate request has ended after all".to_owned()),
+        Event::Settled {
+            local: Local::Released,
+            remote: Remote::Settled,
+            ..
+        } => Some("an indeterminate request has ended after all".to_owned()),
+        Event::Settled { local, remote, .. } => Some(format!(
+            "more is known of an indeterminate request: memory here is {local:?}, and there {remote:?}"
+        )),
+        Event::HandedOver { request, .. } => Some(format!(
+            "request {} is handed over, to be staged",
+            request.index
+        )),
+        Event::CalledBack { request, .. } => {
+            Some(format!("request {} is called back", request.index))
+        }
         Event::RequestDone { .. } | Event::BatchDone { .. } | Event::WakeWorker { .. } => None,
     }
 }

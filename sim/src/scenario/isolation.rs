@@ -29,11 +29,15 @@ pub struct PathTable {
     #[serde(default = "small_bytes")]
     pub small_bytes_max: u64,
     /// Wait for a class that a hint names.
-    #[serde(default)]
+    #[serde(default = "hint_strict")]
     pub hint_strict: bool,
     /// How long an agent may be silent. It beats five times as often.
     #[serde(default = "hint_age")]
     pub hint_age_max_ms: Spanned<u64>,
+}
+
+fn hint_strict() -> bool {
+    PathConfig::DEFAULT.hint_strict
 }
 
 fn island_bits() -> Spanned<u8> {

@@ -9,9 +9,9 @@ use crate::same::is;
 pub(crate) const COMPARED: &[&str] = &compare();
 
 macro_rules! compare {
-    ($($name:ident = $theirs:ident($($any:tt)*),)*; optional $optional:ident = $optionals:ident($($anys:tt)*)) => {
-        const fn compare() -> [&'static str; [$(stringify!($name),)* ""].len()] {
-            [$(stringify!($name),)* stringify!($optional)]
+    ($($name:ident = $theirs:ident($($any:tt)*),)*; optional $($optional:ident = $optionals:ident($($anys:tt)*),)*) => {
+        const fn compare() -> [&'static str; [$(stringify!($name),)* $(stringify!($optional),)*].len()] {
+            [$(stringify!($name),)* $(stringify!($optional),)*]
         }
 
         #[test]
@@ -20,10 +20,10 @@ macro_rules! compare {
                 |calls: &Calls| calls.$name,
                 sys::$theirs as unsafe extern "C" fn($($any)*) -> _,
             );)*
-            is(
+            $(is(
                 |calls: &Calls| calls.$optional.expect("only its type counts"),
                 sys::$optionals as unsafe extern "C" fn($($anys)*) -> _,
-            );
+            );)*
         }
     };
 }
@@ -52,7 +52,10 @@ compare! {
     modify_qp = ibv_modify_qp(_, _, _),
     query_qp = ibv_query_qp(_, _, _, _),
     destroy_qp = ibv_destroy_qp(_),
-    ; optional reg_dmabuf_mr = ibv_reg_dmabuf_mr(_, _, _, _, _, _)
+    fork_init = ibv_fork_init(),
+    ; optional
+    reg_dmabuf_mr = ibv_reg_dmabuf_mr(_, _, _, _, _, _),
+    is_fork_initialized = ibv_is_fork_initialized(),
 }
 
 #[test]

@@ -20,7 +20,9 @@ fn compared(names: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn every_constant_structure_and_function_is_compared() {
-    let constants = named(RAW, "pub(crate) const ");
+    let mut constants = named(RAW, "pub(crate) const ");
+    // The header has it in an enumeration without a name, of which ibverbs-sys makes nothing.
+    assert!(constants.remove("PORT_GRH_REQUIRED"));
     assert!(constants.len() > 20, "{constants:?}");
     assert_eq!(constants, compared(crate::constants::COMPARED));
     let mut structures = named(RAW, "pub(crate) struct ");

@@ -30,6 +30,7 @@ const fn all(masks: &[mask]) -> u32 {
 }
 
 compare! {
+    FORK_DISABLED = sys::IBV_FORK_DISABLED;
     QPT_RC = kind::IBV_QPT_RC;
     QPS_INIT = state::IBV_QPS_INIT;
     QPS_RTR = state::IBV_QPS_RTR;
@@ -74,5 +75,6 @@ compare! {
     EVENT_QP_ACCESS_ERR = sys::IBV_EVENT_QP_ACCESS_ERR;
     EVENT_DEVICE_FATAL = sys::IBV_EVENT_DEVICE_FATAL;
     EVENT_PORT_ACTIVE = sys::IBV_EVENT_PORT_ACTIVE;
+    EVENT_GID_CHANGE = sys::IBV_EVENT_GID_CHANGE;
     EVENT_PORT_ERR = sys::IBV_EVENT_PORT_ERR;
 }

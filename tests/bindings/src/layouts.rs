@@ -103,7 +103,8 @@ compare! {
         state = state, max_mtu = max_mtu, active_mtu = active_mtu, gid_tbl_len = gid_tbl_len,
         port_cap_flags = port_cap_flags, max_msg_sz = max_msg_sz, bad_pkey_cntr = bad_pkey_cntr,
         qkey_viol_cntr = qkey_viol_cntr, pkey_tbl_len = pkey_tbl_len, lid = lid, sm_lid = sm_lid,
-    } fills { _rest }
+        flags = flags,
+    } fills { _between, _behind }
     AsyncEvent is whole ibv_async_event { element = element, event_type = event_type } fills {}
 }
 

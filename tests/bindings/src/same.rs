@@ -55,6 +55,7 @@ macro_rules! functions {
 }
 
 functions! {
+    ()
     (A Z)
     (A Z B Y)
     (A Z B Y C X)

@@ -353,12 +353,11 @@ fn half_a_hello(it: &mut Attacker<'_>) -> io::Result<()> {
 fn fences(it: &mut Attacker<'_>) -> io::Result<()> {
     let port = it.port();
     let mut member = Member::open(&mut it.chance, port)?;
-    let frames = (0..2_000).flat_map(|lane| {
+    let mut fences = (0..2_000).map(|lane| {
         let epoch = it.chance.below(1 << 20) as u32;
-        speech::encoded(&Frame::Fence { lane, epoch })
+        Frame::Fence { lane, epoch }
     });
-    let frames: Vec<_> = frames.collect();
-    let said = member.wire.say(&frames);
+    let said = fences.try_for_each(|fence| member.wire.say_frame(&fence));
     it.leave(member.wire);
     said
 }

@@ -4,16 +4,19 @@ use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use polyrail_transport::packets;
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::ticket::{Entry, Nonce};
+use polyrail_transport::{SessionId, packets};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 
 use crate::attacker::Attacker;
 use crate::mutate::Chance;
 use crate::wire::Member;
 
 /// The version of the messages, as `shells/shm/src/wire.rs` has it.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// Boards of one attack.
 const BOARDS: usize = 8;
@@ -30,20 +33,61 @@ fn number(mut value: u64, to: &mut Vec<u8>) {
     to.push(value as u8);
 }
 
-/// A lane's greeting.
-fn hello(chance: &mut Chance, session: [u8; 16]) -> Vec<u8> {
-    let mut bytes = vec![0, VERSION];
-    bytes.extend(session);
+/// A lane's greeting. Behind a challenge it has a ticket, most of the time for just that lane.
+fn hello(chance: &mut Chance, member: &Member, challenge: Option<Nonce>) -> Vec<u8> {
+    let mut bytes = vec![if challenge.is_some() { 5 } else { 0 }, VERSION];
+    bytes.extend(member.session);
     number(chance.awkward(), &mut bytes);
     bytes.extend(chance.key());
+    let marks = chance.one_in(2);
+    bytes.push(marks.into());
+    if marks {
+        number(chance.awkward(), &mut bytes);
+        number(chance.awkward(), &mut bytes);
+    }
+    let mut lane = None;
     if chance.one_in(8) {
         bytes.push(0);
-        return bytes;
+    } else {
+        let (name, epoch) = (chance.below(16) as u32, 1 + chance.below(8) as u32);
+        bytes.push(1);
+        number(name.into(), &mut bytes);
+        number(epoch.into(), &mut bytes);
+        lane = Some((LaneId(name), Epoch(epoch)));
     }
-    bytes.push(1);
-    number(chance.below(16) as u64, &mut bytes);
-    number(1 + chance.below(8) as u64, &mut bytes);
+    if let (Some(challenge), Some(secret)) = (challenge, &member.secret) {
+        let entry = Entry {
+            transport: "shm",
+            session: SessionId(member.session),
+            lane,
+        };
+        if let Ok(mut ticket) = secret.ticket(&entry, challenge) {
+            if chance.one_in(8) {
+                ticket.proof.0[chance.below(32)] ^= 1;
+            }
+            bytes.extend(ticket.to_bytes());
+        }
+    }
     bytes
+}
+
+/// What a lane is to prove itself with, where there is a key.
+fn challenge(member: &Member, socket: &OwnedFd) -> io::Result<Option<Nonce>> {
+    if member.secret.is_none() {
+        return Ok(None);
+    }
+    say(socket, &[4], None)?;
+    let longest = Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    };
+    poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&longest))?;
+    let mut bytes = [0; 64];
+    let (_, length) = recv(socket, &mut bytes, RecvFlags::DONTWAIT)?;
+    match bytes[..length] {
+        [7, ref nonce @ ..] => Ok(nonce.try_into().map(Nonce).ok()),
+        _ => Ok(None),
+    }
 }
 
 /// What a lane says: maps what is there, or not, unmaps, offers, or makes no sense.
@@ -136,7 +180,8 @@ pub(crate) fn boards(it: &mut Attacker<'_>) -> io::Result<()> {
         let Ok(board) = board(&mut it.chance) else {
             continue;
         };
-        let hello = hello(&mut it.chance, member.session);
+        let challenge = challenge(&member, &socket)?;
+        let hello = hello(&mut it.chance, &member, challenge);
         if say(&socket, &hello, Some(&board)).is_err() {
             continue;
         }
@@ -162,7 +207,7 @@ pub(crate) fn silence(it: &mut Attacker<'_>) -> io::Result<()> {
     let name = member.inside.clone().ok_or(io::ErrorKind::NotFound)?;
     for _ in 0..BOARDS {
         let socket = packets::connect_to(&name)?;
-        let hello = hello(&mut it.chance, member.session);
+        let hello = hello(&mut it.chance, &member, None);
         let length = it.chance.below(hello.len());
         say(&socket, &hello[..length], None)?;
         it.hold_inside(socket);

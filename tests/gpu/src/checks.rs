@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use polyrail::cuda::driver::{Driver, End, Sharing};
 use polyrail::cuda::{CudaError, Gpus};
@@ -11,13 +12,17 @@ use polyrail::{
     Access, Engine, FileTerms, Op, RegisterError, Request, SegmentId, Status, SubmitError,
 };
 
-use crate::ends::{BYTES, Ends, PATIENCE, Wrong, engine, moved, pattern, whole};
+use crate::ends::{BYTES, Ends, PATIENCE, Wrong, completed, engine, moved, pattern, whole};
+use crate::{alone, program};
+
+/// Why a check is skipped that needs calls besides ours.
+pub(crate) const ONLY_CUDA: &str = "the stub driver takes no calls but ours";
 
 /// `Ok(Some(why))`: it cannot be checked here.
 type Check = fn(&Arc<dyn Driver>, bool) -> Result<Option<&'static str>, Wrong>;
 
 /// All of them, by what they say.
-pub(crate) const ALL: [(&str, Check); 11] = [
+pub(crate) const ALL: [(&str, Check); 16] = [
     ("host and GPU, at odd sizes and offsets", |driver, _| {
         let engine = engine(driver, &[])?;
         let near = engine.allocate("host", BYTES, Access::Local)?;
@@ -62,6 +67,20 @@ pub(crate) const ALL: [(&str, Check); 11] = [
             exchange_far(&ends, "host", "shm:")
         },
     ),
+    ("a graph captured meanwhile", captured),
+    ("a kernel that takes long", held),
+    ("CUDA is started when it is needed", |_, stub| {
+        alone::check(alone::UNTOUCHED, stub)
+    }),
+    (
+        "contexts on GPUs that are named only",
+        |driver, stub| match driver.gpus()?.len() {
+            0 | 1 => Ok(Some("there is one GPU")),
+            _ if !driver.can_reach(1, 0)? => Ok(Some("cuda:1 does not reach cuda:0")),
+            _ => alone::check(alone::APART, stub),
+        },
+    ),
+    ("memory taken back behind a kernel", taken_back),
     ("the other process killed", killed),
     ("failures told apart", failures),
 ];
@@ -102,7 +121,7 @@ fn expected(op: Op, from: &[u8], mut to: Vec<u8>) -> Vec<u8> {
     to
 }
 
-fn put(engine: &Engine, segment: SegmentId, seed: u64) -> Result<Vec<u8>, Wrong> {
+pub(crate) fn put(engine: &Engine, segment: SegmentId, seed: u64) -> Result<Vec<u8>, Wrong> {
     let region = engine.region(segment).ok_or("no such segment")?;
     let bytes = pattern(seed, region.bytes());
     region.store(&bytes, 0)?;
@@ -227,8 +246,129 @@ fn program_memory(driver: &Arc<dyn Driver>, _: bool) -> Result<Option<&'static s
     Ok(None)
 }
 
+/// Whatever the engine does while the program captures a graph, it gets its graph, and we our bytes.
+fn captured(driver: &Arc<dyn Driver>, stub: bool) -> Result<Option<&'static str>, Wrong> {
+    if stub {
+        return Ok(Some(ONLY_CUDA));
+    }
+    let engine = engine(driver, &[])?;
+    let far = engine.allocate_on_gpu("gpu", 0, BYTES, Access::Local)?;
+    let stream = driver.stream(0)?;
+    program::begin_capture(stream)?;
+    let during = (|| {
+        let near = engine.allocate("host", BYTES, Access::Local)?;
+        let more = engine.allocate_on_gpu("more", 0, BYTES, Access::Local)?;
+        exchange_here(&engine, near, far)?;
+        exchange_here(&engine, more, far)?;
+        match engine.order_after(far, stream.0) {
+            Err(RegisterError::Gpu(CudaError::Capturing)) => {}
+            other => return Err(format!("order_after says {other:?}").into()),
+        }
+        engine.unregister(near)?;
+        engine.unregister(more)?;
+        Ok::<_, Wrong>(())
+    })();
+    program::end_capture(stream)?;
+    during?;
+    engine.order_after(far, stream.0)?;
+    let near = engine.allocate("host", BYTES, Access::Local)?;
+    exchange_here(&engine, near, far)?;
+    driver.end_stream(0, stream);
+    Ok(None)
+}
+
+/// A kernel of the program's holds up what was to wait for it, and nothing else: also where the memory of the host is not
+/// pinned, because a part of it is already.
+fn held(driver: &Arc<dyn Driver>, stub: bool) -> Result<Option<&'static str>, Wrong> {
+    if stub {
+        return Ok(Some(ONLY_CUDA));
+    }
+    // Of two segments that share a page; dropped after the engine.
+    let mut own = vec![0_u8; 2 * BYTES as usize];
+    let ends = Ends::start(driver, stub, &["shm", "cuda-ipc"])?;
+    let engine = &ends.engine;
+    let gpu = engine.allocate_on_gpu("gpu", 0, BYTES, Access::Local)?;
+    let other = engine.allocate("other", BYTES, Access::Local)?;
+    let far = ends.open("host")?;
+    let mut register = |name, offset: u64| {
+        let address = own.as_mut_ptr().wrapping_add(offset as usize);
+        let base = NonNull::new(address).ok_or("address 0")?;
+        // SAFETY: it lives until the engine has ended.
+        Ok::<_, Wrong>(unsafe { engine.register(name, base, BYTES, Access::Local) }?)
+    };
+    let hosts = [register("one", 0)?, register("two", BYTES)?];
+    for host in hosts {
+        exchange_here(engine, host, gpu)?;
+    }
+    let sent = put(engine, gpu, 1)?;
+    let stream = driver.stream(0)?;
+    let kernel = program::hold(stream)?;
+    engine.order_after(gpu, stream.0)?;
+    let reads = hosts.map(|host| whole(Op::Read, host, gpu, BYTES));
+    let waits = reads.map(|read| engine.submit(&[read]));
+    for seed in 3..6 {
+        let sent = put(engine, other, seed)?;
+        moved(engine, whole(Op::Write, other, far, BYTES))?;
+        if !ends.has("host", &sent)? {
+            return Err("wrong bytes at the target meanwhile".into());
+        }
+    }
+    let [one, two] = waits;
+    let waits = [one?, two?];
+    if waits
+        .iter()
+        .any(|waits| waits.status().status != Status::Pending)
+    {
+        return Err("it did not wait".into());
+    }
+    drop(kernel);
+    for waits in &waits {
+        completed(waits)?;
+    }
+    for host in hosts {
+        same("after the kernel", &get(engine, host)?, &sent)?;
+    }
+    driver.finish(0, stream)?;
+    driver.end_stream(0, stream);
+    engine.shutdown();
+    Ok(None)
+}
+
+/// What a peer is still to copy to is not free, and is once it has been copied.
+fn taken_back(driver: &Arc<dyn Driver>, stub: bool) -> Result<Option<&'static str>, Wrong> {
+    if stub {
+        return Ok(Some(ONLY_CUDA));
+    }
+    let ends = Ends::start(driver, stub, &["shm", "tcp"])?;
+    let near = ends
+        .engine
+        .allocate_on_gpu("near", 0, BYTES, Access::Local)?;
+    let write = whole(Op::Write, near, ends.open("gpu")?, BYTES);
+    moved(&ends.engine, write)?;
+    let stream = driver.stream(0)?;
+    let kernel = program::hold(stream)?;
+    ends.engine.order_after(near, stream.0)?;
+    let batch = ends.engine.submit(&[write])?;
+    for _ in 0..2 {
+        if ends.take_back("gpu")? {
+            return Err("it is said to be free while a copy waits for the kernel".into());
+        }
+    }
+    drop(kernel);
+    batch.wait(PATIENCE)?;
+    let until = Instant::now() + PATIENCE;
+    while !ends.take_back("gpu")? {
+        if Instant::now() > until {
+            return Err("it is never said to be free".into());
+        }
+    }
+    driver.finish(0, stream)?;
+    driver.end_stream(0, stream);
+    Ok(None)
+}
+
 fn fabric_memory(driver: &Arc<dyn Driver>, _: bool) -> Result<Option<&'static str>, Wrong> {
-    let gpus = Gpus::over(driver.clone())?;
+    let gpus = Gpus::over(driver.clone());
     let region = gpus.allocate(0, BYTES, Access::Local, Sharing::Fabric);
     let region = match region {
         Err(CudaError::Unsupported { .. }) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use polyrail::cuda::Driver;
 use polyrail::{Batch, Config, Engine, Hooks, Op, Request, SegmentId, Status};
 
-use crate::target::{DIGEST, FILL};
+use crate::target::{DIGEST, FILL, TAKE_BACK};
 
 /// Memory that is checked: several slots, and a bit.
 pub(crate) const BYTES: u64 = (5 << 20) + 4097;
@@ -102,6 +102,15 @@ impl Ends {
     /// Fills the target's segment.
     pub(crate) fn fill(&self, name: &str, seed: u64) -> Result<(), Wrong> {
         self.call(FILL, name, seed).map(drop)
+    }
+
+    /// Has the target take a segment back: whether it is free.
+    pub(crate) fn take_back(&self, name: &str) -> Result<bool, Wrong> {
+        match &self.call(TAKE_BACK, name, 0)?[..] {
+            b"free" => Ok(true),
+            b"unprovable" => Ok(false),
+            other => Err(String::from_utf8_lossy(other).into()),
+        }
     }
 
     /// Whether the target's segment has these bytes.

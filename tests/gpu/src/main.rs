@@ -8,9 +8,11 @@
 //!
 //! It ends with 0 if all is good, 1 if something was wrong, 2 if it was called wrongly, 3 without a GPU.
 
+mod alone;
 mod checks;
 mod ends;
 mod measure;
+mod program;
 mod target;
 
 use std::process::ExitCode;
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         ["--stub"] => (false, true),
         ["target"] => (true, false),
         ["target", "--stub"] => (true, true),
+        ["alone", name] => return alone::run(name),
         _ => {
             eprintln!("usage: gpu [--stub]");
             return ExitCode::from(USAGE);

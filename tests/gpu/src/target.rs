@@ -1,24 +1,51 @@
 //! The other process: an engine with memory of every kind, that fills it and says what is in it.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use polyrail::cuda::Driver;
-use polyrail::{Access, Calls, Config, Engine, Hooks};
+use polyrail::{Access, Calls, Config, Engine, Hooks, RegisterError, SegmentId};
 
 use crate::ends::{BYTES, MEASURED, PROBE, digest, pattern};
 
-/// Fill a segment with the pattern of a seed, or say what is in it.
+/// Fill a segment with the pattern of a seed, say what is in it, or take it back.
 pub(crate) const FILL: u16 = 1;
 pub(crate) const DIGEST: u16 = 2;
+pub(crate) const TAKE_BACK: u16 = 3;
 
-struct Filler;
+/// Segments that are being taken back, by name.
+type Going = Mutex<HashMap<String, SegmentId>>;
+
+#[derive(Default)]
+struct Filler {
+    going: Going,
+}
+
+impl Filler {
+    /// An error says why it is not free.
+    fn take_back(&self, engine: &Engine, name: &str) -> Result<Vec<u8>, String> {
+        let mut going = self.going.lock().map_err(|e| e.to_string())?;
+        let known = going.get(name).copied();
+        let segment = known.or_else(|| engine.local_segment(name));
+        let segment = segment.ok_or("no such segment")?;
+        going.insert(name.to_owned(), segment);
+        match engine.unregister(segment) {
+            Ok(()) => Ok(b"free".to_vec()),
+            Err(RegisterError::Unprovable { .. }) => Ok(b"unprovable".to_vec()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
 
 impl Calls for Filler {
     fn call(&self, engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
         let (seed, name) = body.split_first_chunk().ok_or("too short")?;
         let name = std::str::from_utf8(name).map_err(|e| e.to_string())?;
+        if method == TAKE_BACK {
+            return self.take_back(engine, name);
+        }
         let region = engine
             .local_segment(name)
             .and_then(|segment| engine.region(segment))
@@ -57,7 +84,7 @@ fn serve(driver: Arc<dyn Driver>) -> Result<(), String> {
         ..Config::named("target")
     };
     let hooks = Hooks {
-        calls: Some(Arc::new(Filler)),
+        calls: Some(Arc::new(Filler::default())),
         cuda: Some(driver),
         ..Hooks::default()
     };

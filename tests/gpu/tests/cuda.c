@@ -1,6 +1,12 @@
 /* A libcuda.so.1 for machines without GPUs: so much of CUDA's driver as polyrail calls, over host memory. It is there so
  * that the binding itself runs: the library is loaded, every function found, and called with the arguments that CUDA's header
- * gives it. Copies are done when they are asked for. What it is asked wrongly ends the process, with a word. */
+ * gives it. What it is asked wrongly ends the process, with a word.
+ *
+ * One thread carries out what is in the streams, in the order of each. A host function holds its stream until it returns, as
+ * a kernel would. A copy to or from host memory that is not pinned returns when it is over, as CUDA's does; one that is
+ * pinned in part only is refused. A call that a capture of a graph forbids to other threads spoils the graph unless it comes
+ * from a thread in relaxed mode, and a thread has its own mode back before it pops its context. With STAND_IN_STRICT in the
+ * environment all calls are ours, so any that could spoil a graph ends the process, whether one is being captured or not. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,19 +28,39 @@ typedef uint64_t handle;
 typedef struct { char reserved[64]; } ipc_handle;
 
 enum {
-    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
-    ALREADY_ENABLED = 704, ALREADY_REGISTERED = 712, NOT_SUPPORTED = 801,
-    DEVICES = 2, ROOM = 1024, TOTAL = 1 << 30, STACK = 16,
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
+    NOT_READY = 600, ALREADY_ENABLED = 704, ALREADY_REGISTERED = 712, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    DEVICES = 2, ROOM = 1024, TOTAL = 1 << 30, STACK = 16, GLOBAL = 0, RELAXED = 2,
+};
+
+/* What is in a stream. */
+struct step {
+    enum { COPY, MARK, WAIT, HOST } kind;
+    pointer to, from;
+    size_t bytes;
+    event event;
+    uint64_t number;
+    void (*function)(void *);
+    void *data;
+    int begun, over;
+    struct step *next;
 };
 
 struct context { device of; int retained; };
-struct stream { context of; };
-struct event { context of; int recorded; };
+struct stream { context of; struct step *first, *last; int is_captured, is_spoilt; };
+/* How often it was recorded, and which of these are over. */
+struct event { context of; uint64_t recorded, passed; };
 
 static struct context contexts[DEVICES] = { { 0, 0 }, { 1, 0 } };
 static __thread context stack[STACK];
 static __thread int depth;
+static __thread unsigned mode = GLOBAL;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static stream streams[ROOM];
+/* The process that has called cuInit: CUDA does not work in its children. */
+static pid_t begun_by;
 
 static struct allocation { pointer base; size_t bytes; device on; int fd, imported; } allocations[ROOM];
 static struct { uint64_t base; size_t bytes; } registered[ROOM];
@@ -52,6 +78,22 @@ static context current(void) {
     return stack[depth - 1];
 }
 
+/* A call that a capture forbids to others. Whether it is refused. */
+static int is_forbidden(const char *call) {
+    if (mode == RELAXED) return 0;
+    if (getenv("STAND_IN_STRICT")) {
+        fprintf(stderr, "stand-in for libcuda: %s would spoil a capture of the program's\n", call);
+        abort();
+    }
+    pthread_mutex_lock(&lock);
+    int captured = 0;
+    for (int i = 0; i < ROOM; i++) {
+        if (streams[i] && streams[i]->is_captured) captured = streams[i]->is_spoilt = 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return captured;
+}
+
 static struct allocation *find(pointer address, size_t bytes) {
     for (int i = 0; i < ROOM; i++) {
         struct allocation *known = &allocations[i];
@@ -60,11 +102,108 @@ static struct allocation *find(pointer address, size_t bytes) {
     return NULL;
 }
 
-result cuInit(unsigned flags) { return flags == 0 ? SUCCESS : INVALID_VALUE; }
+/* What is pinned there; -1: nothing. */
+static int pinned_at(pointer address) {
+    for (int i = 0; i < ROOM; i++) {
+        if (address >= registered[i].base && address < registered[i].base + registered[i].bytes) return i;
+    }
+    return -1;
+}
+
+/* Carries out the first step of a stream, if it can be; with the lock held. */
+static int carry_out(stream in);
+
+static void *work(void *ignored) {
+    (void)ignored;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        int moved = 0;
+        for (int i = 0; i < ROOM; i++) {
+            if (streams[i] && streams[i]->first) moved |= carry_out(streams[i]);
+        }
+        if (moved) pthread_cond_broadcast(&changed);
+        else pthread_cond_wait(&changed, &lock);
+    }
+    return NULL;
+}
+
+static void *call(void *of) {
+    struct step *step = of;
+    step->function(step->data);
+    pthread_mutex_lock(&lock);
+    step->over = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+static int carry_out(stream in) {
+    struct step *step = in->first;
+    pthread_t thread;
+    if (step->kind == WAIT && step->event->passed < step->number) return 0;
+    if (step->kind == HOST && !step->begun) {
+        step->begun = 1;
+        must(pthread_create(&thread, NULL, call, step) == 0 && pthread_detach(thread) == 0, "a thread");
+    }
+    if (step->kind == HOST && !step->over) return 0;
+    if (step->kind == COPY) memmove((void *)step->to, (void *)step->from, step->bytes);
+    if (step->kind == MARK) step->event->passed = step->number;
+    in->first = step->next;
+    if (!in->first) in->last = NULL;
+    free(step);
+    return 1;
+}
+
+static void begin(void) {
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, work, NULL) == 0 && pthread_detach(thread) == 0, "a thread");
+}
+
+/* With the lock held. */
+static void put(stream in, struct step of) {
+    struct step *step = malloc(sizeof *step);
+    must(step != NULL, "memory");
+    must(!in->is_captured, "a stream that is captured is left alone");
+    *step = of;
+    if (in->last) in->last->next = step;
+    else in->first = step;
+    in->last = step;
+    pthread_cond_broadcast(&changed);
+}
+
+static void drain(stream in) {
+    while (in->first) pthread_cond_wait(&changed, &lock);
+}
+
+static int is_begun(void) { return begun_by == getpid(); }
+
+result cuInit(unsigned flags) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (flags != 0) return INVALID_VALUE;
+    if (begun_by && !is_begun()) return NOT_INITIALIZED;
+    begun_by = getpid();
+    pthread_once(&once, begin);
+    return SUCCESS;
+}
+
 result cuDriverGetVersion(int *version) { *version = 12040; return SUCCESS; }
-result cuDeviceGetCount(int *count) { *count = DEVICES; return SUCCESS; }
+
+result cuDeviceGetCount(int *count) {
+    if (!is_begun()) return NOT_INITIALIZED;
+    *count = DEVICES;
+    return SUCCESS;
+}
+
+result cuThreadExchangeStreamCaptureMode(unsigned *wanted) {
+    unsigned before = mode;
+    must(*wanted == (before == GLOBAL ? RELAXED : GLOBAL), "relaxed mode is taken, and the thread's own given back");
+    mode = *wanted;
+    *wanted = before;
+    return SUCCESS;
+}
 
 result cuDeviceGet(device *of, int ordinal) {
+    if (!is_begun()) return NOT_INITIALIZED;
     if (ordinal < 0 || ordinal >= DEVICES) return INVALID_DEVICE;
     *of = ordinal;
     return SUCCESS;
@@ -91,6 +230,7 @@ result cuDeviceGetAttribute(int *value, int attribute, device of) {
 }
 
 result cuDevicePrimaryCtxRetain(context *of, device on) {
+    if (is_forbidden("cuDevicePrimaryCtxRetain")) return CAPTURE_UNSUPPORTED;
     contexts[on].retained = 1;
     *of = &contexts[on];
     return SUCCESS;
@@ -110,6 +250,7 @@ result cuCtxPushCurrent_v2(context of) {
 }
 
 result cuCtxPopCurrent_v2(context *of) {
+    must(mode == GLOBAL, "the thread has its own mode back");
     *of = current();
     depth--;
     return SUCCESS;
@@ -118,14 +259,17 @@ result cuCtxPopCurrent_v2(context *of) {
 result cuPointerGetAttributes(unsigned count, int *asked, void **to, pointer address) {
     static const int expected[] = { 2, 9, 8, 11, 12 };
     must(count == 5 && memcmp(asked, expected, sizeof expected) == 0, "other attributes than expected");
+    if (is_forbidden("cuPointerGetAttributes")) return CAPTURE_UNSUPPORTED;
+    if (!is_begun()) return NOT_INITIALIZED;
     if (depth == 0) return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     struct allocation *known = find(address, 1);
-    *(unsigned *)to[0] = known ? 2 : 0;
-    *(int *)to[1] = known ? known->on : -2;
+    int pinned = pinned_at(address);
+    *(unsigned *)to[0] = known ? 2 : pinned >= 0 ? 1 : 0;
+    *(int *)to[1] = known ? known->on : pinned >= 0 ? 0 : -2;
     *(unsigned *)to[2] = 0;
-    *(pointer *)to[3] = known ? known->base : 0;
-    *(size_t *)to[4] = known ? known->bytes : 0;
+    *(pointer *)to[3] = known ? known->base : pinned >= 0 ? registered[pinned].base : 0;
+    *(size_t *)to[4] = known ? known->bytes : pinned >= 0 ? registered[pinned].bytes : 0;
     pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
@@ -144,7 +288,8 @@ static result add(pointer *address, size_t bytes, int fd, int imported) {
     return SUCCESS;
 }
 
-static result drop(pointer address, int imported) {
+static result let_go(pointer address, int imported) {
+    if (is_forbidden("cuMemFree or cuIpcCloseMemHandle")) return CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&lock);
     struct allocation *known = find(address, 1);
     must(known && known->base == address && known->imported == imported, "what is freed was not allocated so");
@@ -157,22 +302,26 @@ static result drop(pointer address, int imported) {
 }
 
 result cuMemAlloc_v2(pointer *address, size_t bytes) {
+    if (is_forbidden("cuMemAlloc")) return CAPTURE_UNSUPPORTED;
     if (bytes > TOTAL) return OUT_OF_MEMORY;
     int fd = memfd_create("stand-in", MFD_CLOEXEC);
     must(fd >= 0 && ftruncate(fd, bytes) == 0, "memfd");
     return add(address, bytes, fd, 0);
 }
 
-result cuMemFree_v2(pointer address) { return drop(address, 0); }
+result cuMemFree_v2(pointer address) { return let_go(address, 0); }
 
 result cuMemHostRegister_v2(void *base, size_t bytes, unsigned flags) {
     current();
+    if (is_forbidden("cuMemHostRegister")) return CAPTURE_UNSUPPORTED;
     must(flags == 1, "pinned for all contexts");
     pthread_mutex_lock(&lock);
     int free = -1;
+    /* Pages are pinned, so who shares one with others comes too late. */
+    pointer first = (pointer)base / 4096, last = ((pointer)base + bytes - 1) / 4096;
     for (int i = 0; i < ROOM; i++) {
         if (registered[i].bytes == 0) free = i;
-        else if (registered[i].base == (uint64_t)base) {
+        else if (registered[i].base / 4096 <= last && (registered[i].base + registered[i].bytes - 1) / 4096 >= first) {
             pthread_mutex_unlock(&lock);
             return ALREADY_REGISTERED;
         }
@@ -186,6 +335,7 @@ result cuMemHostRegister_v2(void *base, size_t bytes, unsigned flags) {
 
 result cuMemHostUnregister(void *base) {
     current();
+    if (is_forbidden("cuMemHostUnregister")) return CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&lock);
     int found = 0;
     for (int i = 0; i < ROOM; i++) {
@@ -197,56 +347,147 @@ result cuMemHostUnregister(void *base) {
 }
 
 result cuStreamCreate(stream *made, unsigned flags) {
+    if (is_forbidden("cuStreamCreate")) return CAPTURE_UNSUPPORTED;
     must(flags == 1, "streams wait for no other one");
     *made = calloc(1, sizeof **made);
     (*made)->of = current();
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    while (i < ROOM && streams[i]) i++;
+    must(i < ROOM, "too many streams");
+    streams[i] = *made;
+    pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
 
-result cuStreamDestroy_v2(stream of) { must(of->of == current(), "another context's stream"); free(of); return SUCCESS; }
-result cuStreamSynchronize(stream of) { must(!of || of->of == current(), "another context's stream"); return SUCCESS; }
+/* What is in it goes on; only its row comes free. */
+result cuStreamDestroy_v2(stream of) {
+    if (is_forbidden("cuStreamDestroy")) return CAPTURE_UNSUPPORTED;
+    must(of->of == current(), "another context's stream");
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < ROOM; i++) {
+        if (streams[i] == of && !of->first) streams[i] = NULL, free(of);
+    }
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+result cuStreamSynchronize(stream of) {
+    if (is_forbidden("cuStreamSynchronize")) return CAPTURE_UNSUPPORTED;
+    must(of->of == current(), "another context's stream");
+    pthread_mutex_lock(&lock);
+    drain(of);
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
 
 result cuStreamWaitEvent(stream of, event until, unsigned flags) {
+    if (is_forbidden("cuStreamWaitEvent")) return CAPTURE_UNSUPPORTED;
     must(of->of == current() && until->recorded && flags == 0, "a stream waits for an event that was recorded");
+    pthread_mutex_lock(&lock);
+    put(of, (struct step){ .kind = WAIT, .event = until, .number = until->recorded });
+    pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
 
 result cuEventCreate(event *made, unsigned flags) {
+    if (is_forbidden("cuEventCreate")) return CAPTURE_UNSUPPORTED;
     must(flags == 2, "events do not measure time");
     *made = calloc(1, sizeof **made);
     (*made)->of = current();
     return SUCCESS;
 }
 
-result cuEventDestroy_v2(event of) { must(of->of == current(), "another context's event"); free(of); return SUCCESS; }
-
-result cuEventRecord(event of, stream in) {
-    must(of->of == current() && (!in || in->of == current()), "event and stream are of one context");
-    of->recorded = 1;
+/* Streams may still wait for it, so it stays. */
+result cuEventDestroy_v2(event of) {
+    if (is_forbidden("cuEventDestroy")) return CAPTURE_UNSUPPORTED;
+    must(of->of == current(), "another context's event");
     return SUCCESS;
 }
 
-result cuEventQuery(event of) { must(of->recorded, "an event that was recorded"); return SUCCESS; }
+/* The default stream has nothing in it here. */
+result cuEventRecord(event of, stream in) {
+    if (is_forbidden("cuEventRecord")) return CAPTURE_UNSUPPORTED;
+    must(of->of == current() && (!in || in->of == current()), "event and stream are of one context");
+    pthread_mutex_lock(&lock);
+    of->recorded++;
+    if (in) put(in, (struct step){ .kind = MARK, .event = of, .number = of->recorded });
+    else of->passed = of->recorded;
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
 
+result cuEventQuery(event of) {
+    if (is_forbidden("cuEventQuery")) return CAPTURE_UNSUPPORTED;
+    pthread_mutex_lock(&lock);
+    must(of->recorded, "an event that was recorded");
+    int is_over = of->passed >= of->recorded;
+    pthread_mutex_unlock(&lock);
+    return is_over ? SUCCESS : NOT_READY;
+}
+
+/* A call of the program's only. */
+result cuLaunchHostFunc(stream in, void (*function)(void *), void *data) {
+    pthread_mutex_lock(&lock);
+    put(in, (struct step){ .kind = HOST, .function = function, .data = data });
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+/* These two as well, and the next one. */
+result cuStreamBeginCapture_v2(stream of, unsigned kind) {
+    must(kind == GLOBAL && !of->is_captured, "the program captures for all threads");
+    of->is_captured = 1;
+    of->is_spoilt = 0;
+    return SUCCESS;
+}
+
+result cuStreamEndCapture(stream of, void **graph) {
+    must(of->is_captured, "it was begun");
+    of->is_captured = 0;
+    *graph = NULL;
+    return of->is_spoilt ? CAPTURE_INVALIDATED : SUCCESS;
+}
+
+result cuGraphDestroy(void *graph) { must(graph == NULL, "a graph"); return SUCCESS; }
+
+/* The default stream waits for none of ours. */
+result cuStreamIsCapturing(stream of, unsigned *status) {
+    *status = of ? (unsigned)of->is_captured : 0;
+    return SUCCESS;
+}
+
+/* Whether a range of the host is pinned as a whole: 1; not at all: 0; in part: -1. */
+static int is_pinned(pointer address, size_t bytes) {
+    int first = pinned_at(address), last = pinned_at(address + bytes - 1);
+    if (first < 0 && last < 0) return 0;
+    return first == last ? 1 : -1;
+}
+
+/* One end on the host, or both on one device. */
 result cuMemcpyAsync(pointer to, pointer from, size_t bytes, stream in) {
+    if (is_forbidden("cuMemcpyAsync")) return CAPTURE_UNSUPPORTED;
     must(in->of == current(), "another context's stream");
     pthread_mutex_lock(&lock);
     struct allocation *ends[] = { find(to, bytes), find(from, bytes) };
     must(ends[0] || ends[1], "one end is on a device");
     must(!(ends[0] && ends[1]) || ends[0]->on == ends[1]->on, "between devices it is another call");
+    int pinned = ends[0] && ends[1] ? 1 : is_pinned(ends[0] ? from : to, bytes);
+    if (pinned >= 0) put(in, (struct step){ .kind = COPY, .to = to, .from = from, .bytes = bytes });
+    if (pinned == 0) drain(in);
     pthread_mutex_unlock(&lock);
-    memmove((void *)to, (void *)from, bytes);
-    return SUCCESS;
+    return pinned < 0 ? INVALID_VALUE : SUCCESS;
 }
 
 result cuMemcpyPeerAsync(pointer to, context into, pointer from, context out_of, size_t bytes, stream in) {
+    if (is_forbidden("cuMemcpyPeerAsync")) return CAPTURE_UNSUPPORTED;
     must(in->of == current() && into != out_of, "between two contexts");
     pthread_mutex_lock(&lock);
     struct allocation *ends[] = { find(to, bytes), find(from, bytes) };
     must(ends[0] && ends[0]->on == into->of, "it goes to that device");
     must(ends[1] && ends[1]->on == out_of->of, "it comes from that device");
+    put(in, (struct step){ .kind = COPY, .to = to, .from = from, .bytes = bytes });
     pthread_mutex_unlock(&lock);
-    memmove((void *)to, (void *)from, bytes);
     return SUCCESS;
 }
 
@@ -274,6 +515,7 @@ result cuIpcGetMemHandle(ipc_handle *made, pointer address) {
 }
 
 result cuIpcOpenMemHandle_v2(pointer *address, ipc_handle of, unsigned flags) {
+    if (is_forbidden("cuIpcOpenMemHandle")) return CAPTURE_UNSUPPORTED;
     must(flags == 1, "peers are reached when they are needed");
     int words[2];
     uint64_t bytes;
@@ -284,7 +526,7 @@ result cuIpcOpenMemHandle_v2(pointer *address, ipc_handle of, unsigned flags) {
     return add(address, bytes, open(path, O_RDWR | O_CLOEXEC), 1);
 }
 
-result cuIpcCloseMemHandle(pointer address) { return drop(address, 1); }
+result cuIpcCloseMemHandle(pointer address) { return let_go(address, 1); }
 
 result cuMemGetHandleForAddressRange(void *made, pointer address, size_t bytes, int kind, unsigned long long flags) {
     (void)made;

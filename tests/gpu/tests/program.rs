@@ -17,7 +17,7 @@ fn all_checks_pass_over_the_stub_driver() {
     let output = gpu(&["--stub"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("\nok: 11 checks\n"), "{text}");
+    assert!(text.contains("\nok: 16 checks\n"), "{text}");
     assert!(text.contains("skipped all measurements"), "{text}");
 }
 
@@ -37,6 +37,7 @@ fn all_checks_pass_over_a_library_in_place_of_cudas() {
     let program = env!("CARGO_BIN_EXE_gpu");
     let output = Command::new(program)
         .env("LD_LIBRARY_PATH", folder.path())
+        .env("STAND_IN_STRICT", "1")
         .output()
         .unwrap();
     let text = text(&output);
@@ -46,7 +47,7 @@ fn all_checks_pass_over_a_library_in_place_of_cudas() {
         text.starts_with("cuda:0 Stand-in 0 at ffff:00:00.0"),
         "{text}"
     );
-    assert!(text.contains("\nok: 11 checks\n"), "{text}");
+    assert!(text.contains("\nok: 16 checks\n"), "{text}");
     // It measures too; what comes of that says nothing here.
     assert_eq!(text.matches(" GB/s beside ").count(), 5, "{text}");
 }

@@ -277,7 +277,7 @@ fn run_seed(seed: u64, lies: Lies) -> Result<(), std::string::String> {
                     } else {
                         epochs[usize::from(rail)]
                     };
-                    let fact = match dice.below(if lies_here { 5 } else { 2 }) {
+                    let fact = match dice.below(if lies_here { 6 } else { 2 }) {
                         0 => LaneFact::Broken(cause(&mut dice)),
                         1 => LaneFact::Writable,
                         2 => LaneFact::Fenced {
@@ -285,6 +285,7 @@ fn run_seed(seed: u64, lies: Lies) -> Result<(), std::string::String> {
                             delivered: Some(dice.below(9) as u32),
                         },
                         3 => LaneFact::PortActive,
+                        4 => LaneFact::Crowded,
                         _ => LaneFact::Opened {
                             limits: limits(&mut dice, lies),
                         },

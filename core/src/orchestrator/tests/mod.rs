@@ -12,7 +12,12 @@ use quickcheck::{Arbitrary, Gen, QuickCheck};
 use super::*;
 use crate::path::class::RailClass;
 use crate::plan::{PlanRail, PlanTransport};
+use crate::rail::chooser::Sharing;
+use crate::rail::documented::Shares;
 use crate::rail::estimate::EstimateConfig;
+use crate::rail::health::HealthMode;
+use crate::rail::policies::{Given, Policies, PoliciesConfig, PolicyTables, TransportConfig};
+use crate::rail::select::Policy;
 use crate::rail::{Device, Rail, RailConfig, Waiting};
 use crate::report::{Local, Remote, Status};
 use crate::units::{DeviceId, Rate, SegmentRef};
@@ -22,8 +27,11 @@ mod at_once;
 mod barren;
 mod cut;
 mod deadline;
+mod denied;
 mod ending;
 mod failover;
+mod grow;
+mod handover;
 mod health;
 mod lies;
 mod lines;
@@ -36,6 +44,7 @@ mod post;
 mod priority;
 mod resend;
 mod reset;
+mod room;
 mod settings;
 mod signal;
 mod spare;
@@ -52,7 +61,22 @@ const LIMITS: LaneLimits = LaneLimits {
     counts: true,
     ..LaneLimits::new(64, 1 << 20)
 };
-type TestStore = Store<16, 2, RAILS, 64, 512, 16, 64>;
+const REQUESTS: usize = 64;
+type TestStore = Store<16, 2, RAILS, REQUESTS, 512, 16>;
+type Config<P = Policy> = super::Config<P>;
+type Orchestrator<'a> = super::Orchestrator<'a, Policies<'a>>;
+
+impl From<TransportConfig> for PoliciesConfig {
+    fn from(usual: TransportConfig) -> Self {
+        Self { usual, seed: 0 }
+    }
+}
+
+impl From<Policy> for PoliciesConfig {
+    fn from(policy: Policy) -> Self {
+        TransportConfig::new(policy).into()
+    }
+}
 
 /// What a rail does to bytes.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +126,11 @@ struct World<'a> {
     /// Tag → (report, when).
     reports: BTreeMap<u64, Report>,
     settled: Vec<u64>,
+    /// What became known of requests that had been reported.
+    known: Vec<(u64, Local, Remote)>,
+    /// What was handed over, and what was called back of it.
+    handed: Vec<(u64, RequestId)>,
+    called_back: Vec<u64>,
     /// Tag, transport left, transport taken, number of the switch.
     failovers: Vec<(u64, u8, u8, u8)>,
     batches: u32,
@@ -181,33 +210,42 @@ impl World<'_> {
     }
 
     /// A world with one rail of each tier.
-    fn with(config: Config, tiers: &[u8]) -> Self {
+    fn with<C: Into<PoliciesConfig>>(config: Config<C>, tiers: &[u8]) -> Self {
         Self::with_attempts(config, tiers, usize::MAX)
     }
 
     /// One whose core has a table of so many attempts.
-    fn with_attempts(config: Config, tiers: &[u8], attempts: usize) -> Self {
+    fn with_attempts<C: Into<PoliciesConfig>>(
+        config: Config<C>,
+        tiers: &[u8],
+        attempts: usize,
+    ) -> Self {
         Self::among(1, config, tiers, attempts)
     }
 
     /// One whose core is one of so many workers, of which the others do nothing.
-    fn among(workers: usize, config: Config, tiers: &[u8], attempts: usize) -> Self {
+    fn among<C: Into<PoliciesConfig>>(
+        workers: usize,
+        config: Config<C>,
+        tiers: &[u8],
+        attempts: usize,
+    ) -> Self {
         Self::of(workers, config, &[], tiers, attempts)
     }
 
     /// One whose first transports have settings of their own.
-    fn among_with(
+    fn among_with<C: Into<PoliciesConfig>>(
         workers: usize,
-        config: Config,
+        config: Config<C>,
         own: &'static [TransportConfig],
         tiers: &[u8],
     ) -> Self {
         Self::of(workers, config, own, tiers, usize::MAX)
     }
 
-    fn of(
+    fn of<C: Into<PoliciesConfig>>(
         workers: usize,
-        config: Config,
+        config: Config<C>,
         own: &'static [TransportConfig],
         tiers: &[u8],
         attempts: usize,
@@ -216,8 +254,13 @@ impl World<'_> {
         let mut tables = store.tables();
         let attempts = attempts.min(tables.attempts.len());
         tables.attempts = &mut tables.attempts[..attempts];
-        let mut core =
-            Orchestrator::new(config, shared(tiers, workers), tables).with_transports(own);
+        let shared = shared(tiers, workers);
+        let rows = PolicyTables {
+            rails: Box::leak(Box::new([Given::NOTHING; RAILS])),
+            shares: Box::leak(Box::new([Shares::NONE; REQUESTS])),
+        };
+        let policies = |policy: C| Policies::new(policy.into(), shared, rows).with_transports(own);
+        let mut core = Orchestrator::new(config.map_policy(policies), shared, tables);
         let plan = Plan {
             peer: PEER,
             local: SegmentRef(1),
@@ -254,6 +297,9 @@ impl World<'_> {
             deadline: Instant::MAX,
             reports: BTreeMap::new(),
             settled: Vec::new(),
+            known: Vec::new(),
+            handed: Vec::new(),
+            called_back: Vec::new(),
             failovers: Vec::new(),
             batches: 0,
             arrived: BTreeMap::new(),
@@ -269,12 +315,16 @@ impl World<'_> {
     }
 
     /// One whose plan ranks transports with so many rails each.
-    fn ranked(config: Config, rails: &[usize]) -> Self {
+    fn ranked<C: Into<PoliciesConfig>>(config: Config<C>, rails: &[usize]) -> Self {
         Self::ranked_with(config, &[], rails)
     }
 
     /// The same, with settings of their own.
-    fn ranked_with(config: Config, own: &'static [TransportConfig], rails: &[usize]) -> Self {
+    fn ranked_with<C: Into<PoliciesConfig>>(
+        config: Config<C>,
+        own: &'static [TransportConfig],
+        rails: &[usize],
+    ) -> Self {
         let tiers = [0; RAILS];
         let mut world = Self::among_with(1, config, own, &tiers[..rails.iter().sum()]);
         let mut plan = world.core.plan(PLAN).expect("the plan").clone();
@@ -626,7 +676,14 @@ impl World<'_> {
                 assert!(self.core.take_batch(batch).is_some());
                 self.batches += 1;
             }
-            Event::Settled { tag } => self.settled.push(tag),
+            Event::Settled { tag, local, remote } => {
+                if (local, remote) == (Local::Released, Remote::Settled) {
+                    self.settled.push(tag);
+                }
+                self.known.push((tag, local, remote));
+            }
+            Event::HandedOver { request, tag } => self.handed.push((tag, request)),
+            Event::CalledBack { tag, .. } => self.called_back.push(tag),
             Event::Failover {
                 tag,
                 from,
@@ -1330,6 +1387,45 @@ fn a_failed_write_is_waited_for_like_its_neighbours() {
 }
 
 #[test]
+fn a_write_that_failed_by_the_callers_fault_is_waited_for_too() {
+    // What a device met in the middle of a work says nothing of the packets that it had sent before.
+    for (back, status, remote) in [
+        (true, Status::Failed, Remote::Settled),
+        (false, Status::Indeterminate, Remote::Unknown),
+    ] {
+        let mut world = World::new(Policy::Spray, 1);
+        world.submit(0, Op::Write, 4 << 20);
+        world.run_until_reported(1, Duration::from_secs(1));
+        world.links.iter_mut().for_each(|link| link.cut = true);
+        world.submit(1, Op::Write, 100);
+        world.drain();
+        let lane = LaneId::new(0, RailId(0));
+        let stuck = &world.lanes[&(lane, Epoch(1))].on_its_way;
+        let [(_, work)] = stuck[..] else {
+            panic!("{}", stuck.len());
+        };
+        let completion = Completion {
+            lane,
+            epoch: Epoch(1),
+            cookie: work.cookie,
+            at: world.now,
+            outcome: Outcome::Error(Cause::LocalProtection),
+        };
+        // Said twice, it is the same.
+        world
+            .core
+            .handle_completions(world.now, &[completion, completion]);
+        world.run(world.now + Duration::from_millis(10));
+        assert_eq!(world.reports.len(), 1, "nothing is proved");
+        world.links.iter_mut().for_each(|link| link.cut = !back);
+        world.run_until_reported(2, Duration::from_secs(5));
+        let report = world.reports[&1];
+        assert_eq!((report.status, report.remote), (status, remote));
+        assert_eq!(report.cause, Some(Cause::LocalProtection));
+    }
+}
+
+#[test]
 fn a_refused_key_fails_the_request_and_not_the_rail() {
     let mut world = World::new(Policy::Spray, 2);
     world.submit(0, Op::Write, 1 << 20);
@@ -1478,14 +1574,15 @@ fn documented_cuts_slices_to_what_a_lane_takes() {
 fn documented_learns_and_its_baseline_mode_is_round_robin() {
     let documented = crate::rail::documented::DocumentedConfig {
         min_bandwidth_gbps: 1.0,
-        ..Config::new(0, Policy::Documented).documented
+        ..TransportConfig::new(Policy::Documented).documented
     };
-    let config = Config {
+    let of = |documented| TransportConfig {
         documented,
-        ..Config::new(0, Policy::Documented)
+        ..TransportConfig::new(Policy::Documented)
     };
-    let mut world = World::with(config, &[0]);
-    let bandwidth = |world: &World<'_>| world.core.shared.bandwidth(RailId(0), &documented);
+    let mut world = World::with(Config::new(0, of(documented)), &[0]);
+    let bandwidth =
+        |world: &World<'_>| (world.core.config.policy).bandwidth(TransportId(0), RailId(0));
     let nominal = bandwidth(&world);
     assert!((0.99e9..1.01e9).contains(&nominal), "{nominal}");
     world.submit(0, Op::Write, 64 << 10);
@@ -1498,14 +1595,9 @@ fn documented_learns_and_its_baseline_mode_is_round_robin() {
         enable_smart_scheduling: false,
         ..documented
     };
-    let world = World::with(
-        Config {
-            documented,
-            ..config
-        },
-        &[0],
-    );
-    assert_eq!(world.core.config.policy, Policy::RoundRobin);
+    let world = World::with(Config::new(0, of(documented)), &[0]);
+    let policy = world.core.config.policy.of(TransportId(0)).policy();
+    assert_eq!(policy, Policy::RoundRobin);
 }
 
 #[test]
@@ -1656,7 +1748,7 @@ fn survives_with(limits: LaneLimits, policy: Policy, steps: Vec<Step>) -> bool {
     assert_eq!(world.core.requests(), 0, "a row is left behind");
     assert_eq!(world.core.attempts.len(), 0, "an attempt is left behind");
     assert!((0..4).all(|rail| world.core.shared.view(RailId(rail)).unwrap().inflight_bytes == 0));
-    assert!((0..4).all(|rail| world.core.shared.assigned_bytes(RailId(rail)) == 0));
+    assert!((0..4).all(|rail| world.core.config.policy.assigned_bytes(RailId(rail)) == 0));
     true
 }
 
@@ -1766,7 +1858,7 @@ fn a_peer_that_is_forgotten_leaves_its_rows_to_another() {
     world.run_until_reported(1, Duration::from_millis(100));
     forget(&mut world, Duration::from_millis(100));
     assert!(world.core.forget_peer(world.now, PEER), "again");
-    // Its plan is gone with it, whatever is said of that.
+    // Its plan is gone with it: what comes late for that has ended.
     let batch = world.core.open_batch(1).unwrap();
     let request = Request {
         tag: 1,
@@ -1779,10 +1871,10 @@ fn a_peer_that_is_forgotten_leaves_its_rows_to_another() {
         priority: Priority::Normal,
         op: Op::Write,
     };
-    let late = world.core.submit(world.now, &request);
-    assert_eq!(late, Err(SubmitError::PlanMissing));
+    world.core.submit(world.now, &request).unwrap();
     world.core.seal_batch(batch);
-    world.core.take_batch(batch).unwrap();
+    world.drain();
+    assert_eq!(world.reports.remove(&1).unwrap().status, Status::Failed);
     // Peer and rail are others now; what is said of the old lane's epochs means nothing to the new one.
     let epoch_before = world.lanes.keys().map(|(_, epoch)| *epoch).max().unwrap();
     let plan = PlanId {

@@ -1,10 +1,10 @@
 //! A port that is active again is worth a probe at once.
 
 use super::*;
-use crate::rail::health::{HealthMode, ResetConfig};
+use crate::rail::health::ResetConfig;
 
 /// A rail whose link was cut for a minute is whole again; the last epoch of its lane.
-fn world(config: Config, after: Duration) -> (World<'static>, Epoch) {
+fn world<C: Into<PoliciesConfig>>(config: Config<C>, after: Duration) -> (World<'static>, Epoch) {
     let mut world = World::with(config, &[0, 0]);
     world.submit(0, Op::Write, 8 << 20);
     world.run(ms(1));
@@ -66,10 +66,11 @@ fn a_cooldown_lasts_as_long_as_it_does() {
         rail_error_window: Duration::from_secs(1),
         rail_cooldown: Duration::from_secs(100),
     });
-    let config = Config {
+    let policy = TransportConfig {
         health,
-        ..Config::new(0, Policy::Spray)
+        ..TransportConfig::new(Policy::Spray)
     };
+    let config = Config::new(0, policy);
     let (mut told, epoch) = world(config, Duration::ZERO);
     tell(&mut told, epoch);
     told.run(told.now + Duration::from_secs(10));

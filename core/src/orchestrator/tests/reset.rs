@@ -1,7 +1,7 @@
 //! Health mode `reset`: errors counted, cooldowns, and two ways back.
 
 use super::*;
-use crate::rail::health::{HealthMode, ResetConfig};
+use crate::rail::health::ResetConfig;
 
 fn world() -> World<'static> {
     let health = HealthMode::Reset(ResetConfig {
@@ -9,10 +9,11 @@ fn world() -> World<'static> {
         rail_error_window: Duration::from_secs(1),
         rail_cooldown: Duration::from_millis(100),
     });
-    let config = Config {
+    let policy = TransportConfig {
         health,
-        ..Config::new(0, Policy::Spray)
+        ..TransportConfig::new(Policy::Spray)
     };
+    let config = Config::new(0, policy);
     let mut world = World::with(config, &[0, 0]);
     world.submit(0, Op::Write, 64 << 20);
     world.run(ms(3));
@@ -60,7 +61,7 @@ fn a_rail_pauses_at_its_threshold_and_comes_back_when_its_cooldown_is_over() {
 fn a_success_brings_a_paused_rail_back() {
     let mut world = world();
     // Another worker's errors pause the rail while this one's slices are on their way.
-    let HealthMode::Reset(config) = world.core.config.health else {
+    let HealthMode::Reset(config) = world.core.health_mode_of(RailId(0)) else {
         unreachable!("set above")
     };
     let health = world.core.shared.health(RailId(0)).unwrap();

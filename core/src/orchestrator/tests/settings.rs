@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::rail::documented::DocumentedConfig;
-use crate::rail::health::{HealthMode, Incident, ResetConfig};
+use crate::rail::health::{Incident, ResetConfig};
 
 const fn reset(rail_error_threshold: u16, cooldown_ms: u64) -> HealthMode {
     HealthMode::Reset(ResetConfig {
@@ -14,9 +14,8 @@ const fn reset(rail_error_threshold: u16, cooldown_ms: u64) -> HealthMode {
 
 const fn transport_of(policy: Policy, health: HealthMode) -> TransportConfig {
     TransportConfig {
-        policy,
         health,
-        documented: DocumentedConfig::DEFAULT,
+        ..TransportConfig::new(policy)
     }
 }
 
@@ -119,16 +118,6 @@ fn each_transports_rails_are_chosen_by_its_own_policy() {
 }
 
 #[test]
-fn turns_of_one_transport_are_not_moved_by_another() {
-    let mut turns = Turns::START;
-    let [first, second] = [TransportId(0), TransportId(1)];
-    turns.took(first, RailId(2));
-    turns.took(second, RailId(9));
-    assert_eq!(turns.last(first), RailId(2));
-    assert_eq!(turns.last(second), RailId(9));
-}
-
-#[test]
 fn shares_are_fixed_by_the_parameters_of_their_transport() {
     // A far rail that one transport does not mind, and the other one does not touch.
     let penal = |penalty| TransportConfig {
@@ -147,9 +136,4 @@ fn shares_are_fixed_by_the_parameters_of_their_transport() {
     };
     assert!(far_bytes(&[penal(1.0)]) >= 3 << 20);
     assert!(far_bytes(&[penal(1e6)]) < 1 << 20);
-    assert_eq!(
-        World::new(Policy::Spray, 1).core.transports,
-        [],
-        "none of their own"
-    );
 }

@@ -7,7 +7,7 @@
 //! Senders that share a bottleneck gain by larger windows too, each at the cost of the others. So a try needs a sign that
 //! the rail waits for delays rather than for a queue: slices take hardly longer than one did that met an empty rail, or
 //! most are seen at the instant at which another one is, which no queue does. Without a sign tries are rare, and have to
-//! bring nearly what they add.
+//! bring nearly what they add; but not on a rail that is new and passes far less than was told, until a try fails.
 
 use super::jitter::{Jitter, took};
 use super::{Delay, Observation};
@@ -28,9 +28,12 @@ const RARE_MAX: u16 = 512;
 const VAIN_MAX: u8 = 2;
 /// A span is at least so many slices.
 const SPAN_SLICES: u64 = 8;
-/// More passes, in parts of sixteen: with a sign, and without.
+/// More passes, in parts of sixteen: with a sign, in a first try without one, and in a later one.
 const MORE: u64 = 20;
+const MORE_FIRST: u64 = 26;
 const MORE_RARE: u64 = 31;
+/// What passes is far below what was told if it is less than one part in so many.
+const FAR_BELOW: u64 = 4;
 /// Slices that are seen together are a sign in windows of up to so many times what came at once: of several workers each
 /// sees a part.
 const TRAINS: u64 = 16;
@@ -188,14 +191,19 @@ impl Growth {
         self.window_bytes = small(bytes);
     }
 
-    /// Learns from completions; the ones before were seen at `last_seen`.
+    /// Learns from completions; the ones before were seen at `last_seen`. The rail was told to be so fast.
     #[inline(always)] // part of `Estimate::handle_observation`
-    pub(super) fn handle_observation(&mut self, seen: &Observation, last_seen: Instant) {
+    pub(super) fn handle_observation(
+        &mut self,
+        seen: &Observation,
+        last_seen: Instant,
+        told: Rate,
+    ) {
         let (first, last) = (&seen.first, &seen.last);
         if first.seen_at > last_seen {
             let gap = first.seen_at.since(last_seen);
             self.jitter.handle_gap(seen.bytes, gap);
-            self.end_instant(last_seen, last.bytes);
+            self.end_instant(last_seen, last.bytes, told);
             self.first_bytes = small(first.bytes);
         }
         if first.ahead_bytes == 0 {
@@ -228,7 +236,7 @@ impl Growth {
 
     /// All that was seen at one instant has been counted.
     #[inline(always)] // see `Self::handle_observation`
-    fn end_instant(&mut self, now: Instant, slice: u64) {
+    fn end_instant(&mut self, now: Instant, slice: u64, told: Rate) {
         let bytes = self.now_bytes;
         self.now_bytes = 0;
         self.seen_bytes = self.seen_bytes.saturating_add(bytes);
@@ -245,27 +253,29 @@ impl Growth {
             }
         }
         if self.rounds == 0 && self.seen_bytes >= self.goal_bytes {
-            self.end_span(now, slice);
+            self.end_span(now, slice, told);
         }
     }
 
     /// Enough has been seen to tell how much passes.
     #[cold]
-    fn end_span(&mut self, now: Instant, slice: u64) {
+    fn end_span(&mut self, now: Instant, slice: u64, told: Rate) {
         let before = self.gain;
         let rate = Rate::from_bytes_in(self.seen_bytes.into(), now.since(self.since));
         let is_limited = self.limited_bytes >= self.seen_bytes / 4;
         let widens = self.comes_at_once() && self.may_widen();
         self.is_limited = is_limited;
+        // A lower number is a faster rail.
+        let is_far = self.is_new && rate.scaled(FAR_BELOW, 1).to_bits() > told.to_bits();
         self.jitter.handle_span(rate);
         match self.step {
             Step::New => self.step = Step::Rest,
             // The load is to blame for what passed.
             _ if !is_limited => self.go_back(self.kept),
             _ if widens => self.widen_at_once(rate, slice),
-            Step::Rest => self.rested(rate, slice),
+            Step::Rest => self.rested(rate, slice, is_far),
             Step::Settle => self.step = Step::Measure,
-            Step::Measure => self.measured(rate, slice),
+            Step::Measure => self.measured(rate, slice, is_far),
         }
         self.begin_span(now, slice, before);
     }
@@ -323,14 +333,14 @@ impl Growth {
         self.paused == 0
     }
 
-    fn rested(&mut self, rate: Rate, slice: u64) {
+    fn rested(&mut self, rate: Rate, slice: u64, is_far: bool) {
         self.reference = rate;
         self.left = self.left.saturating_sub(1);
         if self.left > 0 {
             return;
         }
         self.has_sign = self.sees_sign(rate, slice);
-        if self.has_sign || self.spans >= self.rare {
+        if self.has_sign || is_far || self.spans >= self.rare {
             self.spans = 0;
             self.begin_try(2);
         } else {
@@ -345,8 +355,12 @@ impl Growth {
         self.step = Step::Settle;
     }
 
-    fn measured(&mut self, rate: Rate, slice: u64) {
-        let more = if self.has_sign { MORE } else { MORE_RARE };
+    fn measured(&mut self, rate: Rate, slice: u64, is_far: bool) {
+        let more = match (self.has_sign, self.is_new) {
+            (true, _) => MORE,
+            (false, true) => MORE_FIRST,
+            (false, false) => MORE_RARE,
+        };
         // A lower number is a faster rail.
         if rate.scaled(16, more).to_bits() < self.reference.to_bits() {
             if !self.has_sign {
@@ -357,8 +371,8 @@ impl Growth {
                 rate.scaled(4, 3 * u64::from(self.factor)).to_bits() < self.reference.to_bits();
             self.reference = rate;
             self.has_sign = self.sees_sign(rate, slice);
-            if self.has_sign {
-                self.begin_try(if is_most { 4 } else { 2 });
+            if self.has_sign || is_far {
+                self.begin_try(if is_most && self.has_sign { 4 } else { 2 });
             } else {
                 self.go_back(self.gain);
             }

@@ -154,7 +154,9 @@ impl Estimate {
     /// Learns from completions.
     #[inline(always)]
     pub fn handle_observation(&mut self, seen: &Observation) {
-        self.growth.handle_observation(seen, self.last_seen);
+        self.growth
+            .handle_observation(seen, self.last_seen, self.rate_nominal);
+        self.correct_base(&seen.first);
         self.learn_sums(seen);
         let longest = self.delay(&seen.first);
         self.learn_base(&seen.first, longest);
@@ -164,6 +166,7 @@ impl Estimate {
     /// Learns what is asked of a device, which has no window: the rate and the base delay.
     #[inline]
     pub(crate) fn learn_rate(&mut self, seen: &Observation) {
+        self.correct_base(&seen.first);
         self.learn_sums(seen);
         let delay = match seen.first.ahead_bytes {
             0 => self.delay(&seen.first),
@@ -190,6 +193,24 @@ impl Estimate {
         self.set_rate(learned.rate);
     }
 
+    /// Before the rate is learned: where the base delay is too long, no time of a slice that met an empty rail counts as busy, and
+    /// the rate seems to be without bounds.
+    #[inline(always)] // see `Growth::handle_observation`
+    fn correct_base(&mut self, first: &Sample) {
+        if first.ahead_bytes == 0 {
+            self.lower_base(first.bytes, first.seen_at.since(first.posted_at));
+        }
+    }
+
+    /// What took no longer than the base delay says that this is too long. It is what the bytes leave of that time, by the rate
+    /// known so far.
+    fn lower_base(&mut self, bytes: u64, took: Duration) {
+        if took <= self.delay_base() {
+            self.delay_base = Delay::of(took.minus(self.rate.time_for(bytes)));
+            self.delay_mean = self.delay_mean.min(self.delay_base);
+        }
+    }
+
     #[inline(always)]
     fn learn_sums(&mut self, seen: &Observation) {
         let Observation { first, bytes, .. } = *seen;
@@ -212,10 +233,7 @@ impl Estimate {
     /// just have been seen late; user slices find out soon enough. One that took no longer than the base delay tells of that too.
     pub fn handle_probe(&mut self, bytes: u64, took: Duration) {
         self.growth.handle_probe(took);
-        if took <= self.delay_base() {
-            self.delay_base = Delay::of(took.minus(self.rate.time_for(bytes)));
-            self.delay_mean = self.delay_mean.min(self.delay_base);
-        }
+        self.lower_base(bytes, took);
         let in_time = |span: Duration| {
             Rate::from_bytes_in(bytes, span.max(Duration::from_nanos(1))).bytes_per_sec()
         };
@@ -281,9 +299,10 @@ impl Estimate {
         self.delay_base
     }
 
-    /// The mean delay of all slices, for an atomic.
+    /// How long slices are on their way beside the bytes before them, for an atomic: in the mean, and at least as long as one took
+    /// that met an empty rail.
     pub(crate) fn kept_delay_mean(&self) -> Delay {
-        self.delay_mean
+        self.delay_mean.max(Delay::of(self.growth.empty_took()))
     }
 
     /// How long slices on this rail should be: what passes in [`EstimateConfig::slice_span`], in whole usual
@@ -596,6 +615,32 @@ mod tests {
         assert!(within(estimate.rate(), 25_000_000_000, 1));
     }
 
+    quickcheck! {
+        /// None of the first slice's time counted as busy where the delay was told longer than that: the rate seemed to be a
+        /// hundred times what it is, and of a long slice all time was delay. With that the rail looked endlessly fast whenever
+        /// it had been idle, and had most of what there was to send.
+        fn the_first_slice_of_a_rail_told_too_far_says_how_far_it_is(told_times: u16, delay_us: u16, slices: u8) -> bool {
+            let delay = Duration::from_micros(10 + u64::from(delay_us));
+            let bytes = SLICE * (1 + u64::from(slices % 16));
+            let took = delay + CONFIG.rate_nominal.time_for(bytes);
+            let mut estimate = Estimate::new(EstimateConfig {
+                delay_base: took.times(1 + u64::from(told_times % 1_000)),
+                ..CONFIG
+            });
+            let nominal = CONFIG.rate_nominal.bytes_per_sec();
+            let mut posted_at = Instant::from_nanos(1_000_000);
+            // It is idle before each.
+            (0..4).all(|_| {
+                let seen_at = posted_at + took;
+                let sample = Sample { posted_at, seen_at, ahead_bytes: 0, bytes };
+                estimate.handle_observation(&Observation::new(sample));
+                posted_at = seen_at + Duration::from_millis(1);
+                let known = estimate.delay_base().as_nanos();
+                known.abs_diff(delay.as_nanos()) <= 100 && within(estimate.rate(), nominal, 1)
+            })
+        }
+    }
+
     #[test]
     fn one_slice_that_waited_does_not_make_a_rail_look_far_or_fast() {
         // With a slice every 15 s, one in 100 met a neighbour's burst: that was the base delay for the next span, a probe that
@@ -622,6 +667,29 @@ mod tests {
         }
         assert!(most.0 < Duration::from_micros(6), "{most:?}");
         assert!(most.1.bytes_per_sec() < 75_000_000_000, "{most:?}");
+    }
+
+    #[test]
+    fn a_far_rail_is_not_near_because_its_window_is_full() {
+        // What a window that is shorter than the delay passes reads as a slow rail without a delay. Then a slice that met an empty
+        // rail was overdue before it could arrive.
+        let mut estimate = Estimate::new(CONFIG);
+        let far = Duration::from_millis(22);
+        let mut now = Instant::from_nanos(1_000_000_000);
+        for _ in 0..200 {
+            for ahead in 0..4 {
+                estimate.handle_observation(&Observation::new(Sample {
+                    posted_at: now,
+                    seen_at: now + far + Duration::from_micros(3 * ahead),
+                    ahead_bytes: ahead * SLICE,
+                    bytes: SLICE,
+                }));
+            }
+            now = now + far + Duration::from_micros(9);
+        }
+        assert!(estimate.delay_base() < far.divided_by(4), "as was told");
+        let kept = estimate.kept_delay_mean().span();
+        assert!(kept >= far, "{kept:?} {estimate:?}");
     }
 
     #[test]

@@ -38,6 +38,10 @@ impl Observation {
 
     /// Of `count` completions seen at the same instant, of `bytes` in all, given the first and the last of them.
     pub(crate) fn of_several(first: Sample, last: Sample, bytes: u64, count: u64) -> Self {
+        debug_assert!(
+            count > 0 && first.seen_at == last.seen_at,
+            "{count} completions"
+        );
         Self {
             first,
             last,

@@ -28,6 +28,8 @@ __all__ = [
     "Delivery",
     "CompletionQueue",
     "ArrivalWatch",
+    "Regions",
+    "submit_at",
     "close_all",
     "log_to_queue",
     "next_record",
@@ -109,6 +111,7 @@ class Engine:
         deadline: float | None = None,
         notify: bytes | None = None,
         arrival: int | None = None,
+        visible: bool = False,
         room: float | None = None,
     ) -> Batch:
         """Starts to move bytes from here to there.
@@ -116,7 +119,8 @@ class Engine:
         `length` and the offsets, in bytes: one number, or an array of them such as numpy's int64, with one for each request. By default
         all of both segments from the offsets on, which has to be as much. There can be 1,000,000 requests.
         `deadline`: in seconds from now on. `notify`: what the peer's program is told once all is there. `arrival`: the tag under which
-        the peer's engine counts it then: see `wait_arrivals`. `room`: how many seconds to wait for room before `Full`; by default as
+        the peer's engine counts it then: see `wait_arrivals`. `visible`: the batch has not ended before all that it has written can be seen
+        by whatever looks there. `room`: how many seconds to wait for room before `Full`; by default as
         configured.
         """
     def read(
@@ -131,6 +135,7 @@ class Engine:
         deadline: float | None = None,
         notify: bytes | None = None,
         arrival: int | None = None,
+        visible: bool = False,
         room: float | None = None,
     ) -> Batch:
         """Starts to move bytes from there to here; see `write`."""
@@ -153,6 +158,7 @@ class Engine:
         deadline: float | None = None,
         notify: bytes | None = None,
         arrival: int | None = None,
+        visible: bool = False,
         room: float | None = None,
     ) -> Batch:
         """Starts to move blocks, as one batch with a report for each request; see `write` for the rest. Blocks that lie one behind the
@@ -370,6 +376,7 @@ class Prepared:
         deadline: float | None = None,
         notify: bytes | None = None,
         arrival: int | None = None,
+        visible: bool = False,
         room: float | None = None,
     ) -> Batch:
         """Submits it as a batch; see `Engine.write`."""
@@ -433,6 +440,37 @@ class CompletionQueue:
         """From when the batch ends on, its tag is in here."""
     def take(self) -> list[int]:
         """Takes all that are in here."""
+
+@final
+class Regions:
+    """Which segments the addresses of one process are."""
+
+    def __new__(cls) -> Self: ...
+    def add(self, address: int, bytes: int, segment: Segment) -> None:
+        """From `address` on, so many bytes are those of a segment."""
+    def remove(self, address: int, segment: Segment) -> bool:
+        """Takes a range away: whether it was there."""
+    def missing(self, addresses: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """Which of these ranges no segment holds, by their places in the lists."""
+    def __len__(self) -> int: ...
+
+def submit_at(
+    engine: Engine,
+    op: _Op,
+    here: Regions,
+    there: Regions,
+    buffers: Sequence[int],
+    addresses: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    deadline: float | None = None,
+    notify: bytes | None = None,
+    room: float | None = None,
+) -> Batch | None:
+    """Starts to move bytes between addresses. `None`: there are none to move.
+
+    `LookupError`: no segment holds a range; which side's, "here" or "there", and its place in the lists are its arguments.
+    """
 
 def close_all() -> None:
     """Ends all engines: what the package does when the interpreter ends."""

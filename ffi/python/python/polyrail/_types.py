@@ -44,6 +44,40 @@ class RailStats(TypedDict):
     state: Literal["healthy", "paused", "probing"]
     is_spare: bool
     bytes: int
+    inflight_bytes: int
+    bytes_per_sec: int
+    """As it has been learned."""
+
+
+class LatencyStats(TypedDict):
+    """How long requests of a size took that completed."""
+
+    up_to_bytes: int | None
+    """And more than those of the row before; `None`: any number."""
+    sum_seconds: float
+    counts: list[int]
+    """How many took up to 1 µs, up to 2 µs, and so on, doubling; the last one is of all above."""
+
+
+class RequestStats(TypedDict):
+    """Requests that have ended over one transport in one direction."""
+
+    transport: str
+    """The one that they went over last; `none`: they never began."""
+    op: Literal["read", "write", "any"]
+    """`any` of those that never began."""
+    outcomes: dict[str, int]
+    """How many, by status."""
+    bytes: int
+    latencies: list[LatencyStats]
+
+
+class LimitStats(TypedDict):
+    """How much is used of what there can only be so much of."""
+
+    what: Literal["peers", "rails", "pairs", "segments", "descriptors"]
+    used: int
+    most: int
 
 
 FailoverStats = TypedDict("FailoverStats", {"from": str, "to": str, "count": int})
@@ -110,9 +144,49 @@ class LaneStats(TypedDict):
     """How long it has taken no more works."""
 
 
+class UnsettledStats(TypedDict):
+    """Requests that were reported as `Indeterminate`, and are so still."""
+
+    requests: int
+    held_bytes: int
+    """Of those whose memory here may still be touched."""
+    unknown_bytes: int
+    """Of those that may still reach the peer's memory."""
+    oldest: float | None
+    """How long ago the first of them was reported, in seconds."""
+
+
+class FenceStats(TypedDict):
+    """Fences that peers were asked for: proof that works reach memory no more."""
+
+    waiting: int
+    oldest: float | None
+    """How long the first of those has been waited for, in seconds."""
+    unanswered: int
+    """Those that were given up."""
+    sum_seconds: float
+    """How long those took that were answered, all together."""
+    counts: list[int]
+    """As those of `LatencyStats`; empty if there are none."""
+
+
+class SessionStats(TypedDict):
+    """A session that a peer has with this engine."""
+
+    peer: str
+    address: str
+    seconds: float
+    bytes: int
+    """Moved since the two met, as the peer counts it: about half a second ago."""
+
+
 class Stats(TypedDict):
     """What `Engine.stats` gives."""
 
+    requests: list[RequestStats]
+    unsettled: UnsettledStats
+    fences: FenceStats
+    sessions: list[SessionStats]
     devices: list[DeviceStats]
     rails: list[RailStats]
     failovers: list[FailoverStats]
@@ -120,3 +194,4 @@ class Stats(TypedDict):
     workers: list[WorkerStats]
     lanes: list[LaneStats]
     """Those of a worker that does not answer within 50 ms are missing."""
+    limits: list[LimitStats]

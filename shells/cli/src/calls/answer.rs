@@ -1,13 +1,14 @@
 //! The owner's side of the calls.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use polyrail::{Calls, Engine, Region};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{CALL_BYTES_MAX, Method, Painted, Poison, Summed, cpu_seconds};
+use super::{CALL_BYTES_MAX, Listed, Method, Painted, Poison, Summed, cpu_seconds};
 use crate::pattern::Pattern;
 use crate::pattern::memory::{self, MemoryError, Span};
 use crate::serve::SEGMENT;
@@ -18,7 +19,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Answers calls about what `serve` offers.
 pub(crate) struct ServedCalls {
-    files: HashMap<String, Arc<Source>>,
+    files: BTreeMap<String, Arc<Source>>,
 }
 
 impl ServedCalls {
@@ -30,8 +31,31 @@ impl ServedCalls {
     }
 }
 
+/// Bytes of names and sizes that one answer has.
+const LIST_BYTES_MAX: usize = 32 << 10;
+
+impl ServedCalls {
+    fn list(&self, asked: &Listed) -> Vec<(&str, u64)> {
+        let Listed { prefix, after } = asked;
+        let from = match after < prefix {
+            true => Bound::Included(prefix),
+            false => Bound::Excluded(after),
+        };
+        let files = self.files.range::<String, _>((from, Bound::Unbounded));
+        let mut bytes = 0;
+        let files = files.take_while(|(name, _)| {
+            bytes += name.len() + 16;
+            name.starts_with(prefix) && bytes <= LIST_BYTES_MAX
+        });
+        files.map(|(name, file)| (&**name, file.bytes)).collect()
+    }
+}
+
 impl Calls for ServedCalls {
     fn call(&self, engine: &Engine, method: u16, body: &[u8]) -> Result<Vec<u8>, String> {
+        if method_of(method)? == Method::List {
+            return encode(&self.list(&decode(body)?));
+        }
         if method_of(method)? == Method::Checksum {
             let summed = decode::<Summed>(body)?;
             if let Some(file) = self.files.get(&summed.segment) {
@@ -99,20 +123,22 @@ fn answer(region: &Region, method: u16, body: &[u8]) -> Result<Vec<u8>, String> 
             check_length(span)?;
             encode(&memory::checksum(region, span, crc).map_err(|e| e.to_string())?)
         }
+        Method::List => Err("files are not in memory".into()),
     }
 }
 
 fn method_of(number: u16) -> Result<Method, String> {
-    const ALL: [Method; 5] = [
+    const ALL: [Method; 6] = [
         Method::Poison,
         Method::Fill,
         Method::Check,
         Method::CpuTime,
         Method::Checksum,
+        Method::List,
     ];
     ALL.into_iter()
         .find(|method| *method as u16 == number)
-        .ok_or_else(|| format!("there is no method {number} here; they are 1 to 5"))
+        .ok_or_else(|| format!("there is no method {number} here; they are 1 to 6"))
 }
 
 fn painted(body: &[u8]) -> Result<(Span, Pattern), String> {
@@ -219,6 +245,36 @@ mod tests {
     }
 
     #[test]
+    fn files_are_listed_in_order_and_in_as_many_answers_as_it_takes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, [7; 5]).unwrap();
+        let source = Arc::new(Source::open(&path).unwrap());
+        let names = (0..3000).map(|number| format!("tree/{number:04}-{}", "x".repeat(40)));
+        let others = ["tree", "tree0", "tref/1"].map(str::to_owned);
+        let files = names.clone().chain(others);
+        let served = ServedCalls::new(files.map(|name| (name, source.clone())));
+        let mut found: Vec<String> = Vec::new();
+        let mut answers = 0;
+        loop {
+            let listed = Listed {
+                prefix: "tree/".into(),
+                after: found.last().cloned().unwrap_or_default(),
+            };
+            let more = served.list(&listed);
+            assert!(encode(&more).unwrap().len() < 48 << 10, "a call holds it");
+            assert!(more.iter().all(|(_, bytes)| *bytes == 5));
+            if more.is_empty() {
+                break;
+            }
+            answers += 1;
+            found.extend(more.into_iter().map(|(name, _)| name.to_owned()));
+        }
+        assert!(answers > 1);
+        assert!(found.into_iter().eq(names));
+    }
+
+    #[test]
     fn processor_time_is_more_than_nothing() {
         assert!(ask::<f64>(&region(), Method::CpuTime, ()) > 0.0);
     }
@@ -238,7 +294,7 @@ mod tests {
         let long = [body(0, 1), vec![0]].concat();
         // (name, method, body, what the error names)
         let cases: [(&str, u16, Vec<u8>, &str); 6] = [
-            ("unknown method", 6, vec![], "6"),
+            ("unknown method", 7, vec![], "7"),
             ("no body", 2, vec![], "0 bytes"),
             ("bytes left over", 3, long, "1 bytes too many"),
             ("past the end", 2, body(BYTES, 1), "65536"),

@@ -6,7 +6,7 @@ use polyrail::{Engine, SegmentId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{CALL_BYTES_MAX, Method, Painted, Poison, Summed};
+use super::{CALL_BYTES_MAX, Listed, Method, Painted, Poison, Summed};
 use crate::exit::Failure;
 use crate::pattern::memory::{Mismatch, Span};
 
@@ -57,6 +57,24 @@ impl Owner<'_> {
             let segment = segment.to_owned();
             self.ask(Method::Checksum, &Summed { segment, span, crc })
         })
+    }
+
+    /// The files whose names begin so, with their sizes.
+    pub(crate) fn list(self, prefix: &str) -> Result<Vec<(String, u64)>, Failure> {
+        let mut all: Vec<(String, u64)> = Vec::new();
+        loop {
+            let after = all
+                .last()
+                .map_or_else(String::new, |(name, _)| name.clone());
+            let prefix = prefix.to_owned();
+            let more: Vec<(String, u64)> = self.ask(Method::List, &Listed { prefix, after })?;
+            // They are in order, so that this ends.
+            let begins = more.first().zip(all.last());
+            if more.is_empty() || begins.is_some_and(|(first, last)| first.0 <= last.0) {
+                return Ok(all);
+            }
+            all.extend(more);
+        }
     }
 
     /// Processor time that the owner has used.

@@ -29,6 +29,16 @@ pub(crate) enum Method {
     CpuTime = 4,
     /// Body [`Summed`], answer the CRC32C as `u32`.
     Checksum = 5,
+    /// Body [`Listed`], answer the names and sizes of files, as `Vec<(String, u64)>`, in the order of their names; fewer than
+    /// there are, if a call does not hold them. Empty: there are no more.
+    List = 6,
+}
+
+/// The files whose names begin so, behind this one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Listed {
+    prefix: String,
+    after: String,
 }
 
 /// Overwrite a span with one value.

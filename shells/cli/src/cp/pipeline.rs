@@ -1,51 +1,46 @@
 //! A bounded number of chunks on their way at a time, each in a buffer of its own that is registered once: memory
-//! stays the same however long the file is. A chunk comes into its buffer, is summed up, and goes out of it; files and
+//! stays the same however long a file is. A chunk comes into its buffer, is summed up, and goes out of it; files and
 //! the network are both the engine's.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use polyrail::{
-    Access, Batch, Cause, Engine, FileTerms, Op, Region, Request, SegmentId, Status, SubmitError,
-};
+use polyrail::{Access, Batch, Engine, Op, Region, Request, SegmentId, Status, SubmitError};
 
-use super::place::Segment;
+use super::end::{End, Interrupted, LOOK, own, put_out, take_in};
 use super::progress::Progress;
-use super::sink::Sink;
 use crate::exit::Failure;
 use crate::pattern::memory::{self, Span};
-use crate::sample::{Stall, verdict};
-use crate::source::Source;
+use crate::sample::Stall;
 
 /// Bytes of a chunk.
-const CHUNK_BYTES: u64 = 4 << 20;
+pub(super) const CHUNK_BYTES: u64 = 4 << 20;
 /// Chunks on their way at a time.
 const CHUNKS: u64 = 16;
 /// Of these, chunks on their way into their buffers.
 const COMING: u64 = CHUNKS / 2;
-/// How often a wait looks around.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// What is at this end.
-pub(super) enum File<'a> {
-    From(&'a Source),
-    To(&'a Sink),
-}
 
 /// What is to be copied, and between what.
 pub(super) struct Pipeline<'a> {
     pub(super) engine: &'a Engine,
-    pub(super) file: File<'a>,
-    pub(super) remote: SegmentId,
-    /// First byte in it.
-    pub(super) offset: u64,
+    pub(super) from: End<'a>,
+    pub(super) to: End<'a>,
+    /// How much at most: standard input may end before.
     pub(super) bytes: u64,
-    /// Where that is, for errors.
-    pub(super) segment: &'a Segment,
-    /// Set by a signal.
-    pub(super) interrupted: &'a AtomicBool,
+    /// Chunks that both sides have, to be summed up from the side where that costs less: `from`, if it is a file, else `to`.
+    pub(super) there: Vec<bool>,
+    /// `to` is zeros wherever nothing is written: chunks of zeros need not be.
+    pub(super) skips_zeros: bool,
+    pub(super) interrupted: &'a Interrupted,
+}
+
+/// How far it came.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Done {
+    /// The first so many bytes are there.
+    pub(super) bytes: u64,
+    /// Of them.
+    pub(super) crc: u32,
 }
 
 /// The buffers.
@@ -54,223 +49,234 @@ struct Buffers {
     region: Arc<Region>,
 }
 
-/// One of the two ways of a chunk: into its buffer, or out of it.
-#[derive(Clone, Copy)]
-struct Hop {
-    op: Op,
-    segment: SegmentId,
-    /// First byte of the first chunk there.
-    offset: u64,
+/// A chunk's number and length.
+#[derive(Clone, Copy, Default)]
+struct Chunk {
+    number: u64,
+    bytes: u64,
 }
 
-/// What is on its way on one hop, by buffer.
-type Batches = [Option<Batch>; CHUNKS as usize];
+/// A buffer, and the chunk that is in it.
+#[derive(Default)]
+struct Seat {
+    chunk: Chunk,
+    /// Of its bytes, once they are there.
+    crc: u32,
+    /// Its way into the buffer, and out of it, as far as those are the engine's.
+    coming: Option<Batch>,
+    going: Option<Batch>,
+}
 
 impl Pipeline<'_> {
-    /// Copies everything. The answer is the CRC32C of the bytes, in the order of the file.
-    pub(super) fn run(&self, progress: &mut Progress) -> Result<u32, Failure> {
+    /// Copies everything; on failure, how far that came is left in `done`. The sum is of the bytes in their order.
+    pub(super) fn run(&self, progress: &mut Progress, done: &mut Done) -> Result<(), Failure> {
         let count = self.bytes.div_ceil(CHUNK_BYTES);
-        let Some(buffers) = self.buffers(count)? else {
-            return Ok(0);
-        };
-        let [into, out_of] = self.hops()?;
-        let (mut coming, mut going) = (Batches::default(), Batches::default());
-        let mut crc = 0;
-        for number in 0..count + CHUNKS {
-            if let Some(gone) = number.checked_sub(CHUNKS) {
-                self.wait(out_of, &mut going, gone)?;
-                progress.add(self.length(gone));
-            }
-            if number < count {
-                self.submit(into, &buffers, &mut coming, number)?;
-            }
-            let there = number.checked_sub(COMING);
-            if let Some(there) = there.filter(|there| *there < count) {
-                self.wait(into, &mut coming, there)?;
-                let summed = memory::checksum(&buffers.region, self.span(there), crc);
-                crc = summed.map_err(own)?;
-                self.submit(out_of, &buffers, &mut going, there)?;
-            }
+        if count == 0 {
+            return Ok(());
         }
-        Ok(crc)
+        let buffers = self.buffers(count)?;
+        self.run_in(&buffers, count, progress, done)?;
+        // Of one that has failed something may be under way; the engine ends then.
+        self.engine
+            .unregister(buffers.local)
+            .map_err(|error| Failure::Environment(format!("cannot give the buffers back: {error}")))
     }
 
-    /// The ways into the buffers and out of them.
-    fn hops(&self) -> Result<[Hop; 2], Failure> {
-        let hop = |op, segment, offset| Hop {
-            op,
-            segment,
-            offset,
+    fn run_in(
+        &self,
+        buffers: &Buffers,
+        count: u64,
+        progress: &mut Progress,
+        done: &mut Done,
+    ) -> Result<(), Failure> {
+        let mut seats: [Seat; CHUNKS as usize] = Default::default();
+        // Standard input may end before.
+        let mut last = count;
+        let mut number = 0;
+        while number < last + CHUNKS {
+            if let Some(gone) = number.checked_sub(CHUNKS).filter(|gone| *gone < last) {
+                let seat = &mut seats[(gone % CHUNKS) as usize];
+                debug_assert_eq!(seat.chunk.number, gone);
+                self.wait(&self.to, Op::Write, seat.going.take())?;
+                let bytes = seat.chunk.bytes;
+                done.crc = crc32c::crc32c_combine(done.crc, seat.crc, bytes as usize);
+                done.bytes += bytes;
+                progress.add(bytes);
+            }
+            if number < last {
+                let seat = &mut seats[(number % CHUNKS) as usize];
+                *seat = self.begin(number, buffers)?;
+                if seat.chunk.bytes < CHUNK_BYTES {
+                    last = number + u64::from(seat.chunk.bytes > 0);
+                }
+            }
+            if let Some(there) = number.checked_sub(COMING).filter(|there| *there < last) {
+                let seat = &mut seats[(there % CHUNKS) as usize];
+                self.wait(self.origin(there), Op::Read, seat.coming.take())?;
+                let span = span(seat.chunk);
+                seat.crc = memory::checksum(&buffers.region, span, 0).map_err(own)?;
+                seat.going = self.pass_on(seat.chunk, seat.crc, buffers)?;
+            }
+            number += 1;
+        }
+        Ok(())
+    }
+
+    /// Bytes that both sides had.
+    pub(super) fn skipped(&self) -> u64 {
+        let there = self.there.iter().zip(0..).filter(|(there, _)| **there);
+        there
+            .map(|(_, number)| (self.bytes - number * CHUNK_BYTES).min(CHUNK_BYTES))
+            .sum()
+    }
+
+    /// Where a chunk comes from.
+    fn origin(&self, number: u64) -> &End<'_> {
+        match (self.is_there(number), &self.from) {
+            (true, End::Segment(..)) => &self.to,
+            _ => &self.from,
+        }
+    }
+
+    fn is_there(&self, number: u64) -> bool {
+        self.there.get(number as usize) == Some(&true)
+    }
+
+    /// Begins to fill a chunk's buffer.
+    fn begin(&self, number: u64, buffers: &Buffers) -> Result<Seat, Failure> {
+        let bytes = (self.bytes - number * CHUNK_BYTES).min(CHUNK_BYTES);
+        let mut chunk = Chunk { number, bytes };
+        let origin = self.origin(number);
+        let coming = match origin.place() {
+            Some(place) => Some(self.submit((Op::Read, origin, place), buffers, chunk)?),
+            None => {
+                chunk.bytes = take_in(&buffers.region, span(chunk), self.interrupted)?;
+                None
+            }
         };
-        let file = self.register()?;
-        Ok(match self.file {
-            File::From(_) => [
-                hop(Op::Read, file, 0),
-                hop(Op::Write, self.remote, self.offset),
-            ],
-            File::To(_) => [
-                hop(Op::Read, self.remote, self.offset),
-                hop(Op::Write, file, 0),
-            ],
+        Ok(Seat {
+            chunk,
+            coming,
+            ..Seat::default()
         })
     }
 
-    /// Makes the file a segment.
-    fn register(&self) -> Result<SegmentId, Failure> {
-        let (file, read_only) = match self.file {
-            File::From(source) => (source.handle()?, true),
-            File::To(sink) => (sink.handle()?, false),
-        };
-        let terms = FileTerms {
-            bytes: Some(self.bytes),
-            read_only,
-            // What is copied from has often been written just before.
-            cached: read_only,
-            ..FileTerms::default()
-        };
-        let registered = self.engine.register_file(file, &terms);
-        registered.map_err(|error| self.file_failed(&error))
-    }
-
-    fn file_failed(&self, why: &dyn std::fmt::Display) -> Failure {
-        match self.file {
-            File::From(source) => source.failed(why),
-            File::To(sink) => sink.failed(why),
+    /// Begins to empty it, if it has to go anywhere.
+    fn pass_on(&self, chunk: Chunk, crc: u32, buffers: &Buffers) -> Result<Option<Batch>, Failure> {
+        // The last chunk gives the file its length.
+        let is_last = (chunk.number + 1) * CHUNK_BYTES >= self.bytes;
+        let skips_zeros = self.skips_zeros && !is_last;
+        let is_needless = self.is_there(chunk.number)
+            || (skips_zeros && is_zeros(&buffers.region, span(chunk), crc)?);
+        match self.to.place() {
+            _ if is_needless => Ok(None),
+            Some(place) => Ok(Some(self.submit(
+                (Op::Write, &self.to, place),
+                buffers,
+                chunk,
+            )?)),
+            None => put_out(&buffers.region, span(chunk)).map(|()| None),
         }
     }
 
-    /// `None`: there is nothing to copy.
-    fn buffers(&self, count: u64) -> Result<Option<Buffers>, Failure> {
+    fn buffers(&self, count: u64) -> Result<Buffers, Failure> {
         let bytes = count.min(CHUNKS) * CHUNK_BYTES;
-        if bytes == 0 {
-            return Ok(None);
-        }
         let failed = |e: &dyn std::fmt::Display| {
             Failure::Environment(format!("cannot allocate {bytes} bytes of buffers: {e}"))
         };
         let local = self.engine.allocate("buffers", bytes, Access::Local);
         let local = local.map_err(|e| failed(&e))?;
         let region = self.engine.region(local);
-        Ok(Some(Buffers {
+        Ok(Buffers {
             local,
             region: region.ok_or_else(|| failed(&"the engine does not know them"))?,
-        }))
+        })
     }
 
-    /// The length of a chunk; the last one may be shorter.
-    fn length(&self, number: u64) -> u64 {
-        (self.bytes - number * CHUNK_BYTES).min(CHUNK_BYTES)
-    }
-
-    /// Where a chunk is in the buffers.
-    fn span(&self, number: u64) -> Span {
-        Span {
-            offset: number % CHUNKS * CHUNK_BYTES,
-            bytes: self.length(number),
-        }
-    }
-
-    /// Sends a chunk on a hop.
+    /// Sends a chunk to or from an end, which begins at `place`.
     fn submit(
         &self,
-        hop: Hop,
+        (op, end, place): (Op, &End<'_>, (SegmentId, u64)),
         buffers: &Buffers,
-        batches: &mut Batches,
-        number: u64,
-    ) -> Result<(), Failure> {
-        let span = self.span(number);
+        chunk: Chunk,
+    ) -> Result<Batch, Failure> {
+        let span = span(chunk);
+        let (remote, offset) = place;
         let request = Request {
-            op: hop.op,
+            op,
             local: buffers.local,
             local_offset: span.offset,
-            remote: hop.segment,
-            remote_offset: hop.offset + number * CHUNK_BYTES,
+            remote,
+            remote_offset: offset + chunk.number * CHUNK_BYTES,
             length: span.bytes,
         };
         let mut stall = Stall::new(self.engine);
-        let batch = loop {
+        loop {
             match self.engine.submit(&[request]) {
-                Ok(batch) => break batch,
-                Err(SubmitError::Full(_)) => self.look_around(&mut stall)?,
-                Err(SubmitError::Forbidden { .. }) => return Err(self.refused()),
+                Ok(batch) => return Ok(batch),
+                Err(SubmitError::Full(_)) => self.look_around(end, &mut stall)?,
+                Err(SubmitError::Forbidden { .. }) => return Err(end.refused(op)),
                 Err(SubmitError::PeerLost { .. }) => {
-                    return Err(self.lost(&"it has ended, or another one answers there now"));
+                    return Err(lost(end, &"it has ended, or another one answers there now"));
                 }
-                Err(e) => return Err(self.lost(&e)),
+                Err(e) => return Err(lost(end, &e)),
             }
             thread::yield_now();
-        };
-        batches[(number % CHUNKS) as usize] = Some(batch);
-        Ok(())
+        }
     }
 
-    /// Waits for a chunk on a hop.
-    fn wait(&self, hop: Hop, batches: &mut Batches, number: u64) -> Result<(), Failure> {
-        let Some(batch) = batches[(number % CHUNKS) as usize].take() else {
-            return Ok(());
+    /// Waits for a chunk at an end.
+    fn wait(&self, end: &End<'_>, op: Op, batch: Option<Batch>) -> Result<(), Failure> {
+        let Some(batch) = batch else {
+            return self.interrupted.check();
         };
         let mut stall = Stall::new(self.engine);
         let status = loop {
             match batch.wait(LOOK) {
                 Ok(status) => break status,
-                Err(_) => self.look_around(&mut stall)?,
+                Err(_) => self.look_around(end, &mut stall)?,
             }
         };
         if status.status == Status::Completed {
-            return self.check_interrupted();
+            return self.interrupted.check();
         }
         let cause = batch.report(0).and_then(|report| report.cause);
-        Err(match (hop.segment == self.remote, cause) {
-            (false, Some(cause)) => self.file_failed(&cause),
-            _ => self.far_failed(status.status, cause),
-        })
+        Err(end.failed(op, status.status, cause))
     }
 
     /// An error if waiting on has no point.
-    fn look_around(&self, stall: &mut Stall) -> Result<(), Failure> {
-        self.check_interrupted()?;
+    fn look_around(&self, end: &End<'_>, stall: &mut Stall) -> Result<(), Failure> {
+        self.interrupted.check()?;
         match stall.is_over(self.engine) {
-            true => Err(self.lost(&Stall::TEXT)),
+            true => Err(lost(end, &Stall::TEXT)),
             false => Ok(()),
         }
-    }
-
-    fn check_interrupted(&self) -> Result<(), Failure> {
-        match self.interrupted.load(Ordering::Relaxed) {
-            true => Err(Failure::Environment("interrupted by a signal".to_owned())),
-            false => Ok(()),
-        }
-    }
-
-    fn refused(&self) -> Failure {
-        let segment = self.segment;
-        Failure::Usage(match self.file {
-            File::From(_) => format!("{segment} may only be read: its owner refuses"),
-            File::To(_) => format!("{segment} may not be read: its owner refuses"),
-        })
-    }
-
-    fn far_failed(&self, status: Status, cause: Option<Cause>) -> Failure {
-        let does = match self.file {
-            File::From(_) => "write",
-            File::To(_) => "read",
-        };
-        let why = match cause {
-            Some(cause) => format!("{cause} ({})", status.name()),
-            None => status.name().to_owned(),
-        };
-        verdict(
-            format!("cannot {does} {}: {why}", self.segment),
-            status,
-            cause,
-        )
-    }
-
-    fn lost(&self, why: &dyn std::fmt::Display) -> Failure {
-        Failure::Environment(format!("target {}: {why}", self.segment.target))
     }
 }
 
-fn own(error: memory::MemoryError) -> Failure {
-    Failure::Environment(format!("own buffers: {error}"))
+/// Where a chunk is in the buffers.
+fn span(chunk: Chunk) -> Span {
+    Span {
+        offset: chunk.number % CHUNKS * CHUNK_BYTES,
+        bytes: chunk.bytes,
+    }
+}
+
+/// Whether a buffer, of this sum, has zeros only.
+fn is_zeros(region: &Region, span: Span, crc: u32) -> Result<bool, Failure> {
+    // The sum of the zeros that are there in nearly all cases is known, and looked at first.
+    thread_local!(static OF_CHUNK: u32 = crc32c::crc32c(&vec![0; CHUNK_BYTES as usize]));
+    if span.bytes != CHUNK_BYTES || crc != OF_CHUNK.with(|crc| *crc) {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; span.bytes as usize];
+    memory::copy_out(region, span, &mut bytes).map_err(own)?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
+}
+
+fn lost(end: &End<'_>, why: &dyn std::fmt::Display) -> Failure {
+    Failure::Environment(match end.target() {
+        Some(target) => format!("target {target}: {why}"),
+        None => format!("{end}: {why}"),
+    })
 }

@@ -13,6 +13,8 @@ pub(super) enum Place {
     File(PathBuf),
     /// Bytes of a target's segment.
     Segment(Segment),
+    /// Standard input or output.
+    Standard,
 }
 
 /// A target's segment, and where in it.
@@ -43,13 +45,17 @@ impl fmt::Display for Place {
         match self {
             Self::File(path) => path.display().fmt(f),
             Self::Segment(segment) => segment.fmt(f),
+            Self::Standard => f.write_str("-"),
         }
     }
 }
 
-/// `HOST:PORT/SEGMENT[+OFFSET]`, or else a path. A file that looks like a segment can be written `./…`; a
+/// `HOST:PORT/SEGMENT[+OFFSET]`, `-`, or else a path. A file that looks like one of the others can be written `./…`; a
 /// segment whose own name ends like an offset takes `+0`.
 pub(super) fn place(text: &str) -> Result<Place, String> {
+    if text == "-" {
+        return Ok(Place::Standard);
+    }
     let segment = text
         .split_once('/')
         .filter(|(target, name)| !name.is_empty() && address::target(target).is_ok());
@@ -58,7 +64,7 @@ pub(super) fn place(text: &str) -> Result<Place, String> {
         Some((target, rest)) => {
             let (name, offset) = match rest.rsplit_once('+') {
                 Some((name, offset)) if offset.starts_with(|c: char| c.is_ascii_digit()) => {
-                    (name, offset_bytes(offset)?)
+                    (name, sizes::bytes(offset)?)
                 }
                 _ => (rest, 0),
             };
@@ -68,14 +74,6 @@ pub(super) fn place(text: &str) -> Result<Place, String> {
                 offset,
             }))
         }
-    }
-}
-
-/// An offset is a size that may be nothing.
-fn offset_bytes(text: &str) -> Result<u64, String> {
-    match text {
-        "0" => Ok(0),
-        text => sizes::size(text),
     }
 }
 
@@ -106,6 +104,8 @@ mod tests {
             ("h:0/mem", Place::File("h:0/mem".into())),
             ("h:1/", Place::File("h:1/".into())),
             ("h:1", Place::File("h:1".into())),
+            ("-", Place::Standard),
+            ("./-", Place::File("./-".into())),
         ];
         for (text, expected) in cases {
             assert_eq!(place(text), Ok(expected), "{text}");
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn wrong_offsets_are_errors() {
         for text in [
-            "h:1/mem+4KB",
+            "h:1/mem+4KX",
             "h:1/mem+99999999999999999999",
             "h:1/mem+0x10",
         ] {

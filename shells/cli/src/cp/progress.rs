@@ -14,22 +14,28 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
     bytes: u64,
-    total: u64,
+    /// `None`: nobody knows.
+    total: Option<u64>,
     said_at: Instant,
+    quiet: bool,
 }
 
 impl Progress {
-    /// Of `total` bytes.
-    pub(super) fn start(what: &str, total: u64) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| bar(total));
+    /// Of `total` bytes, if that is known. `quiet`: nobody is told.
+    pub(super) fn start(what: &str, total: Option<u64>, quiet: bool) -> Self {
+        let is_terminal = !quiet && std::io::stderr().is_terminal();
         let progress = Self {
-            bar,
+            bar: is_terminal.then(|| bar(total)),
             bytes: 0,
             total,
             said_at: Instant::now(),
+            quiet,
         };
-        if progress.bar.is_none() {
-            say(&format!("copying {} from {what}", show_size(total)));
+        if progress.bar.is_none() && !quiet {
+            match total {
+                Some(total) => say(&format!("copying {} from {what}", shown(total))),
+                None => say(&format!("copying from {what}")),
+            }
         }
         progress
     }
@@ -37,18 +43,30 @@ impl Progress {
     /// So many bytes more are there.
     pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
-        match &self.bar {
-            Some(bar) => bar.inc(bytes),
-            None if self.said_at.elapsed() >= LINE_EVERY => {
-                self.said_at = Instant::now();
-                let percent = u128::from(self.bytes) * 100 / u128::from(self.total.max(1));
-                say(&format!(
-                    "{} of {} bytes, {percent} %",
-                    self.bytes, self.total
-                ));
-            }
-            None => {}
+        if let Some(bar) = &self.bar {
+            return bar.inc(bytes);
         }
+        if self.quiet || self.said_at.elapsed() < LINE_EVERY {
+            return;
+        }
+        self.said_at = Instant::now();
+        let bytes = self.bytes;
+        match self.total {
+            Some(total) => {
+                let percent = u128::from(bytes) * 100 / u128::from(total.max(1));
+                say(&format!("{bytes} of {total} bytes, {percent} %"));
+            }
+            None => say(&format!("{bytes} bytes")),
+        }
+    }
+}
+
+/// With its unit, whatever that is.
+fn shown(bytes: u64) -> String {
+    let size = show_size(bytes);
+    match size.ends_with('B') {
+        true => size,
+        false => format!("{size} bytes"),
     }
 }
 
@@ -60,10 +78,14 @@ impl Drop for Progress {
     }
 }
 
-fn bar(total: u64) -> ProgressBar {
+fn bar(total: Option<u64>) -> ProgressBar {
     const LOOK: &str = "{percent:>3} % [{wide_bar}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
-    let bar = ProgressBar::new(total);
-    match ProgressStyle::with_template(LOOK) {
+    const UNKNOWN: &str = "{spinner} {binary_bytes} {binary_bytes_per_sec}";
+    let (bar, look) = match total {
+        Some(total) => (ProgressBar::new(total), LOOK),
+        None => (ProgressBar::new_spinner(), UNKNOWN),
+    };
+    match ProgressStyle::with_template(look) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }

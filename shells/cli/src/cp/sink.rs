@@ -1,13 +1,13 @@
 //! The file that is copied to. It has its name only once all of it is there and on the disk; until then it has none, and
 //! goes with the process, however that ends. Where a file system knows no such files it is a hidden one beside it, which
-//! goes when the copy fails.
+//! goes when the copy fails. Who may want to go on later has it under a name beside it from the beginning.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, linkat};
 use tempfile::{Builder, TempPath};
 
 use crate::exit::Failure;
@@ -15,12 +15,25 @@ use crate::exit::Failure;
 /// How hidden files are called.
 const HIDDEN: &str = ".polyrail-cp-";
 
+/// What is behind the name of a file that is not all there.
+const PART: &str = ".polyrail-part";
+
+/// The name that a file has until all of it is there.
+#[derive(Debug)]
+enum Own {
+    /// None.
+    Nothing,
+    /// One that goes with the copy.
+    Hidden(TempPath),
+    /// One that stays if the copy fails.
+    Part(PathBuf),
+}
+
 /// A file that is being written.
 #[derive(Debug)]
 pub(super) struct Sink {
     file: File,
-    /// Its own name until then, if it has one.
-    hidden: Option<TempPath>,
+    own: Own,
     /// What it will be called.
     path: PathBuf,
     folder: PathBuf,
@@ -29,46 +42,71 @@ pub(super) struct Sink {
 impl Sink {
     /// Begins a file that is to be called `path`; one that is there already stays as it is until the end.
     pub(super) fn create(path: &Path) -> Result<Self, Failure> {
-        let usage =
-            |text: String| Failure::Usage(format!("cannot write {}: {text}", path.display()));
-        // Through a link, so that the copy is where the link leads.
-        let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let before = fs::metadata(path).ok();
-        if before.as_ref().is_some_and(fs::Metadata::is_dir) {
-            return Err(usage("it is a directory; name a file in it".into()));
-        }
-        if before.as_ref().is_some_and(|before| !before.is_file()) {
-            return Err(usage("it is no regular file".into()));
-        }
-        let (Some(_), Some(folder)) = (path.file_name(), path.parent()) else {
-            return Err(usage("it names no file".into()));
-        };
-        let folder = match folder.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => folder,
-        };
-        if !folder.is_dir() {
-            return Err(usage(format!("there is no directory {}", folder.display())));
-        }
-        let permissions = before.map_or(fs::Permissions::from_mode(0o666), |b| b.permissions());
-        let (file, hidden) = match without_name(folder, &permissions) {
-            Some(file) => (file, None),
+        let (path, folder, permissions) = looked_at(path)?;
+        let (file, own) = match without_name(&folder, &permissions) {
+            Some(file) => (file, Own::Nothing),
             None => {
                 let named = Builder::new()
                     .prefix(HIDDEN)
                     .permissions(permissions)
-                    .tempfile_in(folder)
-                    .map_err(|e| cannot(path, &e))?;
+                    .tempfile_in(&folder)
+                    .map_err(|e| cannot(&path, &e))?;
                 let (file, hidden) = named.into_parts();
-                (file, Some(hidden))
+                (file, Own::Hidden(hidden))
             }
         };
         Ok(Self {
             file,
-            hidden,
-            path: path.to_owned(),
-            folder: folder.to_owned(),
+            own,
+            path,
+            folder,
         })
+    }
+
+    /// Goes on with the part of such a file that an earlier copy has left, or begins one: it is called like the file, with
+    /// [`PART`] behind, and stays if this copy fails.
+    pub(super) fn resume(path: &Path) -> Result<Self, Failure> {
+        let (path, folder, permissions) = looked_at(path)?;
+        let mut part = path.clone().into_os_string();
+        part.push(PART);
+        let part = PathBuf::from(part);
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&part)
+            .map_err(|e| cannot(&part, &e))?;
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        locked.map_err(|_| cannot(&part, &"another copy writes it just now"))?;
+        let allowed = file.set_permissions(permissions);
+        allowed.map_err(|e| cannot(&part, &e))?;
+        Ok(Self {
+            file,
+            own: Own::Part(part),
+            path,
+            folder,
+        })
+    }
+
+    /// Where it will be.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is there of it, to be read.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Cuts off what an earlier copy, of more bytes, has left behind.
+    pub(super) fn cut(&self, bytes: u64) -> Result<(), Failure> {
+        let cut = |before: fs::Metadata| match before.len() > bytes {
+            true => self.file.set_len(bytes),
+            false => Ok(()),
+        };
+        let cut = self.file.metadata().and_then(cut);
+        cut.map_err(|error| self.failed(&error))
     }
 
     /// The same file, for whoever writes it.
@@ -86,23 +124,52 @@ impl Sink {
     pub(super) fn finish(self) -> Result<(), Failure> {
         let Self {
             file,
-            hidden,
+            own,
             path,
             folder,
         } = self;
         file.sync_all().map_err(|e| cannot(&path, &e))?;
         // What is there already can only be replaced by a file that has a name.
-        let hidden = match hidden {
-            Some(hidden) => hidden,
-            None => name(&file, &folder).map_err(|e| cannot(&path, &e))?,
+        let hidden = match own {
+            Own::Part(part) => {
+                fs::rename(part, &path).map_err(|e| cannot(&path, &e))?;
+                None
+            }
+            Own::Hidden(hidden) => Some(hidden),
+            Own::Nothing => Some(name(&file, &folder).map_err(|e| cannot(&path, &e))?),
         };
-        hidden.persist(&path).map_err(|e| cannot(&path, &e.error))?;
+        if let Some(hidden) = hidden {
+            hidden.persist(&path).map_err(|e| cannot(&path, &e.error))?;
+        }
         // Some file systems cannot sync a directory; the bytes are safe by now.
         if let Err(e) = File::open(&folder).and_then(|folder| folder.sync_all()) {
             log::debug!("cannot sync {}: {e}", folder.display());
         }
         Ok(())
     }
+}
+
+/// Where a file will be, its folder, and who may do what with it; an error if it cannot be there.
+fn looked_at(path: &Path) -> Result<(PathBuf, PathBuf, fs::Permissions), Failure> {
+    let usage = |text: String| Failure::Usage(format!("cannot write {}: {text}", path.display()));
+    // Through a link, so that the copy is where the link leads.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let before = fs::metadata(path).ok();
+    if before.as_ref().is_some_and(|before| !before.is_file()) {
+        return Err(usage("it is no regular file".into()));
+    }
+    let (Some(_), Some(folder)) = (path.file_name(), path.parent()) else {
+        return Err(usage("it names no file".into()));
+    };
+    let folder = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    if !folder.is_dir() {
+        return Err(usage(format!("there is no directory {}", folder.display())));
+    }
+    let permissions = before.map_or(fs::Permissions::from_mode(0o666), |b| b.permissions());
+    Ok((path.to_owned(), folder.to_owned(), permissions))
 }
 
 /// A file in a folder, but without a name. `None`: the file system has no such files.
@@ -155,7 +222,7 @@ mod tests {
         write(&sink, 3, b"er");
         write(&sink, 0, b"aft");
         assert_eq!(fs::read(&path).unwrap(), b"before");
-        if sink.hidden.is_none() {
+        if matches!(sink.own, Own::Nothing) {
             let nothing_else = vec!["file".to_owned()];
             assert_eq!(names(folder.path()), nothing_else, "a kill leaves nothing");
         }
@@ -178,6 +245,23 @@ mod tests {
     }
 
     #[test]
+    fn a_part_stays_for_who_goes_on_with_it_and_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let sink = Sink::resume(&path).unwrap();
+        write(&sink, 0, b"half");
+        let failure = Sink::resume(&path).unwrap_err();
+        assert!(failure.to_string().contains("another copy"), "{failure}");
+        drop(sink);
+        assert_eq!(names(folder.path()), ["file.polyrail-part"]);
+        let sink = Sink::resume(&path).unwrap();
+        write(&sink, 4, b" and half");
+        sink.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"half and half");
+        assert_eq!(names(folder.path()), ["file"]);
+    }
+
+    #[test]
     fn a_file_system_without_nameless_files_will_do() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -188,7 +272,7 @@ mod tests {
             .into_parts();
         let sink = Sink {
             file,
-            hidden: Some(hidden),
+            own: Own::Hidden(hidden),
             path: path.clone(),
             folder: folder.path().to_owned(),
         };

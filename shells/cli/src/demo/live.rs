@@ -127,6 +127,8 @@ mod tests {
             is_spare: false,
             state: RailState::Healthy,
             bytes: 0,
+            inflight_bytes: 0,
+            bytes_per_sec: 0,
         };
         (1..=4).map(rail).collect()
     }

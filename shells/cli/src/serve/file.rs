@@ -6,7 +6,7 @@ use std::sync::Arc;
 use polyrail::{Access, Engine, FileError, FileTerms, SegmentId};
 
 use crate::exit::Failure;
-use crate::source::Source;
+use crate::source::{Source, walk};
 
 /// What to offer, as it is written on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,6 +29,7 @@ pub(super) fn file(text: &str) -> Result<FileArg, String> {
 }
 
 /// A file that is offered.
+#[derive(Clone)]
 pub(super) struct Offered {
     path: PathBuf,
     name: String,
@@ -37,8 +38,30 @@ pub(super) struct Offered {
 }
 
 impl Offered {
+    /// Opens a file to read it, or all files of a directory.
+    pub(super) fn all(arg: &FileArg) -> Result<Vec<Self>, Failure> {
+        let FileArg { path, read_only } = arg;
+        if !path.is_dir() {
+            return Ok(vec![Self::open(arg)?]);
+        }
+        let base = path.file_name().and_then(|name| name.to_str());
+        let base = base.ok_or_else(|| refused(path, &"its name is not UTF-8"))?;
+        let one = |inner: PathBuf| {
+            let name = inner.to_str().map(|inner| format!("{base}/{inner}"));
+            let path = path.join(&inner);
+            let name = name.ok_or_else(|| refused(&path, &"its name is not UTF-8"))?;
+            Ok(Self {
+                source: Arc::new(Source::open(&path)?),
+                path,
+                name,
+                read_only: *read_only,
+            })
+        };
+        walk(path)?.into_iter().map(one).collect()
+    }
+
     /// Opens a file to read it.
-    pub(super) fn open(arg: &FileArg) -> Result<Self, Failure> {
+    fn open(arg: &FileArg) -> Result<Self, Failure> {
         let FileArg { path, read_only } = arg;
         let source = Source::open(path)?;
         if source.bytes == 0 {
@@ -62,8 +85,12 @@ impl Offered {
         (self.name.clone(), self.source.clone())
     }
 
-    /// Offers it under its base name.
-    pub(super) fn offer(&self, engine: &Engine) -> Result<SegmentId, Failure> {
+    /// Offers it under its base name, in a directory under that and its path there. `None`: it has no byte, and no segment is
+    /// so short; who asks what there is hears of it all the same.
+    pub(super) fn offer(&self, engine: &Engine) -> Result<Option<SegmentId>, Failure> {
+        if self.source.bytes == 0 {
+            return Ok(None);
+        }
         let (shown, read_only) = (self.path.display(), self.read_only);
         let terms = FileTerms {
             read_only,
@@ -81,7 +108,7 @@ impl Offered {
         };
         let offered = engine.offer_file(segment, &self.name, access);
         offered.map_err(|e| refused(&self.path, &e))?;
-        Ok(segment)
+        Ok(Some(segment))
     }
 
     /// Puts what peers have written on the disk. Call it when no peer can write any more.

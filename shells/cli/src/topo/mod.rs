@@ -12,10 +12,11 @@ use polyrail::{Availability, Device, GpuInfo, NumaNode, RdmaPort, TransportInfo}
 use serde::Serialize;
 
 use crate::exit::Failure;
+use crate::security;
 use crate::settings::ConfigArgs;
 
 /// Shows this machine's devices, GPUs, NUMA nodes, the tier of each device for each memory, and the transports, with
-/// the reason where one is missing.
+/// the reason where one is missing; and who comes in, as it is configured.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  polyrail topo\n  polyrail topo --json")]
 pub(crate) struct TopoArgs {
@@ -36,6 +37,8 @@ struct Topology {
     gpus: Vec<Gpu>,
     tiers: Vec<Tier>,
     transports: Vec<Transport>,
+    /// Who comes in, and what is in clear.
+    security: String,
     notes: Vec<String>,
 }
 
@@ -78,10 +81,15 @@ struct Transport {
 
 /// Runs the command.
 pub(crate) fn run(args: &TopoArgs) -> Result<(), Failure> {
-    let notes = args.settings.load_quietly()?.notes;
+    let loaded = args.settings.load_quietly()?;
+    let (config, notes) = (loaded.config, loaded.notes);
     // Why there are none, the list of transports says.
     let gpus = polyrail::gpus().unwrap_or_default();
-    let topology = Topology::new(polyrail::devices(), polyrail::numa_nodes(), &gpus, notes);
+    let mut topology = Topology::new(polyrail::devices(), polyrail::numa_nodes(), &gpus, notes);
+    topology.security = match config.security.fingerprint() {
+        Ok(key) => security::line(key, &config),
+        Err(error) => format!("security no engine starts: {error}"),
+    };
     let text = match args.json {
         true => serde_json::to_string(&topology)
             .map(|line| line + "\n")
@@ -114,6 +122,7 @@ impl Topology {
             rdma: polyrail::rdma_ports(),
             numa_nodes,
             transports: polyrail::transports().into_iter().map(transport).collect(),
+            security: String::new(),
             notes,
         }
     }

@@ -26,6 +26,9 @@ pub(super) fn page(topology: &Topology) -> String {
     page += &table(tiers(&topology.tiers, &topology.devices));
     page += "\ntransports\n";
     page += &table(transports(topology));
+    if !topology.security.is_empty() {
+        page += &format!("\n{}\n", topology.security);
+    }
     for note in &topology.notes {
         page += &format!("\nnote: {note}\n");
     }

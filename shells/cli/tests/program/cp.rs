@@ -134,7 +134,7 @@ fn what_makes_no_sense_is_a_usage_error_that_says_what_would() {
     let large = folder.sparse("large", (1 << 20) + 1);
     let here = folder.path("");
     // (line, what the error names)
-    let cases: [(String, &[&str]); 14] = [
+    let cases: [(String, &[&str]); 17] = [
         (format!("cp /no/such/file {at}/mem"), &["/no/such/file"]),
         (format!("cp {here} {at}/mem"), &["no regular file"]),
         (
@@ -145,7 +145,19 @@ fn what_makes_no_sense_is_a_usage_error_that_says_what_would() {
             format!("cp {small} {small}"),
             &["neither", "HOST:PORT/SEGMENT"],
         ),
-        (format!("cp {at}/mem {at}/mem"), &["both", "file"]),
+        (
+            format!("cp {at}/mem {at}/mem+1"),
+            &["too small", "1048576", "1048577"],
+        ),
+        ("cp - -".to_owned(), &["neither", "HOST:PORT/SEGMENT"]),
+        (
+            format!("cp {at}/mem {at}/mem --resume"),
+            &["--resume", "file"],
+        ),
+        (
+            format!("cp - {at}/mem --resume"),
+            &["--resume", "standard input"],
+        ),
         (
             format!("cp {large} {at}/mem"),
             &["too small", "1048576", "1048577"],
@@ -154,17 +166,23 @@ fn what_makes_no_sense_is_a_usage_error_that_says_what_would() {
             format!("cp {small} {at}/mem+1M"),
             &["too small", "1048576", "1049576"],
         ),
-        (format!("cp {small} {at}/mem+4KB"), &["4KB", "4K"]),
+        (format!("cp {small} {at}/mem+4KX"), &["4KX", "4K"]),
         (
             format!("cp {at}/mem+1M {small}"),
-            &["offset 1048576", "past the end"],
+            &["offset 1048576", "at the end"],
+        ),
+        (
+            format!("cp {at}/mem+2M {small}"),
+            &["offset 2097152", "past the end"],
         ),
         (
             format!("cp {at}/mem+1000K {small} --length 1M"),
             &["--length", "24576"],
         ),
-        (format!("cp {small} {at}/mem --length 10"), &["--length"]),
-        (format!("cp {at}/mem {here}"), &["directory"]),
+        (
+            format!("cp {small} {at}/mem --length 1001"),
+            &["--length 1001", "1000"],
+        ),
         (format!("cp {at}/mem {here}no/file"), &["no directory"]),
         (format!("cp {small} {at}/heap"), &["no segment", "heap"]),
     ];
@@ -249,8 +267,135 @@ fn an_interrupted_copy_leaves_nothing() {
     let line = format!("cp {}/mem {}", target.address(), folder.path("to"));
     let child = begun(&line);
     kill_process(Pid::from_child(&child), Signal::INT).expect("a child can be signalled");
-    finish(child, &line).expect(3).names(&["interrupted"]);
+    finish(child, &line)
+        .expect(130)
+        .names(&["interrupted by SIGINT", "the first ", "--resume"]);
     assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn a_copy_goes_on_where_it_stopped() {
+    const BYTES: usize = 64 << 20;
+    let (folder, target) = (Folder::new(), Target::start("--memory 64MiB"));
+    let at = target.address();
+    let (from, content) = folder.file("from", BYTES - 5);
+    let json = |line: &str| -> serde_json::Value {
+        let ended = run(&format!("{line} --resume --json")).expect(0);
+        serde_json::from_str(&ended.stdout).expect("one object")
+    };
+    // The target has the first half and a byte that is wrong.
+    run(&format!("cp {from} {at}/mem --length 32MiB")).expect(0);
+    let wrong = folder.path("wrong");
+    fs::write(&wrong, [!content[5 << 20]]).expect("a file");
+    run(&format!("cp {wrong} {at}/mem+5M")).expect(0);
+    let up = json(&format!("cp {from} {at}/mem --verify"));
+    assert_eq!(
+        up["skipped_bytes"],
+        28 << 20,
+        "all blocks but the one with the byte: {up}"
+    );
+    assert_eq!(up["crc32c"], format!("{:08x}", crc32c::crc32c(&content)));
+
+    // A part that ends within a block, with one that is not the target's.
+    let (part, to) = (folder.path("to.polyrail-part"), folder.path("to"));
+    let mut had = content[..(10 << 20)].to_vec();
+    had[0] ^= 1;
+    fs::write(&part, had).expect("a file");
+    let line = format!("cp {at}/mem {to} --length {}", BYTES - 5);
+    let down = json(&line);
+    assert_eq!(down["skipped_bytes"], 4 << 20, "{down}");
+    assert_eq!(down["crc32c"], up["crc32c"]);
+    assert!(fs::read(&to).expect("the copy") == content);
+    assert!(!std::path::Path::new(&part).exists());
+}
+
+#[test]
+fn a_part_is_kept_for_who_wants_to_go_on() {
+    let (folder, target) = (Folder::new(), Target::start("--memory 256GiB"));
+    let line = format!("cp {}/mem {} --resume", target.address(), folder.path("to"));
+    let child = begun(&line);
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("a child can be signalled");
+    finish(child, &line)
+        .expect(143)
+        .names(&["interrupted by SIGTERM", "are kept"]);
+    assert_eq!(folder.names(), ["to.polyrail-part"]);
+}
+
+#[test]
+fn bytes_come_from_pipes_go_into_pipes_and_between_targets() {
+    let folder = Folder::new();
+    let (one, two) = (
+        Target::start("--memory 16MiB"),
+        Target::start("--memory 16MiB"),
+    );
+    let (from, content) = folder.file("from", 9_000_001);
+    let line = format!("cp - {}/mem+3 --verify", one.address());
+    let input = File::open(&from).expect("it is there");
+    let child = polyrail(&line)
+        .stdin(input)
+        .spawn()
+        .expect("the program starts");
+    let up = finish(child, &line).expect(0);
+    assert!(up.stdout.contains("copied 9000001 bytes"), "{up:?}");
+    let (one_at, two_at) = (one.address(), two.address());
+    let over = format!("cp {one_at}/mem+3 {two_at}/mem+7 --length 9000001 --verify");
+    assert_eq!(checksum(&run(&over).expect(0)), checksum(&up));
+    let line = format!("cp {two_at}/mem+7 - --length 9000001");
+    let to = folder.path("to");
+    let out = File::create(&to).expect("a file");
+    let child = polyrail(&line)
+        .stdout(out)
+        .spawn()
+        .expect("the program starts");
+    finish(child, &line)
+        .expect(0)
+        .names(&["copied 9000001 bytes"]);
+    assert!(fs::read(&to).expect("the copy") == content);
+
+    // More than there is room for, and less than was promised.
+    let pour = |line: &str| {
+        let input = File::open(&from).expect("it is there");
+        let child = polyrail(line)
+            .stdin(input)
+            .spawn()
+            .expect("the program starts");
+        finish(child, line)
+    };
+    pour(&format!("cp - {one_at}/mem+8M"))
+        .expect(2)
+        .names(&["too small", "8388608"]);
+    pour(&format!("cp - {one_at}/mem --length 10M"))
+        .expect(3)
+        .names(&["has ended after 9000001 of 10485760"]);
+}
+
+#[test]
+fn a_directory_takes_a_file_of_the_segments_name_and_nothing_is_a_file_too() {
+    let (folder, target) = (Folder::new(), Target::start("--memory 1MiB"));
+    let at = target.address();
+    let here = folder.path("");
+    let ended = run(&format!("cp {at}/mem {here} --quiet")).expect(0);
+    assert_eq!((ended.stdout, ended.stderr), (String::new(), String::new()));
+    run(&format!("cp {at}/mem {here}empty --length 0")).expect(0);
+    assert_eq!(folder.names(), ["empty", "mem"]);
+    let length = |name: &str| fs::metadata(folder.path(name)).expect("a file").len();
+    assert_eq!((length("empty"), length("mem")), (0, 1 << 20));
+}
+
+#[test]
+fn zeros_take_no_room_in_a_file() {
+    use std::os::unix::fs::MetadataExt;
+
+    let (folder, target) = (Folder::new(), Target::start("--memory 64MiB"));
+    let (at, to) = (target.address(), folder.path("to"));
+    let (one, _) = folder.file("one", 1000);
+    run(&format!("cp {one} {at}/mem+33M")).expect(0);
+    run(&format!("cp {at}/mem {to} --verify")).expect(0);
+    let taken = fs::metadata(&to).expect("a file").blocks() * 512;
+    assert!(taken <= 8 << 20, "{taken} bytes");
+    let copy = fs::read(&to).expect("the copy");
+    assert_eq!(copy.len(), 64 << 20);
+    assert!(copy[33 << 20..][..1000] == fs::read(&one).expect("it is there"));
 }
 
 #[test]
@@ -311,10 +456,11 @@ fn a_full_disk_at_either_end_is_said_with_the_file() {
     let at = target.address();
     let (folder, here) = (Folder::new(), disk.0.path().join("here"));
     let here = here.to_str().expect("UTF-8");
+    let (from, _) = folder.file("from", 32 << 20);
+    run(&format!("cp {from} {at}/mem")).expect(0);
     run(&format!("cp {at}/mem {here}"))
         .expect(3)
         .names(&["cannot write", here, "no space"]);
-    let (from, _) = folder.file("from", 32 << 20);
     run(&format!("cp {from} {at}/there"))
         .expect(1)
         .names(&["cannot write there", at, "no space"]);
@@ -483,5 +629,125 @@ fn files_that_cannot_be_offered_are_usage_errors() {
         run(&format!("serve --memory 1MiB --file {file}"))
             .expect(2)
             .names(parts);
+    }
+}
+
+/// All files of a directory, by their paths in it.
+fn tree(of: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    let mut left = vec![of.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                let name = path.strip_prefix(of).unwrap().display().to_string();
+                found.insert(name, fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_directory_comes_and_goes_with_all_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    fs::create_dir_all(model.join("layers/deep")).unwrap();
+    let bytes = |count: usize, seed: usize| {
+        (0..count)
+            .map(|i| (i * seed % 251) as u8)
+            .collect::<Vec<_>>()
+    };
+    fs::write(model.join("config"), b"{}").unwrap();
+    fs::write(model.join("layers/one"), bytes(5 << 20, 7)).unwrap();
+    fs::write(model.join("layers/deep/two"), bytes(100_000, 11)).unwrap();
+    fs::write(model.join("layers/deep/none"), b"").unwrap();
+    std::os::unix::fs::symlink("config", model.join("link")).unwrap();
+    let target = Target::start(&format!("--memory 1MiB --file {}", model.display()));
+    let at = target.address();
+    let mut expected = tree(&model);
+    expected.remove("link");
+
+    // Into a directory that is there, under its name, and into one that is not.
+    let here = folder.path().join("here");
+    fs::create_dir(&here).unwrap();
+    let ended = run(&format!(
+        "cp --recursive {at}/model {} --verify",
+        here.display()
+    ))
+    .expect(0);
+    assert_eq!(tree(&here.join("model")), expected);
+    let line = format!("copied 4 files, {} bytes in ", (5 << 20) + 100_002);
+    assert!(ended.stdout.starts_with(&line), "{ended:?}");
+    assert!(ended.stdout.contains("verified by the target"), "{ended:?}");
+    let other = folder.path().join("other");
+    let ended = run(&format!(
+        "cp -r {at}/model/layers {} --json --resume",
+        other.display()
+    ))
+    .expect(0);
+    let one: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(one["files"], 3);
+    assert_eq!(tree(&other).len(), 3);
+    assert_eq!(tree(&other)["deep/two"], expected["layers/deep/two"]);
+
+    // And back, changed.
+    let changed = bytes(5 << 20, 13);
+    fs::write(here.join("model/layers/one"), &changed).unwrap();
+    run(&format!(
+        "cp --recursive {} {at}/model",
+        here.join("model").display()
+    ))
+    .expect(0);
+    run(&format!(
+        "cp {at}/model/layers/one {}",
+        folder.path().join("one").display()
+    ))
+    .expect(0);
+    assert_eq!(fs::read(folder.path().join("one")).unwrap(), changed);
+    // What does not fit is said before anything is written.
+    fs::write(here.join("model/config"), b"{\"a\":1}").unwrap();
+    fs::write(here.join("model/layers/one"), bytes(5 << 20, 17)).unwrap();
+    run(&format!(
+        "cp -r {} {at}/model",
+        here.join("model").display()
+    ))
+    .expect(2)
+    .names(&["config", "2 bytes", "7"]);
+    fs::write(here.join("model/config"), b"{}").unwrap();
+    fs::write(here.join("model/new"), b"new").unwrap();
+    run(&format!(
+        "cp -r {} {at}/model",
+        here.join("model").display()
+    ))
+    .expect(2)
+    .names(&["new", "makes no files"]);
+    target.end(Signal::TERM).expect(0);
+    assert_eq!(fs::read(model.join("layers/one")).unwrap(), changed);
+}
+
+#[test]
+fn a_directory_that_cannot_be_copied_is_named() {
+    let target = Target::start("--memory 1MiB");
+    let at = target.address();
+    // (words, exit code, what is named)
+    let cases = [
+        (
+            format!("{at}/mem /tmp"),
+            2,
+            "offers no files in a directory mem",
+        ),
+        (format!("{at}/mem+1 /tmp"), 2, "has no offset"),
+        (format!("/no/such/folder {at}/mem"), 2, "/no/such/folder"),
+        (format!("- {at}/mem"), 2, "--recursive"),
+        (format!("{at}/a /tmp --length 1"), 2, "--length"),
+        ("127.0.0.1:1/a /tmp".to_owned(), 3, "127.0.0.1:1"),
+    ];
+    for (words, code, named) in cases {
+        run(&format!("cp --recursive {words}"))
+            .expect(code)
+            .names(&[named]);
     }
 }

@@ -114,11 +114,17 @@ impl Target {
     /// Starts one that logs so much to `log`, and waits until it listens.
     #[track_caller]
     pub(crate) fn start_with(flags: &str, log: Stdio, level: &str) -> Self {
-        let mut child = polyrail(&format!("serve {flags}"))
+        let child = polyrail(&format!("serve {flags}"))
             .env("RUST_LOG", level)
             .stderr(log)
             .spawn()
             .expect("the program starts");
+        Self::of(child)
+    }
+
+    /// One that has been started; waits until it listens.
+    #[track_caller]
+    pub(crate) fn of(mut child: Child) -> Self {
         let mut line = String::new();
         let stdout = child.stdout.as_mut().expect("it is piped");
         BufReader::new(stdout)

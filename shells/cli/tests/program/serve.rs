@@ -20,9 +20,48 @@ fn the_first_line_says_where_and_who() {
 
 #[test]
 fn signals_end_it_well() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [
+        Signal::TERM,
+        Signal::INT,
+        Signal::QUIT,
+        Signal::USR2,
+        Signal::ALARM,
+    ] {
         Target::start("--memory 1MiB").end(signal).expect(0);
     }
+}
+
+#[test]
+fn memory_can_be_touched_before_anybody_is_let_in() {
+    let resident = |flags: &str| {
+        let target = Target::start(&format!("--memory 64MiB {flags}"));
+        let path = format!("/proc/{}/status", target.pid());
+        let status = std::fs::read_to_string(path).expect("it runs");
+        // What may be shared with peers is counted apart.
+        let lines = status.lines().filter(|line| line.starts_with("VmRSS:"));
+        let kib = lines.map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+        kib.flatten().sum::<u64>() / 1024
+    };
+    let (untouched, touched) = (resident(""), resident("--prefault"));
+    assert!(
+        touched >= untouched + 60,
+        "{touched} MiB, and {untouched} without"
+    );
+}
+
+#[test]
+fn a_target_says_how_it_stands_when_a_signal_asks() {
+    let (mut log, writer) = std::io::pipe().expect("a pipe");
+    let target = Target::start_with("--memory 1MiB", writer.into(), "warn");
+    target.signal(Signal::USR1);
+    let mut text = String::new();
+    let mut bytes = [0; 4096];
+    while !text.contains("worker 0 holds 0 of") {
+        let count = log.read(&mut bytes).expect("a pipe can be read");
+        assert!(count > 0, "it ended without an answer: {text}");
+        text += &String::from_utf8_lossy(&bytes[..count]);
+    }
+    target.end(Signal::TERM).expect(0);
 }
 
 #[test]

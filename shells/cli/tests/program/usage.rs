@@ -8,7 +8,7 @@ fn wrong_values_are_usage_errors_that_name_flag_and_value() {
     let cases: [(&str, &[&str]); 20] = [
         ("", &["Usage"]),
         ("fly", &["fly"]),
-        ("bench --block 64KB", &["--block", "64KB", "64KiB"]),
+        ("bench --block 64KX", &["--block", "64KX", "64KiB"]),
         ("bench --block 0", &["--block", "0", "at least 1"]),
         ("bench --block 8K..4K", &["--block", "8K..4K", "4K..8K"]),
         ("bench --batch 0..4", &["--batch", "0", "from 1 to"]),

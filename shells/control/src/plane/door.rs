@@ -5,19 +5,22 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
 use polyrail_transport::service::{Serve, supervise};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 
 use super::mailbox::Mailbox;
 use super::timers::Timer;
-use super::wires::{Key, WireEvent, Wires, Woken};
-use crate::connection::{Connection, ConnectionConfig, Event};
+use super::wires::{Key, Talk, WireEvent, Wires, Woken};
+use crate::connection::{Ended, Event};
+use crate::security::Distrust;
+use crate::security::channel::Channel;
 
 /// Those who have introduced themselves and wait for the control thread. While there are so many, the door stays shut.
 const WAITING_MAX: usize = 256;
@@ -25,11 +28,17 @@ const WAITING_MAX: usize = 256;
 /// Bytes of greetings and introductions that are not whole.
 const HELD_MAX: usize = 8 << 20;
 
+/// The same where there is a key, with handshakes that are under way: about 1,800.
+const HELD_WITH_KEY_MAX: usize = 16 << 20;
+
+/// Handshakes that are begun before others are heard.
+const BEGINS_MAX: usize = 8;
+
 /// Somebody who has introduced himself.
 pub(super) struct Arrival {
     pub(super) stream: TcpStream,
     pub(super) remote: SocketAddr,
-    pub(super) connection: Connection,
+    pub(super) channel: Channel,
     /// How: [`Event::Hello`] or [`Event::Join`].
     pub(super) said: Event,
 }
@@ -39,6 +48,8 @@ pub(super) struct Door {
     arrivals: Option<Receiver<Arrival>>,
     stop: Arc<AtomicBool>,
     wake: Arc<OwnedFd>,
+    /// Listeners that come later.
+    listeners: Sender<TcpListener>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -46,25 +57,33 @@ impl Door {
     /// Opens it. `mailbox` is woken when somebody has come.
     pub(super) fn open(
         clock: Clock,
-        config: ConnectionConfig,
+        talk: Talk,
         listeners: Vec<TcpListener>,
         handshakes_max: usize,
         mailbox: Arc<Mailbox>,
+        lanes_denied: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         // Descriptors are for those who are in.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
         let most = handshakes_max.min(usize::try_from(limit).unwrap_or(usize::MAX));
-        let room = (most, HELD_MAX);
-        let wires = Wires::new(clock, config, listeners, wake.as_fd(), room)?;
+        let held = match talk.keyring.get() {
+            None => HELD_MAX,
+            Some(_) => HELD_WITH_KEY_MAX,
+        };
+        let room = (most, held);
+        let wires = Wires::new(clock, talk, listeners, wake.as_fd(), room)?;
         let stop = Arc::<AtomicBool>::default();
         let (inside, arrivals) = sync_channel(WAITING_MAX);
+        let (listeners, later) = channel();
         let doorman = Doorman {
             wires,
             wake: wake.clone(),
             stop: stop.clone(),
             inside,
+            later,
             mailbox,
+            lanes_denied,
         };
         let thread = thread::Builder::new()
             .name("polyrail-door".into())
@@ -73,8 +92,21 @@ impl Door {
             arrivals: Some(arrivals),
             stop,
             wake,
+            listeners,
             thread: Some(thread),
         })
+    }
+
+    /// Peers may come in here too.
+    pub(super) fn listen(&self, listener: TcpListener) {
+        // It fails only if the thread has ended.
+        let _ = self.listeners.send(listener);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // It fails only if the counter is full, and then the thread is awake anyway.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     /// The next who has come.
@@ -88,8 +120,7 @@ impl Drop for Door {
         self.stop.store(true, Release);
         // Who waits to hand somebody in finds nobody.
         self.arrivals = None;
-        // It fails only if the counter is full, and then the thread is awake anyway.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        self.wake();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -104,19 +135,30 @@ struct Doorman {
     wake: Arc<OwnedFd>,
     stop: Arc<AtomicBool>,
     inside: SyncSender<Arrival>,
+    later: Receiver<TcpListener>,
     mailbox: Arc<Mailbox>,
+    /// Counts lanes that did not prove themselves.
+    lanes_denied: Arc<AtomicU64>,
 }
 
 impl Serve for Doorman {
     fn serve(&mut self) -> io::Result<()> {
         while !self.stop.load(Acquire) {
-            for woken in self.wires.wait(false)? {
+            for woken in self.wires.wait(self.wires.has_a_line())? {
                 match woken {
-                    Woken::Mail => drop(rustix::io::read(&*self.wake, &mut [0; 8])),
+                    Woken::Mail => {
+                        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+                        while let Ok(listener) = self.later.try_recv() {
+                            self.wires.add_listener(listener);
+                        }
+                    }
                     Woken::Listener(index) => self.wires.accept(index),
                     Woken::Wire(key) => self.hear(key),
                     Woken::Exited(_) => {}
                 }
+            }
+            for key in self.wires.begin_handshakes(BEGINS_MAX) {
+                self.attend(key);
             }
             self.settle();
             let now = self.wires.now();
@@ -158,8 +200,14 @@ impl Doorman {
                     return self.let_in(key, said);
                 }
                 WireEvent::Said(Event::Ended(why)) => {
+                    if why == Ended::Distrusted(Distrust::NoTicket) {
+                        self.lanes_denied.fetch_add(1, Relaxed);
+                    }
                     let remote = self.wires.remote(key);
-                    log::debug!("control: stranger at {remote}: {why}");
+                    match why.is_about_keys() {
+                        true => complain!("control: {remote} is turned away: {why}"),
+                        false => log::debug!("control: stranger at {remote}: {why}"),
+                    }
                 }
                 _ => {}
             }
@@ -167,13 +215,13 @@ impl Doorman {
     }
 
     fn let_in(&mut self, key: Key, said: Event) {
-        let Some((stream, remote, connection)) = self.wires.take_whole(key) else {
+        let Some((stream, remote, channel)) = self.wires.take_whole(key) else {
             return;
         };
         let arrival = Arrival {
             stream,
             remote,
-            connection,
+            channel,
             said,
         };
         // An error: the plane is ending.

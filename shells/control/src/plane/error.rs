@@ -11,6 +11,7 @@ use polyrail_transport::SessionId;
 use crate::codec::{CodecError, NAME_BYTES_MAX, Refusal};
 use crate::connection::Ended;
 use crate::plane::CALL_BYTES_MAX;
+use crate::security::Distrust;
 
 /// The two ends of something that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +86,13 @@ pub enum ConnectError {
         /// In its words.
         text: String,
     },
+    /// The peer has not proved that it holds the cluster's key. Both need the same `security/key_file`, or none.
+    Distrusted {
+        /// Between whom.
+        ends: Box<Ends>,
+        /// Why.
+        why: Distrust,
+    },
     /// The connection ended before the peer had said who it is.
     Ended {
         /// Between whom.
@@ -120,6 +128,7 @@ impl ConnectError {
             }
             Ended::Codec(CodecError::NotPolyrail { got }) => Self::NotPolyrail { ends, got },
             Ended::Refused { reason, text } => Self::Refused { ends, reason, text },
+            Ended::Distrusted(why) => Self::Distrusted { ends, why },
             Ended::HandshakeOverdue { handshake_max } => Self::TimedOut {
                 ends,
                 after: handshake_max.into(),
@@ -164,6 +173,7 @@ impl fmt::Display for ConnectError {
                 "connecting {ends}: the peer refused ({reason}): {}",
                 text.escape_debug()
             ),
+            Self::Distrusted { ends, why } => write!(f, "connecting {ends}: {why}"),
             Self::Ended { ends, why } => write!(f, "connecting {ends}: {why}"),
             Self::Busy { ends, peer } => write!(
                 f,

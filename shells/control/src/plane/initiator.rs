@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use polyrail_core::path::view::PathView;
 use polyrail_core::stage::StageMessage;
 use polyrail_core::units::{Epoch, LaneId, PeerId};
+use polyrail_transport::complain;
 
 use super::mailbox::Asker;
 use super::notification::Notification;
@@ -14,8 +15,8 @@ use super::question::{CALL_AGAIN_MAX, DESCRIBE_AGAIN_MAX, Question, send, send_b
 use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Watched, WireEvent, Wires};
-use super::{AskError, ConnectError, Party, SessionLoss};
-use crate::codec::{Frame, NOTIFICATIONS, Refusal, SegmentDescriptor};
+use super::{AskError, ConnectError, Party, Rails, SessionLoss};
+use crate::codec::{Frame, MOVED, NOTIFICATIONS, Refusal, SegmentDescriptor};
 use crate::connection::{Ended, Event, Welcome};
 
 /// Questions of one kind that may wait for one peer.
@@ -228,6 +229,32 @@ impl Initiator {
         send_by_turns(wires, &peer.open().collect::<Vec<_>>(), turn, message);
     }
 
+    /// Tells a peer how many bytes have been moved with it, if that is news to it.
+    pub(super) fn say_moved(&mut self, wires: &mut Wires, id: PeerId, bytes: u64) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let understands = |known: &Known| known.features & MOVED != 0;
+        let is_news = peer.moved < bytes && peer.known.as_ref().is_some_and(understands);
+        if is_news {
+            peer.moved = bytes;
+            // Whichever connection says goodbye first has said it.
+            for key in peer.open() {
+                send(wires, key, &Frame::Moved { bytes });
+            }
+        }
+    }
+
+    /// The same for all peers.
+    pub(super) fn say_all_moved(&mut self, ctx: &Context, wires: &mut Wires) {
+        let ids: Vec<_> = self.peers.keys().copied().collect();
+        for id in ids {
+            if let Some(bytes) = ctx.handler.moved_with(id) {
+                self.say_moved(wires, id, bytes);
+            }
+        }
+    }
+
     /// What happened on a connection to a peer.
     pub(super) fn handle_event(
         &mut self,
@@ -274,6 +301,12 @@ impl Initiator {
             peer.lose(wires.now(), key);
             return self.rearm(wires, id);
         }
+        // The connection that a session begins on is the one that gives both ends its secret.
+        let incarnations = (ctx.incarnation, welcome.incarnation);
+        let secret = match peer.known {
+            Some(_) => Ok(None),
+            None => wires.secret(ctx, key, welcome.session, incarnations),
+        };
         let Some(route) = peer.route_mut(key) else {
             return;
         };
@@ -282,7 +315,19 @@ impl Initiator {
             "control: connected {}",
             ctx.ends(route.local, Some(welcome.name.clone()), route.remote)
         );
-        peer.introduce(welcome, wires.features(key), wires.round_trip(key));
+        match secret {
+            Ok(secret) => {
+                peer.introduce(welcome, secret, wires.features(key), wires.round_trip(key));
+            }
+            Err(error) => {
+                let ends = peer.ends(ctx);
+                if let Some(first) = peer.first.take() {
+                    let error = ConnectError::Unreachable { ends, error };
+                    self.give_up(wires, id, first, error);
+                }
+                return;
+            }
+        }
         wires.share_beats(&peer.open().collect::<Vec<_>>());
         ctx.say_process(wires, key);
         ctx.handler.heard(id);
@@ -331,8 +376,28 @@ impl Initiator {
                 peer.process = Some((process, watch));
                 return;
             }
+            Frame::Rails {
+                rails,
+                rail_facts,
+                transports,
+            } => {
+                let rails = Rails {
+                    addresses: rails,
+                    facts: rail_facts,
+                    transports,
+                };
+                return ctx.handler.has_rails(id, rails);
+            }
             Frame::Stage(message) => return ctx.handler.staged(Party::Peer(id), message),
-            // A heartbeat has done its work by arriving; nothing else is let through.
+            Frame::Leaving => return ctx.handler.leaves(id),
+            // It comes now and then.
+            Frame::Heartbeat => {
+                if let Some(bytes) = ctx.handler.moved_with(id) {
+                    self.say_moved(wires, id, bytes);
+                }
+                return;
+            }
+            // Nothing else is let through.
             _ => return,
         }
         self.handle_timeout(ctx, wires, id);
@@ -407,10 +472,11 @@ impl Initiator {
         }
         peer.lose(wires.now(), key);
         wires.share_beats(&peer.open().collect::<Vec<_>>());
-        if was_up {
-            log::warn!("control: connection of {ends} is gone: {why}");
-        } else {
-            log::debug!("control: connecting {ends}: {why}");
+        match was_up {
+            true => complain!("control: connection of {ends} is gone: {why}"),
+            // It is tried again for ever, and in vain until somebody sets it right.
+            false if why.is_about_keys() => complain!("control: connecting {ends}: {why}"),
+            false => log::debug!("control: connecting {ends}: {why}"),
         }
         if let Ended::SessionUnknown { name, incarnation } = why
             && let Some(loss) = peer.judge(ends, name, incarnation)

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,7 +14,7 @@ use polyrail_transport::SessionId;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::notification::Notification;
-use super::{AskError, ConnectError, Introduction, Party};
+use super::{AskError, ConnectError, Introduction, Party, Rails};
 use crate::codec::SegmentDescriptor;
 
 /// Commands that may wait before those that are repeated anyway are dropped.
@@ -50,6 +50,21 @@ pub(super) enum Command {
     Maintain {
         peer: PeerId,
         rails: Vec<(Option<IpAddr>, SocketAddr)>,
+    },
+    Announce {
+        rails: Rails,
+    },
+    /// Peers may come in here too.
+    Listen(TcpListener),
+    /// This engine is about to end.
+    Leave,
+    Limit {
+        sessions: usize,
+        connections: usize,
+    },
+    Moved {
+        peer: PeerId,
+        bytes: u64,
     },
     Disconnect {
         peer: PeerId,

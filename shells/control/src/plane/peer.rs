@@ -9,6 +9,7 @@ use polyrail_core::path::view::PathView;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::PeerId;
 use polyrail_transport::SessionId;
+use polyrail_transport::ticket::SessionSecret;
 
 use super::notification::Outbox;
 use super::question::Question;
@@ -85,6 +86,8 @@ pub(super) struct Peer {
     /// Counts what was said about staging slots.
     pub(super) stage_turn: usize,
     pub(super) calls: u64,
+    /// Bytes that were moved with it, as it was told last.
+    pub(super) moved: u64,
     pub(super) describing: Vec<Question<Option<SegmentDescriptor>>>,
     pub(super) seeing: Vec<Question<Option<PathView>>>,
     /// Only the first is out; the others wait for their turn.
@@ -102,6 +105,7 @@ impl Peer {
             questions: 0,
             stage_turn: 0,
             calls: 0,
+            moved: 0,
             describing: Vec::new(),
             seeing: Vec::new(),
             calling: VecDeque::new(),
@@ -169,7 +173,13 @@ impl Peer {
     }
 
     /// The first welcome says who the peer is.
-    pub(super) fn introduce(&mut self, welcome: Welcome, features: u64, round_trip: Duration) {
+    pub(super) fn introduce(
+        &mut self,
+        welcome: Welcome,
+        secret: Option<SessionSecret>,
+        features: u64,
+        round_trip: Duration,
+    ) {
         if self.known.is_some() {
             return;
         }
@@ -184,6 +194,7 @@ impl Peer {
                 name: welcome.name,
                 incarnation: welcome.incarnation,
                 session: welcome.session,
+                secret,
                 rails: welcome.rails,
                 rail_facts: welcome.rail_facts,
                 transports: welcome.transports,

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::SyncSender;
 
 use polyrail_core::time::Duration;
@@ -16,8 +17,8 @@ use super::mailbox::{Command, Mailbox};
 use super::question::send;
 use super::target::{Limits, Target};
 use super::timers::Timer;
-use super::wires::{Key, Owner, Watched, WireEvent, Wires, Woken};
-use super::{AskError, Ends, Handler, Party, PlaneConfig};
+use super::wires::{Key, Owner, Talk, Watched, WireEvent, Wires, Woken};
+use super::{AskError, Ends, Handler, Keyring, Party, PlaneConfig};
 use crate::codec::{Frame, RailFact, SegmentDescriptor, TransportOffer};
 use crate::connection::{ConnectionConfig, Hello};
 use crate::process::Process;
@@ -51,8 +52,12 @@ pub(super) struct Context {
     pub(super) scratch: SegmentDescriptor,
     pub(super) token: Vec<u8>,
     pub(super) process: Option<Process>,
+    /// Counts lanes that did not prove themselves.
+    pub(super) lanes_denied: Arc<AtomicU64>,
     pub(super) handler: Arc<dyn Handler>,
     pub(super) mailbox: Arc<Mailbox>,
+    /// It is about to end.
+    pub(super) leaving: bool,
 }
 
 impl Context {
@@ -100,6 +105,7 @@ pub(super) struct Reactor {
     wires: Wires,
     /// Where peers come in, if they can.
     door: Option<Door>,
+    open_door: Box<dyn Fn(Vec<TcpListener>) -> io::Result<Door> + Send>,
     target: Target,
     initiator: Initiator,
     /// Wires with frames that have come and have not had their turn.
@@ -113,8 +119,10 @@ pub(super) struct Reactor {
 impl Reactor {
     pub(super) fn new(
         config: PlaneConfig,
+        keyring: Keyring,
         handler: Arc<dyn Handler>,
         mailbox: Arc<Mailbox>,
+        lanes_denied: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         let connection = ConnectionConfig {
             heartbeat: config.heartbeat.into(),
@@ -122,22 +130,33 @@ impl Reactor {
             handshake_max: config.handshake_max.into(),
         };
         let (clock, listeners) = (config.clock, config.listeners);
+        let talk = Talk {
+            times: connection,
+            keyring,
+        };
         let wires = Wires::new(
             clock,
-            connection,
+            talk.clone(),
             Vec::new(),
             mailbox.fd(),
             (LEAVING_MAX, HELD_MAX),
         )?;
+        let handshakes_max = config.handshakes_max;
+        let (door_mailbox, denied) = (mailbox.clone(), lanes_denied.clone());
+        let open_door = move |listeners| {
+            let (mailbox, denied) = (door_mailbox.clone(), denied.clone());
+            Door::open(
+                clock,
+                talk.clone(),
+                listeners,
+                handshakes_max,
+                mailbox,
+                denied,
+            )
+        };
         let door = match listeners.is_empty() {
             true => None,
-            false => Some(Door::open(
-                clock,
-                connection,
-                listeners,
-                config.handshakes_max,
-                mailbox.clone(),
-            )?),
+            false => Some(open_door(listeners)?),
         };
         let limits = Limits {
             linger: config.session_linger.into(),
@@ -153,13 +172,16 @@ impl Reactor {
             scratch: config.scratch,
             token: config.token,
             process: config.process,
+            lanes_denied,
             handler,
             mailbox,
+            leaving: false,
         };
         Ok(Self {
             ctx,
             wires,
             door,
+            open_door: Box::new(open_door),
             target: Target::new(limits),
             initiator: Initiator::default(),
             behind: BTreeSet::new(),
@@ -353,6 +375,29 @@ impl Reactor {
                     .connect(ctx, wires, peer, route, timeout, reply);
             }
             Command::Maintain { peer, rails } => self.initiator.maintain(ctx, wires, peer, &rails),
+            Command::Announce { rails } => {
+                self.ctx.rails = rails.addresses;
+                self.ctx.rail_facts = rails.facts;
+                self.ctx.transports = rails.transports;
+                self.target.announce(&self.ctx, &mut self.wires);
+            }
+            Command::Listen(listener) => match &self.door {
+                _ if self.stopping => {}
+                Some(door) => door.listen(listener),
+                None => match (self.open_door)(vec![listener]) {
+                    Ok(door) => self.door = Some(door),
+                    Err(error) => log::error!("control: nobody can come in: {error}"),
+                },
+            },
+            Command::Leave => {
+                self.ctx.leaving = true;
+                self.target.say_leaving(&mut self.wires);
+            }
+            Command::Limit {
+                sessions,
+                connections,
+            } => self.target.limit(sessions, connections),
+            Command::Moved { peer, bytes } => self.initiator.say_moved(wires, peer, bytes),
             Command::Disconnect { peer } => self.initiator.disconnect(ctx, wires, peer),
             Command::SeePath { peer, rails, asker } => {
                 self.initiator.see_path(ctx, wires, peer, rails, asker);
@@ -411,6 +456,7 @@ impl Reactor {
     /// Drops all questions, which tells their askers, and says goodbye.
     fn begin_shutdown(&mut self) {
         self.stopping = true;
+        self.initiator.say_all_moved(&self.ctx, &mut self.wires);
         self.initiator = Initiator::default();
         self.wires.unwatch_all();
         self.ctx.mailbox.close();

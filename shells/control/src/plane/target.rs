@@ -10,6 +10,7 @@ use polyrail_transport::complain;
 use polyrail_transport::memory::TrustDomain;
 use polyrail_transport::place::Place;
 use polyrail_transport::tally::Tally;
+use polyrail_transport::ticket::{self, Denied, Entry, Proof, SessionSecret};
 use polyrail_transport::{InboundLane, RetireAnswer, SessionId};
 
 use super::mailbox::{Command, Mailbox, Pending};
@@ -17,8 +18,10 @@ use super::question::{send, send_by_turns};
 use super::reactor::Context;
 use super::timers::Timer;
 use super::wires::{Key, Watched, Wires};
-use super::{Notifier, Party};
-use crate::codec::{Frame, NAME_BYTES_MAX, NODES, PATH_RAILS_MAX, Refusal, SegmentDescriptor};
+use super::{Guest, Notifier, Party, SessionEnd};
+use crate::codec::{
+    Frame, LEAVING, NAME_BYTES_MAX, NODES, PATH_RAILS_MAX, RAILS, Refusal, SegmentDescriptor,
+};
 use crate::connection::{Ended, Event, Hello, Join, Welcome};
 
 /// Control connections of one session.
@@ -47,6 +50,8 @@ struct Session {
     incarnation: u64,
     /// The trust domain that it is in: that of the address it came from first. All others have to be of the same.
     domain: TrustDomain,
+    /// What its lanes prove themselves with, if there is a cluster key.
+    secret: Option<SessionSecret>,
     /// Its open connections.
     connections: BTreeSet<Key>,
     /// Fences that the engine works on, with the connections that wait for the answer.
@@ -157,6 +162,13 @@ impl Target {
             return wires.refuse(key, Refusal::Full, text);
         }
         match hello.session {
+            None if ctx.leaving => {
+                let text = format!(
+                    "\"{}\" is about to end, and takes no new sessions",
+                    ctx.name
+                );
+                wires.refuse(key, Refusal::ShuttingDown, text);
+            }
             None => self.open_session(ctx, wires, key, hello),
             Some(session) => self.rejoin_session(ctx, wires, key, session, &hello),
         }
@@ -178,12 +190,27 @@ impl Target {
             return wires.refuse(key, Refusal::Full, text);
         }
         let id = SessionId(id);
+        let secret = match wires.secret(ctx, key, id, (hello.incarnation, ctx.incarnation)) {
+            Ok(secret) => secret,
+            Err(error) => {
+                let text = format!("\"{}\" has no secret for the session: {error}", ctx.name);
+                complain!("control: {text}");
+                return wires.refuse(key, Refusal::Key, text);
+            }
+        };
         let domain = wires.domain(ctx, key);
+        let remote = wires.remote(key);
         log::debug!(
-            "control: {id:?} of \"{}\" at {} begins",
-            printable(&hello.name),
-            wires.remote(key)
+            "control: {id:?} of \"{}\" at {remote} begins",
+            printable(&hello.name)
         );
+        ctx.handler.session_began(&Guest {
+            session: id,
+            domain,
+            name: &hello.name,
+            address: &remote,
+            secret: secret.clone(),
+        });
         self.count += 1;
         let number = self.count;
         self.spare.insert((Spare::Unproved, number), id);
@@ -195,6 +222,7 @@ impl Target {
             name: hello.name,
             incarnation: hello.incarnation,
             domain,
+            secret: secret.clone(),
             connections: BTreeSet::from([key]),
             fences: HashMap::new(),
             call: Call::None,
@@ -205,7 +233,6 @@ impl Target {
             stage_turn: 0,
         };
         self.sessions.insert(id, session);
-        ctx.handler.session_began(id, domain);
         self.admit(ctx, wires, key, id);
     }
 
@@ -233,7 +260,7 @@ impl Target {
         match oldest.copied() {
             Some(oldest) => {
                 log::debug!("control: {oldest:?} makes room for a newcomer");
-                self.end_session(ctx, wires, oldest);
+                self.end_session(ctx, wires, oldest, SessionEnd::MadeRoom);
                 None
             }
             None if is_full => Some(format!("\"{name}\" has {most} sessions, the limit ({key})")),
@@ -299,7 +326,35 @@ impl Target {
             },
         );
         ctx.say_process(wires, key);
+        if ctx.leaving {
+            say_leaving(wires, key);
+        }
         self.share_beats(wires, session);
+    }
+
+    /// Tells all who are in that this engine is about to end, over every connection: one may be of no use.
+    pub(super) fn say_leaving(&self, wires: &mut Wires) {
+        self.members.keys().for_each(|key| say_leaving(wires, *key));
+    }
+
+    /// There is room for so many from now on.
+    pub(super) fn limit(&mut self, sessions: usize, connections: usize) {
+        self.limits.sessions = sessions;
+        self.limits.connections = connections;
+    }
+
+    /// Tells all who are in what our rails are now, over every connection: one may be of no use.
+    pub(super) fn announce(&self, ctx: &Context, wires: &mut Wires) {
+        let frame = Frame::Rails {
+            rails: ctx.rails.clone(),
+            rail_facts: ctx.rail_facts.clone(),
+            transports: ctx.transports.clone(),
+        };
+        for key in self.members.keys() {
+            if wires.features(*key) & RAILS != 0 {
+                send(wires, *key, &frame);
+            }
+        }
     }
 
     fn share_beats(&self, wires: &mut Wires, id: SessionId) {
@@ -319,12 +374,22 @@ impl Target {
             let text = format!("\"{}\" does not know the session", ctx.name);
             return wires.refuse(key, Refusal::SessionUnknown, text);
         };
+        let proof = match known.admit(&join) {
+            Ok(proof) => proof,
+            Err(denied) => {
+                complain!(
+                    "control: a lane from {} is turned away: {denied}",
+                    wires.remote(key)
+                );
+                return wires.refuse(key, Refusal::Key, denied.to_string());
+            }
+        };
         if let Some(text) = known.is_foreign(ctx, wires, key) {
             complain!("control: {text}");
             return wires.refuse(key, Refusal::Protocol, text);
         }
         let domain = known.domain;
-        if let Some(stream) = wires.take_stream(key) {
+        if let Some(stream) = wires.take_stream(key, proof) {
             ctx.handler.lane(InboundLane {
                 transport: join.transport,
                 session,
@@ -386,6 +451,7 @@ impl Target {
                 }
             }
             Frame::Notify { number, body } => session.notify(ctx, wires, id, key, number, body),
+            Frame::Moved { bytes } => ctx.handler.moved(id, bytes),
             // Slots are shared by all who may know of them, so they are for the common domain only.
             Frame::Stage(message) if session.domain == TrustDomain::COMMON => {
                 ctx.handler.staged(Party::Session(id), message);
@@ -410,7 +476,7 @@ impl Target {
         }
         session.exited = true;
         if session.connections.is_empty() {
-            return self.end_session(ctx, wires, id);
+            return self.end_session(ctx, wires, id, SessionEnd::Exited);
         }
         let at = wires.now() + LAST_WORDS_MAX;
         wires.timers.set(Timer::session(id), Some(at));
@@ -547,7 +613,7 @@ impl Target {
                 "control: {id:?}: \"{}\" said goodbye",
                 printable(&session.name)
             );
-            return self.end_session(ctx, wires, id);
+            return self.end_session(ctx, wires, id, SessionEnd::Goodbye);
         }
         complain!(
             "control: connection of \"{}\" from \"{}\" at {remote} is gone: {why}",
@@ -558,7 +624,7 @@ impl Target {
         wires.share_beats(&open);
         if session.connections.is_empty() {
             if session.exited {
-                return self.end_session(ctx, wires, id);
+                return self.end_session(ctx, wires, id, SessionEnd::Exited);
             }
             if session.works {
                 self.spare.insert((Spare::Deserted, session.number), id);
@@ -581,11 +647,15 @@ impl Target {
             );
         }
         if deserted || session.exited {
-            self.end_session(ctx, wires, id);
+            let why = match session.exited {
+                true => SessionEnd::Exited,
+                false => SessionEnd::Deserted,
+            };
+            self.end_session(ctx, wires, id, why);
         }
     }
 
-    fn end_session(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId) {
+    fn end_session(&mut self, ctx: &Context, wires: &mut Wires, id: SessionId, why: SessionEnd) {
         let Some(session) = self.sessions.remove(&id) else {
             return;
         };
@@ -602,11 +672,24 @@ impl Target {
         }
         self.ending.insert(id);
         ctx.handler
-            .session_ended(id, retire_answer(&ctx.mailbox, id));
+            .session_ended(id, why, retire_answer(&ctx.mailbox, id));
     }
 }
 
 impl Session {
+    /// What a lane's ticket is answered with; `None`: it needs none.
+    fn admit(&self, join: &Join) -> Result<Option<Proof>, Denied> {
+        let entry = Entry {
+            // Who says a ticket names it.
+            transport: join.transport.as_deref().unwrap_or_default(),
+            session: join.session,
+            lane: Some((join.lane, join.epoch)),
+        };
+        let said = join.ticket.as_ref();
+        let said = said.map(|(challenge, ticket)| (*challenge, ticket));
+        ticket::admit(self.secret.as_ref(), &entry, said)
+    }
+
     /// What is wrong with a connection that comes from an address of another trust domain than the session's: whoever
     /// got hold of a session's name is not let in with it.
     fn is_foreign(&self, ctx: &Context, wires: &Wires, key: Key) -> Option<String> {
@@ -752,6 +835,12 @@ fn description(question: u64, segment: Option<SegmentDescriptor>, says_nodes: bo
             numa_node,
         },
         (segment, _) => Frame::Description { question, segment },
+    }
+}
+
+fn say_leaving(wires: &mut Wires, key: Key) {
+    if wires.features(key) & LEAVING != 0 {
+        send(wires, key, &Frame::Leaving);
     }
 }
 

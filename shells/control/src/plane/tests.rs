@@ -1,12 +1,14 @@
 //! The plane over real sockets on loopback.
 
+mod keys;
 mod notifications;
 mod staging;
 mod strangers;
+mod tickets;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
@@ -16,7 +18,8 @@ use polyrail_transport::memory::{Access, RegionKey, TrustDomain};
 
 use super::*;
 use crate::codec::{
-    self, Decoder, Frame, GREETING_BYTES, Greeting, PATH_RAILS_MAX, Purpose, Refusal, SegmentKind,
+    self, CodecError, Decoder, Frame, GREETING_BYTES, Greeting, PATH_RAILS_MAX, Purpose, Refusal,
+    SegmentKind,
 };
 
 /// Longer than anything here takes; only a failing test waits for it.
@@ -36,6 +39,9 @@ enum Told {
     Staged(Party, StageMessage),
     Ended(SessionId, RetireAnswer),
     Fenced(PeerId, LaneId, Epoch, u32),
+    Rails(PeerId, Rails),
+    Moved(SessionId, u64),
+    Leaves(PeerId),
     Lost(PeerId, SessionLoss),
 }
 
@@ -51,6 +57,10 @@ struct Recorder {
     /// Notifications that are still taken.
     room: Arc<AtomicUsize>,
     heard: Arc<AtomicUsize>,
+    /// Sessions that have begun.
+    began: Arc<AtomicUsize>,
+    /// Bytes that were moved with the peer.
+    moved: Arc<AtomicU64>,
 }
 
 impl Recorder {
@@ -61,6 +71,10 @@ impl Recorder {
 }
 
 impl Handler for Recorder {
+    fn has_rails(&self, peer: PeerId, rails: Rails) {
+        self.tell(Told::Rails(peer, rails));
+    }
+
     fn see_path(&self, rails: &[(IpAddr, IpAddr)]) -> Option<PathView> {
         let path = PathConfig::DEFAULT;
         (!rails.is_empty()).then(|| PathView::new(&path, rails.iter().copied()))
@@ -103,11 +117,25 @@ impl Handler for Recorder {
         }
         room.is_ok()
     }
-    fn session_began(&self, _: SessionId, _: TrustDomain) {}
+    fn session_began(&self, _: &Guest<'_>) {
+        self.began.fetch_add(1, Ordering::SeqCst);
+    }
+    fn moved(&self, session: SessionId, bytes: u64) {
+        self.tell(Told::Moved(session, bytes));
+    }
+    fn moved_with(&self, _: PeerId) -> Option<u64> {
+        match self.moved.load(Ordering::SeqCst) {
+            0 => None,
+            bytes => Some(bytes),
+        }
+    }
+    fn leaves(&self, peer: PeerId) {
+        self.tell(Told::Leaves(peer));
+    }
     fn staged(&self, from: Party, message: StageMessage) {
         self.tell(Told::Staged(from, message));
     }
-    fn session_ended(&self, session: SessionId, retired: RetireAnswer) {
+    fn session_ended(&self, session: SessionId, _: SessionEnd, retired: RetireAnswer) {
         match self.retires.load(Ordering::SeqCst) {
             true => retired(),
             false => self.tell(Told::Ended(session, retired)),
@@ -129,6 +157,8 @@ struct Engine {
     plane: Plane,
     told: Receiver<Told>,
     heard: Arc<AtomicUsize>,
+    began: Arc<AtomicUsize>,
+    moved: Arc<AtomicU64>,
     hold_fences: Arc<AtomicBool>,
     retires: Arc<AtomicBool>,
     room: Arc<AtomicUsize>,
@@ -148,6 +178,8 @@ impl Engine {
         change(&mut config);
         let (sender, told) = channel();
         let heard = Arc::default();
+        let began = Arc::default();
+        let moved = Arc::default();
         let hold_fences = Arc::default();
         let retires = Arc::default();
         let room = Arc::new(AtomicUsize::new(usize::MAX));
@@ -157,12 +189,16 @@ impl Engine {
             retires: Arc::clone(&retires),
             room: Arc::clone(&room),
             heard: Arc::clone(&heard),
+            began: Arc::clone(&began),
+            moved: Arc::clone(&moved),
         };
         let plane = Plane::start(config, Arc::new(handler)).unwrap();
         Self {
             plane,
             told,
             heard,
+            began,
+            moved,
             hold_fences,
             retires,
             room,
@@ -245,6 +281,35 @@ fn segment(name: &str) -> SegmentDescriptor {
         kind: SegmentKind::Memory,
         numa_node: None,
     }
+}
+
+#[test]
+fn peers_are_told_of_rails_that_come_later() {
+    let (target, initiator) = (Engine::target(), Engine::initiator());
+    let at = target.listens[0];
+    let met = initiator.connect(at);
+    let fact = RailFact {
+        device: "eth1".into(),
+        numa_node: Some(1),
+    };
+    let rails = Rails {
+        addresses: vec![at, "127.0.0.9:7".parse().unwrap()],
+        facts: vec![RailFact::default(), fact],
+        transports: met.transports.clone(),
+    };
+    assert_ne!(met.rails, rails.addresses);
+    target.plane.announce(rails.clone());
+    let told = initiator.told("rails", |told| match told {
+        Told::Rails(PEER, rails) => Some(rails),
+        _ => None,
+    });
+    assert_eq!(told, rails);
+    // Who comes later hears it when he is let in.
+    let late = Engine::initiator().connect(at);
+    assert_eq!(
+        (late.rails, late.rail_facts),
+        (rails.addresses, rails.facts)
+    );
 }
 
 /// Looks again and again until `seen`, for a while.
@@ -651,6 +716,8 @@ fn the_last_handle_that_is_dropped_says_goodbye() {
             retires: Arc::default(),
             room: Arc::default(),
             heard: Arc::default(),
+            moved: Arc::default(),
+            began: Arc::default(),
         }),
     )
     .unwrap();
@@ -762,6 +829,101 @@ fn goodbye_ends_the_session_at_once() {
         .plane
         .connect(PEER, None, target.listens[0], PATIENCE);
     assert!(matches!(error, Err(ConnectError::ShutDown { .. })));
+}
+
+#[test]
+fn who_is_in_is_told_of_an_end_to_come_and_nobody_new_is_let_in() {
+    let (target, initiator, late) = (Engine::target(), Engine::initiator(), Engine::initiator());
+    let at = target.listens[0];
+    let session = initiator.connect(at).session;
+    target.plane.leave();
+    let leaves = |told| match told {
+        Told::Leaves(PEER) => Some(()),
+        _ => None,
+    };
+    initiator.told("that it leaves", leaves);
+    let error = late.plane.connect(PEER, None, at, PATIENCE).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            ConnectError::Refused {
+                reason: Refusal::ShuttingDown,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    // Whoever is in goes on, also over connections that come later, and is told there too.
+    initiator.describe_works();
+    initiator
+        .plane
+        .maintain(PEER, vec![(None, at), (Some([127, 0, 0, 3].into()), at)]);
+    initiator.told("that it leaves, on the new connection", leaves);
+    initiator.plane.disconnect(PEER);
+    assert_eq!(target.told_ended().0, session);
+}
+
+#[test]
+fn peers_come_in_at_an_address_that_is_listened_at_later() {
+    let (target, initiator) = (Engine::target(), Engine::initiator());
+    let later = TcpListener::bind("127.0.0.4:0").unwrap();
+    let at = later.local_addr().unwrap();
+    target.plane.listen(later);
+    initiator.connect(at);
+    initiator.describe_works();
+    // And at the others as before.
+    let others = Engine::initiator();
+    others.connect(target.listens[0]);
+    // Also where nobody could come in.
+    let later = TcpListener::bind("127.0.0.4:0").unwrap();
+    let at = later.local_addr().unwrap();
+    others.plane.listen(later);
+    target.connect(at);
+    target.describe_works();
+}
+
+#[test]
+fn a_target_hears_how_much_was_moved_before_the_end_of_the_session_and_now_and_then() {
+    let (target, initiator) = (Engine::target(), Engine::initiator());
+    let session = initiator.connect(target.listens[0]).session;
+    let moved = || {
+        target.told("bytes", |told| match told {
+            Told::Moved(of, bytes) => Some((of, bytes)),
+            _ => None,
+        })
+    };
+    initiator.moved.store(7, Ordering::SeqCst);
+    assert_eq!(moved(), (session, 7), "at a heartbeat");
+    initiator.plane.say_moved(PEER, 9);
+    initiator.plane.disconnect(PEER);
+    assert_eq!(moved(), (session, 9));
+    assert_eq!(target.told_ended().0, session);
+}
+
+#[test]
+fn there_is_room_for_as_many_sessions_as_was_said_last() {
+    let (target, initiator) = (Engine::target(), Engine::initiator());
+    let others = [Engine::initiator(), Engine::initiator()];
+    let at = target.listens[0];
+    initiator.connect(at);
+    initiator.describe_works();
+    target.plane.limit(1, 16);
+    let error = others[0]
+        .plane
+        .connect(PEER, None, at, PATIENCE)
+        .unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            ConnectError::Refused {
+                reason: Refusal::Full,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    target.plane.limit(4, 16);
+    others[1].connect(at);
 }
 
 #[test]
@@ -1213,6 +1375,8 @@ fn configurations_that_cannot_work_are_refused() {
             retires: Arc::default(),
             room: Arc::default(),
             heard: Arc::default(),
+            moved: Arc::default(),
+            began: Arc::default(),
         };
         let error = Plane::start(config, Arc::new(handler)).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");

@@ -1,4 +1,4 @@
-//! The sockets of the control thread: each with its [`Connection`], in one epoll set.
+//! The sockets of the control thread: each with its [`Channel`], in one epoll set.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read, Write};
@@ -12,17 +12,21 @@ use polyrail_transport::clock::Clock;
 use polyrail_transport::complain;
 use polyrail_transport::memory::TrustDomain;
 use polyrail_transport::place::Place;
+use polyrail_transport::ticket::{Proof, SessionSecret};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::Keyring;
 use super::crowd::Crowd;
 use super::door::Arrival;
+use super::line::Line;
 use super::reactor::Context;
 use super::timers::{Timer, Timers};
 use crate::codec::{CodecError, Frame, Refusal};
 use crate::connection::{Beats, Connection, ConnectionConfig, Event, Hello, Welcome};
 use crate::process::{Process, Watch};
+use crate::security::channel::Channel;
 
 /// Names a socket in this process; never used twice. An older socket has a smaller key.
 pub(super) type Key = u64;
@@ -98,6 +102,14 @@ pub(super) enum Woken {
     Exited(Key),
 }
 
+/// How connections talk.
+#[derive(Clone)]
+pub(super) struct Talk {
+    pub(super) times: ConnectionConfig,
+    /// The cluster's key, if they are to be within TLS.
+    pub(super) keyring: Keyring,
+}
+
 struct Watching {
     watch: Watch,
     whose: Watched,
@@ -139,7 +151,7 @@ enum Stage {
         hello: Hello,
     },
     /// Connected.
-    Talking(Connection),
+    Talking(Channel),
     /// Never got that far.
     Failed,
 }
@@ -151,13 +163,15 @@ enum Stage {
 pub(super) struct Wires {
     epoll: OwnedFd,
     clock: Clock,
-    config: ConnectionConfig,
+    talk: Talk,
     listeners: Vec<TcpListener>,
     wires: HashMap<Key, Wire>,
     /// Processes whose end matters.
     watches: HashMap<Key, Watching>,
     /// Inbound wires that have not been let in, or were refused.
     crowd: Crowd,
+    /// Those of them whose handshake has to wait for its turn.
+    line: Line,
     /// Inbound wires that are neither.
     members: usize,
     /// Bytes that inbound wires hold.
@@ -175,7 +189,7 @@ pub(super) struct Wires {
 impl Wires {
     pub(super) fn new(
         clock: Clock,
-        config: ConnectionConfig,
+        talk: Talk,
         listeners: Vec<TcpListener>,
         wake: BorrowedFd<'_>,
         (crowd, held_max): (usize, usize),
@@ -189,11 +203,12 @@ impl Wires {
         Ok(Self {
             epoll,
             clock,
-            config,
+            talk,
             listeners,
             wires: HashMap::new(),
             watches: HashMap::new(),
             crowd: Crowd::new(crowd),
+            line: Line::default(),
             members: 0,
             held: 0,
             held_max,
@@ -351,6 +366,18 @@ impl Wires {
         self.timers.set(Timer::Listeners, Some(at));
     }
 
+    /// Accepts there too.
+    pub(super) fn add_listener(&mut self, listener: TcpListener) {
+        let data = EventData::new_u64(WAKE_KEY + 1 + self.listeners.len() as Key);
+        let added = listener
+            .set_nonblocking(true)
+            .and_then(|()| Ok(epoll::add(&self.epoll, &listener, data, EventFlags::IN)?));
+        match added {
+            Ok(()) => self.listeners.push(listener),
+            Err(error) => log::error!("control: cannot accept at one address more: {error}"),
+        }
+    }
+
     /// Accepts again after a pause.
     pub(super) fn resume_listeners(&mut self) {
         self.listen(EventFlags::IN);
@@ -376,7 +403,11 @@ impl Wires {
             );
             self.remove(oldest);
         }
-        let connection = Connection::inbound(self.now(), self.config);
+        let channel = Channel::inbound(
+            self.now(),
+            self.talk.times,
+            self.talk.keyring.get().as_ref(),
+        );
         let added = stream
             .set_nonblocking(true)
             .and_then(|()| stream.set_nodelay(true))
@@ -385,7 +416,7 @@ impl Wires {
                     stream,
                     remote,
                     Owner::Inbound,
-                    Stage::Talking(connection),
+                    Stage::Talking(channel),
                     EventFlags::IN,
                 )
             });
@@ -402,10 +433,10 @@ impl Wires {
         let Arrival {
             stream,
             remote,
-            connection,
+            channel,
             said,
         } = arrival;
-        let stage = Stage::Talking(connection);
+        let stage = Stage::Talking(channel);
         let key = self.add(stream, remote, Owner::Inbound, stage, EventFlags::IN)?;
         self.members += 1;
         Ok((key, said))
@@ -489,24 +520,48 @@ impl Wires {
         self.dirty.insert(key);
         match &mut wire.stage {
             Stage::Dialling { .. } => {
-                wire.finish_dialling(now, self.config);
+                wire.finish_dialling(now, &self.talk);
                 false
             }
-            Stage::Talking(connection) => {
+            Stage::Talking(channel) => {
                 let read = (&wire.stream).read(&mut self.buffer);
                 match read {
-                    Ok(0) => connection.handle_closed(None),
+                    Ok(0) => channel.handle_closed(None),
                     Ok(bytes) => {
-                        connection.handle_bytes(now, self.buffer.get(..bytes).unwrap_or_default());
+                        channel.handle_bytes(now, self.buffer.get(..bytes).unwrap_or_default());
+                        if channel.waits() {
+                            self.line.join(key, Place::of(wire.remote.ip()));
+                        }
                         return bytes == self.buffer.len();
                     }
                     Err(error) if is_transient(&error) => {}
-                    Err(error) => connection.handle_closed(Some(error.kind())),
+                    Err(error) => channel.handle_closed(Some(error.kind())),
                 }
                 false
             }
             Stage::Failed => false,
         }
+    }
+
+    /// Answers who has waited for his handshake, so many of them; whom.
+    pub(super) fn begin_handshakes(&mut self, most: usize) -> Vec<Key> {
+        let now = self.now();
+        let next = std::iter::from_fn(|| self.line.next());
+        let keys: Vec<_> = next.take(most).collect();
+        for key in &keys {
+            if let Some(wire) = self.wires.get_mut(key)
+                && let Stage::Talking(channel) = &mut wire.stage
+            {
+                channel.begin(now);
+                self.dirty.insert(*key);
+            }
+        }
+        keys
+    }
+
+    /// Whether somebody waits for his handshake.
+    pub(super) fn has_a_line(&self) -> bool {
+        !self.line.is_empty()
     }
 
     /// A wire's timer is due.
@@ -520,7 +575,7 @@ impl Wires {
             Stage::Dialling { by, .. } if *by <= now => {
                 wire.fail(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
             }
-            Stage::Talking(connection) => connection.handle_timeout(now),
+            Stage::Talking(channel) => channel.connection_mut().handle_timeout(now),
             Stage::Dialling { .. } | Stage::Failed => {}
         }
     }
@@ -532,10 +587,10 @@ impl Wires {
         if let Some(error) = wire.failed.take() {
             return Some((wire.owner, WireEvent::DialFailed(error)));
         }
-        let Stage::Talking(connection) = &mut wire.stage else {
+        let Stage::Talking(channel) = &mut wire.stage else {
             return None;
         };
-        let event = connection.poll_event(now)?;
+        let event = channel.connection_mut().poll_event(now)?;
         wire.held.heard |= matches!(event, Event::Frame(_));
         self.dirty.insert(key);
         Some((wire.owner, WireEvent::Said(event)))
@@ -550,7 +605,7 @@ impl Wires {
     pub(super) fn flush(&mut self, key: Key) {
         let Some(Wire {
             stream,
-            stage: Stage::Talking(connection),
+            stage: Stage::Talking(channel),
             half_closed,
             held,
             ..
@@ -558,21 +613,22 @@ impl Wires {
         else {
             return;
         };
-        while !connection.poll_transmit().is_empty() {
-            match (&*stream).write(connection.poll_transmit()) {
+        channel.seal();
+        while !channel.transmit().is_empty() {
+            match (&*stream).write(channel.transmit()) {
                 Ok(bytes) => {
                     held.wrote = true;
-                    connection.handle_transmitted(bytes);
+                    channel.handle_transmitted(bytes);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => return connection.handle_closed(Some(error.kind())),
+                Err(error) => return channel.handle_closed(Some(error.kind())),
             }
         }
-        if connection.is_draining() && !*half_closed {
+        if channel.connection().is_draining() && !*half_closed {
             *half_closed = true;
             if let Err(error) = stream.shutdown(Shutdown::Write) {
-                connection.handle_closed(Some(error.kind()));
+                channel.handle_closed(Some(error.kind()));
             }
         }
     }
@@ -603,13 +659,13 @@ impl Wires {
         let Some(wire) = self.wires.get_mut(&key) else {
             return;
         };
-        let Stage::Talking(connection) = &wire.stage else {
+        let Stage::Talking(channel) = &wire.stage else {
             return;
         };
         if wire.owner != Owner::Inbound {
             return;
         }
-        let (inward, outward) = (connection.pending_bytes(), connection.poll_transmit().len());
+        let (inward, outward) = (channel.pending_bytes(), channel.outgoing_bytes());
         let before = wire.held;
         let holds_much = inward.max(outward) > HELD_UNSEEN;
         let gets_on =
@@ -662,17 +718,43 @@ impl Wires {
         self.detach(key);
     }
 
-    /// Gives a lane's socket away.
-    pub(super) fn take_stream(&mut self, key: Key) -> Option<TcpStream> {
+    /// Gives a lane's socket away, once its ticket has been answered. `None`: it does not take so few bytes.
+    pub(super) fn take_stream(&mut self, key: Key, proof: Option<Proof>) -> Option<TcpStream> {
+        if let (Some(proof), Some(connection)) = (proof, self.connection(key)) {
+            connection.prove(proof);
+            self.flush(key);
+        }
         let wire = self.detach(key)?;
-        Some(wire.stream)
+        let is_said = match &wire.stage {
+            Stage::Talking(channel) => channel.outgoing_bytes() == 0,
+            Stage::Dialling { .. } | Stage::Failed => false,
+        };
+        is_said.then_some(wire.stream)
+    }
+
+    /// The secret of a session that begins on this wire, between these incarnations. `None`: it goes in clear.
+    pub(super) fn secret(
+        &self,
+        ctx: &Context,
+        key: Key,
+        session: SessionId,
+        (initiator, target): (u64, u64),
+    ) -> io::Result<Option<SessionSecret>> {
+        let Some(Stage::Talking(channel)) = self.wires.get(&key).map(|wire| &wire.stage) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let Some(exported) = channel.export(&session.0)? else {
+            return Ok(None);
+        };
+        let denied = ctx.lanes_denied.clone();
+        SessionSecret::new(&exported, session, initiator, target, denied).map(Some)
     }
 
     /// Gives a connection away, with its socket.
-    pub(super) fn take_whole(&mut self, key: Key) -> Option<(TcpStream, SocketAddr, Connection)> {
+    pub(super) fn take_whole(&mut self, key: Key) -> Option<(TcpStream, SocketAddr, Channel)> {
         let wire = self.detach(key)?;
         match wire.stage {
-            Stage::Talking(connection) => Some((wire.stream, wire.remote, connection)),
+            Stage::Talking(channel) => Some((wire.stream, wire.remote, channel)),
             Stage::Dialling { .. } | Stage::Failed => None,
         }
     }
@@ -681,6 +763,7 @@ impl Wires {
         self.dirty.remove(&key);
         self.timers.set(Timer::Wire(key), None);
         let wire = self.wires.remove(&key)?;
+        self.line.leave(key, Place::of(wire.remote.ip()));
         if wire.owner == Owner::Inbound && !self.crowd.remove(key) {
             self.members = self.members.saturating_sub(1);
         }
@@ -769,7 +852,7 @@ impl Wires {
     /// The feature bits in force on a wire.
     pub(super) fn features(&self, key: Key) -> u64 {
         match self.wires.get(&key).map(|wire| &wire.stage) {
-            Some(Stage::Talking(connection)) => connection.features(),
+            Some(Stage::Talking(channel)) => channel.connection().features(),
             _ => 0,
         }
     }
@@ -844,7 +927,7 @@ impl Wires {
 
     fn beats(&self, key: Key) -> Option<Beats> {
         match &self.wires.get(&key)?.stage {
-            Stage::Talking(connection) => Some(connection.beats()),
+            Stage::Talking(channel) => Some(channel.connection().beats()),
             Stage::Dialling { .. } | Stage::Failed => None,
         }
     }
@@ -861,7 +944,7 @@ impl Wires {
         let wire = self.wires.get_mut(&key)?;
         self.dirty.insert(key);
         match &mut wire.stage {
-            Stage::Talking(connection) => Some(connection),
+            Stage::Talking(channel) => Some(channel.connection_mut()),
             Stage::Dialling { .. } | Stage::Failed => None,
         }
     }
@@ -869,7 +952,7 @@ impl Wires {
 
 impl Wire {
     /// The kernel has something to say about the attempt to connect.
-    fn finish_dialling(&mut self, now: Instant, config: ConnectionConfig) {
+    fn finish_dialling(&mut self, now: Instant, talk: &Talk) {
         match self.dialled() {
             Ok(false) => {}
             Ok(true) => {
@@ -877,7 +960,9 @@ impl Wire {
                     std::mem::replace(&mut self.stage, Stage::Failed)
                 {
                     self.round_trip = now.since(since);
-                    self.stage = Stage::Talking(Connection::outbound(now, config, hello));
+                    let channel =
+                        Channel::outbound(now, talk.times, hello, talk.keyring.get().as_ref());
+                    self.stage = Stage::Talking(channel);
                 }
             }
             Err(error) => self.fail(error),
@@ -911,7 +996,7 @@ impl Wire {
     fn is_over(&self) -> bool {
         match &self.stage {
             Stage::Dialling { .. } => false,
-            Stage::Talking(connection) => connection.is_closed(),
+            Stage::Talking(channel) => channel.connection().is_closed(),
             Stage::Failed => self.failed.is_none(),
         }
     }
@@ -919,7 +1004,7 @@ impl Wire {
     fn wanted_interest(&self) -> EventFlags {
         match &self.stage {
             Stage::Dialling { .. } => EventFlags::OUT,
-            Stage::Talking(connection) if !connection.poll_transmit().is_empty() => {
+            Stage::Talking(channel) if !channel.transmit().is_empty() => {
                 EventFlags::IN | EventFlags::OUT
             }
             Stage::Talking(_) => EventFlags::IN,
@@ -930,7 +1015,7 @@ impl Wire {
     fn poll_timeout(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Dialling { by, .. } => Some(*by),
-            Stage::Talking(connection) => connection.poll_timeout(),
+            Stage::Talking(channel) => channel.connection().poll_timeout(),
             Stage::Failed => None,
         }
     }

@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use polyrail_core::time::Instant;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{Cause, Op, Work};
+use polyrail_transport::complain;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets;
-use polyrail_transport::{RailAddress, RemoteRegion};
-use rustix::event::Timespec;
+use polyrail_transport::ticket::{Proving, Said, SessionSecret};
+use polyrail_transport::{RailAddress, RemoteRegion, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use super::process::{check_user, is_hung_up};
 use super::wire::{self, Answer, Memory, Request, VERSION, nonsense};
@@ -26,6 +29,9 @@ const EVENTS_MAX: usize = 64;
 
 /// Messages of one lane that are taken in a row.
 const MESSAGES_MAX: usize = 64;
+
+/// No lane has this number.
+const WAKE: u64 = u64::MAX;
 
 const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
@@ -55,24 +61,51 @@ pub(super) struct Imports {
     rows: Mutex<HashMap<Name, Weak<Import>>>,
     /// What a driver last refused to open on each rail. Scratch is never opened, so probes of it would say that all is
     /// well again, when it is not.
-    refused: Mutex<Numbered<RailId, RegionKey>>,
+    refused: Mutex<Numbered<RailId, Wanted>>,
 }
+
+/// A region, and the device that it is wanted for: that of the near end, `None`: which is on the host.
+type Wanted = (RegionKey, Option<u32>);
 
 /// The device that something is open for, and the words that have opened it.
 type Name = (u32, [u8; HANDLE_BYTES]);
 
 impl Imports {
-    fn refused(&self, rail: RailId) -> Option<RegionKey> {
+    fn refused(&self, rail: RailId) -> Option<Wanted> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.get(&rail).copied()
     }
 
-    fn set_refused(&self, rail: RailId, key: Option<RegionKey>) {
+    fn set_refused(&self, rail: RailId, wanted: Option<Wanted>) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        match key {
-            Some(key) => refused.insert(rail, key),
+        match wanted {
+            Some(wanted) => refused.insert(rail, wanted),
             None => refused.remove(&rail),
         };
+    }
+
+    /// Opens memory for a near end.
+    /// `wake` is written to when it has been closed again.
+    fn open_for(
+        &self,
+        gpus: &Arc<Gpus>,
+        near: Option<u32>,
+        memory: &Memory,
+        wake: &Arc<Wake>,
+    ) -> io::Result<Opened> {
+        let ordinal = from_where(gpus, near, memory)?;
+        let import = self.open(gpus, ordinal, &memory.handle(), memory.allocation_bytes)?;
+        Ok(Opened {
+            near,
+            ordinal,
+            address: import.address + memory.offset,
+            of: Arc::new(Use {
+                gpus: gpus.clone(),
+                import: Some(import),
+                open: Arc::new(()),
+                wake: wake.clone(),
+            }),
+        })
     }
 
     fn open(
@@ -101,38 +134,113 @@ impl Imports {
     }
 }
 
-/// A lane's use of an import. When the last reference goes, nothing of the lane touches it.
+/// The device that opens memory: a context is half a gigabyte of a GPU's memory, so none is taken on a GPU that neither this
+/// process nor the request has named.
+fn from_where(gpus: &Gpus, near: Option<u32>, memory: &Memory) -> io::Result<u32> {
+    if let Some(near) = near {
+        return Ok(near);
+    }
+    // The peer may number devices in another way, and some of its may be hidden here.
+    let mut known = gpus.gpus()?.iter();
+    let own = known.find(|gpu| memory.is_on(&gpu.pci));
+    let own = own.map(|gpu| gpu.ordinal);
+    let taken = gpus.driver().contexts()?;
+    if taken.is_empty() {
+        return Ok(own.unwrap_or(0));
+    }
+    let Some(own) = own.filter(|own| !taken.contains(own)) else {
+        return Ok(own.unwrap_or(taken[0]));
+    };
+    for other in taken {
+        if gpus.driver().can_reach(other, own)? {
+            return Ok(other);
+        }
+    }
+    Err(io::Error::other(
+        "it is on a GPU that none of those that this process uses reaches",
+    ))
+}
+
+/// A lane's use of an import. When the last reference goes, nothing of the lane touches it, and it is closed if no other one does.
 pub(crate) struct Use {
-    _import: Arc<Import>,
+    gpus: Arc<Gpus>,
+    import: Option<Arc<Import>>,
+    /// It has not been closed, as far as this lane goes.
+    open: Arc<()>,
+    wake: Arc<Wake>,
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let (import, open, wake) = (self.import.take(), self.open.clone(), self.wake.clone());
+        // The driver may wait for all that the device does before it has closed it.
+        self.gpus.release(move || {
+            drop(import);
+            drop(open);
+            wake.call();
+        });
+    }
+}
+
+/// How a worker hears that something has been closed.
+struct Wake {
+    fd: OwnedFd,
+    called: AtomicBool,
+}
+
+impl Wake {
+    fn call(&self) {
+        // Full means that it was woken already.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        // Behind that: whoever sees it finds something to read.
+        self.called.store(true, Release);
+    }
+
+    /// Whether it was called since the last time.
+    fn hears(&self) -> bool {
+        let called = self.called.load(Relaxed) && self.called.swap(false, AcqRel);
+        if called {
+            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        }
+        called
+    }
+}
+
+/// Memory of a peer's as it is open here, for near ends on one device or on the host.
+struct Opened {
+    near: Option<u32>,
+    ordinal: u32,
+    address: u64,
+    of: Arc<Use>,
 }
 
 /// What a lane knows of a key.
 enum Known {
-    Asked,
+    /// For a near end that is there.
+    Asked(Option<u32>),
     /// The same, and nobody wants to know any more.
-    Forgotten,
+    Forgotten(Option<u32>),
     Nothing,
     /// It is there, and one of the two drivers does not let it be opened.
     Locked,
     OnHost,
     Open {
-        of: Arc<Use>,
-        ordinal: u32,
-        address: u64,
         memory: Memory,
+        opened: Vec<Opened>,
     },
 }
 
 struct Lane {
     epoch: Epoch,
     socket: OwnedFd,
+    asking: Asking,
     is_open: bool,
     by: Instant,
     /// What has to be opened before the lane counts as open: it was refused when it was last tried on this rail.
     trial: Option<RegionKey>,
     keys: HashMap<RegionKey, Known>,
     /// What the target wants back, while copies still use it.
-    leaving: Vec<(RegionKey, Weak<Use>)>,
+    leaving: Vec<(RegionKey, Vec<Weak<()>>)>,
 }
 
 impl Lane {
@@ -141,20 +249,25 @@ impl Lane {
         &mut self,
         key: RegionKey,
         known: Known,
-        refused: &mut Option<RegionKey>,
+        refused: &mut Option<Wanted>,
     ) -> io::Result<Option<Event>> {
         let is_locked = matches!(known, Known::Locked);
-        match self.keys.get_mut(&key) {
-            Some(row @ Known::Asked) => *row = known,
-            Some(row @ Known::Forgotten) => {
+        let row = self.keys.get_mut(&key);
+        let near = match row {
+            Some(row @ &mut Known::Asked(near)) => {
+                *row = known;
+                near
+            }
+            Some(row @ &mut Known::Forgotten(near)) => {
                 *row = known;
                 self.forget(key)?;
+                near
             }
             _ => return Err(nonsense("it answers what was not asked")),
-        }
+        };
         *refused = match is_locked {
-            true => Some(key),
-            false => refused.filter(|refused| *refused != key),
+            true => Some((key, near)),
+            false => refused.filter(|(refused, _)| *refused != key),
         };
         match self.trial.take_if(|trial| *trial == key) {
             None => Ok(Some(FarEvent::Again)),
@@ -169,8 +282,8 @@ impl Lane {
     /// Leaves what is behind a key as soon as no copy uses it.
     fn forget(&mut self, key: RegionKey) -> io::Result<()> {
         match self.keys.remove(&key) {
-            Some(Known::Open { of, .. }) => self.leaving.push((key, Arc::downgrade(&of))),
-            Some(Known::Asked) => drop(self.keys.insert(key, Known::Forgotten)),
+            Some(Known::Open { opened, .. }) => self.leaving.push((key, uses(&opened))),
+            Some(Known::Asked(near)) => drop(self.keys.insert(key, Known::Forgotten(near))),
             _ => {}
         }
         self.leave()
@@ -178,7 +291,9 @@ impl Lane {
 
     /// Says of each key that was to be left when it is.
     fn leave(&mut self) -> io::Result<()> {
-        let is_left = |(_, of): &mut (RegionKey, Weak<Use>)| of.strong_count() == 0;
+        let is_left = |(_, uses): &mut (RegionKey, Vec<Weak<()>>)| {
+            uses.iter().all(|of| of.strong_count() == 0)
+        };
         let left: Vec<_> = self.leaving.extract_if(.., is_left).collect();
         for (key, _) in left {
             wire::send(&self.socket, &Request::Left { key })?;
@@ -187,11 +302,19 @@ impl Lane {
     }
 }
 
+/// What goes when these have been closed.
+fn uses(opened: &[Opened]) -> Vec<Weak<()>> {
+    let open = opened.iter().map(|one| &one.of.open);
+    open.map(Arc::downgrade).collect()
+}
+
 /// The far ends of one worker's lanes.
 pub(super) struct Theirs {
     gpus: Arc<Gpus>,
     imports: Arc<Imports>,
     epoll: OwnedFd,
+    /// Readable when something has been closed.
+    wake: Arc<Wake>,
     rails: Numbered<RailId, RailAddress>,
     remotes: Numbered<SegmentRef, RemoteRegion>,
     lanes: Numbered<LaneId, Lane>,
@@ -199,23 +322,32 @@ pub(super) struct Theirs {
 
 impl Theirs {
     pub(super) fn new(gpus: Arc<Gpus>, imports: Arc<Imports>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = Arc::new(Wake {
+            fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            called: AtomicBool::new(false),
+        });
+        epoll::add(&epoll, &wake.fd, EventData::new_u64(WAKE), EventFlags::IN)?;
         Ok(Self {
             gpus,
             imports,
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            epoll,
+            wake,
             rails: Numbered::default(),
             remotes: Numbered::default(),
             lanes: Numbered::default(),
         })
     }
 
-    fn try_open(&self, lane: LaneId, epoch: Epoch) -> io::Result<OwnedFd> {
+    fn try_open(&self, lane: LaneId, epoch: Epoch) -> io::Result<(OwnedFd, Asking)> {
         let address = self.rails.get(&lane.rail());
         let address = address.ok_or_else(|| nonsense("nobody has said where its rail runs"))?;
-        let socket = greet(&address.own, address.session.0, Some((lane.0, epoch.0)))?;
+        let secret = address.secret.as_ref();
+        let name = Some((lane.0, epoch.0));
+        let (socket, asking) = greet(&address.own, address.session, secret, name)?;
         let data = EventData::new_u64(lane.0.into());
         epoll::add(&self.epoll, &socket, data, EventFlags::IN)?;
-        Ok(socket)
+        Ok((socket, asking))
     }
 
     /// Takes what the target of a lane says.
@@ -225,12 +357,18 @@ impl Theirs {
         };
         let epoch = row.epoch;
         for _ in 0..MESSAGES_MAX {
-            let heard = match wire::receive(&row.socket) {
+            let heard = wire::receive(&row.socket).and_then(|said| match said {
+                None => Ok(None),
+                Some(answer) => row.asking.hear(&row.socket, answer).map(Some),
+            });
+            let heard = match heard {
                 Ok(None) => return,
-                Ok(Some(answer)) => {
+                Ok(Some(None)) => Ok(None),
+                Ok(Some(Some(answer))) => {
                     let before = self.imports.refused(lane.rail());
                     let mut refused = before;
-                    let heard = take(row, &self.gpus, &self.imports, &mut refused, answer);
+                    let here = (&self.gpus, &*self.imports, &self.wake);
+                    let heard = take(row, here, &mut refused, answer);
                     if refused != before {
                         self.imports.set_refused(lane.rail(), refused);
                     }
@@ -258,19 +396,60 @@ impl Theirs {
 /// Connects to a target and asks to come in.
 pub(super) fn greet(
     name: &[u8],
-    session: [u8; 16],
+    session: SessionId,
+    secret: Option<&SessionSecret>,
     lane: Option<(u32, u32)>,
-) -> io::Result<OwnedFd> {
+) -> io::Result<(OwnedFd, Asking)> {
     let socket = packets::connect_to(name)?;
     check_user(&socket)?;
     let version = VERSION;
-    let hello = Request::Hello {
-        version,
+    let proving = Proving::new(secret);
+    let first = match proving.is_over() {
+        false => Request::Challenge,
+        true => Request::Hello {
+            version,
+            session: session.0,
+            lane,
+        },
+    };
+    wire::send(&socket, &first)?;
+    let asking = Asking {
         session,
         lane,
+        proving,
     };
-    wire::send(&socket, &hello)?;
-    Ok(socket)
+    Ok((socket, asking))
+}
+
+/// A connection that is to come in, until both ends have proved themselves.
+pub(super) struct Asking {
+    session: SessionId,
+    lane: Option<(u32, u32)>,
+    proving: Proving,
+}
+
+impl Asking {
+    /// Takes what the target says; gives back what is not about proofs.
+    pub(super) fn hear(&mut self, socket: &OwnedFd, answer: Answer) -> io::Result<Option<Answer>> {
+        let said = match answer {
+            answer if self.proving.is_over() => return Ok(Some(answer)),
+            Answer::Refused => return Ok(Some(answer)),
+            Answer::Challenge { nonce } => Said::Challenge(nonce),
+            Answer::Proved { proof } => Said::Proof(proof),
+            _ => Said::Other,
+        };
+        let (session, lane) = (self.session, self.lane);
+        if let Some(ticket) = self.proving.hear(&wire::entry(session, lane), said)? {
+            let hello = Request::HelloProved {
+                version: VERSION,
+                session: session.0,
+                lane,
+                ticket,
+            };
+            wire::send(socket, &hello)?;
+        }
+        Ok(None)
+    }
 }
 
 /// What is to be said of the lane.
@@ -279,9 +458,8 @@ type Event = fn(LaneId, Epoch) -> FarEvent;
 /// What comes of an answer. `refused` is what could not be opened on the lane's rail when it was last tried.
 fn take(
     row: &mut Lane,
-    gpus: &Arc<Gpus>,
-    imports: &Imports,
-    refused: &mut Option<RegionKey>,
+    (gpus, imports, wake): (&Arc<Gpus>, &Imports, &Arc<Wake>),
+    refused: &mut Option<Wanted>,
     answer: Answer,
 ) -> io::Result<Option<Event>> {
     match answer {
@@ -293,14 +471,17 @@ fn take(
                 row.is_open = true;
                 Ok(Some(FarEvent::Opened))
             }
-            Some(key) => {
+            Some((key, near)) => {
                 wire::send(&row.socket, &Request::Open { key })?;
-                row.keys.insert(key, Known::Asked);
+                row.keys.insert(key, Known::Asked(near));
                 row.trial = Some(key);
                 Ok(None)
             }
         },
         Answer::Refused => Err(io::Error::other("refused")),
+        Answer::Challenge { .. } | Answer::Proved { .. } => {
+            Err(nonsense("it proves what it was not asked for"))
+        }
         Answer::Nothing { key } => row.learn(key, Known::Nothing, refused),
         Answer::Locked { key } => row.learn(key, Known::Locked, refused),
         Answer::IsOnHost { key } => row.learn(key, Known::OnHost, refused),
@@ -308,18 +489,14 @@ fn take(
             if !memory.is_sound() {
                 return Err(nonsense("a region ends past its allocation"));
             }
-            let handle = memory.handle();
-            // The peer may number devices in another way. One that is hidden here is reached from the first.
-            let mut known = gpus.gpus().iter();
-            let here = known.find(|gpu| memory.is_on(&gpu.pci));
-            let ordinal = here.map_or(0, |gpu| gpu.ordinal);
-            let opened = imports.open(gpus, ordinal, &handle, memory.allocation_bytes);
-            let known = match opened {
-                Ok(import) => Known::Open {
-                    ordinal: import.ordinal,
-                    address: import.address + memory.offset,
-                    of: Arc::new(Use { _import: import }),
+            let near = match row.keys.get(&key) {
+                Some(Known::Asked(near) | Known::Forgotten(near)) => *near,
+                _ => return Err(nonsense("it answers what was not asked")),
+            };
+            let known = match imports.open_for(gpus, near, &memory, wake) {
+                Ok(opened) => Known::Open {
                     memory,
+                    opened: vec![opened],
                 },
                 Err(error) => {
                     // It is tried again and again.
@@ -334,11 +511,11 @@ fn take(
             row.learn(key, known, refused)
         }
         Answer::Leave { key } => {
-            let of = match row.keys.remove(&key) {
-                Some(Known::Open { of, .. }) => Arc::downgrade(&of),
-                _ => Weak::new(),
+            let uses = match row.keys.remove(&key) {
+                Some(Known::Open { opened, .. }) => uses(&opened),
+                _ => Vec::new(),
             };
-            row.leaving.push((key, of));
+            row.leaving.push((key, uses));
             row.leave()?;
             Ok(Some(FarEvent::Again))
         }
@@ -367,10 +544,11 @@ impl Far for Theirs {
     fn open(&mut self, lane: LaneId, epoch: Epoch, by: Instant) -> Opening {
         self.end(lane);
         match self.try_open(lane, epoch) {
-            Ok(socket) => {
+            Ok((socket, asking)) => {
                 let row = Lane {
                     epoch,
                     socket,
+                    asking,
                     is_open: false,
                     by,
                     trial: None,
@@ -387,43 +565,52 @@ impl Far for Theirs {
         }
     }
 
-    fn pin(&mut self, lane: LaneId, work: &Work) -> Result<Pin, Cause> {
+    fn pin(&mut self, lane: LaneId, work: &Work, near: Option<u32>) -> Result<Pin, Cause> {
         let remote = self.remotes.get(&work.remote.segment);
         let key = remote.ok_or(Cause::RemoteAccess)?.key;
         let row = self.lanes.get_mut(&lane).ok_or(Cause::Flushed)?;
-        match row.keys.get_mut(&key) {
+        let (memory, opened) = match row.keys.get_mut(&key) {
             None => {
                 wire::send(&row.socket, &Request::Open { key }).map_err(|_| Cause::Reset)?;
-                row.keys.insert(key, Known::Asked);
-                Ok(Pin::Wait)
+                row.keys.insert(key, Known::Asked(near));
+                return Ok(Pin::Wait);
             }
-            Some(row @ (Known::Asked | Known::Forgotten)) => {
-                *row = Known::Asked;
-                Ok(Pin::Wait)
+            Some(row @ &mut (Known::Asked(near) | Known::Forgotten(near))) => {
+                *row = Known::Asked(near);
+                return Ok(Pin::Wait);
             }
-            Some(Known::Nothing) => Err(Cause::RemoteAccess),
-            Some(Known::Locked) => Err(self.refusal()),
-            Some(Known::OnHost) => Ok(Pin::Answered),
-            Some(Known::Open {
-                of,
-                ordinal,
-                address,
-                memory,
-            }) => {
-                let end = work.remote.offset.checked_add(work.length.into());
-                let fits = end.is_some_and(|end| end <= memory.bytes);
-                if !fits || work.op == Op::Write && !memory.writable {
-                    return Err(Cause::RemoteAccess);
-                }
-                Ok(Pin::There(FarEnd {
-                    end: End {
-                        address: *address + work.remote.offset,
-                        ordinal: Some(*ordinal),
-                    },
-                    kept: Kept::Import { of: of.clone() },
-                }))
-            }
+            Some(Known::Nothing) => return Err(Cause::RemoteAccess),
+            Some(Known::Locked) => return Err(self.refusal()),
+            Some(Known::OnHost) => return Ok(Pin::Answered),
+            Some(Known::Open { memory, opened }) => (memory, opened),
+        };
+        let end = work.remote.offset.checked_add(work.length.into());
+        let fits = end.is_some_and(|end| end <= memory.bytes);
+        if !fits || work.op == Op::Write && !memory.writable {
+            return Err(Cause::RemoteAccess);
         }
+        let known = opened.iter().position(|one| one.near == near);
+        let position = match known {
+            Some(known) => known,
+            None => {
+                let one = self.imports.open_for(&self.gpus, near, memory, &self.wake);
+                let one = one.map_err(|error| {
+                    complain!("cuda-ipc: a peer's memory cannot be opened: {error}");
+                    self.imports.set_refused(lane.rail(), Some((key, near)));
+                    Cause::Refused
+                });
+                opened.push(one?);
+                opened.len() - 1
+            }
+        };
+        let one = &opened[position];
+        Ok(Pin::There(FarEnd {
+            end: End {
+                address: one.address + work.remote.offset,
+                ordinal: Some(one.ordinal),
+            },
+            kept: Kept::Import { of: one.of.clone() },
+        }))
     }
 
     /// Another transport may reach it, or it can be staged.
@@ -432,6 +619,7 @@ impl Far for Theirs {
     }
 
     fn poll(&mut self, now: Instant, out: &mut Vec<FarEvent>) {
+        self.wake.hears();
         if self.lanes.is_empty() {
             return;
         }
@@ -439,7 +627,11 @@ impl Far for Theirs {
         match epoll::wait(&self.epoll, &mut events, Some(&AT_ONCE)) {
             Ok((events, _)) => {
                 for event in events {
-                    self.hear(LaneId(event.data.u64() as u32), out);
+                    match event.data.u64() {
+                        // The next look takes it.
+                        WAKE => {}
+                        lane => self.hear(LaneId(lane as u32), out),
+                    }
                 }
             }
             Err(rustix::io::Errno::INTR) => {}
@@ -465,7 +657,10 @@ impl Far for Theirs {
     fn end(&mut self, lane: LaneId) {
         if let Some(row) = self.lanes.remove(&lane) {
             drop(row.keys);
-            let _ = wire::send(&row.socket, &Request::Over);
+            // Behind these.
+            self.gpus.release(move || {
+                let _ = wire::send(&row.socket, &Request::Over);
+            });
         }
     }
 
@@ -481,5 +676,99 @@ impl Far for Theirs {
     fn due(&self) -> Option<Instant> {
         let opening = self.lanes.values().filter(|row| !row.is_open);
         opening.map(|row| row.by).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::Driver;
+    use crate::gpus::Export;
+    use crate::stub::{Machine, Stub};
+
+    #[test]
+    fn no_context_is_taken_on_a_gpu_that_nobody_has_named() {
+        // Eight processes with a GPU each took 64 contexts.
+        let here = |ordinal: u32| format!("ffff:{ordinal:02x}:00.0");
+        let elsewhere = "eeee:00:00.0".to_owned();
+        // (name, taken contexts, reach each other, where the memory is, near end's device, which device opens it)
+        type Case = (
+            &'static str,
+            &'static [u32],
+            bool,
+            String,
+            Option<u32>,
+            Option<u32>,
+        );
+        let cases: [Case; 9] = [
+            ("near end on a GPU", &[1], true, here(0), Some(1), Some(1)),
+            (
+                "one that is not used yet",
+                &[],
+                true,
+                here(0),
+                Some(1),
+                Some(1),
+            ),
+            (
+                "that does not reach it",
+                &[1],
+                false,
+                here(0),
+                Some(1),
+                Some(1),
+            ),
+            ("host, no GPU in use", &[], true, here(1), None, Some(1)),
+            (
+                "host, that GPU in use",
+                &[0, 1],
+                true,
+                here(1),
+                None,
+                Some(1),
+            ),
+            ("host, another in use", &[0], true, here(1), None, Some(0)),
+            ("host, out of reach", &[0], false, here(1), None, None),
+            (
+                "host, on a hidden GPU",
+                &[1],
+                true,
+                elsewhere.clone(),
+                None,
+                Some(1),
+            ),
+            (
+                "host, hidden, none in use",
+                &[],
+                true,
+                elsewhere,
+                None,
+                Some(0),
+            ),
+        ];
+        for (name, taken, peers, pci, near, expected) in cases {
+            let stub = Arc::new(Stub::new(Machine {
+                peers,
+                ..Machine::default()
+            }));
+            let gpus = Gpus::over(stub.clone());
+            for ordinal in taken {
+                gpus.attach(*ordinal).unwrap();
+            }
+            let export = Export {
+                ordinal: 0,
+                handle: Handle {
+                    sharing: Sharing::Process,
+                    bytes: [0; HANDLE_BYTES],
+                },
+                offset: 0,
+                bytes: 4096,
+            };
+            let memory = Memory::new(&export, &pci, 4096, true);
+            assert_eq!(from_where(&gpus, near, &memory).ok(), expected, "{name}");
+            let contexts: Vec<u32> = taken.into();
+            assert_eq!(stub.contexts().unwrap(), contexts, "{name}: by asking");
+        }
     }
 }

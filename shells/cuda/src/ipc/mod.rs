@@ -35,11 +35,12 @@ use polyrail_transport::complain;
 use polyrail_transport::memory::{RegionTable, TrustDomain};
 use polyrail_transport::packets;
 use polyrail_transport::service::ServiceThread;
+use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::far::{Imports, Theirs};
-use self::server::{Command, Common, Service};
+use self::server::{Command, Common, Service, Session};
 use self::wire::Answer;
 use crate::endpoint::CudaEndpoint;
 use crate::gpus::Gpus;
@@ -139,13 +140,24 @@ impl Transport for CudaIpcTransport {
         self.name.clone()
     }
 
-    fn reach(&self, address: &[u8], session: SessionId) -> Result<Capabilities, String> {
-        let asked = ask(address, session).map_err(|error| error.to_string());
+    fn reach(
+        &self,
+        address: &[u8],
+        session: SessionId,
+        secret: Option<&SessionSecret>,
+    ) -> Result<Capabilities, String> {
+        let asked = ask(address, session, secret).map_err(|error| error.to_string());
         asked.map(|()| self.capabilities())
     }
 
-    fn begin_session(&self, session: SessionId, domain: TrustDomain) {
-        self.common.sessions().insert(session, domain);
+    fn begin_session(
+        &self,
+        session: SessionId,
+        domain: TrustDomain,
+        secret: Option<SessionSecret>,
+    ) {
+        let known = Session { domain, secret };
+        self.common.sessions().insert(session, known);
         drop(self.service());
     }
 
@@ -171,14 +183,16 @@ impl Transport for CudaIpcTransport {
 }
 
 /// Asks a target whether it lets this process in.
-fn ask(name: &[u8], session: SessionId) -> io::Result<()> {
-    let socket = far::greet(name, session.0, None)?;
+fn ask(name: &[u8], session: SessionId, secret: Option<&SessionSecret>) -> io::Result<()> {
+    let (socket, mut asking) = far::greet(name, session, secret, None)?;
     let until = Instant::now() + PATIENCE;
     loop {
-        match wire::receive(&socket)? {
-            Some(Answer::Ready) => return Ok(()),
-            Some(_) => return Err(io::Error::other("refused")),
-            None => {}
+        if let Some(answer) = wire::receive(&socket)? {
+            match asking.hear(&socket, answer)? {
+                Some(Answer::Ready) => return Ok(()),
+                Some(_) => return Err(io::Error::other("refused")),
+                None => continue,
+            }
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {

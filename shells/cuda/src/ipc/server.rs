@@ -17,6 +17,7 @@ use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::packets::{self, ACCEPT_PAUSE};
 use polyrail_transport::service::Serve;
+use polyrail_transport::ticket::{self, Nonce, SessionSecret, Ticket};
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{Shutdown, shutdown};
@@ -48,8 +49,17 @@ pub(super) enum Command {
 pub(super) struct Common {
     pub(super) gpus: Arc<Gpus>,
     pub(super) regions: Arc<dyn RegionTable>,
-    /// Those that connections are let in of, each with the trust domain that it is in.
-    sessions: Mutex<HashMap<SessionId, TrustDomain>>,
+    /// Those that connections are let in of.
+    sessions: Mutex<HashMap<SessionId, Session>>,
+}
+
+/// A session that connections are let in of.
+#[derive(Clone)]
+pub(super) struct Session {
+    /// The trust domain that it is in.
+    pub(super) domain: TrustDomain,
+    /// What connections prove themselves with, if it has one.
+    pub(super) secret: Option<SessionSecret>,
 }
 
 impl Common {
@@ -61,7 +71,7 @@ impl Common {
         }
     }
 
-    pub(super) fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, TrustDomain>> {
+    pub(super) fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Session>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,6 +133,11 @@ impl Loan for Grant {
         }
         true
     }
+
+    /// It has left, or its process has ended.
+    fn is_over(&self) -> bool {
+        self.is_left()
+    }
 }
 
 /// What is remembered of an inbound lane.
@@ -139,6 +154,8 @@ struct Connection {
     socket: Arc<OwnedFd>,
     /// Readable when the process behind it has ended.
     end: OwnedFd,
+    /// What it was told to prove itself with.
+    challenge: Option<Nonce>,
     /// `None`: it has not greeted.
     session: Option<SessionId>,
     /// Whose regions it reaches.
@@ -301,6 +318,7 @@ impl Service {
             let connection = Connection {
                 socket: Arc::new(socket),
                 end,
+                challenge: None,
                 session: None,
                 domain: TrustDomain::COMMON,
                 lane: None,
@@ -321,6 +339,8 @@ impl Service {
             let heard = match wire::receive(&connection.socket) {
                 Ok(None) => return,
                 Ok(Some(request)) => self.take(token, request),
+                // It has closed its socket with a word of this end's in it. What it said last is still to be heard.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
                 Err(error) => Err(error),
             };
             if let Err(error) = heard {
@@ -335,27 +355,22 @@ impl Service {
             return Ok(());
         };
         match request {
+            Request::Challenge if connection.challenge.is_none() => {
+                let nonce = Nonce::draw()?;
+                connection.challenge = Some(nonce);
+                wire::send(&connection.socket, &Answer::Challenge { nonce })
+            }
             Request::Hello {
                 version,
                 session,
                 lane,
-            } if connection.session.is_none() => {
-                let session = SessionId(session);
-                let domain = self.common.sessions().get(&session).copied();
-                let lets_in = version == VERSION
-                    && domain.is_some()
-                    && lane.is_none_or(|lane| self.begins(token, session, lane));
-                let connection = self.connections.get_mut(&token);
-                let connection = connection.ok_or_else(|| nonsense("it has gone"))?;
-                let Some(domain) = domain.filter(|_| lets_in) else {
-                    let _ = wire::send(&connection.socket, &Answer::Refused);
-                    return Err(nonsense("it is not let in"));
-                };
-                connection.session = Some(session);
-                connection.domain = domain;
-                connection.lane = lane.map(|(lane, _)| LaneId(lane));
-                wire::send(&connection.socket, &Answer::Ready)
-            }
+            } => self.greeted(token, version, (SessionId(session), lane), None),
+            Request::HelloProved {
+                version,
+                session,
+                lane,
+                ticket,
+            } => self.greeted(token, version, (SessionId(session), lane), Some(ticket)),
             Request::Open { key } if connection.lane.is_some() => {
                 let answer = open(&self.common, connection, key)?;
                 match wire::send(&connection.socket, &answer) {
@@ -374,8 +389,48 @@ impl Service {
                 self.end(token);
                 Ok(())
             }
-            Request::Hello { .. } | Request::Open { .. } => Err(nonsense("it is out of turn")),
+            Request::Challenge | Request::Open { .. } => Err(nonsense("it is out of turn")),
         }
+    }
+
+    /// Lets in who has greeted, unless it may not.
+    fn greeted(
+        &mut self,
+        token: u64,
+        version: u16,
+        (session, lane): (SessionId, Option<(u32, u32)>),
+        ticket: Option<Ticket>,
+    ) -> io::Result<()> {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return Ok(());
+        };
+        if connection.session.is_some() {
+            return Err(nonsense("it is out of turn"));
+        }
+        let known = self.common.sessions().get(&session).cloned();
+        let known = known.filter(|_| version == VERSION);
+        let secret = known.as_ref().and_then(|known| known.secret.as_ref());
+        let said = connection.challenge.zip(ticket.as_ref());
+        let admitted = ticket::admit(secret, &wire::entry(session, lane), said);
+        if let Err(denied) = &admitted {
+            complain!("cuda-ipc: a connection is turned away: {denied}");
+            let _ = wire::send(&connection.socket, &Answer::Refused);
+        }
+        let proof = admitted?;
+        let known = known.filter(|_| lane.is_none_or(|lane| self.begins(token, session, lane)));
+        let connection = self.connections.get_mut(&token);
+        let connection = connection.ok_or_else(|| nonsense("it has gone"))?;
+        let Some(known) = known else {
+            let _ = wire::send(&connection.socket, &Answer::Refused);
+            return Err(nonsense("it is not let in"));
+        };
+        connection.session = Some(session);
+        connection.domain = known.domain;
+        connection.lane = lane.map(|(lane, _)| LaneId(lane));
+        if let Some(proof) = proof {
+            wire::send(&connection.socket, &Answer::Proved { proof })?;
+        }
+        wire::send(&connection.socket, &Answer::Ready)
     }
 
     /// Whether a lane may begin. If so, its epoch counts as admitted and older ones are over.
@@ -388,7 +443,7 @@ impl Service {
         let Some(record) = self.record(session, LaneId(lane)) else {
             return false;
         };
-        if epoch <= record.fenced || epoch < record.admitted {
+        if epoch <= record.fenced.max(record.admitted) {
             return false;
         }
         record.admitted = epoch;
@@ -514,6 +569,12 @@ impl Serve for Service {
             let waited = self.wait(Some(Duration::from_millis(1)));
             if Instant::now() > until || waited.is_err() {
                 log::warn!("cuda-ipc: a peer may still touch memory of this engine");
+                // Nobody will hear of it any more, so it counts as lent for good.
+                let grants = self.connections.values();
+                let grants = grants.flat_map(|connection| connection.grants.values());
+                for grant in grants.filter(|grant| !grant.is_left()) {
+                    std::mem::forget(grant.clone());
+                }
                 return;
             }
         }
@@ -547,7 +608,8 @@ fn open(common: &Common, connection: &mut Connection, key: RegionKey) -> io::Res
         return Ok(nothing);
     }
     let writable = region.access().allows_remote_write();
-    let gpu = common.gpus.gpus().get(export.ordinal as usize);
+    let gpus = common.gpus.gpus().unwrap_or_default();
+    let gpu = gpus.get(export.ordinal as usize);
     let pci = gpu.map_or("", |gpu| &gpu.pci);
     let memory = Memory::new(&export, pci, region.bytes(), writable);
     Ok(Answer::Opens { key, memory })

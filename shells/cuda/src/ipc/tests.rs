@@ -37,10 +37,10 @@ struct Target {
 impl Target {
     fn new() -> Self {
         let stub = Arc::new(Stub::new(Machine::default()));
-        let gpus = Gpus::over(stub.clone()).unwrap();
+        let gpus = Gpus::over(stub.clone());
         let regions = Arc::new(Regions::default());
         let transport = CudaIpcTransport::new(gpus.clone(), regions.clone()).unwrap();
-        transport.begin_session(SESSION, TrustDomain::COMMON);
+        transport.begin_session(SESSION, TrustDomain::COMMON, None);
         Self {
             stub,
             gpus,
@@ -62,8 +62,8 @@ impl Target {
     }
 
     fn lane(&self, session: SessionId, lane: (u32, u32)) -> Peer {
-        let socket = far::greet(&self.transport.address(), session.0, Some(lane));
-        Peer(socket.unwrap())
+        let socket = far::greet(&self.transport.address(), session, None, Some(lane));
+        Peer(socket.unwrap().0)
     }
 
     /// One that was let in.
@@ -110,8 +110,8 @@ fn nobody_gets_in_who_should_not() {
     let stranger = target.lane(SessionId([8; 16]), (1, 1));
     assert_eq!(stranger.hear(), Some(Answer::Refused));
     assert_eq!(stranger.hear(), None);
-    assert!(ask(&target.transport.address(), SESSION).is_ok());
-    assert!(ask(&target.transport.address(), SessionId([8; 16])).is_err());
+    assert!(ask(&target.transport.address(), SESSION, None).is_ok());
+    assert!(ask(&target.transport.address(), SessionId([8; 16]), None).is_err());
     let (key, _region) = target.gpu(Access::RemoteReadWrite);
     let session = SESSION.0;
     // (name, what it says first)
@@ -133,7 +133,8 @@ fn nobody_gets_in_who_should_not() {
         assert!(matches!(answer, None | Some(Answer::Refused)), "{name}");
     }
     // Who only asked whether it could has no lane, and opens nothing.
-    let asking = Peer(far::greet(&target.transport.address(), session, None).unwrap());
+    let asked = far::greet(&target.transport.address(), SESSION, None, None);
+    let asking = Peer(asked.unwrap().0);
     assert_eq!(asking.hear(), Some(Answer::Ready));
     assert_eq!(asking.open(key), None);
     // An epoch that is over stays over.
@@ -185,6 +186,41 @@ fn memory_is_taken_back_when_the_peer_has_left_it() {
     drop(region);
     assert_eq!(target.stub.counts().allocations, 0);
     assert_eq!(peer.open(key), Some(Answer::Nothing { key }));
+}
+
+#[test]
+fn memory_that_a_peer_does_not_leave_is_lent_until_it_has() {
+    let target = Target::new();
+    let peer = target.let_in((1, 1));
+    let (key, region) = target.gpu(Access::RemoteReadWrite);
+    assert!(matches!(peer.open(key), Some(Answer::Opens { .. })));
+    region.recall();
+    assert_eq!(peer.hear(), Some(Answer::Leave { key }));
+    region.end_loans(std::time::Instant::now());
+    assert!(region.is_lent() && region.is_touched());
+    peer.say(&Request::Left { key });
+    let until = std::time::Instant::now() + PATIENCE;
+    while region.is_lent() {
+        assert!(std::time::Instant::now() < until);
+        std::thread::yield_now();
+    }
+    // One that is left when the transport ends is never known to be over.
+    let (key, region) = target.gpu(Access::RemoteReadWrite);
+    assert!(matches!(peer.open(key), Some(Answer::Opens { .. })));
+    region.recall();
+    region.end_loans(std::time::Instant::now());
+    let Target {
+        stub,
+        regions,
+        transport,
+        ..
+    } = target;
+    drop((transport, peer));
+    assert!(region.is_lent());
+    regions.0.lock().unwrap().clear();
+    let allocations = stub.counts().allocations;
+    drop(region);
+    assert_eq!(stub.counts().allocations, allocations, "it was freed");
 }
 
 #[test]
@@ -249,6 +285,30 @@ fn what_a_peer_said_before_it_hung_up_is_heard() {
     assert_eq!(target.stub.counts().allocations, 0);
 }
 
+/// The kernel tells of a socket that was closed with something unread in it before what came over it is read.
+#[test]
+fn the_last_word_of_a_peer_is_heard_that_did_not_wait_for_an_answer() {
+    let target = Target::new();
+    let (key, region) = target.gpu(Access::RemoteReadWrite);
+    let peer = target.let_in((1, 1));
+    assert!(matches!(peer.open(key), Some(Answer::Opens { .. })));
+    // A newer one begins, and the older one is called back, which it does not read.
+    let newer = target.let_in((1, 2));
+    let mut ready = [PollFd::new(&peer.0, PollFlags::IN)];
+    poll(&mut ready, None).unwrap();
+    // The target does something else while the older one ends.
+    let (go_on, waits) = channel::<()>();
+    let answer = Box::new(move |_| waits.recv().unwrap());
+    target
+        .transport
+        .fence_inbound(SESSION, LaneId(9), Epoch(1), answer);
+    peer.say(&Request::Over);
+    drop((peer, newer));
+    go_on.send(()).unwrap();
+    target.regions.0.lock().unwrap().remove(&key);
+    assert!(region.revoke(), "it counts as open still");
+}
+
 #[test]
 fn a_session_is_over_when_all_of_its_lanes_have_left() {
     let target = Target::new();
@@ -299,7 +359,7 @@ fn greeted(listener: &OwnedFd, lane: (u32, u32)) -> Peer {
 impl Initiator {
     fn new() -> Self {
         let stub = Arc::new(Stub::new(Machine::default()));
-        let gpus = Gpus::over(stub.clone()).unwrap();
+        let gpus = Gpus::over(stub.clone());
         let transport = CudaIpcTransport::new(gpus.clone(), Arc::new(Regions::default())).unwrap();
         let name = RegionKey::random().unwrap().0;
         let listener = packets::listen_at(&name).unwrap();
@@ -316,6 +376,7 @@ impl Initiator {
             local: None,
             remote: ([0, 0, 0, 0], 0).into(),
             session: SESSION,
+            secret: None,
             own: name.as_slice().into(),
         };
         endpoint.attach_rail(RailId(0), address);
@@ -354,6 +415,16 @@ impl Initiator {
 
     fn hears(&self) -> Option<Request> {
         wire::receive(&self.peer.0).unwrap()
+    }
+
+    /// The next request, once it comes.
+    fn heard(&mut self) -> Request {
+        loop {
+            if let Some(request) = self.hears() {
+                return request;
+            }
+            self.poll();
+        }
     }
 
     /// A read of some bytes.
@@ -403,6 +474,45 @@ fn what_ends_behind_a_target_that_has_gone_is_not_reported() {
     let fenced = |fact| matches!(fact, LaneFact::Fenced { .. });
     while !fenced(initiator.fact()) {}
     assert_eq!(initiator.polled.completions, []);
+    while initiator.stub.counts().imported > 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// The driver closes memory once the device is idle: a worker stood still with all of its lanes until the program's kernels had ended.
+#[test]
+fn memory_that_takes_long_to_close_holds_up_nothing_and_is_left_behind_that() {
+    let mut initiator = Initiator::new();
+    let key = initiator.key;
+    initiator.stub.hold_releases(true);
+    initiator.tell(&Answer::Leave { key });
+    initiator.stub.go_on();
+    while initiator.stub.releases_held() == 0 || initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    assert_eq!(initiator.stub.counts().imported, 1);
+    // What comes later goes on: it asks anew, opens, and copies.
+    initiator.polled.completions.clear();
+    assert_eq!(initiator.post(), Stop::All);
+    assert_eq!(
+        initiator.heard(),
+        Request::Open { key },
+        "it is said to be left"
+    );
+    let memory = initiator.memory;
+    initiator.tell(&Answer::Opens { key, memory });
+    while initiator.polled.completions.is_empty() {
+        initiator.poll();
+    }
+    assert_eq!(initiator.polled.completions[0].outcome, Outcome::Success);
+    assert_eq!(initiator.hears(), None, "it is open still");
+    // Neither does the end of the lane wait, nor is it said to be over.
+    let lane = initiator.lane;
+    initiator.endpoint.fence(lane, Epoch(1), Scope::Local);
+    while !matches!(initiator.fact(), LaneFact::Fenced { .. }) {}
+    assert_eq!(initiator.hears(), None);
+    initiator.stub.hold_releases(false);
+    assert_eq!(initiator.heard(), Request::Over);
     assert_eq!(initiator.stub.counts().imported, 0);
 }
 
@@ -420,11 +530,11 @@ fn memory_is_left_when_the_last_copy_is_over_and_no_sooner() {
     while initiator.polled.completions.is_empty() {
         initiator.poll();
     }
-    assert_eq!(initiator.hears(), Some(Request::Left { key }));
+    assert_eq!(initiator.heard(), Request::Left { key });
     assert_eq!(initiator.stub.counts().imported, 0);
     // What comes later asks anew.
     assert_eq!(initiator.post(), Stop::All);
-    assert_eq!(initiator.hears(), Some(Request::Open { key }));
+    assert_eq!(initiator.heard(), Request::Open { key });
     initiator.tell(&Answer::Nothing { key });
     initiator.polled.completions.clear();
     while initiator.polled.completions.is_empty() {
@@ -450,12 +560,12 @@ fn memory_that_nobody_here_names_any_more_is_left_when_the_last_copy_is_over() {
     while initiator.polled.completions.is_empty() {
         initiator.poll();
     }
-    assert_eq!(initiator.hears(), Some(Request::Left { key }));
+    assert_eq!(initiator.heard(), Request::Left { key });
     assert_eq!(initiator.stub.counts().imported, 0);
     // It is asked for anew then, and an answer that comes too late opens nothing that stays open.
     initiator.endpoint.attach_remote(remote, region());
     assert_eq!(initiator.post(), Stop::All);
-    assert_eq!(initiator.hears(), Some(Request::Open { key }));
+    assert_eq!(initiator.heard(), Request::Open { key });
     initiator.endpoint.detach_remote(remote);
     let memory = initiator.memory;
     initiator.tell(&Answer::Opens { key, memory });
@@ -463,8 +573,9 @@ fn memory_that_nobody_here_names_any_more_is_left_when_the_last_copy_is_over() {
     while initiator.polled.completions.is_empty() {
         initiator.poll();
     }
+    // It is said once it is so.
+    assert_eq!(initiator.heard(), Request::Left { key });
     assert_eq!(initiator.stub.counts().imported, 0);
-    assert_eq!(initiator.hears(), Some(Request::Left { key }));
 }
 
 #[test]
@@ -480,12 +591,12 @@ fn what_the_driver_refuses_to_open_is_tried_before_its_rail_counts_as_good_again
     while initiator.polled.completions.is_empty() {
         initiator.poll();
     }
-    assert_eq!(initiator.hears(), Some(Request::Left { key }));
+    assert_eq!(initiator.heard(), Request::Left { key });
     initiator.polled.completions.clear();
     // Its own driver refuses.
     initiator.stub.set_closed(true);
     assert_eq!(initiator.post(), Stop::All);
-    assert_eq!(initiator.hears(), Some(Request::Open { key }));
+    assert_eq!(initiator.heard(), Request::Open { key });
     initiator.tell(&opens);
     while initiator.polled.completions.is_empty() {
         initiator.poll();
@@ -537,7 +648,7 @@ fn a_lane_that_is_over_says_so_behind_its_last_copy() {
     let fenced = |fact| matches!(fact, LaneFact::Fenced { .. });
     assert!(fenced(initiator.fact()));
     assert_eq!(initiator.polled.completions.len(), 1);
-    assert_eq!(initiator.hears(), Some(Request::Over));
+    assert_eq!(initiator.heard(), Request::Over);
     assert!(wire::receive::<Request>(&initiator.peer.0).is_err());
 }
 
@@ -579,4 +690,121 @@ fn a_target_that_says_nonsense_loses_its_lane() {
         assert_eq!(initiator.endpoint.post(&batch).stop, refused, "{op:?}");
     }
     initiator.stub.go_on();
+}
+
+#[test]
+fn a_session_with_a_secret_lets_in_who_proves_it_and_believes_no_one_else() {
+    use polyrail_transport::ticket::{EXPORTED_BYTES, NONCE_BYTES, Nonce, PROOF_BYTES, Proof};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    let secret = |byte| {
+        let denied = Arc::<AtomicU64>::default();
+        let keyed = SessionId([6; 16]);
+        let secret =
+            SessionSecret::new(&[byte; EXPORTED_BYTES], keyed, 1, 2, denied.clone()).unwrap();
+        (keyed, secret, denied)
+    };
+    let target = Target::new();
+    let (keyed, ours, denied) = secret(1);
+    let begins = Some(ours.clone());
+    target
+        .transport
+        .begin_session(keyed, TrustDomain::COMMON, begins);
+    let address = target.transport.address();
+    assert!(ask(&address, keyed, Some(&ours)).is_ok());
+    let name = (1, 1);
+    let entry = wire::entry(keyed, Some(name));
+    let proved = |ticket| Request::HelloProved {
+        version: VERSION,
+        session: keyed.0,
+        lane: Some(name),
+        ticket,
+    };
+    let challenge = |peer: &Peer| {
+        peer.say(&Request::Challenge);
+        match peer.hear() {
+            Some(Answer::Challenge { nonce }) => nonce,
+            other => panic!("{other:?}"),
+        }
+    };
+    let connect = || Peer(packets::connect_to(&address).unwrap());
+    let fair = connect();
+    let recorded = ours.ticket(&entry, challenge(&fair)).unwrap();
+    fair.say(&proved(recorded));
+    let Some(Answer::Proved { proof }) = fair.hear() else {
+        panic!("no proof");
+    };
+    assert_eq!(fair.hear(), Some(Answer::Ready));
+    let (key, _) = target.gpu(Access::RemoteReadWrite);
+    let works = |name: &str| {
+        let opens = fair.open(key);
+        assert!(
+            matches!(opens, Some(Answer::Opens { .. })),
+            "{name}: {opens:?}"
+        );
+        fair.say(&Request::Left { key });
+    };
+    works("the fair one");
+    // Who says no ticket, an old one, the target's proof, or one of another secret or lane.
+    let other = secret(2).1;
+    let of_other_lane = wire::entry(keyed, Some((2, 1)));
+    type Makes<'a> = Box<dyn Fn(Nonce) -> Request + 'a>;
+    let cases: Vec<(&str, Makes<'_>)> = vec![
+        (
+            "none",
+            Box::new(|_| Request::Hello {
+                version: VERSION,
+                session: keyed.0,
+                lane: Some((1, 2)),
+            }),
+        ),
+        ("an old one", Box::new(|_| proved(recorded))),
+        (
+            "the target's proof",
+            Box::new(|_| proved(polyrail_transport::ticket::Ticket { proof, ..recorded })),
+        ),
+        (
+            "another secret",
+            Box::new(|nonce| proved(other.ticket(&entry, nonce).unwrap())),
+        ),
+        (
+            "another lane",
+            Box::new(|nonce| proved(ours.ticket(&of_other_lane, nonce).unwrap())),
+        ),
+    ];
+    for (turn, (name, makes)) in cases.iter().enumerate() {
+        let peer = connect();
+        let nonce = challenge(&peer);
+        peer.say(&makes(nonce));
+        assert_eq!(peer.hear(), Some(Answer::Refused), "{name}");
+        assert_eq!(denied.load(Relaxed), 1 + turn as u64, "{name}");
+        works(name);
+    }
+    // A target that proves nothing is asked for nothing.
+    let (_, ours, denied) = secret(1);
+    let at = format!("polyrail-cuda-keyed-{}", std::process::id());
+    let listener = packets::listen_at(at.as_bytes()).unwrap();
+    for (turn, answers) in [
+        vec![Answer::Ready],
+        vec![
+            Answer::Challenge {
+                nonce: Nonce([1; NONCE_BYTES]),
+            },
+            Answer::Proved {
+                proof: Proof([2; PROOF_BYTES]),
+            },
+        ],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let asked = far::greet(at.as_bytes(), keyed, Some(&ours), Some(name));
+        let (socket, mut asking) = asked.unwrap();
+        let impostor = packets::accept(&listener).unwrap();
+        assert_eq!(wire::receive(&impostor).unwrap(), Some(Request::Challenge));
+        let heard = answers
+            .iter()
+            .try_for_each(|answer| asking.hear(&socket, *answer).map(drop));
+        assert!(heard.is_err());
+        assert_eq!(denied.load(Relaxed), 1 + turn as u64);
+    }
 }

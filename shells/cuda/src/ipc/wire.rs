@@ -3,11 +3,15 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use polyrail_core::units::{Epoch, LaneId};
+use polyrail_transport::SessionId;
 use polyrail_transport::memory::RegionKey;
+use polyrail_transport::ticket::{Entry, Nonce, Proof, Ticket};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send as send_to};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::NAME;
 use crate::driver::{HANDLE_BYTES, Handle, Sharing};
 use crate::gpus::Export;
 
@@ -32,6 +36,15 @@ pub(crate) enum Request {
     Left { key: RegionKey },
     /// The same of all keys of the lane; it is over.
     Over,
+    /// The first message where the session has a secret: what is to be proved?
+    Challenge,
+    /// The answer to [`Answer::Challenge`]: as [`Request::Hello`], with the proof that this end is of the session.
+    HelloProved {
+        version: u16,
+        session: [u8; 16],
+        lane: Option<(u32, u32)>,
+        ticket: Ticket,
+    },
 }
 
 /// From the target.
@@ -51,6 +64,10 @@ pub(crate) enum Answer {
     Leave { key: RegionKey },
     /// To [`Request::Open`]: it is there, and the target's driver does not let others open it.
     Locked { key: RegionKey },
+    /// To [`Request::Challenge`]: this.
+    Challenge { nonce: Nonce },
+    /// To [`Request::HelloProved`], before anything else: this end is of the session as well.
+    Proved { proof: Proof },
 }
 
 /// What opens a region.
@@ -107,6 +124,15 @@ impl Memory {
         let end = self.offset.checked_add(self.bytes);
         end.is_some_and(|end| end <= self.allocation_bytes)
             && usize::try_from(self.allocation_bytes).is_ok()
+    }
+}
+
+/// What a ticket is for.
+pub(crate) fn entry(session: SessionId, lane: Option<(u32, u32)>) -> Entry<'static> {
+    Entry {
+        transport: NAME,
+        session,
+        lane: lane.map(|(lane, epoch)| (LaneId(lane), Epoch(epoch))),
     }
 }
 

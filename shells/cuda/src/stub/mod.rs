@@ -11,7 +11,7 @@
 
 mod memory;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -70,6 +70,10 @@ pub struct Counts {
     pub events: u64,
     /// Allocations of other processes that are open now.
     pub imported: u64,
+    /// CUDA has been started.
+    pub begun: bool,
+    /// Devices whose context was taken.
+    pub contexts: u64,
 }
 
 /// The driver.
@@ -115,17 +119,31 @@ struct State {
     /// The mark that each event stands for; `None`: never recorded.
     events: HashMap<u64, Option<u64>>,
     /// Marks that have not been passed.
-    ahead: std::collections::BTreeSet<u64>,
+    ahead: BTreeSet<u64>,
     pinned: BTreeMap<u64, u64>,
     lost: HashMap<u32, u32>,
     last: u64,
     held: bool,
+    holds_releases: bool,
+    releases_held: u32,
     full: bool,
     /// Memory is shared with no other process.
     closed: bool,
     ended: bool,
     /// A copy is under way, outside the lock.
     busy: bool,
+    /// It was started.
+    begun: bool,
+    /// Devices whose context was taken.
+    attached: BTreeSet<u32>,
+    /// Streams that are being captured, and whether that is spoilt.
+    captures: HashMap<u64, bool>,
+    /// Whatever has to do with streams and events is answered so, while copies go on.
+    refused: Option<CudaError>,
+    /// And this is what events are answered that are to be recorded.
+    marks_refused: Option<CudaError>,
+    /// And this those who want to copy.
+    copies_refused: Option<CudaError>,
     copies: u64,
     copy_bytes_max: u64,
     unpinned: u64,
@@ -142,6 +160,11 @@ impl State {
             Some(&code) => Err(CudaError::ContextLost { ordinal, code }),
             None => Ok(()),
         }
+    }
+
+    fn check_streams(&self, ordinal: u32) -> Answer<()> {
+        self.check(ordinal)?;
+        self.refused.clone().map_or(Ok(()), Err)
     }
 
     /// The allocation that has an address, and how far into it that is.
@@ -164,10 +187,18 @@ impl State {
         }
     }
 
-    fn is_pinned(&self, end: End, bytes: u64) -> bool {
-        let range = self.pinned.range(..=end.address).next_back();
-        end.ordinal.is_some()
-            || range.is_some_and(|(base, length)| end.address + bytes <= base + length)
+    /// Whether an end can be copied by a device alone; `None`: a part of it.
+    fn is_pinned(&self, end: End, bytes: u64) -> Option<bool> {
+        if end.ordinal.is_some() {
+            return Some(true);
+        }
+        let last = end.address + bytes;
+        let mut before = self.pinned.range(..last);
+        match before.next_back() {
+            Some((base, length)) if *base <= end.address && last <= base + length => Some(true),
+            Some((base, length)) if base + length > end.address => None,
+            _ => Some(false),
+        }
     }
 
     /// The next step that can be carried out: of a healthy device, in a stream that does not wait.
@@ -274,6 +305,17 @@ impl Stub {
         self.shared.changed.notify_all();
     }
 
+    /// Calls that free or close memory of a device wait, from now on or not any more, as CUDA's do while a device is busy.
+    pub fn hold_releases(&self, held: bool) {
+        lock(&self.shared).holds_releases = held;
+        self.shared.changed.notify_all();
+    }
+
+    /// How many calls wait so.
+    pub fn releases_held(&self) -> u32 {
+        lock(&self.shared).releases_held
+    }
+
     /// A device's context fails.
     pub fn lose(&self, ordinal: u32, code: u32) {
         lock(&self.shared).lost.insert(ordinal, code);
@@ -333,13 +375,46 @@ impl Stub {
             streams: state.streams.values().filter(|queue| !queue.ended).count() as u64,
             events: state.events.len() as u64,
             imported,
+            begun: state.begun,
+            contexts: state.attached.len() as u64,
         }
     }
 
+    /// The program begins to capture what it puts into a stream.
+    pub fn begin_capture(&self, stream: Stream) {
+        lock(&self.shared).captures.insert(stream.0, false);
+    }
+
+    /// It ends that. Whether there is a graph: nobody has touched the stream meanwhile, or waited for it.
+    pub fn end_capture(&self, stream: Stream) -> bool {
+        lock(&self.shared).captures.remove(&stream.0) == Some(false)
+    }
+
+    /// From now on calls that concern streams and events are answered so, and do nothing; `None`: they are not any more.
+    pub fn set_refused(&self, error: Option<CudaError>) {
+        lock(&self.shared).refused = error;
+    }
+
+    /// From now on no copy is taken; `None`: they are taken again.
+    pub fn refuse_copies(&self, error: Option<CudaError>) {
+        lock(&self.shared).copies_refused = error;
+    }
+
+    /// From now on no event is recorded, though copies are taken; `None`: they are recorded again.
+    pub fn refuse_marks(&self, error: Option<CudaError>) {
+        lock(&self.shared).marks_refused = error;
+    }
+
+    /// Takes the context of a device, as each call in it does.
     fn ordinal(&self, ordinal: u32) -> Answer<()> {
         let devices = self.shared.machine.gpus;
+        let mut state = lock(&self.shared);
+        state.begun = true;
         match ordinal < devices {
-            true => Ok(()),
+            true => {
+                state.attached.insert(ordinal);
+                Ok(())
+            }
             false => Err(CudaError::NoDevice { ordinal, devices }),
         }
     }
@@ -378,6 +453,14 @@ impl Stub {
 
     fn remove(&self, ordinal: u32, address: u64, imported: bool) -> Answer<()> {
         let mut state = lock(&self.shared);
+        if state.holds_releases {
+            state.releases_held += 1;
+            while state.holds_releases {
+                let waited = self.shared.changed.wait(state);
+                state = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+            state.releases_held -= 1;
+        }
         state.check(ordinal)?;
         let known = state.allocations.get(&address);
         let known = known.filter(|known| known.imported.is_some() == imported);
@@ -390,7 +473,11 @@ impl Stub {
 
     fn push(&self, ordinal: u32, stream: Stream, step: Step) -> Answer<()> {
         let mut state = lock(&self.shared);
-        state.check(ordinal)?;
+        state.check_streams(ordinal)?;
+        if let Some(is_spoilt) = state.captures.get_mut(&stream.0) {
+            *is_spoilt = true;
+            return Err(busy(900));
+        }
         let queue = state.streams.get_mut(&stream.0);
         let queue = queue.ok_or(CudaError::Driver {
             call: "cuStreamQuery",
@@ -400,6 +487,12 @@ impl Stub {
         self.shared.changed.notify_all();
         Ok(())
     }
+}
+
+/// What a driver says while a graph is being captured.
+fn busy(code: u32) -> CudaError {
+    let call = "cuStreamQuery";
+    CudaError::Busy { call, code }
 }
 
 /// What a driver says that forbids something.
@@ -425,12 +518,22 @@ impl Driver for Stub {
             pci: format!("ffff:{ordinal:02x}:00.0"),
             bytes: self.shared.machine.bytes,
         };
+        lock(&self.shared).begun = true;
         Ok((0..self.shared.machine.gpus).map(gpu).collect())
     }
 
     fn attach(&self, ordinal: u32) -> Answer<()> {
         self.ordinal(ordinal)?;
         lock(&self.shared).check(ordinal)
+    }
+
+    fn contexts(&self) -> Answer<Vec<u32>> {
+        let attached = lock(&self.shared).attached.clone();
+        Ok(attached.into_iter().collect())
+    }
+
+    fn can_reach(&self, ordinal: u32, other: u32) -> Answer<bool> {
+        Ok(ordinal == other || self.shared.machine.peers)
     }
 
     fn locate(&self, address: u64) -> Answer<Option<Location>> {
@@ -458,11 +561,22 @@ impl Driver for Stub {
         if state.full {
             return Err(CudaError::OutOfMemory { bytes });
         }
-        let new = !state.pinned.contains_key(&address);
-        if new {
-            state.pinned.insert(address, bytes);
+        let (page, end) = (|at: u64| at / 4096, address + bytes);
+        let shares = |base: u64, length: u64| {
+            page(base) <= page(end - 1) && page(base + length - 1) >= page(address)
+        };
+        let mut known = state.pinned.iter();
+        let shared = known.find(|(base, length)| shares(**base, **length));
+        match shared {
+            None => {
+                state.pinned.insert(address, bytes);
+                Ok(true)
+            }
+            Some((base, length)) if *base <= address && end <= base + length => Ok(false),
+            Some(_) => Err(CudaError::Unsupported {
+                what: "pin memory of which a part is pinned already",
+            }),
         }
-        Ok(new)
     }
 
     fn unpin(&self, ordinal: u32, address: u64) -> Answer<()> {
@@ -478,7 +592,7 @@ impl Driver for Stub {
     fn stream(&self, ordinal: u32) -> Answer<Stream> {
         self.ordinal(ordinal)?;
         let mut state = lock(&self.shared);
-        state.check(ordinal)?;
+        state.check_streams(ordinal)?;
         let number = state.next();
         let queue = Queue {
             ordinal,
@@ -503,7 +617,7 @@ impl Driver for Stub {
     fn event(&self, ordinal: u32) -> Answer<Event> {
         self.ordinal(ordinal)?;
         let mut state = lock(&self.shared);
-        state.check(ordinal)?;
+        state.check_streams(ordinal)?;
         let number = state.next();
         state.events.insert(number, None);
         Ok(Event(number))
@@ -529,18 +643,35 @@ impl Driver for Stub {
         if state.closed && (is_foreign(to) || is_foreign(from)) {
             return Err(not_permitted("cuMemcpyAsync"));
         }
+        state.check_streams(ordinal)?;
+        state.copies_refused.clone().map_or(Ok(()), Err)?;
+        let pinned = [to, from].map(|end| state.is_pinned(end, bytes));
+        let [Some(to_pinned), Some(from_pinned)] = pinned else {
+            return Err(CudaError::Driver {
+                call: "cuMemcpyAsync",
+                code: 1,
+            });
+        };
+        let waits = !(to_pinned && from_pinned);
         state.copies += 1;
         state.copy_bytes_max = state.copy_bytes_max.max(bytes);
-        if !(state.is_pinned(to, bytes) && state.is_pinned(from, bytes)) {
-            state.unpinned += 1;
-        }
+        state.unpinned += u64::from(waits);
         drop(state);
-        self.push(ordinal, stream, Step::Copy { to, from, bytes })
+        self.push(ordinal, stream, Step::Copy { to, from, bytes })?;
+        match waits {
+            true => self.finish(ordinal, stream),
+            false => Ok(()),
+        }
     }
 
     fn record(&self, ordinal: u32, event: Event, stream: Stream) -> Answer<()> {
         let mut state = lock(&self.shared);
-        state.check(ordinal)?;
+        state.check_streams(ordinal)?;
+        state.marks_refused.clone().map_or(Ok(()), Err)?;
+        if let Some(is_spoilt) = state.captures.get_mut(&stream.0) {
+            *is_spoilt = true;
+            return Err(busy(900));
+        }
         let mark = state.next();
         let known = state.events.get_mut(&event.0);
         *known.ok_or(CudaError::Driver {
@@ -554,7 +685,7 @@ impl Driver for Stub {
 
     fn is_over(&self, ordinal: u32, event: Event) -> Answer<bool> {
         let state = lock(&self.shared);
-        state.check(ordinal)?;
+        state.check_streams(ordinal)?;
         let mark = state.events.get(&event.0).copied().flatten();
         Ok(mark.is_none_or(|mark| !state.ahead.contains(&mark)))
     }
@@ -580,10 +711,20 @@ impl Driver for Stub {
         }
     }
 
+    /// The default stream waits for all others.
+    fn is_capturing(&self, ordinal: u32, stream: Stream) -> Answer<bool> {
+        let state = lock(&self.shared);
+        state.check(ordinal)?;
+        let captures = &state.captures;
+        Ok(captures.contains_key(&stream.0) || stream.0 == 0 && !captures.is_empty())
+    }
+
     fn reach(&self, ordinal: u32, other: u32) -> Answer<bool> {
-        self.ordinal(ordinal)?;
-        self.ordinal(other)?;
-        Ok(ordinal == other || self.shared.machine.peers)
+        if self.can_reach(ordinal, other)? {
+            self.ordinal(ordinal)?;
+            self.ordinal(other)?;
+        }
+        self.can_reach(ordinal, other)
     }
 
     fn export(&self, ordinal: u32, base: u64) -> Answer<Handle> {
@@ -600,6 +741,7 @@ impl Driver for Stub {
         let mut bytes = [0; HANDLE_BYTES];
         bytes[..4].copy_from_slice(&std::process::id().to_le_bytes());
         bytes[4..8].copy_from_slice(&known.memory.file().as_raw_fd().to_le_bytes());
+        bytes[8..12].copy_from_slice(&ordinal.to_le_bytes());
         let sharing = known.sharing;
         Ok(Handle { sharing, bytes })
     }
@@ -615,6 +757,12 @@ impl Driver for Stub {
             let word = handle.bytes[at..at + 4].try_into().unwrap_or([0; 4]);
             u32::from_le_bytes(word)
         };
+        if !self.can_reach(ordinal, number(8))? {
+            return Err(CudaError::Driver {
+                call: "cuIpcOpenMemHandle",
+                code: 217,
+            });
+        }
         let path = format!("/proc/{}/fd/{}", number(0), number(4));
         let file = File::options().read(true).write(true).open(path);
         let memory = file.and_then(|file| Memory::of(file.into(), bytes));
@@ -679,14 +827,15 @@ mod tests {
         let memory = stub.allocate(0, 64, Sharing::Process).unwrap();
         let stream = stub.stream(0).unwrap();
         let events = [stub.event(0).unwrap(), stub.event(0).unwrap()];
-        let (mut from, mut to) = ([7_u8; 64], [0_u8; 64]);
+        let mut here = [[7_u8; 64], [0; 64]];
+        assert!(stub.pin(0, here.as_mut_ptr() as u64, 128).unwrap());
         stub.hold();
         // SAFETY: both live until `finish` has returned.
         unsafe {
-            stub.copy(0, stream, device(memory), host(&mut from), 64)
+            stub.copy(0, stream, device(memory), host(&mut here[0]), 64)
                 .unwrap();
             stub.record(0, events[0], stream).unwrap();
-            stub.copy(0, stream, host(&mut to), device(memory), 63)
+            stub.copy(0, stream, host(&mut here[1]), device(memory), 63)
                 .unwrap();
             stub.record(0, events[1], stream).unwrap();
         }
@@ -695,10 +844,10 @@ mod tests {
         stub.go_on();
         stub.finish(0, stream).unwrap();
         assert!(over(events[0]) && over(events[1]));
-        assert_eq!((to[62], to[63]), (7, 0));
+        assert_eq!((here[1][62], here[1][63]), (7, 0));
         let counts = stub.counts();
         assert_eq!((counts.copies, counts.copy_bytes_max), (2, 64));
-        assert_eq!(counts.unpinned, 2);
+        assert_eq!(counts.unpinned, 0);
     }
 
     #[test]
@@ -707,20 +856,21 @@ mod tests {
         let memory = stub.allocate(0, 1, Sharing::Process).unwrap();
         let [first, second] = [stub.stream(0).unwrap(), stub.stream(0).unwrap()];
         let event = stub.event(0).unwrap();
-        let (mut from, mut to) = ([7_u8], [0_u8]);
+        let mut here = [[7_u8], [0]];
+        assert!(stub.pin(0, here.as_mut_ptr() as u64, 2).unwrap());
         stub.hold();
         // SAFETY: both live until `finish` has returned.
         unsafe {
-            stub.copy(0, first, device(memory), host(&mut from), 1)
+            stub.copy(0, first, device(memory), host(&mut here[0]), 1)
                 .unwrap();
             stub.record(0, event, first).unwrap();
             stub.wait(0, second, event).unwrap();
-            stub.copy(0, second, host(&mut to), device(memory), 1)
+            stub.copy(0, second, host(&mut here[1]), device(memory), 1)
                 .unwrap();
         }
         stub.go_on();
         stub.finish(0, second).unwrap();
-        assert_eq!(to, [7]);
+        assert_eq!(here[1], [7]);
     }
 
     #[test]
@@ -729,6 +879,7 @@ mod tests {
         let memory = stub.allocate(0, 64, Sharing::Process).unwrap();
         let stream = stub.stream(0).unwrap();
         let mut from = [7_u8; 65];
+        assert!(stub.pin(0, from.as_mut_ptr() as u64, 65).unwrap());
         // SAFETY: it lives until `finish` has returned.
         unsafe { stub.copy(0, stream, device(memory), host(&mut from), 65) }.unwrap();
         let lost = CudaError::ContextLost {
@@ -738,6 +889,47 @@ mod tests {
         assert_eq!(stub.finish(0, stream), Err(lost.clone()));
         assert_eq!(stub.allocate(0, 1, Sharing::Process), Err(lost));
         assert!(stub.stream(1).is_ok(), "the other device goes on");
+    }
+
+    #[test]
+    fn memory_of_the_host_that_is_not_pinned_as_a_whole_is_no_devices() {
+        let stub = Arc::new(Stub::new(Machine::default()));
+        let memory = stub.allocate(0, 8192, Sharing::Process).unwrap();
+        let stream = stub.stream(0).unwrap();
+        let mut from = [7_u8; 16_384];
+        // From a page's beginning on.
+        let at = from.as_mut_ptr().align_offset(4096);
+        let from = &mut from[at..at + 8192];
+        let address = from.as_mut_ptr() as u64;
+        assert_eq!(stub.pin(0, address, 100), Ok(true));
+        assert_eq!(stub.pin(0, address + 10, 90), Ok(false));
+        for (first, bytes) in [(address + 10, 91), (address + 200, 10), (address, 8192)] {
+            let error = stub.pin(0, first, bytes).unwrap_err();
+            assert!(matches!(error, CudaError::Unsupported { .. }), "{error}");
+        }
+        // SAFETY: it lives until the stream is finished below.
+        let copy = |from: &mut [u8]| unsafe {
+            let bytes = from.len() as u64;
+            stub.copy(0, stream, device(memory), host(from), bytes)
+        };
+        let refused = CudaError::Driver {
+            call: "cuMemcpyAsync",
+            code: 1,
+        };
+        assert_eq!(copy(&mut from[50..150]), Err(refused));
+        stub.hold();
+        copy(&mut from[10..100]).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| copy(&mut from[4096..]));
+            while stub.counts().copies < 2 {
+                std::thread::yield_now();
+            }
+            assert!(!waits.is_finished(), "it is over when it has returned");
+            stub.go_on();
+            waits.join().unwrap().unwrap();
+        });
+        stub.finish(0, stream).unwrap();
+        assert_eq!(stub.counts().unpinned, 1);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::batch::outweighs;
+use polyrail_core::report::{Local, Remote, Report, Status, left_behind};
 use polyrail_core::work::Cause;
 
 use super::state::is_open;
@@ -171,11 +172,8 @@ impl Pieces {
         }
         part.unknown += under_way;
         if part.left > 0 {
-            let status = match under_way > 0 {
-                true => Status::Indeterminate,
-                false => Status::ShutDown,
-            };
-            part.fail(status, Some(Cause::ShutDown));
+            let (status, cause, _) = left_behind(under_way > 0);
+            part.fail(status, Some(cause));
             part.left = 0;
             (report.status, report.cause) = (part.status, part.cause);
         }
@@ -185,10 +183,9 @@ impl Pieces {
 }
 
 impl Part {
-    /// The first that fails says how all of it ends, unless one is `Indeterminate`.
+    /// A piece has failed.
     fn fail(&mut self, status: Status, cause: Option<Cause>) {
-        let outweighs = status == Status::Indeterminate && self.status != status;
-        if self.status == Status::Completed || outweighs {
+        if outweighs(status, self.status) {
             (self.status, self.cause) = (status, cause);
         }
     }
@@ -210,7 +207,6 @@ impl Part {
 mod tests {
     use quickcheck::quickcheck;
 
-    use super::super::state::PENDING;
     use super::*;
 
     fn ended(kind: u8) -> Report {
@@ -241,7 +237,7 @@ mod tests {
                 all.extend(kinds.iter().map(|kind| (request, ended(*kind))));
             }
             let mut pieces = Pieces::new(firsts.into(), all.len());
-            let mut reports = vec![PENDING; requests.len()];
+            let mut reports = vec![Report::PENDING; requests.len()];
             // In some order of each request's pieces.
             let mut turns: Vec<usize> = (0..all.len()).collect();
             for (at, swap) in order.iter().enumerate().take(all.len()) {
@@ -330,7 +326,7 @@ mod tests {
         ];
         for (reported, before, kept, status, local, remote, freed) in cases {
             let mut pieces = Pieces::new([0, 2].into(), 6);
-            let mut report = PENDING;
+            let mut report = Report::PENDING;
             for piece in 2..2 + reported {
                 pieces.record(1, piece, &ended(3), &mut report);
             }

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use polyrail_core::batch::{Batch as Counters, BatchReport};
-use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::report::{Local, Remote, Report, Status, left_behind};
 use polyrail_core::send_queue::credit::Grant;
-use polyrail_core::work::Cause;
+use polyrail_core::units::PeerId;
 use smallvec::smallvec;
 
 use super::pieces::Pieces;
-use super::state::{MOVED, PENDING, Reports, State, counters, is_open, moved};
+use super::state::{Reports, State, counters, is_open, moved};
 use crate::delivery::{Outgoing, Slip, Ticket};
 use crate::followers::Followers;
 use crate::fork::Owned;
@@ -34,14 +34,20 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(row: RowId, holds: Holds, order: Order, firsts: Option<Arc<[u32]>>) -> Self {
+    pub(crate) fn new(
+        row: RowId,
+        holds: Holds,
+        mut order: Order,
+        firsts: Option<Arc<[u32]>>,
+    ) -> Self {
         let pieces = pieces(firsts, order.list.len());
         let requests = pieces
             .as_ref()
             .map_or(order.list.len(), |pieces| pieces.requests());
-        let reports: Reports = smallvec![PENDING; requests];
+        let reports: Reports = smallvec![Report::PENDING; requests];
         let mut batch = Self::with_reports(row, reports);
         let state = batch.state_mut();
+        state.sight = order.sight.take();
         (state.order, state.pieces) = (order, pieces);
         Self { holds, ..batch }
     }
@@ -107,7 +113,7 @@ impl Shared {
     pub(crate) fn spare(holds: Holds, count: usize, firsts: Option<Arc<[u32]>>) -> Self {
         let pieces = pieces(firsts, count);
         let requests = pieces.as_ref().map_or(count, |pieces| pieces.requests());
-        let mut batch = Self::ended(smallvec![MOVED; requests]);
+        let mut batch = Self::ended(smallvec![Report::moved(0); requests]);
         batch.state_mut().pieces = pieces;
         Self { holds, ..batch }
     }
@@ -140,7 +146,7 @@ impl Shared {
         room: Grant,
         notification: Option<Outgoing>,
         claim: Option<Claim>,
-        order: Order,
+        mut order: Order,
     ) {
         self.row = row;
         self.slip = notification
@@ -148,13 +154,14 @@ impl Shared {
             .map(|notification| Owned::new(notification.slip().clone()));
         let state = self.state_mut();
         let mut reports = std::mem::take(&mut state.reports);
-        reports.fill(PENDING);
+        reports.fill(Report::PENDING);
         let mut pieces = state.pieces.take();
         if let Some(pieces) = &mut pieces {
             pieces.begin_again();
         }
         *state = State {
             room,
+            sight: order.sight.take(),
             order,
             pieces,
             counters: counters(&reports),
@@ -231,6 +238,29 @@ impl Shared {
         }
     }
 
+    /// Who has to see what it has written before it ends: the first ticket, and the peers.
+    pub(crate) fn sight(&self) -> Option<(u64, Vec<PeerId>)> {
+        let state = self.state();
+        let sight = state.sight.as_ref()?;
+        Some((sight.ticket, sight.peers.clone()))
+    }
+
+    /// Nobody has proved in time that what it has written can be seen.
+    pub(crate) fn doubt(&self) {
+        self.state().doubt();
+    }
+
+    /// It has been proved after all.
+    pub(crate) fn believe(&self) {
+        let mut state = self.state();
+        state.believe();
+        let over = state.is_over();
+        let claim = state.claim.take_if(|_| over);
+        drop(state);
+        drop(claim);
+        self.done.notify_all();
+    }
+
     /// Whether it has not ended.
     pub(crate) fn is_pending(&self) -> bool {
         self.state().status == Status::Pending
@@ -288,11 +318,8 @@ impl Shared {
                 self.holds.release(index, 1);
             }
             if pending {
-                report.cause = Some(Cause::ShutDown);
-                (report.status, report.remote) = match has_begun {
-                    true => (Status::Indeterminate, Remote::Unknown),
-                    false => (Status::ShutDown, Remote::Settled),
-                };
+                let (status, cause, remote) = left_behind(has_begun);
+                (report.status, report.cause, report.remote) = (status, Some(cause), remote);
                 counters.end(report);
             }
         }
@@ -318,6 +345,11 @@ impl Shared {
         if pending {
             counters.end(report);
         }
+    }
+
+    /// Pieces in all.
+    pub(crate) fn pieces(&self) -> usize {
+        self.state().pieces()
     }
 
     /// All requests have ended. Whoever blocks is woken; the others are told by the answer.

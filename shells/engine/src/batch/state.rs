@@ -5,6 +5,7 @@ use std::time::Duration;
 use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::send_queue::credit::Grant;
+use polyrail_core::work::Cause;
 use smallvec::SmallVec;
 
 use super::pieces::Pieces;
@@ -14,6 +15,7 @@ use crate::followers::Followers;
 use crate::overlap::Claim;
 use crate::post::Order;
 use crate::request::Request;
+use crate::visible::Sight;
 
 /// Most batches have one request.
 pub(crate) type Reports = SmallVec<[Report; 1]>;
@@ -36,6 +38,8 @@ pub(super) struct State {
     /// Nothing more will be told: what is open now stays so.
     pub(super) closed: bool,
     pub(super) followers: Followers,
+    /// Who has to see what it has written before it ends.
+    pub(super) sight: Option<Box<Sight>>,
     /// Sent when it has ended well.
     pub(super) notification: Option<Outgoing>,
     /// What it writes, until it is over.
@@ -43,22 +47,6 @@ pub(super) struct State {
     /// Threads that sleep until it has ended.
     pub(super) sleepers: u32,
 }
-
-pub(super) const MOVED: Report = Report {
-    status: Status::Completed,
-    delivered_bytes: 0,
-    cause: None,
-    local: Local::Released,
-    remote: Remote::Settled,
-};
-
-pub(super) const PENDING: Report = Report {
-    status: Status::Pending,
-    delivered_bytes: 0,
-    cause: None,
-    local: Local::Held,
-    remote: Remote::Unknown,
-};
 
 impl State {
     /// Of a batch without requests, which has not ended.
@@ -74,6 +62,7 @@ impl State {
             open: 0,
             closed: false,
             followers: Followers::default(),
+            sight: None,
             notification: None,
             claim: None,
             sleepers: 0,
@@ -133,6 +122,15 @@ impl State {
                 was_held && local == Local::Released
             }
         };
+        // What it has written on other lanes may not be seen yet.
+        if let Some(sight) = &mut self.sight
+            && sight.is_doubted
+            && sight.writes.get(index) == Some(&true)
+            && row.remote == Remote::Settled
+        {
+            row.remote = Remote::Unknown;
+            sight.doubted.push(index);
+        }
         let closed = was_open && !is_open(row);
         self.close_one(closed);
         freed
@@ -163,6 +161,37 @@ impl State {
     /// Whether it has ended and nothing of it is open any more.
     pub(super) fn is_over(&self) -> bool {
         self.status != Status::Pending && self.open == 0
+    }
+
+    /// Nobody has proved in time that what its writes have moved can be seen: some of it may still be on its way into memory.
+    pub(super) fn doubt(&mut self) {
+        let Some(sight) = &mut self.sight else { return };
+        sight.is_doubted = true;
+        let writes = sight.writes.iter().zip(&mut self.reports).enumerate();
+        for (index, (_, report)) in writes.filter(|(_, (writes, _))| **writes) {
+            if report.remote == Remote::Settled {
+                report.status = Status::Indeterminate;
+                report.cause.get_or_insert(Cause::Silent);
+                report.remote = Remote::Unknown;
+                sight.doubted.push(index);
+            }
+        }
+        self.count_open();
+        self.counters = counters(&self.reports);
+    }
+
+    /// It has been proved after all.
+    pub(super) fn believe(&mut self) {
+        let Some(sight) = &mut self.sight else { return };
+        sight.is_doubted = false;
+        for index in sight.doubted.drain(..) {
+            self.reports[index].remote = Remote::Settled;
+        }
+        self.count_open();
+    }
+
+    fn count_open(&mut self) {
+        self.open = self.reports.iter().filter(|report| is_open(report)).count() as u32;
     }
 
     /// What keeps it from being over.
@@ -219,10 +248,7 @@ pub(super) fn moved(mut reports: Reports, pieces: &[Request], firsts: Option<&[u
         };
         match reports.last_mut().filter(|_| !is_first) {
             Some(report) => report.delivered_bytes += piece.length,
-            None => reports.push(Report {
-                delivered_bytes: piece.length,
-                ..MOVED
-            }),
+            None => reports.push(Report::moved(piece.length)),
         }
     }
     reports

@@ -72,6 +72,7 @@ const ENGINE: &[Need] = &[
             "verbs/ack_timeout",
             "verbs/retry_count",
             "verbs/gid_row",
+            "verbs/pkey",
             "verbs/traffic_class",
             "verbs/service_level",
             "verbs/inline_bytes",

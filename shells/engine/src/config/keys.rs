@@ -1,6 +1,7 @@
 //! All keys: where each is, what it may be, what it steers and who named it. Parsing, checking and
 //! `docs/config.md` come from here.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use polyrail_core::plan::PLAN_RAILS_MAX;
@@ -31,6 +32,8 @@ pub(super) const MORI: &str = "MORI-IO SQ flow control rework";
 
 /// The policies that can be configured. Others are the simulator's.
 const POLICIES: [Policy; 3] = [Policy::Spray, Policy::RoundRobin, Policy::Documented];
+/// Words for `log_level`, in the order of [`log::Level::iter`].
+const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 const POLICY_NAMES: [&str; 3] = [POLICIES[0].name(), POLICIES[1].name(), POLICIES[2].name()];
 const RAIL_MAPS: [RailMap; 3] = [RailMap::Paired, RailMap::All, RailMap::Nearest];
 const ISOLATION_MODES: [IsolationMode; 3] = [
@@ -74,8 +77,21 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.rails.clone(),
             set: |config, rails| config.rails = rails,
         },
-        meaning: "Addresses of this host that rails use; a target listens there too. None: one rail for each \
+        meaning: "Addresses of this host that rails use; a target listens there too. One has to be there when the \
+                  engine starts; others may come later, and any may go and come back. None: one rail for each \
                   address of a peer.",
+        source: OURS,
+    },
+    Key {
+        path: "rails_within",
+        field: Field::Prefixes {
+            get: |config| config.rails_within.clone(),
+            set: |config, prefixes| config.rails_within = prefixes,
+        },
+        meaning: "All addresses of this host that begin so are rails too, behind those of `rails`, up to 16 in all: those \
+                  that are there when the engine starts, in order, and those that come later, which peers are told of. \
+                  `listen` is then at 0.0.0.0 or [::]. Not with `path/mode`. `rail_map` `nearest` or `all` suit it best: \
+                  `paired` waits until both ends have as many.",
         source: OURS,
     },
     Key {
@@ -125,7 +141,8 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.workers as u64,
             set: |config, workers| config.workers = workers as usize,
         },
-        meaning: "Threads that move bytes. 0: one for every two cores. `shm` cuts large copies over as many, if they have a processor each.",
+        meaning: "Threads that move bytes. 0: one for every two cores. `shm` cuts large copies over as many, and with 0 over two at \
+                  least, if they have a processor each.",
         source: OURS,
     },
     Key {
@@ -138,7 +155,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, bytes| config.at_once_bytes = bytes,
         },
         meaning: "A batch of so many bytes at most is moved within `submit`, by the thread that calls it, if that can copy it \
-                  by itself (transport `shm`, but for writes to private memory) and nothing else is under way with the \
+                  by itself (transport `shm`) and nothing else is under way with the \
                   worker. Each request counts for 4 KiB at least. 0: none is.",
         source: OURS,
     },
@@ -158,7 +175,30 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.insecure,
             set: |config, insecure| config.insecure = insecure,
         },
-        meaning: "Lets a target listen beyond loopback although nobody is asked for a key.",
+        meaning: "Lets a target listen beyond loopback although nobody is asked for a key, or, where `security/key_file` names \
+                  one, although lanes are in clear.",
+        source: OURS,
+    },
+    Key {
+        path: "metrics",
+        field: Field::Address {
+            get: |config| config.metrics,
+            set: |config, metrics| config.metrics = metrics,
+        },
+        meaning: "Where the engine answers HTTP about itself: `/metrics` in OpenMetrics, `/stats` in JSON, `/live`, `/ready`. \
+                  Port 0 lets the kernel choose one, and the log says which (`info`). If another process has the port, the \
+                  engine runs without and warns. Beyond loopback it needs `insecure`.",
+        source: OURS,
+    },
+    Key {
+        path: "log_level",
+        field: Field::Choice {
+            words: &LOG_LEVELS,
+            get: |config| config.log_level.map(|level| level as usize - 1),
+            set: |config, choice| config.log_level = log::Level::iter().nth(choice),
+        },
+        meaning: "What the program `polyrail` writes to its log, unless `RUST_LOG` says it; without either, `warn`, and `error` \
+                  where a command is for people. A program with this engine in it has a logger of its own.",
         source: OURS,
     },
     Key {
@@ -613,9 +653,9 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             get: |config| config.path.hint_strict,
             set: |config, strict| config.path.hint_strict = strict,
         },
-        meaning: "Waits for the class that a hint names while it has no room. Else that share goes to the others, so \
-                  that shares follow capacity, not the hint, where more is sent than rails carry. Of mode `advanced` \
-                  only.",
+        meaning: "Waits for the class that a hint names while it has no room, so that the hint is kept while bytes queue. \
+                  `false` gives that share to the others: more passes, and shares follow capacity, not the hint, where \
+                  more is sent than rails carry. Of mode `advanced` only.",
         source: OURS,
     },
     Key {
@@ -705,6 +745,19 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         source: OURS,
     },
     Key {
+        path: "verbs/pkey",
+        field: Field::Whole {
+            unit: "key",
+            least: 0,
+            most: 0xffff,
+            get: |config| config.verbs.pkey.into(),
+            set: |config, value| config.verbs.pkey = value as u16,
+        },
+        meaning: "The key of the partition that queue pairs are in, on InfiniBand; 15 bits count. 0: the first that the port is \
+                  a full member of.",
+        source: OURS,
+    },
+    Key {
         path: "verbs/traffic_class",
         field: Field::Whole {
             unit: "class",
@@ -758,6 +811,18 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, relaxed| config.verbs.relaxed_ordering = relaxed,
         },
         meaning: "Lets devices write memory in another order than packets came in, where they can.",
+        source: OURS,
+    },
+    Key {
+        path: "security/key_file",
+        field: Field::Word {
+            get: |config| config.security.key_file.clone(),
+            set: |config, file| config.security.key_file = file,
+        },
+        meaning: "The file of the cluster's key, as `polyrail keygen` makes one: mode 0600, the same on all hosts. With it \
+                  control connections are within TLS, each end proves to the other that it holds the key, and engines with \
+                  another one or none are refused. Lanes are not protected yet. None: nobody is asked. \
+                  [security.md](security.md) says what is promised.",
         source: OURS,
     },
 ];
@@ -975,11 +1040,26 @@ pub(super) struct Relation<T: 'static> {
 }
 
 /// Relations within the engine's values.
-pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[Relation {
-    paths: ["health/peer_silence_ms", "health/heartbeat_ms"],
-    holds: |config| config.health.peer_silence >= config.health.heartbeat * 2,
-    text: "is less than twice health/heartbeat_ms, so that a peer would be silent between two signs of life",
-}];
+pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
+    Relation {
+        paths: ["health/peer_silence_ms", "health/heartbeat_ms"],
+        holds: |config| config.health.peer_silence >= config.health.heartbeat * 2,
+        text: "is less than twice health/heartbeat_ms, so that a peer would be silent between two signs of life",
+    },
+    Relation {
+        paths: ["listen", "rails_within"],
+        holds: |config| {
+            let is_everywhere = |listen: SocketAddr| listen.ip().is_unspecified();
+            config.rails_within.is_empty() || config.listen.is_none_or(is_everywhere)
+        },
+        text: "is one address, so that nobody could reach those of rails_within that come later: 0.0.0.0 or [::] would be right",
+    },
+    Relation {
+        paths: ["path/mode", "rails_within"],
+        holds: |config| config.rails_within.is_empty() || config.path.mode == IsolationMode::Off,
+        text: "needs both ends to see the same rails from the start, so that none can come later: `rails` would be right",
+    },
+];
 
 /// Relations within a transport's values.
 pub(super) const TRANSPORT_RELATIONS: &[Relation<TransportConfig>] = &[Relation {
@@ -1023,10 +1103,12 @@ mod tests {
                     "all".into(),
                     "documented".into(),
                     "decay".into(),
+                    "info".into(),
                     "vanilla".into(),
                 ],
                 "`ADDRESS:PORT`" => vec!["127.0.0.1:7".into()],
                 "list of addresses" => vec![vec!["127.0.0.9"].into()],
+                "list of prefixes" => vec![vec!["127.0.0.0/8"].into()],
                 "list of numbers" => vec![vec![7.0, 8.0, 9.0].into()],
                 _ => vec![
                     1.into(),

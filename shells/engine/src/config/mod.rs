@@ -24,10 +24,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use polyrail_core::orchestrator::{Config as CoreConfig, TransportConfig as CoreTransport};
+use ipnet::IpNet;
 use polyrail_core::rail::diffusion::{DiffusionConfig, WEIGHT_ONE, Weight};
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::rail::health::{HealthMode as CoreHealthMode, ResetConfig};
+use polyrail_core::rail::policies::{PoliciesConfig, TransportConfig as CoreTransport};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::slice::SLICE_BYTES;
 use polyrail_core::time::Duration as CoreDuration;
@@ -43,6 +44,9 @@ pub use sections::{
     SecurityConfig, SendQueueConfig, SprayConfig, StagingConfig, TransportConfig, VerbsConfig,
 };
 pub use sources::{Effective, Loaded, Sources};
+
+/// What a worker's core is started with.
+pub(crate) type CoreConfig = polyrail_core::orchestrator::Config<PoliciesConfig>;
 
 /// Bytes over TCP cost processor time, and so does each slice: short ones cost a fast rail a part of its rate,
 /// long ones a slow rail its balance with others.
@@ -64,6 +68,9 @@ pub struct Config {
     /// binds its lanes there. Empty: one rail for each address of a peer, and the kernel chooses the
     /// local address.
     pub rails: Vec<IpAddr>,
+    /// Addresses of this host that begin so are rails too, also those that come later: behind [`Self::rails`], up to 16 in
+    /// all. An engine that listens then does so everywhere. Not with path isolation.
+    pub rails_within: Vec<IpNet>,
     /// Which local rail address is joined with which remote one.
     pub rail_map: RailMap,
     /// How rails are chosen for slices.
@@ -71,15 +78,21 @@ pub struct Config {
     /// Bytes of the usual slice. Where each costs processor time, slices are as long as takes 50 µs, if that is longer.
     pub slice_bytes: u32,
     /// Threads that move bytes; 0: one for every two cores, at least one. At most 64. Between processes of one host large
-    /// copies are cut over as many, if they have a processor each.
+    /// copies are cut over as many, and with 0 over two at least, if they have a processor each.
     pub workers: usize,
     /// A batch of so many bytes at most is moved within `submit`, by the thread that calls it, if that can copy it by itself
     /// and nothing else is under way with the worker; 0: none is. Each request counts for 4 KiB at least.
     pub at_once_bytes: u64,
     /// Refuses requests that write to the same bytes of a segment at once: [`crate::SubmitError::Overlap`].
     pub check_overlap: bool,
-    /// Lets the engine listen beyond loopback although nothing keeps strangers out yet.
+    /// Lets the engine listen beyond loopback although nothing keeps strangers out, or, with a cluster key, not from lanes.
     pub insecure: bool,
+    /// Where the engine answers HTTP about itself, as [`crate::Engine::expose`] does; `None`: nowhere. If the port is taken, it
+    /// runs without, and warns.
+    pub metrics: Option<SocketAddr>,
+    /// What the program `polyrail` writes to its log, unless `RUST_LOG` says it: `error`, `warn`, `info`, `debug` or `trace`;
+    /// `None`: what is usual for its command. A program with this engine in it has a logger of its own.
+    pub log_level: Option<log::Level>,
     /// How often a request may move to another transport. Counts once there are two to choose from.
     pub max_failover_attempts: u8,
     /// Silence, and how long what is uncertain is waited for.
@@ -199,6 +212,14 @@ impl Config {
         }
     }
 
+    /// How many threads a large copy between processes of this host is cut over, where they have a processor each.
+    pub(crate) fn copier_count(&self) -> usize {
+        match self.workers {
+            0 => self.worker_count().max(2),
+            count => count,
+        }
+    }
+
     /// What a worker's core is to know.
     pub(crate) fn core(&self, worker: u16) -> CoreConfig {
         let HealthConfig {
@@ -210,20 +231,17 @@ impl Config {
             fence_timeout,
             cancel_grace,
         } = self.health;
-        let CoreTransport {
-            policy,
-            health,
-            documented,
-        } = self.core_transport(known::TCP);
+        let policy = PoliciesConfig {
+            usual: self.core_transport(known::TCP),
+            seed: worker.into(),
+        };
         CoreConfig {
-            health,
             failover_attempts_max: self.max_failover_attempts,
             progress_floor: core_duration(progress_floor),
             open_timeout: core_duration(open_timeout),
             peer_silence: core_duration(peer_silence),
             fence_timeout: core_duration(fence_timeout),
             cancel_grace: core_duration(cancel_grace),
-            documented,
             priority_promotion: core_duration(self.spray.priority_promotion),
             idle_look: core_duration(self.spray.idle_look),
             merge_requests: self.spray.merge_requests,
@@ -304,6 +322,7 @@ impl Default for Config {
             name: "polyrail".into(),
             listen: None,
             rails: Vec::new(),
+            rails_within: Vec::new(),
             rail_map: RailMap::default(),
             policy: Policy::default(),
             slice_bytes: SLICE_BYTES,
@@ -311,6 +330,8 @@ impl Default for Config {
             at_once_bytes: 1 << 20,
             check_overlap: false,
             insecure: false,
+            metrics: None,
+            log_level: None,
             max_failover_attempts: 3,
             health: HealthConfig::default(),
             control: ControlConfig::default(),

@@ -22,6 +22,8 @@ use crate::known;
 
 /// What environment variables begin with.
 const PREFIX: &str = "POLYRAIL_";
+/// Variables that begin so and are no keys: what the package for Python reads at its start.
+const NO_KEYS: [&str; 1] = ["AS_MOONCAKE"];
 /// The largest file that is taken for a configuration.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -127,7 +129,9 @@ impl Sources {
         self.count += 1;
         let ours = |(name, value): (OsString, OsString)| {
             let name = name.into_string().ok()?;
-            let key = name.strip_prefix(PREFIX)?;
+            let key = name
+                .strip_prefix(PREFIX)
+                .filter(|key| !NO_KEYS.contains(key))?;
             let path = key.to_lowercase().replace("__", "/");
             Some((name, path, value))
         };

@@ -2,6 +2,7 @@
 
 mod call;
 mod close;
+mod expose;
 mod file;
 mod limit;
 mod notify;
@@ -13,6 +14,7 @@ mod wait;
 
 pub use call::CallError;
 pub use close::CloseError;
+pub use expose::ExposeError;
 pub use file::FileError;
 pub use limit::Limit;
 pub use notify::{DeliveryError, NotifyError, ReceiveError};

@@ -86,6 +86,11 @@ pub enum OpenError {
         /// Where it was.
         peer: SocketAddr,
     },
+    /// The peer is about to end, and takes nothing new. Open the segment again once the peer has been started anew.
+    Leaving {
+        /// Where it is.
+        peer: SocketAddr,
+    },
     /// There is no room for another peer, rail or segment.
     Full(Limit),
     /// The engine is shutting down.
@@ -161,6 +166,12 @@ impl fmt::Display for OpenError {
             }
             Self::PeerLost { peer } => {
                 write!(f, "the engine at {peer} was lost while it was asked")
+            }
+            Self::Leaving { peer } => {
+                write!(
+                    f,
+                    "the engine at {peer} is about to end: try again once it has been started anew"
+                )
             }
             Self::Full(limit) => limit.fmt(f),
             Self::ShutDown => f.write_str("the engine is shutting down"),

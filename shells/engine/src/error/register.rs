@@ -17,7 +17,7 @@ pub enum RegisterError {
         /// The name.
         name: String,
     },
-    /// The name is empty, too long, or has a `/` or a control character.
+    /// The name is empty, too long, begins with `/`, or has a control character.
     BadName {
         /// The name.
         name: String,
@@ -45,6 +45,13 @@ pub enum RegisterError {
     InUse {
         /// How many.
         requests: u64,
+    },
+    /// It may still be written to: a device was told to let go of it and has not proved that it has, or a peer on this host is in the
+    /// midst of a write, was waited for, and has neither left it nor ended, as when it is stopped. Keep the memory, and try again
+    /// later. What is on a device is over once that has been opened anew, which the engine tries by itself.
+    Unprovable {
+        /// The id, which is good for trying again only.
+        segment: SegmentId,
     },
     /// It is to be on a GPU, and that cannot be.
     Gpu(CudaError),
@@ -81,7 +88,7 @@ impl fmt::Display for RegisterError {
             ),
             Self::BadName { name } => write!(
                 f,
-                "\"{}\" cannot name a segment: 1 to 255 bytes without '/' and control characters",
+                "\"{}\" cannot name a segment: 1 to 255 bytes without control characters, and no '/' in front",
                 name.escape_debug()
             ),
             Self::BadSize { bytes } => {
@@ -101,6 +108,10 @@ impl fmt::Display for RegisterError {
             Self::InUse { requests } => {
                 write!(f, "{requests} requests that use the segment have not ended")
             }
+            Self::Unprovable { segment } => write!(
+                f,
+                "a device or a process of this host may still write to {segment:?}, and nothing proves that it does not: keep the memory, and unregister it again"
+            ),
             Self::Gpu(error) => error.fmt(f),
             Self::Forked => f.write_str(FORKED),
         }

@@ -5,6 +5,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use polyrail_control::security::KeyFileError;
+
+use crate::security;
+
 /// Why [`crate::Engine::new`] failed.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -33,6 +37,8 @@ pub enum EngineError {
         /// The system's word for it.
         source: io::Error,
     },
+    /// The file of the cluster's key was not read or written.
+    Key(KeyFileError),
     /// A flight recording cannot be left where it was asked for.
     Recording {
         /// In which folder.
@@ -52,7 +58,11 @@ pub enum EngineError {
 impl EngineError {
     /// Whether the configuration is at fault rather than the machine.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Insecure { .. } | Self::Config { .. })
+        match self {
+            Self::Insecure { .. } | Self::Config { .. } => true,
+            Self::Key(error) => security::is_usage(error),
+            _ => false,
+        }
     }
 }
 
@@ -72,6 +82,7 @@ impl fmt::Display for EngineError {
                     "rail {address} cannot be used, is it an address of this machine? {source}"
                 )
             }
+            Self::Key(error) => error.fmt(f),
             Self::Recording { folder, source } => {
                 write!(f, "cannot record into {}: {source}", folder.display())
             }

@@ -191,7 +191,7 @@ impl fmt::Display for SubmitError {
                 peer,
             } => write!(
                 f,
-                "request {index}: {segment:?} was lost with the peer at {peer}; open it anew"
+                "request {index}: the peer at {peer} is lost or about to end, and {segment:?} with it; open it anew"
             ),
             Self::Empty { index } => write!(f, "request {index}: a length of 0 moves nothing"),
             Self::OutOfRange {

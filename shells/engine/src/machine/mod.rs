@@ -3,6 +3,7 @@
 //! Everything is read, nothing is asked for: it works unprivileged, in containers, and on machines that say
 //! nothing about NUMA; what cannot be known is `None`.
 
+mod changes;
 mod device;
 mod numa;
 mod rdma;
@@ -19,6 +20,7 @@ use polyrail_transport::memory::Region;
 
 use crate::config::Config;
 
+pub(crate) use changes::Changes;
 pub use device::{Device, DeviceState};
 pub use numa::NumaNode;
 pub use rdma::{NearGpu, PortGid, RdmaPort, rdma_ports};
@@ -71,15 +73,17 @@ pub(crate) fn gpu_distance(pci: &str, interface: &str) -> Option<Distance> {
 impl Machine {
     /// This one, as far as an engine with this configuration needs to know.
     pub(crate) fn this(config: &Config) -> Self {
-        let ours = |address: &IpAddr| {
-            config.rails.contains(address)
-                || config.listen.is_some_and(|listen| listen.ip() == *address)
+        let listens = config.listen.map(|listen| listen.ip());
+        Self::with(config.rails.iter().copied().chain(listens).collect())
+    }
+
+    /// This one, as far as these addresses are of it.
+    pub(crate) fn with(ours: Vec<IpAddr>) -> Self {
+        let mut addresses = match ours.is_empty() {
+            true => Vec::new(),
+            false => device::addresses(),
         };
-        let mut addresses = match (&config.rails[..], config.listen) {
-            ([], None) => Vec::new(),
-            _ => device::addresses(),
-        };
-        addresses.retain(|(_, address)| ours(address));
+        addresses.retain(|(_, address)| ours.contains(address));
         Self {
             devices: device::with_addresses(&Sysfs::new("/sys"), &addresses),
             memory_node: Region::numa_node,

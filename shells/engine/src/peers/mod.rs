@@ -8,14 +8,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use polyrail_control::codec::TransportOffer;
+use polyrail_control::plane::Introduction;
 use polyrail_core::path::hint::Connection;
 use polyrail_core::plan::{PLAN_TRANSPORTS_MAX, PlanRail, PlanTransport};
+use polyrail_core::rail::Shared;
 use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::topology::tier;
 use polyrail_core::transport::MemoryKind;
 use polyrail_core::units::{DeviceId, PeerId, RailId, TransportId};
 use polyrail_transport::SessionId;
+use polyrail_transport::ticket::SessionSecret;
 
 use crate::config::LimitsConfig;
 use crate::machine::{Machine, Whereabouts};
@@ -24,7 +26,7 @@ use crate::segments::SegmentId;
 use crate::transports::Catalog;
 
 pub(crate) use numbers::Numbers;
-pub(crate) use rails::{PeerRail, RailPair};
+pub(crate) use rails::{PeerRail, PlanRoom, RailPair};
 
 use devices::LocalDevice;
 use numbers::Freed;
@@ -43,10 +45,12 @@ pub(crate) struct Peer {
     /// The address it was first reached at.
     pub(crate) dialed: SocketAddr,
     pub(crate) session: SessionId,
+    /// What lanes of it prove themselves with, if there is a cluster key.
+    pub(crate) secret: Option<SessionSecret>,
     pub(crate) incarnation: u64,
     pub(crate) rails: Vec<PeerRail>,
-    /// The transports that it has.
-    pub(crate) offers: Vec<TransportOffer>,
+    /// What it has said of itself last, and the transports that hold between it and this engine.
+    pub(crate) met: Arc<Introduction>,
     /// What probes write to.
     pub(crate) scratch: SegmentId,
     /// It understands notifications.
@@ -67,7 +71,7 @@ impl Peer {
         (local, here): (MemoryKind, &Whereabouts),
         (remote, there): (MemoryKind, Option<u16>),
     ) -> heapless::Vec<PlanTransport, PLAN_TRANSPORTS_MAX> {
-        let ranked = catalog.rank(&self.offers, local, remote);
+        let ranked = catalog.rank(&self.met.transports, local, remote);
         let rails = |transport: TransportId| PlanTransport {
             transport,
             rails: self
@@ -83,6 +87,12 @@ impl Peer {
                 .collect(),
         };
         ranked.into_iter().map(rails).collect()
+    }
+
+    /// Bytes that were acknowledged on its rails, both directions.
+    pub(crate) fn moved_bytes(&self, shared: &Shared<'_>) -> u64 {
+        let bytes = |rail: &PeerRail| shared.view(rail.rail).map_or(0, |view| view.done_bytes);
+        self.rails.iter().map(bytes).sum()
     }
 
     /// The rails as the control plane wants them, as far as they lead to the peer. Spares only where there are few. Where no
@@ -111,6 +121,8 @@ pub(crate) struct Peers {
     /// What is assumed of a new rail whose device says nothing.
     estimate: EstimateConfig,
     machine: Arc<Machine>,
+    /// The addresses of this host that rails start at.
+    locals: Vec<IpAddr>,
     /// A device's own word counts more than `estimate`.
     asks_devices: bool,
     limits: LimitsConfig,
@@ -135,9 +147,11 @@ impl Peers {
         machine: Arc<Machine>,
         asks_devices: bool,
         limits: &LimitsConfig,
+        locals: Vec<IpAddr>,
     ) -> Self {
         Self {
             limits: *limits,
+            locals,
             estimate,
             machine,
             asks_devices,
@@ -150,6 +164,25 @@ impl Peers {
             devices: HashMap::new(),
             disk_rails: Vec::new(),
         }
+    }
+
+    /// The addresses of this host that rails start at.
+    pub(crate) fn locals(&self) -> &[IpAddr] {
+        &self.locals
+    }
+
+    /// Has rails start at these addresses too.
+    pub(crate) fn add_locals(&mut self, locals: &[IpAddr]) {
+        self.locals.extend(locals);
+    }
+
+    /// What is known of this machine is this now.
+    pub(crate) fn set_machine(&mut self, machine: Machine) {
+        self.machine = Arc::new(machine);
+    }
+
+    pub(crate) fn ids(&self) -> Vec<PeerId> {
+        self.peers.iter().map(|peer| peer.id).collect()
     }
 
     /// The peer that answers at an address.

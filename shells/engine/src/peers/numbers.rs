@@ -16,16 +16,27 @@ const NAMED_MAX: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub(crate) peer: PeerId,
-    pub(crate) rails: Vec<RailId>,
+    rails: Mutex<Vec<RailId>>,
     freed: Arc<Freed>,
 }
 
 /// Numbers that nobody has a share of any more. A lock of its own, which nothing is dropped under.
 pub(super) type Freed = Mutex<Vec<(PeerId, Vec<RailId>)>>;
 
+impl Numbers {
+    /// The rails that have been given to it until now.
+    pub(crate) fn rails(&self) -> Vec<RailId> {
+        lock(&self.rails).clone()
+    }
+
+    pub(super) fn add_rail(&self, rail: RailId) {
+        lock(&self.rails).push(rail);
+    }
+}
+
 impl Drop for Numbers {
     fn drop(&mut self) {
-        let rails = std::mem::take(&mut self.rails);
+        let rails = std::mem::take(&mut *lock(&self.rails));
         lock(&self.freed).push((self.peer, rails));
     }
 }
@@ -43,9 +54,18 @@ impl Peers {
         self.last = id;
         Ok(Numbers {
             peer: PeerId(id),
-            rails: Vec::new(),
+            rails: Mutex::default(),
             freed: self.freed.clone(),
         })
+    }
+
+    /// Peers and rails that have numbers.
+    pub(crate) fn used(&mut self) -> (usize, usize) {
+        self.gather_freed();
+        (
+            self.taken.len(),
+            self.rail_names.len() - self.free_rails.len(),
+        )
     }
 
     /// That there can be no more peers, and who they are.

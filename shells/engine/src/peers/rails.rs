@@ -11,6 +11,7 @@ use polyrail_core::rail::estimate::EstimateConfig;
 use polyrail_core::time::Duration;
 use polyrail_core::topology::{self, DeviceFacts, RailMap, Spare};
 use polyrail_core::units::{RailId, Rate, TransportId};
+use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{RailAddress, SessionId};
 
 use super::devices::LocalDevice;
@@ -160,14 +161,21 @@ impl Ends<'_> {
 const FAR_ROUND_TRIP: Duration = Duration::from_millis(2);
 
 impl RailPair {
-    pub(crate) fn address(&self, session: SessionId) -> RailAddress {
+    pub(crate) fn address(&self, session: SessionId, secret: Option<SessionSecret>) -> RailAddress {
         RailAddress {
             transport: self.transport,
             local: self.local,
             remote: self.remote,
             session,
+            secret,
             own: self.own.clone().unwrap_or_default(),
         }
+    }
+
+    /// Whether it joins the same two ends, as a rail or as a spare.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        let ends = |pair: &Self| (pair.transport, pair.local, pair.remote);
+        ends(self) == ends(other)
     }
 
     /// Whether it is used only while another one is out.
@@ -202,6 +210,26 @@ pub(crate) struct PeerRail {
     pub(crate) class: RailClass,
 }
 
+/// How many rails each transport has, of as many as a plan can name.
+pub(crate) struct PlanRoom(Vec<TransportId>);
+
+impl PlanRoom {
+    /// What is left beside these.
+    pub(crate) fn beside(rails: &[PeerRail]) -> Self {
+        Self(rails.iter().map(|rail| rail.pair.transport).collect())
+    }
+
+    /// Takes room for one more. `false`: there is none.
+    pub(crate) fn take(&mut self, pair: &RailPair) -> bool {
+        let of_transport = self.0.iter().filter(|taken| **taken == pair.transport);
+        let fits = of_transport.count() < PLAN_RAILS_MAX;
+        if fits {
+            self.0.push(pair.transport);
+        }
+        fits
+    }
+}
+
 impl Peers {
     pub(crate) fn rail_names(&self) -> &[String] {
         &self.rail_names
@@ -222,7 +250,7 @@ impl Peers {
         config: &Config,
         catalog: &Catalog,
     ) -> Result<Vec<RailPair>, OpenError> {
-        let locals = &config.rails;
+        let locals = &self.locals;
         let remotes = match introduction.rails.is_empty() {
             true => std::slice::from_ref(&dialed),
             false => &introduction.rails[..],
@@ -253,11 +281,12 @@ impl Peers {
         Ok(rails.chain(spares).collect())
     }
 
-    /// Numbers the rails to a peer, of which it is known how long the way there and back took, and installs them.
+    /// Numbers the rails to a peer behind those that it `has`, and installs them. It is known how long the way there and back
+    /// took. The answer is all of them.
     pub(crate) fn install_rails(
         &mut self,
         fabric: &Fabric,
-        numbers: &mut Numbers,
+        (numbers, has): (&Numbers, &[PeerRail]),
         (mut pairs, round_trip): (Vec<RailPair>, Duration),
         path: &PathConfig,
         catalog: &Catalog,
@@ -274,10 +303,10 @@ impl Peers {
         for pair in &pairs {
             devices.push(self.device(fabric, LocalDevice::of(pair, catalog))?);
         }
-        let mut rails: Vec<PeerRail> = Vec::new();
+        let mut rails = has.to_vec();
         for (pair, device) in pairs.into_iter().zip(devices) {
             let rail = self.take_rail();
-            numbers.rails.push(rail);
+            numbers.add_rail(rail);
             let config = RailConfig {
                 peer: numbers.peer,
                 device,
@@ -320,7 +349,7 @@ impl Peers {
     pub(crate) fn install_disk(
         &mut self,
         fabric: &Fabric,
-        numbers: &mut Numbers,
+        numbers: &Numbers,
         disk: &str,
         estimate: EstimateConfig,
         transports: &[(TransportId, &'static str)],
@@ -332,7 +361,7 @@ impl Peers {
         let device = self.take_device(fabric, LocalDevice::Disk(disk.into()), estimate, None)?;
         let rails = transports.iter().map(|(transport, name)| {
             let rail = self.take_rail();
-            numbers.rails.push(rail);
+            numbers.add_rail(rail);
             let config = RailConfig {
                 peer: numbers.peer,
                 device,
@@ -441,10 +470,10 @@ mod tests {
         };
         let mut peers = lock(&engine.inner.sessions.peers);
         let mut all = Vec::new();
-        while let Ok(mut numbers) = peers.take_numbers() {
+        while let Ok(numbers) = peers.take_numbers() {
             let pairs: Vec<_> = (1..=8).map(rail).chain((1..=8).map(spare)).collect();
             let pairs = (pairs, Duration::ZERO);
-            let rails = peers.install_rails(fabric, &mut numbers, pairs, path, catalog);
+            let rails = peers.install_rails(fabric, (&numbers, &[]), pairs, path, catalog);
             let rails = rails.unwrap();
             let spares = rails.iter().filter(|rail| rail.pair.is_spare()).count();
             assert_eq!(rails.len(), 8 + spares, "peer {}", all.len());
@@ -454,9 +483,9 @@ mod tests {
         assert_eq!((all[0].1, all[1023].1), (8, 0));
         // Those that go make room, also for spares.
         all.clear();
-        let mut numbers = peers.take_numbers().unwrap();
+        let numbers = peers.take_numbers().unwrap();
         let pairs = (vec![rail(1), spare(1)], Duration::ZERO);
-        let rails = peers.install_rails(fabric, &mut numbers, pairs, path, catalog);
+        let rails = peers.install_rails(fabric, (&numbers, &[]), pairs, path, catalog);
         assert_eq!(rails.unwrap().len(), 2);
     }
 }

@@ -1,5 +1,6 @@
 //! What a worker is told.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use polyrail_core::orchestrator::Proof;
 use polyrail_core::plan::Plan;
 use polyrail_core::report::Report;
 use polyrail_core::time::Instant;
-use polyrail_core::units::{PeerId, PlanId, RailId, SegmentRef};
+use polyrail_core::units::{PeerId, PlanId, RailId, RequestId, SegmentRef};
 use polyrail_transport::memory::Region;
 use polyrail_transport::{RailAddress, RemoteRegion};
 
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     AttachRemote(SegmentRef, RemoteRegion),
     DetachRemote(SegmentRef),
     AttachRail(RailId, RailAddress),
+    /// Whether an address of this host is there.
+    Address(IpAddr, bool),
     /// A disk is a peer that is always heard.
     AttachDisk(PeerId),
     InstallPlan(PlanId, Box<Plan>),
@@ -34,7 +37,7 @@ pub(crate) enum Command {
     ForgetPeer(Arc<Leaving>),
     Cancel(RowId),
     /// A request that was handed over to be staged has ended so.
-    StagedEnded(u64, Report),
+    StagedEnded(RequestId, Report),
     /// All has been handed in that peers have said while this process stood still.
     CaughtUp,
     /// Another worker made room.

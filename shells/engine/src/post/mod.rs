@@ -1,6 +1,7 @@
 //! The post box of a worker: how any thread reaches it, and how it is woken.
 
 mod alarm;
+mod backlog;
 mod command;
 mod leftover;
 mod pulse;
@@ -14,9 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use polyrail_core::report::{Local, Remote, Report};
 use polyrail_core::ring::{Entry, Ring, Slot};
 use polyrail_core::time::{Duration, Instant};
+use polyrail_core::units::PeerId;
 use polyrail_transport::clock::Clock;
 
 pub(crate) use self::alarm::{Alarm, NOBODY, THREAD, WAITER};
+use self::backlog::Backlog;
 pub(crate) use self::command::Command;
 use self::command::Commands;
 pub(crate) use self::leftover::Begun;
@@ -31,6 +34,7 @@ use crate::delivery::Ticket;
 use crate::room::Room;
 use crate::rows::{BatchRows, NoRow, RowId};
 use crate::seat::{NoSeat, Seat};
+use crate::stats::{Fences, Requests, Unsettled, UnsettledStats};
 use crate::worker::Loop;
 
 /// Requests of the program that one worker can have under way, from submission to report.
@@ -76,7 +80,14 @@ pub(crate) struct Post {
     pub(crate) seat: Seat,
     pub(crate) alarm: Alarm,
     pub(crate) pulse: Arc<Pulse>,
+    /// Of interest where there are several workers.
+    pub(crate) backlog: Backlog,
     pub(crate) waiters: Waiters,
+    /// What has ended with the worker.
+    pub(crate) requests: Requests,
+    /// And waits for proof.
+    pub(crate) unsettled: Unsettled,
+    pub(crate) fences: Fences,
     leftover: Leftover,
 }
 
@@ -94,7 +105,11 @@ impl Post {
             seat: Seat::default(),
             alarm: Alarm::new()?,
             pulse,
+            backlog: Backlog::default(),
             waiters: Waiters::new(),
+            requests: Requests::default(),
+            unsettled: Unsettled::default(),
+            fences: Fences::default(),
             leftover: Leftover::default(),
         })
     }
@@ -154,6 +169,7 @@ impl Post {
     /// More is known of a request than was reported: what of its memory is free. Its handle is told through what it was given
     /// then.
     pub(crate) fn settle(&self, tag: u64, local: Local, remote: Remote) {
+        self.unsettled.settle(tag, local, remote);
         let (row, position) = RowId::from_tag(tag);
         if let Some(batch) = self.batch(row) {
             batch.settle(position, local, remote);
@@ -161,6 +177,38 @@ impl Post {
                 self.batches().remove(row);
             }
         }
+    }
+
+    /// Who has to see what a batch has written before it ends: the first ticket, and the peers.
+    pub(crate) fn sight(&self, row: RowId) -> Option<(u64, Vec<PeerId>)> {
+        self.batch(row)?.sight()
+    }
+
+    /// Nobody has proved in time that what a batch has written can be seen.
+    pub(crate) fn doubt(&self, row: RowId) {
+        if let Some(batch) = self.batch(row) {
+            batch.doubt();
+        }
+    }
+
+    /// What was in doubt has been proved after all.
+    pub(crate) fn believe(&self, row: RowId) {
+        if let Some(batch) = self.batch(row) {
+            batch.believe();
+            if batch.is_over() {
+                self.batches().remove(row);
+            }
+        }
+    }
+
+    /// Requests that were reported without proof, and wait for it still.
+    pub(crate) fn unsettled(&self, now: Instant) -> UnsettledStats {
+        let batches = self.batches();
+        let is_known = |tag| {
+            let batch = batches.get(RowId::from_tag(tag).0);
+            batch.is_some_and(|batch| !batch.is_over())
+        };
+        self.unsettled.stats(now, is_known)
     }
 
     /// All requests of a batch have been reported: tells whoever waits, and the peer by `send`. The answer is for the
@@ -404,12 +452,10 @@ impl Post {
 
 #[cfg(test)]
 mod tests {
-    use polyrail_core::report::Status;
     use polyrail_core::units::PlanId;
-    use polyrail_core::work::{Cause, Op, Priority};
+    use polyrail_core::work::{Op, Priority};
 
     use super::*;
-    use crate::intake::refused;
     use crate::lock::lock;
     use crate::segments::Holds;
 
@@ -431,13 +477,14 @@ mod tests {
                 priority: Priority::Normal,
                 deadline: Instant::MAX,
             },
+            sight: None,
         };
         let submit = || {
             let room = post.room.take(&clock, 1, std::time::Duration::ZERO, || {});
             let make = |row| BatchShared::new(row, Holds::default(), order(), None);
             post.submit(|row| Arc::new(make(row).taking(room.unwrap())))
         };
-        let done = refused(Status::Completed, Cause::Cancelled);
+        let done = Report::moved(0);
         let batches: Mutex<Option<Arc<BatchShared>>> = Mutex::new(None);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {

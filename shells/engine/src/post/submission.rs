@@ -8,6 +8,7 @@ use polyrail_core::units::PlanId;
 use polyrail_core::work::{Op, Priority};
 
 use crate::rows::RowId;
+use crate::visible::Sight;
 
 /// One request on its way to its worker.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,8 @@ impl Due {
 pub(crate) struct Order {
     pub(crate) list: List,
     pub(crate) due: Due,
+    /// Who has to see what it has written before it ends.
+    pub(crate) sight: Option<Box<Sight>>,
 }
 
 /// The requests of a batch, one behind the other.
@@ -72,6 +75,7 @@ impl Default for Order {
                 priority: Priority::Normal,
                 deadline: Instant::MAX,
             },
+            sight: None,
         }
     }
 }

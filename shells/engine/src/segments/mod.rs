@@ -7,8 +7,8 @@ mod remote;
 mod segment;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::*};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use polyrail_control::codec::{SegmentDescriptor, SegmentKind};
 use polyrail_core::units::{PeerId, PlanId};
@@ -87,6 +87,10 @@ impl Tables {
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     tables: RwLock<Tables>,
+    /// Some peer is about to end. Without, nobody looks which on every submission.
+    any_leaving: AtomicBool,
+    /// Memory that was taken back while a device or another process may still have written to it.
+    kept: Mutex<HashMap<SegmentId, Arc<LocalSegment>>>,
 }
 
 impl Segments {
@@ -98,12 +102,23 @@ impl Segments {
         };
         Self {
             tables: RwLock::new(tables),
+            ..Self::default()
         }
     }
 
     /// That there can be no more, and who has those that there are.
     pub(crate) fn limit(&self) -> Limit {
         self.read(Tables::limit)
+    }
+
+    /// How many there are, and can be.
+    pub(crate) fn used(&self) -> (usize, usize) {
+        self.read(|tables| (tables.segments.len(), tables.most))
+    }
+
+    /// There can be so many from now on. What there is more stays.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.write(|tables| tables.most = most);
     }
 
     fn read<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {
@@ -340,6 +355,41 @@ impl Segments {
         })
     }
 
+    /// What taking memory back comes to, once it is revoked. Whoever is told that nothing proves that it is free may ask
+    /// again.
+    pub(crate) fn take_back(
+        &self,
+        id: SegmentId,
+        local: Arc<LocalSegment>,
+        is_free: bool,
+    ) -> Result<(), RegisterError> {
+        if is_free {
+            return Ok(());
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.insert(id, local);
+        Err(RegisterError::Unprovable { segment: id })
+    }
+
+    /// Memory of which [`Self::take_back`] has said so.
+    pub(crate) fn kept(&self, id: SegmentId) -> Option<Arc<LocalSegment>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(&id).cloned()
+    }
+
+    /// Takes back what [`Self::take_back`] has said that of, if that can be proved now. `None`: it is not kept.
+    pub(crate) fn take_back_kept(&self, id: SegmentId) -> Option<Result<(), RegisterError>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let local = kept.get(&id)?;
+        if local.region.is_touched() {
+            return Some(Err(RegisterError::Unprovable { segment: id }));
+        }
+        let free = kept.remove(&id);
+        drop(kept);
+        drop(free);
+        Some(Ok(()))
+    }
+
     /// All memory of this process, with its names.
     pub(crate) fn regions(&self) -> Vec<(String, Arc<Region>)> {
         let own = |segment: &Segment| match segment {
@@ -367,6 +417,11 @@ impl RegionTable for Segments {
 mod tests {
     use super::*;
 
+    use std::sync::Weak;
+    use std::time::Instant;
+
+    use polyrail_transport::memory::Loan;
+
     use crate::config::Config;
     use crate::engine::Engine;
 
@@ -384,5 +439,46 @@ mod tests {
         assert!(in_use(), "the kernel may still write there");
         drop(pinned);
         engine.unregister(id).unwrap();
+    }
+
+    /// A peer that is inside until it is told to leave.
+    #[derive(Default)]
+    struct Inside(AtomicBool);
+
+    impl Loan for Inside {
+        fn end(&self, _deadline: Instant) -> bool {
+            self.is_over()
+        }
+
+        fn is_over(&self) -> bool {
+            self.0.load(Relaxed)
+        }
+    }
+
+    #[test]
+    fn memory_that_a_peer_may_still_write_to_is_given_back_once_it_is_proved_that_it_does_not() {
+        let engine = Engine::new(Config::named("lent")).unwrap();
+        let mut memory = [0_u8; 64];
+        let base = std::ptr::NonNull::from(&mut memory).cast();
+        let register = || {
+            // SAFETY: it outlives the engine.
+            unsafe { engine.register("here", base, 64, Access::RemoteReadWrite) }
+        };
+        let id = register().unwrap();
+        let peer = Arc::new(Inside::default());
+        let loan: Weak<Inside> = Arc::downgrade(&peer);
+        assert!(engine.region(id).unwrap().lend(loan));
+        let unprovable = || matches!(engine.unregister(id), Err(RegisterError::Unprovable { segment }) if segment == id);
+        assert!(unprovable() && unprovable());
+        // It is no segment any more, and its name is free.
+        assert!(engine.region(id).is_none());
+        let again = register().unwrap();
+        engine.unregister(again).unwrap();
+        engine.shutdown();
+        assert!(unprovable());
+        peer.0.store(true, Relaxed);
+        engine.unregister(id).unwrap();
+        let error = engine.unregister(id).unwrap_err();
+        assert!(matches!(error, RegisterError::Stale { .. }), "{error}");
     }
 }

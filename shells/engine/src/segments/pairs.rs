@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{PoisonError, RwLockReadGuard};
 
-use polyrail_core::units::PlanId;
+use polyrail_core::units::{PeerId, PlanId};
 
 use super::hold::{Hold, Holds};
 use super::segment::{LocalSegment, RemoteSegment, Segment, SegmentId};
 use super::{Segments, Tables};
+use crate::error::SubmitError;
 use crate::request::Request;
 
 /// Why there is no plan for a pair of segments.
@@ -49,6 +50,18 @@ impl Segments {
             let plan = plan?;
             tables.plans.add(pair, plan);
             Ok(plan)
+        })
+    }
+
+    /// The pairs with a peer's segments that have met.
+    pub(crate) fn pairs_with(&self, peer: PeerId) -> Vec<(SegmentId, SegmentId)> {
+        let is_of = |tables: &Tables, id: &SegmentId| match tables.segments.get(id) {
+            Some(Segment::Remote(remote) | Segment::Device(_, remote)) => remote.peer == peer,
+            Some(Segment::Local(_)) | None => false,
+        };
+        self.read(|tables| {
+            let pairs = tables.plans.pairs();
+            pairs.filter(|(_, remote)| is_of(tables, remote)).collect()
         })
     }
 
@@ -104,25 +117,30 @@ impl Known<'_> {
         })
     }
 
-    /// Counts requests at the segments that they use. `Err`: the first of which one is not there; none is counted.
-    pub(crate) fn hold(&self, requests: &[Request]) -> Result<Holds, usize> {
+    /// Counts requests at the segments that they use. `Err`: one of these is not there; none is counted.
+    pub(crate) fn hold(&self, requests: &[Request]) -> Result<Holds, SubmitError> {
         let mut holds = Holds::default();
-        let mut held = 0;
+        let mut index = 0;
         for run in requests.chunk_by(|a, b| (a.local, a.remote) == (b.local, b.remote)) {
-            let ends = run.first().map(|request| (request.local, request.remote));
-            let Some(ends) = ends.and_then(|ends| self.ends(ends)) else {
-                holds.release_all();
-                return Err(held);
+            let Some(request) = run.first() else { continue };
+            let segment = |id| {
+                let found = self.0.segments.get(&id);
+                found.ok_or_else(|| self.0.missing(index, id))
+            };
+            let both =
+                segment(request.local).and_then(|local| Ok([local, segment(request.remote)?]));
+            let ends = match both {
+                Ok(ends) => ends,
+                Err(error) => {
+                    holds.release_all();
+                    return Err(error);
+                }
             };
             let count = run.len() as u32;
             holds.add(count, Hold::of(ends, count));
-            held += run.len();
+            index += run.len();
         }
         Ok(holds)
-    }
-
-    fn ends(&self, ids: (SegmentId, SegmentId)) -> Option<[&Segment; 2]> {
-        Some([self.0.segments.get(&ids.0)?, self.0.segments.get(&ids.1)?])
     }
 }
 

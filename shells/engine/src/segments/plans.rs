@@ -46,6 +46,11 @@ impl PairPlans {
         self.of.extend([(ids.0, ids), (ids.1, ids)]);
     }
 
+    /// All pairs.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = Ids> + '_ {
+        self.rows.keys().copied()
+    }
+
     fn take(&mut self, ids: Ids) -> Option<PlanId> {
         for end in [ids.0, ids.1] {
             self.of.remove(&(end, ids));

@@ -11,6 +11,8 @@ use polyrail_core::units::{PeerId, PlanId};
 use super::segment::{RemoteSegment, RemoteSlots, Segment, SegmentId};
 use super::{Segments, Tables};
 use crate::error::{CloseError, SubmitError};
+use crate::peers::Peer;
+use crate::request::Request;
 
 /// Segments of peers that have gone of themselves and are remembered, so that whoever still names one is told what became
 /// of it.
@@ -29,6 +31,8 @@ pub(super) struct Remotes {
     leaving: Vec<SegmentId>,
     /// Those that have gone, the oldest first.
     gone: VecDeque<(SegmentId, Gone)>,
+    /// Peers that are about to end, and where they are.
+    peers_leaving: HashMap<PeerId, SocketAddr>,
 }
 
 /// Why a segment has gone that was not closed.
@@ -262,11 +266,23 @@ impl Segments {
         self.write(|tables| tables.take_remote(id, &mut TakenOut::default()));
     }
 
-    /// Takes out everything of a peer that is lost: its segments, and the plans that named them.
-    pub(crate) fn remove_peer(&self, peer: PeerId, address: SocketAddr) -> TakenOut {
+    /// Takes out everything of a peer that is lost: its segments, and the plans that named them. `remove` takes the peer itself
+    /// out. Nobody sees the one without the other, so that who names a segment hears that it was lost. `None`: there is no such
+    /// peer, or requests use its segments, and it was to be done `only_if_idle`.
+    pub(crate) fn remove_peer(
+        &self,
+        id: PeerId,
+        only_if_idle: bool,
+        remove: impl FnOnce() -> Option<Peer>,
+    ) -> Option<(Peer, TakenOut)> {
         self.write(|tables| {
+            // Whoever submits counts up while it holds the lock for reading, so 0 stays 0 here.
+            if only_if_idle && tables.requests_with(id) > 0 {
+                return None;
+            }
+            let peer = remove()?;
             let is_of_peer = |(id, segment): (&SegmentId, &Segment)| match segment {
-                Segment::Remote(remote) => (remote.peer == peer).then_some(*id),
+                Segment::Remote(remote) => (remote.peer == peer.id).then_some(*id),
                 Segment::Local(_) | Segment::Device(..) => None,
             };
             let own: Vec<_> = tables.segments.iter().filter_map(is_of_peer).collect();
@@ -274,22 +290,82 @@ impl Segments {
             for id in own {
                 tables.take_remote(id, &mut out);
             }
+            tables.remotes.peers_leaving.remove(&peer.id);
+            let is_any = !tables.remotes.peers_leaving.is_empty();
+            self.any_leaving.store(is_any, Release);
             let taken = out.segments.iter().copied();
-            tables.remotes.remember(taken, Gone::Lost(address));
-            out
+            tables.remotes.remember(taken, Gone::Lost(peer.dialed));
+            Some((peer, out))
+        })
+    }
+
+    /// Nothing more begins with a peer, which is there. `false`: that is so already.
+    pub(crate) fn set_leaving(&self, peer: PeerId, address: SocketAddr) -> bool {
+        self.write(|tables| {
+            let is_new = tables.remotes.peers_leaving.insert(peer, address).is_none();
+            self.any_leaving.store(true, Release);
+            is_new
+        })
+    }
+
+    /// Whether a peer is about to end.
+    pub(crate) fn is_leaving(&self, peer: PeerId) -> bool {
+        self.any_leaving.load(Acquire)
+            && self.read(|tables| tables.remotes.peers_leaving.contains_key(&peer))
+    }
+
+    /// An error if one of these requests is to a peer that is about to end.
+    pub(crate) fn check_leaving(&self, requests: &[Request]) -> Result<(), SubmitError> {
+        if !self.any_leaving.load(Acquire) {
+            return Ok(());
+        }
+        self.read(|tables| {
+            for (index, request) in requests.iter().enumerate() {
+                let segment = request.remote;
+                let peer = tables.remote(segment).map(|remote| remote.peer);
+                let leaving = peer.and_then(|peer| tables.remotes.peers_leaving.get(&peer));
+                if let Some(peer) = leaving.copied() {
+                    return Err(SubmitError::PeerLost {
+                        index,
+                        segment,
+                        peer,
+                    });
+                }
+            }
+            Ok(())
         })
     }
 
     /// Where the peer was that had this segment, if it was lost not too long ago.
     pub(crate) fn lost(&self, id: SegmentId) -> Option<SocketAddr> {
-        match self.read(|tables| tables.remotes.why_gone(id))? {
+        self.read(|tables| tables.lost(id))
+    }
+
+    /// Why a request cannot name a segment that is not there.
+    pub(crate) fn missing(&self, index: usize, segment: SegmentId) -> SubmitError {
+        self.read(|tables| tables.missing(index, segment))
+    }
+}
+
+impl Tables {
+    /// Requests that use a peer's segments and have not ended.
+    fn requests_with(&self, peer: PeerId) -> u64 {
+        let requests = |segment: &Segment| match segment {
+            Segment::Remote(remote) if remote.peer == peer => remote.requests.load(Acquire),
+            _ => 0,
+        };
+        self.segments.values().map(requests).sum()
+    }
+
+    fn lost(&self, id: SegmentId) -> Option<SocketAddr> {
+        match self.remotes.why_gone(id)? {
             Gone::Lost(peer) => Some(peer),
             Gone::Closed => None,
         }
     }
 
-    /// Why a request cannot name a segment that is not there.
-    pub(crate) fn missing(&self, index: usize, segment: SegmentId) -> SubmitError {
+    /// See [`Segments::missing`].
+    pub(super) fn missing(&self, index: usize, segment: SegmentId) -> SubmitError {
         match self.lost(segment) {
             Some(peer) => SubmitError::PeerLost {
                 index,

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use polyrail_core::report::{Local, Remote, Report, Status};
+use polyrail_core::report::{Local, Remote, Report, Status, Unbegun};
 use polyrail_core::stage::{Hop, Stage, Staged};
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::StageId;
-use polyrail_core::work::{Cause, Op, Place};
+use polyrail_core::work::{Op, Place};
 
 use super::Word;
 use super::requests::{follow, not_begun, terms};
@@ -14,8 +14,7 @@ use super::work::Work;
 use crate::batch::Batch;
 use crate::engine::Engine;
 use crate::error::{ReleaseError, SubmitError};
-use crate::intake::refused;
-use crate::request::Request;
+use crate::request::{Request, Terms};
 use crate::segments::{Segment, SegmentId};
 
 /// How often it is looked whether memory here that was held has been let go of, and what a peer's is like.
@@ -32,7 +31,11 @@ impl Work {
         stage: &Stage,
     ) -> bool {
         let request = hop_request(engine, stage);
-        let terms = terms(now, stage.deadline, stage.priority);
+        let terms = Terms {
+            // The peer goes on with it as soon as it is told.
+            visible: matches!(stage.hop, Hop::Network { .. }),
+            ..terms(now, stage.deadline, stage.priority)
+        };
         let id = stage.id;
         let words = self.words.clone();
         match self.with_room(engine, || engine.submit_hop(&request, &terms)) {
@@ -44,8 +47,7 @@ impl Work {
             }
             Err(SubmitError::Full(_)) => return false,
             Err(error) => {
-                let (status, cause) = not_begun(&error);
-                self.fail(core, now, id, refused(status, cause));
+                self.fail(core, now, id, not_begun(&error).report());
             }
         }
         true
@@ -54,7 +56,7 @@ impl Work {
     /// Calls a hop back.
     pub(super) fn call_back(&mut self, core: &mut Staged<'_>, now: Instant, id: StageId) {
         if self.hops.waiting.take_if(|stage| stage.id == id).is_some() {
-            let report = refused(Status::Cancelled, Cause::Cancelled);
+            let report = Unbegun::Cancelled.report();
             return self.fail(core, now, id, report);
         }
         if let Some(batch) = self.hops.out.get(&id) {
@@ -151,7 +153,7 @@ mod tests {
     };
     use polyrail_core::table::Row;
     use polyrail_core::units::{PeerId, SegmentRef};
-    use polyrail_core::work::Priority;
+    use polyrail_core::work::{Cause, Priority};
     use polyrail_transport::clock::Clock;
 
     use super::super::OUT;
@@ -215,12 +217,10 @@ mod tests {
         };
         core.submit(Instant::ZERO, &request).unwrap();
         let stage = core.poll_stage().unwrap();
-        let pending = Report {
-            local: Local::Held,
-            remote: Remote::Unknown,
-            ..refused(Status::Pending, Cause::Cancelled)
-        };
-        let shared = Arc::new(Shared::with_reports(RowId::default(), vec![pending]));
+        let shared = Arc::new(Shared::with_reports(
+            RowId::default(),
+            vec![Report::PENDING],
+        ));
         let (batch, report) = held(&shared);
         core.handle_stage(Instant::ZERO, stage.id, &report).unwrap();
         let mut hops = Hops::default();

@@ -34,7 +34,6 @@ pub(crate) use self::route::Route;
 use self::work::Work;
 use crate::batch::Batch;
 use crate::config::StagingConfig;
-use crate::ending::SHUTDOWN_MAX;
 use crate::engine::{Engine, Inner};
 use crate::lock::lock;
 use crate::post::{Command, Post, Pulse, THREAD};
@@ -96,11 +95,11 @@ impl Staging {
     }
 
     /// Starts nothing any more, and ends all that is staged until then, unless the thread is in the program's code: that may be
-    /// waiting for us.
-    pub(crate) fn stop(&self, until: Instant) {
+    /// waiting for us, or is not done after the longest time.
+    pub(crate) fn stop(&self, until: Instant, longest: Duration) {
         *lock(&self.may_start) = false;
         if let Some(stager) = self.cell.get() {
-            stager.stop(until);
+            stager.stop(until, longest);
         }
     }
 
@@ -197,7 +196,7 @@ impl Stager {
     }
 
     /// Ends all that is staged. Returns when the thread has ended, or is in the program's code.
-    fn stop(&self, until: Instant) {
+    fn stop(&self, until: Instant, longest: Duration) {
         self.post.close_room();
         self.post.send(Command::ShutDown(until));
         let start = std::time::Instant::now();
@@ -206,7 +205,7 @@ impl Stager {
             thread.as_ref().is_none_or(Thread::has_ended)
         };
         while !has_ended() && !self.tells.load(Acquire) {
-            if start.elapsed() > 2 * SHUTDOWN_MAX {
+            if start.elapsed() > longest {
                 return log::warn!("the staging thread is stuck and left behind");
             }
             std::thread::park_timeout(Duration::from_millis(1));

@@ -4,22 +4,23 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering::*;
 
 use polyrail_core::orchestrator::Cancelled;
-use polyrail_core::report::{Report, Status};
+use polyrail_core::report::{Report, Status, Unbegun};
 use polyrail_core::stage::{Event, StageRefused, Staged, StagedRequest};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{PeerId, StagedId};
-use polyrail_core::work::{Cause, Priority};
+use polyrail_core::work::{Op, Priority};
 
 use super::work::{CHUNKS, Work};
 use super::{Route, Word};
 use crate::batch::{Batch, Shared as BatchShared};
 use crate::engine::Engine;
 use crate::error::SubmitError;
-use crate::intake::{End, Rest, refused};
+use crate::intake::{End, Rest};
 use crate::post::Arrival;
 use crate::request::{Request, Terms};
 use crate::rows::RowId;
 use crate::segments::SegmentId;
+use crate::stats;
 
 /// Rows that requests of one priority to one peer may take: as many as can have a chunk on its way. Who never answers, and
 /// what is urgent to nobody, leave the rest to others.
@@ -56,13 +57,25 @@ enum NotBegun {
     /// There is no room for it now.
     Missing(Missing),
     /// It has ended.
-    Ended(Status, Cause),
+    Ended(Unbegun),
+}
+
+/// A request that core has.
+struct Known {
+    /// What it was submitted under.
+    tag: u64,
+    /// Whose share it takes.
+    peer: PeerId,
+    priority: Priority,
+    begun: Instant,
+    op: Op,
+    length: u64,
 }
 
 /// Requests that core has.
 pub(super) struct Requests {
-    /// Each by its number, with the tag that it was submitted under and whose share it takes.
-    known: HashMap<StagedId, (u64, PeerId, Priority)>,
+    /// Each by its number.
+    known: HashMap<StagedId, Known>,
     /// Rows that are taken, by peer and priority.
     taken: Box<[[u16; Priority::ALL.len()]]>,
     /// Those that were reported without proof, with their tags, the oldest first.
@@ -88,21 +101,35 @@ impl Requests {
             .is_some_and(|taken| *taken >= SHARE)
     }
 
-    fn add(&mut self, id: StagedId, tag: u64, request: &StagedRequest) {
-        let StagedRequest { peer, priority, .. } = *request;
-        self.known.insert(id, (tag, peer, priority));
+    fn add(&mut self, now: Instant, id: StagedId, tag: u64, request: &StagedRequest) {
+        let StagedRequest {
+            peer,
+            priority,
+            op,
+            length,
+            ..
+        } = *request;
+        let known = Known {
+            tag,
+            peer,
+            priority,
+            begun: now,
+            op,
+            length,
+        };
+        self.known.insert(id, known);
         if let Some(taken) = self.taken(peer, priority) {
             *taken += 1;
         }
     }
 
-    /// One has ended: the tag that it was submitted under.
-    fn remove(&mut self, id: StagedId) -> Option<u64> {
-        let (tag, peer, priority) = self.known.remove(&id)?;
-        if let Some(taken) = self.taken(peer, priority) {
+    /// One has ended.
+    fn remove(&mut self, id: StagedId) -> Option<Known> {
+        let known = self.known.remove(&id)?;
+        if let Some(taken) = self.taken(known.peer, known.priority) {
             *taken -= 1;
         }
-        Some(tag)
+        Some(known)
     }
 
     /// One has been reported without proof, and may be told of again.
@@ -128,9 +155,7 @@ impl Work {
             match self.submit(core, engine, now, &arrival) {
                 Ok(running) => self.intake.note(arrival.row, running),
                 Err(NotBegun::Missing(room)) => self.intake.hold_back(room, &arrival),
-                Err(NotBegun::Ended(status, cause)) => {
-                    self.report(arrival.tag, refused(status, cause));
-                }
+                Err(NotBegun::Ended(why)) => self.report(arrival.tag, why.report()),
             }
         }
         while let Some(end) = self.intake.next_end() {
@@ -138,14 +163,14 @@ impl Work {
                 End::Cancel(row) => self.cancel(core, now, row),
                 End::ShutDown(at) => {
                     let held = self.intake.withdraw(None);
-                    self.withdraw(&held, Status::ShutDown, Cause::ShutDown);
+                    self.withdraw(&held, Unbegun::ShutDown);
                     self.ending_at = Some(at);
                     core.shut_down(now);
                 }
             }
         }
         let overdue = self.intake.take_overdue(now);
-        self.withdraw(&overdue, Status::DeadlineExceeded, Cause::DeadlineExceeded);
+        self.withdraw(&overdue, Unbegun::DeadlineExceeded);
     }
 
     fn next_arrival(&mut self, engine: &Engine) -> Option<Arrival> {
@@ -164,9 +189,9 @@ impl Work {
         arrival: &Arrival,
     ) -> Result<Running, NotBegun> {
         if self.ending_at.is_some() {
-            return Err(NotBegun::Ended(Status::ShutDown, Cause::ShutDown));
+            return Err(NotBegun::Ended(Unbegun::ShutDown));
         }
-        let gone = |_| NotBegun::Ended(Status::PeerLost, Cause::PeerGone);
+        let gone = |_| NotBegun::Ended(Unbegun::PeerLost);
         let route = route(engine, arrival).map_err(gone)?;
         match route.staged(&request(arrival), arrival.due) {
             Some(staged) => self.stage(core, now, arrival.tag, &staged),
@@ -189,13 +214,13 @@ impl Work {
         }
         match core.submit(now, request) {
             Ok(id) => {
-                self.requests.add(id, tag, request);
+                self.requests.add(now, id, tag, request);
                 Ok(Running::Staged(id))
             }
             Err(StageRefused::Full | StageRefused::PeerFull) => Err(full),
             Err(refused) => {
                 log::error!("core refused a staged request that was checked: {refused:?}");
-                Err(NotBegun::Ended(Status::Failed, Cause::LocalProtection))
+                Err(NotBegun::Ended(Unbegun::Refused))
             }
         }
     }
@@ -221,10 +246,7 @@ impl Work {
                 Ok(Running::Direct(batch))
             }
             Err(SubmitError::Full(_)) => Err(NotBegun::Missing(Missing::Worker)),
-            Err(error) => {
-                let (status, cause) = not_begun(&error);
-                Err(NotBegun::Ended(status, cause))
-            }
+            Err(error) => Err(NotBegun::Ended(not_begun(&error))),
         }
     }
 
@@ -246,7 +268,7 @@ impl Work {
 
     fn cancel(&mut self, core: &mut Staged<'_>, now: Instant, row: RowId) {
         let held = self.intake.withdraw(Some(row));
-        self.withdraw(&held, Status::Cancelled, Cause::Cancelled);
+        self.withdraw(&held, Unbegun::Cancelled);
         for running in self.intake.requests(row) {
             match running {
                 Running::Staged(id) => {
@@ -258,11 +280,26 @@ impl Work {
     }
 
     /// Ends what was held back.
-    fn withdraw(&mut self, held: &[Rest], status: Status, cause: Cause) {
+    fn withdraw(&mut self, held: &[Rest], why: Unbegun) {
         for Rest { row, batch, from } in held {
-            self.post.note_rest(batch, *from, refused(status, cause));
+            let left = batch.pieces().saturating_sub(*from);
+            let report = why.report();
+            self.post.requests.count_unbegun(report.status, left);
+            self.post.note_rest(batch, *from, report);
             self.finish_reported(*row, batch);
         }
+    }
+
+    fn count(&self, known: &Known, report: &Report) {
+        let end = stats::End {
+            over: stats::Over::Staging,
+            op: known.op,
+            length: known.length,
+            status: report.status,
+            delivered_bytes: report.delivered_bytes,
+            took: Some(self.clock.now().since(known.begun)),
+        };
+        self.post.requests.count(&end, 1);
     }
 
     /// Reports what has ended in core. Whether there was anything: it has left room.
@@ -272,11 +309,18 @@ impl Work {
             match event {
                 Event::Ended { request, report } => {
                     any = true;
-                    if let Some(tag) = self.requests.remove(request) {
+                    if let Some(known) = self.requests.remove(request) {
                         if report.status == Status::Indeterminate {
-                            self.requests.keep(request, tag);
+                            self.requests.keep(request, known.tag);
                         }
-                        self.report(tag, report);
+                        self.count(&known, &report);
+                        self.post.unsettled.reported(
+                            self.clock.now(),
+                            known.tag,
+                            known.length,
+                            &report,
+                        );
+                        self.report(known.tag, report);
                     }
                 }
                 Event::Settled {
@@ -354,14 +398,12 @@ pub(super) fn terms(now: Instant, deadline: Option<Instant>, priority: Priority)
     }
 }
 
-/// How a request ends that no worker took.
-pub(super) fn not_begun(error: &SubmitError) -> (Status, Cause) {
+/// Why no worker took a request.
+pub(super) fn not_begun(error: &SubmitError) -> Unbegun {
     match error {
-        SubmitError::PeerLost { .. } => (Status::PeerLost, Cause::PeerGone),
-        SubmitError::ShutDown => (Status::ShutDown, Cause::ShutDown),
-        SubmitError::Forbidden { .. } | SubmitError::OutOfRange { .. } => {
-            (Status::Failed, Cause::RemoteAccess)
-        }
-        _ => (Status::Failed, Cause::LocalOperation),
+        SubmitError::PeerLost { .. } => Unbegun::PeerLost,
+        SubmitError::ShutDown => Unbegun::ShutDown,
+        SubmitError::Forbidden { .. } | SubmitError::OutOfRange { .. } => Unbegun::Denied,
+        _ => Unbegun::Impossible,
     }
 }

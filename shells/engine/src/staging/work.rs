@@ -36,7 +36,7 @@ const ROOM_LOOK: Duration = Duration::from_millis(50);
 pub(super) struct Work {
     engine: Weak<Inner>,
     pub(super) plane: Plane,
-    clock: Clock,
+    pub(super) clock: Clock,
     pub(super) post: Arc<Post>,
     pub(super) words: Arc<Words>,
     parties: Parties,

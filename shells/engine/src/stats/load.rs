@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use polyrail_core::orchestrator::LaneState;
 pub use polyrail_core::send_queue::diagnostics::Pressure;
+use serde::{Serialize, Serializer};
 
 /// A worker's room for requests, and its work, at one moment. [`fmt::Display`] gives it as one line.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct WorkerLoad {
     /// Its number; `None`: the thread that carries what is staged.
     pub worker: Option<u16>,
@@ -23,18 +24,22 @@ pub struct WorkerLoad {
     /// Submissions that wait for room now.
     pub waiting: u32,
     /// How long there has not been room for somebody; `None`: whoever asked last found some.
+    #[serde(serialize_with = "maybe_seconds")]
     pub full_for: Option<Duration>,
     /// How long ago it last looked for completions; `None`: never.
+    #[serde(serialize_with = "maybe_seconds")]
     pub looked: Option<Duration>,
     /// It sleeps until there is something to do.
     pub sleeps: bool,
     /// How long ago works of it last completed; `None`: never.
+    #[serde(serialize_with = "maybe_seconds")]
     pub completed: Option<Duration>,
     /// Completions so far.
     pub completions: u64,
     /// How often a submission has waited for room.
     pub admission_waits: u64,
     /// How long, all of them together.
+    #[serde(serialize_with = "seconds")]
     pub admission_waited: Duration,
     /// How often in vain.
     pub admission_timeouts: u64,
@@ -88,6 +93,21 @@ impl fmt::Display for Backlog {
     }
 }
 
+fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(time.as_secs_f64())
+}
+
+pub(super) fn maybe_seconds<S: Serializer>(
+    time: &Option<Duration>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_secs_f64()).serialize(to)
+}
+
+fn lane_state<S: Serializer>(state: &LaneState, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(state.name())
+}
+
 /// "12ms ago", or "never".
 struct Ago(Option<Duration>);
 
@@ -130,13 +150,14 @@ impl fmt::Display for WorkerLoad {
 }
 
 /// One worker's lane on one rail. [`fmt::Display`] gives it as one line.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct LaneStatus {
     /// Whose it is.
     pub worker: u16,
     /// Its rail, `TRANSPORT:LOCAL>REMOTE`.
     pub rail: String,
     /// Where it stands.
+    #[serde(serialize_with = "lane_state")]
     pub state: LaneState,
     /// Works that it holds.
     pub held: u32,
@@ -147,12 +168,14 @@ pub struct LaneStatus {
     /// The most works that it has held.
     pub held_high: u32,
     /// How long ago works on it last completed; `None`: never.
+    #[serde(serialize_with = "maybe_seconds")]
     pub completed: Option<Duration>,
     /// How often works have ended there, several at a time counting once.
     pub releases: u64,
     /// How many works that was.
     pub released: u64,
     /// How long it has taken no more works, if so.
+    #[serde(serialize_with = "maybe_seconds")]
     pub full_for: Option<Duration>,
 }
 

@@ -1,23 +1,41 @@
 //! What an engine has done so far, in numbers, and what it holds.
 
 mod load;
+mod proof;
+mod requests;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use polyrail_core::units::TransportId;
+use serde::Serialize;
+
+use crate::engine::RailStatus;
+use crate::guests::SessionStatus;
+use crate::transports::TransportStatus;
+
+pub use proof::{FenceStats, UnsettledStats};
+pub(crate) use proof::{Fences, Unsettled};
+pub(crate) use requests::{End, Over, Requests};
+pub use requests::{Latencies, RequestStats};
 
 pub use load::{Backlog, LaneStatus, Pressure, WorkerLoad};
 
 /// Transports that are told apart in the counters: more than an engine has.
 const TRANSPORTS_MAX: usize = 16;
 
-/// What an engine has done since it started. See [`crate::Engine::stats`].
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What an engine has done since it started. See [`crate::Engine::stats`]. Times are seconds where it is serialized.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Stats {
     /// Requests that went on with another transport, for each pair that occurred:
     /// `tent_transport_failover_total{from,to}`.
     pub failovers: Vec<FailoverCount>,
+    /// Requests that have ended, by transport and direction.
+    pub requests: Vec<RequestStats>,
+    /// Requests that were reported as `Indeterminate`, and are so still.
+    pub unsettled: UnsettledStats,
+    /// Fences that peers were asked for.
+    pub fences: FenceStats,
     /// Traffic of each local device, in the order in which they were first used.
     pub devices: Vec<DeviceTraffic>,
     /// Each worker's room and work, in their order.
@@ -25,6 +43,38 @@ pub struct Stats {
     /// Each worker's lanes that are there or have carried something. Those of a worker that does not answer within 50 ms are
     /// missing.
     pub lanes: Vec<LaneStatus>,
+    /// Lanes, and answers to this engine's own, that did not prove that they are of their session, where there is a
+    /// cluster key: `docs/security.md`.
+    pub lanes_denied: u64,
+    /// All rails: see [`crate::Engine::rails`].
+    pub rails: Vec<RailStatus>,
+    /// How much is used of what there can only be so much of.
+    pub limits: Vec<LimitUse>,
+    /// Sessions that peers have with this engine, the oldest first.
+    pub sessions: Vec<SessionStatus>,
+    /// Its transports: see [`crate::Engine::transports`].
+    pub transports: Vec<TransportStatus>,
+}
+
+/// How much is used of what there can only be so much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LimitUse {
+    /// Of what: `peers`, `rails`, `pairs`, `segments` (keys of section `limits`), or the process's `descriptors`.
+    pub what: &'static str,
+    /// How many there are.
+    pub used: u64,
+    /// How many there can be.
+    pub most: u64,
+}
+
+impl LimitUse {
+    pub(crate) fn new(what: &'static str, used: usize, most: usize) -> Self {
+        Self {
+            what,
+            used: used as u64,
+            most: most as u64,
+        }
+    }
 }
 
 impl Stats {
@@ -35,7 +85,7 @@ impl Stats {
 }
 
 /// Switches from one transport to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FailoverCount {
     /// The one that was left.
     pub from: &'static str,
@@ -46,7 +96,7 @@ pub struct FailoverCount {
 }
 
 /// Traffic of one local device over all its rails.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceTraffic {
     /// Its address; `*`: whichever the kernel chooses.
     pub device: String,

@@ -6,15 +6,18 @@ use std::sync::{Arc, Weak};
 use polyrail_control::codec::{TRANSPORT_ADDRESS_BYTES_MAX, TransportOffer};
 use polyrail_core::transport::{Capabilities, MemoryKind, Offer, rank};
 use polyrail_core::units::TransportId;
+use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{Prior, SessionId, Transport};
+use serde::Serialize;
 
-use crate::known::{SHM, STAGED};
+use crate::known::{CUDA_IPC, SHM, STAGED};
 use crate::peers::RailPair;
 
 /// One transport, for whoever wants to know what an engine can use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TransportStatus {
     /// What it is called.
+    #[serde(rename = "transport")]
     pub name: &'static str,
     /// Why the engine runs without it; `None`: it is there.
     pub missing: Option<String>,
@@ -22,7 +25,9 @@ pub struct TransportStatus {
 
 /// What is known of an engine's transports, by number.
 pub(crate) struct Catalog {
-    pub(super) rows: Vec<Row>,
+    rows: Vec<Row>,
+    /// The transport that only goes on with what others have failed to do, if there is one.
+    pub(crate) staged: Option<TransportId>,
 }
 
 /// One transport of a catalog.
@@ -38,6 +43,15 @@ pub(super) struct Row {
 }
 
 impl Catalog {
+    /// Of transports in the order of their numbers.
+    pub(super) fn new(rows: Vec<Row>) -> Self {
+        let place = rows.iter().position(|row| row.name == STAGED);
+        Self {
+            rows,
+            staged: place.map(|place| TransportId(place as u8)),
+        }
+    }
+
     /// What a transport is called.
     pub(crate) fn name(&self, transport: TransportId) -> &'static str {
         self.rows.get(transport.index()).map_or("?", |row| row.name)
@@ -54,6 +68,12 @@ impl Catalog {
             missing: row.missing.clone(),
         };
         self.rows.iter().map(status).collect()
+    }
+
+    /// What a transport of this name can do here; `None`: it reaches no peer.
+    pub(crate) fn offered(&self, name: &str) -> Option<Capabilities> {
+        let row = self.rows.iter().find(|row| row.name == name && !row.own)?;
+        Some(row.offered())
     }
 
     /// What peers are told, by an engine with these rails.
@@ -86,6 +106,15 @@ impl Catalog {
         self.own_of(MemoryKind::Device)
     }
 
+    /// A transport that carries memory of this process's GPUs without regard to what is in their streams, if there is one.
+    pub(crate) fn unordered(&self) -> Option<&'static str> {
+        let is_it = |row: &&Row| {
+            let waits = row.own || [CUDA_IPC, STAGED].contains(&row.name);
+            !waits && row.offered().allows_local(MemoryKind::Device)
+        };
+        self.rows.iter().find(is_it).map(|row| row.name)
+    }
+
     fn own_of(&self, kind: MemoryKind) -> Vec<TransportId> {
         let here = |(_, row): &(usize, &Row)| row.own && row.offered().allows_remote(kind);
         let rows = self.rows.iter().enumerate().filter(here);
@@ -99,6 +128,7 @@ impl Catalog {
         &self,
         offers: &[TransportOffer],
         session: SessionId,
+        secret: Option<&SessionSecret>,
     ) -> Vec<TransportOffer> {
         let tried = |offer: &TransportOffer| {
             let row = self.rows.iter().find(|row| row.name == offer.name);
@@ -106,7 +136,7 @@ impl Catalog {
             let Some(transport) = row.and_then(|row| row.transport.upgrade()) else {
                 return offer.clone();
             };
-            let reached = transport.reach(&offer.address, session);
+            let reached = transport.reach(&offer.address, session, secret);
             let reached = reached.inspect_err(|why| {
                 log::debug!("{} does not reach the peer: {why}", offer.name);
             });
@@ -162,7 +192,7 @@ impl Catalog {
 
     /// Whether a transport only goes on with what others have failed to do.
     pub(crate) fn stages(&self, transport: TransportId) -> bool {
-        self.name(transport) == STAGED
+        self.staged == Some(transport)
     }
 
     /// Whether a transport's endpoints carry works out at once.

@@ -13,6 +13,7 @@ use polyrail_cuda::{CudaError, Gpus};
 use polyrail_transport::clock::Clock;
 use polyrail_transport::fault::{FaultProxy, Faults};
 use polyrail_transport::memory::{RegionTable, TrustDomain};
+use polyrail_transport::ticket::SessionSecret;
 use polyrail_transport::{Endpoint, FenceAnswer, InboundLane, RetireAnswer, SessionId, Transport};
 use polyrail_uring::FileTable;
 
@@ -87,8 +88,8 @@ impl Transports {
         let own = all.filter(|name| is_there(name) && is_wanted(name, config));
         let own = own.map(|name| (name, faults.clone().filter(|_| name == TCP)));
         let own = own.filter_map(|(name, faults)| {
-            let workers = config.worker_count();
-            let made = known::make(name, regions.clone(), files, workers, &config.verbs, gpus);
+            let copiers = config.copier_count();
+            let made = known::make(name, regions.clone(), files, copiers, &config.verbs, gpus);
             let made = made.inspect_err(|error| missing(name, error));
             Some((made.ok()?, faults, matches!(name, CUDA | URING | PREAD)))
         });
@@ -99,7 +100,7 @@ impl Transports {
             .map(|(transport, faults, own)| install(transport, faults, own))
             .unzip();
         Ok(Self {
-            catalog: Arc::new(Catalog { rows: catalog }),
+            catalog: Arc::new(Catalog::new(catalog)),
             rows,
         })
     }
@@ -107,17 +108,8 @@ impl Transports {
     /// The endpoint of one worker, over all transports.
     pub(crate) fn endpoint(&self, worker: u16, clock: Clock) -> io::Result<Box<dyn Endpoint>> {
         let endpoint = |row: &Installed| row.endpoint(worker, clock);
-        let mut rows = self
-            .rows
-            .iter()
-            .map(endpoint)
-            .collect::<io::Result<Vec<_>>>()?;
-        // What is missing never has rails, so the only one that is there has them all.
-        if rows.iter().flatten().count() == 1
-            && let Some(only) = rows.iter_mut().find_map(Option::take)
-        {
-            return Ok(only);
-        }
+        let rows = self.rows.iter().map(endpoint);
+        let rows = rows.collect::<io::Result<Vec<_>>>()?;
         Ok(Box::new(Joined::new(rows)?))
     }
 
@@ -135,9 +127,14 @@ impl Transports {
     }
 
     /// Lets lanes of a session in.
-    pub(crate) fn begin_session(&self, session: SessionId, domain: TrustDomain) {
+    pub(crate) fn begin_session(
+        &self,
+        session: SessionId,
+        domain: TrustDomain,
+        secret: Option<SessionSecret>,
+    ) {
         for row in &self.rows {
-            row.transport.begin_session(session, domain);
+            row.transport.begin_session(session, domain, secret.clone());
         }
     }
 

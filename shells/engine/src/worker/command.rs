@@ -1,13 +1,13 @@
 //! What a worker is told besides submissions.
 
 use polyrail_core::message::Frame;
-use polyrail_core::orchestrator::{LaneLoad, Proof};
+use polyrail_core::orchestrator::LaneLoad;
 use polyrail_core::time::Instant;
+use polyrail_core::units::PeerId;
 
 use super::Loop;
 use crate::intake::End;
 use crate::post::Command;
-use crate::rows::RowId;
 
 impl Loop<'_> {
     pub(super) fn commands(&mut self, now: Instant) -> bool {
@@ -20,13 +20,14 @@ impl Loop<'_> {
     }
 
     /// What a peer has said, as core knows it: which works have arrived, the lane's transport has to read.
-    fn understand(&self, frame: Frame) -> Frame {
+    fn understand(&mut self, peer: PeerId, frame: Frame) -> Frame {
         match frame {
+            // Of its own lanes.
             Frame::Fenced {
                 lane,
                 epoch,
                 delivered,
-            } => Frame::Fenced {
+            } if self.around.fabric.shared().peer(lane.rail()) == Some(peer) => Frame::Fenced {
                 lane,
                 epoch,
                 delivered: self.endpoint.arrived(lane, epoch, delivered),
@@ -47,32 +48,25 @@ impl Loop<'_> {
             Command::AttachRemote(segment, region) => self.endpoint.attach_remote(segment, region),
             Command::DetachRemote(segment) => self.endpoint.detach_remote(segment),
             Command::AttachRail(rail, address) => self.endpoint.attach_rail(rail, address),
+            Command::Address(address, is_there) => self.endpoint.set_there(address, is_there),
             Command::AttachDisk(disk) => self.disks.add(disk),
             Command::InstallPlan(id, plan) => {
-                self.handover.learn(id, &plan, &self.around.transports);
                 let installed = self.core.install_plan(now, id, &plan);
                 debug_assert!(installed, "the tables are as large as the engine's numbers");
             }
-            Command::RetirePlan(id) => {
-                self.handover.forget(id);
-                self.core.retire_plan(id);
-            }
-            Command::StagedEnded(tag, report) => {
-                self.report(tag, report);
-                if self.handover.end(now, tag, &report) {
-                    self.finish(RowId::from_tag(tag).0);
-                }
+            Command::RetirePlan(id) => self.core.retire_plan(id),
+            Command::StagedEnded(id, how) => {
+                self.handover.end(now, id, &how);
+                self.core.hand_back(id, &how);
             }
             Command::Frame(peer, frame) => {
-                let frame = self.understand(frame);
+                if let Frame::Fenced { lane, epoch, .. } = frame {
+                    self.post.fences.answered(now, lane, epoch);
+                }
+                let frame = self.understand(peer, frame);
                 self.core.handle_frame(now, peer, &frame);
             }
-            Command::PeerGone(peer, proof) => {
-                if proof == Proof::ProcessGone {
-                    self.lost.is_gone(peer);
-                }
-                self.core.handle_peer_gone(now, peer, proof);
-            }
+            Command::PeerGone(peer, proof) => self.core.handle_peer_gone(now, peer, proof),
             Command::ForgetPeer(lost) => self.lost.add(now, lost),
             Command::Cancel(row) => self.intake.ask(End::Cancel(row)),
             Command::CaughtUp => self.catches_up_by = None,

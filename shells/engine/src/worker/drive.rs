@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering::*, fence};
 
 use polyrail_core::orchestrator::Request;
+use polyrail_core::report::Status;
 use polyrail_core::time::{Duration, Instant};
 
 use super::Loop;
@@ -12,6 +13,7 @@ use crate::batch::Shared as BatchShared;
 use crate::neighbours::Neighbours;
 use crate::pace::Idle;
 use crate::post::{NOBODY, THREAD, WAITER};
+use crate::stats::{End, Over};
 
 impl Loop<'_> {
     /// Drives on the worker's thread, until there is nothing to do or somebody who waits asks for the seat.
@@ -131,6 +133,15 @@ impl Loop<'_> {
         }
         let took = start.map(|start| self.around.clock.now().since(start));
         self.core.handle_at_once(now, &way, took);
+        let end = End {
+            over: Over::Transport(way.transport),
+            op: request.op,
+            length: request.length,
+            status: Status::Completed,
+            delivered_bytes: request.length,
+            took,
+        };
+        self.post.requests.count(&end, 1);
         true
     }
 
@@ -191,7 +202,8 @@ impl Loop<'_> {
         let endpoint = self.endpoint.poll_timeout();
         let handover = self.handover.due();
         let held = self.intake.due();
-        let own = [core, handover, held, self.ending.at, leaving];
+        let unseen = self.unseen_batches.due();
+        let own = [core, handover, held, self.ending.at, leaving, unseen];
         let others = [endpoint, heartbeat];
         own.into_iter().chain(others).flatten().min()
     }

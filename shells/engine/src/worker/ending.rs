@@ -60,6 +60,7 @@ impl Loop<'_> {
         if std::mem::replace(&mut self.ending.is_closed, true) {
             return;
         }
+        self.end_unseen(Instant::MAX);
         for ticket in self.unseen.drain(..) {
             ticket.go(&self.around.plane);
         }

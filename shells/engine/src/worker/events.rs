@@ -1,26 +1,70 @@
 //! Events of core: what has ended, and what is worth a line in the log.
 
-use polyrail_core::orchestrator::Event;
-use polyrail_core::report::{Local, Remote};
+use polyrail_core::orchestrator::{About, Event};
+use polyrail_core::report::Report;
+use polyrail_core::time::Instant;
 
 use super::Loop;
 use crate::lock::lock;
 use crate::post::Command;
 use crate::rows::RowId;
+use crate::stats::{End, Over};
+use crate::visible::Seen;
 
 impl Loop<'_> {
-    /// A batch has ended. Its notification goes out once what it tells of can be seen, not merely has arrived.
+    /// All of a batch has been reported. It ends now, or once what it has written can be seen, if that is asked for.
     pub(super) fn finish(&mut self, row: RowId) {
+        self.intake.close(row);
+        let Some((first, peers)) = self.post.sight(row) else {
+            return self.end_batch(row);
+        };
+        let mut tickets = Vec::new();
+        for (ticket, peer) in (first..).zip(peers) {
+            let session = lock(&self.around.peers).get(peer).map(|peer| peer.session);
+            if session.is_some_and(|session| self.endpoint.make_visible(session, ticket)) {
+                tickets.push(ticket);
+            }
+        }
+        match tickets.is_empty() {
+            true => self.end_batch(row),
+            false => {
+                let (now, within) = (self.rhythm.looked, self.fence_timeout);
+                self.unseen_batches.add(row, tickets, now, within);
+            }
+        }
+    }
+
+    /// Something that was asked for can be seen.
+    pub(super) fn seen(&mut self, ticket: u64) {
+        match self.unseen_batches.seen(ticket) {
+            Some(Seen::InTime(row)) => self.end_batch(row),
+            Some(Seen::Late(row)) => self.post.believe(row),
+            None => {}
+        }
+        let place = self.unseen.iter().position(|held| held.number() == ticket);
+        if let Some(place) = place {
+            self.unseen.swap_remove(place).go(&self.around.plane);
+        }
+    }
+
+    /// Ends batches that have waited to be seen for long enough.
+    pub(super) fn end_unseen(&mut self, now: Instant) {
+        while let Some(row) = self.unseen_batches.overdue(now) {
+            self.post.doubt(row);
+            self.end_batch(row);
+        }
+    }
+
+    /// A batch has ended. Its notification goes out once what it tells of can be seen, not merely has arrived.
+    fn end_batch(&mut self, row: RowId) {
         let Self {
             post,
             endpoint,
             around,
             unseen,
             afterwards,
-            intake,
             ..
         } = self;
-        intake.close(row);
         let ended = post.finish(row, |ticket| {
             let session = lock(&around.peers)
                 .get(ticket.peer())
@@ -36,31 +80,61 @@ impl Loop<'_> {
         }
     }
 
+    fn count(&self, about: Option<About>, report: &Report) {
+        let Some(about) = about else {
+            return;
+        };
+        let over = match about.transport {
+            // It is the staging thread's to count.
+            Some(transport) if self.around.transports.stages(transport) => return,
+            Some(transport) => Over::Transport(transport),
+            None => Over::Nothing,
+        };
+        let end = End {
+            over,
+            op: about.op,
+            length: about.length,
+            status: report.status,
+            delivered_bytes: report.delivered_bytes,
+            took: Some(self.rhythm.looked.since(about.submitted_at)),
+        };
+        self.post.requests.count(&end, 1);
+    }
+
     pub(super) fn event(&mut self, event: Event) {
         match event {
             Event::RequestDone { request, tag } => {
                 // It leaves room for another.
                 self.intake.look_again();
-                let last = self.core.transport_of(request);
-                let transports = &self.around.transports;
-                let at_staged = || last.is_some_and(|last| transports.stages(last));
-                if let Some(report) = self.core.take(request)
-                    && !self
-                        .handover
-                        .takes(self.rhythm.looked, tag, &report, at_staged)
-                {
-                    let report = self.told(self.rhythm.looked, tag, report);
-                    self.around.log_end(last, &report);
+                let about = self.core.about(request);
+                if let Some(report) = self.core.take(request) {
+                    self.around
+                        .log_end(about.and_then(|about| about.transport), &report);
+                    self.count(about, &report);
+                    let bytes = about.map_or(0, |about| about.length);
+                    self.post
+                        .unsettled
+                        .reported(self.rhythm.looked, tag, bytes, &report);
                     self.report(tag, report);
                 }
             }
             Event::BatchDone { batch, tag } => {
                 let (row, _) = RowId::from_tag(tag);
-                if self.core.take_batch(batch).is_some() && self.handover.has_ended(row) {
+                if self.core.take_batch(batch).is_some() {
                     self.finish(row);
                 }
             }
-            Event::Settled { tag } => self.post.settle(tag, Local::Released, Remote::Settled),
+            Event::Settled { tag, local, remote } => self.post.settle(tag, local, remote),
+            Event::HandedOver { request, .. } => {
+                if let Some(handed) = self.core.handed(request) {
+                    self.handover.take(self.rhythm.looked, request, handed);
+                }
+            }
+            Event::CalledBack { request, .. } => {
+                if let Some(how) = self.handover.call_back(request) {
+                    self.core.hand_back(request, &how);
+                }
+            }
             Event::Failover {
                 from, to, attempt, ..
             } => self.around.count_failover(from, to, attempt),

@@ -1,13 +1,12 @@
 //! What a worker takes in: it begins in core, and what core never had is ended here.
 
 use polyrail_core::orchestrator::{Request, SubmitError};
-use polyrail_core::report::{Report, Status};
+use polyrail_core::report::{Report, Unbegun};
 use polyrail_core::time::Instant;
 use polyrail_core::units::{BatchId, RequestId};
-use polyrail_core::work::Cause;
 
 use super::Loop;
-use crate::intake::{End, Rest, refused};
+use crate::intake::{End, Rest};
 use crate::post::{Arrival, Submission};
 use crate::rows::RowId;
 
@@ -15,14 +14,7 @@ use crate::rows::RowId;
 const TAKE_MAX: usize = 256;
 
 /// A worker's intake: there is one kind of room, that in core, and each batch is one of core's once it has been opened there.
-/// Of each request that has begun there is its position.
-pub(super) type Intake = crate::intake::Intake<(), Option<BatchId>, (u32, RequestId)>;
-
-/// Why a request did not begin.
-enum Refusal {
-    Core(SubmitError),
-    ShuttingDown,
-}
+pub(super) type Intake = crate::intake::Intake<(), Option<BatchId>, RequestId>;
 
 impl Loop<'_> {
     pub(super) fn has_submissions(&self) -> bool {
@@ -46,7 +38,7 @@ impl Loop<'_> {
             }
         }
         for rest in self.intake.take_overdue(now) {
-            self.withdraw(&rest, Status::DeadlineExceeded, Cause::DeadlineExceeded);
+            self.withdraw(&rest, Unbegun::DeadlineExceeded);
             busy = true;
         }
         busy
@@ -73,13 +65,6 @@ impl Loop<'_> {
             length,
             ..
         } = submission;
-        if self.intake.is_denied(row, plan) {
-            self.refuse(tag, Status::Failed, Cause::RemoteAccess);
-            if last {
-                self.core.seal_batch(batch);
-            }
-            return true;
-        }
         let request = Request {
             tag,
             plan,
@@ -92,11 +77,8 @@ impl Loop<'_> {
             op,
         };
         match self.submit_to_core(now, &request) {
-            Ok(id) => {
-                self.handover.note(arrival);
-                self.intake.note(row, (position as u32, id));
-            }
-            Err(Refusal::Core(SubmitError::Full)) => {
+            Ok(id) => self.intake.note(row, id),
+            Err(SubmitError::Full) => {
                 if position == 0 {
                     self.core.seal_batch(batch);
                     self.core.take_batch(batch);
@@ -104,19 +86,12 @@ impl Loop<'_> {
                 }
                 return false;
             }
-            // Only a lost peer's plans go while somebody still submits to them.
-            Err(Refusal::Core(SubmitError::PlanMissing)) => {
-                let status = match self.lost.knew(request.plan) {
-                    true => Status::PeerLost,
-                    false => Status::Failed,
-                };
-                self.refuse(tag, status, Cause::PeerGone);
-            }
-            Err(Refusal::Core(error)) => {
+            // Only a lost peer's plans go while somebody still submits to them, and core knows the last one of each row.
+            Err(SubmitError::PlanMissing) => self.refuse(batch, tag, Unbegun::PlanGone),
+            Err(error) => {
                 log::error!("core refused a request that was checked: {error:?}");
-                self.refuse(tag, Status::Failed, Cause::LocalProtection);
+                self.refuse(batch, tag, Unbegun::Refused);
             }
-            Err(Refusal::ShuttingDown) => self.refuse(tag, Status::ShutDown, Cause::ShutDown),
         }
         if last {
             self.core.seal_batch(batch);
@@ -124,17 +99,18 @@ impl Loop<'_> {
         true
     }
 
-    fn submit_to_core(&mut self, now: Instant, request: &Request) -> Result<RequestId, Refusal> {
-        if self.ending.at.is_some() {
-            return Err(Refusal::ShuttingDown);
+    fn submit_to_core(
+        &mut self,
+        now: Instant,
+        request: &Request,
+    ) -> Result<RequestId, SubmitError> {
+        let result = self.core.submit(now, request);
+        if result != Err(SubmitError::PlanMissing) {
+            return result;
         }
-        let mut result = self.core.submit(now, request);
-        if result == Err(SubmitError::PlanMissing) {
-            // The plan was sent before the submission, but commands were looked at before it came.
-            self.commands(now);
-            result = self.core.submit(now, request);
-        }
-        result.map_err(Refusal::Core)
+        // The plan was sent before the submission, but commands were looked at before it came.
+        self.commands(now);
+        self.core.submit(now, request)
     }
 
     /// A batch as core knows it. `None`: core has no row for it now.
@@ -146,9 +122,11 @@ impl Loop<'_> {
         *batch
     }
 
-    /// Ends a request that core never had.
-    fn refuse(&mut self, tag: u64, status: Status, cause: Cause) {
-        self.report(tag, refused(status, cause));
+    /// Ends a request that core does not take.
+    fn refuse(&mut self, batch: BatchId, tag: u64, why: Unbegun) {
+        let report = self.core.withdraw(batch, 1, why);
+        self.post.requests.count_unbegun(report.status, 1);
+        self.report(tag, report);
     }
 
     /// Notes how a request has ended.
@@ -161,11 +139,20 @@ impl Loop<'_> {
     }
 
     /// Ends what of a batch was held back.
-    fn withdraw(&mut self, rest: &Rest, status: Status, cause: Cause) {
+    fn withdraw(&mut self, rest: &Rest, why: Unbegun) {
         let Rest { row, batch, from } = rest;
-        self.post.note_rest(batch, *from, refused(status, cause));
-        match self.intake.batch(*row).copied().flatten() {
-            Some(batch) => self.core.seal_batch(batch),
+        let known = self.intake.batch(*row).copied().flatten();
+        let count = batch.pieces().saturating_sub(*from) as u32;
+        let report = match known {
+            Some(known) => self.core.withdraw(known, count, why),
+            None => why.report(),
+        };
+        self.post
+            .requests
+            .count_unbegun(report.status, count as usize);
+        self.post.note_rest(batch, *from, report);
+        match known {
+            Some(known) => self.core.seal_batch(known),
             None => self.finish(*row),
         }
     }
@@ -182,7 +169,7 @@ impl Loop<'_> {
                 End::Cancel(row) => self.cancel(now, row),
                 End::ShutDown(at) => {
                     for rest in self.intake.withdraw(None) {
-                        self.withdraw(&rest, Status::ShutDown, Cause::ShutDown);
+                        self.withdraw(&rest, Unbegun::ShutDown);
                     }
                     self.core.shut_down(now);
                     self.ending.at = Some(at);
@@ -196,42 +183,10 @@ impl Loop<'_> {
             return;
         }
         for rest in self.intake.withdraw(Some(row)) {
-            self.withdraw(&rest, Status::Cancelled, Cause::Cancelled);
+            self.withdraw(&rest, Unbegun::Cancelled);
         }
-        self.handover.cancel(row);
-        for (_, id) in self.intake.requests(row) {
+        for id in self.intake.requests(row) {
             self.core.cancel(now, *id);
-        }
-    }
-
-    /// What is told of a request that core has ended so.
-    ///
-    /// Where the owner of the far memory does not give it any more, each further request would cost a lane: all of a batch that
-    /// go there end like the first one.
-    pub(super) fn told(&mut self, now: Instant, tag: u64, report: Report) -> Report {
-        let (row, position) = RowId::from_tag(tag);
-        let is_refusal =
-            report.status == Status::Failed && report.cause == Some(Cause::RemoteAccess);
-        if !is_refusal && report.status != Status::Cancelled {
-            return report;
-        }
-        let Some(plan) = self.intake.plan(row, position) else {
-            return report;
-        };
-        if is_refusal && self.intake.deny(row, plan) {
-            for (position, id) in self.intake.requests(row) {
-                if self.intake.plan(row, *position as usize) == Some(plan) {
-                    self.core.cancel(now, *id);
-                }
-            }
-        }
-        if is_refusal || !self.intake.is_denied(row, plan) {
-            return report;
-        }
-        Report {
-            status: Status::Failed,
-            cause: Some(Cause::RemoteAccess),
-            ..report
         }
     }
 }

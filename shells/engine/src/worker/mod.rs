@@ -18,14 +18,16 @@ use std::sync::{Arc, Mutex};
 
 use polyrail_control::plane::Plane;
 use polyrail_core::orchestrator::rows::{Attempt, BatchRow, Lane, Peer, PlanRow, RequestRow};
-use polyrail_core::orchestrator::{Config, Orchestrator, Tables, TransportConfig};
+use polyrail_core::orchestrator::{Orchestrator, Tables};
 use polyrail_core::rail::documented::Shares;
+use polyrail_core::rail::policies::{Policies, PolicyTables, TransportConfig};
 use polyrail_core::rail::select::Policy;
 use polyrail_core::table::Row;
-use polyrail_core::time::Instant;
+use polyrail_core::time::{Duration, Instant};
 use polyrail_core::work::PostBatch;
 use polyrail_record::{Capacities, Recorded};
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complaint::Lines;
 use polyrail_transport::fault::Faults;
 use polyrail_transport::{Endpoint, Polled};
 
@@ -36,7 +38,7 @@ use self::lost::LostPeers;
 use self::rhythm::Rhythm;
 use self::surroundings::{Steering, Surroundings};
 use crate::afterwards::Afterwards;
-use crate::config::{LimitsConfig, SendQueueConfig};
+use crate::config::{CoreConfig, LimitsConfig, SendQueueConfig};
 use crate::delivery::Ticket;
 use crate::fabric::{DEVICES_MAX, Fabric};
 use crate::files::AttachedDisks;
@@ -47,6 +49,7 @@ use crate::staging::{EngineCell, Handover};
 use crate::stats::Failovers;
 use crate::thread::Thread;
 use crate::transports::Catalog;
+use crate::visible::Unseen;
 
 /// Slices in flight, waiting to be sent again, or not yet proved to have ended.
 const ATTEMPTS_MAX: usize = 16_384;
@@ -66,7 +69,7 @@ pub(crate) fn capacities(limits: &LimitsConfig) -> Capacities {
 
 /// What a worker needs to start.
 pub(crate) struct Start {
-    pub(crate) config: Config,
+    pub(crate) config: CoreConfig,
     pub(crate) limits: LimitsConfig,
     /// What transports have of their own, by number.
     pub(crate) settings: Arc<[TransportConfig]>,
@@ -129,12 +132,22 @@ pub(crate) struct Loop<'a> {
     ending: Ending,
     /// Notifications that wait for what they tell of to be seen.
     unseen: Vec<Ticket>,
+    /// Batches that wait for what they have written to be seen, so long each.
+    unseen_batches: Unseen,
+    fence_timeout: Duration,
     /// What the program is to be told once the seat is free.
     afterwards: Afterwards,
 }
 
 fn boxed<T>(count: usize, row: impl Fn() -> T) -> Box<[T]> {
     (0..count).map(|_| row()).collect()
+}
+
+/// Whether some transport's policy shares requests out when they are submitted.
+pub(crate) fn shares_out(cores: &[CoreConfig], settings: &[TransportConfig]) -> bool {
+    let usual = cores.iter().map(|core| &core.policy.usual);
+    let mut all = settings.iter().chain(usual);
+    all.any(|own| own.policy == Policy::Documented)
 }
 
 /// The thread: the tables, and the loop over them.
@@ -144,9 +157,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
     let mut peer_rows = boxed(limits.peers, || Peer::EMPTY);
     let mut lanes = boxed(limits.rails, || Lane::EMPTY);
     let mut requests = boxed::<Row<RequestRow>>(ROWS_MAX, || Row::EMPTY);
-    let policies = start.settings.iter().map(|own| own.policy);
-    let mut policies = policies.chain([start.config.policy]);
-    let shares_max = match policies.any(|policy| policy == Policy::Documented) {
+    let shares_max = match shares_out(&[start.config], &start.settings) {
         true => ROWS_MAX,
         false => 0,
     };
@@ -158,14 +169,19 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         peers: &mut peer_rows,
         lanes: &mut lanes,
         requests: &mut requests,
-        shares: &mut shares,
         attempts: &mut attempts,
         batches: &mut batches,
     };
     let fabric = &start.fabric;
     let shared = fabric.shared();
-    let core = Orchestrator::new(start.config, &shared, tables).with_transports(&start.settings);
+    let rows = PolicyTables {
+        rails: fabric.given(),
+        shares: &mut shares,
+    };
+    let policies = |policy| Policies::new(policy, &shared, rows).with_transports(&start.settings);
+    let core = Orchestrator::new(start.config.map_policy(policies), &shared, tables);
     let peer_silence = start.config.peer_silence;
+    let fence_timeout = start.config.fence_timeout;
     let failover_attempts_max = start.config.failover_attempts_max;
     let recorder = fabric.recorder().cloned();
     let core = Recorded::new(core, start.config.worker, recorder);
@@ -196,6 +212,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
             failovers,
             failover_attempts_max,
             faults,
+            lines: Lines::default(),
         },
         hints: Steering::new(hints),
         // Lanes are bounded, so that this is enough for four full ones; with more it grows once.
@@ -203,6 +220,7 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
             completions: Vec::with_capacity(4 * usize::from(polyrail_tcp::WORKS_MAX)),
             lanes: Vec::new(),
             visible: Vec::new(),
+            fences: Vec::new(),
         },
         postings: PostBatch::default(),
         intake: Intake::default(),
@@ -213,6 +231,8 @@ fn work(start: Start, post: &Post, posts: &[Arc<Post>], bed: Bed) {
         handover,
         ending: Ending::default(),
         unseen: Vec::new(),
+        unseen_batches: Unseen::default(),
+        fence_timeout,
         afterwards: Afterwards::default(),
     };
     let published = post.seat.publish(&mut driven);

@@ -33,12 +33,11 @@ impl Loop<'_> {
         }
         self.polled.completions.clear();
         self.polled.lanes.clear();
-        for ticket in self.polled.visible.drain(..) {
-            let place = self.unseen.iter().position(|held| held.number() == ticket);
-            if let Some(place) = place {
-                self.unseen.swap_remove(place).go(&self.around.plane);
-            }
-        }
+        let mut visible = std::mem::take(&mut self.polled.visible);
+        visible.drain(..).for_each(|ticket| self.seen(ticket));
+        self.polled.visible = visible;
+        self.end_unseen(now);
+        self.ask_for_ends();
         for disk in self.disks.heard(now) {
             self.core.handle_frame(now, *disk, &Frame::Alive);
         }
@@ -48,25 +47,36 @@ impl Loop<'_> {
         if let Some(neighbours) = self.around.neighbours() {
             neighbours.look(now, self.around.fabric);
         }
+        let Self { handover, core, .. } = self;
+        handover.hand_over(now, |id, how| core.hand_back(id, how));
         busy |= self.drain(now);
-        self.handover.hand_over(now);
         busy |= self.forget_peers(now);
+        if busy && self.around.posts.len() > 1 {
+            self.post.backlog.publish(self.core.backlog_bytes());
+        }
         if let Some(neighbours) = self.around.neighbours() {
             neighbours.publish(now, busy, self.around.fabric);
         }
         (busy, now)
     }
 
+    /// Asks peers to end lanes that have ended here, so that what those have written can be seen.
+    fn ask_for_ends(&mut self) {
+        let Self { polled, around, .. } = self;
+        for (lane, epoch) in polled.fences.drain(..) {
+            let peer = around.fabric.shared().peer(lane.rail());
+            if let Some(peer) = peer.filter(|_| !around.fences_ignored()) {
+                around.plane.fence(peer, lane, epoch);
+            }
+        }
+    }
+
     /// Lets go of lost peers that nothing is open with any more. Whether there were any.
     fn forget_peers(&mut self, now: Instant) -> bool {
         let on_their_way = self.has_submissions();
-        let forgotten = self.lost.forget(
-            now,
-            on_their_way,
-            &mut self.core,
-            &mut *self.endpoint,
-            &mut self.handover,
-        );
+        let forgotten = self
+            .lost
+            .forget(now, on_their_way, &mut self.core, &mut *self.endpoint);
         // It ends requests and fences lanes of those that something is open with.
         forgotten.is_some_and(|count| self.drain(now) | (count > 0))
     }
@@ -95,7 +105,10 @@ impl Loop<'_> {
                 Message::Fence { .. } if self.around.fences_ignored() => {}
                 // Its endpoint says it unasked.
                 Message::Fence { peer, .. } if self.disks.has(peer) => {}
-                Message::Fence { peer, lane, epoch } => self.around.plane.fence(peer, lane, epoch),
+                Message::Fence { peer, lane, epoch } => {
+                    self.post.fences.asked(now, lane, epoch);
+                    self.around.plane.fence(peer, lane, epoch);
+                }
             }
             busy = true;
         }

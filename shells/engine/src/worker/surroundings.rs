@@ -10,6 +10,8 @@ use polyrail_core::units::{PeerId, RailId, TransportId};
 use polyrail_core::work::Cause;
 use polyrail_record::Recorded;
 use polyrail_transport::clock::Clock;
+use polyrail_transport::complain;
+use polyrail_transport::complaint::Lines;
 use polyrail_transport::fault::Faults;
 
 use crate::fabric::Fabric;
@@ -32,6 +34,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) failovers: Arc<Failovers>,
     pub(super) failover_attempts_max: u8,
     pub(super) faults: Option<Arc<Faults>>,
+    /// What is said of rails, peers and requests: strangers cannot use it up.
+    pub(super) lines: Lines,
 }
 
 /// What an agent says, if one is asked, and when to read it again.
@@ -55,7 +59,8 @@ impl Surroundings<'_> {
     /// A request has left a transport for another.
     pub(super) fn count_failover(&self, from: TransportId, to: TransportId, attempt: u8) {
         self.failovers.add(from, to);
-        log::warn!(
+        complain!(
+            by self.lines;
             "Transport failover: {} -> {} (attempt {attempt}/{})",
             self.transports.name(from),
             self.transports.name(to),
@@ -73,14 +78,19 @@ impl Surroundings<'_> {
         // Without the lock: the program's logger may ask for it.
         let name = lock(&self.peers).rail_name(rail).to_owned();
         match (state, cause) {
-            (_, Some(cause)) => log::warn!("rail {name} is paused: {cause}"),
+            (_, Some(cause)) => {
+                let why = cause.to_string();
+                complain!(by self.lines; event = "rail_paused", rail = name.as_str(), why = why.as_str();
+                    "rail {name} is paused: {cause}");
+            }
             (RailState::Healthy, None) => {
                 let (local, remote) = name.split_once('>').unwrap_or((&name, "?"));
                 let how = match expired {
                     true => "cooldown expired",
                     false => "un-paused by successful transfer",
                 };
-                log::warn!("Rail recovered: local_nic={local} remote_nic={remote} ({how})");
+                complain!(by self.lines; event = "rail_recovered", rail = name.as_str(), why = how;
+                    "Rail recovered: local_nic={local} remote_nic={remote} ({how})");
             }
             (state, None) => log::debug!("rail {name} is {}", state.name()),
         }
@@ -90,11 +100,14 @@ impl Surroundings<'_> {
     pub(super) fn log_end(&self, last: Option<TransportId>, report: &Report) {
         let last = last.map_or("?", |transport| self.transports.name(transport));
         match report.cause {
-            Some(Cause::FailoverLimit) => log::warn!(
+            Some(Cause::FailoverLimit) => complain!(
+                by self.lines;
                 "Task failover limit reached ({}), last transport={last}",
                 self.failover_attempts_max,
             ),
-            Some(Cause::NoRail) => log::warn!("No more transports available after {last} failed"),
+            Some(Cause::NoRail) => {
+                complain!(by self.lines; "No more transports available after {last} failed")
+            }
             _ => {}
         }
     }
@@ -106,10 +119,13 @@ impl Surroundings<'_> {
         let Some((name, address)) = known else {
             return;
         };
-        match silent {
-            true => log::warn!("peer \"{name}\" at {address} is silent"),
-            false => log::warn!("peer \"{name}\" at {address} is heard again"),
-        }
+        let at = address.to_string();
+        let (event, what) = match silent {
+            true => ("peer_silent", "silent"),
+            false => ("peer_heard", "heard again"),
+        };
+        complain!(by self.lines; event = event, peer = name.as_str(), address = at.as_str();
+            "peer \"{name}\" at {address} is {what}");
     }
 }
 

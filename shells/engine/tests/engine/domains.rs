@@ -25,6 +25,7 @@ fn target(shm: bool) -> Engine {
         workers: 1,
         security: SecurityConfig {
             domains: BTreeMap::from(domains),
+            ..SecurityConfig::default()
         },
         ..Config::named("target")
     };

@@ -416,6 +416,32 @@ fn a_configuration_can_do_without_gpus() {
 }
 
 #[test]
+fn cuda_is_started_when_memory_of_a_gpu_is_asked_for_and_no_sooner() {
+    // It was started with the engine: the program's children could not use it any more, and CUDA_VISIBLE_DEVICES was read.
+    let stub = stub();
+    let engine = engine(&stub);
+    let target = target("target");
+    let there = target.allocate("mem", BYTES, Access::RemoteReadWrite);
+    let far = engine.open_segment(&address(&target, "mem")).unwrap();
+    let host = engine.allocate("host", BYTES, Access::Local).unwrap();
+    let sent = fill_with(&engine, host, 1);
+    completed(&engine.submit(&[whole(Op::Write, host, far)]).unwrap());
+    assert!(content(&target, there.unwrap()) == sent);
+    let mut here = vec![1_u8; 4096];
+    let base = NonNull::new(here.as_mut_ptr()).unwrap();
+    // SAFETY: it lives until the segment has been taken back.
+    let own = unsafe { engine.register("own", base, 4096, Access::Local) }.unwrap();
+    engine.unregister(own).unwrap();
+    engine.order_after(host, 0).unwrap_err();
+    let _ = (engine.rails(), engine.stats());
+    assert!(!stub.counts().begun);
+    engine
+        .allocate_on_gpu("gpu", 1, 4096, Access::Local)
+        .unwrap();
+    assert!(stub.counts().begun);
+}
+
+#[test]
 fn failures_of_the_driver_are_told_apart() {
     let stub = stub();
     let engine = engine(&stub);
@@ -544,6 +570,7 @@ fn copies_begin_when_the_programs_stream_is_over() {
     completed(&engine.submit(&[whole(Op::Write, host, gpu)]).unwrap());
     stub.hold();
     let mut made = pattern(8, BYTES);
+    assert!(stub.pin(0, made.as_ptr() as u64, BYTES).unwrap());
     let from = CopyEnd {
         address: made.as_mut_ptr() as u64,
         ordinal: None,
@@ -640,7 +667,10 @@ fn bytes_move_between_gpus_of_two_engines_of_one_host_without_slots() {
     let over_tcp = bytes_over(&stage.initiator, "tcp:");
     completed(&stage.submit(whole(Op::Write, near, far)));
     assert_eq!(bytes_over(&stage.initiator, "tcp:"), over_tcp);
-    assert_eq!(stage.stubs[1].counts().imported, 1);
+    // Opened for the host and for its own GPU, both with its own GPU's context, and the target's with the target's.
+    let counts = stage.stubs.each_ref().map(|stub| stub.counts());
+    assert_eq!(counts[1].imported, 1);
+    assert_eq!(counts.map(|counts| counts.contexts), [1, 1]);
 }
 
 #[test]
@@ -683,6 +713,78 @@ fn memory_that_others_have_open_is_left_before_it_goes() {
     assert_eq!(ended(&batch).status, Status::Failed);
     let cause = batch.report(0).unwrap().cause;
     assert_eq!(cause, Some(Cause::RemoteAccess));
+}
+
+#[test]
+fn memory_that_a_peer_copies_to_behind_a_long_kernel_is_kept_until_it_has_left() {
+    // It was said to be taken back after two seconds, and freed under the peer's copy.
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    let write = whole(Op::Write, near, far.segment);
+    completed(&stage.submit(write));
+    let [target_stub, initiator_stub] = &stage.stubs;
+    // The kernel: a copy on a stream of the program's that stands still.
+    let kernel = initiator_stub.stream(1).unwrap();
+    let at = |address| CopyEnd {
+        address,
+        ordinal: Some(1),
+    };
+    let scratch = initiator_stub.allocate(1, 64, polyrail::cuda::Sharing::Process);
+    let scratch = scratch.unwrap();
+    initiator_stub.hold();
+    // SAFETY: no end is on the host.
+    unsafe { initiator_stub.copy(1, kernel, at(scratch), at(scratch), 64) }.unwrap();
+    stage.initiator.order_after(near, kernel.0).unwrap();
+    let copies = initiator_stub.counts().copies;
+    let batch = stage.submit(write);
+    until("the copy waits for the kernel", || {
+        let _ = batch.status();
+        initiator_stub.counts().copies > copies
+    });
+    let allocations = target_stub.counts().allocations;
+    for _ in 0..2 {
+        let kept = stage.target.unregister(there).unwrap_err();
+        let said = matches!(kept, RegisterError::Unprovable { segment } if segment == there);
+        assert!(said, "{kept}");
+        assert_eq!(
+            target_stub.counts().allocations,
+            allocations,
+            "it was freed"
+        );
+        assert_eq!(initiator_stub.counts().imported, 1, "the peer has left");
+    }
+    assert!(
+        stage.target.local_segment("gpu").is_none(),
+        "nobody gets in"
+    );
+    initiator_stub.go_on();
+    let status = ended(&batch).status;
+    assert_ne!(status, Status::Indeterminate);
+    until("it is free", || stage.target.unregister(there).is_ok());
+    assert_eq!(target_stub.counts().allocations, allocations - 1);
+    let again = stage.target.unregister(there);
+    assert!(matches!(again, Err(RegisterError::Stale { .. })));
+}
+
+#[test]
+fn memory_that_a_peer_still_copies_to_outlives_the_engine() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let (there, far) = stage.far_gpu(Access::RemoteReadWrite);
+    let write = whole(Op::Write, near, far.segment);
+    completed(&stage.submit(write));
+    let batch = stopped_midway(&stage.initiator, &stage.stubs[1], &[write]);
+    let region = stage.target.region(there).unwrap();
+    let Stage { target, stubs, .. } = &stage;
+    let allocations = stubs[0].counts().allocations;
+    target.shutdown();
+    assert!(region.is_touched(), "the peer may still write there");
+    let kept = target.unregister(there).unwrap_err();
+    assert!(matches!(kept, RegisterError::Unprovable { .. }), "{kept}");
+    assert_eq!(stubs[0].counts().allocations, allocations);
+    stubs[1].go_on();
+    ended(&batch);
 }
 
 #[test]

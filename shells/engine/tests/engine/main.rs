@@ -3,6 +3,7 @@
 mod calls;
 mod cancel;
 mod closing;
+mod departure;
 mod domains;
 mod ends;
 mod errors;
@@ -12,6 +13,7 @@ mod files;
 mod fixture;
 mod gpu;
 mod intake;
+mod keyed;
 mod large;
 mod many;
 mod notes;

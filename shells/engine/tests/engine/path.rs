@@ -20,6 +20,8 @@ const NEAR: [[u8; 4]; 2] = [[127, 0, 0, 1], [127, 0, 0, 2]];
 /// Those of a host in another island.
 const FAR: [[u8; 4]; 2] = [[127, 0, 9, 1], [127, 0, 9, 2]];
 const BYTES: u64 = 8 * MIB;
+/// Bytes of the longest transfer.
+const LONGEST: u64 = 64 * MIB;
 
 fn addresses(host: [[u8; 4]; 2]) -> Vec<IpAddr> {
     host.map(IpAddr::from).to_vec()
@@ -44,7 +46,7 @@ fn listening(config: Config) -> Engine {
     let listen = Some((config.rails[0], 0).into());
     let engine = Engine::new(Config { listen, ..config }).unwrap();
     let access = Access::RemoteReadWrite;
-    engine.allocate("mem", BYTES, access).unwrap();
+    engine.allocate("mem", LONGEST, access).unwrap();
     engine
 }
 
@@ -60,7 +62,7 @@ impl Joined {
     fn new(initiator: Config, target: Config) -> Self {
         let target = listening(target);
         let initiator = Engine::new(initiator).unwrap();
-        let local = initiator.allocate("here", BYTES, Access::Local).unwrap();
+        let local = initiator.allocate("here", LONGEST, Access::Local).unwrap();
         let remote = initiator.open_segment(&address(&target, "mem")).unwrap();
         Self {
             initiator,
@@ -189,7 +191,6 @@ fn an_agent_steers_while_it_lives() {
     let file = folder.path().join("hints");
     let mut steered = config(NEAR, Advanced);
     steered.path.hint_file = file.display().to_string();
-    steered.path.hint_strict = true;
     let joined = Joined::new(steered, config(NEAR, Advanced));
     let all = BYTES;
     let until_moved = |what: &str, share: Option<u64>| {
@@ -218,6 +219,38 @@ fn an_agent_steers_while_it_lives() {
     let mut agent = self::agent(&file);
     agent.set_all(Some(Shares::pair(256)));
     until_moved("another agent", Some(256));
+}
+
+/// An engine that an agent steers with its defaults, and the agent, which is heard.
+fn steered(file: &Path, share: u32) -> (Joined, HintWriter<AgentFile>) {
+    let mut agent = agent(file);
+    agent.set_all(Some(Shares::pair(share)));
+    let mut steered = config(NEAR, Advanced);
+    steered.path.hint_file = file.display().to_string();
+    let joined = Joined::new(steered, config(NEAR, Advanced));
+    until("the hint is heard", || joined.moved(BYTES)[0] > 0);
+    (joined, agent)
+}
+
+#[test]
+fn shares_are_kept_while_bytes_queue() {
+    const FOUR_SLICES: u64 = 4 * 64 * 1024;
+    let folder = tempfile::tempdir().unwrap();
+    for share in [128, 512] {
+        let file = folder.path().join(share.to_string());
+        let (joined, _agent) = steered(&file, share);
+        for length in [64 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB, LONGEST] {
+            let transfers = (BYTES / length).max(1);
+            let moved = (0..transfers).map(|_| joined.moved(length)[1]);
+            let (supplementary, all) = (moved.sum::<u64>(), transfers * length);
+            let wanted = all * u64::from(share) / 1024;
+            println!("{share}/1024 of {transfers} x {length}: {supplementary}, wanted {wanted}");
+            assert!(
+                supplementary.abs_diff(wanted) <= FOUR_SLICES,
+                "{share}/1024 of {transfers} times {length} bytes: {supplementary}, not {wanted}"
+            );
+        }
+    }
 }
 
 #[test]

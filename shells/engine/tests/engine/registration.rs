@@ -221,7 +221,7 @@ fn memory_that_its_owner_has_taken_back_costs_a_batch_one_lane_and_not_one_for_e
     pair.target.unregister(pair.there).unwrap();
     let mut requests: Vec<_> = (0..REFUSED).map(|at| pair.write(at * 3, 3)).collect();
     // What goes elsewhere is none of its business.
-    requests.push(other);
+    requests.insert(0, other);
     let start = std::time::Instant::now();
     let batch = pair.initiator.submit(&requests).unwrap();
     completed(&pair.submit(other));
@@ -231,7 +231,9 @@ fn memory_that_its_owner_has_taken_back_costs_a_batch_one_lane_and_not_one_for_e
         (status.status, status.failed),
         (Status::Failed, REFUSED as u32)
     );
-    for index in 0..REFUSED as usize {
+    let (first, report) = batch.first_failure().unwrap();
+    assert_eq!((first, report.cause), (1, Some(Cause::RemoteAccess)));
+    for index in 1..=REFUSED as usize {
         let report = batch.report(index).unwrap();
         assert_eq!(report.status, Status::Failed, "{index}");
         assert_eq!(report.cause, Some(Cause::RemoteAccess), "{index}");

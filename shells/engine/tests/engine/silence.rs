@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use polyrail::{Access, Cause, Config, Engine, Local, Op, Remote, Request, SegmentId, Status};
+use polyrail::{
+    Access, Cause, Config, Engine, Local, Op, Remote, Request, SegmentId, Status, UnsettledStats,
+};
 use polyrail_control::codec::{Greeting, Purpose};
 
 use crate::fixture::*;
@@ -143,6 +145,11 @@ pub(crate) struct Far {
 pub(crate) const BYTES: u64 = 16 * MIB;
 
 pub(crate) fn far() -> Far {
+    far_with(|_| {})
+}
+
+/// One whose initiator is configured otherwise.
+fn far_with(change: impl FnOnce(&mut Config)) -> Far {
     // A wildcard is no address that a peer could use, so it keeps to the link.
     let target = Engine::new(Config {
         listen: Some("0.0.0.0:0".parse().unwrap()),
@@ -156,11 +163,12 @@ pub(crate) fn far() -> Far {
         .allocate("mem", BYTES, Access::RemoteReadWrite)
         .unwrap();
     let link = Link::to(SocketAddr::from(([127, 0, 0, 1], port)));
-    let initiator = Engine::new(Config {
+    let mut config = Config {
         workers: 1,
         ..Config::named("initiator").without("shm")
-    });
-    let initiator = initiator.unwrap();
+    };
+    change(&mut config);
+    let initiator = Engine::new(config).unwrap();
     let local = initiator.allocate("here", BYTES, Access::Local).unwrap();
     let remote = initiator
         .open_segment(&format!("{}/mem", link.address))
@@ -233,6 +241,18 @@ fn a_write_to_a_silent_peer_is_indeterminate_and_settled_when_it_is_back() {
             (Local::Released, Remote::Unknown)
         );
         assert!(report.delivered_bytes < BYTES);
+        // Whoever watches the engine sees it: what is open, for how long, and what is waited for.
+        let stats = far.initiator.stats();
+        let open = stats.unsettled;
+        assert_eq!(
+            (open.requests, open.held_bytes, open.unknown_bytes),
+            (1, 0, BYTES)
+        );
+        assert!(open.oldest.is_some(), "{open:?}");
+        assert!(stats.fences.waiting > 0, "{:?}", stats.fences);
+        let page = far.initiator.metrics();
+        let line = format!("polyrail_unknown_bytes {BYTES}");
+        assert!(page.contains(&line), "{page}");
         let late = far.initiator.submit(&[far.write]).unwrap();
         assert_eq!(ended(&late).status, Status::Failed);
 
@@ -241,6 +261,14 @@ fn a_write_to_a_silent_peer_is_indeterminate_and_settled_when_it_is_back() {
             batch.report(0).unwrap().remote == Remote::Settled
         });
         assert_eq!(batch.status().status, Status::Indeterminate);
+        let stats = far.initiator.stats();
+        assert_eq!(stats.unsettled, UnsettledStats::default());
+        let answered: u64 = stats.fences.counts.iter().sum();
+        assert!(
+            answered > 0 && stats.fences.sum_seconds > 1.0,
+            "{:?}",
+            stats.fences
+        );
         until("requests work again", || {
             let again = far.initiator.submit(&[far.write]).unwrap();
             ended(&again).status == Status::Completed
@@ -325,6 +353,32 @@ fn while_the_control_plane_is_gone_what_moves_goes_on_and_what_comes_after_a_pau
     fill(&from, 0);
     completed(&far.initiator.submit(&[far.write]).unwrap());
     assert!(bytes(&to) == pattern(0, BYTES));
+}
+
+#[test]
+fn a_shutdown_waits_as_long_for_proof_as_is_configured() {
+    // It waited 2.5 s at most whatever was configured, and about 2.1 s whatever less was.
+    for (fence_ms, cancel_ms) in [(300, 50), (3_500, 100)] {
+        let far = far_with(|config| {
+            config.health.fence_timeout = Duration::from_millis(fence_ms);
+            config.health.cancel_grace = Duration::from_millis(cancel_ms);
+            // It is still heard when it ends.
+            config.health.peer_silence = Duration::from_secs(60);
+        });
+        let batch = far.cut_in_the_middle(Op::Write);
+        let start = Instant::now();
+        far.initiator.shutdown();
+        let (least, most) = (fence_ms + cancel_ms / 2, fence_ms + cancel_ms + 1_500);
+        let took = start.elapsed();
+        assert!(
+            took > Duration::from_millis(least) && took < Duration::from_millis(most),
+            "{fence_ms} ms: {took:?}"
+        );
+        let report = batch.report(0).unwrap();
+        assert_eq!(report.status, Status::Indeterminate);
+        // Core has given the fence up, and says why the request ended; what the engine leaves behind says so by itself.
+        assert_eq!(report.cause, Some(Cause::ShutDown));
+    }
 }
 
 #[test]

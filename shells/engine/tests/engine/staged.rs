@@ -298,7 +298,7 @@ fn what_the_owner_does_not_allow_is_not_done() {
     ));
     let (again, _) = stage.far_file(Access::RemoteRead);
     assert!(matches!(
-        stage.target.offer_file(again, "a/b", Access::RemoteRead),
+        stage.target.offer_file(again, "/b", Access::RemoteRead),
         Err(FileError::Name(RegisterError::BadName { .. }))
     ));
 }

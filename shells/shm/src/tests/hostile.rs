@@ -43,7 +43,7 @@ fn is_turned_away(socket: &OwnedFd) -> bool {
 }
 
 /// Asks what is behind a key, and gives the answer with what came along.
-fn map(socket: &OwnedFd, key: RegionKey, grant: u16) -> (Answer, Option<OwnedFd>) {
+pub(super) fn map(socket: &OwnedFd, key: RegionKey, grant: u16) -> (Answer, Option<OwnedFd>) {
     socket::send(socket, &Request::Map { key, grant }, None).unwrap();
     let until = StdInstant::now() + PATIENCE;
     loop {
@@ -218,6 +218,112 @@ fn an_address_that_overflows_is_the_kernels_to_refuse() {
         assert_eq!(answer, Pulled::Failed, "{source:#x}");
     }
     assert_serves(&target, &there);
+}
+
+#[test]
+fn what_the_kernel_does_not_write_is_the_targets_to_pull() {
+    // As it is with memory of a device: the target itself can write to it. Short, and long, and where there are no marks.
+    for (length, marked) in [(4096, true), (1 << 16, true), (1 << 16, false)] {
+        let fake = Fake::new();
+        let memory = region(1 << 20, Access::RemoteReadWrite, false);
+        let mut initiator = Initiator::new(fake.name.clone(), far(&memory), SESSION);
+        let by = initiator.clock.now() + Duration::from_secs(20);
+        initiator.endpoint.open(lane(), ONE, by);
+        let socket = packets::accept(&fake.listener).unwrap();
+        let (_, board) = Fake::receive(&socket);
+        let board = Board::of_peer(&board.unwrap()).unwrap();
+        let cookie = if marked {
+            fake.cookie.cookie()
+        } else {
+            fake.cookie()
+        };
+        let no_pull = None;
+        socket::send(&socket, &Answer::Ready { cookie, no_pull }, None).unwrap();
+        assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
+        let works = [write(length), write(length)];
+        assert_eq!(initiator.post(ONE, &works).accepted, 2);
+        initiator.poll();
+        let (Request::Map { grant, .. }, None) = Fake::receive(&socket) else {
+            panic!("it asks for something else");
+        };
+        board.open_grant(grant);
+        let answer = Answer::Private {
+            grant,
+            bytes: 1 << 20,
+            writable: true,
+            address: 4096,
+        };
+        socket::send(&socket, &answer, None).unwrap();
+        let mut rows = 0;
+        initiator.until("offers", |_| {
+            rows += usize::from(board.take(rows).is_some_and(|offer| offer.length == length));
+            rows == 2
+        });
+        (0..2).for_each(|row| board.tell(row, Pulled::Done));
+        initiator.until("completions", |seen| seen.completions.len() == 2);
+        assert!(board.close_grant(grant), "it has left");
+        assert!(!initiator.carries(ONE, write(length)));
+    }
+}
+
+#[test]
+fn a_target_that_may_not_pull_is_written_to_all_the_same() {
+    // As where the kernel lets processes into the memory of their children only. (it has marks, it is reached)
+    for (marked, reached) in [(true, true), (false, false)] {
+        let fake = Fake::new();
+        let own = ShmTransport::new(Arc::new(Table::default()), 1).unwrap();
+        let cookie = match marked {
+            true => fake.cookie.cookie(),
+            false => fake.cookie(),
+        };
+        let ready = Answer::Ready {
+            cookie,
+            no_pull: Some("it may not".into()),
+        };
+        let found = thread::scope(|scope| {
+            let found = scope.spawn(|| own.reach(&fake.name, SESSION, None));
+            let until = StdInstant::now() + PATIENCE;
+            let socket = loop {
+                assert!(StdInstant::now() < until, "nobody asks");
+                if let Ok(socket) = packets::accept(&fake.listener) {
+                    break socket;
+                }
+            };
+            Fake::receive(&socket);
+            socket::send(&socket, &ready, None).unwrap();
+            found.join().unwrap()
+        });
+        assert_eq!(found == Ok(own.capabilities()), reached);
+        let memory = region(1 << 20, Access::RemoteReadWrite, false);
+        let mut initiator = Initiator::new(fake.name.clone(), far(&memory), SESSION);
+        let by = initiator.clock.now() + Duration::from_secs(20);
+        initiator.endpoint.open(lane(), ONE, by);
+        let socket = packets::accept(&fake.listener).unwrap();
+        let (_, board) = Fake::receive(&socket);
+        let board = Board::of_peer(&board.unwrap()).unwrap();
+        socket::send(&socket, &ready, None).unwrap();
+        assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
+        put(&initiator.local, &pattern(1, 1 << 20));
+        initiator.post(ONE, &[write(1 << 20)]);
+        initiator.poll();
+        let (Request::Map { grant, .. }, None) = Fake::receive(&socket) else {
+            panic!("it asks for something else");
+        };
+        board.open_grant(grant);
+        let answer = Answer::Private {
+            grant,
+            bytes: 1 << 20,
+            writable: true,
+            address: memory.base().as_ptr().addr() as u64,
+        };
+        socket::send(&socket, &answer, None).unwrap();
+        match reached {
+            true => initiator.until("it", |seen| seen.completions.len() == 1),
+            false => assert_eq!(initiator.fact(ONE), LaneFact::Broken(Cause::Reset)),
+        }
+        assert!(board.take(0).is_none(), "it is not asked to pull");
+        assert_eq!(bytes(&memory) == pattern(1, 1 << 20), reached);
+    }
 }
 
 #[test]

@@ -1,11 +1,18 @@
 //! Owners of the library's objects.
+//!
+//! What is told to end and may not have is left to the [`Context`]: the call failed, or the device had, whose driver then
+//! says that all is well. The library's objects behind it are not freed, and neither are the queues and domains that they
+//! were made with: the device may go on with them.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, c_int};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use polyrail_transport::memory::{Pinned, Region};
 
@@ -37,10 +44,39 @@ pub(super) fn ended(call: &'static str, answer: c_int) {
     }
 }
 
+/// Numbers of queue pairs of a device that are remembered.
+const ENDED_MAX: usize = 4096;
+/// By devices, which all contexts of this process share: numbers of queue pairs that were connected and have ended, the oldest first.
+static ENDED: Mutex<BTreeMap<String, VecDeque<(Instant, u32)>>> = Mutex::new(BTreeMap::new());
+
 /// An open device.
 pub(crate) struct Context {
     pub(super) calls: Calls,
     raw: NonNull<raw::Context>,
+    /// The device is of no use any more: that it says to have let go of something proves nothing.
+    failed: AtomicBool,
+    /// It has failed to let go of something.
+    in_doubt: AtomicBool,
+    /// It has failed, and has been opened again: whatever it did for this, it does no more once this is closed.
+    renewed: AtomicBool,
+    left: Mutex<Vec<Left>>,
+    /// What has happened and was not acted on.
+    heard: Mutex<VecDeque<Event>>,
+    /// What wakes the device's thread.
+    wake: OnceLock<Arc<OwnedFd>>,
+    /// The device's name.
+    name: String,
+}
+
+/// Something that the device was told to let go of, and may go on with until its context has been closed.
+pub(super) enum Left {
+    Memory(Pinned),
+    /// A queue pair, and what is done once it is known to have ended.
+    Pair(Box<dyn FnOnce() + Send>),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // SAFETY: the library's objects may be used from any thread, by several at once.
@@ -51,10 +87,12 @@ unsafe impl Sync for Context {}
 /// Something that no work asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// A port carries packets again.
-    PortActive,
+    /// This port carries packets again.
+    PortActive(u8),
     /// It does not any more.
-    PortDown,
+    PortDown(u8),
+    /// It has other names than before.
+    NamesChanged(u8),
     /// The device is of no use any more.
     DeviceFatal,
     /// This queue pair, or any of a completion queue, is in error.
@@ -81,7 +119,17 @@ impl Context {
         })?;
         let missing = || Err(io::Error::new(io::ErrorKind::NotFound, "no such device"));
         let raw = opened.unwrap_or_else(missing)?;
-        let context = Self { calls: *calls, raw };
+        let context = Self {
+            calls: *calls,
+            raw,
+            failed: AtomicBool::new(false),
+            in_doubt: AtomicBool::new(false),
+            renewed: AtomicBool::new(false),
+            left: Mutex::default(),
+            heard: Mutex::default(),
+            wake: OnceLock::new(),
+            name: name.to_owned(),
+        };
         let fd = context.async_fd();
         let flags = rustix::fs::fcntl_getfl(fd)?;
         rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;
@@ -126,6 +174,83 @@ impl Context {
         Ok(attributes)
     }
 
+    /// The device is of no use any more.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, SeqCst);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(SeqCst)
+    }
+
+    /// Whether it failed to let go of something.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.load(SeqCst)
+    }
+
+    /// The device has been opened anew since it failed.
+    pub(crate) fn renew(&self) {
+        self.renewed.store(true, SeqCst);
+    }
+
+    /// Whether the device may go on with something that it was told to let go of.
+    pub(crate) fn has_left(&self) -> bool {
+        !lock(&self.left).is_empty()
+    }
+
+    /// A queue pair that was connected has ended.
+    pub(super) fn note_ended(&self, number: u32) {
+        let mut ended = lock(&ENDED);
+        let ended = ended.entry(self.name.clone()).or_default();
+        if ended.len() == ENDED_MAX {
+            ended.pop_front();
+        }
+        ended.push_back((Instant::now(), number));
+    }
+
+    /// Whether a queue pair of this number has ended so short ago.
+    pub(crate) fn has_ended_within(&self, number: u32, span: Duration) -> bool {
+        let mut ended = lock(&ENDED);
+        let Some(ended) = ended.get_mut(&self.name) else {
+            return false;
+        };
+        while ended.front().is_some_and(|(at, _)| at.elapsed() >= span) {
+            ended.pop_front();
+        }
+        ended.iter().any(|(_, other)| *other == number)
+    }
+
+    /// Lets whoever finds that the device has failed, or has not let go of something, wake its thread.
+    pub(crate) fn wake_with(&self, wake: &Arc<OwnedFd>) {
+        let _ = self.wake.set(wake.clone());
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            // Full means that it was woken already.
+            let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether the answer of a call proves that the device has let go. A device that has failed proves nothing; that it has
+    /// may be known to nobody yet.
+    pub(super) fn lets_go(&self, call: &'static str, answer: c_int) -> bool {
+        if let Err(error) = checked(call, answer) {
+            log::error!("verbs: {error}; the device may go on with what it was for");
+            self.in_doubt.store(true, SeqCst);
+            self.wake();
+            return false;
+        }
+        self.hear();
+        !self.has_failed()
+    }
+
+    /// Keeps what the device may go on with until this has been closed.
+    pub(super) fn leave(&self, left: Left) {
+        lock(&self.left).push(left);
+        self.wake();
+    }
+
     /// Readable when [`Self::event`] has something.
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the context, which is borrowed.
@@ -134,17 +259,51 @@ impl Context {
 
     /// What has happened, if anything has.
     pub(crate) fn event(&self) -> Option<Event> {
+        self.hear();
+        lock(&self.heard).pop_front()
+    }
+
+    /// Whether something has happened that was heard already.
+    pub(crate) fn has_heard(&self) -> bool {
+        !lock(&self.heard).is_empty()
+    }
+
+    /// Hears what has happened, on any thread; the device's acts on it.
+    fn hear(&self) {
+        let mut heard = lock(&self.heard);
+        let before = heard.len();
+        while let Some(event) = self.next_event() {
+            if event == Event::DeviceFatal {
+                self.fail();
+            }
+            heard.push_back(event);
+        }
+        let is_news = heard.len() > before;
+        drop(heard);
+        if is_news {
+            self.wake();
+        }
+    }
+
+    fn next_event(&self) -> Option<Event> {
         let mut event = MaybeUninit::<raw::AsyncEvent>::zeroed();
         // SAFETY: it fills the event if it answers 0. An event is acknowledged once, after its last use; the queue
         // pair that it names is not destroyed before.
         unsafe {
             if (self.calls.get_async_event)(self.raw.as_ptr(), event.as_mut_ptr()) != 0 {
+                // The kernel has taken the device away.
+                if io::Error::last_os_error().raw_os_error() == Some(libc::EIO) {
+                    self.fail();
+                }
                 return None;
             }
             let mut event = event.assume_init();
+            // Where it is of a port, the element's first four bytes are its number.
+            let port = event.element.addr() as u32 as u8;
             let what = match event.event_type {
-                raw::EVENT_PORT_ACTIVE => Event::PortActive,
-                raw::EVENT_PORT_ERR => Event::PortDown,
+                raw::EVENT_PORT_ACTIVE => Event::PortActive(port),
+                raw::EVENT_PORT_ERR => Event::PortDown(port),
+                raw::EVENT_GID_CHANGE => Event::NamesChanged(port),
                 raw::EVENT_DEVICE_FATAL => Event::DeviceFatal,
                 raw::EVENT_CQ_ERR => Event::QueuePair(None),
                 raw::EVENT_QP_FATAL | raw::EVENT_QP_REQ_ERR | raw::EVENT_QP_ACCESS_ERR => {
@@ -163,6 +322,18 @@ impl Drop for Context {
         // SAFETY: it is open, and whatever was made from it held it.
         let answer = unsafe { (self.calls.close_device)(self.raw.as_ptr()) };
         ended("ibv_close_device", answer);
+        // The kernel ends all that is left of a context with it. A device that has failed may not do as the kernel says,
+        // before it has been reset; to be opened again it has to be.
+        let is_over = answer == 0 && (!self.has_failed() || self.renewed.load(SeqCst));
+        let left = mem::take(&mut *lock(&self.left));
+        for left in left {
+            match (left, is_over) {
+                (Left::Memory(pinned), true) => drop(pinned),
+                (Left::Memory(pinned), false) => pinned.forsake(),
+                (Left::Pair(then), true) => then(),
+                (Left::Pair(_), false) => {}
+            }
+        }
     }
 }
 
@@ -190,6 +361,9 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
+        if self.context.has_left() {
+            return;
+        }
         // SAFETY: it is allocated, and whatever was made from it held it.
         let answer = unsafe { (self.context.calls.dealloc_pd)(self.raw.as_ptr()) };
         ended("ibv_dealloc_pd", answer);
@@ -211,7 +385,10 @@ pub(crate) enum Reach {
 pub(crate) struct Mr {
     pd: Arc<Pd>,
     raw: NonNull<raw::Mr>,
-    _pinned: Pinned,
+    /// What works name its first byte by.
+    address: u64,
+    /// `None`: it is left to the context.
+    pinned: Option<Pinned>,
 }
 
 // SAFETY: see `Context`.
@@ -232,6 +409,10 @@ impl Mr {
         let pinned = region.pin_any(offset, bytes).ok_or_else(gone)?;
         let length = usize::try_from(bytes).map_err(io::Error::other)?;
         let address = pinned.address().as_ptr();
+        let named = match reach {
+            Reach::Own => address as u64,
+            Reach::Read | Reach::ReadWrite => told_address(address as u64, bytes)?,
+        };
         let access = match reach {
             Reach::Own => raw::ACCESS_LOCAL_WRITE,
             Reach::Read => raw::ACCESS_REMOTE_READ,
@@ -257,7 +438,7 @@ impl Mr {
                     pd.raw.as_ptr(),
                     buffer.offset + offset,
                     length,
-                    address as u64,
+                    named,
                     buffer.fd.as_raw_fd(),
                     access as c_int,
                 )
@@ -270,7 +451,7 @@ impl Mr {
                     pd.raw.as_ptr(),
                     address.cast(),
                     length,
-                    address as u64,
+                    named,
                     access,
                 )
             };
@@ -279,8 +460,15 @@ impl Mr {
         Ok(Self {
             raw: made(call, raw)?,
             pd: pd.clone(),
-            _pinned: pinned,
+            address: named,
+            pinned: Some(pinned),
         })
+    }
+
+    /// What works name its first byte by: this side's by its address, those of peers by another one, which nobody else has, had
+    /// or can guess.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
     }
 
     /// What works of this side name it by.
@@ -296,11 +484,36 @@ impl Mr {
     }
 }
 
+/// What peers are to name memory at this address by.
+///
+/// Devices give keys out again, and allocators addresses. A work of a peer's that was meant for what had both before is refused
+/// all the same, because it does not name an address that is registered now.
+fn told_address(address: u64, bytes: u64) -> io::Result<u64> {
+    const MIB: u64 = 1 << 20;
+    /// All of it can be named from any address below this.
+    const END: u64 = 1 << 62;
+    // The device's table of pages is as short as if it were named by its own address.
+    let congruent_to = match bytes {
+        ..0x4000_0000 => 2 * MIB,
+        _ => 1024 * MIB,
+    };
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+    let random = u64::from_le_bytes(random) % END;
+    Ok(random / congruent_to * congruent_to + address % congruent_to)
+}
+
 impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: it is registered. When this returns the device touches the memory no more; then it is unpinned.
+        // Unless it does not prove so.
         let answer = unsafe { (self.pd.context.calls.dereg_mr)(self.raw.as_ptr()) };
-        ended("ibv_dereg_mr", answer);
+        let context = &self.pd.context;
+        if !context.lets_go("ibv_dereg_mr", answer)
+            && let Some(pinned) = self.pinned.take()
+        {
+            context.leave(Left::Memory(pinned.hold()));
+        }
     }
 }
 
@@ -399,6 +612,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        if self.context.has_left() {
+            return;
+        }
         let calls = &self.context.calls;
         // SAFETY: queue pairs hold the queue, so none is left; all events are acknowledged.
         let answers = unsafe {

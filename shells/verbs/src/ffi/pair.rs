@@ -5,10 +5,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use polyrail_core::work::{Op, POST_MAX};
 
-use super::handle::{Cq, Pd, checked, ended, made};
+use super::handle::{Cq, Left, Pd, checked, made};
 use super::raw;
 use crate::gid::Gid;
 use crate::wire::Side;
@@ -18,6 +19,8 @@ use crate::wire::Side;
 pub(crate) struct Path {
     pub(crate) port: u8,
     pub(crate) gid_index: u8,
+    /// The row of its partition in the port's table.
+    pub(crate) pkey_index: u16,
     /// Whether packets carry GIDs: always on Ethernet.
     pub(crate) is_global: bool,
     /// Reads that may be on their way, from this end and to it.
@@ -84,6 +87,9 @@ pub(crate) struct Qp {
     raw: NonNull<raw::Qp>,
     /// What it can do.
     pub(crate) extras: Extras,
+    has_ended: bool,
+    /// Packets may be on their way to it.
+    was_connected: AtomicBool,
     _cq: Arc<Cq>,
 }
 
@@ -137,6 +143,8 @@ impl Qp {
                 ranges: extras.ranges.min(attributes.cap.max_send_sge.max(1)),
                 inline_bytes: extras.inline_bytes.min(attributes.cap.max_inline_data),
             },
+            has_ended: false,
+            was_connected: AtomicBool::new(false),
             _cq: cq.clone(),
         })
     }
@@ -154,11 +162,12 @@ impl Qp {
     }
 
     /// Binds it to a port. `serves`: a peer may read and write through it.
-    pub(crate) fn init(&self, port: u8, serves: bool) -> io::Result<()> {
+    pub(crate) fn init(&self, path: &Path, serves: bool) -> io::Result<()> {
         let access = raw::ACCESS_REMOTE_READ | raw::ACCESS_REMOTE_WRITE;
         let to = raw::QpAttr {
             qp_state: raw::QPS_INIT,
-            port_num: port,
+            pkey_index: path.pkey_index,
+            port_num: path.port,
             qp_access_flags: if serves { access } else { 0 },
             ..raw::QpAttr::default()
         };
@@ -192,6 +201,7 @@ impl Qp {
             },
             ..raw::QpAttr::default()
         };
+        self.was_connected.store(true, Relaxed);
         self.modify("ibv_modify_qp to RTR", to, raw::QP_TO_RTR)?;
         let to = raw::QpAttr {
             qp_state: raw::QPS_RTS,
@@ -348,11 +358,33 @@ impl Qp {
     }
 }
 
+impl Qp {
+    /// Ends it. Whether the device moves nothing for it any more. If that cannot be proved, `then` is called once it can be,
+    /// if ever.
+    pub(crate) fn end(mut self, then: impl FnOnce() + Send + 'static) -> bool {
+        let is_over = self.destroy();
+        if !is_over {
+            self.pd.context.leave(Left::Pair(Box::new(then)));
+        }
+        is_over
+    }
+
+    fn destroy(&mut self) -> bool {
+        self.has_ended = true;
+        if *self.was_connected.get_mut() {
+            self.pd.context.note_ended(self.number());
+        }
+        // SAFETY: it lives, and this is its last use.
+        let answer = unsafe { (self.pd.context.calls.destroy_qp)(self.raw.as_ptr()) };
+        self.pd.context.lets_go("ibv_destroy_qp", answer)
+    }
+}
+
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: it lives, and this is its last use. When this returns the device moves nothing for it any more.
-        let answer = unsafe { (self.pd.context.calls.destroy_qp)(self.raw.as_ptr()) };
-        ended("ibv_destroy_qp", answer);
+        if !self.has_ended && !self.destroy() {
+            self.pd.context.leave(Left::Pair(Box::new(|| ())));
+        }
     }
 }
 

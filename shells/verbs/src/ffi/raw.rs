@@ -248,7 +248,9 @@ pub(crate) struct PortAttr {
     pub(crate) pkey_tbl_len: u16,
     pub(crate) lid: u16,
     pub(crate) sm_lid: u16,
-    pub(crate) _rest: [u8; 14],
+    pub(crate) _between: [u8; 9],
+    pub(crate) flags: u8,
+    pub(crate) _behind: [u8; 4],
 }
 
 /// Something that no work asked for.
@@ -259,6 +261,12 @@ pub(crate) struct AsyncEvent {
     pub(crate) element: *mut c_void,
     pub(crate) event_type: c_int,
 }
+
+/// Of a port: packets have to carry GIDs, in one subnet too.
+pub(crate) const PORT_GRH_REQUIRED: u8 = 1;
+
+/// Nothing was done yet for processes that fork.
+pub(crate) const FORK_DISABLED: u32 = 0;
 
 pub(crate) const QPT_RC: c_int = 2;
 pub(crate) const QPS_INIT: c_int = 1;
@@ -297,6 +305,7 @@ pub(crate) const EVENT_QP_ACCESS_ERR: c_int = 3;
 pub(crate) const EVENT_DEVICE_FATAL: c_int = 8;
 pub(crate) const EVENT_PORT_ACTIVE: c_int = 9;
 pub(crate) const EVENT_PORT_ERR: c_int = 10;
+pub(crate) const EVENT_GID_CHANGE: c_int = 18;
 
 /// The functions of the library. The names are its own, without `ibv_`.
 #[derive(Clone, Copy)]
@@ -330,6 +339,9 @@ pub(crate) struct Calls {
     pub(crate) query_qp:
         unsafe extern "C" fn(*mut Qp, *mut QpAttr, c_int, *mut QpInitAttr) -> c_int,
     pub(crate) destroy_qp: unsafe extern "C" fn(*mut Qp) -> c_int,
+    pub(crate) fork_init: unsafe extern "C" fn() -> c_int,
+    /// Older libraries do not have it.
+    pub(crate) is_fork_initialized: Option<unsafe extern "C" fn() -> u32>,
 }
 
 /// Where the header has what, on 64-bit machines.
@@ -383,6 +395,7 @@ mod layout {
         assert!(offset_of!(DeviceAttr, max_qp_init_rd_atom) == 156);
         assert!(size_of::<PortAttr>() == 52);
         assert!(offset_of!(PortAttr, lid) == 34);
+        assert!(offset_of!(PortAttr, flags) == 47);
         assert!(offset_of!(AsyncEvent, event_type) == 8);
     };
 }

@@ -2,20 +2,36 @@
 //!
 //! It does what tests and benches need: domains and keys are checked, works are carried out in order while they are
 //! posted, an error ends a queue pair and flushes what follows, and doorbells, completions and objects are counted. A
-//! cut wire loses works without a word.
+//! cut wire loses works without a word, and one that is held carries them out when a test says so.
+//!
+//! Calls fail [when they are to](fail). What the library was told to let go of and has not, for that or because the device
+//! has failed, lives on, until its context is closed, or, if its device has failed, that is opened again.
 
+mod failing;
+mod ghosts;
+mod held;
+mod lies;
+mod spoiled;
 mod transport;
 
+pub use failing::{Call, fail, fail_by_chance, fail_nothing};
+pub use ghosts::ghosts;
+pub use held::{hold, land};
+pub use lies::{be_honest, lie};
+pub use spoiled::spoil;
 pub use transport::StubTransport;
+
+use failing::{null, refused};
+use ghosts::{Object, Opened};
+use held::Flying;
 #[cfg(test)]
 pub(crate) use transport::machine;
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -67,8 +83,15 @@ pub(crate) const NAMES: [&std::ffi::CStr; 2] = [c"stub0", c"stub1"];
 static REGISTRATION_MAX: AtomicU64 = AtomicU64::new(0);
 static REFUSING: AtomicU32 = AtomicU32::new(u32::MAX);
 static UNPLUGGED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+/// Registrations of so many bytes and more wait.
+static SLOW: Mutex<u64> = Mutex::new(u64::MAX);
+static FASTER: Condvar = Condvar::new();
+static WAITING: AtomicU32 = AtomicU32::new(0);
 static PLAIN: AtomicBool = AtomicBool::new(false);
+static REUSING: AtomicBool = AtomicBool::new(false);
 static CUT: AtomicBool = AtomicBool::new(false);
+static PORT_FLAGS: AtomicU8 = AtomicU8::new(0);
+static LOSING: AtomicBool = AtomicBool::new(false);
 static FAST: AtomicBool = AtomicBool::new(false);
 static BELIEVING: AtomicBool = AtomicBool::new(false);
 static EXPECTS: Mutex<Expects> = Mutex::new(Expects::Next);
@@ -80,8 +103,12 @@ static STATE: Mutex<Option<State>> = Mutex::new(None);
 pub enum Happening {
     /// Its port carries no packets any more.
     PortDown,
+    /// A port of it does not that nobody uses.
+    OtherPortDown,
     /// Its port does again.
     PortActive,
+    /// Its table of GIDs is another.
+    GidChange,
     /// It is of no use any more.
     DeviceFatal,
     /// A completion queue of it is.
@@ -105,10 +132,19 @@ pub enum Expects {
 
 #[derive(Default)]
 struct State {
-    /// Open devices, by the addresses of their contexts: what has happened to them.
-    contexts: HashMap<usize, VecDeque<(c_int, usize)>>,
+    /// Open devices, by the addresses of their contexts.
+    contexts: HashMap<usize, Opened>,
+    /// Objects of this module that live, by their addresses.
+    objects: HashMap<usize, Object>,
+    /// Works that are on their way while the wire is held.
+    flying: VecDeque<Flying>,
+    lies: Option<lies::Lies>,
     /// DMA-BUFs that were registered: see [`take_dma_bufs`].
     dma_bufs: Vec<(u64, u64, c_int)>,
+    /// Keys that nothing has any more, while they are to be given out again.
+    spare_keys: Vec<u32>,
+    /// The same of numbers of queue pairs, by device.
+    spare_numbers: [Vec<u32>; 2],
     /// By remote key.
     memory: HashMap<u32, Memory>,
     /// By number.
@@ -117,15 +153,31 @@ struct State {
 
 #[derive(Clone, Copy)]
 struct Memory {
+    device: usize,
+    context: usize,
     domain: usize,
+    /// Where it is, and which address works name it by.
     address: u64,
+    named: u64,
     bytes: u64,
     access: u32,
+    /// The device was told to let go of it, and has not.
+    is_ghost: bool,
+}
+
+impl Memory {
+    /// Where so many bytes are that a work names by this address, if they lie inside.
+    fn find(&self, from: u64, length: u64) -> Option<u64> {
+        let offset = from.checked_sub(self.named)?;
+        (offset <= self.bytes && length <= self.bytes - offset).then(|| self.address + offset)
+    }
 }
 
 struct Pair {
+    device: usize,
+    context: usize,
     domain: usize,
-    /// Its object.
+    /// Its object; 0: it has none any more.
     raw: usize,
     peer: u32,
     access: u32,
@@ -158,6 +210,11 @@ pub fn cut(cut: bool) {
     CUT.store(cut, SeqCst);
 }
 
+/// Loses immediates, and tells nobody, or does not.
+pub fn lose_immediates(lose: bool) {
+    LOSING.store(lose, SeqCst);
+}
+
 /// Takes a device away, or puts it back: while it is away it cannot be opened. Those that have it open are told by
 /// [`Happening::DeviceFatal`] only.
 pub fn unplug(number: usize, away: bool) {
@@ -167,6 +224,34 @@ pub fn unplug(number: usize, away: bool) {
 /// Makes devices refuse queue pairs for works of several ranges or with bytes in them, or not.
 pub fn be_plain(plain: bool) {
     PLAIN.store(plain, SeqCst);
+}
+
+/// Makes registrations of so many bytes and more wait until this is called again; `u64::MAX`: none.
+pub fn hold_registrations(bytes: u64) {
+    *SLOW.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+    FASTER.notify_all();
+}
+
+/// How many registrations wait.
+#[cfg(test)]
+pub(crate) fn registrations_held() -> u32 {
+    WAITING.load(SeqCst)
+}
+
+/// Makes devices give the key of what was deregistered last to what is registered next, and the number of the queue pair that was
+/// destroyed last to the next one, as some do, or not.
+pub fn reuse_keys(reuse: bool) {
+    REUSING.store(reuse, SeqCst);
+    with(|state| {
+        state.spare_keys.clear();
+        state.spare_numbers.iter_mut().for_each(Vec::clear);
+    });
+}
+
+/// Makes ports say this of themselves in `flags`.
+#[cfg(test)]
+pub(crate) fn set_port_flags(flags: u8) {
+    PORT_FLAGS.store(flags, SeqCst);
 }
 
 /// Makes devices say this of the packets that queue pairs expect.
@@ -221,7 +306,37 @@ pub(crate) fn calls() -> Calls {
         modify_qp,
         query_qp,
         destroy_qp,
+        fork_init,
+        is_fork_initialized: Some(is_fork_initialized),
     }
+}
+
+/// What `ibv_is_fork_initialized` says, and how often it was put right.
+static FORKS: AtomicU32 = AtomicU32::new(FORK_UNNEEDED);
+static FORK_INITS: AtomicU32 = AtomicU32::new(0);
+const FORK_UNNEEDED: u32 = 2;
+
+unsafe extern "C" fn is_fork_initialized() -> u32 {
+    FORKS.load(SeqCst)
+}
+
+unsafe extern "C" fn fork_init() -> c_int {
+    FORK_INITS.fetch_add(1, SeqCst);
+    FORKS.store(1, SeqCst);
+    0
+}
+
+/// Makes the kernel one that keeps no registered memory over a fork, or not. How often the library was told to do so since the last
+/// time.
+#[cfg(test)]
+pub(crate) fn forget_forks(forgets: bool) -> u32 {
+    let status = if forgets {
+        raw::FORK_DISABLED
+    } else {
+        FORK_UNNEEDED
+    };
+    FORKS.store(status, SeqCst);
+    FORK_INITS.swap(0, SeqCst)
 }
 
 /// Devices are told apart by their addresses.
@@ -237,10 +352,19 @@ fn give<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
 
+/// The same of one that ends with a context at the latest.
+fn give_in<T>(context: *mut Context, object: T) -> *mut T {
+    let object = give(object);
+    let known = Object::new(context as usize, object);
+    with(|state| state.objects.insert(object as usize, known));
+    object
+}
+
 /// # Safety
 ///
-/// It came from [`give`], with this type, and is not used any more.
+/// It came from [`give`] or [`give_in`], with this type, and is not used any more.
 unsafe fn take<T>(object: *mut T) {
+    with(|state| state.objects.remove(&(object as usize)));
     COUNTERS.live.fetch_sub(1, SeqCst);
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(object) });
@@ -261,6 +385,10 @@ unsafe fn close(fd: c_int) {
 }
 
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
+    let number = refused(Call::GetDeviceList);
+    if number != 0 {
+        return null(number);
+    }
     let list = Box::new([device(0), device(1), ptr::null_mut()]);
     // SAFETY: the caller gives room for a number.
     unsafe { *count = 2 };
@@ -279,31 +407,31 @@ unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
 /// Something happens to a device, and everybody who has opened it is told.
 pub fn happen(number: usize, what: Happening) {
     let kind = match what {
-        Happening::PortDown => raw::EVENT_PORT_ERR,
+        Happening::PortDown | Happening::OtherPortDown => raw::EVENT_PORT_ERR,
         Happening::PortActive => raw::EVENT_PORT_ACTIVE,
+        Happening::GidChange => raw::EVENT_GID_CHANGE,
         Happening::DeviceFatal => raw::EVENT_DEVICE_FATAL,
         Happening::QueueFatal => raw::EVENT_CQ_ERR,
         Happening::PairFatal => raw::EVENT_QP_FATAL,
     };
     with(|state| {
-        let last = state
-            .pairs
-            .iter()
-            // SAFETY: queue pairs in the table live, and their contexts with them.
-            .map(|(number, pair)| (number, pair.raw, unsafe { context_of(pair.raw) }))
-            // SAFETY: as above.
-            .filter(|(.., context)| unsafe { device_of(*context) } == number)
-            .max_by_key(|(number, ..)| **number)
-            .map(|(_, raw, context)| (raw, context));
-        for (context, events) in &mut state.contexts {
-            // SAFETY: contexts in the table are open.
-            let is_its = unsafe { device_of(*context) } == number;
+        let contexts = &state.contexts;
+        let is_its = |context: &usize| contexts.get(context).is_some_and(|c| c.device == number);
+        let pairs = state.pairs.iter();
+        let last = pairs
+            .filter(|(_, pair)| pair.raw != 0 && is_its(&pair.context))
+            .max_by_key(|(number, _)| **number)
+            .map(|(_, pair)| (pair.raw, pair.context));
+        for (context, opened) in &mut state.contexts {
+            let is_its = opened.device == number;
+            opened.has_failed |= is_its && what == Happening::DeviceFatal;
             let element = match what {
                 Happening::PairFatal => last.filter(|last| last.1 == *context).map(|last| last.0),
-                _ => is_its.then_some(0),
+                Happening::OtherPortDown => is_its.then_some(2),
+                _ => is_its.then_some(1),
             };
             if let Some(element) = element {
-                events.push_back((kind, element));
+                opened.events.push_back((kind, element));
                 // SAFETY: the descriptor is open as long as the context.
                 unsafe {
                     let fd = (*(*context as *const Context)).async_fd;
@@ -314,54 +442,46 @@ pub fn happen(number: usize, what: Happening) {
     });
 }
 
-/// # Safety
-///
-/// The queue pair lives.
-unsafe fn context_of(pair: usize) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { (*(pair as *const OwnPair)).public.context as usize }
-}
-
-/// # Safety
-///
-/// The context is open.
-unsafe fn device_of(context: usize) -> usize {
-    // SAFETY: the caller's promise.
-    let device = unsafe { (*(context as *const Context))._device };
-    usize::from(ptr::eq(device, self::device(1)))
-}
-
 unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
-    let null = ptr::null_mut();
+    let nothing = ptr::null_mut();
     let number = usize::from(ptr::eq(device, self::device(1)));
     if UNPLUGGED[number].load(SeqCst) {
-        // SAFETY: of this thread.
-        unsafe { *libc::__errno_location() = libc::ENODEV };
-        return ptr::null_mut();
+        return null(libc::ENODEV);
+    }
+    let error = refused(Call::OpenDevice);
+    if error != 0 {
+        return null(error);
     }
     let context = give(Context {
         _device: device,
         ops: ContextOps {
-            _before: [null; 11],
+            _before: [nothing; 11],
             poll_cq,
             req_notify_cq,
-            _between: [null; 12],
+            _between: [nothing; 12],
             post_send,
             post_recv,
-            _behind: [null; 5],
+            _behind: [nothing; 5],
         },
         _cmd_fd: -1,
         async_fd: descriptor(),
         num_comp_vectors: 1,
     });
-    with(|state| state.contexts.insert(context as usize, VecDeque::new()));
+    with(|state| state.opened(context as usize, number));
     context
 }
 
 unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
-    // SAFETY: made by `open_device`.
+    let number = refused(Call::CloseDevice);
+    if number != 0 {
+        return number;
+    }
+    let left = with(|state| state.closed(context as usize));
+    // SAFETY: made by `open_device`; nobody uses what was made from a context after that.
     unsafe {
-        with(|state| state.contexts.remove(&(context as usize)));
+        for (at, object) in left {
+            object.free(at);
+        }
         close((*context).async_fd);
         take(context);
     }
@@ -374,6 +494,10 @@ pub(crate) const READ_RANGES_MAX: c_int = 3;
 pub(crate) const INLINE_MAX: u32 = 96;
 
 unsafe extern "C" fn query_device(_: *mut Context, attributes: *mut DeviceAttr) -> c_int {
+    let number = refused(Call::QueryDevice);
+    if number != 0 {
+        return number;
+    }
     // SAFETY: the caller gives room for them, of zeroes.
     let attributes = unsafe { &mut *attributes };
     attributes.max_mr_size = REGISTRATION_MAX.load(SeqCst);
@@ -384,6 +508,10 @@ unsafe extern "C" fn query_device(_: *mut Context, attributes: *mut DeviceAttr) 
 }
 
 unsafe extern "C" fn query_port(_: *mut Context, _: u8, attributes: *mut PortAttr) -> c_int {
+    let number = refused(Call::QueryPort);
+    if number != 0 {
+        return number;
+    }
     // SAFETY: the caller gives room for them, of zeroes.
     let attributes = unsafe { &mut *attributes };
     (
@@ -391,16 +519,22 @@ unsafe extern "C" fn query_port(_: *mut Context, _: u8, attributes: *mut PortAtt
         attributes.active_mtu,
         attributes.max_msg_sz,
     ) = (4, 5, 1 << 30);
+    attributes.flags = PORT_FLAGS.load(SeqCst);
     0
 }
 
 unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEvent) -> c_int {
     with(|state| {
-        let events = state.contexts.get_mut(&(context as usize));
-        let Some((kind, element)) = events.and_then(VecDeque::pop_front) else {
+        let opened = state.contexts.get_mut(&(context as usize));
+        let happened = opened.and_then(|opened| opened.events.pop_front());
+        let Some((kind, element)) = happened else {
             let mut number = 0_u64;
-            // SAFETY: the descriptor is open as long as the context, and the number has eight bytes.
-            unsafe { libc::read((*context).async_fd, (&raw mut number).cast(), 8) };
+            // SAFETY: the descriptor is open as long as the context, and the number has eight bytes. The error's number is of
+            // this thread.
+            unsafe {
+                libc::read((*context).async_fd, (&raw mut number).cast(), 8);
+                *libc::__errno_location() = libc::EAGAIN;
+            }
             return -1;
         };
         // SAFETY: the caller gives room for it.
@@ -414,51 +548,88 @@ unsafe extern "C" fn get_async_event(context: *mut Context, event: *mut AsyncEve
 
 unsafe extern "C" fn ack_async_event(_: *mut AsyncEvent) {}
 
+/// A protection domain.
+#[derive(Clone, Copy)]
+struct Domain {
+    context: *mut Context,
+    /// The number of its device.
+    device: u32,
+}
+
 unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
+    let number = refused(Call::AllocPd);
+    if number != 0 {
+        return null(number);
+    }
     // SAFETY: made by `open_device`.
     let device = unsafe { (*context)._device };
-    give(u64::from(ptr::eq(device, self::device(1)))).cast()
+    let device = u32::from(ptr::eq(device, self::device(1)));
+    give_in(context, Domain { context, device }).cast()
 }
 
 unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
-    // SAFETY: made above.
-    unsafe { take(pd.cast::<u64>()) };
-    0
+    let at = pd as usize;
+    let is_used = with(|state| {
+        let pairs = state.pairs.values().any(|pair| pair.domain == at);
+        pairs || state.memory.values().any(|memory| memory.domain == at)
+    });
+    let number = match is_used {
+        true => libc::EBUSY,
+        false => refused(Call::DeallocPd),
+    };
+    if number == 0 {
+        // SAFETY: made above.
+        unsafe { take(pd.cast::<Domain>()) };
+    }
+    number
 }
 
 unsafe extern "C" fn reg_mr_iova2(
     pd: *mut Pd,
     address: *mut c_void,
     length: usize,
-    _: u64,
+    named: u64,
     access: u32,
 ) -> *mut Mr {
     let most = REGISTRATION_MAX.load(SeqCst);
     // SAFETY: made by `alloc_pd`.
-    let number = unsafe { *pd.cast::<u64>() };
-    let refuses = u64::from(REFUSING.load(SeqCst)) == number;
-    if refuses || most > 0 && length as u64 > most {
-        // SAFETY: of this thread.
-        unsafe { *libc::__errno_location() = libc::EINVAL };
-        return ptr::null_mut();
+    let Domain { context, device } = unsafe { *pd.cast::<Domain>() };
+    if REFUSING.load(SeqCst) == device || most > 0 && length as u64 > most {
+        return null(libc::EINVAL);
     }
-    let key = NUMBER.fetch_add(1, SeqCst);
+    let slow = SLOW.lock().unwrap_or_else(PoisonError::into_inner);
+    WAITING.fetch_add(1, SeqCst);
+    drop(FASTER.wait_while(slow, |slow| length as u64 >= *slow));
+    WAITING.fetch_sub(1, SeqCst);
+    let error = refused(Call::RegMr);
+    if error != 0 {
+        return null(error);
+    }
+    let spare = with(|state| state.spare_keys.pop());
+    let key = spare.unwrap_or_else(|| NUMBER.fetch_add(1, SeqCst));
     let memory = Memory {
+        device: device as usize,
+        context: context as usize,
         domain: pd as usize,
         address: address as u64,
+        named,
         bytes: length as u64,
         access,
+        is_ghost: false,
     };
     with(|state| state.memory.insert(key, memory));
-    give(Mr {
-        _context: ptr::null_mut(),
-        _pd: pd,
-        addr: address,
-        length,
-        _handle: 0,
-        lkey: key,
-        rkey: key,
-    })
+    give_in(
+        context,
+        Mr {
+            _context: ptr::null_mut(),
+            _pd: pd,
+            addr: address,
+            length,
+            _handle: 0,
+            lkey: key,
+            rkey: key,
+        },
+    )
 }
 
 /// Memory of a device that is in truth this process's: what matters is what was asked for.
@@ -482,23 +653,42 @@ pub fn take_dma_bufs() -> Vec<(u64, u64, c_int)> {
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
+    let number = refused(Call::DeregMr);
+    if number != 0 {
+        return number;
+    }
+    lies::hang();
     // SAFETY: made above.
     unsafe {
-        with(|state| state.memory.remove(&(*mr).lkey));
+        with(|state| {
+            state.place_in((*mr).lkey);
+            state.deregister((*mr).lkey);
+        });
         take(mr);
     }
     0
 }
 
-unsafe extern "C" fn create_comp_channel(_: *mut Context) -> *mut CompChannel {
-    give(CompChannel {
-        _context: ptr::null_mut(),
-        fd: descriptor(),
-        _refcnt: 0,
-    })
+unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
+    let number = refused(Call::CreateCompChannel);
+    if number != 0 {
+        return null(number);
+    }
+    give_in(
+        context,
+        CompChannel {
+            _context: ptr::null_mut(),
+            fd: descriptor(),
+            _refcnt: 0,
+        },
+    )
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
+    let number = refused(Call::DestroyCompChannel);
+    if number != 0 {
+        return number;
+    }
     // SAFETY: made above.
     unsafe {
         close((*channel).fd);
@@ -532,6 +722,10 @@ unsafe extern "C" fn post_recv(
     _: *mut raw::RecvWr,
     _: *mut *mut raw::RecvWr,
 ) -> c_int {
+    let error = refused(Call::PostRecv);
+    if error != 0 {
+        return error;
+    }
     // SAFETY: made by `create_qp`.
     let number = unsafe { (*qp).qp_num };
     with(|state| match state.pairs.get_mut(&number) {
@@ -566,7 +760,8 @@ unsafe fn arrive(state: &mut State, number: u32, immediate: u32) -> c_int {
     peer.receives -= 1;
     COUNTERS.immediates.fetch_add(1, SeqCst);
     count_packets(state, number, 0);
-    let Some(peer) = state.pairs.get(&peer_number) else {
+    let peer = state.pairs.get(&peer_number).filter(|peer| peer.raw != 0);
+    let Some(peer) = peer else {
         return RETRY_EXCEEDED;
     };
     // SAFETY: the caller's promise; what comes to a queue does not send.
@@ -589,24 +784,43 @@ unsafe extern "C" fn create_cq(
     channel: *mut CompChannel,
     _: c_int,
 ) -> *mut raw::Cq {
-    give(Queue {
-        public: raw::Cq {
-            context,
-            _channel: channel,
+    let number = refused(Call::CreateCq);
+    if number != 0 {
+        return null(number);
+    }
+    give_in(
+        context,
+        Queue {
+            public: raw::Cq {
+                context,
+                _channel: channel,
+            },
+            done: Mutex::default(),
+            depth: depth as usize,
+            armed: AtomicBool::new(false),
+            // SAFETY: the channel lives.
+            fd: unsafe { (*channel).fd },
         },
-        done: Mutex::default(),
-        depth: depth as usize,
-        armed: AtomicBool::new(false),
-        // SAFETY: the channel lives.
-        fd: unsafe { (*channel).fd },
-    })
+    )
     .cast()
 }
 
 unsafe extern "C" fn destroy_cq(cq: *mut raw::Cq) -> c_int {
-    // SAFETY: made above.
-    unsafe { take(cq.cast::<Queue>()) };
-    0
+    let at = cq as usize;
+    let sends_to = |pair: &Pair| {
+        // SAFETY: queue pairs that have an object live.
+        pair.raw != 0 && unsafe { (*(pair.raw as *const OwnPair)).queue as usize } == at
+    };
+    let is_used = |pair: &Pair| sends_to(pair) || pair.queue == at;
+    let number = match with(|state| state.pairs.values().any(is_used)) {
+        true => libc::EBUSY,
+        false => refused(Call::DestroyCq),
+    };
+    if number == 0 {
+        // SAFETY: made above.
+        unsafe { take(cq.cast::<Queue>()) };
+    }
+    number
 }
 
 unsafe extern "C" fn get_cq_event(
@@ -635,6 +849,10 @@ unsafe extern "C" fn poll_cq(cq: *mut raw::Cq, room: c_int, out: *mut Wc) -> c_i
 }
 
 unsafe extern "C" fn req_notify_cq(cq: *mut raw::Cq, _: c_int) -> c_int {
+    let number = refused(Call::ReqNotifyCq);
+    if number != 0 {
+        return number;
+    }
     COUNTERS.arms.fetch_add(1, SeqCst);
     // SAFETY: made by `create_cq`.
     unsafe { (*cq.cast::<Queue>()).armed.store(true, SeqCst) };
@@ -648,21 +866,28 @@ struct OwnPair {
     queue: *mut Queue,
     works_max: u32,
     /// Works that have no completion yet.
-    uncovered: Cell<u32>,
+    uncovered: AtomicU32,
 }
 
 unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut raw::Qp {
     // SAFETY: the caller gives attributes.
     let can = unsafe { &mut (*attributes).cap };
     if PLAIN.load(SeqCst) && (can.max_send_sge > 1 || can.max_inline_data > 0) {
-        // SAFETY: of this thread.
-        unsafe { *libc::__errno_location() = libc::EINVAL };
-        return ptr::null_mut();
+        return null(libc::EINVAL);
+    }
+    let error = refused(Call::CreateQp);
+    if error != 0 {
+        return null(error);
     }
     can.max_inline_data = can.max_inline_data.min(INLINE_MAX);
-    let number = NUMBER.fetch_add(1, SeqCst);
+    // SAFETY: made by `alloc_pd`.
+    let Domain { context, device } = unsafe { *pd.cast::<Domain>() };
+    let spare = with(|state| state.spare_number(device as usize));
+    let number = spare.unwrap_or_else(|| NUMBER.fetch_add(1, SeqCst));
     COUNTERS.queue_pairs.fetch_add(1, SeqCst);
     let pair = Pair {
+        device: device as usize,
+        context: context as usize,
         domain: pd as usize,
         raw: 0,
         peer: 0,
@@ -675,21 +900,27 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
         queue: unsafe { (*attributes).recv_cq } as usize,
         receives: 0,
     };
-    with(|state| state.pairs.insert(number, pair));
+    with(|state| {
+        state.begin_number(number);
+        state.pairs.insert(number, pair)
+    });
     // SAFETY: the caller gives attributes whose queue lives.
     unsafe {
         let queue = (*attributes).send_cq.cast::<Queue>();
-        let raw = give(OwnPair {
-            public: raw::Qp {
-                context: (*queue).public.context,
-                _before: [ptr::null_mut(); 5],
-                _handle: 0,
-                qp_num: number,
+        let raw = give_in(
+            context,
+            OwnPair {
+                public: raw::Qp {
+                    context: (*queue).public.context,
+                    _before: [ptr::null_mut(); 5],
+                    _handle: 0,
+                    qp_num: number,
+                },
+                queue,
+                works_max: (*attributes).cap.max_send_wr,
+                uncovered: AtomicU32::new(0),
             },
-            queue,
-            works_max: (*attributes).cap.max_send_wr,
-            uncovered: Cell::new(0),
-        });
+        );
         with(|state| {
             if let Some(pair) = state.pairs.get_mut(&number) {
                 pair.raw = raw as usize;
@@ -700,6 +931,10 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attributes: *mut QpInitAttr) -> *mut
 }
 
 unsafe extern "C" fn modify_qp(qp: *mut raw::Qp, to: *mut QpAttr, mask: c_int) -> c_int {
+    let error = refused(Call::ModifyQp);
+    if error != 0 {
+        return error;
+    }
     // SAFETY: made by `create_qp`; the caller gives attributes.
     let (number, to) = unsafe { ((*qp).qp_num, &*to) };
     with(|state| {
@@ -728,6 +963,10 @@ unsafe extern "C" fn query_qp(
     mask: c_int,
     _: *mut QpInitAttr,
 ) -> c_int {
+    let error = refused(Call::QueryQp);
+    if error != 0 {
+        return error;
+    }
     let says = *EXPECTS.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: made by `create_qp`; the caller gives room for attributes.
     let (number, now) = unsafe { ((*qp).qp_num, &mut *now) };
@@ -745,6 +984,31 @@ unsafe extern "C" fn query_qp(
     })
 }
 
+impl State {
+    /// Where so many bytes are that a work names which comes to this queue pair, or the status that says why it may not.
+    fn find(
+        &self,
+        peer: u32,
+        opcode: c_int,
+        key: u32,
+        from: u64,
+        length: u64,
+    ) -> Result<u64, c_int> {
+        let peer = self.pairs.get(&peer);
+        let peer = peer.filter(|peer| peer.state >= raw::QPS_RTR && peer.state < FAILED);
+        let peer = peer.ok_or(RETRY_EXCEEDED)?;
+        let needed = match opcode {
+            raw::WR_RDMA_WRITE => raw::ACCESS_REMOTE_WRITE,
+            _ => raw::ACCESS_REMOTE_READ,
+        };
+        let memory = self.memory.get(&key).filter(|memory| {
+            memory.access & peer.access & needed != 0 && memory.domain == peer.domain
+        });
+        let found = memory.and_then(|memory| memory.find(from, length));
+        found.ok_or(REMOTE_ACCESS)
+    }
+}
+
 /// A queue pair has carried out a work of so many bytes.
 fn count_packets(state: &mut State, number: u32, bytes: u64) {
     let own = state.pairs.get(&number).map(|own| (own.peer, own.mtu));
@@ -756,9 +1020,17 @@ fn count_packets(state: &mut State, number: u32, bytes: u64) {
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut raw::Qp) -> c_int {
+    let number = refused(Call::DestroyQp);
+    if number != 0 {
+        return number;
+    }
+    lies::hang();
     // SAFETY: made by `create_qp`.
     unsafe {
-        with(|state| state.pairs.remove(&(*qp).qp_num));
+        with(|state| {
+            state.place_of((*qp).qp_num);
+            state.destroy((*qp).qp_num);
+        });
         take(qp.cast::<OwnPair>());
     }
     0
@@ -780,12 +1052,20 @@ unsafe extern "C" fn post_send(
     COUNTERS.doorbells.fetch_add(1, SeqCst);
     // SAFETY: made by `create_qp`, and used by one thread at a time; its queue lives.
     let (own, queue) = unsafe { (&*qp.cast::<OwnPair>(), &*(*qp.cast::<OwnPair>()).queue) };
+    let error = refused(Call::PostSend);
+    if error != 0 {
+        // SAFETY: the caller gives room for it.
+        unsafe { *bad = first };
+        return error;
+    }
     let mut next = first;
     let believing = BELIEVING.load(SeqCst);
+    let is_lying = lies::is_lying();
+    let is_disturbed = is_lying || held::is_held() || spoiled::is_due();
     // SAFETY: the caller gives a list of works.
     while let Some(work) = unsafe { next.as_ref() } {
         let mut done = queue.done.lock().unwrap_or_else(PoisonError::into_inner);
-        if own.uncovered.get() >= own.works_max || done.len() >= queue.depth {
+        if own.uncovered.load(Relaxed) >= own.works_max || done.len() >= queue.depth {
             // SAFETY: the caller gives room for it.
             unsafe { *bad = next };
             return libc::ENOMEM;
@@ -794,19 +1074,38 @@ unsafe extern "C" fn post_send(
         COUNTERS.ranges.fetch_add(work.num_sge as u64, SeqCst);
         let inline = u64::from(work.send_flags & raw::SEND_INLINE != 0);
         COUNTERS.inline.fetch_add(inline, SeqCst);
-        if !CUT.load(SeqCst) {
+        let is_immediate = work.opcode == raw::WR_RDMA_WRITE_WITH_IMM;
+        let spoiled = match is_disturbed {
+            true => spoiled::taken(own.public.qp_num, work),
+            false => None,
+        };
+        let is_held = is_disturbed && spoiled.is_none() && held::is_held();
+        let flies = is_lying && spoiled.is_none();
+        // SAFETY: as for `carry_out`.
+        if flies && with(|state| unsafe { state.take_off(own.public.qp_num, work) }) {
+            own.uncovered.fetch_add(1, Relaxed);
+        // SAFETY: as for `carry_out`.
+        } else if is_held && with(|state| unsafe { state.depart(own.public.qp_num, work) }) {
+            own.uncovered.fetch_add(1, Relaxed);
+        } else if !(CUT.load(SeqCst) || is_immediate && LOSING.load(SeqCst)) {
             let status = match believing {
-                _ if work.opcode == raw::WR_RDMA_WRITE_WITH_IMM => {
+                _ if is_immediate => {
                     // SAFETY: queue pairs hold their queues.
                     with(|state| unsafe { arrive(state, own.public.qp_num, work.imm_data) })
+                }
+                _ if let Some(status) = spoiled => {
+                    // SAFETY: as below.
+                    with(|state| unsafe { state.spoil(own.public.qp_num, work, status) })
                 }
                 true => 0,
                 // SAFETY: memory that is registered is mapped; the engine's contract allows copies of it.
                 false => with(|state| unsafe { carry_out(state, own.public.qp_num, work) }),
             };
             let says = status != 0 || work.send_flags & raw::SEND_SIGNALED != 0;
-            own.uncovered
-                .set(if says { 0 } else { own.uncovered.get() + 1 });
+            match says {
+                true => own.uncovered.store(0, Relaxed),
+                false => drop(own.uncovered.fetch_add(1, Relaxed)),
+            }
             if says {
                 COUNTERS.completions.fetch_add(1, SeqCst);
                 let wc = Wc {
@@ -818,7 +1117,7 @@ unsafe extern "C" fn post_send(
                 queue.push(&mut done, wc);
             }
         } else {
-            own.uncovered.set(own.uncovered.get() + 1);
+            own.uncovered.fetch_add(1, Relaxed);
         }
         next = work.next;
     }
@@ -840,9 +1139,6 @@ unsafe fn carry_out(state: &mut State, number: u32, work: &SendWr) -> c_int {
     if own.state != raw::QPS_RTS {
         return FLUSHED;
     }
-    let inside = |memory: &Memory, from: u64, length: u64| {
-        from >= memory.address && from + length <= memory.address + memory.bytes
-    };
     let is_inline = work.send_flags & raw::SEND_INLINE != 0;
     let most = match (is_inline, work.opcode) {
         (true, _) => length <= u64::from(INLINE_MAX),
@@ -852,42 +1148,39 @@ unsafe fn carry_out(state: &mut State, number: u32, work: &SendWr) -> c_int {
     let is_ours = |range: &raw::Sge| {
         let memory = state.memory.get(&range.lkey);
         let memory = memory.filter(|memory| memory.domain == own.domain);
-        memory.is_some_and(|memory| inside(memory, range.addr, range.length.into()))
+        memory.is_some_and(|memory| memory.find(range.addr, range.length.into()).is_some())
     };
     let here = (most && (is_inline || ranges.iter().all(is_ours))).then_some(());
-    let peer = state
-        .pairs
-        .get(&own.peer)
-        .filter(|peer| peer.state >= raw::QPS_RTR && peer.state < FAILED);
-    let needed = match work.opcode {
-        raw::WR_RDMA_WRITE => raw::ACCESS_REMOTE_WRITE,
-        _ => raw::ACCESS_REMOTE_READ,
+    let there = match here {
+        None => Err(LOCAL_PROTECTION),
+        Some(()) => state.find(own.peer, work.opcode, work.rkey, work.remote_addr, length),
     };
-    let there = peer.and_then(|peer| {
-        let memory = state.memory.get(&work.rkey)?;
-        let allowed = memory.access & peer.access & needed != 0;
-        (allowed && memory.domain == peer.domain && inside(memory, work.remote_addr, length))
-            .then_some(())
-    });
-    let status = match (here, peer, there) {
-        (None, ..) => LOCAL_PROTECTION,
-        (_, None, _) => RETRY_EXCEEDED,
-        (_, _, None) => REMOTE_ACCESS,
-        _ => 0,
-    };
-    if status != 0 {
-        if let Some(own) = state.pairs.get_mut(&number) {
-            own.state = FAILED;
+    let remote = match there {
+        Ok(remote) => remote,
+        Err(status) => {
+            if let Some(own) = state.pairs.get_mut(&number) {
+                own.state = FAILED;
+            }
+            return status;
         }
-        return status;
-    }
+    };
     count_packets(state, number, length);
     if FAST.load(SeqCst) {
         return 0;
     }
-    let mut remote = work.remote_addr as *mut u8;
+    let mut remote = remote as *mut u8;
     for range in ranges {
-        let (local, length) = (range.addr as *mut u8, range.length as usize);
+        let (local, length) = (range.addr, range.length as usize);
+        let local = match is_inline {
+            true => Some(local),
+            false => state
+                .memory
+                .get(&range.lkey)
+                .and_then(|memory| memory.find(local, length as u64)),
+        };
+        let Some(local) = local.map(|local| local as *mut u8) else {
+            return LOCAL_PROTECTION;
+        };
         // SAFETY: both ranges lie in registered memory, which is pinned, or the local one is inline; they may overlap.
         unsafe {
             match work.opcode {

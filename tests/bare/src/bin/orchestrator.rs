@@ -8,8 +8,8 @@ use polyrail_core::orchestrator::{
     Config, Event, LaneAction, Orchestrator, Proof, Reason, Request, Store, Tables,
 };
 use polyrail_core::plan::Plan;
+use polyrail_core::rail::chooser::Spray;
 use polyrail_core::rail::estimate::EstimateConfig;
-use polyrail_core::rail::select::Policy;
 use polyrail_core::rail::{Device, Rail, RailConfig, Shared, Waiting};
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{
@@ -136,7 +136,7 @@ fn orchestrator() {
     };
     black_box(install(&shared, black_box(RailId(0)), black_box(config)));
     let mut store = Memory::new();
-    let config = black_box(Config::new(0, Policy::Spray));
+    let config = black_box(Config::new(0, Spray));
     let mut core = new(config, &shared, black_box(store.tables()));
     let core = black_box(&mut core);
     let now = || black_box(Instant::ZERO);

@@ -1,12 +1,16 @@
-//! Section `security`: trust domains.
+//! Section `security`: the cluster's key, and trust domains.
 
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-/// Who may know of which segments. Without it there is one trust domain, in which all are.
+/// Who is a member, and who may know of which segments. Without it nobody is asked for a key, and there is one trust domain, in
+/// which all are.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SecurityConfig {
+    /// The file of the cluster's key, as [`crate::keygen`] makes one; empty: there is none. With it control connections are
+    /// within TLS, and only engines with the same key are spoken with.
+    pub key_file: String,
     /// Trust domains by their names: see [`crate::Engine::domain`].
     pub domains: BTreeMap<String, DomainConfig>,
 }

@@ -17,6 +17,8 @@ pub struct VerbsConfig {
     pub retry_count: u8,
     /// The row of a port's table of GIDs; 256: the one whose GID is the rail's address.
     pub gid_row: u16,
+    /// The key of the partition on InfiniBand; 0: the first that a port is a full member of.
+    pub pkey: u16,
     /// The traffic class of packets, which switches choose their queue by.
     pub traffic_class: u8,
     /// The service level of packets.
@@ -37,6 +39,11 @@ impl VerbsConfig {
     pub(crate) fn gid_index(&self) -> Option<u8> {
         u8::try_from(self.gid_row).ok()
     }
+
+    #[cfg(feature = "verbs")]
+    pub(crate) fn partition(&self) -> Option<u16> {
+        (self.pkey != 0).then_some(self.pkey)
+    }
 }
 
 impl Default for VerbsConfig {
@@ -48,6 +55,7 @@ impl Default for VerbsConfig {
             ack_timeout: 14,
             retry_count: 6,
             gid_row: Self::GID_OF_RAIL,
+            pkey: 0,
             traffic_class: 0,
             service_level: 0,
             inline_bytes: 64,

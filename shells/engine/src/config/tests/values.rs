@@ -328,8 +328,16 @@ fn core_gets_what_is_configured() {
         signal_interval_works: 15,
         fence_timeout: CoreDuration::from_millis(11),
         cancel_grace: CoreDuration::from_millis(12),
-        documented,
-        ..CoreConfig::new(3, Policy::Documented)
+        ..CoreConfig::new(
+            3,
+            PoliciesConfig {
+                usual: CoreTransport {
+                    documented,
+                    ..CoreTransport::new(Policy::Documented)
+                },
+                seed: 3,
+            },
+        )
     };
     assert_eq!(format!("{core:?}"), format!("{expected:?}"));
     assert_eq!(config.connection_silence(), Duration::from_millis(225));

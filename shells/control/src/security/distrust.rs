@@ -1,0 +1,57 @@
+//! Why somebody is not taken for a member of the cluster.
+
+use std::fmt;
+
+use super::identity::Fingerprint;
+
+/// Why the other end of a connection has not proved that it holds the cluster's key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Distrust {
+    /// It speaks in clear to an engine with a key.
+    Clear,
+    /// It asks for a lane in clear and without a ticket, at an engine with a key.
+    NoTicket,
+    /// It holds another key.
+    OtherKey {
+        /// The key of this side.
+        ours: Fingerprint,
+        /// Its key; `None`: it has refused ours before it showed its own.
+        theirs: Option<Fingerprint>,
+    },
+    /// It has gone without a word before it had proved anything, as an engine without a key does that is too old to say so.
+    Gone,
+    /// What came is not TLS as this side speaks it.
+    Tls {
+        /// What is wrong with it.
+        text: String,
+    },
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clear => f.write_str(
+                "it speaks in clear and this engine has a cluster key: both need the same (security/key_file)",
+            ),
+            Self::NoTicket => f.write_str(
+                "it asks for a lane without a ticket and this engine has a cluster key: both need the same (security/key_file)",
+            ),
+            Self::OtherKey {
+                ours,
+                theirs: Some(theirs),
+            } => write!(
+                f,
+                "it holds cluster key {theirs} and this engine {ours}: both need the same (security/key_file)"
+            ),
+            Self::OtherKey { ours, theirs: None } => write!(
+                f,
+                "it holds another cluster key than this engine, which has {ours}: both need the same (security/key_file)"
+            ),
+            Self::Gone => f.write_str(
+                "it went before it had proved that it holds the cluster key: has it one (security/key_file)?",
+            ),
+            Self::Tls { text } => write!(f, "it does not prove that it holds the cluster key: {text}"),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What of a configuration can change while an engine runs.
+
+use std::net::SocketAddr;
+use std::sync::PoisonError;
+
+use polyrail_control::security::Fingerprint;
+use polyrail_core::plan::PLAN_RAILS_MAX;
+
+use crate::config::{Config, IsolationMode};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::listen;
+use crate::lock::lock;
+
+/// Keys that [`Engine::reload`] heeds. All others count when an engine starts.
+pub const RELOADED: [&str; 5] = [
+    "rails",
+    "limits/segments",
+    "control/sessions_max",
+    "control/connections_max",
+    "security/key_file",
+];
+
+impl Engine {
+    /// Takes from a configuration what can change while the engine runs ([`RELOADED`]):
+    ///
+    /// - `rails`: addresses that were not there before are used from now on, also by peers, if the engine was started with some.
+    ///   None is taken away.
+    /// - `limits/segments`, `control/sessions_max`, `control/connections_max`: what there can be from now on. What there is more
+    ///   stays.
+    /// - `security/key_file`: its key, read anew, is that of all connections that begin from now on. An engine without a key
+    ///   does not get one, and none loses its own.
+    ///
+    /// All of it or, where something is wrong, nothing.
+    pub fn reload(&self, config: &Config) -> Result<(), EngineError> {
+        let inner = &self.inner;
+        if !inner.is_ours() || self.is_closing() {
+            return Ok(());
+        }
+        config.check().map_err(|error| EngineError::Config {
+            text: error.to_string(),
+        })?;
+        let key = config.security.key()?;
+        if key.is_some() != self.key().is_some() {
+            let text =
+                "security/key_file: whether there is a key cannot change while an engine runs";
+            return Err(EngineError::Config { text: text.into() });
+        }
+        self.use_more_rails(config)?;
+        if let Some(key) = key {
+            let fingerprint = key.fingerprint();
+            inner.sessions.plane.replace_key(key);
+            self.set_key(fingerprint);
+        }
+        inner.segments.set_most(config.limits.segments);
+        let control = &config.control;
+        let (sessions, connections) = (control.sessions_max, control.connections_max);
+        inner.sessions.plane.limit(sessions, connections);
+        Ok(())
+    }
+
+    fn set_key(&self, key: Fingerprint) {
+        let mut own = self
+            .inner
+            .key
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *own = Some(key);
+    }
+
+    /// Takes addresses for rails that are none yet, and lets peers come in there.
+    fn use_more_rails(&self, config: &Config) -> Result<(), EngineError> {
+        let inner = &self.inner;
+        let known = lock(&inner.sessions.peers).locals().to_vec();
+        let new = config.rails.iter().copied();
+        let new: Vec<_> = new.filter(|rail| !known.contains(rail)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let cannot = |why: &str| {
+            let text = format!("rails: {} is not used before the next start: {why}", new[0]);
+            Err(EngineError::Config { text })
+        };
+        if known.is_empty() {
+            return cannot("the engine was started without rails of its own");
+        }
+        if inner.config.path.mode != IsolationMode::Off {
+            return cannot("its paths are isolated");
+        }
+        if known.len() + new.len() > PLAN_RAILS_MAX {
+            return cannot(&format!("{PLAN_RAILS_MAX} rails are possible"));
+        }
+        listen::check_rails(&new)?;
+        let mut listeners = Vec::new();
+        if let Some(own) = inner.sessions.listening {
+            for rail in &new {
+                let address = SocketAddr::new(*rail, own.port());
+                if !rail.is_loopback() && !inner.config.insecure {
+                    return Err(EngineError::Insecure { address });
+                }
+                if !own.ip().is_unspecified() {
+                    listeners.push(listen::also(address)?);
+                }
+            }
+        }
+        for listener in listeners {
+            inner.sessions.plane.listen(listener);
+        }
+        lock(&inner.sessions.peers).add_locals(&new);
+        for rail in &new {
+            log::info!("{rail} is a rail from now on");
+        }
+        self.tell_of_rails();
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! Engines with a cluster key: lanes of all transports prove themselves, and who does not is counted.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use polyrail::{Access, Config, Engine, Op, Request, SecurityConfig};
+
+use crate::fixture::{MIB, PATIENCE, address, bytes, completed, poison};
+
+/// A folder with a key, and an engine that has it. Bytes go over TCP only, or over shared memory.
+fn member(folder: &std::path::Path, name: &str, listens: bool, shm: bool) -> Engine {
+    let key = folder.join("cluster.key");
+    if !key.exists() {
+        polyrail::keygen(&key).unwrap();
+    }
+    let config = Config {
+        listen: listens.then(|| "127.0.0.1:0".parse().unwrap()),
+        workers: 1,
+        security: SecurityConfig {
+            key_file: key.to_str().unwrap().into(),
+            ..SecurityConfig::default()
+        },
+        ..Config::named(name)
+    };
+    Engine::new(config.without(if shm { "tcp" } else { "shm" })).unwrap()
+}
+
+/// Asks for a lane in clear, as an engine without a key does; all that is said to that.
+fn asks_in_clear(at: SocketAddr) -> Vec<u8> {
+    let mut stream = TcpStream::connect(at).unwrap();
+    let greeting = b"polyrail\x01\0\x02\0\x3f\0\0\0\0\0\0\0";
+    let join = [&[19, 0, 0, 0, 10][..], &[7; 16], &[1, 1]].concat();
+    stream.write_all(&[&greeting[..], &join].concat()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut said = Vec::new();
+    // A reset is an end too.
+    let _ = stream.read_to_end(&mut said);
+    said
+}
+
+#[test]
+fn members_move_bytes_and_whoever_proves_nothing_is_counted() {
+    for shm in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let target = member(folder.path(), "target", true, shm);
+        let owned = target
+            .allocate("mem", MIB, Access::RemoteReadWrite)
+            .unwrap();
+        let at = target.listening().unwrap();
+        let engine = member(folder.path(), "initiator", false, shm);
+        let remote = engine.open_segment(&address(&target, "mem")).unwrap();
+        let local = engine.allocate("local", MIB, Access::Local).unwrap();
+        let (here, there) = (engine.region(local).unwrap(), target.region(owned).unwrap());
+        let moves = |op, byte: u8| {
+            let request = Request {
+                op,
+                local,
+                local_offset: 0,
+                remote,
+                remote_offset: 0,
+                length: MIB,
+            };
+            let (from, to) = match op {
+                Op::Write => (&here, &there),
+                Op::Read => (&there, &here),
+            };
+            poison(from, byte);
+            completed(&engine.submit(&[request]).unwrap());
+            assert!(bytes(to).iter().all(|moved| *moved == byte), "{shm} {op:?}");
+        };
+        moves(Op::Write, 7);
+        for turn in 1..4 {
+            let said = String::from_utf8_lossy(&asks_in_clear(at)).into_owned();
+            assert!(said.contains("a lane needs a ticket"), "{said:?}");
+            assert_eq!(target.stats().lanes_denied, turn);
+            moves(Op::Read, 10 + turn as u8);
+        }
+        let page = target.metrics();
+        assert!(page.contains("polyrail_lanes_denied_total 3"), "{page}");
+        assert_eq!(engine.stats().lanes_denied, 0);
+    }
+}

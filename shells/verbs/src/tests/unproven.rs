@@ -1,0 +1,270 @@
+//! What is said where the device may go on with what it was told to let go of, and what it then does.
+
+use std::sync::Weak;
+
+use polyrail_transport::memory::Region;
+
+use super::*;
+use crate::stub::{Call, Happening, ghosts};
+
+/// Why the end of something is not proved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Doubt {
+    /// The calls that end things fail with this.
+    Fails(i32),
+    /// They succeed, and the device has failed.
+    Failed,
+}
+
+const DOUBTS: [Doubt; 4] = [
+    Doubt::Fails(libc::EIO),
+    Doubt::Fails(libc::ETIMEDOUT),
+    Doubt::Fails(libc::EBUSY),
+    Doubt::Failed,
+];
+
+impl Doubt {
+    /// From now on, until the device is there again, it is so at this device.
+    fn begin(self, device: usize) {
+        stub::unplug(device, true);
+        match self {
+            Self::Fails(number) => {
+                stub::fail(Call::DestroyQp, number);
+                stub::fail(Call::DeregMr, number);
+            }
+            Self::Failed => stub::happen(device, Happening::DeviceFatal),
+        }
+    }
+
+    fn end(self, device: usize) {
+        stub::fail_nothing();
+        stub::unplug(device, false);
+    }
+}
+
+impl Pair {
+    /// With a read and a write on their way that have not arrived: to 8 bytes at 200, and of 8 bytes at 100.
+    fn with_works_on_their_way() -> Self {
+        let mut pair = Self::new();
+        pair.opened(1);
+        pair.post(1, &[work(1, Op::Write, 0, 8, true)]);
+        pair.completed(1);
+        fill(&pair.local, 7);
+        fill(&pair.remote, 9);
+        stub::hold(true);
+        let works = [
+            work(2, Op::Read, 200, 8, false),
+            work(3, Op::Write, 100, 8, true),
+        ];
+        assert_eq!(pair.post(1, &works).accepted, 2);
+        stub::hold(false);
+        pair
+    }
+
+    /// Waits for what is said of a fence, with nothing else in between but that the lane is broken.
+    fn said_of_fence(&mut self) -> LaneFact {
+        loop {
+            match self.fact().fact {
+                LaneFact::Broken(_) => {}
+                fact => return fact,
+            }
+        }
+    }
+
+    /// Tries again and again, while the device's thread opens it anew by itself.
+    fn until_free(&mut self, region: &Region) {
+        let patience = self.clock.now() + Duration::from_secs(30);
+        while !region.revoke() {
+            assert!(self.clock.now() < patience, "{region:?}");
+            self.poll();
+            thread::yield_now();
+        }
+    }
+}
+
+const UNFENCEABLE: LaneFact = LaneFact::Unfenceable {
+    scope: Scope::Local,
+};
+const FENCED: LaneFact = LaneFact::Fenced {
+    scope: Scope::Local,
+    delivered: None,
+};
+
+#[test]
+fn a_queue_pair_that_may_live_is_not_fenced_until_its_device_has_been_opened_anew() {
+    let _turn = turn();
+    for doubt in DOUBTS {
+        let mut pair = Pair::with_works_on_their_way();
+        doubt.begin(0);
+        pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
+        assert_eq!(pair.said_of_fence(), UNFENCEABLE, "{doubt:?}");
+        // Asked again, and whether or not another epoch begins meanwhile.
+        pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
+        assert_eq!(pair.said_of_fence(), UNFENCEABLE, "{doubt:?}");
+        let refused = LaneFact::OpenFailed(Cause::Refused);
+        assert_eq!(pair.open(2), refused, "{doubt:?}");
+        pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
+        assert_eq!(pair.said_of_fence(), UNFENCEABLE, "{doubt:?}");
+        pair.endpoint.fence(LANE, Epoch(2), Scope::Local);
+        assert_eq!(pair.said_of_fence(), FENCED, "{doubt:?}");
+        // It was right not to say so: the answer of a read was on its way.
+        assert!(stub::land() > 0, "{doubt:?}");
+        assert_eq!(byte(&pair.local, 200), 9, "{doubt:?}");
+        doubt.end(0);
+        assert_eq!(pair.said_of_fence(), FENCED, "{doubt:?}");
+        assert_eq!(ghosts(), 0, "{doubt:?}");
+        pair.opened(3);
+        pair.post(3, &[work(4, Op::Write, 300, 8, true)]);
+        assert_eq!(pair.completed(1), [(4, SUCCESS)], "{doubt:?}");
+    }
+}
+
+#[test]
+fn a_target_does_not_answer_a_fence_that_it_cannot_prove() {
+    let _turn = turn();
+    for doubt in DOUBTS {
+        let pair = Pair::with_works_on_their_way();
+        doubt.begin(1);
+        let (answer, answers) = mpsc::channel();
+        let fence = |lane: LaneId, epoch| {
+            let answer = answer.clone();
+            let told = move |_| answer.send(Some((lane, epoch))).unwrap();
+            pair.target
+                .fence_inbound(SESSION, lane, Epoch(epoch), Box::new(told));
+        };
+        fence(LANE, 1);
+        fence(LANE, 2);
+        let answered = answer.clone();
+        pair.target
+            .retire_session(SESSION, Box::new(move || answered.send(None).unwrap()));
+        // What nothing was on is answered at once, and orders are taken in turn.
+        let other = LaneId::new(0, RailId(7));
+        let (told, tells) = mpsc::channel();
+        pair.target.fence_inbound(
+            OTHER,
+            other,
+            Epoch(9),
+            Box::new(move |_| told.send(()).unwrap()),
+        );
+        tells.recv().unwrap();
+        assert_eq!(answers.try_recv(), Err(mpsc::TryRecvError::Empty));
+        assert!(stub::land() > 0, "{doubt:?}");
+        assert_eq!(byte(&pair.remote, 100), 7, "{doubt:?}");
+        doubt.end(1);
+        let mut said: Vec<_> = (0..3).map(|_| answers.recv().unwrap()).collect();
+        said.sort();
+        assert_eq!(said, [None, Some((LANE, 1)), Some((LANE, 2))], "{doubt:?}");
+        assert_eq!(ghosts(), 0, "{doubt:?}");
+    }
+}
+
+#[test]
+fn memory_that_a_device_may_go_on_with_is_kept_until_that_has_been_opened_anew() {
+    let _turn = turn();
+    for doubt in DOUBTS {
+        // (whose device, where the works that are on their way change memory)
+        for (device, offset) in [(0, 200), (1, 100)] {
+            let mut pair = Pair::with_works_on_their_way();
+            let region = [&pair.local, &pair.remote][device].clone();
+            let before = byte(&region, offset);
+            doubt.begin(device);
+            assert!(!region.revoke(), "{doubt:?} {device}");
+            assert!(region.is_touched(), "{doubt:?} {device}");
+            // Nobody waits for it again and again.
+            assert!(!region.revoke(), "{doubt:?} {device}");
+            stub::land();
+            assert_ne!(byte(&region, offset), before, "{doubt:?} {device}");
+            doubt.end(device);
+            if device == 0 {
+                pair.endpoint.fence(LANE, Epoch(1), Scope::Local);
+                while pair.said_of_fence() != FENCED {}
+            }
+            pair.until_free(&region);
+            assert_eq!(
+                (region.is_touched(), ghosts()),
+                (false, 0),
+                "{doubt:?} {device}"
+            );
+        }
+    }
+}
+
+/// Freed memory would be written to: the test would fail, or end by a signal.
+#[test]
+fn memory_of_a_device_that_failed_and_never_came_back_stays_for_ever() {
+    let _turn = turn();
+    let pair = Pair::with_works_on_their_way();
+    let weak: [Weak<Region>; 2] = [&pair.local, &pair.remote].map(Arc::downgrade);
+    let (answer, answers) = mpsc::channel();
+    (0..2).for_each(|device| Doubt::Failed.begin(device));
+    pair.target.fence_inbound(
+        SESSION,
+        LANE,
+        Epoch(1),
+        Box::new(move |told| answer.send(told).unwrap()),
+    );
+    drop(pair);
+    assert!(stub::land() > 0);
+    for (region, at) in weak.iter().zip([200, 100]) {
+        let region = region.upgrade().expect("a device may touch it");
+        assert!(!region.revoke());
+        assert_ne!(byte(&region, at), byte(&region, 0));
+    }
+    assert_eq!(answers.recv(), Err(mpsc::RecvError), "nothing was proved");
+    (0..2).for_each(|device| Doubt::Failed.end(device));
+}
+
+/// A device that has failed is not always heard of before it is told to let go of something.
+#[test]
+fn a_failure_that_nobody_has_heard_of_yet_spoils_the_proof() {
+    use crate::device::Device;
+    use crate::ffi::{Mr, Reach};
+    let _turn = turn();
+    let (_root, sysfs) = stub::machine().unwrap();
+    let port = &sysfs.ports()[0];
+    let device = Device::open(&stub::calls(), &sysfs, port, 0, Settings::default()).unwrap();
+    let region = Arc::new(Region::allocate(4096, Access::Local).unwrap());
+    let register = || Mr::new(&device.ours, &region, (0, 4096), Reach::Own, false).unwrap();
+    drop(register());
+    assert!(!region.is_touched());
+    let registered = register();
+    stub::happen(0, Happening::DeviceFatal);
+    drop(registered);
+    assert!(region.is_touched() && device.has_failed());
+    assert_eq!(ghosts(), 1);
+    // Reset, as it has to be to be opened again.
+    let again = Device::open(&stub::calls(), &sysfs, port, 0, Settings::default()).unwrap();
+    assert_eq!(ghosts(), 0);
+    device.context.renew();
+    drop(device);
+    assert!(!region.is_touched());
+    drop(again);
+}
+
+#[test]
+fn what_cannot_be_ended_leaves_nothing_behind_once_it_can_be() {
+    let _turn = turn();
+    let before = COUNTERS.live.load(SeqCst);
+    let all = [
+        Call::DestroyQp,
+        Call::DeregMr,
+        Call::DestroyCq,
+        Call::DestroyCompChannel,
+        Call::DeallocPd,
+    ];
+    for call in all {
+        let pair = Pair::with_works_on_their_way();
+        stub::fail(call, libc::EIO);
+        let regions = [pair.local.clone(), pair.remote.clone()];
+        for region in &regions {
+            region.revoke();
+        }
+        drop(pair);
+        stub::fail_nothing();
+        assert_eq!(stub::land(), 0, "{call:?}");
+        for region in regions {
+            assert!(region.revoke(), "{call:?}");
+        }
+        assert_eq!(COUNTERS.live.load(SeqCst), before, "{call:?}");
+    }
+}
