@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail::{Backlog, LaneState, Pressure, Request, SubmitError, Terms, WaitError};
+use polyrail::{Backlog, LaneState, LaneStatus, Pressure, Request, SubmitError, Terms, WaitError};
 
 use crate::fixture::*;
 use crate::notes::{listen, logged, logged_with};
@@ -19,15 +19,15 @@ fn lane_bytes(pair: &Pair) -> u64 {
 fn lanes_say_what_they_hold_and_what_has_ended_on_them() {
     let pair = Pair::new(8 * MIB);
     pair.warm_up();
-    completed(&pair.submit(pair.write_all()));
-    until("nothing is under way", || lane_bytes(&pair) == 0);
-    let stats = pair.initiator.stats();
-    let open: Vec<_> = stats
-        .lanes
-        .iter()
-        .filter(|lane| lane.state == LaneState::Open)
-        .collect();
-    assert_eq!(open.len(), RAILS, "{stats}");
+    // On a busy machine a rail may be out for a moment.
+    let mut open = Vec::new();
+    until("each rail has carried something and holds nothing", || {
+        completed(&pair.submit(pair.write_all()));
+        let lanes = pair.initiator.stats().lanes.into_iter();
+        open = lanes.filter(|lane| lane.state == LaneState::Open).collect();
+        let is_done = |lane: &LaneStatus| lane.completed.is_some() && lane.held == 0;
+        open.len() == RAILS && open.iter().all(is_done)
+    });
     for lane in &open {
         assert_eq!((lane.worker, lane.held), (0, 0), "{lane}");
         assert!(lane.rail.starts_with("tcp:127.0.0."), "{lane}");
