@@ -270,7 +270,7 @@ fn a_benchmark_tells_that_its_target_is_lost() {
         // A request under way ends as `PeerLost`, the next one is refused, because its segment was lost with the peer.
         let ended = finish(child, &line).expect(3);
         let why = ended.stderr.lines().last().unwrap_or_default();
-        let is_said = why.contains("PeerLost") || why.contains("was lost with the peer");
+        let is_said = why.contains("PeerLost") || why.contains("is lost or about to end");
         assert!(is_said && why.starts_with("error: "), "{ended:?}");
         assert!(ended.stdout.contains(says), "{ended:?}");
         assert!(!ended.stdout.contains(never), "{ended:?}");
