@@ -816,7 +816,7 @@ mod tests {
             });
             let (member, other) = (&member, member.crew.member());
             let first = scope.spawn(move || first.make(member, LONG, LONG));
-            until("a leader", || member.crew.common.lock().job.is_some());
+            until("a helper", || member.crew.common.inside.load(SeqCst) > 0);
             let made = alone.make(&other, LONG, CUT_BYTES_MIN).unwrap();
             assert_eq!((made.bytes, made.own), (CUT_BYTES_MIN, CUT_BYTES_MIN));
             go.store(true, SeqCst);
