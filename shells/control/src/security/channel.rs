@@ -724,10 +724,12 @@ mod tests {
         text.split(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Prints what it is; `docs/performance.md` has the figure of a release build.
+    /// Prints what it is; `docs/performance.md` has the figure of a release build. One that is not optimised, on a busy
+    /// machine, may take ten times as long.
     #[test]
     fn a_handshake_costs_both_sides_less_than_3_ms_of_processor_time() {
         const HANDSHAKES: u64 = 100;
+        let bound = if cfg!(debug_assertions) { 30_000 } else { 3000 };
         let key = key();
         let start = processor_ns();
         for _ in 0..HANDSHAKES {
@@ -737,7 +739,7 @@ mod tests {
         }
         let each = (processor_ns() - start) / HANDSHAKES / 1000;
         eprintln!("a handshake, both sides: {each} µs of processor time");
-        assert!(each < 3000, "{each} µs");
+        assert!(each < bound, "{each} µs");
     }
 
     #[test]

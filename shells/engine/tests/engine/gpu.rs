@@ -986,7 +986,10 @@ fn as_many_requests_as_there_is_room_for_leave_room_for_their_hops() {
             ..whole(Op::Write, near, far.segment)
         })
         .collect();
-    completed(&stage.initiator.submit(&requests).unwrap());
+    let batch = stage.initiator.submit(&requests).unwrap();
+    // Several round trips each, and not optimised.
+    batch.wait(8 * PATIENCE).unwrap();
+    completed(&batch);
     let got = far.bytes();
     for at in 0..REQUESTS {
         assert_eq!(
