@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
+use std::iter;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, Op, Outcome, Work};
-use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::{Entered, Region, RegionKey};
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{RemoteRegion, Waits};
@@ -16,10 +16,11 @@ use polyrail_transport::{RemoteRegion, Waits};
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
 use crate::crew::{Made, Member};
 use crate::far::{Far, Mappings, Memory, Private};
+use crate::group::{Group, SPANS_MAX};
 use crate::process::{OpenMemory, Process, is_hung_up};
 use crate::socket::{self, nonsense};
 use crate::stop::{self, Point};
-use crate::sys::Transfer;
+use crate::sys::Way;
 use crate::wire::{Answer, Request};
 use crate::{WORK_BYTES_MAX, WORKS_MAX};
 
@@ -44,7 +45,7 @@ pub(crate) enum End {
 
 /// A work that was taken and is not completed.
 #[derive(Clone, Copy, Debug)]
-struct Posted {
+pub(crate) struct Posted {
     work: Work,
     key: RegionKey,
     /// Bytes of it.
@@ -53,34 +54,39 @@ struct Posted {
 
 impl Posted {
     /// Bytes that have not been moved.
-    fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         u64::from(self.work.length - self.moved)
     }
 
     /// Where what has not been moved begins in memory of this side, of which so many bytes are needed.
-    fn local(&self, entered: Option<&Entered<'_>>, length: u64) -> Result<*mut u8, End> {
+    pub(crate) fn local(&self, entered: Option<&Entered<'_>>, length: u64) -> Result<*mut u8, End> {
         let offset = self.work.local.offset + u64::from(self.moved);
         let local = entered.and_then(|entered| entered.pointer(offset, length));
         local.ok_or(End::Broken(Cause::LocalProtection))
     }
 
     /// And in the target's segment.
-    fn remote_offset(&self) -> u64 {
+    pub(crate) fn remote_offset(&self) -> u64 {
         self.work.remote.offset + u64::from(self.moved)
     }
 
     /// Where it ends in the target's segment.
-    fn end(&self) -> Option<u64> {
+    pub(crate) fn end(&self) -> Option<u64> {
         let length = self.work.length.into();
         self.work.remote.offset.checked_add(length)
     }
 
-    /// Whether another work goes on where this one ends, at both ends.
-    fn is_continued_by(&self, next: &Self) -> bool {
+    /// Whether another work is of the same two segments, in the same direction.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let (work, other) = ((&self.work, self.key), (&other.work, other.key));
+        let of = |(work, key): (&Work, RegionKey)| (work.op, work.local.segment, key);
+        of(work) == of(other)
+    }
+
+    /// Whether another work that is like this one goes on where this one ends, at both ends.
+    pub(crate) fn is_continued_by(&self, next: &Self) -> bool {
         let (work, other) = (&self.work, &next.work);
-        let same =
-            (work.op, work.local.segment, self.key) == (other.op, other.local.segment, next.key);
-        same && self.end() == Some(other.remote.offset)
+        self.end() == Some(other.remote.offset)
             && work.local.offset + u64::from(work.length) == other.local.offset
     }
 }
@@ -104,6 +110,15 @@ enum Step {
     Unknown,
     /// It waits until the target has pulled something.
     Waits,
+}
+
+/// What became of works that were to be moved.
+enum Carried {
+    Moved(Made),
+    /// The target does not allow it, or not any more.
+    Refused,
+    /// It is the target's to pull.
+    Left,
 }
 
 /// The target's process, and the ways to its memory.
@@ -132,24 +147,24 @@ impl Peer {
         (pulls || is_pushed_to).then_some(peer)
     }
 
-    /// The best way to write so many bytes to it. `None`: it pulls them.
-    fn write(&self, from: *const u8, to: u64, length: u64) -> Option<Transfer> {
+    /// The best way to write so many bytes to it, in one range or not, from this address on. `None`: it pulls them.
+    fn way_to(&self, address: u64, bytes: u64, is_one: bool) -> Option<Way> {
         let held_max = match self.is_pushed_to {
             true => HELD_BYTES_MAX,
             false => UNMARKED_BYTES_MAX,
         };
         match &self.memory {
-            Some(memory) if length <= held_max => Some(memory.write(from, to)),
-            _ if self.is_pushed_to => self.process.push(from, to),
+            Some(memory) if is_one && bytes <= held_max => Some(memory.way_to(address)),
+            _ if self.is_pushed_to => self.process.way_to(address),
             _ => None,
         }
     }
 
-    /// The best way to read so many bytes of it.
-    fn read(&self, from: u64, to: *mut u8, length: u64) -> Transfer {
+    /// The best way to read so many bytes of it, in one range or not, from this address on.
+    fn way_from(&self, address: u64, bytes: u64, is_one: bool) -> Way {
         match &self.memory {
-            Some(memory) if length <= HELD_BYTES_MAX => memory.read(from, to),
-            _ => self.process.pull(from, to),
+            Some(memory) if is_one && bytes <= HELD_BYTES_MAX => memory.way_from(address),
+            _ => self.process.way_from(address),
         }
     }
 }
@@ -440,47 +455,25 @@ impl Lane {
         }
     }
 
-    /// Bytes that can be moved at once, `budget` at most: of the first work, and of those that go on where it ends at
-    /// both ends. They end before `end` of the target's segment.
-    fn run(&self, budget: u64, end: u64) -> u64 {
-        let mut works = self.queue.iter();
-        let Some(mut before) = works.next() else {
-            return 0;
-        };
-        let mut bytes = before.left();
-        for next in works {
-            let goes_on = before.is_continued_by(next) && next.end().is_some_and(|at| at <= end);
-            if bytes >= budget || !goes_on {
-                break;
-            }
-            bytes += next.left();
-            before = next;
-        }
-        bytes.min(budget)
-    }
-
     /// Carries on with the first work.
     fn step(&mut self, posted: &Posted, locals: &Locals, budget: u64) -> Result<Step, End> {
         let Posted { work, key, .. } = posted;
-        let end = match self.far.get(key) {
+        match self.far.get(key) {
             None => return self.ask(*key),
             Some(Far::Nothing) => return Ok(Step::Failed(Cause::RemoteAccess)),
-            Some(Far::There { bytes, .. }) => *bytes,
-        };
+            Some(Far::There { .. }) => {}
+        }
         let region = locals.get(&work.local.segment);
         let region = region.ok_or(End::Broken(Cause::LocalProtection))?;
-        let length = self.run(self.crew.reach(budget), end);
-        if let (Op::Write, Some((_, Memory::Private(far)))) = (work.op, self.allows(posted))
-            && !self.writes(far, length)
-        {
-            return self.offer(work, *key, region);
+        match self.carry(posted, self.queue.iter().skip(1), region, budget)? {
+            Carried::Moved(made) => Ok(Step::Moved(made)),
+            Carried::Refused => Ok(Step::Failed(Cause::RemoteAccess)),
+            Carried::Left => self.offer(work, *key, region),
         }
-        let made = self.carry(posted, region, length, budget)?;
-        Ok(made.map_or(Step::Failed(Cause::RemoteAccess), Step::Moved))
     }
 
-    /// What is behind a work's key, if the target allows the work.
-    fn allows(&self, posted: &Posted) -> Option<(u16, &Memory)> {
+    /// What is behind a work's key, if the target allows the work, and where that ends.
+    fn allows(&self, posted: &Posted) -> Option<(u16, u64, &Memory)> {
         let Some(Far::There {
             grant,
             bytes,
@@ -492,36 +485,43 @@ impl Lane {
         };
         let allowed = *writable || posted.work.op == Op::Read;
         let inside = posted.end().is_some_and(|end| end <= *bytes);
-        (allowed && inside).then_some((*grant, memory))
+        (allowed && inside).then_some((*grant, *bytes, memory))
     }
 
-    /// Moves `length` bytes of a work, and of those that go on where it ends, or the first of them: `share` bytes at most
-    /// by this thread itself. `None`: the target does not allow it, or not any more.
-    fn carry(
+    /// Moves the first of some works, and those that can be moved with it, or the first of their bytes: `share` bytes at most by
+    /// this thread itself.
+    fn carry<'a>(
         &self,
-        posted: &Posted,
+        first: &'a Posted,
+        others: impl Iterator<Item = &'a Posted>,
         region: &Region,
-        length: u64,
         share: u64,
-    ) -> Result<Option<Made>, End> {
-        match self.allows(posted) {
-            Some((grant, Memory::Shared(mapping))) => {
-                self.copy(posted, grant, region, mapping, length, share)
+    ) -> Result<Carried, End> {
+        let Some((grant, end, memory)) = self.allows(first) else {
+            return Ok(Carried::Refused);
+        };
+        let op = first.work.op;
+        let is_marked = self.peer.as_ref().is_some_and(|peer| peer.is_pushed_to);
+        let spans = match (op, memory) {
+            (Op::Write, Memory::Private(_)) if !is_marked => 1,
+            _ => SPANS_MAX,
+        };
+        let entered = region.enter();
+        let works = iter::once(first).chain(others);
+        let most = self.crew.reach(share);
+        let group = Group::of(works, entered.as_ref(), (most, end, spans))?;
+        match (op, memory) {
+            (Op::Write, Memory::Shared(mapping)) => {
+                let way = Way::Store(mapping.base().as_ptr());
+                self.copy(op, grant, &group, way, share)
             }
-            Some((grant, Memory::Private(far))) if posted.work.op == Op::Read => {
-                self.pull(posted, grant, region, far.address, length, share)
+            (Op::Read, Memory::Shared(mapping)) => {
+                let way = Way::Load(mapping.base().as_ptr());
+                self.copy(op, grant, &group, way, share)
             }
-            Some((grant, Memory::Private(far))) if self.writes(far, length) => {
-                self.write(posted, grant, region, far, length, share)
-            }
-            Some((_, Memory::Private(_))) | None => Ok(None),
+            (Op::Write, Memory::Private(far)) => self.write(grant, &group, far, share),
+            (Op::Read, Memory::Private(far)) => self.pull(grant, &group, far, share),
         }
-    }
-
-    /// Whether this side itself writes so many bytes to memory that only the target maps. If not, the target pulls them.
-    fn writes(&self, far: &Private, length: u64) -> bool {
-        let way = |peer: &Peer| peer.write(std::ptr::null(), 0, length).is_some();
-        !far.is_pulled.get() && self.peer.as_ref().is_some_and(way)
     }
 
     /// Carries out a work that was checked, past what is posted, of which there is none. Whether it has; if not, all that
@@ -529,12 +529,9 @@ impl Lane {
     pub(crate) fn carry_at_once(&self, work: Work, key: RegionKey, region: &Region) -> bool {
         let moved = 0;
         let posted = Posted { work, key, moved };
+        let carry = || self.carry(&posted, iter::empty(), region, u64::MAX);
         let length = work.length.into();
-        let carry = || match self.carry(&posted, region, length, u64::MAX) {
-            Ok(Some(made)) => made.bytes == length,
-            Ok(None) | Err(_) => false,
-        };
-        !self.is_posting() && carry()
+        !self.is_posting() && matches!(carry(), Ok(Carried::Moved(made)) if made.bytes == length)
     }
 
     /// Asks the target what is behind a key.
@@ -565,36 +562,26 @@ impl Lane {
         }
     }
 
-    /// Copies to or from memory that both sides map, `share` bytes at most by itself. `None`: the target does not allow it
-    /// any more.
+    /// Copies to or from memory that both sides map.
     fn copy(
         &self,
-        posted: &Posted,
+        op: Op,
         grant: u16,
-        region: &Region,
-        mapping: &Mapping,
-        length: u64,
+        group: &Group,
+        way: Way,
         share: u64,
-    ) -> Result<Option<Made>, End> {
-        let entered = region.enter();
-        let local = posted.local(entered.as_ref(), length)?;
+    ) -> Result<Carried, End> {
         if !self.board.enter(grant) {
-            return Ok(None);
+            return Ok(Carried::Refused);
         }
-        let offset = posted.remote_offset();
-        // SAFETY: all works of the run end inside the mapping, as `allows` and `run` have checked.
-        let remote = unsafe { mapping.base().as_ptr().add(offset as usize) };
-        let (from, to) = match posted.work.op {
-            Op::Write => (local.cast_const(), remote),
-            Op::Read => (remote.cast_const(), local),
-        };
-        let transfer = Transfer::Here(from, to);
-        // SAFETY: `local` is entered; the mapping lives, and is writable where `allows` lets a write come here.
-        let made = unsafe { self.crew.make(&transfer, length, share, || usize::MAX) };
+        // SAFETY: what is of this side is entered; the mapping lives, all works end inside it, and it is writable where `allows`
+        // lets a write come here.
+        let made = unsafe { self.make(group, way, share) };
         // A write that has come too late for the target is one all the same; it waits for those that are inside.
         let still = self.board.leave(grant);
         match made {
-            Ok(made) => Ok((still || posted.work.op == Op::Write).then_some(made)),
+            Ok(made) if still || op == Op::Write => Ok(Carried::Moved(made)),
+            Ok(_) => Ok(Carried::Refused),
             Err(error) => {
                 log::error!("shm: a copy has failed: {error}");
                 Err(End::Broken(Cause::Reset))
@@ -602,34 +589,22 @@ impl Lane {
         }
     }
 
-    /// Reads from the target's private memory, `share` bytes at most by itself. `None`: the target does not allow it any
-    /// more.
-    fn pull(
-        &self,
-        posted: &Posted,
-        grant: u16,
-        region: &Region,
-        address: u64,
-        length: u64,
-        share: u64,
-    ) -> Result<Option<Made>, End> {
+    /// Reads from the target's private memory.
+    fn pull(&self, grant: u16, group: &Group, far: &Private, share: u64) -> Result<Carried, End> {
         let peer = self.peer.as_ref().ok_or(End::Broken(Cause::Reset))?;
-        let entered = region.enter();
-        let local = posted.local(entered.as_ref(), length)?;
         if !self.board.enter(grant) {
-            return Ok(None);
+            return Ok(Carried::Refused);
         }
-        let offset = posted.remote_offset();
-        let transfer = peer.read(address.wrapping_add(offset), local, length);
-        // SAFETY: `local` is entered.
-        let pulled = unsafe { self.crew.make(&transfer, length, share, || usize::MAX) };
+        let way = peer.way_from(far.address, group.bytes, group.is_one());
+        // SAFETY: what is of this side is entered.
+        let pulled = unsafe { self.make(group, way, share) };
         let still = self.board.leave(grant);
         if !peer.process.is_marked() && !self.is_sound() {
             return Err(End::Broken(Cause::Reset));
         }
         match (pulled, still) {
-            (Ok(made), true) => Ok(Some(made)),
-            (_, false) => Ok(None),
+            (Ok(made), true) => Ok(Carried::Moved(made)),
+            (_, false) => Ok(Carried::Refused),
             (Err(error), true) => {
                 log::warn!("shm: the kernel does not read the peer's memory: {error}");
                 Err(End::Broken(Cause::Reset))
@@ -637,42 +612,45 @@ impl Lane {
         }
     }
 
-    /// Writes to the target's private memory, `share` bytes at most by itself. `None`: the target does not allow it any more.
+    /// Writes to the target's private memory.
     ///
     /// Between `enter` and `leave` the target does not have its memory back. All that a thread does there are calls of the
     /// kernel, and one that has begun ends before its thread can be stopped.
-    fn write(
-        &self,
-        posted: &Posted,
-        grant: u16,
-        region: &Region,
-        far: &Private,
-        length: u64,
-        share: u64,
-    ) -> Result<Option<Made>, End> {
-        let entered = region.enter();
-        let local = posted.local(entered.as_ref(), length)?;
-        let offset = posted.remote_offset();
-        let to = far.address.wrapping_add(offset);
-        let way = |peer: &Peer| peer.write(local, to, length);
-        let transfer = self.peer.as_ref().and_then(way);
-        let transfer = transfer.ok_or(End::Broken(Cause::Reset))?;
+    fn write(&self, grant: u16, group: &Group, far: &Private, share: u64) -> Result<Carried, End> {
+        let way = |peer: &Peer| peer.way_to(far.address, group.bytes, group.is_one());
+        let way = self.peer.as_ref().and_then(way);
+        let Some(way) = way.filter(|_| !far.is_pulled.get()) else {
+            return Ok(Carried::Left);
+        };
         stop::at(Point::Outside);
         if !self.board.enter(grant) {
-            return Ok(None);
+            return Ok(Carried::Refused);
         }
         stop::at(Point::Inside);
-        // SAFETY: `local` is entered.
-        let written = unsafe { self.crew.make(&transfer, length, share, || usize::MAX) };
+        // SAFETY: what is of this side is entered.
+        let written = unsafe { self.make(group, way, share) };
         stop::at(Point::Written);
         // One that has come too late for the target is one all the same; it waits for those that are inside.
         self.board.leave(grant);
         stop::at(Point::Left);
-        Ok(Some(written.unwrap_or_else(|error| {
+        Ok(Carried::Moved(written.unwrap_or_else(|error| {
             log::debug!("shm: the kernel does not write to the peer's memory: {error}");
             far.is_pulled.set(true);
             Made { bytes: 0, own: 0 }
         })))
+    }
+
+    /// Moves a group, `share` bytes at most by this thread itself.
+    ///
+    /// # Safety
+    ///
+    /// What is at both ends of it may be copied so.
+    unsafe fn make(&self, group: &Group, way: Way, share: u64) -> io::Result<Made> {
+        // SAFETY: the caller's promise, and the group lives until this returns.
+        unsafe {
+            self.crew
+                .make(&group.by(way), group.bytes, share, || usize::MAX)
+        }
     }
 
     /// Offers the first work to the target, which pulls it.

@@ -11,9 +11,9 @@
 //! takes memory back from those who are not inside. A process is known by what only it has, within the call that copies
 //! (`mark`), because its number could have become a stranger's. Works are copied while the endpoint is polled, and complete in that
 //! poll. What the kernel does not write for the initiator it offers on the board, which the target's threads
-//! `polyrail-shm` work off, each the boards of its own lanes: they pull, by `process_vm_readv`. Works that go on where others end are copied together, and what
-//! is long is cut over several threads of the engine. Either side looks for what the
-//! other one writes on the board while it is awake, and asks to be called by a message before it sleeps.
+//! `polyrail-shm` work off, each the boards of its own lanes: they pull, by `process_vm_readv`. Works of the same two segments are
+//! copied together (`group`), by one call of the kernel, and what is long is cut over several threads of the engine. Either side
+//! looks for what the other one writes on the board while it is awake, and asks to be called by a message before it sleeps.
 //!
 //! A peer is on this host if its socket can be connected to: the socket has an abstract name, drawn at random and
 //! told over the control plane, which means something in one network namespace only and leaves nothing behind. Each
@@ -32,6 +32,7 @@ mod board;
 mod crew;
 mod endpoint;
 mod far;
+mod group;
 mod lane;
 mod mark;
 mod process;

@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, geteuid, pidfd_open};
 
 use crate::crew::Task;
 use crate::mark::{Page, marks_of};
-use crate::sys::Transfer;
+use crate::sys::{Transfer, Way};
 use crate::wire::Cookie;
 
 /// Bytes that prove to be in this process, and behind them as many that peers write to, to see whether they can. They stay
@@ -137,16 +137,21 @@ impl Process {
         }
     }
 
-    /// A copy from its memory. Of one that is not [marked](Self::is_marked) it counts only if it [is there](Self::is_there)
-    /// afterwards.
+    /// A copy from its memory, as [`Self::way_from`] says.
     pub(crate) fn pull(&self, from: u64, to: *mut u8) -> Transfer {
-        Transfer::Pull(self.pid, self.cookie, from, to)
+        Transfer::One(self.way_from(from), to)
     }
 
-    /// A copy to its memory, and to no other. `None`: nothing marks it.
-    pub(crate) fn push(&self, from: *const u8, to: u64) -> Option<Transfer> {
+    /// From this address of it on. Of one that is not [marked](Self::is_marked) what is copied counts only if it
+    /// [is there](Self::is_there) afterwards.
+    pub(crate) fn way_from(&self, address: u64) -> Way {
+        Way::Pull(self.pid, self.cookie, address)
+    }
+
+    /// To this address of it and on, and to no other process. `None`: nothing marks it.
+    pub(crate) fn way_to(&self, address: u64) -> Option<Way> {
         let marks = marks_of(&self.cookie)?;
-        Some(Transfer::Push(from, self.pid, marks, to))
+        Some(Way::Push(self.pid, marks, address))
     }
 
     /// Whether what has its cookie is the process itself, not a fork of it that has taken its number.
@@ -156,11 +161,13 @@ impl Process {
 
     /// Whether the kernel lets this process write to its memory.
     pub(crate) fn is_pushed_to(&self) -> bool {
-        let content = [0; 16];
+        let mut content = [0; 16];
         let scratch = self.cookie.address.wrapping_add(content.len() as u64);
-        let push = self.push(content.as_ptr(), scratch);
-        // SAFETY: as many bytes as are there.
-        push.is_some_and(|push| unsafe { push.piece(0..16) }.is_ok())
+        self.way_to(scratch).is_some_and(|way| {
+            let push = Transfer::One(way, content.as_mut_ptr());
+            // SAFETY: as many bytes as are there.
+            unsafe { push.piece(0..16) }.is_ok()
+        })
     }
 
     /// Whether all of its threads have ended, and with them all calls of the kernel that they have made.
@@ -196,27 +203,25 @@ impl OpenMemory {
         let mut content = [0; 16];
         // SAFETY: as many bytes as are there.
         unsafe {
-            memory
-                .read(cookie.address, content.as_mut_ptr())
-                .piece(0..16)
+            Transfer::One(memory.way_from(cookie.address), content.as_mut_ptr()).piece(0..16)
         }?;
         if content != cookie.content {
             return Err(io::Error::other(NoPull::Stranger.to_string()));
         }
         let scratch = cookie.address.wrapping_add(content.len() as u64);
         // SAFETY: as above.
-        unsafe { memory.write(content.as_ptr(), scratch).piece(0..16) }?;
+        unsafe { Transfer::One(memory.way_to(scratch), content.as_mut_ptr()).piece(0..16) }?;
         Ok(memory)
     }
 
-    /// A copy from it.
-    pub(crate) fn read(&self, from: u64, to: *mut u8) -> Transfer {
-        Transfer::Read(self.0.as_raw_fd(), from, to)
+    /// From this address of it on.
+    pub(crate) fn way_from(&self, address: u64) -> Way {
+        Way::Read(self.0.as_raw_fd(), address)
     }
 
-    /// A copy to it.
-    pub(crate) fn write(&self, from: *const u8, to: u64) -> Transfer {
-        Transfer::Write(from, self.0.as_raw_fd(), to)
+    /// To this address of it and on.
+    pub(crate) fn way_to(&self, address: u64) -> Way {
+        Way::Write(self.0.as_raw_fd(), address)
     }
 }
 

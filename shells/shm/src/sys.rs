@@ -19,46 +19,133 @@ use crate::wire::Cookie;
 /// side has just used the bytes, or is about to.
 const COPY_BYTES: usize = 512 << 10;
 
-/// A copy that can be made piece by piece, by several threads at once: from where, and to where.
+/// Ranges that one call of the kernel is given, at most. It takes 1,024.
+const CALL_SPANS_MAX: usize = 256;
+
+/// The lists of one call, with room for what proves whose memory it is.
+type Ranges = heapless::Vec<libc::iovec, { CALL_SPANS_MAX + 2 }>;
+
+/// Bytes that are copied in one go, among others of a [`Transfer`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    /// Where they are, or are to be, in memory of this process.
+    pub(crate) near: *mut u8,
+    /// And at the other end, from where the [`Way`] begins.
+    pub(crate) far: u64,
+    /// Bytes of the spans before it.
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Where the other end of a copy is, and how the bytes get there or come from there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// From here on in this process's address space.
+    Load(*const u8),
+    /// To here and on in this process's address space.
+    Store(*mut u8),
+    /// From this address of a process, by its number.
+    Pull(i32, Cookie, u64),
+    /// To this address of a process, by its number and its marks.
+    Push(i32, Marks, u64),
+    /// From this address of a process, by a descriptor of its memory.
+    Read(RawFd, u64),
+    /// To this address of a process, by a descriptor of its memory.
+    Write(RawFd, u64),
+}
+
+/// A copy that can be made piece by piece, by several threads at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Transfer {
-    /// Within this process's address space.
-    Here(*const u8, *mut u8),
-    /// From this address of a process, by its number.
-    Pull(i32, Cookie, u64, *mut u8),
-    /// To this address of a process, by its number and its marks.
-    Push(*const u8, i32, Marks, u64),
-    /// From this address of a process, by a descriptor of its memory.
-    Read(RawFd, u64, *mut u8),
-    /// To this address of a process, by a descriptor of its memory.
-    Write(*const u8, RawFd, u64),
+    /// One range.
+    One(Way, *mut u8),
+    /// These, one behind the other.
+    Many(Way, *const [Span]),
 }
 
 // SAFETY: it only says where. Whoever has a piece copied promises that the memory is there.
 unsafe impl Send for Transfer {}
 
 impl Task for Transfer {
-    /// Allowed while the bytes of this process are mapped, those at the destination for writing, and the descriptor is open.
+    /// Allowed while the bytes of this process are mapped, those at the destination for writing, the spans are there, and the
+    /// descriptor is open.
     unsafe fn piece(&self, range: Range<u64>) -> io::Result<()> {
-        let (start, length) = (range.start as usize, (range.end - range.start) as usize);
-        let far = |at: u64| at.wrapping_add(range.start);
-        // SAFETY: the caller's promise, for all of them.
+        // SAFETY: the caller's promise, for both.
         unsafe {
             match *self {
-                Self::Here(from, to) => {
-                    copy(from.add(start), to.add(start), length);
-                    Ok(())
+                Self::One(way, near) => {
+                    let (far, start, bytes) = (0, 0, range.end);
+                    let span = Span {
+                        near,
+                        far,
+                        start,
+                        bytes,
+                    };
+                    way.carry(&[span], range)
                 }
-                Self::Pull(pid, cookie, from, to) => {
-                    pull(pid, &cookie, far(from), to.add(start), length)
-                }
-                Self::Push(from, pid, marks, to) => {
-                    push(from.add(start), pid, &marks, far(to), length)
-                }
-                Self::Read(file, from, to) => read(file, far(from), to.add(start), length),
-                Self::Write(from, file, to) => write(from.add(start), file, far(to), length),
+                Self::Many(way, spans) => way.carry(&*spans, range),
             }
         }
+    }
+}
+
+/// What is inside `range` of spans, each cut to it.
+fn within(spans: &[Span], range: Range<u64>) -> impl Iterator<Item = Span> {
+    let first = spans.partition_point(|span| span.start + span.bytes <= range.start);
+    let these = spans.iter().skip(first);
+    let these = these.take_while(move |span| span.start < range.end);
+    these.map(move |span| {
+        let start = span.start.max(range.start);
+        let end = (span.start + span.bytes).min(range.end);
+        Span {
+            near: span.near.wrapping_add((start - span.start) as usize),
+            far: span.far.wrapping_add(start - span.start),
+            start,
+            bytes: end - start,
+        }
+    })
+}
+
+impl Way {
+    /// Moves `range` of spans.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Transfer::piece`].
+    unsafe fn carry(self, spans: &[Span], range: Range<u64>) -> io::Result<()> {
+        // SAFETY: the caller's promise, for all of them.
+        unsafe {
+            match self {
+                Self::Pull(pid, cookie, base) => pull(pid, &cookie, base, spans, range),
+                Self::Push(pid, marks, base) => push(pid, &marks, base, spans, range),
+                Self::Load(_) | Self::Store(_) | Self::Read(..) | Self::Write(..) => {
+                    within(spans, range).try_for_each(|span| self.carry_one(&span))
+                }
+            }
+        }
+    }
+
+    /// Moves one span, by a way that takes one at a time.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Transfer::piece`].
+    unsafe fn carry_one(self, span: &Span) -> io::Result<()> {
+        let Span {
+            near, far, bytes, ..
+        } = *span;
+        let length = bytes as usize;
+        // SAFETY: the caller's promise, for all of them.
+        unsafe {
+            match self {
+                Self::Load(base) => copy(base.add(far as usize), near, length),
+                Self::Store(base) => copy(near, base.add(far as usize), length),
+                Self::Read(file, base) => read(file, base.wrapping_add(far), near, length)?,
+                Self::Write(file, base) => write(near, file, base.wrapping_add(far), length)?,
+                Self::Pull(..) | Self::Push(..) => return Err(io::ErrorKind::Unsupported.into()),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -79,26 +166,36 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 const COOKIE_BYTES: usize = 16;
 
 /// Copies from another process's memory, of which the cookie proves that it is the right one: both come in one call, which
-/// finds the memory once. Fewer bytes than asked for are an error. The address is the peer's word, whatever it is: the kernel
+/// finds the memory once. Fewer bytes than asked for are an error. Addresses are the peer's word, whatever they are: the kernel
 /// says what is not there.
 ///
 /// # Safety
 ///
-/// `to` is mapped for writing.
-unsafe fn pull(pid: i32, cookie: &Cookie, from: u64, to: *mut u8, length: usize) -> io::Result<()> {
-    all(length, |done| {
+/// The near ends are mapped for writing.
+unsafe fn pull(
+    pid: i32,
+    cookie: &Cookie,
+    base: u64,
+    spans: &[Span],
+    range: Range<u64>,
+) -> io::Result<()> {
+    all(range, |left| {
         let mut content = [0_u8; COOKIE_BYTES];
-        let left = length - done;
-        // SAFETY: still inside the caller's range.
-        let rest = unsafe { to.add(done) };
-        let local = [range(content.as_mut_ptr(), COOKIE_BYTES), range(rest, left)];
-        let remote = [
-            far_range(cookie.address, COOKIE_BYTES),
-            far_range(from.wrapping_add(done as u64), left),
-        ];
-        // SAFETY: the kernel writes to `local` only, of which the caller promises the second one.
-        let moved =
-            unsafe { libc::process_vm_readv(pid, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
+        let [mut local, mut remote] = [Ranges::new(), Ranges::new()];
+        let _ = local.push(near_range(content.as_mut_ptr(), COOKIE_BYTES));
+        let _ = remote.push(far_range(cookie.address, COOKIE_BYTES));
+        name(spans, left, base, &mut local, &mut remote);
+        // SAFETY: the kernel writes to `local` only, of which the caller promises what is behind the first one.
+        let moved = unsafe {
+            libc::process_vm_readv(
+                pid,
+                at(&local),
+                count(&local),
+                at(&remote),
+                count(&remote),
+                0,
+            )
+        };
         match moved >= 0 && content != cookie.content {
             true => 0,
             false => behind(moved, COOKIE_BYTES),
@@ -111,27 +208,50 @@ unsafe fn pull(pid: i32, cookie: &Cookie, from: u64, to: *mut u8, length: usize)
 ///
 /// # Safety
 ///
-/// `from` is mapped.
-unsafe fn push(from: *const u8, pid: i32, marks: &Marks, to: u64, length: usize) -> io::Result<()> {
-    all(length, |done| {
+/// The near ends are mapped.
+unsafe fn push(
+    pid: i32,
+    marks: &Marks,
+    base: u64,
+    spans: &[Span],
+    range: Range<u64>,
+) -> io::Result<()> {
+    all(range, |left| {
         let mut nothing = [0_u8; 2];
-        let left = length - done;
-        // SAFETY: still inside the caller's range, of which it is read only.
-        let rest = unsafe { from.add(done) }.cast_mut();
-        let local = [
-            range(nothing.as_mut_ptr(), nothing.len()),
-            range(rest, left),
-        ];
-        let remote = [
-            far_range(marks[0], 1),
-            far_range(marks[1], 1),
-            far_range(to.wrapping_add(done as u64), left),
-        ];
-        // SAFETY: the kernel only reads `local`, of which the caller promises the second one.
-        let moved =
-            unsafe { libc::process_vm_writev(pid, local.as_ptr(), 2, remote.as_ptr(), 3, 0) };
+        let [mut local, mut remote] = [Ranges::new(), Ranges::new()];
+        let _ = local.push(near_range(nothing.as_mut_ptr(), nothing.len()));
+        let _ = remote.extend_from_slice(&marks.map(|mark| far_range(mark, 1)));
+        name(spans, left, base, &mut local, &mut remote);
+        // SAFETY: the kernel only reads `local`, of which the caller promises what is behind the first one.
+        let moved = unsafe {
+            libc::process_vm_writev(
+                pid,
+                at(&local),
+                count(&local),
+                at(&remote),
+                count(&remote),
+                0,
+            )
+        };
         behind(moved, nothing.len())
     })
+}
+
+/// Names as many spans as one call takes, at both ends.
+fn name(spans: &[Span], left: Range<u64>, base: u64, local: &mut Ranges, remote: &mut Ranges) {
+    for span in within(spans, left).take(CALL_SPANS_MAX) {
+        let bytes = span.bytes as usize;
+        let _ = local.push(near_range(span.near, bytes));
+        let _ = remote.push(far_range(base.wrapping_add(span.far), bytes));
+    }
+}
+
+fn at(ranges: &Ranges) -> *const libc::iovec {
+    ranges.as_ptr()
+}
+
+fn count(ranges: &Ranges) -> libc::c_ulong {
+    ranges.len() as libc::c_ulong
 }
 
 /// What a call has moved behind the first so many bytes.
@@ -142,7 +262,7 @@ fn behind(moved: isize, first: usize) -> isize {
     }
 }
 
-fn range(base: *mut u8, bytes: usize) -> libc::iovec {
+fn near_range(base: *mut u8, bytes: usize) -> libc::iovec {
     libc::iovec {
         iov_base: base.cast(),
         iov_len: bytes,
@@ -150,7 +270,7 @@ fn range(base: *mut u8, bytes: usize) -> libc::iovec {
 }
 
 fn far_range(address: u64, bytes: usize) -> libc::iovec {
-    range(std::ptr::without_provenance_mut(address as usize), bytes)
+    near_range(std::ptr::without_provenance_mut(address as usize), bytes)
 }
 
 /// Copies from memory that a descriptor of `/proc/PID/mem` holds, with what [`pull`] says of errors.
@@ -159,8 +279,11 @@ fn far_range(address: u64, bytes: usize) -> libc::iovec {
 ///
 /// `to` is mapped for writing, and the descriptor is open.
 unsafe fn read(file: RawFd, from: u64, to: *mut u8, length: usize) -> io::Result<()> {
-    all(length, |done| {
-        let at = from.wrapping_add(done as u64) as libc::off_t;
+    all(0..length as u64, |left| {
+        let (done, at) = (
+            left.start as usize,
+            from.wrapping_add(left.start) as libc::off_t,
+        );
         // SAFETY: still inside the caller's range.
         unsafe { libc::pread(file, to.add(done).cast(), length - done, at) }
     })
@@ -172,23 +295,142 @@ unsafe fn read(file: RawFd, from: u64, to: *mut u8, length: usize) -> io::Result
 ///
 /// `from` is mapped, and the descriptor is open.
 unsafe fn write(from: *const u8, file: RawFd, to: u64, length: usize) -> io::Result<()> {
-    all(length, |done| {
-        let at = to.wrapping_add(done as u64) as libc::off_t;
+    all(0..length as u64, |left| {
+        let (done, at) = (
+            left.start as usize,
+            to.wrapping_add(left.start) as libc::off_t,
+        );
         // SAFETY: still inside the caller's range, of which it is read only.
         unsafe { libc::pwrite(file, from.add(done).cast(), length - done, at) }
     })
 }
 
-/// Calls the kernel until `length` bytes are moved.
-fn all(length: usize, mut call: impl FnMut(usize) -> isize) -> io::Result<()> {
-    let mut done = 0;
-    while done < length {
-        match call(done) {
-            moved @ 1.. => done += moved as usize,
+/// Calls the kernel until all bytes of `range` are moved; `call` is told what is left of it.
+fn all(range: Range<u64>, mut call: impl FnMut(Range<u64>) -> isize) -> io::Result<()> {
+    let mut left = range;
+    while left.start < left.end {
+        match call(left.clone()) {
+            moved @ 1.. => left.start += moved as u64,
             // Of memory that is no more, or not the one that was meant: the process has ended, or executes another program.
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             _ => return Err(io::Error::last_os_error()),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use quickcheck::quickcheck;
+
+    use super::*;
+    use crate::mark::marks_of;
+    use crate::process::OwnCookie;
+
+    const BYTES: usize = 1 << 16;
+
+    /// Spans of these lengths, with these gaps before them at either end, over memory that is as long at both ends.
+    fn spans(near: *mut u8, blocks: &[(u8, u8, u8)]) -> Vec<Span> {
+        let (mut here, mut far, mut start) = (0, 0, 0);
+        let mut spans = Vec::new();
+        for (gap, far_gap, bytes) in blocks {
+            let [gap, far_gap, bytes] = [*gap, *far_gap, *bytes].map(u64::from);
+            (here, far) = (here + gap, far + far_gap);
+            if here.max(far) + bytes > BYTES as u64 {
+                break;
+            }
+            let near = near.wrapping_add(here as usize);
+            spans.push(Span {
+                near,
+                far,
+                start,
+                bytes,
+            });
+            (here, far, start) = (here + bytes, far + bytes, start + bytes);
+        }
+        spans
+    }
+
+    /// Moves a part of spans by each way, and compares with what one byte after the other does.
+    fn moves(blocks: &[(u8, u8, u8)], cut: (u16, u16)) {
+        let own = OwnCookie::new().unwrap();
+        let (pid, cookie) = (std::process::id() as i32, own.cookie());
+        let marks = marks_of(&cookie).unwrap();
+        let source: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
+        for way in 0..4 {
+            let (mut here, mut there) = match way % 2 == 0 {
+                // Bytes come from there, or go there.
+                true => (vec![0; BYTES], source.clone()),
+                false => (source.clone(), vec![0; BYTES]),
+            };
+            let spans = spans(here.as_mut_ptr(), blocks);
+            let all = spans.last().map_or(0, |span| span.start + span.bytes);
+            let (one, other) = (u64::from(cut.0).min(all), u64::from(cut.1).min(all));
+            let range = one.min(other)..one.max(other);
+            let base = there.as_mut_ptr();
+            let way = match way {
+                0 => Way::Pull(pid, cookie, base.expose_provenance() as u64),
+                1 => Way::Push(pid, marks, base.expose_provenance() as u64),
+                2 => Way::Load(base),
+                _ => Way::Store(base),
+            };
+            let is_from_there = matches!(way, Way::Pull(..) | Way::Load(_));
+            let mut expected = vec![0; BYTES];
+            for span in &spans {
+                let near = span.near.addr() - here.as_ptr().addr();
+                for at in 0..span.bytes {
+                    let (near, far) = (near + at as usize, (span.far + at) as usize);
+                    if range.contains(&(span.start + at)) {
+                        match is_from_there {
+                            true => expected[near] = source[far],
+                            false => expected[far] = source[near],
+                        }
+                    }
+                }
+            }
+            // SAFETY: both ends are longer than what any span reaches to.
+            unsafe { Transfer::Many(way, spans.as_slice()).piece(range) }.unwrap();
+            let to = if is_from_there { &here } else { &there };
+            assert!(*to == expected, "{way:?}");
+        }
+    }
+
+    quickcheck! {
+        fn a_piece_of_spans_is_their_bytes_in_their_order(blocks: Vec<(u8, u8, u8)>, cut: (u16, u16)) -> bool {
+            moves(&blocks, cut);
+            true
+        }
+    }
+
+    #[test]
+    fn more_spans_than_one_call_takes_are_moved_by_several() {
+        let blocks = vec![(1, 2, 50); 3 * CALL_SPANS_MAX + 5];
+        moves(&blocks, (0, u16::MAX));
+        moves(&blocks, (77, 33_333));
+    }
+
+    #[test]
+    fn what_lies_behind_a_place_that_is_not_there_is_not_moved() {
+        let own = OwnCookie::new().unwrap();
+        let (pid, cookie) = (std::process::id() as i32, own.cookie());
+        let marks = marks_of(&cookie).unwrap();
+        let (mut here, mut there) = ([7_u8; 300], [0_u8; 300]);
+        let base = there.as_mut_ptr().expose_provenance() as u64;
+        let near = here.as_mut_ptr();
+        let span = |number: u64, far: u64| Span {
+            near: near.wrapping_add(100 * number as usize),
+            far,
+            start: 100 * number,
+            bytes: 100,
+        };
+        // The middle one is at address 0.
+        let spans = [span(0, 0), span(1, 0_u64.wrapping_sub(base)), span(2, 200)];
+        let push = Transfer::Many(Way::Push(pid, marks, base), &raw const spans);
+        // SAFETY: both are as long; nothing is at the address, and nothing is written there.
+        let error = unsafe { push.piece(0..300) }.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let moved = there.map(|byte| byte == 7);
+        assert!(moved[..100].iter().all(|moved| *moved));
+        assert!(moved[100..].iter().all(|moved| !moved));
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Instant as StdInstant;
@@ -10,7 +11,7 @@ use std::time::Instant as StdInstant;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef, TransportId};
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, Op, Outcome, Place, PostBatch, Posted, Scope, Stop, Work,
+    Cause, Completion, LaneFact, Op, Outcome, POST_MAX, Place, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::{Access, Region, RegionKey, RegionTable, TrustDomain};
@@ -18,12 +19,14 @@ use polyrail_transport::packets;
 use polyrail_transport::{
     Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, SessionId, Transport, Waits,
 };
+use quickcheck::{Arbitrary, Gen};
 
 use crate::board::{Board, Offer, Processor, Pulled};
 use crate::crew::CUT_BYTES_MIN;
 use crate::lane::UNMARKED_BYTES_MAX;
 use crate::process::OwnCookie;
 use crate::reach::Asking;
+use crate::stop::{self, Point};
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
 use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, socket};
 
@@ -230,11 +233,16 @@ impl Initiator {
         self.endpoint.carry_at_once(now, lane(), epoch, &work)
     }
 
-    /// Posts works and waits for so many completions.
+    /// Posts works and waits for so many completions, or for the first one that fails.
     fn outcomes(&mut self, works: &[Work]) -> Vec<Outcome> {
-        let posted = self.post(ONE, works);
-        assert_eq!((posted.accepted, posted.stop), (works.len(), Stop::All));
-        self.until("completions", |seen| seen.completions.len() >= works.len());
+        for part in works.chunks(POST_MAX) {
+            let posted = self.post(ONE, part);
+            assert_eq!((posted.accepted, posted.stop), (part.len(), Stop::All));
+        }
+        self.until("completions", |seen| {
+            let has_failed = |done: &Completion| done.outcome != Outcome::Success;
+            seen.completions.len() >= works.len() || seen.completions.iter().any(has_failed)
+        });
         let done: Vec<Completion> = self.seen.completions.drain(..).collect();
         done.into_iter().map(|done| done.outcome).collect()
     }
@@ -446,6 +454,76 @@ fn every_byte_of_a_copy_that_is_cut_goes_where_it_belongs() {
             }
         }
     }
+}
+
+/// Moves blocks that lie apart at both ends: (gap before it here, gap before it there, its length), there in the order of their
+/// numbers or the other way round.
+fn move_blocks(op: Op, shared: bool, copiers: usize, blocks: &[(u8, u8, u16)], is_reversed: bool) {
+    const BYTES: usize = 4 << 20;
+    let target = Target::with_copiers(copiers);
+    let there = target.register(BYTES as u64, Access::RemoteReadWrite, shared);
+    let mut initiator = Initiator::of_workers(copiers, &target, &there);
+    let (from, to) = match op {
+        Op::Write => (initiator.local.clone(), there.clone()),
+        Op::Read => (there.clone(), initiator.local.clone()),
+    };
+    let (source, mut expected) = (pattern(3, BYTES), pattern(4, BYTES));
+    put(&from, &source);
+    put(&to, &expected);
+    let far_at = |at: usize, length: usize| match is_reversed {
+        true => BYTES - at - length,
+        false => at,
+    };
+    let (mut here, mut far) = (0, 0);
+    let mut works = Vec::new();
+    for &(gap, far_gap, length) in blocks {
+        let length = usize::from(length).max(1);
+        (here, far) = (here + usize::from(gap), far + usize::from(far_gap));
+        let there = far_at(far, length);
+        works.push(work(op, here as u64, there as u64, length as u32));
+        let (from_at, to_at) = match op {
+            Op::Write => (here, there),
+            Op::Read => (there, here),
+        };
+        expected[to_at..to_at + length].copy_from_slice(&source[from_at..from_at + length]);
+        (here, far) = (here + length, far + length);
+    }
+    let name = format!("{op:?}, shared: {shared}, {copiers} copiers, reversed: {is_reversed}");
+    let done = vec![Outcome::Success; works.len()];
+    assert_eq!(initiator.outcomes(&works), done, "{name}");
+    assert!(bytes(&to) == expected, "{name}");
+}
+
+#[test]
+fn every_byte_of_works_that_lie_apart_goes_where_it_belongs() {
+    let mut random = Gen::new(usize::from(WORKS_MAX));
+    for round in 0..24 {
+        let mut blocks = Vec::<(u8, u8, u16)>::arbitrary(&mut random);
+        blocks.resize(blocks.len().clamp(2, usize::from(WORKS_MAX)), (1, 1, 1));
+        blocks.iter_mut().for_each(|block| block.2 %= 5000);
+        // One of them is cut, and so one call ends within a block.
+        blocks[0].2 = 60_000;
+        let op = if round & 1 == 0 { Op::Write } else { Op::Read };
+        let copiers = 1 + (round >> 3) % 3;
+        move_blocks(op, round & 2 == 0, copiers, &blocks, round & 4 == 0);
+    }
+}
+
+#[test]
+fn works_that_lie_apart_are_written_together_once_the_target_has_let_them() {
+    let target = Target::start();
+    let there = target.register(1 << 20, Access::RemoteReadWrite, false);
+    let mut initiator = Initiator::of(&target, &there);
+    assert_eq!(initiator.outcomes(&[write(1)]), [Outcome::Success]);
+    let entered = Arc::new(AtomicUsize::new(0));
+    let counted = entered.clone();
+    stop::on(move |point| {
+        counted.fetch_add(usize::from(point == Point::Inside), SeqCst);
+    });
+    let apart = |number: u64| work(Op::Write, number * 300, number * 5000, 200);
+    let works: Vec<_> = (0..POST_MAX as u64).map(apart).collect();
+    assert_eq!(initiator.outcomes(&works), vec![Outcome::Success; POST_MAX]);
+    assert_eq!(entered.load(SeqCst), 1);
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::sync::mpsc::{Receiver, Sender};
 use polyrail_transport::memory::LOANS_MAX;
 
 use super::*;
-use crate::stop::{self, Point};
 
 /// As much goes by the descriptor of the target's memory, and as much by its marks.
 const LENGTHS: [u32; 2] = [4096, 100_000];
@@ -18,6 +17,27 @@ const ALL: [Point; 4] = [Point::Outside, Point::Inside, Point::Written, Point::L
 enum Way {
     Posted,
     AtOnce,
+    /// As works that lie apart, all in one call.
+    Apart,
+}
+
+/// The same bytes as of `write(length)`, the last ones first.
+fn apart(length: u32) -> Vec<Work> {
+    const WORKS: u32 = 8;
+    let each = length / WORKS;
+    let mut works: Vec<_> = (0..WORKS)
+        .map(|number| {
+            let at = u64::from(number * each);
+            let last = if number + 1 == WORKS {
+                length % WORKS
+            } else {
+                0
+            };
+            work(Op::Write, at, at, each + last)
+        })
+        .collect();
+    works.reverse();
+    works
 }
 
 /// An initiator that writes, and is stopped at a point of that until somebody lets it go on.
@@ -46,6 +66,7 @@ fn write_and_stop(
         Way::AtOnce if initiator.carries(ONE, write(length)) => Outcome::Success,
         // What does not go at once is posted.
         Way::AtOnce | Way::Posted => initiator.outcomes(&[write(length)])[0],
+        Way::Apart => initiator.outcomes(&apart(length))[0],
     }
 }
 
@@ -111,7 +132,7 @@ fn bytes_of(there: &Region) -> Vec<u8> {
 fn no_byte_comes_after_memory_is_said_to_be_free_wherever_an_initiator_is_stopped() {
     thread::scope(|scope| {
         for length in LENGTHS {
-            for way in [Way::Posted, Way::AtOnce] {
+            for way in [Way::Posted, Way::AtOnce, Way::Apart] {
                 for point in ALL {
                     scope.spawn(move || take_back_while_stopped(length, way, point));
                 }
