@@ -157,7 +157,10 @@ pub(crate) fn at_once(subject: &Subject) -> Said<()> {
         let now = world.now();
         let good = work(2, op, 4095, 4098);
         let beyond = work(3, op, BYTES - 7, 8);
-        let mut carries = |epoch, work| world.endpoint.carry_at_once(now, lane(0), epoch, work);
+        let mut carries = |epoch, work: &Work| {
+            let works = std::slice::from_ref(work);
+            world.endpoint.carry_at_once(now, lane(0), epoch, works)
+        };
         if carries(ONE, &beyond) {
             return Err("a work that leaves both segments was carried out".to_owned());
         }

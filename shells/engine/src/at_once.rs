@@ -54,10 +54,11 @@ impl Engine {
         }
         let now = self.inner.clock.now();
         let carried = post.drive_idle(|driven| {
-            runs(requests).all(|run| {
-                let plan = pairs.find((run.local, run.remote)).map(|pair| pair.plan);
-                plan.is_some_and(|plan| driven.carry_at_once(now, &core_request(plan, &run, terms)))
-            })
+            let as_core_sees = runs(requests).map(|run| {
+                let pair = pairs.find((run.local, run.remote))?;
+                Some(core_request(pair.plan, &run, terms))
+            });
+            driven.carry_at_once(now, as_core_sees)
         });
         (carried == Some(true)).then(|| Batch::new(make(), post.clone()))
     }

@@ -190,9 +190,9 @@ impl Endpoint for Joined {
         }
     }
 
-    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, work: &Work) -> bool {
+    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, works: &[Work]) -> bool {
         let endpoint = self.of(lane.rail());
-        endpoint.is_some_and(|endpoint| endpoint.carry_at_once(now, lane, epoch, work))
+        endpoint.is_some_and(|endpoint| endpoint.carry_at_once(now, lane, epoch, works))
     }
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {

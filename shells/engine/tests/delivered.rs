@@ -493,8 +493,14 @@ impl Endpoint for Watched {
         full(batch.works.len())
     }
 
-    fn carry_at_once(&mut self, now: CoreInstant, lane: LaneId, epoch: Epoch, work: &Work) -> bool {
-        self.inner.carry_at_once(now, lane, epoch, work)
+    fn carry_at_once(
+        &mut self,
+        now: CoreInstant,
+        lane: LaneId,
+        epoch: Epoch,
+        works: &[Work],
+    ) -> bool {
+        self.inner.carry_at_once(now, lane, epoch, works)
     }
 
     fn poll(&mut self, now: CoreInstant, out: &mut Polled) {

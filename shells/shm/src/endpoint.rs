@@ -10,7 +10,7 @@ use std::sync::Arc;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{
-    Cause, Completion, LaneFact, LaneLimits, PostBatch, Posted, Scope, Stop, Work,
+    Cause, Completion, LaneFact, LaneLimits, POST_MAX, PostBatch, Posted, Scope, Stop, Work,
 };
 use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
@@ -496,7 +496,7 @@ impl Endpoint for ShmEndpoint {
         posted
     }
 
-    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, work: &Work) -> bool {
+    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, works: &[Work]) -> bool {
         let slot = self.lanes.get_mut(&lane);
         let Some(slot) = slot.filter(|slot| slot.epoch == epoch) else {
             return false;
@@ -504,12 +504,18 @@ impl Endpoint for ShmEndpoint {
         let State::Open(open) = &mut slot.state else {
             return false;
         };
-        let Some(local) = self.locals.get(&work.local.segment) else {
-            return false;
-        };
-        let remote = self.remotes.get(&work.remote.segment);
-        let key = lane::check(work, Some(local), remote);
-        if !key.is_ok_and(|key| open.carry_at_once(*work, key, local)) {
+        let mut checked = heapless::Vec::<_, POST_MAX>::new();
+        for work in works {
+            let local = self.locals.get(&work.local.segment);
+            let remote = self.remotes.get(&work.remote.segment);
+            let Ok(key) = lane::check(work, local, remote) else {
+                return false;
+            };
+            if checked.push(lane::Posted::new(*work, key)).is_err() {
+                return false;
+            }
+        }
+        if !open.carry_at_once(&checked, &self.locals) {
             return false;
         }
         if now.since(slot.looked) >= LOOK_INTERVAL {

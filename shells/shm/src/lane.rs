@@ -53,6 +53,12 @@ pub(crate) struct Posted {
 }
 
 impl Posted {
+    /// One of which nothing is moved.
+    pub(crate) fn new(work: Work, key: RegionKey) -> Self {
+        let moved = 0;
+        Self { work, key, moved }
+    }
+
     /// Bytes that have not been moved.
     pub(crate) fn left(&self) -> u64 {
         u64::from(self.work.length - self.moved)
@@ -524,14 +530,33 @@ impl Lane {
         }
     }
 
-    /// Carries out a work that was checked, past what is posted, of which there is none. Whether it has; if not, all that
-    /// is wrong is found when it is posted.
-    pub(crate) fn carry_at_once(&self, work: Work, key: RegionKey, region: &Region) -> bool {
-        let moved = 0;
-        let posted = Posted { work, key, moved };
-        let carry = || self.carry(&posted, iter::empty(), region, u64::MAX);
-        let length = work.length.into();
-        !self.is_posting() && matches!(carry(), Ok(Carried::Moved(made)) if made.bytes == length)
+    /// Carries out works that were checked, past what is posted, of which there is none. Whether it has; if not, all that is
+    /// wrong is found when they are posted.
+    pub(crate) fn carry_at_once(&self, works: &[Posted], locals: &Locals) -> bool {
+        let mut left = works;
+        while !self.is_posting()
+            && let Some((first, others)) = left.split_first()
+        {
+            let Some(region) = locals.get(&first.work.local.segment) else {
+                return false;
+            };
+            let carried = self.carry(first, others.iter(), region, u64::MAX);
+            let Ok(Carried::Moved(made)) = carried else {
+                return false;
+            };
+            let mut bytes = made.bytes;
+            while let Some((done, others)) = left.split_first()
+                && bytes >= done.left()
+                && bytes > 0
+            {
+                bytes -= done.left();
+                left = others;
+            }
+            if made.bytes == 0 || bytes > 0 {
+                return false;
+            }
+        }
+        left.is_empty()
     }
 
     /// Asks the target what is behind a key.

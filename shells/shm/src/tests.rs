@@ -230,7 +230,7 @@ impl Initiator {
 
     fn carries(&mut self, epoch: Epoch, work: Work) -> bool {
         let now = self.clock.now();
-        self.endpoint.carry_at_once(now, lane(), epoch, &work)
+        self.endpoint.carry_at_once(now, lane(), epoch, &[work])
     }
 
     /// Posts works and waits for so many completions, or for the first one that fails.
@@ -524,6 +524,15 @@ fn works_that_lie_apart_are_written_together_once_the_target_has_let_them() {
     let works: Vec<_> = (0..POST_MAX as u64).map(apart).collect();
     assert_eq!(initiator.outcomes(&works), vec![Outcome::Success; POST_MAX]);
     assert_eq!(entered.load(SeqCst), 1);
+    put(&initiator.local, &pattern(5, 1 << 20));
+    let now = initiator.clock.now();
+    assert!(initiator.endpoint.carry_at_once(now, lane(), ONE, &works));
+    assert_eq!(entered.load(SeqCst), 2);
+    let (here, far) = (pattern(5, 1 << 20), bytes(&there));
+    for number in 0..POST_MAX {
+        let (from, to) = (number * 300, number * 5000);
+        assert!(far[to..to + 200] == here[from..from + 200], "{number}");
+    }
 }
 
 #[test]

@@ -156,11 +156,11 @@ pub trait Endpoint: Send {
     /// Takes works. They are carried out in order; each ends in one completion, unless the lane breaks.
     fn post(&mut self, batch: &PostBatch) -> Posted;
 
-    /// Carries a work out, whole, if that takes nothing but this thread's copying. `false`: it takes more, or something
-    /// went wrong. Then it may have been carried out in part, nothing has been said of that, and it is to be
+    /// Carries works out, whole and all of them, if that takes nothing but copying by this thread. `false`: it takes more, or
+    /// something went wrong. Then they may have been carried out in part, nothing has been said of that, and they are to be
     /// posted.
-    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, work: &Work) -> bool {
-        let _ = (now, lane, epoch, work);
+    fn carry_at_once(&mut self, now: Instant, lane: LaneId, epoch: Epoch, works: &[Work]) -> bool {
+        let _ = (now, lane, epoch, works);
         false
     }
 

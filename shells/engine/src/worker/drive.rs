@@ -3,9 +3,10 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering::*, fence};
 
-use polyrail_core::orchestrator::Request;
+use polyrail_core::orchestrator::{AtOnce, Request};
 use polyrail_core::report::Status;
 use polyrail_core::time::{Duration, Instant};
+use polyrail_core::work::POST_MAX;
 
 use super::Loop;
 use super::serve::Turn;
@@ -117,31 +118,64 @@ impl Loop<'_> {
         !may_sleep || self.ending.at.is_some() || post.needs_thread(comes_back) || looks_late
     }
 
-    /// Moves what a request is about, past all tables, if core and the lane's endpoint agree to that. Whether they have.
-    pub(crate) fn carry_at_once(&mut self, now: Instant, request: &Request) -> bool {
+    /// Moves what requests are about, past all tables, if core and the lanes' endpoints agree to that: several at once, where one
+    /// lane can. Whether they have.
+    pub(crate) fn carry_at_once(
+        &mut self,
+        now: Instant,
+        requests: impl Iterator<Item = Option<Request>>,
+    ) -> bool {
         if self.ending.at.is_some() {
             return false;
         }
-        let Some(way) = self.core.at_once(request) else {
-            return false;
+        let mut ways = heapless::Vec::<AtOnce, POST_MAX>::new();
+        for request in requests {
+            let Some(way) = request.and_then(|request| self.core.at_once(&request)) else {
+                return false;
+            };
+            let is_other = |first: &AtOnce| (first.lane, first.epoch) != (way.lane, way.epoch);
+            if ways.is_full() || ways.first().is_some_and(is_other) {
+                if !self.carry_ways(now, &ways) {
+                    return false;
+                }
+                ways.clear();
+            }
+            let _ = ways.push(way);
+        }
+        self.carry_ways(now, &ways)
+    }
+
+    /// Does so with what goes over one lane. Now and then core learns how long it takes.
+    fn carry_ways(&mut self, now: Instant, ways: &[AtOnce]) -> bool {
+        let Some(first) = ways.first() else {
+            return true;
         };
-        // Now and then core learns how long it takes.
-        let start = way.is_measured.then(|| self.around.clock.now());
-        let endpoint = &mut self.endpoint;
-        if !endpoint.carry_at_once(now, way.lane, way.epoch, &way.work) {
+        let start = first.is_measured.then(|| self.around.clock.now());
+        let works: heapless::Vec<_, POST_MAX> = ways.iter().map(|way| way.work).collect();
+        if !self
+            .endpoint
+            .carry_at_once(now, first.lane, first.epoch, &works)
+        {
             return false;
         }
         let took = start.map(|start| self.around.clock.now().since(start));
-        self.core.handle_at_once(now, &way, took);
-        let end = End {
-            over: Over::Transport(way.transport),
-            op: request.op,
-            length: request.length,
-            status: Status::Completed,
-            delivered_bytes: request.length,
-            took,
-        };
-        self.post.requests.count(&end, 1);
+        let bytes: u64 = works.iter().map(|work| u64::from(work.length)).sum();
+        for (index, way) in ways.iter().enumerate() {
+            let length = u64::from(way.work.length);
+            // Its part of the time that all of them took.
+            let part = |took: Duration| took.times(length).divided_by(bytes.max(1));
+            let took = took.filter(|_| index == 0).map(part);
+            self.core.handle_at_once(now, way, took);
+            let end = End {
+                over: Over::Transport(way.transport),
+                op: way.work.op,
+                length,
+                status: Status::Completed,
+                delivered_bytes: length,
+                took,
+            };
+            self.post.requests.count(&end, 1);
+        }
         true
     }
 
