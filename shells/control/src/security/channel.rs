@@ -13,6 +13,7 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConnection, ServerConnection};
 use zeroize::Zeroizing;
 
+use super::certificate::explain;
 use super::distrust::Distrust;
 use super::identity::{ClusterKey, Fingerprint, OtherKey};
 use crate::connection::{Connection, ConnectionConfig, Hello, Surroundings};
@@ -366,6 +367,9 @@ impl Tls {
 
     /// What an error says of the peer.
     fn judge(&self, error: &rustls::Error) -> Distrust {
+        if let Some(text) = explain(error) {
+            return Distrust::Certificate { text };
+        }
         let other = |theirs| Distrust::OtherKey {
             ours: self.ours,
             theirs,
@@ -445,6 +449,8 @@ fn tls(text: &str) -> Distrust {
 
 #[cfg(test)]
 mod tests {
+    mod certified;
+
     use polyrail_core::time::Duration;
     use quickcheck::quickcheck;
 

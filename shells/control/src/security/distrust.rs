@@ -19,6 +19,11 @@ pub enum Distrust {
         /// Its key; `None`: it has refused ours before it showed its own.
         theirs: Option<Fingerprint>,
     },
+    /// The certificate that one side showed is not accepted by the other.
+    Certificate {
+        /// Whose, and what is wrong with it.
+        text: String,
+    },
     /// It has gone without a word before it had proved anything, as an engine without a key does that is too old to say so.
     Gone,
     /// What came is not TLS as this side speaks it.
@@ -48,6 +53,7 @@ impl fmt::Display for Distrust {
                 f,
                 "it holds another cluster key than this engine, which has {ours}: both need the same (security/key_file)"
             ),
+            Self::Certificate { text } => f.write_str(text),
             Self::Gone => f.write_str(
                 "it went before it had proved that it holds the cluster key: has it one (security/key_file)?",
             ),

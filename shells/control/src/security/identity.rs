@@ -9,14 +9,16 @@ use std::sync::Arc;
 use ring::digest::{SHA256, digest};
 use ring::hkdf::{HKDF_SHA256, Salt};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
-use rustls::crypto::{CryptoProvider, ring as provider, verify_tls13_signature_with_raw_key};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, ResolvesClientCert, Resumption};
+use rustls::crypto::{CryptoProvider, ring as ring_provider, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
     UnixTime,
 };
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::server::{
+    AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage, ResolvesServerCert,
+};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{
@@ -46,7 +48,7 @@ const SEED_BYTES: usize = 32;
 pub struct Fingerprint([u8; 8]);
 
 impl Fingerprint {
-    fn of(public_key: &[u8]) -> Self {
+    pub(super) fn of(public_key: &[u8]) -> Self {
         let hash = digest(&SHA256, public_key);
         Self(hash.as_ref().first_chunk().copied().unwrap_or_default())
     }
@@ -68,9 +70,7 @@ pub struct ClusterKey {
 impl ClusterKey {
     /// The key that comes from a secret, the same each time.
     pub fn new(secret: &Secret) -> Result<Self, Error> {
-        let mut provider = provider::default_provider();
-        provider.kx_groups = vec![provider::kx_group::X25519];
-        let provider = Arc::new(provider);
+        let provider = provider();
         let signer = provider
             .key_provider
             .load_private_key(private_key(secret)?)?;
@@ -87,8 +87,34 @@ impl ClusterKey {
         let shown = Arc::new(CertifiedKey::new(vec![shown], signer));
         Ok(Self {
             fingerprint,
-            client: Arc::new(client(&provider, &members, &shown)?),
-            server: Arc::new(server(&provider, &members, &shown)?),
+            client: Arc::new(client(
+                &provider,
+                members.clone(),
+                Arc::new(AlwaysResolvesClientRawPublicKeys::new(shown.clone())),
+            )?),
+            server: Arc::new(server(
+                &provider,
+                members,
+                Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown)),
+            )?),
+        })
+    }
+
+    /// Both sides of TLS out of what they show and whom they accept.
+    pub(super) fn assemble<V, S>(
+        fingerprint: Fingerprint,
+        provider: &Arc<CryptoProvider>,
+        accepts: &Arc<V>,
+        shown: Arc<S>,
+    ) -> Result<Self, Error>
+    where
+        V: ServerCertVerifier + ClientCertVerifier + 'static,
+        S: ResolvesClientCert + ResolvesServerCert + 'static,
+    {
+        Ok(Self {
+            fingerprint,
+            client: Arc::new(client(provider, accepts.clone(), shown.clone())?),
+            server: Arc::new(server(provider, accepts.clone(), shown)?),
         })
     }
 
@@ -102,6 +128,17 @@ impl fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ClusterKey({})", self.fingerprint)
     }
+}
+
+/// What TLS computes with.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    let mut provider = ring_provider::default_provider();
+    provider.kx_groups = vec![ring_provider::kx_group::X25519];
+    Arc::new(provider)
+}
+
+pub(super) fn no_tls12() -> Error {
+    Error::General("TLS 1.2 is not spoken here".into())
 }
 
 fn private_key(secret: &Secret) -> Result<PrivateKeyDer<'static>, Error> {
@@ -119,15 +156,14 @@ fn private_key(secret: &Secret) -> Result<PrivateKeyDer<'static>, Error> {
 
 fn client(
     provider: &Arc<CryptoProvider>,
-    members: &Arc<Members>,
-    shown: &Arc<CertifiedKey>,
+    accepts: Arc<dyn ServerCertVerifier>,
+    shown: Arc<dyn ResolvesClientCert>,
 ) -> Result<ClientConfig, Error> {
-    let shown = AlwaysResolvesClientRawPublicKeys::new(shown.clone());
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(members.clone())
-        .with_client_cert_resolver(Arc::new(shown));
+        .with_custom_certificate_verifier(accepts)
+        .with_client_cert_resolver(shown);
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     config.enable_sni = false;
     // Each connection proves the key anew.
@@ -137,14 +173,13 @@ fn client(
 
 fn server(
     provider: &Arc<CryptoProvider>,
-    members: &Arc<Members>,
-    shown: &Arc<CertifiedKey>,
+    accepts: Arc<dyn ClientCertVerifier>,
+    shown: Arc<dyn ResolvesServerCert>,
 ) -> Result<ServerConfig, Error> {
-    let shown = AlwaysResolvesServerRawPublicKeys::new(shown.clone());
     let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(members.clone())
-        .with_cert_resolver(Arc::new(shown));
+        .with_client_cert_verifier(accepts)
+        .with_cert_resolver(shown);
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -183,10 +218,6 @@ impl Members {
         let algorithms = &self.provider.signature_verification_algorithms;
         verify_tls13_signature_with_raw_key(message, &public_key, signed, algorithms)
     }
-
-    fn no_tls12() -> Error {
-        Error::General("TLS 1.2 is not spoken here".into())
-    }
 }
 
 /// The key that somebody showed instead of ours.
@@ -220,7 +251,7 @@ impl ServerCertVerifier for Members {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Self::no_tls12())
+        Err(no_tls12())
     }
 
     fn verify_tls13_signature(
@@ -262,7 +293,7 @@ impl ClientCertVerifier for Members {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Self::no_tls12())
+        Err(no_tls12())
     }
 
     fn verify_tls13_signature(

@@ -1,0 +1,279 @@
+//! Certificates of an operator's authority, in place of a cluster's key: what TLS shows and accepts with them.
+//!
+//! Each side shows a chain that leads to one of the other's roots, is valid now, and names its holder. A name is the one
+//! SPIFFE identity among the certificate's URIs, or, where it has none, the first of its DNS names.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error,
+    RootCertStore, SignatureScheme,
+};
+use webpki::EndEntityCert;
+
+use super::identity::{ClusterKey, Fingerprint, no_tls12, provider};
+
+const SPIFFE: &str = "spiffe://";
+
+impl ClusterKey {
+    /// Certificates instead of a key: the `certificate` with its chain, its private `key` and the `roots` that peers have to
+    /// be under, each as PEM.
+    pub fn certified(certificate: &[u8], key: &[u8], roots: &[u8]) -> Result<Self, BadPem> {
+        let chain = certificates(certificate, "certificate")?;
+        let first = chain.first();
+        let first = first.ok_or_else(|| bad("certificate", "no certificate is in it"))?;
+        name_of(first).map_err(|why| bad("certificate", why))?;
+        Self::certified_by(chain, key, roots)
+    }
+
+    /// The same, whomever the chain names.
+    pub(super) fn certified_by(
+        chain: Vec<CertificateDer<'static>>,
+        key: &[u8],
+        roots: &[u8],
+    ) -> Result<Self, BadPem> {
+        let provider = provider();
+        let fingerprint = Fingerprint::of(chain.first().map_or(&[], |first| first.as_ref()));
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|why| bad("key", why))?;
+        let shown = CertifiedKey::from_der(chain, key, &provider).map_err(|why| bad("key", why))?;
+        let mut store = RootCertStore::empty();
+        for root in certificates(roots, "roots")? {
+            store.add(root).map_err(|why| bad("roots", why))?;
+        }
+        let named = Named::new(store, provider.clone()).map_err(|why| bad("roots", why))?;
+        let shown = Arc::new(SingleCertAndKey::from(shown));
+        Self::assemble(fingerprint, &provider, &Arc::new(named), shown)
+            .map_err(|why| bad("certificate", why))
+    }
+}
+
+fn certificates(pem: &[u8], what: &'static str) -> Result<Vec<CertificateDer<'static>>, BadPem> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    read.map_err(|why| bad(what, why))
+}
+
+/// What is wrong with one of the three that [`ClusterKey::certified`] takes. Nothing of a key is in it.
+#[derive(Debug)]
+pub struct BadPem {
+    /// Which of them.
+    pub what: &'static str,
+    why: String,
+}
+
+fn bad(what: &'static str, why: impl fmt::Display) -> BadPem {
+    let why = why.to_string();
+    BadPem { what, why }
+}
+
+impl fmt::Display for BadPem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "security/{} cannot be used: {}", self.what, self.why)
+    }
+}
+
+impl std::error::Error for BadPem {}
+
+/// Whom a certificate names.
+fn name_of(certificate: &CertificateDer<'_>) -> Result<String, NoName> {
+    let parsed = EndEntityCert::try_from(certificate).map_err(|_| NoName)?;
+    let mut identities = parsed.valid_uri_names().filter(|it| it.starts_with(SPIFFE));
+    let name = match (identities.next(), identities.next()) {
+        (Some(identity), None) => Some(identity),
+        // Which of two it is nobody can say.
+        (Some(_), Some(_)) => None,
+        (None, _) => parsed.valid_dns_names().next(),
+    };
+    name.map(str::to_owned).ok_or(NoName)
+}
+
+/// A certificate that does not say whose it is.
+#[derive(Debug)]
+struct NoName;
+
+impl fmt::Display for NoName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it names nobody: one URI spiffe://... or a DNS name has to be among its alternative names")
+    }
+}
+
+/// What is wrong with a certificate that the peer showed, in words; `None`: it is not about certificates of an authority.
+pub(super) fn explain(error: &Error) -> Option<String> {
+    use CertificateError as Bad;
+    let Error::InvalidCertificate(why) = error else {
+        return explain_alert(error).map(Into::into);
+    };
+    Some(match why {
+        // A cluster's key.
+        Bad::Other(_) => return None,
+        Bad::NotValidForName => format!("its certificate is not accepted: {NoName}"),
+        Bad::Expired | Bad::ExpiredContext { .. } => format!("its certificate has expired ({why})"),
+        Bad::NotValidYet | Bad::NotValidYetContext { .. } => {
+            format!("its certificate is not valid yet ({why})")
+        }
+        Bad::UnknownIssuer => "its certificate is under none of security/roots".into(),
+        why => format!("its certificate is not accepted ({why})"),
+    })
+}
+
+/// What the peer's alert says of the certificate that this side showed.
+fn explain_alert(error: &Error) -> Option<&'static str> {
+    use AlertDescription as Alert;
+    Some(match error {
+        Error::AlertReceived(Alert::CertificateExpired) => {
+            "it says that this engine's certificate has expired or is not valid yet, by its clock"
+        }
+        Error::AlertReceived(Alert::UnknownCA) => {
+            "it says that this engine's certificate is under none of its security/roots"
+        }
+        Error::AlertReceived(Alert::BadCertificate | Alert::UnsupportedCertificate) => {
+            "it does not accept this engine's certificate: does that name its holder?"
+        }
+        _ => return None,
+    })
+}
+
+/// A chain that another authority of the same name has signed is under none of our roots: `webpki` says of it that a
+/// signature is wrong.
+fn under_no_root(error: Error) -> Error {
+    match error {
+        Error::InvalidCertificate(CertificateError::BadSignature) => {
+            Error::InvalidCertificate(CertificateError::UnknownIssuer)
+        }
+        other => other,
+    }
+}
+
+/// Accepts who shows a certificate with a name, under one of the roots.
+#[derive(Debug)]
+struct Named {
+    provider: Arc<CryptoProvider>,
+    roots: Arc<RootCertStore>,
+    clients: Arc<dyn ClientCertVerifier>,
+}
+
+impl Named {
+    fn new(
+        roots: RootCertStore,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, rustls::server::VerifierBuilderError> {
+        let roots = Arc::new(roots);
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build()?;
+        Ok(Self {
+            provider,
+            roots,
+            clients,
+        })
+    }
+
+    fn check_name(shown: &CertificateDer<'_>) -> Result<(), Error> {
+        // The nearest of the errors that the peer's alert can tell from a certificate that is not trusted.
+        let unnamed = |NoName| Error::InvalidCertificate(CertificateError::NotValidForName);
+        name_of(shown).map(drop).map_err(unnamed)
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, shown, signed, algorithms)
+    }
+}
+
+impl ServerCertVerifier for Named {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let parsed = rustls::server::ParsedCertificate::try_from(shown)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        rustls::client::verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            others,
+            now,
+            algorithms,
+        )
+        .map_err(under_no_root)?;
+        Self::check_name(shown)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(no_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, shown, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.clients.supported_verify_schemes()
+    }
+}
+
+impl ClientCertVerifier for Named {
+    /// Whose certificates are asked for is said to nobody who has proved nothing.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.clients.verify_client_cert(shown, others, now);
+        let verified = verified.map_err(under_no_root)?;
+        Self::check_name(shown)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(no_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, shown, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.clients.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,196 @@
+//! Certificates of an authority at both ends.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType, date_time_ymd,
+};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::*;
+
+const TWO: [&str; 2] = ["spiffe://example/a", "spiffe://example/b"];
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    root: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key).unwrap().pem();
+        Self {
+            issuer: Issuer::new(params, key),
+            root,
+        }
+    }
+
+    /// What somebody has whose certificate this authority signed, and who trusts `roots`.
+    fn member(&self, params: &CertificateParams, roots: &str) -> Arc<ClusterKey> {
+        let (certificate, key) = self.issue(params);
+        let chain = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let identity = ClusterKey::certified_by(vec![chain], key.as_bytes(), roots.as_bytes());
+        Arc::new(identity.unwrap())
+    }
+
+    fn issue(&self, params: &CertificateParams) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+}
+
+fn dns() -> CertificateParams {
+    CertificateParams::new(vec!["alpha.example".into()]).unwrap()
+}
+
+fn spiffe(identities: &[&str]) -> CertificateParams {
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    let uri = |it: &&str| SanType::URI((*it).try_into().unwrap());
+    params.subject_alt_names = identities.iter().map(uri).collect();
+    params
+}
+
+fn ending(told: &[Event]) -> String {
+    let ended = told.iter().find_map(|event| match event {
+        Event::Ended(why) => Some(why.to_string()),
+        _ => None,
+    });
+    ended.unwrap_or_default()
+}
+
+#[test]
+fn members_of_one_authority_meet() {
+    let authority = Authority::new("one");
+    let one = authority.member(&dns(), &authority.root);
+    let other = authority.member(&spiffe(&["spiffe://example/beta"]), &authority.root);
+    for piece in [1, 100, 1 << 20] {
+        let (mut initiator, mut target) = pair(Some(&one), Some(&other));
+        let (here, there) = meet(&mut initiator, &mut target, piece);
+        assert!(there.contains(&Event::Hello(hello())), "{there:?}");
+        assert_eq!(ending(&here), "");
+        let secrets = (
+            initiator.export(b"s").unwrap(),
+            target.export(b"s").unwrap(),
+        );
+        assert!(secrets.0.is_some() && secrets.0 == secrets.1);
+    }
+}
+
+#[test]
+fn a_certificate_that_is_not_right_is_refused_in_words_at_both_sides() {
+    let authority = Authority::new("one");
+    let (stranger, namesake) = (Authority::new("another"), Authority::new("one"));
+    let good = authority.member(&dns(), &authority.root);
+    let (mut expired, mut early) = (dns(), dns());
+    expired.not_after = date_time_ymd(2020, 1, 1);
+    early.not_before = date_time_ymd(4000, 1, 1);
+    // (what is wrong, who has it, what the one says who does not accept it, what the other says)
+    let cases = [
+        (
+            "other authority",
+            stranger.member(&dns(), &authority.root),
+            "its certificate is under none of security/roots",
+            "this engine's certificate is under none of its security/roots",
+        ),
+        (
+            "other authority of the same name",
+            namesake.member(&dns(), &authority.root),
+            "its certificate is under none of security/roots",
+            "this engine's certificate is under none of its security/roots",
+        ),
+        (
+            "no name",
+            authority.member(&spiffe(&[]), &authority.root),
+            "it names nobody",
+            "does that name its holder?",
+        ),
+        (
+            "two names",
+            authority.member(&spiffe(&TWO), &authority.root),
+            "it names nobody",
+            "does that name its holder?",
+        ),
+        (
+            "expired",
+            authority.member(&expired, &authority.root),
+            "its certificate has expired",
+            "this engine's certificate has expired or is not valid yet",
+        ),
+        (
+            "not valid yet",
+            authority.member(&early, &authority.root),
+            "its certificate is not valid yet",
+            "this engine's certificate has expired or is not valid yet",
+        ),
+    ];
+    for (name, wrong, refuses, refused) in cases {
+        // Who is in the wrong is the target, and then the initiator.
+        let (mut initiator, mut target) = pair(Some(&good), Some(&wrong));
+        let (here, there) = meet(&mut initiator, &mut target, 1 << 20);
+        assert!(ending(&here).contains(refuses), "{name}: {here:?}");
+        assert!(ending(&there).contains(refused), "{name}: {there:?}");
+        assert!(!there.contains(&Event::Hello(hello())), "{name}");
+        let (mut initiator, mut target) = pair(Some(&wrong), Some(&good));
+        let (here, there) = meet(&mut initiator, &mut target, 1 << 20);
+        assert!(ending(&there).contains(refuses), "{name}: {there:?}");
+        assert!(ending(&here).contains(refused), "{name}: {here:?}");
+        assert!(!there.contains(&Event::Hello(hello())), "{name}");
+    }
+}
+
+#[test]
+fn a_certificate_that_names_nobody_or_two_is_of_no_use_to_its_owner() {
+    let authority = Authority::new("one");
+    for params in [spiffe(&[]), spiffe(&TWO), spiffe(&["https://example/a"])] {
+        let (certificate, key) = authority.issue(&params);
+        let root = authority.root.as_bytes();
+        let error =
+            ClusterKey::certified(certificate.as_bytes(), key.as_bytes(), root).unwrap_err();
+        assert_eq!(error.what, "certificate", "{error}");
+        assert!(error.to_string().contains("names nobody"), "{error}");
+    }
+}
+
+#[test]
+fn what_does_not_belong_together_is_said_by_its_key_and_shows_no_secret() {
+    let authority = Authority::new("one");
+    let (certificate, key) = authority.issue(&dns());
+    let (_, other) = authority.issue(&dns());
+    let root = authority.root.as_str();
+    // (certificate, key, roots, what is wrong)
+    let cases = [
+        ("", key.as_str(), root, "certificate"),
+        (&certificate, "", root, "key"),
+        (&certificate, &other, root, "key"),
+        (&certificate, &certificate, root, "key"),
+        (&certificate, &key, "", "roots"),
+    ];
+    for (certificate, key, roots, what) in cases {
+        let made = ClusterKey::certified(certificate.as_bytes(), key.as_bytes(), roots.as_bytes());
+        let error = made.unwrap_err();
+        assert_eq!(error.what, what, "{error}");
+        let line = key.lines().nth(1).unwrap_or("-----");
+        assert!(!format!("{error} {error:?}").contains(line), "{error}");
+    }
+}
+
+#[test]
+fn certificates_and_a_cluster_key_do_not_meet() {
+    let authority = Authority::new("one");
+    let certified = authority.member(&dns(), &authority.root);
+    let key = key();
+    for (ours, theirs) in [(&certified, &key), (&key, &certified)] {
+        let (mut initiator, mut target) = pair(Some(ours), Some(theirs));
+        let (here, there) = meet(&mut initiator, &mut target, 1 << 20);
+        assert!(!there.contains(&Event::Hello(hello())), "{there:?}");
+        assert!(
+            !ending(&here).is_empty() && !ending(&there).is_empty(),
+            "{here:?} {there:?}"
+        );
+    }
+}
