@@ -44,7 +44,7 @@ fn in_vm(names: &[String]) -> i32 {
         .args([
             "run",
             "--timeout",
-            "580",
+            "900",
             "--env",
             &format!("{INSIDE}=1"),
             "--share",

@@ -42,14 +42,15 @@ pub(crate) fn drop_answers(rail: usize) {
 
 fn drop_from(end: &str, rail: usize) {
     let device = format!("{end}{rail}");
-    // Everything else goes to the first band.
+    // Everything else goes to the first band. It is slow from the first line on, so that little passes before the last one.
     let commands = format!(
-        "qdisc replace dev {device} root handle 1: prio\n\
-         qdisc replace dev {device} parent 1:3 netem loss 100%\n\
-         filter add dev {device} parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff flowid 1:3\n\
-         filter add dev {device} parent 1: protocol ip prio 2 u32 match ip protocol 6 0xff flowid 1:1\n"
+        "qdisc replace dev {device} root handle 1: tbf rate 16mbit burst 64kb limit 4mb\n\
+         qdisc replace dev {device} parent 1:1 handle 10: prio\n\
+         qdisc replace dev {device} parent 10:3 netem loss 100%\n\
+         filter add dev {device} parent 10: protocol ip prio 1 u32 match ip protocol 17 0xff flowid 10:3\n\
+         filter add dev {device} parent 10: protocol ip prio 2 u32 match ip protocol 6 0xff flowid 10:1\n"
     );
-    // One process for all four: each takes long to start in an emulated machine.
+    // One process for all of them: each takes long to start in an emulated machine.
     let mut tc = Command::new("tc")
         .args(["-batch", "-"])
         .stdin(Stdio::piped())

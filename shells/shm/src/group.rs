@@ -21,21 +21,19 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The first of `works`, and those that go on where it ends, or are like it and elsewhere, in `spans` ranges at most: `most`
-    /// bytes of them. They end before `end` of the target's segment. `entered` is what they all are of on this side.
-    pub(crate) fn of<'a>(
-        mut works: impl Iterator<Item = &'a Posted>,
+    /// Takes the `first` work, and `others` as long as they go on where it ends, or are like it and elsewhere: `most` bytes of them,
+    /// in `spans` ranges at most. They end before `end` of the target's segment. `entered` is what they all are of on this side.
+    pub(crate) fn gather<'a>(
+        &mut self,
+        first: &'a Posted,
+        others: impl Iterator<Item = &'a Posted>,
         entered: Option<&Entered<'_>>,
         (most, end, spans): (u64, u64, usize),
-    ) -> Result<Self, End> {
-        let mut group = Self::default();
-        let Some(first) = works.next() else {
-            return Ok(group);
-        };
-        group.spread(first, first.local(entered, first.left().min(most))?, most);
+    ) -> Result<(), End> {
+        self.spread(first, first.local(entered, first.left().min(most))?, most);
         let mut before = first;
-        for work in works {
-            let left = most - group.bytes;
+        for work in others {
+            let left = most - self.bytes;
             let fits = work.end().is_some_and(|at| at <= end) && first.is_like(work);
             if left == 0 || !fits {
                 break;
@@ -44,13 +42,13 @@ impl Group {
                 break;
             };
             match before.is_continued_by(work) {
-                true => group.lengthen(work, left),
-                false if group.spans.len() < spans.min(SPANS_MAX) => group.spread(work, near, left),
+                true => self.lengthen(work, left),
+                false if self.spans.len() < spans.min(SPANS_MAX) => self.spread(work, near, left),
                 false => break,
             }
             before = work;
         }
-        Ok(group)
+        Ok(())
     }
 
     /// Another range: `most` bytes of a work.

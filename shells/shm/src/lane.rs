@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
-use std::iter;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -513,9 +512,10 @@ impl Lane {
             _ => SPANS_MAX,
         };
         let entered = region.enter();
-        let works = iter::once(first).chain(others);
         let most = self.crew.reach(share);
-        let group = Group::of(works, entered.as_ref(), (most, end, spans))?;
+        // In place: it is long, and most have one range.
+        let mut group = Group::default();
+        group.gather(first, others, entered.as_ref(), (most, end, spans))?;
         match (op, memory) {
             (Op::Write, Memory::Shared(mapping)) => {
                 let way = Way::Store(mapping.base().as_ptr());

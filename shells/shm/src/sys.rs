@@ -181,7 +181,8 @@ unsafe fn pull(
 ) -> io::Result<()> {
     all(range, |left| {
         let mut content = [0_u8; COOKIE_BYTES];
-        let [mut local, mut remote] = [Ranges::new(), Ranges::new()];
+        let mut local = Ranges::new();
+        let mut remote = Ranges::new();
         let _ = local.push(near_range(content.as_mut_ptr(), COOKIE_BYTES));
         let _ = remote.push(far_range(cookie.address, COOKIE_BYTES));
         name(spans, left, base, &mut local, &mut remote);
@@ -218,7 +219,8 @@ unsafe fn push(
 ) -> io::Result<()> {
     all(range, |left| {
         let mut nothing = [0_u8; 2];
-        let [mut local, mut remote] = [Ranges::new(), Ranges::new()];
+        let mut local = Ranges::new();
+        let mut remote = Ranges::new();
         let _ = local.push(near_range(nothing.as_mut_ptr(), nothing.len()));
         let _ = remote.extend_from_slice(&marks.map(|mark| far_range(mark, 1)));
         name(spans, left, base, &mut local, &mut remote);

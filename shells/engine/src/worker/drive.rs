@@ -151,7 +151,8 @@ impl Loop<'_> {
             return true;
         };
         let start = first.is_measured.then(|| self.around.clock.now());
-        let works: heapless::Vec<_, POST_MAX> = ways.iter().map(|way| way.work).collect();
+        let mut works = heapless::Vec::<_, POST_MAX>::new();
+        works.extend(ways.iter().map(|way| way.work));
         if !self
             .endpoint
             .carry_at_once(now, first.lane, first.epoch, &works)
