@@ -5,6 +5,7 @@
 //!
 //! **Invariant:** the bytes of a group are those of its works in their order, so that what was moved first are the first works.
 
+use heapless::VecView;
 use polyrail_transport::memory::Entered;
 
 use crate::lane::{End, Posted};
@@ -14,26 +15,28 @@ use crate::sys::{Span, Transfer, Way};
 pub(crate) const SPANS_MAX: usize = 256;
 
 /// Where the bytes of a group are, at both ends: in the target's segment by their offset.
-#[derive(Debug, Default)]
-pub(crate) struct Group {
-    spans: heapless::Vec<Span, SPANS_MAX>,
+#[derive(Debug)]
+pub(crate) struct Group<'a> {
+    spans: &'a mut VecView<Span>,
     pub(crate) bytes: u64,
 }
 
-impl Group {
-    /// Takes the `first` work, and `others` as long as they go on where it ends, or are like it and elsewhere: `most` bytes of them,
-    /// in `spans` ranges at most. They end before `end` of the target's segment. `entered` is what they all are of on this side.
-    pub(crate) fn gather<'a>(
-        &mut self,
-        first: &'a Posted,
-        others: impl Iterator<Item = &'a Posted>,
+impl<'a> Group<'a> {
+    /// The `first` work, and `others` as long as they go on where it ends, or are like it and elsewhere: `most` bytes of them, in as
+    /// many ranges as `spans` has room for. They end before `end` of the target's segment. `entered` is what they all are of on
+    /// this side.
+    pub(crate) fn of<'w>(
+        spans: &'a mut VecView<Span>,
+        first: &'w Posted,
+        others: impl Iterator<Item = &'w Posted>,
         entered: Option<&Entered<'_>>,
-        (most, end, spans): (u64, u64, usize),
-    ) -> Result<(), End> {
-        self.spread(first, first.local(entered, first.left().min(most))?, most);
+        (most, end): (u64, u64),
+    ) -> Result<Self, End> {
+        let mut group = Self { spans, bytes: 0 };
+        group.spread(first, first.local(entered, first.left().min(most))?, most);
         let mut before = first;
         for work in others {
-            let left = most - self.bytes;
+            let left = most - group.bytes;
             let fits = work.end().is_some_and(|at| at <= end) && first.is_like(work);
             if left == 0 || !fits {
                 break;
@@ -42,13 +45,13 @@ impl Group {
                 break;
             };
             match before.is_continued_by(work) {
-                true => self.lengthen(work, left),
-                false if self.spans.len() < spans.min(SPANS_MAX) => self.spread(work, near, left),
+                true => group.lengthen(work, left),
+                false if !group.spans.is_full() => group.spread(work, near, left),
                 false => break,
             }
             before = work;
         }
-        Ok(())
+        Ok(group)
     }
 
     /// Another range: `most` bytes of a work.

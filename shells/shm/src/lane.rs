@@ -498,7 +498,7 @@ impl Lane {
     fn carry<'a>(
         &self,
         first: &'a Posted,
-        others: impl Iterator<Item = &'a Posted>,
+        others: impl Iterator<Item = &'a Posted> + Clone,
         region: &Region,
         share: u64,
     ) -> Result<Carried, End> {
@@ -507,15 +507,24 @@ impl Lane {
         };
         let op = first.work.op;
         let is_marked = self.peer.as_ref().is_some_and(|peer| peer.is_pushed_to);
-        let spans = match (op, memory) {
-            (Op::Write, Memory::Private(_)) if !is_marked => 1,
-            _ => SPANS_MAX,
+        let takes_one = matches!((op, memory), (Op::Write, Memory::Private(_)) if !is_marked);
+        let is_lone = !others
+            .clone()
+            .next()
+            .is_some_and(|next| first.is_like(next));
+        // Most works are alone, and room for many ranges costs time.
+        let mut one = heapless::Vec::<_, 1>::new();
+        let mut many: heapless::Vec<_, SPANS_MAX>;
+        let spans = match takes_one || is_lone {
+            true => one.as_mut_view(),
+            false => {
+                many = heapless::Vec::new();
+                many.as_mut_view()
+            }
         };
         let entered = region.enter();
         let most = self.crew.reach(share);
-        // In place: it is long, and most have one range.
-        let mut group = Group::default();
-        group.gather(first, others, entered.as_ref(), (most, end, spans))?;
+        let group = Group::of(spans, first, others, entered.as_ref(), (most, end))?;
         match (op, memory) {
             (Op::Write, Memory::Shared(mapping)) => {
                 let way = Way::Store(mapping.base().as_ptr());
@@ -592,7 +601,7 @@ impl Lane {
         &self,
         op: Op,
         grant: u16,
-        group: &Group,
+        group: &Group<'_>,
         way: Way,
         share: u64,
     ) -> Result<Carried, End> {
@@ -615,7 +624,13 @@ impl Lane {
     }
 
     /// Reads from the target's private memory.
-    fn pull(&self, grant: u16, group: &Group, far: &Private, share: u64) -> Result<Carried, End> {
+    fn pull(
+        &self,
+        grant: u16,
+        group: &Group<'_>,
+        far: &Private,
+        share: u64,
+    ) -> Result<Carried, End> {
         let peer = self.peer.as_ref().ok_or(End::Broken(Cause::Reset))?;
         if !self.board.enter(grant) {
             return Ok(Carried::Refused);
@@ -641,7 +656,13 @@ impl Lane {
     ///
     /// Between `enter` and `leave` the target does not have its memory back. All that a thread does there are calls of the
     /// kernel, and one that has begun ends before its thread can be stopped.
-    fn write(&self, grant: u16, group: &Group, far: &Private, share: u64) -> Result<Carried, End> {
+    fn write(
+        &self,
+        grant: u16,
+        group: &Group<'_>,
+        far: &Private,
+        share: u64,
+    ) -> Result<Carried, End> {
         let way = |peer: &Peer| peer.way_to(far.address, group.bytes, group.is_one());
         let way = self.peer.as_ref().and_then(way);
         let Some(way) = way.filter(|_| !far.is_pulled.get()) else {
@@ -670,7 +691,7 @@ impl Lane {
     /// # Safety
     ///
     /// What is at both ends of it may be copied so.
-    unsafe fn make(&self, group: &Group, way: Way, share: u64) -> io::Result<Made> {
+    unsafe fn make(&self, group: &Group<'_>, way: Way, share: u64) -> io::Result<Made> {
         // SAFETY: the caller's promise, and the group lives until this returns.
         unsafe {
             self.crew

@@ -1,6 +1,7 @@
 //! Driving a worker, on its own thread or on that of somebody who waits for a batch.
 
 use std::os::fd::AsFd;
+use std::slice;
 use std::sync::atomic::{Ordering::*, fence};
 
 use polyrail_core::orchestrator::{AtOnce, Request};
@@ -151,11 +152,17 @@ impl Loop<'_> {
             return true;
         };
         let start = first.is_measured.then(|| self.around.clock.now());
-        let mut works = heapless::Vec::<_, POST_MAX>::new();
-        works.extend(ways.iter().map(|way| way.work));
+        let many: heapless::Vec<_, POST_MAX>;
+        let works = match ways {
+            [_] => slice::from_ref(&first.work),
+            _ => {
+                many = ways.iter().map(|way| way.work).collect();
+                &many
+            }
+        };
         if !self
             .endpoint
-            .carry_at_once(now, first.lane, first.epoch, &works)
+            .carry_at_once(now, first.lane, first.epoch, works)
         {
             return false;
         }
