@@ -9,7 +9,7 @@ use polyrail_shared::hint::AgentFile;
 use polyrail_shared::host_now;
 
 use crate::ends::{LOCAL, MEMORY, PATIENCE, Pair, initiator, initiator_with_tcp, until};
-use crate::rails::{RAILS, address, drop_answers, drop_rdma, rail};
+use crate::rails::{RAILS, address, drop_answers, drop_rdma, make_device, rail, unmake_device};
 
 /// All cases, in order.
 pub(crate) const ALL: &[(&str, fn())] = &[
@@ -20,6 +20,7 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("short-queues", short_queues),
     ("notifications", notifications),
     ("dropped-region", dropped_region),
+    ("devices-that-come", devices_that_come),
     ("shares-follow-rates", shares_follow_rates),
     ("path-isolation", path_isolation),
     ("hints-shift-traffic", hints_shift_traffic),
@@ -65,6 +66,22 @@ fn ports_are_listed() {
     until("it is back", || {
         ports().iter().all(|port| port.unusable.is_none())
     });
+}
+
+/// Devices that are not there when engines start carry memory that was registered before they came.
+fn devices_that_come() {
+    unmake_device(RAILS - 1);
+    let mut pair = Pair::start();
+    pair.fill(31, 0, 0, 8 * MIB);
+    pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+    assert_eq!(pair.bytes("verbs").len(), RAILS - 1);
+    make_device(RAILS - 1);
+    until("bytes on the new rail", || {
+        pair.complete(&[pair.request(Op::Write, 0, 0, 8 * MIB)]);
+        let bytes = pair.bytes("verbs");
+        bytes.len() == RAILS && bytes.iter().all(|bytes| *bytes > 0)
+    });
+    assert_eq!(pair.target.ask(&format!("check 31 0 {}", 8 * MIB)), "good");
 }
 
 /// Sizes around powers of two, and all small ones.

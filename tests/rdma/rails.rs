@@ -29,6 +29,22 @@ pub(crate) fn rail(verb: &str, rail: usize, argument: &str) {
     assert!(call("rail", &arguments[..used]), "{arguments:?}");
 }
 
+/// Takes the devices at both ends of a rail away, which nobody uses.
+pub(crate) fn unmake_device(rail: usize) {
+    for end in ["a", "b"] {
+        assert!(call("rdma", &["link", "delete", &format!("rx{end}{rail}")]));
+    }
+}
+
+/// Makes them again.
+pub(crate) fn make_device(rail: usize) {
+    for end in ["a", "b"] {
+        let (name, interface) = (format!("rx{end}{rail}"), format!("{end}{rail}"));
+        let words = ["link", "add", &name, "type", "rxe", "netdev", &interface];
+        assert!(call("rdma", &words));
+    }
+}
+
 /// Drops what RDMA sends, and nothing else, on a rail.
 pub(crate) fn drop_rdma(rail: usize) {
     drop_from("a", rail);

@@ -81,7 +81,8 @@ impl Engine {
         let (named, within) = (!config.rails.is_empty(), !config.rails_within.is_empty());
         let engine = Self::on(machine, config, hooks)?;
         // Without it the engine does its work, and finds out about addresses that it knows by errors.
-        if (named || within)
+        let has_devices = engine.inner.transports.has_devices();
+        if (named || within || has_devices)
             && let Err(error) = Changes::of_kernel().and_then(|changes| engine.watch(changes))
         {
             if within {

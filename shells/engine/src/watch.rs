@@ -1,7 +1,8 @@
-//! The addresses of rails, as they come and go.
+//! The addresses of rails and the devices of transports, as they come and go.
 //!
-//! A thread hears from the kernel that there may be others, looks at all of them, and tells the workers which of the engine's
-//! are gone and which are there again. It decides nothing: core pauses rails and looks at them anew.
+//! A thread hears from the kernel that there may be other addresses, looks at all of them, and tells the workers which of the
+//! engine's are gone and which are there again. It decides nothing: core pauses rails and looks at them anew. Of devices the kernel
+//! tells not everybody, so the thread has transports look for them once a second.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use polyrail_control::plane::Rails;
 use polyrail_core::plan::PLAN_RAILS_MAX;
@@ -16,11 +18,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::Engine;
 use crate::lock::lock;
-use crate::machine::{Changes, Machine};
+use crate::machine::{Changes, Machine, Seen};
 use crate::post::Command;
 use crate::thread::Thread;
 
-/// The thread that follows addresses, if there is one.
+/// How often transports look for devices that have come.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The thread that follows addresses and devices, if there is one.
 #[derive(Default)]
 pub(crate) struct Watch {
     thread: Mutex<Option<(Thread, Arc<OwnedFd>)>>,
@@ -44,23 +49,32 @@ impl Watch {
 }
 
 impl Engine {
-    /// Follows addresses from now on. Has told the workers how they stand when it returns.
+    /// Follows addresses and devices from now on. Has told the workers how addresses stand when it returns.
     pub(crate) fn watch(&self, mut changes: Changes) -> io::Result<()> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let stopped = stop.clone();
         let mut gone = BTreeSet::new();
-        self.look_at_addresses(&mut changes, &mut gone)?;
+        if self.look_at_addresses(&mut changes, &mut gone)? {
+            self.tell_of_rails();
+        }
         let engine = self.downgrade();
+        // Not the engine: whoever drops that waits for its end, and that is not to be this thread.
+        let catalog = self.inner.transports.clone();
+        let longest = catalog.has_devices().then_some(LOOK_INTERVAL);
         let follow = move || {
-            while changes.wait(stopped.as_fd())? {
-                let Some(engine) = engine.upgrade().map(Self::from_inner) else {
-                    return Ok(());
-                };
-                if let Err(error) = engine.look_at_addresses(&mut changes, &mut gone) {
-                    log::warn!("cannot list this machine's addresses: {error}");
+            loop {
+                let seen = changes.wait(stopped.as_fd(), longest)?;
+                let has_changed = seen == Seen::Changes;
+                let more = seen != Seen::Stop && catalog.look_for_devices(has_changed);
+                if seen == Seen::Nothing && !more {
+                    continue;
                 }
+                let engine = engine.upgrade().filter(|_| seen != Seen::Stop);
+                let Some(engine) = engine.map(Self::from_inner) else {
+                    return Ok::<_, io::Error>(());
+                };
+                engine.follow(has_changed, more, &mut changes, &mut gone);
             }
-            Ok::<_, io::Error>(())
         };
         let thread = Thread::start("polyrail-watch".into(), move || {
             let why = match catch_unwind(AssertUnwindSafe(follow)) {
@@ -72,6 +86,25 @@ impl Engine {
         })?;
         *lock(&self.inner.watch.thread) = Some((thread, stop));
         Ok(())
+    }
+
+    /// Looks at addresses, if they have changed; `more`: transports run at more of them.
+    fn follow(
+        &self,
+        has_changed: bool,
+        mut more: bool,
+        changes: &mut Changes,
+        gone: &mut BTreeSet<IpAddr>,
+    ) {
+        if has_changed {
+            match self.look_at_addresses(changes, gone) {
+                Ok(has_come) => more |= has_come,
+                Err(error) => log::warn!("cannot list this machine's addresses: {error}"),
+            }
+        }
+        if more {
+            self.tell_of_rails();
+        }
     }
 
     /// Takes those of these addresses for rails that the configuration asks for, as far as there is room. Whether there are
@@ -118,12 +151,13 @@ impl Engine {
         ids.into_iter().for_each(|id| self.look_at_rails(id));
     }
 
-    /// Tells the workers of the rails' addresses that are `gone` now, and those that were and are there again.
+    /// Tells the workers of the rails' addresses that are `gone` now, and those that were and are there again. Whether some have
+    /// come.
     fn look_at_addresses(
         &self,
         changes: &mut Changes,
         gone: &mut BTreeSet<IpAddr>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         let named = lock(&self.inner.sessions.peers).locals().to_vec();
         let usable = (changes.usable)(&named)?;
         let mut has_come = self.find_rails(&usable);
@@ -146,10 +180,7 @@ impl Engine {
             has_come |= is_there;
             self.inner.crew.tell(|| Command::Address(address, is_there));
         }
-        if has_come {
-            self.tell_of_rails();
-        }
-        Ok(())
+        Ok(has_come)
     }
 }
 
@@ -157,7 +188,7 @@ impl Engine {
 mod tests {
     use super::*;
 
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use polyrail_core::rail::health::RailState;
     use polyrail_core::report::Status;

@@ -1,7 +1,7 @@
 //! RDMA lanes under a real engine, over devices that are in this process: what bulk costs them, counted.
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use polyrail::cuda::driver::Driver;
@@ -555,4 +555,74 @@ fn short_requests_that_lie_together_at_the_peer_share_works() {
             "{op:?}: {works} works for {BLOCKS} blocks"
         );
     }
+}
+
+/// It was used after the next restart only.
+#[test]
+fn a_device_that_comes_later_carries_memory_that_was_there_before() {
+    let _turn = turn();
+    skip_bytes(false);
+    static ROOT: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let root = ROOT.get_or_init(|| tempfile::tempdir().unwrap()).path();
+    stub::appear(root, 0).unwrap();
+    let start = |name: &str, listen: bool| {
+        let make: fn(_) -> Arc<dyn Transport> = |regions| {
+            let root = ROOT.get().unwrap().path();
+            Arc::new(StubTransport::at(root, regions, Settings::default()).unwrap())
+        };
+        let config = Config {
+            listen: listen.then(|| ([127, 0, 0, 1], 0).into()),
+            rails: [1, 2].map(|last| [127, 0, 0, last].into()).to_vec(),
+            workers: 1,
+            ..Config::named(name).without("shm").without("tcp")
+        };
+        let hooks = Hooks {
+            transports: vec![Plugin { make, faults: None }],
+            ..Hooks::default()
+        };
+        Engine::with_hooks(config, hooks).unwrap()
+    };
+    let target = start("target", true);
+    let there = target
+        .allocate("mem", BYTES, Access::RemoteReadWrite)
+        .unwrap();
+    let initiator = start("initiator", false);
+    let local = initiator.allocate("local", BYTES, Access::Local).unwrap();
+    let at = target.listening().unwrap();
+    let remote = initiator.open_segment(&format!("{at}/mem")).unwrap();
+    let own = initiator.region(local).unwrap();
+    own.store(&[7; 4096], BYTES - 4096).unwrap();
+    let request = Request {
+        op: Op::Write,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length: BYTES,
+    };
+    let carries = |host: &str| {
+        let batch = initiator.submit(&[request]).unwrap();
+        assert_eq!(batch.wait(PATIENCE).unwrap().status, Status::Completed);
+        let mut rails = initiator.rails().into_iter();
+        rails.any(|rail| rail.name == format!("verbs:{host}>{host}") && rail.bytes > 0)
+    };
+    assert!(carries("127.0.0.1"));
+    let names: Vec<_> = initiator
+        .rails()
+        .into_iter()
+        .map(|rail| rail.name)
+        .collect();
+    assert_eq!(names, ["verbs:127.0.0.1>127.0.0.1"]);
+    stub::appear(root, 1).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while !carries("127.0.0.2") {
+        assert!(Instant::now() < until, "{:?}", initiator.rails());
+    }
+    let mut last = [0; 4096];
+    target
+        .region(there)
+        .unwrap()
+        .load(BYTES - 4096, &mut last)
+        .unwrap();
+    assert_eq!(last, [7; 4096]);
 }

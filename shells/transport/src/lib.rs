@@ -328,6 +328,18 @@ pub trait Transport: Send + Sync {
         true
     }
 
+    /// Whether it has devices that may come while it runs: then it is asked for them every now and then.
+    fn has_devices(&self) -> bool {
+        false
+    }
+
+    /// Looks for devices that it did not have; `again`: also for those that could not be used when they were tried last. Whether it
+    /// runs at more addresses than before.
+    fn look_for_devices(&self, again: bool) -> bool {
+        let _ = again;
+        false
+    }
+
     /// At which of an engine's addresses it can be reached, in its own words for [`Self::serves`] of peers, at most 255
     /// bytes; empty: at all of them. Not for transports that have an [`Self::address`].
     fn places(&self, rails: &[IpAddr]) -> Vec<u8> {

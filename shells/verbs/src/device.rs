@@ -282,6 +282,8 @@ impl Device {
 pub(crate) struct Site {
     calls: Calls,
     now: RwLock<Arc<Device>>,
+    /// Addresses may have come to it that nobody has looked for.
+    has_changed: AtomicBool,
 }
 
 impl Site {
@@ -289,7 +291,18 @@ impl Site {
         Self {
             calls: *calls,
             now: RwLock::new(Arc::new(device)),
+            has_changed: AtomicBool::new(false),
         }
+    }
+
+    /// Addresses may have come to it.
+    pub(crate) fn change(&self) {
+        self.has_changed.store(true, Release);
+    }
+
+    /// Whether some may have since this was asked last.
+    pub(crate) fn take_changes(&self) -> bool {
+        self.has_changed.swap(false, AcqRel)
     }
 
     pub(crate) fn device(&self) -> Arc<Device> {

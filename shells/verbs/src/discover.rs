@@ -156,14 +156,20 @@ impl Sysfs {
 
     /// All ports of all devices, in order.
     pub(crate) fn ports(&self) -> Vec<Port> {
+        let numbers = self.port_numbers().into_iter();
+        numbers
+            .map(|(device, port)| self.port(&device, port))
+            .collect()
+    }
+
+    /// The names of all devices with the numbers of their ports, in order. Only folders are read.
+    pub(crate) fn port_numbers(&self) -> Vec<(String, u8)> {
         let devices = self.names("class/infiniband");
         let of_device = |device: String| {
             let numbers = self.names(&format!("class/infiniband/{device}/ports"));
             let mut numbers: Vec<u8> = numbers.iter().filter_map(|n| n.parse().ok()).collect();
             numbers.sort_unstable();
-            numbers
-                .into_iter()
-                .map(move |port| self.port(&device, port))
+            numbers.into_iter().map(move |port| (device.clone(), port))
         };
         devices.into_iter().flat_map(of_device).collect()
     }

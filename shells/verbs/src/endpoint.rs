@@ -168,9 +168,8 @@ impl VerbsEndpoint {
                 (open.device.number, Some(open_still))
             }
         };
-        self.common
-            .desk(device)
-            .order(Order::End(lane, epoch, open));
+        let service = self.common.services.at(device);
+        service.desk.order(Order::End(lane, epoch, open));
     }
 
     /// Takes all completions of an open lane's queue.
@@ -300,7 +299,8 @@ impl VerbsEndpoint {
             }
             let device = shared.device;
             drop(queue);
-            self.common.desk(device).order(Order::LetGo(shared));
+            let service = self.common.services.at(device);
+            service.desk.order(Order::LetGo(shared));
         }
     }
 
@@ -361,7 +361,7 @@ impl VerbsEndpoint {
         for (lane, slot) in &self.lanes {
             let address = self.rails.get(&lane.rail());
             let service = address.and_then(|address| {
-                let found = self.common.service_between(address.local, address.remote);
+                let found = self.common.services.between(address.local, address.remote);
                 found.ok()
             });
             if service.is_some_and(|service| service.site.device().number == device) {
@@ -554,7 +554,10 @@ impl VerbsEndpoint {
         let address = self.rails.get(&lane.rail());
         let address =
             address.ok_or_else(|| io::Error::other("nobody has said where its rail runs"))?;
-        let service = self.common.service_between(address.local, address.remote)?;
+        let service = self
+            .common
+            .services
+            .between(address.local, address.remote)?;
         service.desk.order(Order::Open(Box::new(Opening {
             lane,
             epoch,
@@ -568,9 +571,9 @@ impl VerbsEndpoint {
 impl Endpoint for VerbsEndpoint {
     fn attach_local(&mut self, segment: SegmentRef, region: Arc<Region>) {
         let Common {
-            registry, sites, ..
+            registry, services, ..
         } = &*self.common;
-        let registered = registry.register(&region, sites, &self.mailbox);
+        let registered = registry.register(&region, services, &self.mailbox);
         self.locals.insert(segment, registered);
     }
 
@@ -661,7 +664,8 @@ impl Endpoint for VerbsEndpoint {
                             open.asks(self.clock.now(), key);
                             self.asking = true;
                             let ask = Order::Ask(batch.lane, batch.epoch, key);
-                            self.common.desk(open.device.number).order(ask);
+                            let service = self.common.services.at(open.device.number);
+                            service.desk.order(ask);
                         }
                         stop = match unready {
                             Unready::Not(cause) => Stop::Rejected(cause),

@@ -38,6 +38,7 @@ mod packets;
 mod registry;
 mod server;
 mod service;
+mod services;
 mod settings;
 mod sight;
 #[cfg(any(test, feature = "stub"))]

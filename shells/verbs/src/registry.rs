@@ -9,10 +9,11 @@ use std::{io, thread};
 use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
 use polyrail_transport::numbered::Numbered;
 
-use crate::device::{Device, OVERLAP, Site};
+use crate::device::{Device, OVERLAP};
 use crate::ffi::{Mr, Pd, Reach};
 use crate::limit;
 use crate::mailbox::{Mailbox, Said};
+use crate::services::Services;
 use crate::wire::{Grant, Granted};
 
 /// A region as devices know it. Devices let go of it when it is revoked or this is dropped.
@@ -20,8 +21,8 @@ pub(crate) struct Registered {
     base: u64,
     pub(crate) bytes: u64,
     region: Weak<Region>,
-    /// By the places of devices.
-    slots: Vec<RwLock<Arc<Slot>>>,
+    /// By the places of devices. Those that come later have theirs behind the others.
+    slots: RwLock<Vec<Arc<Slot>>>,
     /// It cannot be used any more.
     ended: AtomicBool,
     /// Workers that wait for it.
@@ -97,12 +98,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Registered {
     fn new(region: &Arc<Region>, devices: &[Arc<Device>]) -> Arc<Self> {
-        let slot = |device: &Arc<Device>| RwLock::new(Arc::new(Slot::new(device.opening)));
+        let slot = |device: &Arc<Device>| Arc::new(Slot::new(device.opening));
         Arc::new(Self {
             base: region.base().as_ptr() as u64,
             bytes: region.bytes(),
             region: Arc::downgrade(region),
-            slots: devices.iter().map(slot).collect(),
+            slots: RwLock::new(devices.iter().map(slot).collect()),
             ended: AtomicBool::new(false),
             waiting: Mutex::default(),
         })
@@ -120,10 +121,11 @@ impl Registered {
 
     /// What a device may do with the piece that a work which begins there lies in.
     pub(crate) fn key(&self, device: &Device, offset: u64) -> Key {
-        let Some(slot) = self.slots.get(device.number) else {
-            return Key::Gone;
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = slots.get(device.number) else {
+            // The device has just come.
+            return Key::Pending;
         };
-        let slot = slot.read().unwrap_or_else(PoisonError::into_inner);
         match slot.opening.cmp(&device.opening) {
             Ordering::Less => return Key::Pending,
             Ordering::Equal => {}
@@ -195,32 +197,37 @@ impl Registered {
     }
 
     fn slot(&self, place: usize) -> Arc<Slot> {
-        let slot = self.slots[place].read();
-        slot.unwrap_or_else(PoisonError::into_inner).clone()
+        self.slots.read().unwrap_or_else(PoisonError::into_inner)[place].clone()
     }
 
     fn give_up(&self) {
         self.ended.store(true, SeqCst);
-        for place in 0..self.slots.len() {
-            self.slot(place).give_up();
-        }
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = slots.clone();
+        slots.iter().for_each(|slot| slot.give_up());
     }
 
-    /// Registers it with a device that has been opened again, in a thread of its own.
+    /// Registers it with a device that has been opened again, or has come, in a thread of its own.
     fn renew(self: &Arc<Self>, device: &Arc<Device>) {
-        let (Some(region), Some(slot)) = (self.region.upgrade(), self.slots.get(device.number))
-        else {
+        let Some(region) = self.region.upgrade() else {
             return;
         };
         let before = {
-            let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
-            if slot.opening >= device.opening {
-                return;
+            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+            let (new, places) = (Arc::new(Slot::new(device.opening)), slots.len());
+            match slots.get_mut(device.number) {
+                Some(slot) if slot.opening >= device.opening => return,
+                Some(slot) => Some(std::mem::replace(slot, new)),
+                // Devices come one after the other.
+                None if places == device.number => {
+                    slots.push(new);
+                    None
+                }
+                None => return,
             }
-            std::mem::replace(&mut *slot, Arc::new(Slot::new(device.opening)))
         };
         // Deregisters with a device that has failed, which may take long.
-        let_go(before);
+        before.into_iter().for_each(let_go);
         // Whoever has ended it since then has ended this too.
         if self.ended.load(SeqCst) {
             return self.give_up();
@@ -239,8 +246,7 @@ impl Registered {
     /// Registers it once more with a device that could not, if that is some time ago: what was in the way, as too little room for
     /// locked memory, may be over.
     pub(crate) fn retry(self: &Arc<Self>, device: &Arc<Device>) {
-        let (Some(region), Some(slot)) = (self.region.upgrade(), self.slots.get(device.number))
-        else {
+        let Some(region) = self.region.upgrade() else {
             return;
         };
         let is_due = |slot: &Slot| {
@@ -249,11 +255,11 @@ impl Registered {
                 && failed_at.is_some_and(|at| at.elapsed() >= RETRY_AFTER)
         };
         {
-            let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
-            if !is_due(&slot) {
-                return;
+            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+            match slots.get_mut(device.number) {
+                Some(slot) if is_due(slot) => *slot = Arc::new(Slot::new(device.opening)),
+                _ => return,
             }
-            *slot = Arc::new(Slot::new(device.opening));
         }
         // Whoever has ended it since then has ended this too.
         if self.ended.load(SeqCst) {
@@ -324,7 +330,7 @@ impl Registry {
     pub(crate) fn register(
         &self,
         region: &Arc<Region>,
-        sites: &[Arc<Site>],
+        services: &Services,
         mailbox: &Arc<Mailbox>,
     ) -> Arc<Registered> {
         let mut known = lock(&self.known);
@@ -334,7 +340,9 @@ impl Registry {
             return registered;
         }
         // While nobody renews: the devices are those that are open now, or are renewed afterwards.
-        let devices: Vec<_> = sites.iter().map(|site| site.device()).collect();
+        let services = services.all();
+        let devices = services.iter().map(|service| service.site.device());
+        let devices: Vec<_> = devices.collect();
         let registered = Registered::new(region, &devices);
         registered.tell(mailbox);
         known.insert(region.key(), Arc::downgrade(&registered));

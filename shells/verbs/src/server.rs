@@ -1,11 +1,10 @@
 //! The transport: all devices of this machine that can be used.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
@@ -15,12 +14,12 @@ use polyrail_transport::{
     Endpoint, FenceAnswer, InboundLane, Prior, RetireAnswer, SessionId, Transport,
 };
 
-use crate::device::{Device, Site, local_address};
 use crate::discover::Sysfs;
 use crate::endpoint::VerbsEndpoint;
 use crate::ffi::raw::Calls;
 use crate::registry::Registry;
-use crate::service::{Desk, Order, Service};
+use crate::service::Order;
+use crate::services::Services;
 use crate::{NAME, Settings};
 
 /// RDMA as a transport. Dropping it ends all inbound lanes and waits for the devices' threads.
@@ -30,44 +29,9 @@ pub struct VerbsTransport {
 
 /// What endpoints share with the transport.
 pub(crate) struct Common {
-    services: Vec<Service>,
-    pub(crate) sites: Vec<Arc<Site>>,
+    pub(crate) services: Services,
     pub(crate) registry: Arc<Registry>,
     pub(crate) settings: Settings,
-    /// Where addresses of this host were found to be.
-    places: Mutex<HashMap<IpAddr, usize>>,
-}
-
-impl Common {
-    /// The device that an address of this host is of.
-    pub(crate) fn device_at(&self, address: IpAddr) -> Option<&Service> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = match places.get(&address) {
-            Some(place) => *place,
-            None => {
-                let has = |service: &Service| service.site.device().has(address);
-                let place = self.services.iter().position(has)?;
-                places.insert(address, place);
-                place
-            }
-        };
-        self.services.get(place)
-    }
-
-    /// The device that a rail starts from.
-    pub(crate) fn service_between(
-        &self,
-        local: Option<IpAddr>,
-        remote: SocketAddr,
-    ) -> io::Result<&Service> {
-        let local = local_address(local, remote)?;
-        let missing = || io::Error::other(format!("no usable RDMA device has the address {local}"));
-        self.device_at(local.to_canonical()).ok_or_else(missing)
-    }
-
-    pub(crate) fn desk(&self, device: usize) -> &Desk {
-        &self.services[device].desk
-    }
 }
 
 impl VerbsTransport {
@@ -94,44 +58,19 @@ impl VerbsTransport {
             );
         }
         let registry = Arc::new(Registry::default());
-        let mut services = Vec::new();
-        let mut reasons = Vec::new();
-        for port in sysfs.ports() {
-            if let Some(why) = port.nameless() {
-                log::info!("verbs: {}: {why}; it is not used", port.device);
-                reasons.push(format!("{}: {why}", port.device));
-                continue;
-            }
-            let opened =
-                Device::open(calls, sysfs, &port, services.len(), settings).and_then(|device| {
-                    let site = Arc::new(Site::new(calls, device));
-                    Service::start(site, regions.clone(), registry.clone())
-                });
-            match opened {
-                Ok(service) => services.push(service),
-                Err(error) => {
-                    let reason = format!("{} port {}: {error}", port.device, port.port);
-                    log::warn!("verbs: {reason}; it is not used");
-                    reasons.push(reason);
-                }
-            }
-        }
-        if services.is_empty() {
-            let why = match reasons.is_empty() {
+        let services = Services::new(calls, sysfs, regions, registry.clone(), settings);
+        let found = services.look(false);
+        if found.devices == 0 {
+            let why = match found.reasons.is_empty() {
                 true => "this machine has no RDMA device".to_owned(),
-                false => reasons.join("; "),
+                false => found.reasons.join("; "),
             };
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         let common = Common {
-            sites: services
-                .iter()
-                .map(|service| service.site.clone())
-                .collect(),
             services,
             registry,
             settings,
-            places: Mutex::default(),
         };
         Ok(Self {
             common: Arc::new(common),
@@ -144,9 +83,10 @@ impl VerbsTransport {
         order: impl Fn(Box<dyn FnOnce() + Send>) -> Order,
         then: impl FnOnce() + Send + 'static,
     ) {
-        let left = Arc::new(AtomicUsize::new(self.common.services.len()));
+        let services = self.common.services.all();
+        let left = Arc::new(AtomicUsize::new(services.len()));
         let then = Arc::new(Mutex::new(Some(then)));
-        for service in &self.common.services {
+        for service in services {
             let (left, then) = (left.clone(), then.clone());
             let done = move || {
                 if left.fetch_sub(1, AcqRel) == 1 {
@@ -171,8 +111,9 @@ impl Transport for VerbsTransport {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let mut sites = self.common.sites.iter();
-        let registers = sites.all(|site| site.device().context.registers_dma_bufs());
+        let services = self.common.services.all();
+        let mut devices = services.iter().map(|service| service.site.device());
+        let registers = devices.all(|device| device.context.registers_dma_bufs());
         match self.common.settings.gpu_memory && registers {
             true => Capabilities::HOST
                 .with_local(MemoryKind::Device)
@@ -182,14 +123,23 @@ impl Transport for VerbsTransport {
     }
 
     fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
-        self.common.service_between(local, remote).is_ok()
+        self.common.services.between(local, remote).is_ok()
+    }
+
+    fn has_devices(&self) -> bool {
+        true
+    }
+
+    fn look_for_devices(&self, again: bool) -> bool {
+        let has_changed = self.common.services.take_changes();
+        self.common.services.look(again).devices > 0 || has_changed
     }
 
     /// A bit for each, the lowest of the first byte for the first.
     fn places(&self, rails: &[IpAddr]) -> Vec<u8> {
         let mut places = vec![0; rails.len().div_ceil(8)];
         for (position, rail) in rails.iter().enumerate() {
-            let has = self.common.device_at(rail.to_canonical()).is_some();
+            let has = self.common.services.of(rail.to_canonical()).is_some();
             places[position / 8] |= u8::from(has) << (position % 8);
         }
         places
@@ -201,7 +151,7 @@ impl Transport for VerbsTransport {
     }
 
     fn prior(&self, local: Option<IpAddr>, remote: SocketAddr) -> Prior {
-        let service = self.common.service_between(local, remote).ok();
+        let service = self.common.services.between(local, remote).ok();
         Prior {
             bits_per_sec: service.and_then(|service| service.site.device().speed_bits_per_sec()),
             carries_itself: true,
@@ -221,7 +171,7 @@ impl Transport for VerbsTransport {
         let service = address
             .as_ref()
             .ok()
-            .and_then(|address| self.common.device_at(*address));
+            .and_then(|address| self.common.services.of(*address));
         match service {
             Some(service) => service.desk.order(Order::Admit(Box::new(lane))),
             None => log::debug!(

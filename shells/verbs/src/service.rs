@@ -317,11 +317,13 @@ impl Loop {
                 Event::PortActive(which) if which == port => {
                     log::info!("verbs: {name}: the port is active");
                     self.device.set_port_down(false);
+                    self.site.change();
                     self.outbound.port_active();
                 }
                 // The name that a lane is opened with may be there again.
                 Event::NamesChanged(which) if which == port => {
                     log::info!("verbs: {name}: the port's table of GIDs is another");
+                    self.site.change();
                     self.outbound.port_active();
                 }
                 Event::DeviceFatal => return self.device_failed(),

@@ -28,6 +28,7 @@ use crate::ffi::raw::Calls;
 use crate::stub::{self, COUNTERS};
 use crate::{Settings, VerbsTransport};
 
+mod appears;
 mod causes;
 mod comes_up;
 mod keyed;

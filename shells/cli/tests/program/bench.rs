@@ -23,7 +23,9 @@ fn it_starts_and_ends_its_own_target_and_prints_a_line_per_cell() {
     assert_eq!(cells.len(), 4);
     for cell in cells {
         assert_eq!(cell["op"], "write");
-        assert_eq!(cell["transport"], "shm");
+        // On a busy machine TCP helps out where the target does not come to its turn.
+        let transport = cell["transport"].as_str().unwrap();
+        assert!(["shm", "shm+tcp"].contains(&transport), "{cell}");
         assert_eq!(cell["policy"], "spray");
         assert_eq!(cell["verified"], true);
         assert_eq!(cell["failed_requests"], 0);

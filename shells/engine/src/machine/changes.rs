@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use crate::listen::try_rail;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
@@ -26,6 +27,17 @@ pub(crate) struct Changes {
     /// Those of interfaces that are up and have a carrier, and of those that it is asked for the ones that are of this machine
     /// although no interface has them, such as 127.0.0.2.
     pub(crate) usable: Box<Usable>,
+}
+
+/// What a wait for changes has ended with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Seen {
+    /// Addresses may be others.
+    Changes,
+    /// Nothing has happened for as long as it was to wait.
+    Nothing,
+    /// It is to end.
+    Stop,
 }
 
 impl Changes {
@@ -50,14 +62,16 @@ impl Changes {
         })
     }
 
-    /// Waits until there may be others. `false`: `stop` is readable.
-    pub(crate) fn wait(&self, stop: BorrowedFd<'_>) -> io::Result<bool> {
+    /// Waits until there may be others, or for so long.
+    pub(crate) fn wait(&self, stop: BorrowedFd<'_>, longest: Option<Duration>) -> io::Result<Seen> {
         let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut ready = [readable(self.told.as_fd()), readable(stop)];
+        let longest = longest.and_then(|longest| Timespec::try_from(longest).ok());
         loop {
-            match poll(&mut ready, None) {
-                Ok(_) if !ready[1].revents().is_empty() => return Ok(false),
+            match poll(&mut ready, longest.as_ref()) {
+                Ok(_) if !ready[1].revents().is_empty() => return Ok(Seen::Stop),
                 Ok(_) if !ready[0].revents().is_empty() => break,
+                Ok(0) => return Ok(Seen::Nothing),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -67,7 +81,7 @@ impl Changes {
             match rustix::io::read(&self.told, &mut told) {
                 // It had more to say than it could keep.
                 Ok(1..) | Err(Errno::INTR | Errno::NOBUFS) => {}
-                Ok(0) | Err(Errno::AGAIN) => return Ok(true),
+                Ok(0) | Err(Errno::AGAIN) => return Ok(Seen::Changes),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -90,6 +104,6 @@ mod tests {
         let is_usable = [first, second, foreign].map(|address| usable.contains(&address));
         assert_eq!(is_usable, [true, true, false], "{usable:?}");
         let stop = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
-        assert!(!changes.wait(stop.as_fd()).unwrap());
+        assert_eq!(changes.wait(stop.as_fd(), None).unwrap(), Seen::Stop);
     }
 }

@@ -20,7 +20,7 @@ use polyrail_transport::memory::Region;
 
 use crate::config::Config;
 
-pub(crate) use changes::Changes;
+pub(crate) use changes::{Changes, Seen};
 pub use device::{Device, DeviceState};
 pub use numa::NumaNode;
 pub use rdma::{NearGpu, PortGid, RdmaPort, rdma_ports};

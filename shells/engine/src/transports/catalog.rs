@@ -150,6 +150,25 @@ impl Catalog {
         offers.iter().map(tried).collect()
     }
 
+    /// Whether a transport has devices that may come while the engine runs.
+    pub(crate) fn has_devices(&self) -> bool {
+        self.present().any(|transport| transport.has_devices())
+    }
+
+    /// Has all look for devices that they did not have; `again`: also for those that could not be used. Whether there are rails
+    /// now that there were not.
+    pub(crate) fn look_for_devices(&self, again: bool) -> bool {
+        let looks = self
+            .present()
+            .map(|transport| transport.look_for_devices(again));
+        looks.fold(false, |before, this| before | this)
+    }
+
+    fn present(&self) -> impl Iterator<Item = Arc<dyn Transport>> {
+        let present = self.rows.iter().filter(|row| row.missing.is_none());
+        present.filter_map(|row| row.transport.upgrade())
+    }
+
     /// Whether a rail's transport has a device where it starts.
     pub(crate) fn runs_at(&self, rail: &RailPair) -> bool {
         let transport = self.transport(rail.transport);

@@ -19,7 +19,7 @@ pub use ghosts::ghosts;
 pub use held::{hold, land};
 pub use lies::{be_honest, lie};
 pub use spoiled::spoil;
-pub use transport::StubTransport;
+pub use transport::{StubTransport, appear};
 
 use failing::{null, refused};
 use ghosts::{Object, Opened};

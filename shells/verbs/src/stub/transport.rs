@@ -1,6 +1,7 @@
 //! A transport over the devices of the stub.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
 
@@ -19,25 +20,34 @@ use crate::{Settings, VerbsTransport};
 /// A folder in which the kernel would say that device `stubN` has the address 127.0.0.N+1.
 pub(crate) fn machine() -> io::Result<(tempfile::TempDir, Sysfs)> {
     let root = tempfile::tempdir()?;
-    for (number, name) in NAMES.iter().enumerate() {
-        let at = format!("class/infiniband/{}/ports/1", name.to_string_lossy());
-        let at = root.path().join(at);
-        let gid = format!("0000:0000:0000:0000:0000:ffff:7f00:000{}\n", number + 1);
-        for folder in ["gids", "gid_attrs/types"] {
-            fs::create_dir_all(at.join(folder))?;
-        }
-        fs::write(at.join("state"), "4: ACTIVE\n")?;
-        fs::write(at.join("gids/0"), gid)?;
-        fs::write(at.join("gid_attrs/types/0"), "RoCE v2\n")?;
+    for number in 0..NAMES.len() {
+        appear(root.path(), number)?;
     }
     let sysfs = Sysfs::new(root.path());
     Ok((root, sysfs))
 }
 
+/// Has such a folder say so of one device more: of a port that is active, and has the name of its address.
+pub fn appear(root: &Path, number: usize) -> io::Result<()> {
+    let name = NAMES[number].to_string_lossy();
+    // It comes all at once.
+    let (new, infiniband) = (root.join("coming"), root.join("class/infiniband"));
+    let port = new.join("ports/1");
+    for folder in ["gids", "gid_attrs/types"] {
+        fs::create_dir_all(port.join(folder))?;
+    }
+    let gid = format!("0000:0000:0000:0000:0000:ffff:7f00:000{}\n", number + 1);
+    fs::write(port.join("state"), "4: ACTIVE\n")?;
+    fs::write(port.join("gids/0"), gid)?;
+    fs::write(port.join("gid_attrs/types/0"), "RoCE v2\n")?;
+    fs::create_dir_all(&infiniband)?;
+    fs::rename(new, infiniband.join(&*name))
+}
+
 /// A transport over the devices of this module.
 pub struct StubTransport {
     transport: VerbsTransport,
-    _root: tempfile::TempDir,
+    _root: Option<tempfile::TempDir>,
 }
 
 impl StubTransport {
@@ -48,10 +58,19 @@ impl StubTransport {
 
     /// The same with other settings.
     pub fn with(regions: Arc<dyn RegionTable>, settings: Settings) -> io::Result<Self> {
-        let (root, sysfs) = machine()?;
+        let (root, _) = machine()?;
+        Ok(Self {
+            transport: Self::at(root.path(), regions, settings)?.transport,
+            _root: Some(root),
+        })
+    }
+
+    /// The same over the devices that a folder names; see [`appear`].
+    pub fn at(root: &Path, regions: Arc<dyn RegionTable>, settings: Settings) -> io::Result<Self> {
+        let sysfs = Sysfs::new(root);
         Ok(Self {
             transport: VerbsTransport::over(&calls(), &sysfs, regions, settings)?,
-            _root: root,
+            _root: None,
         })
     }
 }
@@ -67,6 +86,14 @@ impl Transport for StubTransport {
 
     fn runs_at(&self, local: Option<IpAddr>, remote: SocketAddr) -> bool {
         self.transport.runs_at(local, remote)
+    }
+
+    fn has_devices(&self) -> bool {
+        self.transport.has_devices()
+    }
+
+    fn look_for_devices(&self, again: bool) -> bool {
+        self.transport.look_for_devices(again)
     }
 
     fn places(&self, rails: &[IpAddr]) -> Vec<u8> {

@@ -1,0 +1,188 @@
+//! The devices that are in use: those that were there at the start, and those that have come since then.
+//!
+//! **Invariant:** a device keeps its place. One that goes away has failed there, until one of its name is there again.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use polyrail_transport::memory::RegionTable;
+
+use crate::Settings;
+use crate::device::{Device, Site, local_address};
+use crate::discover::Sysfs;
+use crate::ffi::raw::Calls;
+use crate::registry::Registry;
+use crate::service::Service;
+
+/// How often a port that cannot be used is tried, unless something has changed: whoever has the right to open it may get that a
+/// moment after the device is there.
+const TRIES_MAX: u32 = 10;
+
+pub(crate) struct Services {
+    calls: Calls,
+    sysfs: Sysfs,
+    regions: Arc<dyn RegionTable>,
+    registry: Arc<Registry>,
+    settings: Settings,
+    open: RwLock<Vec<Arc<Service>>>,
+    /// Ports that cannot be used, and how often they were tried. Locked while somebody looks.
+    refused: Mutex<HashMap<(String, u8), u32>>,
+    /// Where addresses of this host were found to be.
+    places: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// What a look has found.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Devices that are used from now on.
+    pub(crate) devices: usize,
+    /// Why others are not.
+    pub(crate) reasons: Vec<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Services {
+    /// Of no device yet.
+    pub(crate) fn new(
+        calls: &Calls,
+        sysfs: &Sysfs,
+        regions: Arc<dyn RegionTable>,
+        registry: Arc<Registry>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            calls: *calls,
+            sysfs: sysfs.clone(),
+            regions,
+            registry,
+            settings,
+            open: RwLock::default(),
+            refused: Mutex::default(),
+            places: Mutex::default(),
+        }
+    }
+
+    /// All of them, by their places.
+    pub(crate) fn all(&self) -> Vec<Arc<Service>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.clone()
+    }
+
+    /// The one at this place, which has one.
+    pub(crate) fn at(&self, place: usize) -> Arc<Service> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner)[place].clone()
+    }
+
+    /// The device that an address of this host is of.
+    pub(crate) fn of(&self, address: IpAddr) -> Option<Arc<Service>> {
+        let mut places = lock(&self.places);
+        let place = match places.get(&address) {
+            Some(place) => *place,
+            None => {
+                let has = |service: &Arc<Service>| service.site.device().has(address);
+                let place = self.all().iter().position(has)?;
+                places.insert(address, place);
+                place
+            }
+        };
+        drop(places);
+        Some(self.at(place))
+    }
+
+    /// The device that a rail starts from.
+    pub(crate) fn between(
+        &self,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+    ) -> io::Result<Arc<Service>> {
+        let local = local_address(local, remote)?;
+        let missing = || io::Error::other(format!("no usable RDMA device has the address {local}"));
+        self.of(local.to_canonical()).ok_or_else(missing)
+    }
+
+    /// Looks for devices that are not in use, and takes them; `again`: also those that could not be used, however often they were
+    /// tried.
+    pub(crate) fn look(&self, again: bool) -> Found {
+        let mut refused = lock(&self.refused);
+        let there = self.sysfs.port_numbers();
+        refused.retain(|port, _| there.contains(port));
+        let mut found = Found::default();
+        for port in there {
+            let is_it = |service: &Arc<Service>| {
+                let device = service.site.device();
+                (device.name.as_str(), device.port) == (port.0.as_str(), port.1)
+            };
+            let tries = refused.get(&port).copied().unwrap_or(0);
+            let is_tired = tries >= TRIES_MAX && !again;
+            if is_tired || self.all().iter().any(is_it) {
+                continue;
+            }
+            match self.take(&port) {
+                Ok(()) => {
+                    found.devices += 1;
+                    refused.remove(&port);
+                }
+                Err(why) => {
+                    if tries == 0 {
+                        log::warn!("verbs: {why}; it is not used");
+                    }
+                    refused.insert(port, tries.saturating_add(1));
+                    found.reasons.push(why);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether an address may have come to a device since this was asked last. Then addresses are looked for anew.
+    pub(crate) fn take_changes(&self) -> bool {
+        let changes = self
+            .all()
+            .into_iter()
+            .map(|service| service.site.take_changes());
+        let has_changed = changes.fold(false, |before, this| before | this);
+        if has_changed {
+            lock(&self.places).clear();
+        }
+        has_changed
+    }
+
+    /// Takes a device. An error says which it is and why it cannot be used.
+    fn take(&self, (device, port): &(String, u8)) -> Result<(), String> {
+        let found = self.sysfs.port(device, *port);
+        if let Some(why) = found.nameless() {
+            return Err(format!("{device}: {why}"));
+        }
+        let others = self.all();
+        let place = others.len();
+        let open = || {
+            let device = Device::open(&self.calls, &self.sysfs, &found, place, self.settings)?;
+            if self.settings.gpu_memory && !device.context.registers_dma_bufs() {
+                let mut before = others.iter().map(|other| other.site.device());
+                if place > 0 && before.all(|other| other.context.registers_dma_bufs()) {
+                    let text = "it does not register memory of GPUs, as the others do";
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+                }
+            }
+            let site = Arc::new(Site::new(&self.calls, device));
+            Service::start(site, self.regions.clone(), self.registry.clone())
+        };
+        let service = open().map_err(|error| format!("{device} port {port}: {error}"))?;
+        let opened = service.site.device();
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.push(Arc::new(service));
+        drop(open);
+        // An address may have been another device's.
+        lock(&self.places).clear();
+        if place > 0 {
+            log::info!("verbs: {device} port {port}: the device is used from now on");
+            self.registry.renew(&opened);
+        }
+        Ok(())
+    }
+}
