@@ -22,6 +22,17 @@ pub struct BatchReport {
     pub delivered_bytes: u64,
 }
 
+impl BatchReport {
+    /// How it stands for a process that has inherited it in a fork, and will hear no more of it.
+    pub fn inherited(self) -> Self {
+        let status = match self.status {
+            Status::Pending => Status::Indeterminate,
+            known => known,
+        };
+        Self { status, ..self }
+    }
+}
+
 /// Whether something whose parts have ended as `before` says ends as one more part did: as the first that did not complete, but
 /// `Indeterminate` if any is.
 pub fn outweighs(part: Status, before: Status) -> bool {

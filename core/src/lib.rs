@@ -33,6 +33,7 @@ pub mod failover;
 pub mod message;
 pub mod orchestrator;
 pub mod path;
+pub mod pieces;
 pub mod plan;
 mod queue;
 pub mod rail;

@@ -112,6 +112,18 @@ impl Report {
         }
     }
 
+    /// Nobody has proved in time that what it wrote can be seen: some of it may still be on its way into the peer's memory. Whether
+    /// that is news: nothing was known to be open there.
+    pub fn doubt(&mut self) -> bool {
+        let is_news = self.remote == Remote::Settled;
+        if is_news {
+            self.status = Status::Indeterminate;
+            self.cause.get_or_insert(Cause::Silent);
+            self.remote = Remote::Unknown;
+        }
+        is_news
+    }
+
     /// Whether it leaves nothing open on either side.
     pub const fn is_proved(&self) -> bool {
         matches!(

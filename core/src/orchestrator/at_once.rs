@@ -7,6 +7,7 @@
 use super::{Chooser, Orchestrator, Request};
 use crate::rail::chooser::Binding;
 use crate::rail::estimate::{Observation, Sample};
+use crate::report::Report;
 use crate::time::{Duration, Instant};
 use crate::units::{Epoch, LaneId, TransportId};
 use crate::work::{Place, Work};
@@ -85,12 +86,18 @@ impl<P: Chooser> Orchestrator<'_, P> {
     }
 
     /// What [`Self::at_once`] gave has been carried out, whole. If it was to be measured, `took` says how long that was.
-    /// Like any completion it counts as a sign of the peer.
-    pub fn handle_at_once(&mut self, now: Instant, done: &AtOnce, took: Option<Duration>) {
+    /// Like any completion it counts as a sign of the peer. The answer is how the request has ended.
+    pub fn handle_at_once(
+        &mut self,
+        now: Instant,
+        done: &AtOnce,
+        took: Option<Duration>,
+    ) -> Report {
         let rail = done.lane.rail();
         let bytes = u64::from(done.work.length);
+        let report = Report::moved(bytes);
         let Some(row) = self.shared.known(rail) else {
-            return;
+            return report;
         };
         match took {
             None => row.carried(now, bytes),
@@ -106,5 +113,6 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if let Some(peer) = row.peer() {
             self.heard(now, peer);
         }
+        report
     }
 }

@@ -80,11 +80,8 @@ impl Batch {
     fn inherited_status(&self) -> BatchReport {
         let nothing = Counters::new(0).report();
         let known = self.shared.state.try_lock();
-        let mut report = known.map_or(nothing, |state| state.report());
-        if report.status == Status::Pending {
-            report.status = Status::Indeterminate;
-        }
-        report
+        let report = known.map_or(nothing, |state| state.report());
+        report.inherited()
     }
 
     /// Waits until all requests have ended. Meanwhile this thread does its worker's work, if nobody else does.

@@ -116,8 +116,13 @@ impl<'a> Recorded<'a> {
     }
 
     #[inline]
-    pub fn handle_at_once(&mut self, now: Instant, done: &AtOnce, took: Option<Duration>) {
-        self.core.handle_at_once(now, done, took);
+    pub fn handle_at_once(
+        &mut self,
+        now: Instant,
+        done: &AtOnce,
+        took: Option<Duration>,
+    ) -> Report {
+        self.core.handle_at_once(now, done, took)
     }
 
     pub fn submit(&mut self, now: Instant, request: &Request) -> Result<RequestId, SubmitError> {

@@ -1,12 +1,11 @@
-//! Requests that are moved as several pieces each, and how these stand together.
+//! Requests that are moved as several pieces each: which these are. How they stand together is core's.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use polyrail_core::batch::outweighs;
-use polyrail_core::report::{Local, Remote, Report, Status, left_behind};
-use polyrail_core::work::Cause;
+use polyrail_core::pieces::Pieces as OfOne;
+use polyrail_core::report::{Local, Remote, Report};
 
 use super::state::is_open;
 use crate::paged::request_of;
@@ -17,28 +16,15 @@ pub(super) struct Pieces {
     firsts: Arc<[u32]>,
     /// All of them.
     count: usize,
-    parts: Vec<Part>,
+    of_each: Vec<OfOne>,
     /// Pieces that were reported with something open: how they stand now.
     open: HashMap<usize, (Local, Remote)>,
-}
-
-/// One request.
-#[derive(Clone, Copy)]
-struct Part {
-    /// Pieces that have not been reported.
-    left: u32,
-    /// Reported ones whose memory is held, and whose far side is unknown.
-    held: u32,
-    unknown: u32,
-    /// How it ends, as far as is known.
-    status: Status,
-    cause: Option<Cause>,
 }
 
 impl Pieces {
     pub(super) fn new(firsts: Arc<[u32]>, count: usize) -> Self {
         let mut pieces = Self {
-            parts: Vec::with_capacity(firsts.len()),
+            of_each: Vec::with_capacity(firsts.len()),
             firsts,
             count,
             open: HashMap::new(),
@@ -50,15 +36,9 @@ impl Pieces {
     /// None of them has been reported.
     pub(super) fn begin_again(&mut self) {
         self.open.clear();
-        self.parts.clear();
+        self.of_each.clear();
         for request in 0..self.firsts.len() {
-            self.parts.push(Part {
-                left: self.of(request).len() as u32,
-                held: 0,
-                unknown: 0,
-                status: Status::Completed,
-                cause: None,
-            });
+            self.of_each.push(OfOne::new(self.of(request).len() as u32));
         }
     }
 
@@ -90,24 +70,14 @@ impl Pieces {
         ended: &Report,
         report: &mut Report,
     ) -> Option<u32> {
-        let part = self.parts.get_mut(request).filter(|part| part.left > 0)?;
-        part.left -= 1;
-        report.delivered_bytes += ended.delivered_bytes;
-        if ended.status != Status::Completed {
-            part.fail(ended.status, ended.cause);
-        }
+        let of_one = self.of_each.get_mut(request);
+        let of_one = of_one.filter(|of_one| !of_one.has_ended())?;
+        of_one.record(ended);
         if is_open(ended) {
-            part.held += u32::from(ended.local == Local::Held);
-            part.unknown += u32::from(ended.remote == Remote::Unknown);
             self.open.insert(piece, (ended.local, ended.remote));
         }
-        if part.left > 0 {
-            return None;
-        }
-        (report.status, report.cause) = (part.status, part.cause);
-        (report.local, report.remote) = part.sides();
-        let held = part.held;
-        Some(self.of(request).len() as u32 - held)
+        *report = of_one.report();
+        of_one.has_ended().then(|| of_one.free())
     }
 
     /// More is known of a piece that was reported. Whether its memory is free by that.
@@ -121,21 +91,21 @@ impl Pieces {
         let Some(before) = self.open.get_mut(&piece) else {
             return false;
         };
-        let (was_local, was_remote) = std::mem::replace(before, (local, remote));
+        let was = std::mem::replace(before, (local, remote));
         if (local, remote) == (Local::Released, Remote::Settled) {
             self.open.remove(&piece);
         }
         let request = self.request(piece);
-        let Some(part) = self.parts.get_mut(request) else {
+        let Some(of_one) = self.of_each.get_mut(request) else {
             return false;
         };
-        let freed = was_local == Local::Held && local == Local::Released;
-        part.held -= u32::from(freed);
-        part.unknown -= u32::from(was_remote == Remote::Unknown && remote == Remote::Settled);
-        if part.left == 0 {
-            (report.local, report.remote) = part.sides();
+        let free = of_one.free();
+        of_one.settle(was, (local, remote));
+        if of_one.has_ended() {
+            let now = of_one.report();
+            (report.local, report.remote) = (now.local, now.remote);
         }
-        freed && part.left == 0
+        of_one.free() > free
     }
 
     /// Nothing more will be told of a request of which the pieces before `begun` have begun. `is_kept` says whether memory of
@@ -149,63 +119,33 @@ impl Pieces {
     ) -> u32 {
         let pieces = self.of(request);
         let begun = pieces.clone().filter(|piece| begun(*piece)).count();
-        let Some(part) = self.parts.get_mut(request) else {
+        let Some(of_one) = self.of_each.get_mut(request) else {
             return 0;
         };
-        // Those that were reported had begun, or were the rest.
-        let reported = pieces.len() - part.left as usize;
-        let under_way = begun.saturating_sub(reported) as u32;
-        let used = match part.left {
-            0 => part.held,
-            _ => pieces.len() as u32,
-        };
-        match is_kept {
-            true => part.held += under_way,
-            false => {
-                part.held = 0;
-                for piece in pieces {
-                    if let Some((local, _)) = self.open.get_mut(&piece) {
-                        *local = Local::Released;
-                    }
+        let (free, had_ended) = (of_one.free(), of_one.has_ended());
+        of_one.abandon(begun as u32, is_kept);
+        if !is_kept {
+            for piece in pieces {
+                if let Some((local, _)) = self.open.get_mut(&piece) {
+                    *local = Local::Released;
                 }
             }
         }
-        part.unknown += under_way;
-        if part.left > 0 {
-            let (status, cause, _) = left_behind(under_way > 0);
-            part.fail(status, Some(cause));
-            part.left = 0;
-            (report.status, report.cause) = (part.status, part.cause);
+        let now = of_one.report();
+        match had_ended {
+            true => (report.local, report.remote) = (now.local, now.remote),
+            false => *report = now,
         }
-        (report.local, report.remote) = part.sides();
-        used - part.held
-    }
-}
-
-impl Part {
-    /// A piece has failed.
-    fn fail(&mut self, status: Status, cause: Option<Cause>) {
-        if outweighs(status, self.status) {
-            (self.status, self.cause) = (status, cause);
-        }
-    }
-
-    fn sides(&self) -> (Local, Remote) {
-        let local = match self.held {
-            0 => Local::Released,
-            _ => Local::Held,
-        };
-        let remote = match self.unknown {
-            0 => Remote::Settled,
-            _ => Remote::Unknown,
-        };
-        (local, remote)
+        of_one.free() - free
     }
 }
 
 #[cfg(test)]
 mod tests {
     use quickcheck::quickcheck;
+
+    use polyrail_core::report::Status;
+    use polyrail_core::work::Cause;
 
     use super::*;
 

@@ -169,10 +169,7 @@ impl State {
         sight.is_doubted = true;
         let writes = sight.writes.iter().zip(&mut self.reports).enumerate();
         for (index, (_, report)) in writes.filter(|(_, (writes, _))| **writes) {
-            if report.remote == Remote::Settled {
-                report.status = Status::Indeterminate;
-                report.cause.get_or_insert(Cause::Silent);
-                report.remote = Remote::Unknown;
+            if report.doubt() {
                 sight.doubted.push(index);
             }
         }

@@ -173,13 +173,13 @@ impl Loop<'_> {
             // Its part of the time that all of them took.
             let part = |took: Duration| took.times(length).divided_by(bytes.max(1));
             let took = took.filter(|_| index == 0).map(part);
-            self.core.handle_at_once(now, way, took);
+            let report = self.core.handle_at_once(now, way, took);
             let end = End {
                 over: Over::Transport(way.transport),
                 op: way.work.op,
                 length,
-                status: Status::Completed,
-                delivered_bytes: length,
+                status: report.status,
+                delivered_bytes: report.delivered_bytes,
                 took,
             };
             self.post.requests.count(&end, 1);
