@@ -37,12 +37,16 @@ pub(crate) fn line(key: Option<impl Display>, config: &Config) -> String {
         Some(key) => (key.to_string(), "tls"),
         None => ("none".to_owned(), "clear"),
     };
+    let what = match config.security.certificate.is_empty() {
+        true => "key",
+        false => "certificate",
+    };
     let reach = match (config.insecure, control) {
         (false, _) => "loopback only",
         (true, "tls") => "insecure: beyond loopback too, with lanes in clear",
         (true, _) => "insecure: whoever reaches the port comes in",
     };
-    format!("security key={key} control={control} lanes=clear, {reach}")
+    format!("security {what}={key} control={control} lanes=clear, {reach}")
 }
 
 #[cfg(test)]

@@ -926,11 +926,13 @@ fn refusal_text(ended: &Ended) -> String {
         Ended::NoTickets => "this polyrail has tickets of lanes, which engines with a cluster key need of each other: upgrade \
                              the other one"
             .into(),
-        Ended::Distrusted(_) => "this engine has a cluster key and lets nobody in who speaks in clear: name the same key \
-                                 there (security/key_file)"
+        Ended::Distrusted(_) => "this engine has a cluster key, or certificates, and lets nobody in who speaks in clear: \
+                                 name the same there (security/key_file, or security/certificate)"
             .into(),
         Ended::Codec(error) if error.is_tls() => {
-            "this engine has no cluster key: name the same one here (security/key_file), or none there".into()
+            "this engine has no cluster key: name the same one here (security/key_file, or security/certificate), or none \
+             there"
+                .into()
         }
         other => other.to_string(),
     }

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use polyrail_control::security::Fingerprint;
+use polyrail_control::security::{ClusterKey, Fingerprint};
 use polyrail_core::orchestrator::LaneLoad;
 use polyrail_core::rail::health::RailState;
 use polyrail_core::units::RailId;
@@ -71,7 +71,7 @@ impl Drop for Program {
 pub(crate) struct Inner {
     pub(crate) config: Config,
     /// What people tell the cluster's key by.
-    pub(crate) key: RwLock<Option<Fingerprint>>,
+    pub(crate) key: RwLock<Option<Arc<ClusterKey>>>,
     pub(crate) clock: Clock,
     pub(crate) transports: Arc<Catalog>,
     pub(crate) hardware: Hardware,
@@ -133,13 +133,15 @@ impl Engine {
         }
     }
 
-    /// What people tell the cluster's key by that it has now; `None`: there is none, and nobody is asked for one.
+    /// What people tell the cluster's key, or its certificate, by that it has now; `None`: there is none, and nobody is asked for one.
     pub fn key(&self) -> Option<Fingerprint> {
-        *self
-            .inner
-            .key
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.membership().map(|key| key.fingerprint())
+    }
+
+    /// What it proves with that it is a member.
+    pub(crate) fn membership(&self) -> Option<Arc<ClusterKey>> {
+        let key = self.inner.key.read();
+        key.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// All rails, in the order in which they were made: for the first peer that of [`Config::rails`], then their spares. Those of a
@@ -203,6 +205,7 @@ impl Engine {
             workers: posts.iter().map(|post| post.room.load()).collect(),
             lanes,
             lanes_denied: inner.sessions.plane.lanes_denied(),
+            certificate_ends: self.membership().and_then(|key| key.ends_at()),
             rails,
             limits,
             sessions: inner.guests.list(),

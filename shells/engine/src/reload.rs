@@ -1,9 +1,9 @@
 //! What of a configuration can change while an engine runs.
 
 use std::net::SocketAddr;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
-use polyrail_control::security::Fingerprint;
+use polyrail_control::security::ClusterKey;
 use polyrail_core::plan::PLAN_RAILS_MAX;
 
 use crate::config::{Config, IsolationMode};
@@ -13,12 +13,15 @@ use crate::listen;
 use crate::lock::lock;
 
 /// Keys that [`Engine::reload`] heeds. All others count when an engine starts.
-pub const RELOADED: [&str; 5] = [
+pub const RELOADED: [&str; 8] = [
     "rails",
     "limits/segments",
     "control/sessions_max",
     "control/connections_max",
     "security/key_file",
+    "security/certificate",
+    "security/key",
+    "security/roots",
 ];
 
 impl Engine {
@@ -28,8 +31,8 @@ impl Engine {
     ///   None is taken away.
     /// - `limits/segments`, `control/sessions_max`, `control/connections_max`: what there can be from now on. What there is more
     ///   stays.
-    /// - `security/key_file`: its key, read anew, is that of all connections that begin from now on. An engine without a key
-    ///   does not get one, and none loses its own.
+    /// - `security/key_file`, or `security/certificate`, `security/key` and `security/roots`: what is in them, read anew, is for all
+    ///   connections that begin from now on. An engine that asks nobody who is a member does not begin to, and none stops.
     ///
     /// All of it or, where something is wrong, nothing.
     pub fn reload(&self, config: &Config) -> Result<(), EngineError> {
@@ -42,15 +45,13 @@ impl Engine {
         })?;
         let key = config.security.key()?;
         if key.is_some() != self.key().is_some() {
-            let text =
-                "security/key_file: whether there is a key cannot change while an engine runs";
+            let text = "security/key_file: whether there is a key, or a certificate, cannot change while an engine runs";
             return Err(EngineError::Config { text: text.into() });
         }
         self.use_more_rails(config)?;
         if let Some(key) = key {
-            let fingerprint = key.fingerprint();
-            inner.sessions.plane.replace_key(key);
-            self.set_key(fingerprint);
+            inner.sessions.plane.replace_key(key.clone());
+            self.set_key(key);
         }
         inner.segments.set_most(config.limits.segments);
         let control = &config.control;
@@ -59,7 +60,8 @@ impl Engine {
         Ok(())
     }
 
-    fn set_key(&self, key: Fingerprint) {
+    fn set_key(&self, key: Arc<ClusterKey>) {
+        key.remind();
         let mut own = self
             .inner
             .key

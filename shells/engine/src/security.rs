@@ -1,8 +1,9 @@
-//! The cluster's key: where it comes from, and what people are told of it. `polyrail_control::security` is what it does.
+//! The cluster's key, or certificates: where they come from, and what people are told of them. `polyrail_control::security` is what it does.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use polyrail_control::security::file::read_private;
 use polyrail_control::security::{ClusterKey, Fingerprint, KeyFileError, Secret};
 
 use crate::config::SecurityConfig;
@@ -23,18 +24,43 @@ pub fn keygen(path: &Path) -> Result<Fingerprint, EngineError> {
 }
 
 impl SecurityConfig {
-    /// What people tell the cluster's key by, read from its file; `None`: the configuration names none.
+    /// What people tell the cluster's key, or this engine's certificate, by, read from its file; `None`: the configuration names none.
     pub fn fingerprint(&self) -> Result<Option<Fingerprint>, EngineError> {
         Ok(self.key()?.map(|key| key.fingerprint()))
     }
 
-    /// The cluster's key from its file, if the configuration names one.
+    /// What proves that this engine is a member, from the files that the configuration names, if it names some.
     pub(crate) fn key(&self) -> Result<Option<Arc<ClusterKey>>, EngineError> {
+        if !self.certificate.is_empty() {
+            return self.certified().map(Some);
+        }
         if self.key_file.is_empty() {
             return Ok(None);
         }
         let secret = Secret::read(Path::new(&self.key_file)).map_err(EngineError::Key)?;
         Ok(Some(Arc::new(cluster_key(&secret)?)))
+    }
+
+    fn certified(&self) -> Result<Arc<ClusterKey>, EngineError> {
+        let read = |key: &str, file: &str| {
+            std::fs::read(file).map_err(|error| EngineError::Config {
+                text: format!("{key}: cannot read {file}: {error}"),
+            })
+        };
+        let certificate = read("security/certificate", &self.certificate)?;
+        let roots = read("security/roots", &self.roots)?;
+        let key = read_private(Path::new(&self.key)).map_err(EngineError::Key)?;
+        let certified = ClusterKey::certified(&certificate, &key, &roots);
+        let certified = certified.map_err(|why| {
+            let file = match why.what {
+                "certificate" => &self.certificate,
+                "roots" => &self.roots,
+                _ => &self.key,
+            };
+            let text = format!("{why} ({file})");
+            EngineError::Config { text }
+        })?;
+        Ok(Arc::new(certified))
     }
 }
 

@@ -157,7 +157,8 @@ impl Engine {
             neighbours,
         );
         let fabric = Arc::new(fabric);
-        let fingerprint = key.as_ref().map(|key| key.fingerprint());
+        key.iter().for_each(|key| key.remind());
+        let membership = key.clone();
         let estimate = config.estimate();
         let machine = hardware.machine.clone();
         let locals = config.rails.clone();
@@ -187,7 +188,7 @@ impl Engine {
         let written = config.check_overlap.then(Arc::default);
         let inner = Arc::new(Inner {
             config,
-            key: RwLock::new(fingerprint),
+            key: RwLock::new(membership),
             written,
             clock: shell.clock,
             transports: shell.transports.catalog.clone(),

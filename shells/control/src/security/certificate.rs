@@ -19,6 +19,7 @@ use rustls::{
 };
 use webpki::EndEntityCert;
 
+use super::expiry::Expiry;
 use super::identity::{ClusterKey, Fingerprint, no_tls12, provider};
 
 const SPIFFE: &str = "spiffe://";
@@ -42,6 +43,10 @@ impl ClusterKey {
     ) -> Result<Self, BadPem> {
         let provider = provider();
         let fingerprint = Fingerprint::of(chain.first().map_or(&[], |first| first.as_ref()));
+        let algorithms = provider.signature_verification_algorithms.all;
+        let expiry = chain
+            .first()
+            .and_then(|first| Expiry::of(first, algorithms));
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|why| bad("key", why))?;
         let shown = CertifiedKey::from_der(chain, key, &provider).map_err(|why| bad("key", why))?;
         let mut store = RootCertStore::empty();
@@ -50,8 +55,10 @@ impl ClusterKey {
         }
         let named = Named::new(store, provider.clone()).map_err(|why| bad("roots", why))?;
         let shown = Arc::new(SingleCertAndKey::from(shown));
-        Self::assemble(fingerprint, &provider, &Arc::new(named), shown)
-            .map_err(|why| bad("certificate", why))
+        let assembled = Self::assemble(fingerprint, &provider, &Arc::new(named), shown);
+        let mut certified = assembled.map_err(|why| bad("certificate", why))?;
+        certified.expiry = expiry;
+        Ok(certified)
     }
 }
 

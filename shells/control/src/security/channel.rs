@@ -304,6 +304,7 @@ impl Tls {
     }
 
     fn new(session: rustls::Connection, key: &ClusterKey) -> Self {
+        key.remind();
         Self {
             session,
             ours: key.fingerprint(),

@@ -37,10 +37,12 @@ impl fmt::Display for Distrust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Clear => f.write_str(
-                "it speaks in clear and this engine has a cluster key: both need the same (security/key_file)",
+                "it speaks in clear and this engine asks who is a member: both need the same cluster key (security/key_file), or \
+                 certificates (security/certificate)",
             ),
             Self::NoTicket => f.write_str(
-                "it asks for a lane without a ticket and this engine has a cluster key: both need the same (security/key_file)",
+                "it asks for a lane without a ticket and this engine asks who is a member: both need the same cluster key \
+                 (security/key_file), or certificates (security/certificate)",
             ),
             Self::OtherKey {
                 ours,
@@ -55,9 +57,9 @@ impl fmt::Display for Distrust {
             ),
             Self::Certificate { text } => f.write_str(text),
             Self::Gone => f.write_str(
-                "it went before it had proved that it holds the cluster key: has it one (security/key_file)?",
+                "it went before it had proved that it is a member: has it a cluster key (security/key_file), or a certificate?",
             ),
-            Self::Tls { text } => write!(f, "it does not prove that it holds the cluster key: {text}"),
+            Self::Tls { text } => write!(f, "it does not prove that it is a member: {text}"),
         }
     }
 }

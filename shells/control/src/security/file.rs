@@ -14,8 +14,8 @@ pub const SECRET_BYTES: usize = 32;
 /// What the line begins with. The number is that of the format.
 const PREFIX: &str = "polyrail-cluster-key-1 ";
 
-/// Nothing longer is read.
-const FILE_BYTES_MAX: u64 = 4096;
+/// Nothing longer is read: not even keys of RSA are.
+const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Reading and writing for the owner, nothing for others.
 const MODE: u32 = 0o600;
@@ -36,20 +36,7 @@ impl Secret {
 
     /// Reads it from a file that belongs to this user or to root, and that nobody else may read.
     pub fn read(path: &Path) -> Result<Self, KeyFileError> {
-        let failed = |what| {
-            let path = path.to_owned();
-            move |source| KeyFileError::System { path, what, source }
-        };
-        // A pipe would be waited for.
-        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        let mut options = OpenOptions::new();
-        let file = options.read(true).custom_flags(flags).open(path);
-        let file = file.map_err(failed("read"))?;
-        check(&file, path).map_err(failed("look at"))??;
-        // As long as it can become: growing would leave copies behind.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
-        let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
-        read.map_err(failed("read"))?;
+        let bytes = read_private(path)?;
         Self::parse(&bytes).ok_or_else(|| KeyFileError::Content {
             path: path.to_owned(),
             bytes: bytes.len(),
@@ -106,6 +93,25 @@ impl Secret {
         }
         Some(Self(secret))
     }
+}
+
+/// What is in a file that belongs to this user or to root, and that nobody else may read. It is overwritten when it is dropped.
+pub fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
+    let failed = |what| {
+        let path = path.to_owned();
+        move |source| KeyFileError::System { path, what, source }
+    };
+    // A pipe would be waited for.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(flags).open(path);
+    let file = file.map_err(failed("read"))?;
+    check(&file, path).map_err(failed("look at"))??;
+    // As long as it can become: growing would leave copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(failed("read"))?;
+    Ok(bytes)
 }
 
 impl fmt::Debug for Secret {
@@ -207,11 +213,9 @@ impl fmt::Display for KeyFileError {
                  remove it first",
                 path.display()
             ),
-            Self::NotAFile { path } => write!(
-                f,
-                "the key file {} is not a regular file, as `polyrail keygen` makes one",
-                path.display()
-            ),
+            Self::NotAFile { path } => {
+                write!(f, "the key file {} is not a regular file", path.display())
+            }
             Self::Mode { path, mode } => write!(
                 f,
                 "the key file {0} has mode {mode:04o}, so others than its owner have it too; {MODE:04o} is right: \

@@ -27,6 +27,7 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
+use super::expiry::Expiry;
 use super::file::Secret;
 
 /// Says what the bytes inside TLS are, so that nothing else is taken for them.
@@ -65,6 +66,8 @@ pub struct ClusterKey {
     fingerprint: Fingerprint,
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
+    /// Of certificates: until when the first one is valid, and what of that has been said.
+    pub(super) expiry: Option<Expiry>,
 }
 
 impl ClusterKey {
@@ -97,6 +100,7 @@ impl ClusterKey {
                 members,
                 Arc::new(AlwaysResolvesServerRawPublicKeys::new(shown)),
             )?),
+            expiry: None,
         })
     }
 
@@ -115,12 +119,27 @@ impl ClusterKey {
             fingerprint,
             client: Arc::new(client(provider, accepts.clone(), shown.clone())?),
             server: Arc::new(server(provider, accepts.clone(), shown)?),
+            expiry: None,
         })
     }
 
     /// What people tell it from others by.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+}
+
+impl ClusterKey {
+    /// Until when the certificate is valid, in seconds since 1970; `None`: it is a cluster's key, which does not end.
+    pub fn ends_at(&self) -> Option<u64> {
+        self.expiry.as_ref().map(|expiry| expiry.ends_at)
+    }
+
+    /// Says in the log that the certificate has ended, or ends within a week: once a day at most.
+    pub fn remind(&self) {
+        if let Some(expiry) = &self.expiry {
+            expiry.remind(UnixTime::now().as_secs(), |text| log::warn!("{text}"));
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use polyrail_core::batch::{Batch as Counters, BatchReport};
 use polyrail_core::report::{Local, Remote, Report, Status};
 use polyrail_core::send_queue::credit::Grant;
-use polyrail_core::work::Cause;
 use smallvec::SmallVec;
 
 use super::pieces::Pieces;

@@ -821,8 +821,38 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         },
         meaning: "The file of the cluster's key, as `polyrail keygen` makes one: mode 0600, the same on all hosts. With it \
                   control connections are within TLS, each end proves to the other that it holds the key, and engines with \
-                  another one or none are refused. Lanes are not protected yet. None: nobody is asked. \
+                  another one or none are refused. None, and no `security/certificate`: nobody is asked. \
                   [security.md](security.md) says what is promised.",
+        source: OURS,
+    },
+    Key {
+        path: "security/certificate",
+        field: Field::Word {
+            get: |config| config.security.certificate.clone(),
+            set: |config, file| config.security.certificate = file,
+        },
+        meaning: "Certificates in the place of a cluster's key: the file of this engine's certificate with its chain, as PEM, with one \
+                  URI `spiffe://...` or a DNS name among its alternative names. Control connections are within TLS, and \
+                  whoever shows a certificate under `security/roots` is a member. It is read anew by a reload; that it ends \
+                  is said in the log from 7 days before on, and by the metric `certificate_ends_seconds`.",
+        source: OURS,
+    },
+    Key {
+        path: "security/key",
+        field: Field::Word {
+            get: |config| config.security.key.clone(),
+            set: |config, file| config.security.key = file,
+        },
+        meaning: "The file of the private key of `security/certificate`, as PEM: of its user or root, mode 0600.",
+        source: OURS,
+    },
+    Key {
+        path: "security/roots",
+        field: Field::Word {
+            get: |config| config.security.roots.clone(),
+            set: |config, file| config.security.roots = file,
+        },
+        meaning: "The file of the certificates of the authorities that peers' certificates have to be under, as PEM.",
         source: OURS,
     },
 ];
@@ -1058,6 +1088,23 @@ pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
         paths: ["path/mode", "rails_within"],
         holds: |config| config.rails_within.is_empty() || config.path.mode == IsolationMode::Off,
         text: "needs both ends to see the same rails from the start, so that none can come later: `rails` would be right",
+    },
+    Relation {
+        paths: ["security/certificate", "security/key"],
+        holds: |config| config.security.certificate.is_empty() == config.security.key.is_empty(),
+        text: "and security/key are of one another: both have to be there, or none",
+    },
+    Relation {
+        paths: ["security/certificate", "security/roots"],
+        holds: |config| config.security.certificate.is_empty() == config.security.roots.is_empty(),
+        text: "needs security/roots, which says whose certificates are accepted, and that needs it",
+    },
+    Relation {
+        paths: ["security/key_file", "security/certificate"],
+        holds: |config| {
+            config.security.key_file.is_empty() || config.security.certificate.is_empty()
+        },
+        text: "is there and security/certificate too: members prove themselves by one of them",
     },
 ];
 

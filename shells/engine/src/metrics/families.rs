@@ -468,6 +468,18 @@ pub(super) const FAMILIES: &[Family] = &[
         rows: |stats, rows| rows.count(vec![], stats.lanes_denied),
     },
     Family {
+        name: "certificate_ends_seconds",
+        kind: Kind::Gauge,
+        unit: "seconds",
+        labels: &[],
+        help: "Until when this engine's certificate is valid, in seconds since 1970, where it has one",
+        rows: |stats, rows| {
+            if let Some(ends) = stats.certificate_ends {
+                rows.now(vec![], ends);
+            }
+        },
+    },
+    Family {
         name: "limit_used",
         kind: Kind::Gauge,
         unit: "",

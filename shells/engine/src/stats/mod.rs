@@ -46,6 +46,8 @@ pub struct Stats {
     /// Lanes, and answers to this engine's own, that did not prove that they are of their session, where there is a
     /// cluster key: `docs/security.md`.
     pub lanes_denied: u64,
+    /// Until when this engine's certificate (`security/certificate`) is valid, in seconds since 1970; `None`: it has none.
+    pub certificate_ends: Option<u64>,
     /// All rails: see [`crate::Engine::rails`].
     pub rails: Vec<RailStatus>,
     /// How much is used of what there can only be so much of.

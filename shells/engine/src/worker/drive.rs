@@ -5,7 +5,6 @@ use std::slice;
 use std::sync::atomic::{Ordering::*, fence};
 
 use polyrail_core::orchestrator::{AtOnce, Request};
-use polyrail_core::report::Status;
 use polyrail_core::time::{Duration, Instant};
 use polyrail_core::work::POST_MAX;
 

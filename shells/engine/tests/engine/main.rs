@@ -2,6 +2,7 @@
 
 mod calls;
 mod cancel;
+mod certified;
 mod closing;
 mod departure;
 mod domains;

@@ -522,7 +522,10 @@ fn an_older_target_that_just_hangs_up_is_told_of_in_words() {
         ),
         "{text}"
     );
-    assert!(text.contains("has it one (security/key_file)?"), "{text}");
+    assert!(
+        text.contains("has it a cluster key (security/key_file)"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -11,6 +11,13 @@ pub struct SecurityConfig {
     /// The file of the cluster's key, as [`crate::keygen`] makes one; empty: there is none. With it control connections are
     /// within TLS, and only engines with the same key are spoken with.
     pub key_file: String,
+    /// Certificates in the key's place: the file of this engine's certificate with its chain, as PEM; empty: there is none. It names
+    /// whom it is of by one URI `spiffe://…` or a DNS name.
+    pub certificate: String,
+    /// The file of its private key, as PEM.
+    pub key: String,
+    /// The file of the roots that peers' certificates have to be under, as PEM.
+    pub roots: String,
     /// Trust domains by their names: see [`crate::Engine::domain`].
     pub domains: BTreeMap<String, DomainConfig>,
 }

@@ -194,3 +194,21 @@ fn certificates_and_a_cluster_key_do_not_meet() {
         );
     }
 }
+
+#[test]
+fn when_a_certificate_ends_is_known_whoever_has_signed_it() {
+    let (authority, other) = (Authority::new("one"), Authority::new("other"));
+    let mut params = dns();
+    params.not_after = date_time_ymd(2031, 2, 3);
+    for roots in [&authority.root, &other.root] {
+        // 2031-02-03, 00:00.
+        assert_eq!(
+            authority.member(&params, roots).ends_at(),
+            Some(1_927_843_200)
+        );
+    }
+    params.not_after = date_time_ymd(1999, 1, 1);
+    let ended = authority.member(&params, &authority.root).ends_at();
+    assert_eq!(ended, Some(915_148_800));
+    assert_eq!(key().ends_at(), None);
+}
