@@ -250,8 +250,8 @@ pub type CallAnswer = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
 /// [`Plane::describe`] or [`Plane::call`]. Answers may be given at once or later, from any thread; an answer
 /// that is dropped counts as "never".
 pub trait Handler: Send + Sync {
-    /// Target: the trust domain of whoever comes from this address.
-    fn domain_of(&self, address: IpAddr) -> TrustDomain;
+    /// Target: the trust domain of whoever comes from this address, and whom a certificate names so, if one was shown.
+    fn domain_of(&self, address: IpAddr, member: Option<&str>) -> TrustDomain;
 
     /// Target: what peers of this trust domain may know of the segment of this name.
     fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor>;
@@ -334,10 +334,12 @@ pub enum Party {
 pub struct Guest<'a> {
     /// The session.
     pub session: SessionId,
-    /// The trust domain of where it came from.
+    /// The trust domain of it.
     pub domain: TrustDomain,
     /// What the peer calls itself.
     pub name: &'a str,
+    /// Whom its certificate names, if it has shown one.
+    pub member: Option<&'a str>,
     /// Where it came from.
     pub address: &'a str,
     /// What its lanes prove themselves with, if there is a cluster key.

@@ -20,30 +20,79 @@ pub(crate) struct Domains {
     /// In the order of their numbers, from 1.
     names: Vec<String>,
     /// What says most comes first.
-    peers: Vec<(IpNet, TrustDomain)>,
+    who: Vec<Who>,
+}
+
+/// Somebody who is in a domain: by name, by address, or by both.
+#[derive(Debug)]
+struct Who {
+    name: Option<String>,
+    prefix: Option<IpNet>,
+    domain: TrustDomain,
+}
+
+impl Who {
+    fn is(&self, address: IpAddr, member: Option<&str>) -> bool {
+        let by_name = self.name.as_ref();
+        by_name.is_none_or(|pattern| member.is_some_and(|member| fits(pattern, member)))
+            && self.prefix.is_none_or(|prefix| prefix.contains(&address))
+    }
+
+    /// How much is said: of a name first, addresses only narrow.
+    fn says(&self) -> (bool, usize, u8) {
+        let is_whole = self.name.as_ref().is_some_and(|name| !name.contains('*'));
+        let length = self.name.as_ref().map_or(0, String::len);
+        let bits = self.prefix.map_or(0, |prefix| prefix.prefix_len() + 1);
+        (is_whole, length, bits)
+    }
+}
+
+/// Whether a name is one of those that a pattern stands for.
+fn fits(pattern: &str, name: &str) -> bool {
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(rest), Some(_)) => name.contains(rest.trim_end_matches('*')),
+        (Some(end), None) => name.ends_with(end),
+        (None, Some(begin)) => name.starts_with(begin),
+        (None, None) => name == pattern,
+    }
+}
+
+/// Each of a list, or nothing said once where it is empty.
+fn each<T: Clone>(list: &[T]) -> Vec<Option<T>> {
+    match list {
+        [] => vec![None],
+        list => list.iter().cloned().map(Some).collect(),
+    }
 }
 
 impl Domains {
     pub(crate) fn new(config: &SecurityConfig) -> Self {
-        let number = |place: usize| TrustDomain(place as u16 + 1);
-        let all = config.domains.values().enumerate();
-        let peers = all.flat_map(|(place, domain)| {
-            let prefixes = domain.peers.iter();
-            prefixes.map(move |prefix| (*prefix, number(place)))
-        });
-        let mut peers: Vec<_> = peers.collect();
-        peers.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
+        let mut who = Vec::new();
+        for (place, said) in config.domains.values().enumerate() {
+            let domain = TrustDomain(place as u16 + 1);
+            // Of whom nothing is said is nobody.
+            if said.names.is_empty() && said.peers.is_empty() {
+                continue;
+            }
+            for name in each(&said.names) {
+                who.extend(each(&said.peers).into_iter().map(|prefix| Who {
+                    name: name.clone(),
+                    prefix,
+                    domain,
+                }));
+            }
+        }
+        who.sort_by_key(|one| std::cmp::Reverse(one.says()));
         Self {
             names: config.domains.keys().cloned().collect(),
-            peers,
+            who,
         }
     }
 
-    /// The domain of whoever comes from this address.
-    pub(crate) fn of(&self, address: IpAddr) -> TrustDomain {
-        let mut fits = self.peers.iter();
-        let found = fits.find(|(prefix, _)| prefix.contains(&address));
-        found.map_or(TrustDomain::COMMON, |(_, domain)| *domain)
+    /// The domain of whoever comes from this address, and has proved to be of this name, if it has one.
+    pub(crate) fn of(&self, address: IpAddr, member: Option<&str>) -> TrustDomain {
+        let found = self.who.iter().find(|one| one.is(address, member));
+        found.map_or(TrustDomain::COMMON, |one| one.domain)
     }
 
     fn named(&self, name: &str) -> Option<TrustDomain> {
@@ -64,12 +113,12 @@ impl Engine {
     /// A trust domain of the configuration
     /// ([`SecurityConfig::domains`](crate::SecurityConfig::domains)), to register segments in.
     ///
-    /// A peer is in the domain that its address says, or else in the common one, as are segments that are registered
-    /// without a domain. It can open segments of its own domain, and is told of no others; their owner checks that
+    /// A peer is in the domain that the name of its certificate says, or its address, or else in the common one, as are segments
+    /// that are registered without a domain. It can open segments of its own domain, and is told of no others; their owner checks that
     /// again for each operation, whatever key a peer has got hold of. Over RDMA, where nobody could check, each domain
     /// has protection domains of its own. Files and memory of GPUs are for the common domain only.
     ///
-    /// Domains keep apart whom the network tells apart: an address is believed.
+    /// Without certificates domains keep apart whom the network tells apart: an address is believed.
     pub fn domain(&self, name: &str) -> Result<Domain, RegisterError> {
         if !self.inner.is_ours() {
             return Err(RegisterError::Forked);
@@ -151,9 +200,83 @@ mod tests {
             ("::1", TrustDomain::COMMON),
         ];
         for (address, domain) in cases {
-            assert_eq!(domains.of(address.parse().unwrap()), domain, "{address}");
+            let address = address.parse().unwrap();
+            assert_eq!(domains.of(address, None), domain, "{address}");
+            let member = Some("spiffe://example/a");
+            assert_eq!(domains.of(address, member), domain, "{address}");
         }
         assert_eq!(domains.named("narrow"), Some(narrow));
         assert_eq!(domains.named("no"), None);
+    }
+
+    #[test]
+    fn a_name_says_more_than_an_address_and_addresses_narrow_it() {
+        let text = r#"{ "security": {
+            "certificate": "c", "key": "k", "roots": "r",
+            "domains": {
+                "all": { "names": ["spiffe://example/*"] },
+                "by-address": { "peers": ["10.0.0.0/8"] },
+                "one": { "names": ["spiffe://example/red/7"] },
+                "red": { "names": ["spiffe://example/red/*", "*.red.example"], "peers": ["10.1.0.0/16"] } } } }"#;
+        let config = Config::from_json(text).unwrap();
+        config.check().unwrap();
+        let domains = Domains::new(&config.security);
+        let named = |name: &str| domains.named(name).unwrap_or(TrustDomain::COMMON);
+        // (address, name, domain)
+        let cases = [
+            ("10.1.0.1", Some("spiffe://example/red/1"), "red"),
+            ("10.2.0.1", Some("spiffe://example/red/1"), "all"),
+            ("192.0.2.1", Some("spiffe://example/red/1"), "all"),
+            ("192.0.2.1", Some("spiffe://example/red/7"), "one"),
+            ("10.1.0.1", Some("spiffe://example/red/7"), "one"),
+            ("10.1.0.1", Some("a.red.example"), "red"),
+            ("10.1.0.1", Some("red.example"), "by-address"),
+            ("10.1.0.1", Some("spiffe://other/red/1"), "by-address"),
+            ("10.1.0.1", None, "by-address"),
+            ("192.0.2.1", Some("spiffe://other/red/1"), "common"),
+            ("192.0.2.1", None, "common"),
+        ];
+        for (address, member, domain) in cases {
+            let of = domains.of(address.parse().unwrap(), member);
+            assert_eq!(of, named(domain), "{address} {member:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_nobody_could_have_or_that_are_of_two_are_refused() {
+        let pki = r#""certificate": "c", "key": "k", "roots": "r","#;
+        // (before the domains, of red, of blue, what is said)
+        let cases = [
+            ("", r#""names": ["a"]"#, "", "security/domains/red/names"),
+            (
+                pki,
+                r#""names": ["a"]"#,
+                r#""names": ["b", "a"]"#,
+                "a is said of domain",
+            ),
+            (
+                pki,
+                r#""names": ["a"], "peers": ["10.0.0.0/8"]"#,
+                r#""names": ["a"], "peers": ["10.0.0.0/8"]"#,
+                "a is said of domain",
+            ),
+            (pki, r#""names": ["a*b"]"#, "", "may begin or end with"),
+            (pki, r#""names": ["*"]"#, "", "may begin or end with"),
+            (pki, r#""names": "a""#, "", "a list of words"),
+        ];
+        for (before, red, blue, said) in cases {
+            let text = format!(
+                r#"{{ "security": {{ {before} "domains": {{ "red": {{ {red} }}, "blue": {{ {blue} }} }} }} }}"#
+            );
+            let checked = Config::from_json(&text).and_then(|config| config.check());
+            let error = checked.unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        let apart = r#"{ "security": { "certificate": "c", "key": "k", "roots": "r", "domains": {
+            "red": { "names": ["a"], "peers": ["10.0.0.0/8"] },
+            "blue": { "names": ["a"], "peers": ["10.1.0.0/16"] },
+            "green": { "peers": ["10.0.0.0/8"] } } } }"#;
+        let checked = Config::from_json(apart).and_then(|config| config.check());
+        checked.unwrap();
     }
 }

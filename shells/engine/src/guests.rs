@@ -15,6 +15,8 @@ use crate::lock::lock;
 pub struct SessionStatus {
     /// What the peer calls itself.
     pub peer: String,
+    /// Whom its certificate names, if it has shown one.
+    pub member: Option<String>,
     /// Where it came from first.
     pub address: String,
     /// How long it has had the session, in seconds.
@@ -25,6 +27,7 @@ pub struct SessionStatus {
 
 struct Known {
     peer: String,
+    member: Option<String>,
     address: String,
     since: Instant,
     bytes: u64,
@@ -42,13 +45,21 @@ impl Guests {
     pub(crate) fn begin(&self, guest: &Guest<'_>) {
         let known = Known {
             peer: guest.name.escape_debug().to_string(),
+            member: guest.member.map(|name| name.escape_debug().to_string()),
             address: guest.address.to_owned(),
             since: Instant::now(),
             bytes: 0,
         };
-        let Known { peer, address, .. } = &known;
+        let Known {
+            peer,
+            member,
+            address,
+            ..
+        } = &known;
+        let shown = member.as_ref();
+        let shown = shown.map_or(String::new(), |name| format!(", certificate of {name},"));
         remark!(event = "session_began", peer = peer.as_str(), address = address.as_str();
-            "a session of \"{peer}\" at {address} has begun");
+            "a session of \"{peer}\"{shown} at {address} has begun");
         lock(&self.known).insert(guest.session, known);
     }
 
@@ -67,6 +78,7 @@ impl Guests {
             address,
             since,
             bytes,
+            ..
         } = known;
         let seconds = since.elapsed().as_secs_f64();
         let why = why.to_string();
@@ -95,6 +107,7 @@ impl Guests {
         all.sort_by_key(|known| known.since);
         let status = |known: &Known| SessionStatus {
             peer: known.peer.clone(),
+            member: known.member.clone(),
             address: known.address.clone(),
             seconds: known.since.elapsed().as_secs_f64(),
             bytes: known.bytes,

@@ -59,8 +59,8 @@ impl Reception {
 }
 
 impl Handler for Reception {
-    fn domain_of(&self, address: IpAddr) -> TrustDomain {
-        self.domains.of(address)
+    fn domain_of(&self, address: IpAddr, member: Option<&str>) -> TrustDomain {
+        self.domains.of(address, member)
     }
 
     fn describe(&self, name: &str, domain: TrustDomain) -> Option<SegmentDescriptor> {

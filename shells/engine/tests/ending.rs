@@ -184,6 +184,7 @@ impl Calls for Called {
 fn config(name: &str) -> Config {
     let tenant = DomainConfig {
         peers: vec!["127.0.0.250/32".parse().unwrap()],
+        ..DomainConfig::default()
     };
     Config {
         listen: Some("127.0.0.1:0".parse().unwrap()),

@@ -45,8 +45,9 @@ struct Session {
     place: Place,
     /// Whether it has said anything after it was let in. Before that it has proved nothing.
     works: bool,
-    /// Who has it.
+    /// Who has it, and whom its certificate names, if one was shown: all its connections show one with that name.
     name: String,
+    member: Option<String>,
     incarnation: u64,
     /// The trust domain that it is in: that of the address it came from first. All others have to be of the same.
     domain: TrustDomain,
@@ -198,7 +199,8 @@ impl Target {
                 return wires.refuse(key, Refusal::Key, text);
             }
         };
-        let domain = wires.domain(ctx, key);
+        let member = wires.member(key);
+        let domain = wires.domain(ctx, key, member.as_deref());
         let remote = wires.remote(key);
         log::debug!(
             "control: {id:?} of \"{}\" at {remote} begins",
@@ -208,6 +210,7 @@ impl Target {
             session: id,
             domain,
             name: &hello.name,
+            member: member.as_deref(),
             address: &remote,
             secret: secret.clone(),
         });
@@ -220,6 +223,7 @@ impl Target {
             place,
             works: false,
             name: hello.name,
+            member,
             incarnation: hello.incarnation,
             domain,
             secret: secret.clone(),
@@ -293,6 +297,16 @@ impl Target {
             );
             complain!("control: {text}");
             return wires.refuse(key, Refusal::Protocol, text);
+        }
+        let member = wires.member(key);
+        if member != session.member {
+            let text = format!(
+                "the session at \"{}\" belongs to a member of another name than {}",
+                ctx.name,
+                printable(member.as_deref().unwrap_or("none"))
+            );
+            complain!("control: {text}");
+            return wires.refuse(key, Refusal::Key, text);
         }
         if let Some(text) = session.is_foreign(ctx, wires, key) {
             complain!("control: {text}");
@@ -693,7 +707,8 @@ impl Session {
     /// What is wrong with a connection that comes from an address of another trust domain than the session's: whoever
     /// got hold of a session's name is not let in with it.
     fn is_foreign(&self, ctx: &Context, wires: &Wires, key: Key) -> Option<String> {
-        let domain = wires.domain(ctx, key);
+        // What a lane proves is that it is of the session, whose member has said who he is.
+        let domain = wires.domain(ctx, key, self.member.as_deref());
         (domain != self.domain).then(|| {
             format!(
                 "{} is of another trust domain at \"{}\" than the session is that it asks for; all addresses of a peer \

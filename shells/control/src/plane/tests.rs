@@ -81,7 +81,7 @@ impl Handler for Recorder {
     }
 
     /// Whoever comes from 127.0.0.N is of domain N from 100 on.
-    fn domain_of(&self, address: IpAddr) -> TrustDomain {
+    fn domain_of(&self, address: IpAddr, _: Option<&str>) -> TrustDomain {
         match address {
             IpAddr::V4(address) if address.octets()[3] >= 100 => {
                 TrustDomain(address.octets()[3].into())

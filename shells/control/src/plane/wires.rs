@@ -873,12 +873,20 @@ impl Wires {
         )
     }
 
-    /// The trust domain of the address that a wire comes from.
-    pub(super) fn domain(&self, ctx: &Context, key: Key) -> TrustDomain {
+    /// The trust domain of a member, or of somebody without a name, at the address that a wire comes from.
+    pub(super) fn domain(&self, ctx: &Context, key: Key, member: Option<&str>) -> TrustDomain {
         let remote = self.wires.get(&key).map(|wire| wire.remote);
         remote.map_or(TrustDomain::COMMON, |remote| {
-            ctx.handler.domain_of(remote.ip().to_canonical())
+            ctx.handler.domain_of(remote.ip().to_canonical(), member)
         })
+    }
+
+    /// Whom the certificate names that was shown on a wire.
+    pub(super) fn member(&self, key: Key) -> Option<String> {
+        match &self.wires.get(&key)?.stage {
+            Stage::Talking(channel) => channel.member(),
+            Stage::Dialling { .. } | Stage::Failed => None,
+        }
     }
 
     /// How long it took to connect a wire that was dialled.

@@ -31,7 +31,7 @@ impl ClusterKey {
         let chain = certificates(certificate, "certificate")?;
         let first = chain.first();
         let first = first.ok_or_else(|| bad("certificate", "no certificate is in it"))?;
-        name_of(first).map_err(|why| bad("certificate", why))?;
+        name_of(first).ok_or_else(|| bad("certificate", NoName))?;
         Self::certified_by(chain, key, roots)
     }
 
@@ -88,9 +88,9 @@ impl fmt::Display for BadPem {
 
 impl std::error::Error for BadPem {}
 
-/// Whom a certificate names.
-fn name_of(certificate: &CertificateDer<'_>) -> Result<String, NoName> {
-    let parsed = EndEntityCert::try_from(certificate).map_err(|_| NoName)?;
+/// Whom a certificate names, if it names one.
+pub(super) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
+    let parsed = EndEntityCert::try_from(certificate).ok()?;
     let mut identities = parsed.valid_uri_names().filter(|it| it.starts_with(SPIFFE));
     let name = match (identities.next(), identities.next()) {
         (Some(identity), None) => Some(identity),
@@ -98,7 +98,7 @@ fn name_of(certificate: &CertificateDer<'_>) -> Result<String, NoName> {
         (Some(_), Some(_)) => None,
         (None, _) => parsed.valid_dns_names().next(),
     };
-    name.map(str::to_owned).ok_or(NoName)
+    name.map(str::to_owned)
 }
 
 /// A certificate that does not say whose it is.
@@ -183,8 +183,8 @@ impl Named {
 
     fn check_name(shown: &CertificateDer<'_>) -> Result<(), Error> {
         // The nearest of the errors that the peer's alert can tell from a certificate that is not trusted.
-        let unnamed = |NoName| Error::InvalidCertificate(CertificateError::NotValidForName);
-        name_of(shown).map(drop).map_err(unnamed)
+        let unnamed = || Error::InvalidCertificate(CertificateError::NotValidForName);
+        name_of(shown).map(drop).ok_or_else(unnamed)
     }
 
     fn check_signature(

@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConnection, ServerConnection};
 use zeroize::Zeroizing;
 
-use super::certificate::explain;
+use super::certificate::{self, explain};
 use super::distrust::Distrust;
 use super::identity::{ClusterKey, Fingerprint, OtherKey};
 use crate::connection::{Connection, ConnectionConfig, Hello, Surroundings};
@@ -209,6 +209,15 @@ impl Channel {
             .session
             .export_keying_material(bytes, SESSION, Some(session));
         exported.map(Some).map_err(io::Error::other)
+    }
+
+    /// Whom the certificate names that the other end has proved to have; `None`: it has shown none, or nothing is proved yet.
+    pub fn member(&self) -> Option<String> {
+        let Layer::Tls(tls) = &self.layer else {
+            return None;
+        };
+        let shown = tls.session.peer_certificates()?;
+        shown.first().and_then(certificate::name_of)
     }
 
     /// The socket broke, or (`None`) the peer closed it.

@@ -76,11 +76,24 @@ pub(super) fn relations(config: &Config, wrong: &mut dyn FnMut((String, String),
     }
     for (index, (name, domain)) in domains.iter().enumerate() {
         for (other, before) in domains.iter().take(index) {
-            let both = domain
-                .peers
-                .iter()
-                .find(|peers| before.peers.contains(peers));
-            if let Some(both) = both {
+            if let Some(both) = both(&domain.names, &before.names)
+                && (domain.peers.is_empty() && before.peers.is_empty()
+                    || domain
+                        .peers
+                        .iter()
+                        .any(|peers| before.peers.contains(peers)))
+            {
+                let text = format!(
+                    "{both} is said of domain {other} too, so nobody could say whose it is"
+                );
+                wrong(
+                    (domain_path(name, "names"), domain_path(other, "names")),
+                    text,
+                );
+            }
+            let both = both(&domain.peers, &before.peers);
+            let are_nameless = domain.names.is_empty() && before.names.is_empty();
+            if let Some(both) = both.filter(|_| are_nameless) {
                 let text = format!(
                     "{both} is said of domain {other} too, so nobody could say whose it is"
                 );
@@ -89,6 +102,13 @@ pub(super) fn relations(config: &Config, wrong: &mut dyn FnMut((String, String),
                     text,
                 );
             }
+        }
+    }
+    for (name, domain) in domains {
+        if !domain.names.is_empty() && config.security.certificate.is_empty() {
+            let text = "are those of certificates, and security/certificate names none".to_owned();
+            let key = domain_path(name, "names");
+            wrong((key.clone(), key), text);
         }
     }
     for (name, transport) in &config.transports {
@@ -107,4 +127,9 @@ pub(super) fn relations(config: &Config, wrong: &mut dyn FnMut((String, String),
             }
         }
     }
+}
+
+/// What two lists have both.
+fn both<'a, T: PartialEq>(these: &'a [T], those: &[T]) -> Option<&'a T> {
+    these.iter().find(|this| those.contains(this))
 }

@@ -29,6 +29,11 @@ pub(super) enum Field<T: 'static> {
         get: fn(&T) -> Vec<IpNet>,
         set: fn(&mut T, Vec<IpNet>),
     },
+    /// Words, of which each may begin or end with `*`.
+    Patterns {
+        get: fn(&T) -> Vec<String>,
+        set: fn(&mut T, Vec<String>),
+    },
     /// One of a few words, by position.
     Choice {
         words: &'static [&'static str],
@@ -125,6 +130,11 @@ impl<T> Field<T> {
                 let prefixes = prefixes.filter(|prefixes| prefixes.len() <= PREFIXES_MAX);
                 set(to, prefixes.ok_or_else(wrong)?);
             }
+            Self::Patterns { set, .. } => {
+                let patterns = value.as_array().and_then(|list| patterns(list));
+                let patterns = patterns.filter(|patterns| patterns.len() <= PREFIXES_MAX);
+                set(to, patterns.ok_or_else(wrong)?);
+            }
             Self::Choice { words, set, .. } => {
                 let word = value.as_str();
                 let position = words.iter().position(|known| Some(*known) == word);
@@ -163,6 +173,7 @@ impl<T> Field<T> {
                 let texts = get(of).into_iter().map(|prefix| prefix.to_string());
                 texts.collect::<Vec<_>>().into()
             }
+            Self::Patterns { get, .. } => get(of).into(),
             Self::Choice { words, get, .. } => get(of)
                 .and_then(|position| words.get(position).copied())
                 .into(),
@@ -193,7 +204,9 @@ impl<T> Field<T> {
         let literal = |text: &str| serde_json::from_str(text).ok();
         let value = match self {
             Self::Word { .. } | Self::Address { .. } | Self::Choice { .. } => None,
-            Self::Addresses { .. } | Self::Prefixes { .. } if !text.starts_with('[') => {
+            Self::Addresses { .. } | Self::Prefixes { .. } | Self::Patterns { .. }
+                if !text.starts_with('[') =>
+            {
                 Some(text.split(',').map(str::trim).collect::<Vec<_>>().into())
             }
             Self::Numbers { .. } if !text.starts_with('[') => literal(&format!("[{text}]")),
@@ -201,6 +214,7 @@ impl<T> Field<T> {
             Self::Flag { .. } if text == "0" => Some(false.into()),
             Self::Addresses { .. }
             | Self::Prefixes { .. }
+            | Self::Patterns { .. }
             | Self::Numbers { .. }
             | Self::Flag { .. }
             | Self::Whole { .. }
@@ -216,6 +230,7 @@ impl<T> Field<T> {
             Self::Address { .. } => "`ADDRESS:PORT`".into(),
             Self::Addresses { .. } => "list of addresses".into(),
             Self::Prefixes { .. } => "list of prefixes".into(),
+            Self::Patterns { .. } => "list of words".into(),
             Self::Choice { .. } => "word".into(),
             Self::Flag { .. } => "bool".into(),
             Self::Whole { unit: "", .. } => "whole number".into(),
@@ -239,6 +254,11 @@ impl<T> Field<T> {
             Self::Prefixes { .. } => {
                 format!("at most {PREFIXES_MAX}, such as [\"10.0.1.0/24\", \"10.0.2.7\"]")
             }
+            Self::Patterns { .. } => {
+                format!(
+                    "at most {PREFIXES_MAX}, each may begin or end with `*`, such as [\"spiffe://example/red/*\"]"
+                )
+            }
             Self::Choice { words, .. } => words.join(", "),
             Self::Flag { .. } => "true or false".into(),
             Self::Whole { least, most, .. } => format!("from {least} to {most}"),
@@ -256,6 +276,7 @@ impl<T> Field<T> {
             Self::Prefixes { .. } => {
                 format!("a list of what addresses begin with, {}", self.range())
             }
+            Self::Patterns { .. } => format!("a list of words, {}", self.range()),
             Self::Choice { words, .. } => match words {
                 [only] => format!("\"{only}\", the only one there is"),
                 words => format!("one of {}", words.join(", ")),
@@ -269,7 +290,10 @@ impl<T> Field<T> {
         let what = match (self, value) {
             (Self::Word { .. } | Self::Address { .. } | Self::Choice { .. }, Value::String(_))
             | (
-                Self::Addresses { .. } | Self::Prefixes { .. } | Self::Numbers { .. },
+                Self::Addresses { .. }
+                | Self::Prefixes { .. }
+                | Self::Patterns { .. }
+                | Self::Numbers { .. },
                 Value::Array(_),
             )
             | (Self::Number { .. }, Value::Number(_)) => "is not possible",
@@ -298,6 +322,16 @@ fn prefixes(list: &[Value]) -> Option<Vec<IpNet>> {
         Some(whole.or_else(|_| text.parse()).ok()?.trunc())
     };
     list.iter().map(prefix).collect()
+}
+
+fn patterns(list: &[Value]) -> Option<Vec<String>> {
+    let pattern = |value: &Value| {
+        let text = value.as_str().filter(|text| is_word(text))?;
+        let inner = text.strip_prefix('*').unwrap_or(text);
+        let inner = inner.strip_suffix('*').unwrap_or(inner);
+        (!inner.is_empty() && !inner.contains('*')).then(|| text.to_owned())
+    };
+    list.iter().map(pattern).collect()
 }
 
 fn twice(addresses: &[IpAddr]) -> Option<IpAddr> {

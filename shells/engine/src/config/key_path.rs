@@ -113,7 +113,10 @@ pub(super) fn unknown(path: &str) -> String {
         .iter()
         .min_by_key(|known| (distance(word, &last(known)), distance(path, known)))
         .filter(|path| distance(word, &last(path)) <= NEAR);
-    let near = sibling.filter(|sibling| distance(word, sibling) <= NEAR || elsewhere.is_none());
+    // What a domain is called is up to whoever has it, and near to nothing.
+    let is_own = section == DOMAINS;
+    let near =
+        sibling.filter(|sibling| is_own || distance(word, sibling) <= NEAR || elsewhere.is_none());
     let nearest = match (near, elsewhere, section) {
         (Some(word), _, "") => word.to_owned(),
         (Some(word), _, section) => format!("{section}/{word}"),

@@ -861,17 +861,30 @@ pub(super) const ENGINE: &[Key<Config>] = &[
 pub(super) const DOMAINS: &str = "security/domains";
 
 /// Keys of each trust domain.
-pub(super) const DOMAIN: &[Key<DomainConfig>] = &[Key {
-    path: "peers",
-    field: Field::Prefixes {
-        get: |domain| domain.peers.clone(),
-        set: |domain, peers| domain.peers = peers,
+pub(super) const DOMAIN: &[Key<DomainConfig>] = &[
+    Key {
+        path: "peers",
+        field: Field::Prefixes {
+            get: |domain| domain.peers.clone(),
+            set: |domain, peers| domain.peers = peers,
+        },
+        meaning: "Whose address begins so is in the domain; where several fit, in the one that says more bits. Peers of a domain \
+                  are told of its segments and of no others; those of none, of what is registered for none. All addresses \
+                  that a peer comes from have to be of one domain.",
+        source: OURS,
     },
-    meaning: "Whose address begins so is in the domain; where several fit, in the one that says more bits. Peers of a domain \
-              are told of its segments and of no others; those of none, of what is registered for none. All addresses \
-              that a peer comes from have to be of one domain.",
-    source: OURS,
-}];
+    Key {
+        path: "names",
+        field: Field::Patterns {
+            get: |domain| domain.names.clone(),
+            set: |domain, names| domain.names = names,
+        },
+        meaning: "Whose certificate (`security/certificate`) has such a name is in the domain, whatever it calls itself; where there \
+                  are `peers` too, only from such an address. Where several fit, the one whose name says more. With a \
+                  cluster's key nobody has a name.",
+        source: OURS,
+    },
+];
 
 /// Where the keys of [`TRANSPORT`] are, below the name of a transport.
 pub(super) const TRANSPORTS: &str = "transports";

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use polyrail::{Access, Config, Engine, EngineError, Op, Request, SecurityConfig};
+use polyrail::{Access, Config, DomainConfig, Engine, EngineError, Op, Request, SecurityConfig};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
 use crate::fixture::{MIB, address, bytes, completed, poison};
@@ -122,6 +122,60 @@ fn members_of_an_authority_move_bytes_and_take_new_certificates_while_they_run()
         fs::write(folder.join("roots.pem"), old).unwrap();
         authority.issue(folder, "target", 2031);
         authority.issue(folder, "initiator", 2032);
+    }
+}
+
+/// Addresses are the same, and so is what engines call themselves.
+#[test]
+fn peers_are_told_of_segments_of_the_domain_that_their_certificate_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let authority = Authority::new(&folder.join("roots.pem"));
+    let names = ["target", "red", "blue", "other"];
+    names.map(|name| authority.issue(folder, name, 2031));
+    for transport in ["tcp", "shm"] {
+        let mut config = config(folder, "target", true);
+        for name in ["red", "blue"] {
+            let domain = DomainConfig {
+                names: vec![format!("{name}.*")],
+                ..DomainConfig::default()
+            };
+            config.security.domains.insert(name.into(), domain);
+        }
+        let target = start(config.without(transport)).unwrap();
+        for name in ["red", "blue"] {
+            let domain = target.domain(name).unwrap();
+            domain.allocate(name, MIB, Access::RemoteReadWrite).unwrap();
+        }
+        target
+            .allocate("other", MIB, Access::RemoteReadWrite)
+            .unwrap();
+        for name in ["red", "blue", "other"] {
+            let engine = Config {
+                workers: 1,
+                security: security(folder, name),
+                ..Config::named("initiator")
+            };
+            let engine = start(engine.without(transport)).unwrap();
+            let local = engine.allocate("local", MIB, Access::Local).unwrap();
+            for segment in ["red", "blue", "other"] {
+                let opened = engine.open_segment(&address(&target, segment));
+                assert_eq!(opened.is_ok(), segment == name, "{name} {segment}");
+                let Ok(remote) = opened else { continue };
+                let request = Request {
+                    op: Op::Read,
+                    local,
+                    local_offset: 0,
+                    remote,
+                    remote_offset: 0,
+                    length: MIB,
+                };
+                completed(&engine.submit(&[request]).unwrap());
+            }
+            let sessions = target.stats().sessions;
+            let member = sessions.last().and_then(|session| session.member.clone());
+            assert_eq!(member, Some(format!("{name}.example")));
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::fixture::{MIB, PATIENCE, address};
 fn target(shm: bool) -> Engine {
     let domain = |prefix: &str| DomainConfig {
         peers: vec![prefix.parse().unwrap()],
+        ..DomainConfig::default()
     };
     let domains = [
         ("red".to_owned(), domain("127.0.0.5/32")),

@@ -28,7 +28,7 @@ impl Handler for Lanes {
         self.0.admit(lane);
     }
 
-    fn domain_of(&self, _: IpAddr) -> TrustDomain {
+    fn domain_of(&self, _: IpAddr, _: Option<&str>) -> TrustDomain {
         TrustDomain::COMMON
     }
 

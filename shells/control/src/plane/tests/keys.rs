@@ -447,6 +447,48 @@ fn a_stolen_session_is_of_no_use_without_the_key() {
     assert_eq!(begun(&target), 1);
 }
 
+/// Of members of one authority, by their names.
+fn certified(names: [&str; 2]) -> [Arc<ClusterKey>; 2] {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root = params.self_signed(&key).unwrap().pem();
+    let authority = Issuer::new(params, key);
+    names.map(|name| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.into()]).unwrap();
+        let certificate = params.signed_by(&key, &authority).unwrap().pem();
+        let (certificate, key) = (certificate.as_bytes(), key.serialize_pem());
+        Arc::new(ClusterKey::certified(certificate, key.as_bytes(), root.as_bytes()).unwrap())
+    })
+}
+
+#[test]
+fn a_stolen_session_is_of_no_use_to_a_member_of_another_name() {
+    let [alpha, mallory] = certified(["alpha.example", "mallory.example"]);
+    let target = target(Some(&alpha));
+    let member = initiator(Some(&alpha));
+    let session = member.connect(target.listens[0]).session;
+    // Everything that the member has said, with a certificate that is as good.
+    let hello = greeted(Purpose::Control, &[hello_frame(Some(session))]);
+    let client = ClientConnection::new(mallory.client.clone(), "x".try_into().unwrap()).unwrap();
+    let stream = TcpStream::connect(target.listens[0]).unwrap();
+    let said = talk(stream, client, &hello).unwrap();
+    let mut decoder = Decoder::default();
+    decoder.push(&said);
+    decoder.next_greeting().unwrap().unwrap();
+    match decoder.next_frame().unwrap() {
+        Some(Frame::Refused {
+            reason: Refusal::Key,
+            text,
+        }) => assert!(text.contains("another name than mallory.example"), "{text}"),
+        frame => panic!("{frame:?}"),
+    }
+    member.describe_works();
+    assert_eq!(begun(&target), 1);
+}
+
 #[test]
 fn half_handshakes_in_thousands_take_nothing_from_members() {
     const EACH: usize = 700;

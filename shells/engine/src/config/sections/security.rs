@@ -28,4 +28,7 @@ pub struct DomainConfig {
     /// Whose addresses begin so is in it; of domains that both fit, in the one that says more bits. All addresses that a
     /// peer comes from have to be of one domain.
     pub peers: Vec<IpNet>,
+    /// Whose certificate names it so is in it, if it comes from an address that fits as well where there are some; of domains that
+    /// both fit, in the one whose name says more. A name may begin or end with `*`, which stands for anything.
+    pub names: Vec<String>,
 }
