@@ -89,7 +89,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, prefixes| config.rails_within = prefixes,
         },
         meaning: "All addresses of this host that begin so are rails too, behind those of `rails`, up to 16 in all: those \
-                  that are there when the engine starts, in order, and those that come later, which peers are told of. \
+                  that are there when the engine starts, in order, and those that come later, which peers hear of. \
                   `listen` is then at 0.0.0.0 or [::]. Not with `path/mode`. `rail_map` `nearest` or `all` suit it best: \
                   `paired` waits until both ends have as many.",
         source: OURS,
@@ -129,7 +129,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, bytes| config.slice_bytes = bytes as u32,
         },
         meaning: "Bytes of the usual slice, which goes over one rail. Over `tcp`, `shm` and to disks slices are longer, where \
-                  those pass too fast to be worth their processor time.",
+                  those pass too fast to be worth their CPU time.",
         source: PAPER,
     },
     Key {
@@ -155,7 +155,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
             set: |config, bytes| config.at_once_bytes = bytes,
         },
         meaning: "A batch of so many bytes at most is moved within `submit`, by the thread that calls it, if that can copy it \
-                  by itself (transport `shm`) and nothing else is under way with the \
+                  by itself (transport `shm`) and nothing else is in flight with the \
                   worker. Each request counts for 4 KiB at least. 0: none is.",
         source: OURS,
     },
@@ -833,7 +833,7 @@ pub(super) const ENGINE: &[Key<Config>] = &[
         },
         meaning: "Certificates in the place of a cluster's key: the file of this engine's certificate with its chain, as PEM, with one \
                   URI `spiffe://...` or a DNS name among its alternative names. Control connections are within TLS, and \
-                  whoever shows a certificate under `security/roots` is a member. It is read anew by a reload; that it ends \
+                  an engine that shows a certificate under `security/roots` is a member. It is read anew by a reload; that it ends \
                   is said in the log from 7 days before on, and by the metric `certificate_ends_seconds`.",
         source: OURS,
     },
@@ -869,7 +869,7 @@ pub(super) const DOMAIN: &[Key<DomainConfig>] = &[
             set: |domain, peers| domain.peers = peers,
         },
         meaning: "Whose address begins so is in the domain; where several fit, in the one that says more bits. Peers of a domain \
-                  are told of its segments and of no others; those of none, of what is registered for none. All addresses \
+                  hear of its segments and of no others; those of none, of what is registered for none. All addresses \
                   that a peer comes from have to be of one domain.",
         source: OURS,
     },

@@ -16,8 +16,8 @@ Printed by `polyrail check-config --reference`; do not edit. A test compares.
 An engine is configured by a file in JSON (`--config FILE`), by the environment and by flags. Flags win over the
 environment, that over the file, and what nobody says has its default.
 
-In a file, `/` in a key stands for nesting. In the environment a key is `POLYRAIL_` and its name in any case,
-with `/` written `__`; lists may be written with commas:
+In a file, `/` in a key stands for nesting. In the environment a key is `POLYRAIL_` and its name in any case, with `/`
+written `__`; lists may be written with commas:
 
 ```
 { \"transports\": { \"tcp\": { \"rail_cooldown_secs\": 10 } } }
@@ -25,8 +25,8 @@ POLYRAIL_TRANSPORTS__TCP__RAIL_COOLDOWN_SECS=10
 POLYRAIL_RAILS=10.0.0.1,10.0.1.1
 ```
 
-`polyrail check-config FILE` says everything that is wrong with a file and the environment, each with its place
-and the nearest known key, or which values differ from their defaults. Rust programs load the same with
+`polyrail check-config FILE` says everything that is wrong with a file and the environment, each with its place and
+the nearest known key, or which values differ from their defaults. Rust programs load the same with
 `Config::from_file`, `Config::from_json`, `Config::from_env` and `Sources`.
 
 ";
@@ -49,8 +49,8 @@ pub fn reference() -> String {
     table(&mut page, "", ENGINE, &Config::default());
     page.push_str("\n## Each transport\n\n");
     page.push_str(&format!(
-        "`NAME` is one of {}, or that of a transport with a `library`.\n\n",
-        names.join(", ")
+        "`NAME` is that of a transport with a `library`, or one of these:\n\n- {}\n\n",
+        names.join("\n- ")
     ));
     let below = format!("{TRANSPORTS}/NAME/");
     table(&mut page, &below, TRANSPORT, &TransportConfig::default());
