@@ -46,10 +46,10 @@ const HEAD: &str = "\
 For who runs engines under a monitoring system. `polyrail top --reference` prints this page.
 
 `serve --metrics 127.0.0.1:9090`, the key `metrics` of any engine's configuration (`POLYRAIL_METRICS` in its
-environment), or `Engine::expose` in a program answer HTTP: `/metrics` in OpenMetrics, which Prometheus reads; `/stats`, the
-same and more, as one JSON object; `/live`, 200 as long as the process answers; `/ready`, 200 while the engine takes
-requests and 503 once it is about to end ([operations.md](operations.md)). Nobody is asked who they are: an address beyond loopback has to be allowed by
-`insecure`.
+environment), or `Engine::expose` in a program answer HTTP: `/metrics` in OpenMetrics, which Prometheus reads;
+`/stats`, the same and more, as one JSON object; `/live`, 200 as long as the process answers; `/ready`, 200 while the
+engine takes requests and 503 once it is about to end ([operations.md](operations.md)). Nobody is asked who they are:
+an address beyond loopback has to be allowed by `insecure`.
 
 ```
 polyrail serve --memory 1GiB --metrics 127.0.0.1:9090
@@ -57,8 +57,8 @@ polyrail top 127.0.0.1:9090
 ```
 
 Deadlines that were missed, requests that were cancelled and those that nobody can tell the end of are outcomes of
-`polyrail_requests_total`: `DeadlineExceeded`, `Cancelled`, `Indeterminate`. What is indeterminate is settled once there is
-proof; `polyrail_unsettled_requests` is what is not.
+`polyrail_requests_total`: `DeadlineExceeded`, `Cancelled`, `Indeterminate`. What is indeterminate is settled once
+there is proof; `polyrail_unsettled_requests` is what is not.
 
 Counters begin at 0 with the engine. A label `rail` is `TRANSPORT:LOCAL>REMOTE`; 256 rails have rows of their own, and
 what the others have is in the row `other`.
