@@ -118,9 +118,11 @@ impl Way {
             match self {
                 Self::Pull(pid, cookie, base) => pull(pid, &cookie, base, spans, range),
                 Self::Push(pid, marks, base) => push(pid, &marks, base, spans, range),
-                Self::Load(_) | Self::Store(_) | Self::Read(..) | Self::Write(..) => {
-                    within(spans, range).try_for_each(|span| self.carry_one(&span))
-                }
+                Self::Load(_) | Self::Store(_) | Self::Read(..) | Self::Write(..) => match spans {
+                    // Most often by far, and as short as a copy can be.
+                    [span] if range == (0..span.bytes) => self.carry_one(span),
+                    _ => within(spans, range).try_for_each(|span| self.carry_one(&span)),
+                },
             }
         }
     }
