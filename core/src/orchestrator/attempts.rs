@@ -339,6 +339,7 @@ mod tests {
     extern crate std;
     use super::super::attempt::Load;
     use super::*;
+    use crate::units::RailId;
     use crate::work::Op;
     use quickcheck::quickcheck;
     use std::vec::Vec;
@@ -346,6 +347,7 @@ mod tests {
     /// A slice of a request in row `request`, handed out.
     fn slice(request: u32) -> Attempt {
         let mut slice = Attempt::new(Load::Slice(request), Op::Write, 0, 1);
+        slice.bind_to(RailId(0), 0, 1);
         slice.set_stage(Stage::Posted);
         slice
     }
@@ -404,6 +406,8 @@ mod tests {
                     2 if !runs.is_empty() => {
                         let run = usize::from(which) % runs.len();
                         for id in runs.swap_remove(run) {
+                            // Whoever removes one has taken it out of its queue.
+                            if let Some(row) = attempts.get_mut(id) { row.link = Link::NONE }
                             if attempts.remove(id).is_none() { return false }
                             stale.push(id);
                         }

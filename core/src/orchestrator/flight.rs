@@ -276,6 +276,7 @@ mod tests {
     extern crate std;
     use super::super::attempt::Load;
     use super::*;
+    use crate::units::RailId;
     use crate::work::Op;
     use quickcheck::quickcheck;
     use std::collections::VecDeque;
@@ -290,7 +291,8 @@ mod tests {
             for (op, which) in ops {
                 let pick = |queue: &VecDeque<u32>| queue.get(usize::from(which) % queue.len().max(1)).copied();
                 // Two requests, so that not all in a row are of one.
-                let slice = Attempt::new(Load::Slice(u32::from(which % 16 == 0)), Op::Write, 0, 1);
+                let mut slice = Attempt::new(Load::Slice(u32::from(which % 16 == 0)), Op::Write, 0, 1);
+                slice.bind_to(RailId(0), 0, 1);
                 match op % 7 {
                     0 => if let Some(id) = attempts.insert(slice) {
                         flight.bind(&mut attempts, id.index);

@@ -99,7 +99,8 @@ impl<'a> Shared<'a> {
             rail.0
         );
         debug_assert!(
-            self.device_of(stands_in_for) == Some(config.device),
+            self.peer(stands_in_for) != Some(config.peer)
+                || self.device_of(stands_in_for) == Some(config.device),
             "rail {} stands in for one on another device",
             rail.0
         );

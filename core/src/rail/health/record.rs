@@ -1,6 +1,6 @@
 //! What is remembered of a rail, in one word.
 
-use super::{ERRORS_MAX, FLAP_MEMORY, RailState};
+use super::{FLAP_MEMORY, RailState};
 use crate::time::Instant;
 
 /// The word's content: when the state began, and what led to it.
@@ -45,9 +45,7 @@ impl Record {
 
     pub(super) const fn pack(self) -> u64 {
         debug_assert!(
-            self.flaps <= FLAPS_MAX
-                && self.wrongs <= WRONGS_UNKNOWN_MAX
-                && self.errors < ERRORS_MAX,
+            self.flaps <= 0xf && self.wrongs <= 0b111 && self.errors <= 0b11,
             "more is remembered of a rail than there is room for"
         );
         let state = match self.state {
