@@ -81,6 +81,11 @@ impl Batch {
         if self.sealed || count == 0 {
             return;
         }
+        debug_assert!(
+            !matches!(report.status, Status::Pending | Status::Completed),
+            "what never began has ended as {:?}",
+            report.status
+        );
         self.report.requests += count;
         self.report.ended += count;
         self.report.failed += count;
@@ -102,6 +107,10 @@ impl Batch {
             "{} ended of {}",
             self.report.ended,
             self.report.requests
+        );
+        debug_assert!(
+            self.report.status == Status::Pending,
+            "a request ends in a batch that has ended"
         );
         self.report.delivered_bytes = self
             .report
@@ -130,6 +139,12 @@ impl Batch {
             && self.report.status == Status::Pending
             && self.report.ended == self.report.requests;
         if ends {
+            debug_assert!(
+                (self.verdict == Status::Completed) == (self.report.failed == 0),
+                "{} failed, and it is {:?}",
+                self.report.failed,
+                self.verdict
+            );
             self.report.status = self.verdict;
         }
         ends

@@ -85,11 +85,17 @@ impl Failover {
         let may = attempts_max > 0 && !(self.faulted && self.used >= attempts_max);
         if may {
             self.switch(rank);
+            debug_assert!(
+                self.used <= attempts_max,
+                "{} switches of its own, and {attempts_max} at most",
+                self.used
+            );
         }
         may
     }
 
     fn switch(&mut self, rank: u8) {
+        debug_assert!(rank != self.rank, "it goes on with what it leaves");
         self.used += u8::from(self.faulted);
         self.faulted = false;
         self.barren = None;
@@ -115,6 +121,11 @@ impl Failover {
             return Decision::Stay;
         }
         self.switch(next);
+        debug_assert!(
+            self.used <= attempts_max && next < ranks,
+            "{} switches of its own of {attempts_max}, now to rank {next} of {ranks}",
+            self.used
+        );
         Decision::Switch(next)
     }
 

@@ -84,6 +84,7 @@ impl Pieces {
     /// Nothing more will be told of it, of which so many pieces have begun, reported ones among them. `is_kept` says whether memory
     /// of something that has begun may still be touched.
     pub fn abandon(&mut self, begun: u32, is_kept: bool) {
+        debug_assert!(begun <= self.count, "{begun} have begun of {}", self.count);
         // Those that were reported had begun, or were the rest.
         let under_way = begun.saturating_sub(self.count - self.left);
         match is_kept {

@@ -149,11 +149,15 @@ impl<const KIND: usize> Queue<KIND> {
             next: NIL,
         };
         match rows.link(tail) {
-            Some(last) => last.next = index,
+            Some(last) => {
+                debug_assert!(last.next == NIL, "row {} is behind the last one", last.next);
+                last.next = index;
+            }
             None => self.head = index,
         }
         self.tail = index;
         self.length += 1;
+        self.check();
     }
 
     /// Appends rows that are linked to each other already, from `first` to `last`.
@@ -163,8 +167,19 @@ impl<const KIND: usize> Queue<KIND> {
         (first, last, count): (u32, u32, u32),
     ) {
         debug_assert!(count > 0, "a run of no rows");
+        debug_assert!(
+            (first == last) == (count == 1),
+            "a run of {count} rows from {first} to {last}"
+        );
         match rows.link(self.tail) {
-            Some(before) => before.next = first,
+            Some(before) => {
+                debug_assert!(
+                    before.next == NIL,
+                    "row {} is behind the last one",
+                    before.next
+                );
+                before.next = first;
+            }
             None => self.head = first,
         }
         let tail = self.tail;
@@ -176,6 +191,7 @@ impl<const KIND: usize> Queue<KIND> {
         }
         self.tail = last;
         self.length += count;
+        self.check();
     }
 
     /// Puts a row in front; a row that is in a queue already stays where it is.
@@ -189,11 +205,19 @@ impl<const KIND: usize> Queue<KIND> {
             next: head,
         };
         match rows.link(head) {
-            Some(first) => first.previous = index,
+            Some(first) => {
+                debug_assert!(
+                    first.previous == NIL,
+                    "row {} is before the first one",
+                    first.previous
+                );
+                first.previous = index;
+            }
             None => self.tail = index,
         }
         self.head = index;
         self.length += 1;
+        self.check();
     }
 
     /// Takes a row out, wherever it is. The row must be in this queue or in none.
@@ -203,12 +227,38 @@ impl<const KIND: usize> Queue<KIND> {
         };
         let Link { previous, next } = core::mem::replace(link, Link::NONE);
         match rows.link(previous) {
-            Some(before) => before.next = next,
-            None => self.head = next,
+            Some(before) => {
+                debug_assert!(
+                    before.next == index,
+                    "behind row {previous} is row {}, and not row {index}",
+                    before.next
+                );
+                before.next = next;
+            }
+            None => {
+                debug_assert!(
+                    self.head == index,
+                    "row {index} is the first of another queue"
+                );
+                self.head = next;
+            }
         }
         match rows.link(next) {
-            Some(behind) => behind.previous = previous,
-            None => self.tail = previous,
+            Some(behind) => {
+                debug_assert!(
+                    behind.previous == index,
+                    "before row {next} is row {}, and not row {index}",
+                    behind.previous
+                );
+                behind.previous = previous;
+            }
+            None => {
+                debug_assert!(
+                    self.tail == index,
+                    "row {index} is the last of another queue"
+                );
+                self.tail = previous;
+            }
         }
         debug_assert!(self.length > 0, "row {index} was in another queue");
         self.length -= 1;
@@ -247,11 +297,23 @@ impl<const KIND: usize> Queue<KIND> {
         }
         match rows.link(place.previous) {
             Some(before) => before.next = other,
-            None => self.head = other,
+            None => {
+                debug_assert!(
+                    self.head == index,
+                    "row {index} is the first of another queue"
+                );
+                self.head = other;
+            }
         }
         match rows.link(place.next) {
             Some(behind) => behind.previous = other,
-            None => self.tail = other,
+            None => {
+                debug_assert!(
+                    self.tail == index,
+                    "row {index} is the last of another queue"
+                );
+                self.tail = other;
+            }
         }
     }
 

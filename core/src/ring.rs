@@ -98,8 +98,14 @@ impl<S: Deref<Target = [Slot]>, C: Deref<Target = [AtomicU64]>> Ring<S, C> {
         loop {
             let position = self.tail.load(Acquire);
             let Some((cell, lap)) = self.cell(position) else {
+                debug_assert!(false, "slot {index} of a ring without cells");
                 return Err(Full(entry));
             };
+            debug_assert!(
+                (index as usize) < self.count,
+                "slot {index} of {}",
+                self.count
+            );
             let empty = lap << 32;
             let full = empty | u64::from(index + 1);
             if cell.compare_exchange(empty, full, AcqRel, Acquire).is_ok() {
@@ -124,6 +130,11 @@ impl<S: Deref<Target = [Slot]>, C: Deref<Target = [AtomicU64]>> Ring<S, C> {
         if value >> 32 != lap || handle == 0 {
             return None;
         }
+        debug_assert!(
+            handle as usize <= self.count,
+            "slot {handle} of {}, counted from 1",
+            self.count
+        );
         let slot = self.slots.get(handle as usize - 1)?;
         let mut entry = [0; ENTRY_WORDS];
         for (value, word) in entry.iter_mut().zip(&slot.words) {
@@ -134,6 +145,11 @@ impl<S: Deref<Target = [Slot]>, C: Deref<Target = [AtomicU64]>> Ring<S, C> {
         let _ = self
             .tail
             .compare_exchange(position, position + 1, AcqRel, Relaxed);
+        debug_assert_eq!(
+            self.head.load(Relaxed),
+            position,
+            "two take entries at once"
+        );
         cell.store((lap + 1) << 32, Release);
         self.head.store(position + 1, Release);
         self.give_slot(handle - 1, slot);
@@ -168,7 +184,10 @@ impl<S: Deref<Target = [Slot]>, C: Deref<Target = [AtomicU64]>> Ring<S, C> {
                 .free
                 .compare_exchange_weak(free, taken, AcqRel, Acquire)
             {
-                Ok(_) => return Some((free as u32, slot)),
+                Ok(_) => {
+                    debug_assert!(next != free as u32, "slot {next} is free twice");
+                    return Some((free as u32, slot));
+                }
                 Err(now) => free = now,
             }
         }

@@ -96,17 +96,30 @@ impl<'a, T, I: Id> Table<'a, T, I> {
     pub(crate) fn insert(&mut self, value: T) -> Result<I, T> {
         let index = self.free;
         let Some(row) = self.rows.get_mut(index as usize) else {
+            debug_assert_eq!(
+                self.used,
+                self.rows.len(),
+                "rows are free that are not among the free ones"
+            );
             return Err(value);
         };
         let Content::Free(next) = row.content else {
             debug_assert!(false, "row {index} is in use and among the free ones");
             return Err(value);
         };
+        debug_assert!(next != index, "row {index} is free twice");
         self.free = next;
         self.used += 1;
         row.generation = row.generation.wrapping_add(1);
         row.content = Content::Value(value);
-        Ok(I::new(index, row.generation))
+        let id = I::new(index, row.generation);
+        debug_assert!(
+            self.used <= self.rows.len(),
+            "{} rows are in use of {}",
+            self.used,
+            self.rows.len()
+        );
+        Ok(id)
     }
 
     /// The value of `id`, unless its row has been freed since.

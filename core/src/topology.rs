@@ -144,6 +144,17 @@ impl<'a> Facings<'a> {
         for facing in Facing::ALL {
             self.join_each(facing, Self::idlest_partner);
         }
+        debug_assert!(
+            self.pairs.len() == self.longer.len().min(self.pairs.capacity())
+                || self.shorter.is_empty(),
+            "{} of {} devices face one",
+            self.pairs.len(),
+            self.longer.len()
+        );
+        debug_assert!(
+            self.pairs.is_full() || (0..self.shorter.len()).all(|there| self.partners(there) > 0),
+            "a device faces none"
+        );
         self.pairs
     }
 
@@ -233,6 +244,12 @@ pub fn spares(
             let _ = spares.push(Spare { of, remote });
         }
     }
+    debug_assert!(
+        spares.len() <= room,
+        "{} spares beside {} pairs",
+        spares.len(),
+        pairs.len()
+    );
     spares
 }
 

@@ -29,6 +29,10 @@ pub struct Place {
 impl Place {
     /// The one so many bytes behind it.
     pub(crate) const fn plus(self, bytes: u64) -> Self {
+        debug_assert!(
+            self.offset.checked_add(bytes).is_some(),
+            "a place past the largest offset"
+        );
         Self {
             segment: self.segment,
             offset: self.offset + bytes,

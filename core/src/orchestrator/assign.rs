@@ -104,6 +104,12 @@ impl<P: Chooser> Orchestrator<'_, P> {
         self.reassign(now, new.request, &rails, &targets);
         for target in &targets {
             let Some(rail) = rails.get(target.position).copied() else {
+                debug_assert!(
+                    false,
+                    "a share of rail {} of {}",
+                    target.position,
+                    rails.len()
+                );
                 continue;
             };
             let shares = self.fitted_shares(new.request, rail.rail);

@@ -47,7 +47,10 @@ const COVER: u32 = NIL - 2;
 impl Load {
     const fn pack(self) -> u32 {
         match self {
-            Self::Slice(request) => request,
+            Self::Slice(request) => {
+                debug_assert!(request < COVER, "a row that no table has");
+                request
+            }
             Self::HealthProbe => HEALTH_PROBE,
             Self::RateProbe => RATE_PROBE,
             Self::Cover => COVER,
@@ -181,6 +184,11 @@ impl Attempt {
     /// It has a rail, and so have slices behind it, of so many `bytes` with it. There are `ahead_bytes` in flight before it;
     /// what makes it more than 4 GiB together does not count.
     pub(super) fn bind_to(&mut self, rail: RailId, ahead_bytes: u64, bytes: u64) {
+        debug_assert!(
+            self.stage() == Stage::Waiting,
+            "{:?} gets a rail",
+            self.stage()
+        );
         self.marks = self.marks.at(Stage::Bound).on(rail);
         let ahead_max = u64::from(u32::MAX).saturating_sub(bytes);
         self.ahead_bytes = ahead_bytes.min(ahead_max) as u32;
@@ -223,6 +231,15 @@ impl Attempt {
     }
 
     pub(super) fn set_stage(&mut self, stage: Stage) {
+        use Stage::*;
+        debug_assert!(
+            matches!(
+                (self.stage(), stage),
+                (Bound, Posted) | (Posted, Bound) | (Bound | Waiting, Waiting)
+            ),
+            "{:?} becomes {stage:?}",
+            self.stage()
+        );
         self.marks = self.marks.at(stage);
     }
 
@@ -403,6 +420,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// Puts a new attempt into the table. The last row is kept for slices that are cut again, and for probes of paused rails.
     pub(super) fn new_attempt(&mut self, attempt: Attempt) -> Option<AttemptId> {
         let request = attempt.request();
+        debug_assert!(
+            request.is_none_or(|request| self.requests.at(request).is_some()),
+            "a slice of no request"
+        );
         let id = match self.attempts.insert_but_last(attempt) {
             Some(id) => id,
             None => {
@@ -422,6 +443,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
             self.evict_lost();
         }
         let request = attempt.request();
+        debug_assert!(
+            request.is_none_or(|request| self.requests.at(request).is_some()),
+            "a slice of no request"
+        );
         let id = self.attempts.insert(attempt)?;
         if let Some(row) = request.and_then(|request| self.requests.at_mut(request)) {
             row.held += 1;
@@ -437,6 +462,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let mut at = first;
         while at != index {
             let Some(row) = self.attempts.at_mut(at) else {
+                debug_assert!(false, "row {at} is free, and a copy of row {index}");
                 break;
             };
             row.mark(Marks::DONE);
@@ -457,6 +483,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some(row) = self.attempts.at(index) else {
             return;
         };
+        debug_assert!(row.stage() == Stage::Posted, "a copy of {:?}", row.stage());
         let is_wanted = !row.is(Marks::DONE) && !self.has_copy_under_way(index);
         let (Some(request), true) = (row.request(), is_wanted) else {
             return;
@@ -517,10 +544,18 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let request = attempt.request()?;
         let (id, row) = self.requests.entry_mut(request)?;
         let done = attempt.is(Marks::DONE);
+        debug_assert!(
+            row.held > 0,
+            "request {request} holds nothing, and something of it ends"
+        );
         row.held -= 1;
         row.lost -= u32::from(attempt.is(Marks::LOST));
         let (held, lost) = (row.held, row.lost);
         debug_assert!(lost <= held, "{lost} lost of {held}");
+        debug_assert!(
+            !attempt.is(Marks::LOST) || self.lost_attempts > 0,
+            "none is given up, and one of those ends"
+        );
         self.lost_attempts -= u32::from(attempt.is(Marks::LOST));
         if end == End::Delivered && !done {
             row.acknowledge(u64::from(attempt.length));
@@ -530,7 +565,9 @@ impl<P: Chooser> Orchestrator<'_, P> {
             let (load, op) = (attempt.load(), attempt.op());
             let again = Attempt::new(load, op, attempt.offset, attempt.length);
             // The row just freed is there for it.
-            if let Some(again) = self.last_attempt(again) {
+            let again = self.last_attempt(again);
+            debug_assert!(again.is_some(), "the row that was just freed is taken");
+            if let Some(again) = again {
                 self.wait_again(request, again);
             }
         }
@@ -630,6 +667,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some(row) = self.requests.at_mut(request) else {
             return;
         };
+        debug_assert!(
+            row.wants_bytes(),
+            "request {request} has a slice to send again, and wants no more"
+        );
         if !rejoined {
             row.waiting.push_back(&mut self.attempts, index);
         }
@@ -642,6 +683,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
 
     /// Takes an attempt that is bound and not handed out off its lane, to be sent on another.
     pub(super) fn unbind(&mut self, index: u32) {
+        debug_assert!(
+            (self.attempts.at(index)).is_some_and(|row| row.stage() == Stage::Bound),
+            "row {index} is not bound"
+        );
         self.unlink_from_lane(index);
         let request = self
             .attempts
@@ -687,6 +732,12 @@ impl<P: Chooser> Orchestrator<'_, P> {
             }
             let mut run = Run::new((first.lane, first.epoch));
             if let Some(ended) = self.end_answered(first.lane.rail(), rest) {
+                debug_assert!(
+                    ended.freed.count as usize <= rest.len(),
+                    "{} ended by {} completions",
+                    ended.freed.count,
+                    rest.len()
+                );
                 self.ended_together(first.at.min(now), &ended, &mut run);
                 rest = rest.get(ended.freed.count as usize..).unwrap_or_default();
             }
@@ -747,10 +798,24 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if let Some(seen) = run.saw(together) {
             self.shared.handle_observation(rail, &seen);
         }
+        debug_assert!(
+            self.requests.at(ended.request).is_some(),
+            "{count} slices of no request have ended"
+        );
         if let Some((request, row)) = self.requests.entry_mut(ended.request) {
             if let Some(lane) = self.lanes.get_mut(rail.index()) {
                 lane.released(row.op, count, bytes);
             }
+            debug_assert!(
+                row.held - row.lost >= count,
+                "{count} of {} held, {} of them lost",
+                row.held,
+                row.lost
+            );
+            debug_assert!(
+                !row.is_reported(),
+                "bytes of a request arrive that has been reported"
+            );
             row.held -= count;
             row.acked_bytes += bytes;
             let (acked, length) = (row.acked_bytes, row.length);
@@ -919,6 +984,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let peer = row.peer;
         let length = self.attempt_bytes(index);
         if let Some(row) = self.peers.get_mut(peer.index()) {
+            debug_assert!(
+                row.unbound_bytes >= length,
+                "{length} bytes of {} that wait",
+                row.unbound_bytes
+            );
             row.unbound_bytes -= length;
         }
         Some(index)

@@ -60,6 +60,11 @@ impl Freed {
             && row.is_of(request)
             && row.is_usual()
         {
+            debug_assert!(
+                row.sibling == freed.behind,
+                "row {} has copies, and no mark of them",
+                freed.behind
+            );
             row.marks = Marks::FREE;
             freed.behind = row.next();
             freed.bytes += u64::from(row.length);
@@ -153,6 +158,7 @@ impl<'a> Attempts<'a> {
         }
         debug_assert!(row.stage() == Stage::Free, "row {index} is in use");
         *row = attempt.in_row(index, row.generation.wrapping_add(1), Link::NONE);
+        debug_assert!(next != index, "row {index} is free twice");
         self.free = next;
         self.used += 1;
         Some(AttemptId::new(index, row.generation))
@@ -173,6 +179,7 @@ impl<'a> Attempts<'a> {
         let mut free = first;
         for _ in 0..count {
             let Some(row) = self.rows.get_mut(free as usize) else {
+                debug_assert!(false, "fewer rows are free than were counted");
                 break;
             };
             debug_assert!(row.stage() == Stage::Free, "row {free} is in use");
@@ -188,6 +195,10 @@ impl<'a> Attempts<'a> {
         );
         // The first of those that stay free knows who was before it.
         let last = self.rows.get(free as usize).map_or(NIL, Attempt::previous);
+        debug_assert!(
+            count == 0 || (self.rows.get(last as usize)).is_some_and(|row| row.next() == free),
+            "row {free} does not know what was before it"
+        );
         (count > 0).then_some((first, last, count as u32))
     }
 
@@ -208,6 +219,11 @@ impl<'a> Attempts<'a> {
         let free = self.free;
         let row = self.get_mut(id)?;
         let attempt = *row;
+        debug_assert!(
+            !{ attempt.link }.is_queued(),
+            "row {} is in a queue",
+            id.index
+        );
         row.marks = Marks::FREE;
         row.sibling = id.index;
         row.link = Link::between(NIL, free);
@@ -215,6 +231,7 @@ impl<'a> Attempts<'a> {
             next.link.set_previous(id.index);
         }
         self.free = id.index;
+        debug_assert!(self.used > 0, "more rows are freed than were in use");
         self.used -= 1;
         Some(attempt)
     }
@@ -233,6 +250,12 @@ impl<'a> Attempts<'a> {
             return None;
         }
         let free = core::mem::replace(&mut self.free, first);
+        debug_assert!(
+            freed.count as usize <= self.used,
+            "{} are freed of {}",
+            freed.count,
+            self.used
+        );
         self.used -= freed.count as usize;
         let behind = self.rows.get(freed.behind as usize);
         let last = behind.map_or(end, Attempt::previous);
@@ -243,6 +266,11 @@ impl<'a> Attempts<'a> {
         let first = self.rows.get(first as usize)?;
         let (request, first) = (first.request()?, first.timing());
         let last = self.rows.get_mut(last as usize)?;
+        debug_assert!(
+            last.next() == freed.behind,
+            "row {} is not behind the last one that is freed",
+            freed.behind
+        );
         last.link.set_next(free);
         Some(Ended {
             request,
@@ -311,6 +339,7 @@ mod tests {
     extern crate std;
     use super::super::attempt::Load;
     use super::*;
+    use crate::units::RailId;
     use crate::work::Op;
     use quickcheck::quickcheck;
     use std::vec::Vec;
@@ -318,6 +347,7 @@ mod tests {
     /// A slice of a request in row `request`, handed out.
     fn slice(request: u32) -> Attempt {
         let mut slice = Attempt::new(Load::Slice(request), Op::Write, 0, 1);
+        slice.bind_to(RailId(0), 0, 1);
         slice.set_stage(Stage::Posted);
         slice
     }
@@ -376,6 +406,8 @@ mod tests {
                     2 if !runs.is_empty() => {
                         let run = usize::from(which) % runs.len();
                         for id in runs.swap_remove(run) {
+                            // Whoever removes one has taken it out of its queue.
+                            if let Some(row) = attempts.get_mut(id) { row.link = Link::NONE }
                             if attempts.remove(id).is_none() { return false }
                             stale.push(id);
                         }

@@ -65,11 +65,18 @@ impl<P: Chooser> Orchestrator<'_, P> {
     fn audit_attempts(&self) -> Result<(), Violation> {
         let free = self.attempts.capacity() - self.attempts.len();
         let found = self.attempts.count_free() as u64;
-        check("free rows for attempts", 0_u64, found, free as u64)
+        check("free rows for attempts", 0_u64, found, free as u64)?;
+        let lost = |row: &super::Attempt| row.is(Marks::LOST) && row.request().is_some();
+        let lost = self.attempts.iter().filter(|(_, row)| lost(row)).count();
+        let found = self.lost_attempts.into();
+        check("attempts that are given up", 0_u64, found, lost as u64)
     }
 
     fn audit_requests(&self) -> Result<(), Violation> {
+        let (mut timed, mut urgent) = (0, 0);
         for (id, row) in self.requests.iter() {
+            timed += u64::from(row.is_timed() && !row.is_reported());
+            urgent += u64::from(row.is_in_line() && row.home.is_urgent());
             let (mut held, mut lost, mut waiting, mut unique) = (0, 0, 0, 0);
             for (index, attempt) in self.attempts.iter().filter(|(_, a)| a.is_of(id.index)) {
                 held += 1;
@@ -134,7 +141,9 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 row.length,
             )?;
         }
-        Ok(())
+        let found = self.timed_requests.into();
+        check("requests with a time", 0_u64, found, timed)?;
+        check("urgent requests in line", 0_u64, self.urgent.into(), urgent)
     }
 
     /// Whether an attempt stands for its slice among the copies of it.

@@ -4,7 +4,7 @@
 //! of their [`line`](super::line), `bind_request` through the slices of one: first those to be sent again, then new ones. A
 //! slice goes to the rail that the policy chooses on the [`board`](super::board), and `place` puts it there.
 
-use super::attempt::{Attempt, Load, Marks};
+use super::attempt::{Attempt, Load, Marks, Stage};
 use super::board::{View, Way};
 use super::lane::Phase;
 use super::line::{Held, Route};
@@ -175,6 +175,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if !self.shared.has_one_worker() {
             self.line = self.shared.line(self.config.worker);
         }
+        debug_assert!(
+            !(self.peers.get(peer.index())).is_some_and(|row| row.waits_for_room),
+            "peer {} waits for room, and it is its turn",
+            peer.0
+        );
         self.promote(now, peer);
         let given = TURN_MAX.min(*budget);
         let mut turn = Turn { slices: given, out };
@@ -208,6 +213,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 next = self.first_pending(peer, held);
             }
         }
+        debug_assert!(
+            turn.slices <= given,
+            "{} slices are left of a turn of {given}",
+            turn.slices
+        );
         *budget -= given - turn.slices;
         self.end_turn(peer, next);
     }
@@ -479,6 +489,12 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some((slices, ahead_bytes)) = placed else {
             return Bound::Wait;
         };
+        debug_assert!(
+            slices.count <= turn.slices,
+            "{} slices of {}",
+            slices.count,
+            turn.slices
+        );
         turn.slices -= slices.count;
         let is_filled = self.board.take(now, index, slices, ahead_bytes);
         if let Some(lane) = self.lanes.get_mut(rail.index()).filter(|_| is_filled) {
@@ -567,6 +583,13 @@ impl<P: Chooser> Orchestrator<'_, P> {
             self.lanes.get_mut(rail.index())?,
             self.requests.get_mut(request)?,
         );
+        debug_assert!(lane.is_open(), "slices for a lane that is {:?}", lane.phase);
+        debug_assert!(
+            slices.bytes() <= row.length - row.cursor,
+            "{} bytes of {} that are left",
+            slices.bytes(),
+            row.length - row.cursor
+        );
         let run = Run {
             now,
             rail,
@@ -589,6 +612,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         row.cursor += bytes;
         row.held += count;
         if let Some(peer) = self.peers.get_mut(row.peer.index()) {
+            debug_assert!(
+                peer.unbound_bytes >= bytes,
+                "{bytes} bytes of {} that wait",
+                peer.unbound_bytes
+            );
             peer.unbound_bytes -= bytes;
         }
         if !at_once && count > 0 {
@@ -644,6 +672,12 @@ impl<P: Chooser> Orchestrator<'_, P> {
             let row = self.requests.get(request)?;
             let index = row.waiting.front()?;
             let attempt = self.attempts.at(index)?;
+            debug_assert!(
+                attempt.is_of(request.index) && attempt.stage() == Stage::Waiting,
+                "row {index}, {:?}, waits for request {}",
+                attempt.stage(),
+                request.index
+            );
             if !attempt.is(Marks::DONE) {
                 return Some(Next {
                     request,
@@ -793,6 +827,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
             // Cut for the rail that takes it.
             next.length = next.length.min(lane.work_bytes_max());
         }
+        debug_assert!(
+            next.length > 0,
+            "a slice of no bytes of request {}",
+            next.request.index
+        );
         let bytes = u64::from(next.length);
         let limit = match self.binding_of(rail) {
             Binding::Shares => u64::MAX,
@@ -822,9 +861,21 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let index = self.new_attempt(attempt)?.index;
         let bytes = u64::from(next.length);
         if let Some(row) = self.requests.get_mut(next.request) {
+            debug_assert!(
+                { row.cursor } == next.offset && bytes <= row.length - row.cursor,
+                "{bytes} bytes at {} of {}, and {} are bound",
+                next.offset,
+                { row.length },
+                { row.cursor }
+            );
             row.cursor += bytes;
             let peer = row.peer;
             if let Some(row) = self.peers.get_mut(peer.index()) {
+                debug_assert!(
+                    row.unbound_bytes >= bytes,
+                    "{bytes} bytes of {} that wait",
+                    row.unbound_bytes
+                );
                 row.unbound_bytes -= bytes;
             }
         }

@@ -232,6 +232,13 @@ impl Board {
                 let _ = self.spots.push(spot);
             }
         }
+        debug_assert!(
+            self.spots.len() + self.full.len() <= usize::from(self.open),
+            "{} rails have room and {} have none, of {} that are open",
+            self.spots.len(),
+            self.full.len(),
+            self.open
+        );
     }
 
     /// Whether it shows the rails of this way, for who stands so in line, and all that are wanted. One more slice for rails that
@@ -267,6 +274,12 @@ impl Board {
         {
             *time = spot.time(need);
         }
+        debug_assert!(
+            self.times.len() == self.spots.len(),
+            "{} times for {} rails",
+            self.times.len(),
+            self.spots.len()
+        );
         self.taken = None;
         self.asked = Some(asked).filter(|_| need.end.is_none());
     }
@@ -328,6 +341,11 @@ impl Board {
             }
         }
         if !(has_window && has_works) {
+            debug_assert!(
+                !self.full.contains(&rail),
+                "rail {} had no room before",
+                rail.0
+            );
             let _ = self.full.push(rail);
             remove(&mut self.spots, index);
             remove(&mut self.times, index);

@@ -13,6 +13,12 @@ impl Attempt {
         let Some(length) = self.length.checked_add(other.length).filter(|_| touches) else {
             return false;
         };
+        debug_assert!(
+            self.load() == other.load() && self.op() == other.op(),
+            "slices of {:?} and {:?}",
+            self.load(),
+            other.load()
+        );
         self.offset = self.offset.min(other.offset);
         self.length = length;
         true
@@ -33,11 +39,22 @@ impl<P: Chooser> Orchestrator<'_, P> {
         self.leave_copies(index);
         let bytes = u64::from(next.length);
         if let Some(row) = self.attempts.at_mut(index) {
+            debug_assert!(
+                next.length < row.length && next.length > 0,
+                "a part of {} bytes of {}",
+                next.length,
+                row.length
+            );
             row.offset += bytes;
             row.length -= next.length;
         }
         let peer = self.requests.get(next.request).map(|row| row.peer);
         if let Some(row) = peer.and_then(|peer| self.peers.get_mut(peer.index())) {
+            debug_assert!(
+                row.unbound_bytes >= bytes,
+                "{bytes} bytes of {} that wait",
+                row.unbound_bytes
+            );
             row.unbound_bytes -= bytes;
         }
         Some(part)
@@ -75,6 +92,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 .at_mut(other)
                 .filter(|row| is_alone(row, other));
             if other.is_some_and(|other| other.rejoin(&slice)) {
+                debug_assert!(row.held > 1, "two wait, and {} are held", row.held);
                 row.held -= 1;
                 let id = self.attempts.id_at(index);
                 id.and_then(|id| self.attempts.remove(id));

@@ -44,7 +44,8 @@ impl Denials {
             self.known.pop_front();
         }
         // There is room now.
-        let _ = self.known.push_back((batch, plan));
+        let added = self.known.push_back((batch, plan));
+        debug_assert!(added.is_ok(), "{} are known", self.known.len());
         self.is_due = true;
     }
 

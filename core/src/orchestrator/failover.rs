@@ -148,6 +148,11 @@ impl Ranking {
 
     /// Another one comes into use instead of one that is so fast.
     fn change(&mut self, now: Instant, rank: u8, units: u64) {
+        debug_assert!(
+            rank != self.preferred && usize::from(rank) < PLAN_TRANSPORTS_MAX,
+            "rank {rank} comes into use instead of {}",
+            self.preferred
+        );
         let is_return = rank < self.preferred;
         self.corrected = match is_return {
             // What it was left for is not much faster than it was.
@@ -409,6 +414,14 @@ impl<P: Chooser> Orchestrator<'_, P> {
         // Shares are counted by position among the rails that it leaves.
         self.unassign(id);
         if let Some(row) = self.requests.get_mut(id) {
+            debug_assert!(
+                row.switched_from.is_none() && row.failover.rank() != failover.rank(),
+                "request {} goes from {} to {}, and its last switch was from {:?}",
+                id.index,
+                row.failover.rank(),
+                failover.rank(),
+                row.switched_from
+            );
             row.switched_from = Some(row.failover.rank());
             row.failover = failover;
         }

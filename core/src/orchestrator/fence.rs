@@ -74,6 +74,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if lane.flight.posted() == 0 {
             lane.close();
         } else {
+            debug_assert!(
+                !lane.next_sequence.is_before(delivered),
+                "the oldest is {delivered:?}, and the next to be posted {:?}",
+                lane.next_sequence
+            );
             let waits = asks && lane.limits.counts;
             lane.progress_at = now;
             lane.begin_fence(Fence {
@@ -209,6 +214,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if !lane.is_some_and(|lane| lane.limits.counts) {
             return before;
         }
+        debug_assert!(
+            !behind.is_before(before),
+            "more has arrived than was posted: up to {before:?} of {behind:?}"
+        );
         let said = Sequence::after(works);
         if behind.is_before(said) {
             self.counted.ignored.counts += 1;
@@ -318,6 +327,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
             self.lanes.get_mut(rail.index()).map(|lane| &mut lane.phase)
         {
             fence.copied = true;
+            debug_assert!(!fence.given_up, "it is given up already");
             fence.given_up = true;
         }
         let mut next = self.first_posted(rail);

@@ -60,6 +60,10 @@ impl Flight {
 
     /// The one handed out after `index`, which was handed out.
     pub(super) fn posted_after(&self, attempts: &mut Attempts<'_>, index: u32) -> Option<u32> {
+        debug_assert!(
+            self.posted > 0 && self.mark != index,
+            "{index} was not handed out"
+        );
         let next = self.queue.after(attempts, index);
         next.filter(|next| *next != self.mark)
     }
@@ -87,10 +91,13 @@ impl Flight {
 
     /// Appends one.
     pub(super) fn bind(&mut self, attempts: &mut Attempts<'_>, index: u32) {
+        let before = self.len();
         self.queue.push_back(attempts, index);
+        debug_assert!(self.len() == before + 1, "{index} is in a queue already");
         if self.mark == NIL {
             self.mark = index;
         }
+        self.check();
     }
 
     /// Appends up to `count` slices of one length in a row, the first of which is given, as far as there are rows. Tells
@@ -114,6 +121,7 @@ impl Flight {
         if self.mark == NIL {
             self.mark = first;
         }
+        self.check();
         count
     }
 
@@ -133,6 +141,7 @@ impl Flight {
         slice.set_stage(Stage::Posted);
         slice.posted_at = run.now;
         slice.sequence = sequence;
+        let before = works.len();
         let run = attempts.insert_run(run.slices.count, |id, row| {
             row.put(&slice);
             let _ = works.push(slice.work(id, local, remote, true));
@@ -144,6 +153,12 @@ impl Flight {
         self.queue.push_run(attempts, run);
         let (_, _, count) = run;
         self.posted += count;
+        debug_assert!(
+            works.len() - before == count as usize,
+            "{count} are handed out, and {} of them are works",
+            works.len() - before
+        );
+        self.check();
         count
     }
 
@@ -166,6 +181,12 @@ impl Flight {
             "{} were not handed out, the first is {}",
             self.bound(),
             self.mark
+        );
+        debug_assert!(
+            self.posted > 0 || self.queue.front() == self.first_bound(),
+            "none was handed out, the first is {:?}, and the next to be {:?}",
+            self.queue.front(),
+            self.first_bound()
         );
     }
 
@@ -226,14 +247,22 @@ impl Flight {
     ) -> Option<Ended> {
         let (front, back) = (self.queue.front()?, self.queue.back()?);
         let ended = attempts.remove_run(front, back, free)?;
+        debug_assert!(
+            ended.freed.count <= self.posted,
+            "{} ended of {} that were handed out",
+            ended.freed.count,
+            self.posted
+        );
         self.posted -= ended.freed.count;
         self.queue
             .cut_front(attempts, ended.freed.behind, ended.freed.count);
+        self.check();
         Some(ended)
     }
 
     /// Takes one out that was not handed out.
     pub(super) fn remove_bound(&mut self, attempts: &mut Attempts<'_>, index: u32) {
+        debug_assert!(self.bound() > 0, "{index} was handed out");
         if self.mark == index {
             self.mark = self.queue.after(attempts, index).unwrap_or(NIL);
         }
@@ -247,6 +276,7 @@ mod tests {
     extern crate std;
     use super::super::attempt::Load;
     use super::*;
+    use crate::units::RailId;
     use crate::work::Op;
     use quickcheck::quickcheck;
     use std::collections::VecDeque;
@@ -261,7 +291,8 @@ mod tests {
             for (op, which) in ops {
                 let pick = |queue: &VecDeque<u32>| queue.get(usize::from(which) % queue.len().max(1)).copied();
                 // Two requests, so that not all in a row are of one.
-                let slice = Attempt::new(Load::Slice(u32::from(which % 16 == 0)), Op::Write, 0, 1);
+                let mut slice = Attempt::new(Load::Slice(u32::from(which % 16 == 0)), Op::Write, 0, 1);
+                slice.bind_to(RailId(0), 0, 1);
                 match op % 7 {
                     0 => if let Some(id) = attempts.insert(slice) {
                         flight.bind(&mut attempts, id.index);

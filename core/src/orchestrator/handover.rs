@@ -102,6 +102,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if how.status == Status::Pending {
             return false;
         }
+        debug_assert!(
+            row.held == row.lost,
+            "the caller has had it while {} were under way",
+            row.held - row.lost
+        );
         row.handover = Handover::left(how);
         row.acked_bytes = match how.status {
             Status::Completed => row.length,
@@ -254,7 +259,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 row.handover = Handover::Stopping;
                 Some(Event::CalledBack { request, tag })
             }
-            _ => None,
+            other => {
+                debug_assert!(false, "there is nothing to tell of what is {other:?}");
+                None
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use crate::rail::spray::Slices;
 use crate::send_queue::signal::{Amount, Cadence};
 use crate::time::{Duration, Instant};
 use crate::units::{Epoch, PeerId, RailId, TransportId};
-use crate::work::{Cause, LaneFact, LaneLimits, Op, POST_MAX, Scope};
+use crate::work::{Cause, LaneFact, LaneLimits, Op, POST_MAX, Scope, Work};
 
 pub(super) const POST: usize = 0;
 pub(super) const ACTION: usize = 1;
@@ -293,6 +293,11 @@ impl Lane {
     /// Ends its epoch. Nothing is waited for any more, proved or not.
     pub(super) fn close(&mut self) {
         debug_assert!(self.flight.len() == 0, "{} are on it", self.flight.len());
+        debug_assert!(self.phase != Phase::Closed, "it is closed already");
+        debug_assert!(
+            self.wants.0 & Wants::FENCE.0 == 0,
+            "it is closed before it has been fenced"
+        );
         self.phase = Phase::Closed;
         self.wants.add(Wants::CLOSE);
     }
@@ -328,12 +333,31 @@ impl Lane {
         usize::from(self.limits.works_max).saturating_sub(self.flight.len())
     }
 
+    /// It has bytes in flight while works are bound to it, and no more reads than works.
+    fn check_load(&self) {
+        let (works, bytes) = (self.flight.len(), self.inflight_bytes);
+        debug_assert!(
+            (bytes == 0) == (works == 0),
+            "{bytes} bytes of {works} works"
+        );
+        debug_assert!(
+            usize::from(self.reads) <= works,
+            "{} reads of {works} works",
+            self.reads
+        );
+    }
     /// So many attempts have been bound to it.
     pub(super) fn reserved(&mut self, op: Op, count: u32, bytes: u64) {
         self.inflight_bytes += bytes;
         if op == Op::Read {
+            debug_assert!(
+                count <= u32::from(u16::MAX - self.reads),
+                "{count} reads beside {}",
+                self.reads
+            );
             self.reads += count as u16;
         }
+        self.check_load();
     }
 
     /// Binds up to `count` slices in a row, the first of which is given, as far as there are rows. Tells how many.
@@ -398,6 +422,7 @@ impl Lane {
         if op == Op::Read {
             self.reads -= count as u16;
         }
+        self.check_load();
     }
 
     /// Whether it takes slices.
@@ -432,6 +457,13 @@ impl Lane {
         self.check_room();
     }
 
+    /// Whether works may be handed out on it as they are: none longer than what it takes, but for probes.
+    pub(super) fn fits(&self, works: &[Work]) -> bool {
+        let most = self.limits.work_bytes_max.max(PROBE_BYTES);
+        let fits = |work: &Work| (1..=most).contains(&work.length);
+        let signals = |work: &Work| self.limits.covers || work.signal;
+        works.len() <= self.flight.posted() && works.iter().all(|w| fits(w) && signals(w))
+    }
     /// No more is posted than it holds.
     fn check_room(&self) {
         let (posted, most) = (self.flight.posted(), self.limits.works_max);
@@ -474,6 +506,11 @@ impl Lane {
 
     /// How long it may take to open for a probe.
     fn open_span(&self) -> Duration {
+        debug_assert!(
+            self.open_doublings <= PROBE_OPEN_DOUBLINGS_MAX,
+            "{} doublings",
+            self.open_doublings
+        );
         Duration::from_micros(1 << self.open_doublings)
     }
 
@@ -586,6 +623,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if let Phase::Opening { since, .. } = lane.phase {
             lane.may_open_in(now.since(since).times(PROBE_OPEN_FACTOR));
         }
+        debug_assert!(
+            lane.flight.len() == 0,
+            "{} are on a lane that was not open",
+            lane.flight.len()
+        );
         lane.phase = Phase::Open;
         if limits.covers {
             self.shared.share_completions(rail);
@@ -1095,6 +1137,12 @@ impl<P: Chooser> Orchestrator<'_, P> {
         self.messages.remove(self.lanes, index);
         self.changed_rails.remove(self.lanes, index);
         if let Some(lane) = self.lanes.get_mut(rail.index()) {
+            debug_assert!(
+                lane.is_quiet() && !lane.probing,
+                "its row is emptied while it is {:?}, with {} on it",
+                lane.phase,
+                lane.flight.len()
+            );
             *lane = Lane {
                 epoch: lane.epoch,
                 ..Lane::EMPTY

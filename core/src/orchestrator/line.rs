@@ -115,6 +115,7 @@ pub(super) struct Held {
 impl Held {
     /// A request waits: those behind it in its line do too. What is urgent finds room where others do not.
     pub(super) fn hold(&mut self, row: &RequestRow) {
+        debug_assert!(usize::from(row.line) < LINES, "line {}", row.line);
         let line = 1 << (row.line & 7);
         self.usual |= line;
         let is_urgent = row.home.is_urgent() || row.class.is_urgent();
@@ -239,6 +240,10 @@ impl Lines {
     /// Puts `other`, of the same class and line, where a request stands.
     pub(super) fn replace(&mut self, requests: &mut Requests<'_>, index: u32, other: u32) {
         let place = requests.at(index).map(|row| (row.line, row.class));
+        debug_assert!(
+            place == requests.at(other).map(|row| (row.line, row.class)),
+            "row {other} is not of the class or line of row {index}"
+        );
         if let Some(queue) = place.and_then(|(line, class)| self.queue_mut(line, class)) {
             queue.replace(requests, index, other);
         }
@@ -335,6 +340,8 @@ impl Lines {
         line.length += added;
         self.length += added;
         *there |= 1 << number;
+        debug_assert!(added == 1, "request {index} is in line already");
+        self.check(number);
     }
 
     /// Takes a request out. Whether it was there.
@@ -358,9 +365,29 @@ impl Lines {
         if queue.is_empty() {
             *there &= !(1 << number);
         }
+        self.check(number.into());
         was_there
     }
 
+    /// A line has as many requests as its classes, and of each class it is said whether there are any.
+    fn check(&self, number: usize) {
+        let Some(line) = self.lines.get(number) else {
+            return;
+        };
+        let requests = line.queues.iter().map(Queue::len).sum::<usize>();
+        debug_assert!(
+            line.length as usize == requests && line.length <= self.length,
+            "line {number} has {requests} requests, and says {} of {}",
+            line.length,
+            self.length
+        );
+        let mut classes = line.queues.iter().zip(self.there);
+        debug_assert!(
+            classes.all(|(queue, there)| (there >> number & 1 == 0) == queue.is_empty()),
+            "which classes line {number} has, and which it says: {:?}",
+            self.there
+        );
+    }
     /// Moves the first of each class that was not served since `patience` ago up by one class.
     #[inline]
     pub(super) fn promote(

@@ -75,11 +75,18 @@ impl RequestRow {
 
     /// It waits for no transfer any more.
     fn untie(&mut self) {
+        debug_assert!(self.is_tied() && self.held > 0, "{:?} is untied", self.role);
         self.held -= 1;
         self.role = Role::Lone;
     }
 
     fn become_name(&mut self, of: u32) {
+        debug_assert!(
+            self.role == Role::Lone && self.is_untouched(),
+            "{:?} becomes a name, with {} bytes bound",
+            self.role,
+            { self.cursor }
+        );
         self.role = Role::Name { of, next: NIL };
         self.held = 1;
         // Its bytes are the transfer's to bind.
@@ -191,6 +198,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some(row) = self.requests.at_mut(transfer) else {
             return false;
         };
+        debug_assert!(
+            row.is_untouched(),
+            "a name is added to a transfer of which {} bytes are bound",
+            { row.cursor }
+        );
         row.length += length;
         let Role::Transfer { last, .. } = &mut row.role else {
             return false;
@@ -199,6 +211,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if let Some(row) = self.requests.at_mut(before)
             && let Role::Name { next, .. } = &mut row.role
         {
+            debug_assert!(*next == NIL, "row {next} is behind the last name");
             *next = name;
         }
         true
@@ -242,6 +255,12 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 of: transfer.index,
                 next: next.unwrap_or(NIL),
             };
+            debug_assert!(
+                row.cursor == row.length && row.acked_bytes == 0,
+                "{} bytes of a name are not its transfer's, and {} have arrived",
+                row.length - row.cursor,
+                { row.acked_bytes }
+            );
             row.cursor = 0;
             let (peer, plan, length) = (row.peer, row.plan, row.length);
             let rank = self.best_rank(plan);
@@ -307,6 +326,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
                 row.untie();
             } else {
                 row.lost += 1;
+                debug_assert!(row.lost <= row.held, "{} lost of {}", row.lost, row.held);
             }
             if is_apart {
                 self.settle_request(id);
@@ -324,12 +344,21 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// The last attempt of a transfer that was reported has ended, or is waited for no more: its names do not wait
     /// either.
     pub(super) fn end_names(&mut self, transfer: RequestId, forget: bool) {
+        debug_assert!(
+            (self.requests.get(transfer)).is_some_and(|row| row.held == 0 && row.is_reported()),
+            "the names of transfer {} end before it",
+            transfer.index
+        );
         let mut next = self.first_name(transfer.index);
         while let Some(name) = next {
             next = self.name_after(name);
             let Some((id, row)) = self.requests.entry_mut(name) else {
                 continue;
             };
+            debug_assert!(
+                row.lost > 0,
+                "row {name} waits for a transfer that has been given up"
+            );
             row.lost -= 1;
             row.untie();
             if forget {

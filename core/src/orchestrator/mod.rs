@@ -661,6 +661,12 @@ impl<'a, P: Chooser> Orchestrator<'a, P> {
         let mut ranks = 0..plan.transports.len() as u8;
         self.may_hand_over |= ranks.any(|rank| self.hands_over(&plan, rank));
         self.know_peer(now, &plan);
+        debug_assert!(
+            self.lanes_used <= self.lanes.len() && self.peers_used <= self.peers.len(),
+            "{} lanes and {} peers are in use",
+            self.lanes_used,
+            self.peers_used
+        );
         let Some(row) = self.plans.get_mut(id.index as usize) else {
             return false;
         };
@@ -898,6 +904,7 @@ impl<'a, P: Chooser> Orchestrator<'a, P> {
         let worker = self
             .shared
             .next_waiting(self.last_woken, self.config.worker)?;
+        debug_assert!(worker != self.config.worker, "worker {worker} wakes itself");
         self.last_woken = worker;
         Some(Event::WakeWorker { worker })
     }
@@ -1079,6 +1086,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
             "works for a lane that does not take them"
         );
         debug_assert!(self.posting.is_none() && count > 0);
+        debug_assert!(
+            (self.lanes.get(lane.rail().index())).is_some_and(|row| row.fits(&out.works)),
+            "works that their lane does not take"
+        );
         self.posting = Some(Posting {
             lane,
             epoch,

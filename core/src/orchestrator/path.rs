@@ -168,6 +168,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let rails = self.view().rails(way);
         let class = rails.iter().find(|row| row.rail == rail);
         let class = class.map(|row| row.class);
+        debug_assert!(
+            class.is_none_or(|class| lead.takes.or_else(lead.wants).contains(class)),
+            "a slice went to class {class:?}, and was to take {:?}",
+            lead.takes
+        );
         let row = self.peers.get_mut(way.peer.index());
         if let Some(steering) = row.and_then(|row| row.steering.as_mut())
             && let Some(class) = class

@@ -220,6 +220,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some(row) = self.peers.get_mut(peer.index()) else {
             return;
         };
+        debug_assert!(
+            row.known && !row.silent,
+            "peer {} goes silent, and was before",
+            peer.0
+        );
         row.silent = true;
         let give_up_at = row.heard_at + self.config.fence_timeout;
         self.changed_peers.push_back(self.peers, u32::from(peer.0));
@@ -355,6 +360,17 @@ impl<P: Chooser> Orchestrator<'_, P> {
         self.ready.remove(self.peers, index);
         self.changed_peers.remove(self.peers, index);
         if let Some(row) = self.peers.get_mut(peer.index()) {
+            debug_assert!(
+                row.pending.is_empty() && row.unbound_bytes == 0,
+                "peer {} is forgotten with {} bytes to bind",
+                peer.0,
+                row.unbound_bytes
+            );
+            debug_assert!(
+                row.links == [Link::NONE; 2],
+                "peer {} is forgotten in a queue",
+                peer.0
+            );
             *row = Peer::EMPTY;
         }
         true

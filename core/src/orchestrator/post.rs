@@ -110,6 +110,7 @@ impl<P: Chooser> Orchestrator<'_, P> {
         load: Load,
         bytes: u32,
     ) -> bool {
+        debug_assert!(bytes > 0, "a probe of no bytes");
         let Some(ahead_bytes) = self.shared.reserve(now, rail, u64::from(bytes), u64::MAX) else {
             return false;
         };
@@ -135,6 +136,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some(row) = self.attempts.at_mut(index) else {
             return;
         };
+        debug_assert!(
+            lane.phase.is_open(),
+            "something is bound to a lane that is {:?}",
+            lane.phase
+        );
         let (op, bytes) = (row.op(), u64::from(row.length));
         row.bind_to(rail, ahead_bytes, bytes);
         lane.flight.bind(&mut self.attempts, index);
@@ -234,6 +240,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
             };
             let before = out.works.len();
             let next = like.all_signalled(&mut self.attempts, first, request, &mut out.works);
+            debug_assert!(
+                out.works.len() > before,
+                "what is first on its lane is not handed out, for ever"
+            );
             lane.handed_out(next, (out.works.len() - before) as u32);
             if is_nil(next) {
                 return None;

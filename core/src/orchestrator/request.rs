@@ -519,9 +519,19 @@ impl<P: Chooser> Orchestrator<'_, P> {
             return;
         };
         debug_assert!(row.cursor <= row.length, "bound past its end");
+        debug_assert!(
+            !row.wants_bytes(),
+            "what is dropped of request {} is wanted",
+            id.index
+        );
         let (peer, unbound) = (row.peer, row.length - row.cursor);
         row.cursor = row.length;
         if let Some(peer) = self.peers.get_mut(peer.index()) {
+            debug_assert!(
+                peer.unbound_bytes >= unbound,
+                "{unbound} bytes of {} that wait",
+                peer.unbound_bytes
+            );
             peer.unbound_bytes -= unbound;
         }
         self.leave_line(peer, id.index);
@@ -608,6 +618,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
     /// Makes a request one that is going to end other than well; its lanes are fenced at `due`.
     pub(super) fn set_ending(&mut self, id: RequestId, ending: Ending, due: Instant) {
         if let Some(row) = self.requests.get_mut(id) {
+            debug_assert!(
+                row.ending.is_none() && !row.is_reported(),
+                "request {} is to end twice",
+                id.index
+            );
             self.timed_requests += u32::from(!row.is_timed());
             row.ending = Some(ending);
             row.due = due;
@@ -627,6 +642,20 @@ impl<P: Chooser> Orchestrator<'_, P> {
             return;
         };
         let complete = row.acked_bytes == row.length;
+        debug_assert!(
+            row.held == row.lost && !row.handover.is_out(),
+            "request {} is reported, and {} of {} may still move",
+            id.index,
+            row.held - row.lost,
+            row.held
+        );
+        debug_assert!(
+            complete || !is_proved || row.ending.is_some(),
+            "request {} ends well, with {} bytes of {}",
+            id.index,
+            { row.acked_bytes },
+            { row.length }
+        );
         let (status, cause) = match row.ending {
             _ if !is_proved => {
                 let unproven = if silent {
@@ -659,6 +688,31 @@ impl<P: Chooser> Orchestrator<'_, P> {
         let Some(row) = self.requests.get_mut(id) else {
             return;
         };
+        let is_proved = (told.local, told.remote) == (Local::Released, Remote::Settled);
+        debug_assert!(row.told.is_none(), "request {} is reported twice", id.index);
+        debug_assert!(
+            (told.status == Status::Indeterminate) != is_proved,
+            "{:?}, and {:?} and {:?}",
+            told.status,
+            told.local,
+            told.remote
+        );
+        debug_assert!(
+            told.status != Status::Completed || row.acked_bytes == row.length,
+            "all of request {} has arrived but {} bytes",
+            id.index,
+            row.length - row.acked_bytes
+        );
+        debug_assert!(
+            (told.status == Status::Completed) == told.cause.is_none(),
+            "{:?} for {:?}",
+            told.status,
+            told.cause
+        );
+        debug_assert!(
+            !row.is_timed() || self.timed_requests > 0,
+            "a request with a time that nobody looks at"
+        );
         self.timed_requests -= u32::from(row.is_timed());
         let (peer, batch, unbound) = (row.peer, row.batch, row.length - row.cursor);
         row.cursor = row.length;
@@ -676,6 +730,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if !is_submitted {
             return self.tell_names(id, told);
         }
+        debug_assert!(
+            self.batches.at(batch).is_some(),
+            "the batch of request {} is gone before it",
+            id.index
+        );
         self.ended.push_back(&mut self.requests, id.index);
         if self
             .batches
@@ -737,6 +796,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
         if row.handover.is_out() {
             return self.handover_event(id);
         }
+        debug_assert!(
+            row.is_reported(),
+            "the end of request {index} is told, and it has none"
+        );
         if row.taken {
             let is_over = row.is_over();
             let (local, remote) = self.open_sides(id);
@@ -772,6 +835,11 @@ impl<P: Chooser> Orchestrator<'_, P> {
             return;
         };
         if row.role.is_submitted() {
+            debug_assert!(
+                !row.is_in_line() && row.is_reported(),
+                "request {} is forgotten before its end",
+                id.index
+            );
             self.ended.remove(&mut self.requests, id.index);
             self.requests.remove(id);
         } else {
@@ -805,6 +873,10 @@ impl<P: Chooser> Orchestrator<'_, P> {
 
     /// Puts a request among those with bytes to bind, and its peer among those with such requests.
     pub(super) fn want_to_bind(&mut self, peer: PeerId, index: u32, first: bool) {
+        debug_assert!(
+            (self.requests.at(index)).is_some_and(RequestRow::has_unbound),
+            "request {index} is to stand in line for nothing"
+        );
         let route = self.route_of(index);
         let (Some(row), Some(route)) = (self.peers.get_mut(peer.index()), route) else {
             return;
@@ -828,6 +900,12 @@ impl<P: Chooser> Orchestrator<'_, P> {
             self.unbound.push_back(&mut self.requests, index);
         }
         self.urgent += u32::from(is_urgent && self.unbound.len() > before);
+        debug_assert!(
+            self.urgent as usize <= self.unbound.len(),
+            "{} are urgent of {}",
+            self.urgent,
+            self.unbound.len()
+        );
         self.bind_again(peer);
         self.ready.push_back(self.peers, u32::from(peer.0));
     }
@@ -839,10 +917,18 @@ impl<P: Chooser> Orchestrator<'_, P> {
         };
         let is_urgent = row.home.is_urgent();
         if let Some(row) = self.peers.get_mut(peer.index()) {
-            row.pending.remove(&mut self.requests, index);
+            let was_there = row.pending.remove(&mut self.requests, index);
+            debug_assert!(
+                was_there,
+                "request {index} is in line, and not in that of its peer"
+            );
         }
         let before = self.unbound.len();
         self.unbound.remove(&mut self.requests, index);
+        debug_assert!(
+            !is_urgent || self.urgent > 0,
+            "none is urgent, and one of those leaves"
+        );
         self.urgent -= u32::from(is_urgent && self.unbound.len() < before);
     }
 

@@ -125,14 +125,19 @@ impl Path {
     ) -> ClassSet {
         let reachable = reachable.and(self.queue_pairs.classes());
         let among = preference.classes().and(reachable);
-        match preference {
+        let classes = match preference {
             Preference::Apportioned(shares) if !among.is_empty() => {
                 let asked = if self.hint_strict { among } else { room };
                 let class = self.claims.next(shares, length, among, asked);
                 class.map_or(ClassSet::NONE, ClassSet::only).and(room)
             }
             _ => among.or_else(reachable).and(room),
-        }
+        };
+        debug_assert!(
+            classes.and(reachable) == classes,
+            "a slice may take {classes:?}, and {reachable:?} can be reached"
+        );
+        classes
     }
 
     /// A slice that [`Self::classes`] was asked about, with the same preference and `reachable`, was posted on a

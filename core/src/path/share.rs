@@ -24,6 +24,7 @@ pub const fn share_bytes(size: u64, share: u32) -> u64 {
     // In two halves, so that nothing overflows: (a · 1024 + b) · s / 1024 = a · s + b · s / 1024.
     let (high, low) = (size >> SHARE_BITS, size & (SHARE_ALL as u64 - 1));
     let bytes = high * share as u64 + ((low * share as u64) >> SHARE_BITS);
+    debug_assert!(bytes <= size, "a share of more than all");
     bytes - bytes % SHARE_ALIGNMENT_BYTES
 }
 
@@ -103,6 +104,11 @@ impl Shares {
         if let Some((_, bytes)) = first {
             *bytes += rest;
         }
+        debug_assert_eq!(
+            bytes.iter().sum::<u64>(),
+            size,
+            "a byte is lost or doubled: {bytes:?}"
+        );
         bytes
     }
 }

@@ -225,6 +225,11 @@ impl Shares {
         let units = self.slice_bytes.div_ceil(unit);
         let parts = units.div_ceil((work_bytes_max / unit).max(1)).max(1);
         self.slice_bytes = units.div_ceil(parts).saturating_mul(unit);
+        debug_assert!(
+            self.slice_bytes <= work_bytes_max.max(1),
+            "slices of {} bytes, and works of {work_bytes_max}",
+            self.slice_bytes
+        );
         let factor = u16::try_from(parts).unwrap_or(u16::MAX);
         for count in &mut self.counts {
             *count = count.saturating_mul(factor);

@@ -249,6 +249,10 @@ impl Sharing for Policies<'_> {
     }
 
     fn set_shares(&mut self, row: u32, shares: Shares) {
+        debug_assert!(
+            (row as usize) < self.shares.len() || shares.is_empty(),
+            "the shares of request {row} are not remembered"
+        );
         if let Some(row) = self.shares.get_mut(row as usize) {
             *row = shares;
         }

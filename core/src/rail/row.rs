@@ -96,6 +96,10 @@ impl Rail {
     ) -> Option<u64> {
         debug_assert!(bytes > 0, "room for nothing");
         let ahead = self.inflight_bytes.fetch_add(bytes, AcqRel);
+        debug_assert!(
+            ahead.checked_add(bytes).is_some(),
+            "{ahead} bytes in flight: more was given back than taken"
+        );
         if ahead != 0 && ahead.saturating_add(bytes) > limit {
             self.inflight_bytes.fetch_sub(bytes, AcqRel);
             return None;

@@ -59,6 +59,7 @@ pub struct Usable {
 
 /// Keeps the rails that a policy uses as long as they are healthy; only these get lanes.
 pub fn retain_wanted(policy: Policy, rails: &mut heapless::Vec<Usable, PLAN_RAILS_MAX>) {
+    let were_some = !rails.is_empty();
     match policy {
         Policy::Spray | Policy::Documented => {}
         Policy::RoundRobin | Policy::FixedTier1 => {
@@ -67,6 +68,7 @@ pub fn retain_wanted(policy: Policy, rails: &mut heapless::Vec<Usable, PLAN_RAIL
         }
         Policy::BestTwo => retain_fastest_two(rails),
     }
+    debug_assert!(!rails.is_empty() || !were_some, "{policy:?} leaves no rail");
 }
 
 /// Keeps the two rails that are nominally the fastest, the first ones of equals. Not the learned rates: noise

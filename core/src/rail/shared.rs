@@ -98,6 +98,12 @@ impl<'a> Shared<'a> {
             "rail {} stands in for a spare",
             rail.0
         );
+        debug_assert!(
+            self.peer(stands_in_for) != Some(config.peer)
+                || self.device_of(stands_in_for) == Some(config.device),
+            "rail {} stands in for one on another device",
+            rail.0
+        );
         self.install(rail, Some(stands_in_for), config)
     }
 
@@ -106,6 +112,12 @@ impl<'a> Shared<'a> {
         let Some(row) = self.rails.get(rail.index()).filter(|_| has_device) else {
             return false;
         };
+        debug_assert!(
+            row.inflight_bytes.load(Relaxed) == 0,
+            "rail {} is installed with {} bytes in flight",
+            rail.0,
+            row.inflight_bytes.load(Relaxed)
+        );
         let of = stands_in_for.map_or(NIL, |of| of.0.into());
         row.stands_in_for.store(of, Relaxed);
         row.speed.install(config.estimate, self.slice_bytes);

@@ -309,6 +309,11 @@ impl Spot {
         let count = room
             .min(whole.max(1))
             .min(u64::from(self.works.min(need.slices_max))) as u32;
+        debug_assert!(
+            length > 0 && u64::from(length) * u64::from(count) <= need.rest_bytes,
+            "{count} slices of {length} bytes, of {} that are left",
+            need.rest_bytes
+        );
         (count > 0).then_some(Slices { length, count })
     }
 
@@ -373,6 +378,11 @@ impl Spot {
     /// Slices were bound to it, with `ahead_bytes` in flight there before them.
     pub fn take(&mut self, now: Instant, slices: Slices, ahead_bytes: u64) {
         debug_assert!(slices.count > 0 && slices.count <= self.works, "{slices:?}");
+        debug_assert!(
+            slices.length <= self.work_bytes_max,
+            "{slices:?}, and its lane takes {} bytes",
+            self.work_bytes_max
+        );
         let bytes = slices.bytes();
         self.used_at = now;
         self.works = self.works.saturating_sub(slices.count);

@@ -209,6 +209,10 @@ impl Credits {
                 return Err(Refused::Full { required_works, at });
             }
             let taken = word + u32::from(works);
+            debug_assert!(
+                taken <= u32::from(max_works),
+                "{taken} credits are held of {max_works}"
+            );
             match self.word.compare_exchange_weak(word, taken, SeqCst, SeqCst) {
                 Ok(_) => {
                     self.changed();

@@ -25,6 +25,14 @@ struct Queue {
 
 impl Queue {
     const fn pack(self) -> u64 {
+        debug_assert!(
+            self.length as usize <= LINE_PLACES && self.left >> self.length == 0,
+            "somebody has left who was not in line"
+        );
+        debug_assert!(
+            self.length == 0 || self.left & 1 == 0,
+            "the first in line has left"
+        );
         (self.first as u64) << 56 | (self.length as u64) << 48 | self.left
     }
 
@@ -46,6 +54,10 @@ impl Queue {
         if behind >= self.length {
             return None;
         }
+        debug_assert!(
+            self.left >> behind & 1 == 0,
+            "ticket {ticket} has left before"
+        );
         let mut queue = Self {
             left: self.left | 1 << behind,
             ..self
@@ -112,7 +124,8 @@ pub(super) struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.line.change(|queue| queue.left_by(self.ticket));
+        let left = self.line.change(|queue| queue.left_by(self.ticket));
+        debug_assert!(left.is_some(), "ticket {} is not in line", self.ticket);
         self.revision.fetch_add(1, SeqCst);
     }
 }

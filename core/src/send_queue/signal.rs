@@ -50,6 +50,14 @@ impl Cadence {
     /// Whether a work is to be signalled: `read` or not, with so many credits left after it, those in hand for works
     /// that come after it among them. `last` if the lane might have nothing to post after it.
     pub const fn next(&mut self, read: bool, free: Amount, last: bool) -> bool {
+        debug_assert!(
+            self.unsignalled.reads as u16 <= self.unsignalled.works,
+            "more reads than works go without a signal"
+        );
+        debug_assert!(
+            !self.owed || self.unsignalled.works > 0,
+            "a signal is owed to nobody"
+        );
         let works = self.unsignalled.works.saturating_add(1);
         let reads = self.unsignalled.reads.saturating_add(read as u8);
         let due = self.interval_works > 0 && works >= self.interval_works;

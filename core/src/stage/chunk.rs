@@ -22,6 +22,12 @@ impl Staged<'_> {
         length: u32,
     ) {
         if let Some(claim) = self.claim_mut(row) {
+            debug_assert!(
+                matches!(claim.role, Role::Idle) && claim.has_nothing() && claim.run != Run::Out,
+                "row {row} is to carry a chunk, and is {:?}",
+                claim.role
+            );
+            debug_assert!(length > 0, "a chunk of no bytes");
             claim.generation = claim.generation.wrapping_add(1);
             claim.role = Role::Chunk(Chunk {
                 request: Some(request),
@@ -44,6 +50,11 @@ impl Staged<'_> {
         let (Some(chunk), Some(route)) = (self.chunk(row), self.route_of(row)) else {
             return;
         };
+        debug_assert!(
+            chunk.step == Step::Acquire,
+            "row {row} gets slots in step {:?}",
+            chunk.step
+        );
         let has_slot = self.claim(row).is_some_and(|claim| claim.slot.is_some());
         let local = route.local_pool.filter(|_| !has_slot);
         let remote = route.remote_pool.filter(|_| chunk.remote == Remote::None);
@@ -69,6 +80,10 @@ impl Staged<'_> {
         let Some(claim) = self.claim_mut(row) else {
             return;
         };
+        debug_assert!(
+            claim.run != Run::Out,
+            "row {row} begins {step:?} while a hop of it is out"
+        );
         claim.attempt = claim.attempt.wrapping_add(1);
         if let Role::Chunk(chunk) = &mut claim.role {
             chunk.step = step;
@@ -227,6 +242,11 @@ impl Staged<'_> {
         self.give_back(now, row);
         if let Some(id) = id {
             if let Some(request) = self.requests.get_mut(id) {
+                debug_assert!(
+                    request.chunks > 0,
+                    "request {} has no chunk, and one ends",
+                    id.index
+                );
                 request.chunks = request.chunks.saturating_sub(1);
             }
             self.settle_request(id);
@@ -308,9 +328,12 @@ impl Staged<'_> {
             return self.acquire(now, row);
         }
         debug_assert!(claim.has_nothing(), "row {row} still has a slot");
+        debug_assert!(claim.run != Run::Out, "a hop of row {row} is still out");
         claim.role = Role::Idle;
         if let Some(queues) = self.peers.get_mut(peer.index()) {
+            let before = queues.idle.len();
             queues.idle.push_back(&mut *self.claims, row);
+            debug_assert!(queues.idle.len() > before, "row {row} is idle already");
         }
         self.calling.push_back(&mut *self.peers, peer.0.into());
     }

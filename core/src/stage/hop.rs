@@ -67,6 +67,10 @@ impl Staged<'_> {
                 Direction::Out => Some(copy(place, slot?, length)),
             };
         };
+        debug_assert!(
+            chunk.step != Step::Copy || slot.is_some(),
+            "row {row} copies, and has no slot"
+        );
         let route = self.route_of(row)?;
         let near = behind(route.local, chunk.offset);
         let stage = match (chunk.step, route.op) {

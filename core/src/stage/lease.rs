@@ -183,6 +183,11 @@ impl Staged<'_> {
         let Some(lease) = self.lease(row) else {
             return;
         };
+        debug_assert!(
+            lease.state == LeaseState::Going && lease.copy.is_some(),
+            "a copy of row {row} has ended, which is {:?}",
+            lease.state
+        );
         let cause = report.cause.unwrap_or(Cause::Fatal);
         let clean = report.local == Local::Released && report.remote == Remote::Settled;
         let end = match (clean, report.status) {
@@ -268,11 +273,16 @@ impl Staged<'_> {
         self.outbox.remove(&mut *self.claims, row);
         if let Some(claim) = self.claim_mut(row) {
             debug_assert!(claim.has_nothing(), "row {row} still has a slot");
+            debug_assert!(claim.run != Run::Out, "a copy of row {row} is still out");
             claim.role = Role::Idle;
         }
     }
 
     fn leave_line(&mut self, row: u32) {
+        debug_assert!(
+            self.claim(row).is_some_and(|claim| claim.waits.is_some()),
+            "row {row} waits for no slot"
+        );
         let party = self.party(row);
         if let Some(pool) = self.claim_mut(row).and_then(|claim| claim.waits.take()) {
             self.pools.leave(self.claims, pool, party, row);
@@ -281,6 +291,10 @@ impl Staged<'_> {
 
     /// Frees the row's slot, unless this peer may still be touching it.
     fn return_slot(&mut self, row: u32, suspect: Option<PeerId>) {
+        debug_assert!(
+            self.claim(row).is_some_and(|claim| claim.slot.is_some()),
+            "row {row} has no slot to give back"
+        );
         if suspect.is_some() {
             return self.quarantine(row, suspect);
         }

@@ -281,7 +281,7 @@ impl<'a> Staged<'a> {
         match role {
             Role::Chunk(_) => self.handle_chunk_stage(now, id.index, report),
             Role::Lease(_) => self.handle_copy(id.index, report),
-            Role::Idle => {}
+            Role::Idle => debug_assert!(false, "a hop of row {} was out, which is idle", id.index),
         }
         self.let_in(self.peer(id.index));
         self.settle(now);
@@ -307,6 +307,11 @@ impl<'a> Staged<'a> {
                     claim.resend_at = resend_at;
                 }
                 self.sent.remove(&mut *self.claims, row);
+                debug_assert!(
+                    (self.sent.back().and_then(|last| self.claim(last)))
+                        .is_none_or(|last| last.resend_at <= resend_at),
+                    "what is to be repeated first is not the first"
+                );
                 self.sent.push_back(&mut *self.claims, row);
             }
             return Some((self.peer(row), message));
@@ -340,6 +345,10 @@ impl<'a> Staged<'a> {
             let request = self.requests.id_at(row)?;
             let row = self.requests.remove(request)?;
             if let Some(peer) = self.peers.get_mut(row.route.peer.index()) {
+                debug_assert!(
+                    peer.requests > 0,
+                    "a request of a peer that has none has ended"
+                );
                 peer.requests = peer.requests.saturating_sub(1);
             }
             let report = row.report?;
@@ -425,7 +434,7 @@ impl<'a> Staged<'a> {
                 self.set_lease(row, |lease| lease.state = LeaseState::Held);
                 self.answer(row);
             }
-            Role::Idle => {}
+            Role::Idle => debug_assert!(false, "row {row} is idle, and has got a slot"),
         }
     }
 
@@ -433,6 +442,10 @@ impl<'a> Staged<'a> {
         let Some(claim) = self.claim_mut(row) else {
             return;
         };
+        debug_assert!(
+            claim.waits.is_some(),
+            "row {row} is told that no slot is left, and waits for none"
+        );
         claim.waits = None;
         match claim.role {
             Role::Chunk(Chunk {

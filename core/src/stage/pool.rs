@@ -170,6 +170,12 @@ impl<'a> Pools<'a> {
     pub(super) fn view(&self, pool: PoolId) -> Option<PoolView> {
         let pool = self.pools.get(pool.index())?;
         let free = pool.free.len() as u32;
+        debug_assert!(
+            free <= pool.config.slots - pool.quarantined,
+            "{free} slots are free of {}, and {} are quarantined",
+            pool.config.slots,
+            pool.quarantined
+        );
         Some(PoolView {
             free,
             used: pool.config.slots - free - pool.quarantined,
@@ -181,7 +187,12 @@ impl<'a> Pools<'a> {
     pub(super) fn wait(&mut self, claims: &mut [Claim], pool: PoolId, party: u32, claim: u32) {
         let index = self.line_index(pool, party);
         if let Some(line) = self.lines.get_mut(index as usize) {
+            let before = line.waiting.len();
             line.waiting.push_back(claims, claim);
+            debug_assert!(
+                line.waiting.len() > before,
+                "claim {claim} waits for a slot already"
+            );
             self.enlist(pool, index);
         }
     }
@@ -218,14 +229,32 @@ impl<'a> Pools<'a> {
         if pool.free.is_empty() && !is_lost {
             return None;
         }
+        debug_assert!(
+            !is_lost || pool.free.is_empty(),
+            "{} slots are free of a pool that is lost",
+            pool.free.len()
+        );
         let index = pool.lines.pop_front(&mut *self.lines)?;
         let line = self.lines.get_mut(index as usize)?;
+        debug_assert!(
+            !line.waiting.is_empty() && line.held < self.party_slots_max,
+            "a party is in line that has {} slots of {}, and {} wait",
+            line.held,
+            self.party_slots_max,
+            line.waiting.len()
+        );
         let claim = line.waiting.pop_front(claims)?;
         let grant = if is_lost {
             Grant::Lost { claim }
         } else {
             let row = pool.free.pop_front(&mut *self.slots)?;
-            self.slots.get_mut(row as usize)?.state = SlotState::Used;
+            let slot = self.slots.get_mut(row as usize)?;
+            debug_assert!(
+                slot.state == SlotState::Free,
+                "slot {row} is free, and {:?}",
+                slot.state
+            );
+            slot.state = SlotState::Used;
             line.held += 1;
             Grant::Slot {
                 claim,
@@ -268,6 +297,10 @@ impl<'a> Pools<'a> {
         };
         let restored = self.put_back(pool, slot, SlotState::Quarantined(suspect));
         if let Some(row) = self.pools.get_mut(pool.index()) {
+            debug_assert!(
+                !restored || row.quarantined > 0,
+                "slot {slot} was quarantined, and none is"
+            );
             row.quarantined -= u32::from(restored);
         }
         restored
@@ -343,6 +376,11 @@ impl<'a> Pools<'a> {
         let Some(pool) = self.pools.get_mut(id.index()) else {
             return false;
         };
+        debug_assert!(
+            slot < pool.config.slots,
+            "slot {slot} of {}",
+            pool.config.slots
+        );
         let row = pool.first + slot;
         let slot = self.slots.get_mut(row as usize);
         let Some(slot) = slot.filter(|slot| slot.state == from) else {
@@ -376,6 +414,7 @@ impl<'a> Pools<'a> {
     }
 
     fn line_index(&self, pool: PoolId, party: u32) -> u32 {
+        debug_assert!(party < self.parties, "party {party} of {}", self.parties);
         u32::from(pool.0) * self.parties + party
     }
 }

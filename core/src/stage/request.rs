@@ -116,6 +116,13 @@ impl Staged<'_> {
             let Some(request) = self.requests.get_mut(id) else {
                 return;
             };
+            debug_assert!(
+                request.wants_chunk() && request.chunk_bytes > 0,
+                "a chunk of up to {} bytes is begun, and {} of {} have been",
+                request.chunk_bytes,
+                request.begun_bytes,
+                request.route.length
+            );
             let rest = request.route.length - request.begun_bytes;
             let length = rest.min(u64::from(request.chunk_bytes)) as u32;
             let offset = request.begun_bytes;
@@ -188,7 +195,15 @@ impl Staged<'_> {
             return;
         };
         if request.has_ended() && request.report.is_none() {
-            request.report = Some(request.make_report());
+            let report = request.make_report();
+            debug_assert!(
+                report.status != Status::Completed
+                    || report.delivered_bytes == request.route.length,
+                "all has arrived, and that is {} bytes of {}",
+                report.delivered_bytes,
+                request.route.length
+            );
+            request.report = Some(report);
             self.ended.push_back(&mut self.requests, id.index);
             self.note_report(id);
         }

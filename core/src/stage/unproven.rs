@@ -128,7 +128,9 @@ impl<'a> Proofs<'a> {
             return None;
         }
         let mut open = self.rows.iter().filter_map(|row| row.0);
-        let request = open.find(|open| open.news)?.request;
+        let open = open.find(|open| open.news);
+        debug_assert!(open.is_some(), "{} have news, and none does", self.news);
+        let request = open?.request;
         let (near, far) = self.of(request);
         for row in self.rows.iter_mut() {
             let Some(open) = row.0.as_mut().filter(|open| open.request == request) else {

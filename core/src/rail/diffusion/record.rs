@@ -169,6 +169,10 @@ const fn holder(lease: u64) -> Option<ProcessId> {
 }
 
 const fn taken(lease: u64, by: ProcessId) -> u64 {
+    debug_assert!(
+        by.0 != 0 && by.0 >> (PID_BITS + STARTED_BITS) == 0,
+        "a process that does not fit a lease"
+    );
     by.0 << GENERATION_BITS | generation(lease.wrapping_add(1))
 }
 
@@ -259,6 +263,10 @@ impl<'a> Record<'a> {
     }
 
     pub(super) fn store(&self, lease: &Lease, column: Column, bytes: u64) {
+        debug_assert!(
+            bytes <= ROW_BYTES_MAX,
+            "{bytes} bytes in flight, which nobody believes"
+        );
         let word = self
             .row(lease.row)
             .and_then(|(_, _, columns)| columns.get(usize::from(column.0)));

@@ -260,6 +260,17 @@ impl Growth {
     /// Enough has been seen to tell how much passes.
     #[cold]
     fn end_span(&mut self, now: Instant, slice: u64, told: Rate) {
+        debug_assert!(
+            self.limited_bytes
+                .max(self.hidden_bytes)
+                .max(self.at_once_bytes)
+                <= self.seen_bytes,
+            "of {} bytes {} had a full window, {} came behind others and {} at once",
+            self.seen_bytes,
+            self.limited_bytes,
+            self.hidden_bytes,
+            self.at_once_bytes
+        );
         let before = self.gain;
         let rate = Rate::from_bytes_in(self.seen_bytes.into(), now.since(self.since));
         let is_limited = self.limited_bytes >= self.seen_bytes / 4;
@@ -281,6 +292,18 @@ impl Growth {
     }
 
     fn begin_span(&mut self, now: Instant, slice: u64, before: u32) {
+        debug_assert!(
+            self.kept >= UNIT && self.kept <= self.gain && self.gain <= GAIN_MAX,
+            "gains of {} and {}",
+            self.kept,
+            self.gain
+        );
+        debug_assert!(
+            self.wait.max(self.pause) <= WAIT_MAX && self.rare <= RARE_MAX && self.vain <= VAIN_MAX,
+            "the next try is {} spans away, the next rare one {}",
+            self.wait.max(self.pause),
+            self.rare
+        );
         let in_force = u64::from(self.window_bytes);
         let window = in_force * u64::from(self.gain) / u64::from(before.max(1));
         self.full_bytes = small(in_force.min(window) / 4 * 3);
@@ -403,6 +426,7 @@ impl Growth {
     }
 
     fn go_back(&mut self, gain: u32) {
+        debug_assert!((UNIT..=GAIN_MAX).contains(&gain), "a gain of {gain}");
         self.gain = gain;
         self.kept = gain;
         self.left = self.wait;

@@ -349,6 +349,10 @@ impl Estimate {
             .growth
             .grown(planned)
             .max(self.jittery_bytes(slice) + queue);
+        debug_assert!(
+            window >= WINDOW_SLICES * slice,
+            "a window of {window} bytes for slices of {slice}"
+        );
         if self.batch_span == Delay::ZERO {
             return window;
         }
@@ -442,6 +446,7 @@ fn decay_large(sum: u64) -> u64 {
 
 /// A mean after `weight` more samples, at most [`DELAY_WEIGHT`].
 fn towards(mean: Delay, sample: u64, weight: u64) -> Delay {
+    debug_assert!(weight <= DELAY_WEIGHT, "{weight} samples of {DELAY_WEIGHT}");
     let mean = mean.span().as_nanos();
     let step = mean.abs_diff(sample).saturating_mul(weight) / DELAY_WEIGHT;
     let moved = if sample > mean {

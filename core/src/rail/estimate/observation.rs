@@ -42,6 +42,11 @@ impl Observation {
             count > 0 && first.seen_at == last.seen_at,
             "{count} completions"
         );
+        debug_assert!(
+            first.bytes.max(last.bytes) <= bytes,
+            "{bytes} bytes in all, and one had {}",
+            first.bytes.max(last.bytes)
+        );
         Self {
             first,
             last,

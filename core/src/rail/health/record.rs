@@ -44,6 +44,10 @@ impl Record {
     };
 
     pub(super) const fn pack(self) -> u64 {
+        debug_assert!(
+            self.flaps <= 0xf && self.wrongs <= 0b111 && self.errors <= 0b11,
+            "more is remembered of a rail than there is room for"
+        );
         let state = match self.state {
             RailState::Healthy => 0,
             RailState::Paused => 1,
