@@ -237,6 +237,8 @@ impl World<'_> {
         let submitter = &self.setup.submitters[index as usize];
         let row = self.loops[index as usize];
         let submitted_at = row.submitted_at;
+        // The step in which it was handed over may not be over yet.
+        let now = now.max(row.admitted_at);
         self.check_patience(index, now - row.admitted_at);
         self.history.batch_ns.push(now - submitted_at);
         self.history.batch_of.push(index);

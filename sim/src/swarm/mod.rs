@@ -176,6 +176,14 @@ mod tests {
         assert!(first.is_ok(), "{first:?}");
     }
 
+    /// A batch that nothing could come of had ended before the step was over in which it was given its room: the simulator
+    /// took it for one that had lasted for ever, or panicked in debug builds.
+    #[test]
+    fn a_batch_that_ends_at_once_has_not_waited() {
+        let first = run(&Case::draw(Kind::Endings, 259));
+        assert!(first.is_ok(), "{first:?}");
+    }
+
     #[test]
     fn some_wait_for_room_and_some_in_vain() {
         let (mut waits, mut refused) = (0, 0);
