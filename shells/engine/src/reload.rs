@@ -45,7 +45,7 @@ impl Engine {
         })?;
         let key = config.security.key()?;
         if key.is_some() != self.key().is_some() {
-            let text = "security/key_file: whether there is a key, or a certificate, cannot change while an engine runs";
+            let text = "security/key_file: whether there is a key cannot change while an engine runs, nor whether there is a certificate";
             return Err(EngineError::Config { text: text.into() });
         }
         self.use_more_rails(config)?;
