@@ -329,6 +329,17 @@ impl Log {
                 let rest = self.text.split_off(at + end + 1);
                 return std::mem::replace(&mut self.text, rest);
             }
+            // What never comes is a failure, and not a wait for ever.
+            let mut ready = [rustix::event::PollFd::new(
+                &self.pipe,
+                rustix::event::PollFlags::IN,
+            )];
+            let longest = rustix::event::Timespec {
+                tv_sec: 60,
+                tv_nsec: 0,
+            };
+            let said = rustix::event::poll(&mut ready, Some(&longest));
+            assert_eq!(said, Ok(1), "nothing more, and no {part}: {}", self.text);
             let count = self.pipe.read(&mut bytes).expect("a pipe can be read");
             assert!(count > 0, "it ended without {part}: {}", self.text);
             self.text += &String::from_utf8_lossy(&bytes[..count]);
