@@ -32,6 +32,7 @@ mod inbound;
 mod lane;
 mod limit;
 mod list;
+mod lock;
 mod mailbox;
 mod outbound;
 mod packets;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
@@ -12,6 +12,7 @@ use polyrail_transport::numbered::Numbered;
 use crate::device::{Device, OVERLAP};
 use crate::ffi::{Mr, Pd, Reach};
 use crate::limit;
+use crate::lock::lock;
 use crate::mailbox::{Mailbox, Said};
 use crate::services::Services;
 use crate::wire::{Grant, Granted};
@@ -90,10 +91,6 @@ pub(crate) enum Key {
     Failed,
     /// Nothing.
     Gone,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Registered {

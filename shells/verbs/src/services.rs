@@ -5,14 +5,16 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use log::Level;
 use polyrail_transport::memory::RegionTable;
 
 use crate::Settings;
 use crate::device::{Device, Site, local_address};
 use crate::discover::Sysfs;
 use crate::ffi::raw::Calls;
+use crate::lock::lock;
 use crate::registry::Registry;
 use crate::service::Service;
 
@@ -40,10 +42,6 @@ pub(crate) struct Found {
     pub(crate) devices: usize,
     /// Why others are not.
     pub(crate) reasons: Vec<String>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Services {
@@ -127,9 +125,9 @@ impl Services {
                     found.devices += 1;
                     refused.remove(&port);
                 }
-                Err(why) => {
+                Err((level, why)) => {
                     if tries == 0 {
-                        log::warn!("verbs: {why}; it is not used");
+                        log::log!(level, "verbs: {why}; it is not used");
                     }
                     refused.insert(port, tries.saturating_add(1));
                     found.reasons.push(why);
@@ -152,11 +150,11 @@ impl Services {
         has_changed
     }
 
-    /// Takes a device. An error says which it is and why it cannot be used.
-    fn take(&self, (device, port): &(String, u8)) -> Result<(), String> {
+    /// Takes a device. An error says which it is and why it cannot be used, and how much that is to be heeded.
+    fn take(&self, (device, port): &(String, u8)) -> Result<(), (Level, String)> {
         let found = self.sysfs.port(device, *port);
         if let Some(why) = found.nameless() {
-            return Err(format!("{device}: {why}"));
+            return Err((Level::Info, format!("{device}: {why}")));
         }
         let others = self.all();
         let place = others.len();
@@ -172,7 +170,8 @@ impl Services {
             let site = Arc::new(Site::new(&self.calls, device));
             Service::start(site, self.regions.clone(), self.registry.clone())
         };
-        let service = open().map_err(|error| format!("{device} port {port}: {error}"))?;
+        let failed = |error| (Level::Warn, format!("{device} port {port}: {error}"));
+        let service = open().map_err(failed)?;
         let opened = service.site.device();
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         open.push(Arc::new(service));

@@ -11,12 +11,13 @@ use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use polyrail_transport::memory::{Pinned, Region};
 
 use super::raw::{self, Calls};
+use crate::lock::lock;
 
 /// The answer of a function that gives a pointer.
 pub(super) fn made<T>(call: &'static str, answer: *mut T) -> io::Result<NonNull<T>> {
@@ -73,10 +74,6 @@ pub(super) enum Left {
     Memory(Pinned),
     /// A queue pair, and what is done once it is known to have ended.
     Pair(Box<dyn FnOnce() + Send>),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // SAFETY: the library's objects may be used from any thread, by several at once.

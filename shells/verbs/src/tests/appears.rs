@@ -15,6 +15,19 @@ fn at(host: u8) -> IpAddr {
     [127, 0, 0, host].into()
 }
 
+/// Two devices, of which the second has this name for now: a transport over them, and what gives it its own.
+fn renamed(name: &str) -> (tempfile::TempDir, VerbsTransport, impl FnOnce()) {
+    let root = tempfile::tempdir().unwrap();
+    (0..2).for_each(|number| appear(root.path(), number).unwrap());
+    let gid = root.path().join("class/infiniband/stub1/ports/1/gids/0");
+    let own = std::fs::read_to_string(&gid).unwrap();
+    std::fs::write(&gid, name).unwrap();
+    let transport = over(root.path());
+    assert_eq!(runs(&transport), [true, false]);
+    let rename = move || std::fs::write(&gid, own).unwrap();
+    (root, transport, rename)
+}
+
 /// Whether it runs at 127.0.0.1 and at 127.0.0.2, as it tells peers too.
 fn runs(transport: &VerbsTransport) -> [bool; 2] {
     let remote = SocketAddr::new(at(9), 1);
@@ -44,42 +57,43 @@ fn a_device_is_used_when_it_is_there() {
 fn a_device_that_cannot_be_opened_at_first_is_tried_for_a_while_and_whenever_something_changes() {
     let _turn = turn();
     let root = tempfile::tempdir().unwrap();
-    appear(root.path(), 0).unwrap();
-    let transport = over(root.path());
-    appear(root.path(), 1).unwrap();
-    for tries in [1, 9, 10, 100] {
-        stub::fail(Call::CreateQp, libc::EACCES);
-        let folder = root.path().join("class/infiniband/stub1");
-        let away = root.path().join("away");
+    (0..2).for_each(|number| appear(root.path(), number).unwrap());
+    let folder = root.path().join("class/infiniband/stub1");
+    let away = root.path().join("away");
+    // (tries in vain, whether it has gone and come since then, whether it is tried once more by itself)
+    let cases = [
+        (1, false, true),
+        (9, false, true),
+        (10, false, false),
+        (100, false, false),
+        (100, true, true),
+    ];
+    for (tries, is_another, again) in cases {
         std::fs::rename(&folder, &away).unwrap();
-        // Forgotten, as it is not there.
-        assert!(!transport.look_for_devices(false));
+        let transport = over(root.path());
         std::fs::rename(&away, &folder).unwrap();
+        stub::fail(Call::CreateQp, libc::EACCES);
         for _ in 0..tries {
             assert!(!transport.look_for_devices(false));
         }
         assert_eq!(runs(&transport), [true, false]);
-        if tries < 100 {
-            continue;
+        if is_another {
+            std::fs::rename(&folder, &away).unwrap();
+            assert!(!transport.look_for_devices(false));
+            std::fs::rename(&away, &folder).unwrap();
         }
         stub::fail_nothing();
-        assert!(!transport.look_for_devices(false), "for ever");
-        assert!(transport.look_for_devices(true));
+        assert_eq!(transport.look_for_devices(false), again, "{tries}");
+        assert_eq!(transport.look_for_devices(true), !again, "{tries}");
+        assert_eq!(runs(&transport), [true, true]);
     }
-    assert_eq!(runs(&transport), [true, true]);
 }
 
 #[test]
 fn a_port_is_used_when_it_has_a_name() {
     let _turn = turn();
-    let root = tempfile::tempdir().unwrap();
-    (0..2).for_each(|number| appear(root.path(), number).unwrap());
-    let gid = root.path().join("class/infiniband/stub1/ports/1/gids/0");
-    let name = std::fs::read_to_string(&gid).unwrap();
-    std::fs::write(&gid, GID_NONE).unwrap();
-    let transport = over(root.path());
-    assert_eq!(runs(&transport), [true, false]);
-    std::fs::write(&gid, name).unwrap();
+    let (_root, transport, rename) = renamed(GID_NONE);
+    rename();
     assert!(transport.look_for_devices(true));
     assert_eq!(runs(&transport), [true, true]);
 }
@@ -88,15 +102,9 @@ fn a_port_is_used_when_it_has_a_name() {
 #[test]
 fn an_address_that_comes_to_a_device_is_found_once_its_table_is_another() {
     let _turn = turn();
-    let root = tempfile::tempdir().unwrap();
-    (0..2).for_each(|number| appear(root.path(), number).unwrap());
-    let gid = root.path().join("class/infiniband/stub1/ports/1/gids/0");
-    let name = std::fs::read_to_string(&gid).unwrap();
-    std::fs::write(&gid, "fe80:0000:0000:0000:0000:0000:0000:0002\n").unwrap();
-    let transport = over(root.path());
-    assert_eq!(runs(&transport), [true, false]);
+    let (_root, transport, rename) = renamed("fe80:0000:0000:0000:0000:0000:0000:0002\n");
     assert!(!transport.look_for_devices(true));
-    std::fs::write(&gid, name).unwrap();
+    rename();
     stub::happen(1, stub::Happening::GidChange);
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !transport.look_for_devices(false) {
