@@ -63,14 +63,16 @@ impl Engine {
         let longest = catalog.has_devices().then_some(LOOK_INTERVAL);
         let follow = move || {
             loop {
-                let seen = changes.wait(stopped.as_fd(), longest)?;
-                let has_changed = seen == Seen::Changes;
-                let more = seen != Seen::Stop && catalog.look_for_devices(has_changed);
-                if seen == Seen::Nothing && !more {
+                let has_changed = match changes.wait(stopped.as_fd(), longest)? {
+                    Seen::Changes => true,
+                    Seen::Nothing => false,
+                    Seen::Stop => return Ok(()),
+                };
+                let more = catalog.look_for_devices(has_changed);
+                if !has_changed && !more {
                     continue;
                 }
-                let engine = engine.upgrade().filter(|_| seen != Seen::Stop);
-                let Some(engine) = engine.map(Self::from_inner) else {
+                let Some(engine) = engine.upgrade().map(Self::from_inner) else {
                     return Ok::<_, io::Error>(());
                 };
                 engine.follow(has_changed, more, &mut changes, &mut gone);
