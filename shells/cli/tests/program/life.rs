@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use polyrail::{
     Access, Batch, Config, Engine, Op, OpenError, Request, SegmentId, Status, SubmitError,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{BOUND, Target, polyrail, run};
@@ -330,15 +331,8 @@ impl Log {
                 return std::mem::replace(&mut self.text, rest);
             }
             // What never comes is a failure, and not a wait for ever.
-            let mut ready = [rustix::event::PollFd::new(
-                &self.pipe,
-                rustix::event::PollFlags::IN,
-            )];
-            let longest = rustix::event::Timespec {
-                tv_sec: 60,
-                tv_nsec: 0,
-            };
-            let said = rustix::event::poll(&mut ready, Some(&longest));
+            let mut ready = [PollFd::new(&self.pipe, PollFlags::IN)];
+            let said = poll(&mut ready, Timespec::try_from(BOUND).ok().as_ref());
             assert_eq!(said, Ok(1), "nothing more, and no {part}: {}", self.text);
             let count = self.pipe.read(&mut bytes).expect("a pipe can be read");
             assert!(count > 0, "it ended without {part}: {}", self.text);

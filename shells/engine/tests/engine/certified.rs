@@ -4,7 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use polyrail::{Access, Config, DomainConfig, Engine, EngineError, Op, Request, SecurityConfig};
+use polyrail::{
+    Access, Config, DomainConfig, Engine, EngineError, Op, Request, SecurityConfig, SegmentId,
+};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
 use crate::fixture::{MIB, address, bytes, completed, poison};
@@ -54,8 +56,16 @@ fn config(folder: &Path, name: &str, listens: bool) -> Config {
     }
 }
 
-fn start(config: Config) -> Result<Engine, EngineError> {
-    Engine::new(config)
+/// All of a segment, from its beginning to that of memory here, or the other way.
+fn whole(op: Op, local: SegmentId, remote: SegmentId) -> Request {
+    Request {
+        op,
+        local,
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        length: MIB,
+    }
 }
 
 #[test]
@@ -67,26 +77,19 @@ fn members_of_an_authority_move_bytes_and_take_new_certificates_while_they_run()
     authority.issue(folder, "initiator", 2032);
     for transport in ["tcp", "shm"] {
         let without = |config: Config| config.without(transport);
-        let target = start(without(config(folder, "target", true))).unwrap();
+        let target = Engine::new(without(config(folder, "target", true))).unwrap();
         let owned = target
             .allocate("mem", MIB, Access::RemoteReadWrite)
             .unwrap();
         let moves = |byte: u8| {
-            let engine = start(without(config(folder, "initiator", false)))?;
+            let engine = Engine::new(without(config(folder, "initiator", false)))?;
             let remote = engine.open_segment(&address(&target, "mem"));
             let remote = remote.map_err(|error| EngineError::Config {
                 text: error.to_string(),
             })?;
             let local = engine.allocate("local", MIB, Access::Local).unwrap();
             poison(&engine.region(local).unwrap(), byte);
-            let request = Request {
-                op: Op::Write,
-                local,
-                local_offset: 0,
-                remote,
-                remote_offset: 0,
-                length: MIB,
-            };
+            let request = whole(Op::Write, local, remote);
             completed(&engine.submit(&[request]).unwrap());
             let there = target.region(owned).unwrap();
             assert!(bytes(&there).iter().all(|moved| *moved == byte));
@@ -136,15 +139,15 @@ fn peers_are_told_of_segments_of_the_domain_that_their_certificate_says() {
         authority.issue(folder, name, 2031);
     }
     for transport in ["tcp", "shm"] {
-        let mut config = config(folder, "target", true);
+        let mut domains = config(folder, "target", true);
         for name in ["red", "blue"] {
             let domain = DomainConfig {
                 names: vec![format!("{name}.*")],
                 ..DomainConfig::default()
             };
-            config.security.domains.insert(name.into(), domain);
+            domains.security.domains.insert(name.into(), domain);
         }
-        let target = start(config.without(transport)).unwrap();
+        let target = Engine::new(domains.without(transport)).unwrap();
         for name in ["red", "blue"] {
             let domain = target.domain(name).unwrap();
             domain.allocate(name, MIB, Access::RemoteReadWrite).unwrap();
@@ -154,24 +157,16 @@ fn peers_are_told_of_segments_of_the_domain_that_their_certificate_says() {
             .unwrap();
         for name in ["red", "blue", "other"] {
             let engine = Config {
-                workers: 1,
                 security: security(folder, name),
-                ..Config::named("initiator")
+                ..config(folder, "initiator", false)
             };
-            let engine = start(engine.without(transport)).unwrap();
+            let engine = Engine::new(engine.without(transport)).unwrap();
             let local = engine.allocate("local", MIB, Access::Local).unwrap();
             for segment in ["red", "blue", "other"] {
                 let opened = engine.open_segment(&address(&target, segment));
                 assert_eq!(opened.is_ok(), segment == name, "{name} {segment}");
                 let Ok(remote) = opened else { continue };
-                let request = Request {
-                    op: Op::Read,
-                    local,
-                    local_offset: 0,
-                    remote,
-                    remote_offset: 0,
-                    length: MIB,
-                };
+                let request = whole(Op::Read, local, remote);
                 completed(&engine.submit(&[request]).unwrap());
             }
             let sessions = target.stats().sessions;
@@ -247,7 +242,7 @@ fn files_that_are_of_no_use_are_said_by_key_and_name() {
             security,
             ..config(folder, "target", true)
         };
-        let error = start(config).err().unwrap();
+        let error = Engine::new(config).err().unwrap();
         let text = error.to_string();
         assert!(error.is_usage(), "{text}");
         assert!(

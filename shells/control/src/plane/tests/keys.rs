@@ -382,6 +382,14 @@ impl rustls::client::ResolvesClientCert for Nothing {
     }
 }
 
+/// What a target has said first, behind its greeting.
+fn first_frame(said: &[u8]) -> Option<Frame> {
+    let mut decoder = Decoder::default();
+    decoder.push(said);
+    decoder.next_greeting().unwrap().unwrap();
+    decoder.next_frame().unwrap()
+}
+
 fn hello_frame(session: Option<SessionId>) -> Frame {
     Frame::Hello {
         name: "alpha".into(),
@@ -402,10 +410,7 @@ fn a_stolen_session_is_of_no_use_without_the_key() {
     let mut stream = TcpStream::connect(target.listens[0]).unwrap();
     stream.write_all(&hello).unwrap();
     let said = rest(stream);
-    let mut decoder = Decoder::default();
-    decoder.push(&said);
-    decoder.next_greeting().unwrap().unwrap();
-    let frame = decoder.next_frame().unwrap();
+    let frame = first_frame(&said);
     assert!(
         matches!(
             frame,
@@ -429,10 +434,7 @@ fn a_stolen_session_is_of_no_use_without_the_key() {
         epoch: EPOCH.0,
     };
     let said = talk(stream, client, &greeted(Purpose::Lane, &[join])).unwrap();
-    let mut decoder = Decoder::default();
-    decoder.push(&said);
-    decoder.next_greeting().unwrap().unwrap();
-    let frame = decoder.next_frame().unwrap();
+    let frame = first_frame(&said);
     assert!(
         matches!(
             frame,
@@ -475,10 +477,7 @@ fn a_stolen_session_is_of_no_use_to_a_member_of_another_name() {
     let client = ClientConnection::new(mallory.client.clone(), "x".try_into().unwrap()).unwrap();
     let stream = TcpStream::connect(target.listens[0]).unwrap();
     let said = talk(stream, client, &hello).unwrap();
-    let mut decoder = Decoder::default();
-    decoder.push(&said);
-    decoder.next_greeting().unwrap().unwrap();
-    match decoder.next_frame().unwrap() {
+    match first_frame(&said) {
         Some(Frame::Refused {
             reason: Refusal::Key,
             text,
