@@ -1105,7 +1105,7 @@ pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
     Relation {
         paths: ["security/certificate", "security/key"],
         holds: |config| config.security.certificate.is_empty() == config.security.key.is_empty(),
-        text: "and security/key are of one another: both have to be there, or none",
+        text: "needs security/key, and that needs it: both have to be there, or none",
     },
     Relation {
         paths: ["security/certificate", "security/roots"],
@@ -1117,7 +1117,7 @@ pub(super) const ENGINE_RELATIONS: &[Relation<Config>] = &[
         holds: |config| {
             config.security.key_file.is_empty() || config.security.certificate.is_empty()
         },
-        text: "is there and security/certificate too: members prove themselves by one of them",
+        text: "is there beside security/certificate: members prove themselves by one of them",
     },
 ];
 
