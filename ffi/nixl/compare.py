@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""POLYRAIL beside UCX through the same interface of NIXL's: two processes on this host, memory of the host, by turns.
+"""POLYRAIL beside UCX through the same interface of NIXL's: two processes on this host, memory of the host or of a GPU, by turns.
 
     NIXL_PLUGIN_DIR=$(python -m polyrail.nixl --plugin-dir) ffi/nixl/compare.py [--rounds 3] [--seconds 0.5] [--cells 4096x16,...]
+
+`--transports` says over what: `tcp` (loopback), `host` (whatever there is between processes), `gpu` (from cuda:0 to cuda:0 of the
+other process, which needs PyTorch) and `gpu-host` (from cuda:0 to the other process's memory of the host).
 
 UCX runs with NIXL's progress thread and without; the better one counts, for each cell. Rows: what POLYRAIL moves and UCX does,
 in GB/s (10^9), the median of the rounds; then processor seconds of both processes for each GB. `faults` in place of cells says
@@ -30,7 +33,7 @@ CELLS = [
 ]  # fmt: skip
 # Blocks do not touch, so that nobody merges them, as pages of a cache.
 GAP = 4 * KIB
-UCX = {"tcp": {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}, "host": {"UCX_TLS": "sm,self,tcp"}}
+UCX = {"tcp": {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}, "host": {"UCX_TLS": "sm,self,tcp"}, "gpu": {}, "gpu-host": {}}
 SYSTEMS = {"polyrail": ("POLYRAIL", False), "ucx": ("UCX", False), "ucx+thread": ("UCX", True)}
 
 
@@ -41,9 +44,14 @@ def agent(name, system, transport):
     return partner.Agent(name, threads=SYSTEMS[system][1] or (system != "polyrail" and name == "target"), params=params)
 
 
+def kinds(transport):
+    """Where memory is, here and at the target."""
+    return {"gpu": ("VRAM", "VRAM"), "gpu-host": ("VRAM", "DRAM")}.get(transport, ("DRAM", "DRAM"))
+
+
 def target(arg):
     one = agent("target", arg.system, arg.transport)
-    memory = one.memory(arg.bytes)
+    memory = one.memory(arg.bytes, kind=kinds(arg.transport)[1])
     say({"address": memory.address, "metadata": one.nixl.get_agent_metadata().hex()})
     for _ in sys.stdin:
         say(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
@@ -73,26 +81,26 @@ class Target:
         self.process.wait()
 
 
-def handle(one, op, memory, there, block, batch):
+def handle(one, op, memory, there, block, batch, kinds=("DRAM", "DRAM")):
     import numpy
 
     rows = []
     for base in (memory.address, there.address):
         places = base + numpy.arange(batch, dtype=numpy.uint64) * numpy.uint64(block + GAP)
         rows.append(numpy.stack([places, numpy.full(batch, block, numpy.uint64), numpy.zeros(batch, numpy.uint64)], 1))
-    return one.nixl.initialize_xfer(op, *[one.nixl.get_xfer_descs(row, "DRAM") for row in rows], "target")
+    return one.nixl.initialize_xfer(op, *[one.nixl.get_xfer_descs(*of) for of in zip(rows, kinds)], "target")
 
 
 def run(arg):
     cells = [tuple(map(int, one.split("x"))) for one in arg.cells.split(",")] if arg.cells else CELLS
     bytes_ = max((block + GAP) * batch for block, batch in cells)
     there, one = Target(arg, bytes_), agent("initiator", arg.system, arg.transport)
-    memory = one.memory(bytes_, 1)
+    memory = one.memory(bytes_, 1, kinds(arg.transport)[0])
     one.know(there.metadata)
     for block, batch in cells:
         for op in ("WRITE", "READ"):
             # As a program that has a new list each time; what is prepared once is what the others have.
-            prepared = handle(one, op, memory, there, block, batch)
+            prepared = handle(one, op, memory, there, block, batch, kinds(arg.transport))
             once(one, prepared)
             times, cpu = [], sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + there.cpu()
             start = time.perf_counter()

@@ -45,6 +45,17 @@ class Memory:
         ctypes.memmove(self.address + first, data, len(data))
 
 
+class OnGpu:
+    """Memory of the first GPU, which PyTorch allocates."""
+
+    def __init__(self, size: int, fill: int = 0) -> None:
+        import torch
+
+        self.size, self.tensor = size, torch.full((size,), fill, dtype=torch.uint8, device="cuda:0")
+        torch.cuda.synchronize()
+        self.address = self.tensor.data_ptr()
+
+
 class Agent:
     """An agent of this process."""
 
@@ -52,13 +63,13 @@ class Agent:
         self.name = name
         self.nixl = api.nixl_agent(name, api.nixl_agent_config(enable_prog_thread=threads, backends=[], **config))
         self.nixl.create_backend(BACKEND, dict(params or {}))
-        self.memories: list[Memory] = []
+        self.memories: list[Memory | OnGpu] = []
         self.registered = []
 
-    def memory(self, size: int, fill: int = 0) -> Memory:
-        memory = Memory(size, fill)
+    def memory(self, size: int, fill: int = 0, kind: str = "DRAM"):
+        memory = OnGpu(size, fill) if kind == "VRAM" else Memory(size, fill)
         self.memories.append(memory)
-        self.registered.append(self.nixl.register_memory([(memory.address, size, 0, "")], "DRAM"))
+        self.registered.append(self.nixl.register_memory([(memory.address, size, 0, "")], kind))
         return memory
 
     def know(self, metadata: bytes) -> str:

@@ -37,6 +37,7 @@ type Code = u32;
 
 const SUCCESS: Code = 0;
 const OUT_OF_MEMORY: Code = 2;
+const NOT_PERMITTED: Code = 800;
 const NOT_INITIALIZED: Code = 3;
 const NO_DEVICE: Code = 100;
 const NOT_READY: Code = 600;
@@ -455,6 +456,12 @@ impl Cuda {
         let code = unsafe { (self.call.create)(&mut handle, whole, &memory, 0) };
         match code {
             OUT_OF_MEMORY => return Err(CudaError::OutOfMemory { bytes }),
+            // The device can, and this process has no channel (`/dev/nvidia-caps-imex-channels`): seen on an H100 alone in its host.
+            NOT_PERMITTED => {
+                return Err(CudaError::Unsupported {
+                    what: "share memory over NVLink in this process: it has no IMEX channel",
+                });
+            }
             code => answer("cuMemCreate", ordinal, code)?,
         }
         self.map(ordinal, handle, whole)

@@ -21,7 +21,7 @@ use polyrail_transport::clock::Clock;
 use polyrail_transport::complain;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion};
+use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::driver::{CudaError, Driver, End, Event, Stream};
@@ -40,6 +40,8 @@ const LIMITS: LaneLimits = LaneLimits {
 const LOOK_MIN: Duration = Duration::from_micros(20);
 /// And at most.
 const LOOK_MAX: Duration = Duration::from_millis(1);
+/// Whoever waits for a copy looks at it without a pause for so long: more than 64 MiB take between host and device.
+const SHORT: Duration = Duration::from_millis(2);
 
 /// Where bytes go, seen from the device that copies.
 const INTO: usize = 0;
@@ -126,6 +128,8 @@ struct Queues {
     /// The last order that each stream waits for.
     seen: [u64; STREAMS],
     flights: [VecDeque<Flight>; STREAMS],
+    /// When a copy of each stream was last seen to be over: the next one has begun then.
+    over_at: [Instant; STREAMS],
     /// Works that pass through slots, of which a part is not on its way yet.
     detours: VecDeque<Detour>,
     /// Once a work has needed one.
@@ -274,6 +278,7 @@ impl CudaEndpoint {
             streams,
             seen: [0; STREAMS],
             flights: Default::default(),
+            over_at: [Instant::ZERO; STREAMS],
             detours: VecDeque::new(),
             slots: None,
             spare: Vec::new(),
@@ -414,6 +419,7 @@ impl CudaEndpoint {
                     let Some(flight) = line.pop_front() else {
                         break;
                     };
+                    queues.over_at[position] = at;
                     queues.spare.push(flight.event);
                     if let (Some(slots), Some(landing)) = (&mut queues.slots, flight.landing) {
                         if let Some(to) = landing.to {
@@ -548,13 +554,14 @@ impl CudaEndpoint {
         }
     }
 
-    /// When the oldest copy was posted that is on its way, or, if none is, the oldest work that waits for its turn.
-    fn oldest(&self) -> Option<Instant> {
-        let lines = self.devices.iter().flat_map(|queues| &queues.flights);
-        let first = lines.filter_map(|line| line.front());
-        let first = first.map(|flight| flight.posted_at).min();
-        let detours = self.devices.iter().flat_map(|queues| &queues.detours);
-        first.or_else(|| detours.map(|detour| detour.posted_at).min())
+    /// When each copy or work has begun that is next to end, at the latest.
+    fn begun(&self) -> impl Iterator<Item = Instant> {
+        self.devices.iter().flat_map(|queues| {
+            let streams = queues.flights.iter().zip(queues.over_at);
+            let flights =
+                streams.filter_map(|(line, over_at)| Some(line.front()?.posted_at.max(over_at)));
+            flights.chain(queues.detours.front().map(|detour| detour.posted_at))
+        })
     }
 
     /// Begins works from the first one on, until one cannot be. Those that wait count as such.
@@ -791,7 +798,7 @@ impl Endpoint for CudaEndpoint {
 
     fn poll(&mut self, now: Instant, out: &mut Polled) {
         let _hurry = Hurry::begin();
-        if self.oldest().is_some() {
+        if self.begun().next().is_some() {
             let at = self.clock.now();
             self.look(at, out);
         }
@@ -832,18 +839,28 @@ impl Endpoint for CudaEndpoint {
         self.far.fd().unwrap_or(self.fd.as_fd())
     }
 
+    fn waits(&self) -> Waits {
+        let Some(latest) = self.begun().max() else {
+            return Waits::Nothing;
+        };
+        match self.clock.now().since(latest) <= SHORT {
+            true => Waits::Device,
+            false => Waits::Long,
+        }
+    }
+
     /// The longer a copy takes, the later it may be seen to be over.
     fn poll_timeout(&self) -> Option<Instant> {
         if !(self.facts.is_empty() && self.done.is_empty()) {
             return Some(Instant::ZERO);
         }
-        let look = self.oldest().map(|oldest| {
-            let now = self.clock.now();
-            let span = Duration::from_nanos(now.since(oldest).as_nanos() / 8);
+        let now = self.clock.now();
+        let looks = self.begun().map(|begun| {
+            let span = Duration::from_nanos(now.since(begun).as_nanos() / 8);
             now + span.clamp(LOOK_MIN, LOOK_MAX)
         });
-        let again = (!self.put_off.is_empty()).then(|| self.clock.now() + LOOK_MAX);
-        look.into_iter().chain(again).chain(self.far.due()).min()
+        let again = (!self.put_off.is_empty()).then(|| now + LOOK_MAX);
+        looks.chain(again).chain(self.far.due()).min()
     }
 }
 
@@ -852,7 +869,7 @@ impl Drop for CudaEndpoint {
     fn drop(&mut self) {
         let until = std::time::Instant::now() + END_MAX;
         let mut out = Polled::default();
-        while self.oldest().is_some() && std::time::Instant::now() < until {
+        while self.begun().next().is_some() && std::time::Instant::now() < until {
             self.look(Instant::ZERO, &mut out);
             std::thread::sleep(std::time::Duration::from_micros(100));
         }

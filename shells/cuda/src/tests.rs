@@ -9,7 +9,7 @@ use polyrail_core::time::{Duration, Instant};
 use polyrail_core::units::{RailId, SegmentRef, TransportId};
 use polyrail_core::work::{Cause, LaneFact, Op, Outcome, Place, Posted, Scope, Stop, Work};
 use polyrail_transport::memory::{Access, Region, RegionKey, TrustDomain};
-use polyrail_transport::{RailAddress, RemoteRegion};
+use polyrail_transport::{RailAddress, RemoteRegion, Waits};
 
 use super::*;
 use crate::stub::{ILLEGAL_ADDRESS, Machine, Stub};
@@ -800,10 +800,17 @@ fn the_longer_a_copy_takes_the_later_it_is_looked_at() {
         due.since(bench.driven.clock.now())
     };
     assert!(waits(&bench) <= Duration::from_millis(1));
+    // Whoever waits for it does not sleep, but not for as long as a program's kernel may hold it up.
+    assert_eq!(bench.driven.endpoint.waits(), Waits::Device);
+    while bench.driven.endpoint.waits() == Waits::Device {
+        bench.sleep();
+    }
+    assert_eq!(bench.driven.endpoint.waits(), Waits::Long);
     bench.stub.go_on();
     while bench.driven.polled.completions.is_empty() {
         bench.sleep();
         bench.poll();
     }
     assert_eq!(bench.driven.endpoint.poll_timeout(), None);
+    assert_eq!(bench.driven.endpoint.waits(), Waits::Nothing);
 }

@@ -58,6 +58,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// The same while a peer that is awake carries out what is waited for: as long as 2 MiB take at half the usual speed.
 const SPIN_NEAR: Duration = Duration::from_micros(200);
 
+/// The same while a device is at it, which says how long that is worth it: as the driver does for who waits for a stream.
+const SPIN_DEVICE: Duration = Duration::from_millis(10);
+
 /// What to do while there is nothing to do: for how long to look again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Idle {
@@ -85,11 +88,15 @@ impl Idle {
         pace: Pace,
         has_processors: impl FnOnce() -> bool,
     ) -> Self {
-        match waits {
-            Waits::Near if has_processors() => Self::Spin(SPIN_NEAR),
-            Waits::Near => Self::Sleep,
-            Waits::Here => Self::Yield(SPIN_NEAR),
-            Waits::Nothing | Waits::Long | Waits::Short => Self::of_thread(waits, pace),
+        let spin = match waits {
+            Waits::Near => SPIN_NEAR,
+            Waits::Device => SPIN_DEVICE,
+            Waits::Here => return Self::Yield(SPIN_NEAR),
+            Waits::Nothing | Waits::Long | Waits::Short => return Self::of_thread(waits, pace),
+        };
+        match has_processors() {
+            true => Self::Spin(spin),
+            false => Self::Sleep,
         }
     }
 }
@@ -380,7 +387,7 @@ mod tests {
     fn who_waits_for_a_peer_that_is_awake_does_not_sleep() {
         use Waits::*;
         let (spin, near) = (Idle::Spin(SPIN), Idle::Spin(SPIN_NEAR));
-        let here = Idle::Yield(SPIN_NEAR);
+        let (here, device) = (Idle::Yield(SPIN_NEAR), Idle::Spin(SPIN_DEVICE));
         // (waits for, pace, there are processors, a waiter looks, a worker's thread looks)
         let cases = [
             (Nothing, Pace::Sleep, true, Idle::Sleep, Idle::Sleep),
@@ -393,6 +400,8 @@ mod tests {
             // It would keep another's peer from running.
             (Near, Pace::Spin, false, Idle::Sleep, spin),
             (Here, Pace::Sleep, false, here, Idle::Sleep),
+            (Device, Pace::Sleep, true, device, Idle::Sleep),
+            (Device, Pace::Spin, false, Idle::Sleep, spin),
         ];
         for (waits, pace, processors, waiter, thread) in cases {
             let name = format!("{waits:?} {pace:?} {processors}");

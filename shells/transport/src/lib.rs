@@ -118,6 +118,8 @@ pub enum Waits {
     /// Works that the peer is at, awake and on another processor of this host. It would have to wake who sleeps, which
     /// takes longer than many a work, and has a processor to itself as long as who waits here spins.
     Near,
+    /// Works that a device is at, which wakes nobody: who sleeps looks too late. They have begun a short time ago.
+    Device,
 }
 
 /// The initiator's half of a transport, owned by one worker. No call blocks.

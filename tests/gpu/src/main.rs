@@ -4,6 +4,7 @@
 //! cargo build --release -p polyrail-tests-gpu
 //! target/release/gpu            # checks and measurements; without a GPU it says so and ends with 3
 //! target/release/gpu --stub     # the checks over a driver in this process
+//! target/release/gpu killed     # checks and measurements with this in their names
 //! ```
 //!
 //! It ends with 0 if all is good, 1 if something was wrong, 2 if it was called wrongly, 3 without a GPU.
@@ -29,14 +30,16 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (is_target, stub) = match words[..] {
-        [] => (false, false),
-        ["--stub"] => (false, true),
-        ["target"] => (true, false),
-        ["target", "--stub"] => (true, true),
+    let (is_target, stub, part) = match words[..] {
+        [] => (false, false, ""),
+        ["--stub"] => (false, true, ""),
+        ["target"] => (true, false, ""),
+        ["target", "--stub"] => (true, true, ""),
         ["alone", name] => return alone::run(name),
+        [part] if is_in_a_name(part) => (false, false, part),
+        ["--stub", part] if is_in_a_name(part) => (false, true, part),
         _ => {
-            eprintln!("usage: gpu [--stub]");
+            eprintln!("usage: gpu [--stub] [PART OF THE NAME OF A CHECK OR MEASUREMENT]");
             return ExitCode::from(USAGE);
         }
     };
@@ -50,8 +53,15 @@ fn main() -> ExitCode {
     };
     match is_target {
         true => target::run(driver),
-        false => run(driver, stub),
+        false => run(driver, stub, part),
     }
+}
+
+/// Whether some check or measurement is meant.
+fn is_in_a_name(part: &str) -> bool {
+    let mut names = (checks::ALL.iter().map(|(name, _)| *name))
+        .chain(measure::ALL.iter().map(|(name, _)| *name));
+    names.any(|name| name.contains(part))
 }
 
 fn driver(stub: bool) -> Result<Arc<dyn Driver>, CudaError> {
@@ -72,7 +82,7 @@ fn driver(stub: bool) -> Result<Arc<dyn Driver>, CudaError> {
     }
 }
 
-fn run(driver: Arc<dyn Driver>, stub: bool) -> ExitCode {
+fn run(driver: Arc<dyn Driver>, stub: bool, part: &str) -> ExitCode {
     for gpu in driver.gpus().unwrap_or_default() {
         let gib = gpu.bytes as f64 / f64::from(1 << 30);
         println!(
@@ -81,7 +91,10 @@ fn run(driver: Arc<dyn Driver>, stub: bool) -> ExitCode {
         );
     }
     let mut failed = 0;
-    for (name, check) in checks::ALL {
+    let checks: Vec<_> = (checks::ALL.iter())
+        .filter(|(name, _)| name.contains(part))
+        .collect();
+    for (name, check) in &checks {
         match check(&driver, stub) {
             Ok(None) => println!("ok      {name}"),
             Ok(Some(why)) => println!("skipped {name}: {why}"),
@@ -95,6 +108,9 @@ fn run(driver: Arc<dyn Driver>, stub: bool) -> ExitCode {
         println!("skipped all measurements: a stub has no speed");
     } else {
         for (name, measure) in measure::ALL {
+            if !name.contains(part) {
+                continue;
+            }
             match measure(&driver) {
                 Ok(text) => println!("{name}: {text}"),
                 Err(error) => {
@@ -106,7 +122,7 @@ fn run(driver: Arc<dyn Driver>, stub: bool) -> ExitCode {
     }
     match failed {
         0 => {
-            println!("ok: {} checks", checks::ALL.len());
+            println!("ok: {} checks", checks.len());
             ExitCode::SUCCESS
         }
         failed => {

@@ -4,32 +4,49 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polyrail::cuda::driver::{Driver, End};
-use polyrail::{Access, Engine, Op, SegmentId};
+use polyrail::{Access, Engine, Op, SegmentId, Status};
 
-use crate::ends::{Ends, MEASURED, Wrong, engine, moved, whole};
+use crate::ends::{Ends, MEASURED, Wrong, completed, engine, moved, whole};
 
 type Measure = fn(&Arc<dyn Driver>) -> Result<String, Wrong>;
 
 /// All of them, by what they compare.
-pub(crate) const ALL: [(&str, Measure); 5] = [
+pub(crate) const ALL: [(&str, Measure); 12] = [
+    ("host to GPU, 4 KiB", |driver| {
+        copies(driver, Op::Write, false, 4 << 10)
+    }),
+    ("GPU to host, 4 KiB", |driver| {
+        copies(driver, Op::Read, false, 4 << 10)
+    }),
+    ("host to GPU, 64 KiB", |driver| {
+        copies(driver, Op::Write, false, 64 << 10)
+    }),
+    ("host to GPU, 1 MiB", |driver| {
+        copies(driver, Op::Write, false, 1 << 20)
+    }),
+    ("GPU to GPU, 1 MiB", |driver| {
+        copies(driver, Op::Write, true, 1 << 20)
+    }),
+    ("host to GPU, 4 KiB, while nobody waits for it", unattended),
     ("host to GPU, 64 MiB, aim 0.97 of a plain copy", |driver| {
-        copies(driver, Op::Write, false)
+        copies(driver, Op::Write, false, MEASURED)
     }),
     ("GPU to host, 64 MiB, aim 0.97 of a plain copy", |driver| {
-        copies(driver, Op::Read, false)
+        copies(driver, Op::Read, false, MEASURED)
     }),
     ("GPU to GPU, 64 MiB, aim 0.97 of a plain copy", |driver| {
-        copies(driver, Op::Write, true)
+        copies(driver, Op::Write, true, MEASURED)
     }),
     ("GPU to a GPU of another process, 64 MiB", between),
     (
         "GPU, host, TCP, host, GPU, 64 MiB, aim 0.9 of the slowest stage",
         staged,
     ),
+    ("GPU, host, host memory of another process, 64 MiB", to_host),
 ];
 
-const ROUNDS: usize = 21;
-const WARM_UP: usize = 3;
+const ROUNDS: usize = 41;
+const WARM_UP: usize = 8;
 
 /// The median time of each of several, by turns.
 fn by_turns<const N: usize>(
@@ -65,6 +82,12 @@ fn beside(time: Duration, plain: Duration) -> String {
     )
 }
 
+/// The same for what is too short for a rate.
+fn beside_short(time: Duration, plain: Duration) -> String {
+    let [time, plain] = [time, plain].map(|time| time.as_secs_f64() * 1e6);
+    format!("{time:.1} us beside {plain:.1}: {:.2}", plain / time)
+}
+
 fn end(engine: &Engine, segment: SegmentId) -> Result<End, Wrong> {
     let region = engine.region(segment).ok_or("no such segment")?;
     Ok(End {
@@ -74,7 +97,7 @@ fn end(engine: &Engine, segment: SegmentId) -> Result<End, Wrong> {
 }
 
 /// One request beside one copy between the same memories.
-fn copies(driver: &Arc<dyn Driver>, op: Op, within: bool) -> Result<String, Wrong> {
+fn copies(driver: &Arc<dyn Driver>, op: Op, within: bool, bytes: u64) -> Result<String, Wrong> {
     let engine = engine(driver, &[])?;
     let near = match within {
         true => engine.allocate_on_gpu("near", 0, MEASURED, Access::Local)?,
@@ -91,13 +114,55 @@ fn copies(driver: &Arc<dyn Driver>, op: Op, within: bool) -> Result<String, Wron
     let stream = driver.stream(0)?;
     let mut plain = || {
         // SAFETY: both ends are segments of `engine`, which outlives the copy.
-        unsafe { driver.copy(0, stream, to, from, MEASURED) }?;
+        unsafe { driver.copy(0, stream, to, from, bytes) }?;
         Ok(driver.finish(0, stream)?)
     };
-    let mut ours = || moved(&engine, whole(op, near, far, MEASURED));
+    let mut ours = || moved(&engine, whole(op, near, far, bytes));
     let [plain, ours] = by_turns([&mut plain, &mut ours])?;
     driver.end_stream(0, stream);
-    Ok(beside(ours, plain))
+    Ok(match bytes {
+        MEASURED => beside(ours, plain),
+        _ => beside_short(ours, plain),
+    })
+}
+
+/// A program that looks at its batch from time to time, and one that waits for it.
+fn unattended(driver: &Arc<dyn Driver>) -> Result<String, Wrong> {
+    let engine = engine(driver, &[])?;
+    let near = engine.allocate("near", MEASURED, Access::Local)?;
+    let far = engine.allocate_on_gpu("far", 0, MEASURED, Access::Local)?;
+    let write = whole(Op::Write, near, far, 4 << 10);
+    let mut waits = || moved(&engine, write);
+    let mut looks = || {
+        let batch = engine.submit(&[write])?;
+        while batch.status().status == Status::Pending {
+            std::hint::spin_loop();
+        }
+        completed(&batch)
+    };
+    let [waits, looks] = by_turns([&mut waits, &mut looks])?;
+    Ok(beside_short(looks, waits))
+}
+
+/// To memory that a cache of another process has on the host.
+fn to_host(driver: &Arc<dyn Driver>) -> Result<String, Wrong> {
+    let ends = Ends::start(driver, false, &[])?;
+    let engine = &ends.engine;
+    let host = engine.allocate("host", MEASURED, Access::Local)?;
+    let near = engine.allocate_on_gpu("near", 0, MEASURED, Access::Local)?;
+    let far = ends.open("host-large")?;
+    let mut out = || moved(engine, whole(Op::Read, host, near, MEASURED));
+    let mut over = || moved(engine, whole(Op::Write, host, far, MEASURED));
+    let mut all = || moved(engine, whole(Op::Write, near, far, MEASURED));
+    let mut back = || moved(engine, whole(Op::Read, near, far, MEASURED));
+    let [out, over, all, back] = by_turns([&mut out, &mut over, &mut all, &mut back])?;
+    Ok(format!(
+        "{} (GPU to host {:.2}, host to host {:.2}, back {:.2})",
+        beside(all, out.max(over)),
+        rate(out),
+        rate(over),
+        rate(back)
+    ))
 }
 
 fn between(driver: &Arc<dyn Driver>) -> Result<String, Wrong> {
