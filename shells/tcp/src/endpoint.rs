@@ -15,7 +15,7 @@ use polyrail_transport::clock::Clock;
 use polyrail_transport::memory::Region;
 use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{
-    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits, timespec,
+    Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits, timespec, until_ready,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -514,7 +514,8 @@ impl Endpoint for TcpEndpoint {
             epoll::add(&self.epoll, call, EventData::new_u64(CALL), EventFlags::IN)?;
             self.call = Some(number);
         }
-        self.ask(longest.map(timespec).as_ref());
+        let longest = until_ready(self.epoll.as_fd(), longest.map(timespec));
+        self.ask(longest.as_ref());
         let called = self.ready.iter().position(|token| *token == CALL);
         called.map(|place| self.ready.swap_remove(place));
         Ok(called.is_some())

@@ -240,6 +240,24 @@ pub fn sleep(
     }
 }
 
+/// How long [`until_ready`] leaves to a timer of whole milliseconds.
+const LONG: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 10_000_000,
+};
+
+/// What to tell `epoll_wait` in the place of `longest`. It counts in whole milliseconds, and rounds up: a shorter sleep is slept
+/// here, until `epoll` has something, and it does not sleep any more.
+pub fn until_ready(epoll: BorrowedFd<'_>, longest: Option<Timespec>) -> Option<Timespec> {
+    let Some(short) = longest.filter(|longest| *longest < LONG && longest.tv_nsec > 0) else {
+        return longest;
+    };
+    let mut waits = [PollFd::from_borrowed_fd(epoll, PollFlags::IN)];
+    // If it fails, that sleeps no longer than it should, and says why.
+    let _ = rustix::event::poll(&mut waits, Some(&short));
+    Some(Timespec::default())
+}
+
 /// A span as the kernel takes it, an hour at most.
 pub fn timespec(span: Duration) -> Timespec {
     let nanos = span.as_nanos().min(3_600_000_000_000);

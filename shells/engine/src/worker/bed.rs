@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use polyrail_core::time::Duration;
-use polyrail_transport::timespec;
+use polyrail_transport::{timespec, until_ready};
 use rustix::event::epoll;
 
 /// Something to sleep on: until somebody calls or the endpoint has something.
@@ -52,7 +52,7 @@ impl Bed {
 
     /// Sleeps for so long at most. Whether somebody called.
     pub(super) fn sleep(&self, longest: Option<Duration>) -> bool {
-        let timeout = longest.map(timespec);
+        let timeout = until_ready(self.poller.as_fd(), longest.map(timespec));
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
         let called = match epoll::wait(&self.poller, &mut events, timeout.as_ref()) {
             Ok((events, _)) => events.iter().any(|event| event.data.u64() == CALLED),
@@ -67,5 +67,36 @@ impl Bed {
             let _ = rustix::io::read(self.call.as_fd(), &mut [0; 8]);
         }
         called
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    #[test]
+    fn a_sleep_is_not_rounded_up_to_milliseconds() {
+        let never = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let call = Arc::new(never());
+        let bed = Bed::new(&call, never()).unwrap();
+        let sleep = || {
+            let start = std::time::Instant::now();
+            assert!(!bed.sleep(Some(Duration::from_micros(50))));
+            start.elapsed()
+        };
+        // On a busy machine some take longer; rounded up, all do.
+        let shortest = (0..100).map(|_| sleep()).min().unwrap();
+        assert!(
+            shortest < std::time::Duration::from_millis(1),
+            "{shortest:?}"
+        );
+
+        rustix::io::write(&call, &1_u64.to_ne_bytes()).unwrap();
+        assert!(
+            bed.sleep(Some(Duration::from_micros(50))),
+            "a call was not heard"
+        );
     }
 }
