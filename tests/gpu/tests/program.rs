@@ -21,6 +21,14 @@ fn all_checks_pass_over_the_stub_driver() {
     assert!(text.contains("skipped all measurements"), "{text}");
 }
 
+#[test]
+fn a_part_of_a_name_chooses_checks() {
+    let some = gpu(&["--stub", "killed"]);
+    assert!(text(&some).contains("\nok: 1 checks\n"), "{some:?}");
+    let none = gpu(&["--stub", "no such check"]);
+    assert_eq!(none.status.code(), Some(2), "{none:?}");
+}
+
 /// What calls CUDA's driver calls a library in C in its place, which is as strict as it can be.
 #[test]
 fn all_checks_pass_over_a_library_in_place_of_cudas() {
@@ -49,7 +57,7 @@ fn all_checks_pass_over_a_library_in_place_of_cudas() {
     );
     assert!(text.contains("\nok: 16 checks\n"), "{text}");
     // It measures too; what comes of that says nothing here.
-    assert_eq!(text.matches(" GB/s beside ").count(), 5, "{text}");
+    assert_eq!(text.matches(" beside ").count(), 12, "{text}");
 }
 
 /// Where there is a GPU the program itself is what is to be run.
