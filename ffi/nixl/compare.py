@@ -81,14 +81,14 @@ class Target:
         self.process.wait()
 
 
-def handle(one, op, memory, there, block, batch, kinds=("DRAM", "DRAM")):
+def handle(one, op, memory, there, block, batch, transport):
     import numpy
 
     rows = []
     for base in (memory.address, there.address):
         places = base + numpy.arange(batch, dtype=numpy.uint64) * numpy.uint64(block + GAP)
         rows.append(numpy.stack([places, numpy.full(batch, block, numpy.uint64), numpy.zeros(batch, numpy.uint64)], 1))
-    return one.nixl.initialize_xfer(op, *[one.nixl.get_xfer_descs(*of) for of in zip(rows, kinds)], "target")
+    return one.nixl.initialize_xfer(op, *[one.nixl.get_xfer_descs(*of) for of in zip(rows, kinds(transport))], "target")
 
 
 def run(arg):
@@ -100,7 +100,7 @@ def run(arg):
     for block, batch in cells:
         for op in ("WRITE", "READ"):
             # As a program that has a new list each time; what is prepared once is what the others have.
-            prepared = handle(one, op, memory, there, block, batch, kinds(arg.transport))
+            prepared = handle(one, op, memory, there, block, batch, arg.transport)
             once(one, prepared)
             times, cpu = [], sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + there.cpu()
             start = time.perf_counter()
@@ -128,9 +128,9 @@ def faults(arg):
     block, batch = 64 * MIB, 16
     for fault in ("killed", "stopped", "killed, and another one started"):
         there, one = Target(arg, (block + GAP) * batch), agent("initiator", arg.system, arg.transport)
-        memory = one.memory((block + GAP) * batch, 1)
+        memory = one.memory((block + GAP) * batch, 1, kinds(arg.transport)[0])
         one.know(there.metadata)
-        prepared = handle(one, "WRITE", memory, there, block, batch)
+        prepared = handle(one, "WRITE", memory, there, block, batch, arg.transport)
         once(one, prepared)
         state, start = one.nixl.transfer(prepared), time.monotonic()
         there.process.send_signal(signal.SIGSTOP if fault == "stopped" else signal.SIGKILL)
@@ -150,7 +150,7 @@ def faults(arg):
             there = Target(arg, (block + GAP) * batch)
             try:
                 one.know(there.metadata)
-                again = one.finish(handle(one, "WRITE", memory, there, block, batch), limit=arg.limit)
+                again = one.finish(handle(one, "WRITE", memory, there, block, batch, arg.transport), limit=arg.limit)
             except BaseException as error:
                 again = type(error).__name__
             there.end()

@@ -37,10 +37,10 @@ type Code = u32;
 
 const SUCCESS: Code = 0;
 const OUT_OF_MEMORY: Code = 2;
-const NOT_PERMITTED: Code = 800;
 const NOT_INITIALIZED: Code = 3;
 const NO_DEVICE: Code = 100;
 const NOT_READY: Code = 600;
+const NOT_PERMITTED: Code = 800;
 const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
 const HOST_MEMORY_ALREADY_REGISTERED: Code = 712;
 const INVALID_VALUE: Code = 1;

@@ -41,7 +41,7 @@ const LOOK_MIN: Duration = Duration::from_micros(20);
 /// And at most.
 const LOOK_MAX: Duration = Duration::from_millis(1);
 /// Whoever waits for a copy looks at it without a pause for so long: more than 64 MiB take between host and device.
-const SHORT: Duration = Duration::from_millis(2);
+pub(crate) const SHORT: Duration = Duration::from_millis(2);
 
 /// Where bytes go, seen from the device that copies.
 const INTO: usize = 0;

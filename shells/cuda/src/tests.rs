@@ -794,6 +794,7 @@ fn devices_that_do_not_reach_each_other_are_joined_all_the_same() {
 fn the_longer_a_copy_takes_the_later_it_is_looked_at() {
     let mut bench = Bench::new();
     bench.stub.hold();
+    let start = bench.driven.clock.now();
     bench.post(&[work(1, Op::Write, (HOST, 0), (GPU, 0), 1)]);
     let waits = |bench: &Bench| {
         let due = bench.driven.endpoint.poll_timeout().unwrap();
@@ -801,7 +802,10 @@ fn the_longer_a_copy_takes_the_later_it_is_looked_at() {
     };
     assert!(waits(&bench) <= Duration::from_millis(1));
     // Whoever waits for it does not sleep, but not for as long as a program's kernel may hold it up.
-    assert_eq!(bench.driven.endpoint.waits(), Waits::Device);
+    let at_first = bench.driven.endpoint.waits();
+    if bench.driven.clock.now().since(start) < crate::endpoint::SHORT {
+        assert_eq!(at_first, Waits::Device);
+    }
     while bench.driven.endpoint.waits() == Waits::Device {
         bench.sleep();
     }

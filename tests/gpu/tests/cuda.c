@@ -29,8 +29,8 @@ typedef struct { char reserved[64]; } ipc_handle;
 
 enum {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
-    NOT_READY = 600, ALREADY_ENABLED = 704, ALREADY_REGISTERED = 712, NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900,
-    CAPTURE_INVALIDATED = 901,
+    NOT_READY = 600, ALREADY_ENABLED = 704, ALREADY_REGISTERED = 712, NOT_PERMITTED = 800, NOT_SUPPORTED = 801,
+    CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901,
     DEVICES = 2, ROOM = 1024, TOTAL = 1 << 30, STACK = 16, GLOBAL = 0, RELAXED = 2,
 };
 
@@ -225,8 +225,21 @@ result cuDeviceGetPCIBusId(char *id, int length, device of) {
 result cuDeviceGetAttribute(int *value, int attribute, device of) {
     (void)of;
     must(attribute == 128, "only the attribute of fabric handles is asked for");
-    *value = 0;
+    *value = 1;
     return SUCCESS;
+}
+
+/* As on a GPU that could share memory over NVLink, in a process that has no IMEX channel. */
+result cuMemGetAllocationGranularity(size_t *unit, const void *of, int which) {
+    (void)of, (void)which;
+    *unit = 2 << 20;
+    return SUCCESS;
+}
+
+result cuMemCreate(uint64_t *handle, size_t bytes, const void *of, uint64_t flags) {
+    (void)handle, (void)of;
+    must(bytes % (2 << 20) == 0 && flags == 0, "whole units, and no flags");
+    return NOT_PERMITTED;
 }
 
 result cuDevicePrimaryCtxRetain(context *of, device on) {
@@ -534,10 +547,8 @@ result cuMemGetHandleForAddressRange(void *made, pointer address, size_t bytes, 
     return NOT_SUPPORTED;
 }
 
-/* No device here shares memory over NVLink, so these are never called. */
+/* No memory here is shared over NVLink, so these are never called. */
 #define NEVER(name) result name(void) { must(0, #name); return SUCCESS; }
-NEVER(cuMemGetAllocationGranularity)
-NEVER(cuMemCreate)
 NEVER(cuMemRelease)
 NEVER(cuMemRetainAllocationHandle)
 NEVER(cuMemExportToShareableHandle)
