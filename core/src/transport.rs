@@ -32,6 +32,11 @@ impl MemoryKind {
         }
     }
 
+    /// Whether it is on a GPU or another accelerator.
+    pub const fn is_on_device(self) -> bool {
+        matches!(self, Self::Device | Self::DeviceShared)
+    }
+
     /// The bits of those kinds that whoever serves one of serves this one too: that others can open memory of a device
     /// changes nothing for who reaches the device itself.
     const fn served_by(self) -> u16 {
@@ -49,6 +54,9 @@ pub struct Capabilities(u16);
 
 /// Bits of one end.
 const END_BITS: u32 = 8;
+
+/// One end has to be on a device. No kind has this bit.
+const FOR_DEVICES: u16 = 32;
 
 impl Capabilities {
     /// None.
@@ -68,6 +76,16 @@ impl Capabilities {
     /// Also serves such memory of the target.
     pub const fn with_remote(self, kind: MemoryKind) -> Self {
         Self(self.0 | kind.bit() << END_BITS)
+    }
+
+    /// The same, but that it joins no two memories of which neither is a device's.
+    pub const fn for_devices(self) -> Self {
+        Self(self.0 | FOR_DEVICES)
+    }
+
+    /// Whether it moves bytes between these memories at all, as far as the one end goes that says so.
+    pub const fn allows_pair(self, local: MemoryKind, remote: MemoryKind) -> bool {
+        self.0 & FOR_DEVICES == 0 || local.is_on_device() || remote.is_on_device()
     }
 
     /// What both allow.
@@ -116,6 +134,7 @@ pub fn rank<'a>(
 ) -> heapless::Vec<usize, PLAN_TRANSPORTS_MAX> {
     let joins = |ours: &Offer<'_>| {
         ours.capabilities.allows_local(local)
+            && ours.capabilities.allows_pair(local, remote)
             && theirs
                 .iter()
                 .any(|other| other.name == ours.name && other.capabilities.allows_remote(remote))
@@ -131,7 +150,7 @@ pub fn rank<'a>(
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::MemoryKind::{Device, DeviceShared, File, Host};
+    use super::MemoryKind::{Device, DeviceShared, File, Host, Shared};
     use super::*;
     use quickcheck::quickcheck;
     use std::vec::Vec;
@@ -240,6 +259,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn who_is_for_devices_joins_no_two_memories_of_the_host() {
+        let all = Capabilities::HOST.with_local(Device).with_remote(Device);
+        let offers = [offer("devices", all.for_devices()), offer("all", all)];
+        // (local, remote, ranked)
+        let cases: [(_, _, &[usize]); 5] = [
+            (Host, Host, &[1]),
+            (Host, Shared, &[1]),
+            (Device, Shared, &[0, 1]),
+            (Host, DeviceShared, &[0, 1]),
+            (Device, Device, &[0, 1]),
+        ];
+        for (local, remote, ranked) in cases {
+            assert_eq!(
+                rank(offers, &offers, local, remote)[..],
+                *ranked,
+                "{local:?} {remote:?}"
+            );
+        }
+        // It is for whoever offers it to say; a peer's word changes nothing.
+        let plain = [offer("devices", all)];
+        assert_eq!(rank(plain, &offers, Host, Host)[..], [0]);
+    }
+
     quickcheck! {
         fn only_what_joins_is_ranked_and_nothing_better_left_out(ours: Vec<(u8, u16)>, theirs: Vec<(u8, u16)>) -> bool {
             let names = ["tcp", "rdma", "shm"];
@@ -251,7 +294,8 @@ mod tests {
             [Host, Device, File].into_iter().all(|local| [Host, Device, File].into_iter().all(|remote| {
                 let joins = |own: &Offer<'_>| {
                     let mut same = theirs.iter().filter(|other| other.name == own.name);
-                    own.capabilities.allows_local(local) && same.any(|other| other.capabilities.allows_remote(remote))
+                    let may = own.capabilities.allows_local(local) && own.capabilities.allows_pair(local, remote);
+                    may && same.any(|other| other.capabilities.allows_remote(remote))
                 };
                 let all = ours.iter().enumerate().filter(|(_, own)| joins(own)).map(|(position, _)| position);
                 let best: Vec<usize> = all.take(PLAN_TRANSPORTS_MAX).collect();

@@ -218,13 +218,14 @@ impl Engine {
     }
 
     /// Makes memory of the program a segment.
-    #[pyo3(signature = (buffer, name=None, access=None))]
+    #[pyo3(signature = (buffer, name=None, access=None, *, domain=None))]
     fn register(
         &self,
         py: Python<'_>,
         buffer: &Bound<'_, PyAny>,
         name: Option<String>,
         access: Option<&str>,
+        domain: Option<&str>,
     ) -> PyResult<Py<Memory>> {
         let shared = &self.shared;
         shared.check_usable(py)?;
@@ -241,6 +242,7 @@ impl Engine {
             return Err(PyBufferError::new_err(text));
         }
         if place.on_gpu {
+            check_host(domain)?;
             self.check_gpu(py)?;
         }
         let base = NonNull::new(place.address as *mut u8);
@@ -249,8 +251,16 @@ impl Engine {
         let name = shared.name(name);
         let register = || {
             let Address(base) = { base };
-            // SAFETY: `keep` stays until the engine has let go of the segment; for a bare address the program answers.
-            unsafe { shared.engine.register(&name, base, place.bytes, allowed) }
+            let bytes = place.bytes;
+            match domain {
+                // SAFETY: `keep` stays until the engine has let go of the segment; for a bare address the program answers.
+                None => unsafe { shared.engine.register(&name, base, bytes, allowed) },
+                Some(domain) => {
+                    let domain = shared.engine.domain(domain)?;
+                    // SAFETY: as above, and it is memory of the host.
+                    unsafe { domain.register(&name, base, bytes, allowed) }
+                }
+            }
         };
         let id = py.detach(register).raised(py)?;
         shared.keep(id, lent.keep);
@@ -258,7 +268,8 @@ impl Engine {
     }
 
     /// Allocates memory and makes it a segment.
-    #[pyo3(signature = (bytes, name=None, access=None, device="cpu"))]
+    #[pyo3(signature = (bytes, name=None, access=None, device="cpu", *, domain=None))]
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn allocate(
         &self,
         py: Python<'_>,
@@ -266,6 +277,7 @@ impl Engine {
         name: Option<String>,
         access: Option<&str>,
         device: &str,
+        domain: Option<&str>,
     ) -> PyResult<Py<Memory>> {
         let shared = &self.shared;
         shared.check_usable(py)?;
@@ -276,10 +288,14 @@ impl Engine {
         });
         let access = words::access(access)?;
         let gpu = gpu_number(device)?;
+        if gpu.is_some() {
+            check_host(domain)?;
+        }
         let name = shared.name(name);
-        let id = py.detach(|| match gpu {
-            None => shared.engine.allocate(&name, bytes, access),
-            Some(gpu) => shared.engine.allocate_on_gpu(&name, gpu, bytes, access),
+        let id = py.detach(|| match (gpu, domain) {
+            (None, None) => shared.engine.allocate(&name, bytes, access),
+            (None, Some(domain)) => shared.engine.domain(domain)?.allocate(&name, bytes, access),
+            (Some(gpu), _) => shared.engine.allocate_on_gpu(&name, gpu, bytes, access),
         });
         let id = id.raised(py)?;
         Memory::new(py, Segment::new(shared, id, name, false), gpu.is_none())
@@ -574,6 +590,17 @@ struct Address(NonNull<u8>);
 
 // SAFETY: nobody dereferences it there but the engine, by its contract.
 unsafe impl Send for Address {}
+
+/// Refuses a trust domain for memory of a GPU.
+fn check_host(domain: Option<&str>) -> PyResult<()> {
+    match domain {
+        None => Ok(()),
+        Some(domain) => Err(PyValueError::new_err(format!(
+            "domain is \"{}\": memory of GPUs is for the common domain only",
+            domain.escape_debug()
+        ))),
+    }
+}
 
 /// The number of `cuda:N`; `None`: the host's memory.
 fn gpu_number(device: &str) -> PyResult<Option<u32>> {

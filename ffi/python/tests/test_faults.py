@@ -283,27 +283,64 @@ def test_who_waits_drives_the_batch_and_calls_nobody(targets):
         assert min(seen) < many / 2
 
 
+def together(count, body):
+    """Runs it on so many threads that start at once; the first exception of theirs is raised."""
+    start, errors = threading.Barrier(count), []
+
+    def run(number):
+        start.wait(LONG)
+        try:
+            body(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
 def test_eight_threads_move_bytes_through_one_engine(engine, targets):
     part = 1 << 16
     target = targets(size=8 * part)
     source = pattern(8 * part)
     local, remote = engine.register(source), engine.open(f"{target.address}/mem")
-    failures = []
 
     def move(number):
-        try:
-            for offset in range(0, part, 1024):
-                offset += number * part
-                engine.write(local, remote, 1024, local_offset=offset, remote_offset=offset).wait(LONG)
-        except BaseException as error:
-            failures.append(error)
+        for offset in range(0, part, 1024):
+            offset += number * part
+            engine.write(local, remote, 1024, local_offset=offset, remote_offset=offset).wait(LONG)
 
-    threads = [threading.Thread(target=move, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == [] and target.crc(0, 8 * part) == crc(source)
+    together(8, move)
+    assert target.crc(0, 8 * part) == crc(source)
+
+
+def test_eight_threads_share_segments_batches_and_what_is_prepared(engine, target):
+    remote, blocks = engine.open(f"{target.address}/mem"), numpy.arange(0, 1 << 16, 64)
+    for _ in range(20):
+        memory, closed = engine.register(pattern(1 << 16)), []
+        batch = engine.write(memory, remote, 64, local_offset=blocks, remote_offset=blocks)
+        prepared = engine.prepare("write", memory, remote, 64)
+
+        def use(_):
+            assert batch.wait(LONG).delivered_bytes == 1 << 16
+            assert {report.status for report in batch.reports} == {"Completed"}
+            prepared.post().wait(LONG)
+            assert engine.stats()["rails"] and repr(batch) and not engine.held()
+
+        def close(number):
+            try:
+                memory.close()
+                closed.append(number)
+            except polyrail.Closed:
+                pass
+
+        together(8, use)
+        together(8, close)
+        assert memory.closed and closed
 
 
 def test_the_operator_can_say_that_a_peer_is_lost(targets):

@@ -204,3 +204,26 @@ def test_what_is_closed_says_so(engine, target):
             use()
     with pytest.raises(polyrail.Closed):
         engine.write(engine.register(bytearray(64)), remote, 64)
+
+
+def test_memory_of_a_trust_domain_is_for_its_peers_only(engine):
+    red, blue = {"peers": ["127.0.0.0/8"]}, {"peers": ["192.0.2.0/24"]}
+    security = {"domains": {"red": red, "blue": blue}}
+    with polyrail.Engine(name="owner", listen="127.0.0.1:0", security=security) as owner:
+        ours = bytearray(64)
+        owner.register(ours, "registered", domain="red")
+        allocated = owner.allocate(64, "allocated", domain="red")
+        owner.allocate(64, "blue's", domain="blue")
+        owner.register(bytearray(64), "everybody's")
+        source = engine.register(pattern(64))
+        for name in ("registered", "allocated"):
+            engine.write(source, engine.open(f"{owner.listening}/{name}"), 64).wait(LONG)
+        assert bytes(ours) == bytes(memoryview(allocated)) == pattern(64).tobytes()
+        for name in ("blue's", "everybody's"):
+            with pytest.raises(polyrail.Invalid, match="no segment named"):
+                engine.open(f"{owner.listening}/{name}")
+        for make in (lambda **of: owner.allocate(64, "x", **of), lambda **of: owner.register(bytearray(64), "x", **of)):
+            with pytest.raises(polyrail.Invalid, match="green.*blue.*red"):
+                make(domain="green")
+        with pytest.raises(ValueError, match="memory of GPUs is for the common domain only"):
+            owner.allocate(64, "x", device="cuda:0", domain="red")

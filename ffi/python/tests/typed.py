@@ -21,7 +21,7 @@ async def moves(pages: numpy.typing.NDArray[numpy.int64]) -> None:
             assert_type(notification.data, bytes)
         assert_type(engine.stats()["rails"][0]["bytes"], int)
         assert_type(engine.stats()["workers"][0]["full_for"], float | None)
-        memoryview(engine.allocate(4096))
+        memoryview(engine.allocate(4096, "for-red", domain="red"))
         here, there = polyrail.Blocks(local, pages, stride=4096), polyrail.Blocks(remote, rows=3, stride=4096, base=64)
         request = polyrail.PagedRequest("write", here, there, 4096)
         assert_type(engine.submit_paged([request], arrival=7), polyrail.Batch)

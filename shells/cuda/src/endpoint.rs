@@ -24,10 +24,10 @@ use polyrail_transport::numbered::Numbered;
 use polyrail_transport::{Endpoint, LaneReport, Polled, RailAddress, RemoteRegion, Waits};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::background::Hurry;
 use crate::driver::{CudaError, Driver, End, Event, Stream};
 use crate::far::{Far, FarEvent, Kept, Opening, Pin};
 use crate::gpus::Gpus;
-use crate::releases::Hurry;
 use crate::slots::{Detour, Landing, Slots};
 use crate::{END_MAX, PATIENCE_MS, WORK_BYTES_MAX, WORKS_MAX};
 
@@ -224,7 +224,8 @@ impl CudaEndpoint {
         };
         let local = local.ok_or(Cause::LocalProtection)?;
         local.is_pinned = local.is_pinned || on.is_none() && self.gpus.is_pinned(&local.region);
-        let takes_detour = on.is_none() && !local.is_pinned && length > 0;
+        let is_pinned = far.is_pinned && (on.is_some() || local.is_pinned);
+        let takes_detour = !is_pinned && length > 0;
         let pinned = local.region.pin_any(work.local.offset, length);
         let pinned = pinned.ok_or(Cause::LocalProtection)?;
         let near = End {

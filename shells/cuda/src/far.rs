@@ -22,6 +22,8 @@ pub(crate) enum Kept {
 /// The far end of a work, and what keeps it there.
 pub(crate) struct FarEnd {
     pub(crate) end: End,
+    /// A device copies it by itself: it is on one, or pinned.
+    pub(crate) is_pinned: bool,
     pub(crate) kept: Kept,
 }
 
@@ -120,7 +122,11 @@ impl Far for Own {
             ordinal: region.device().map(|device| device.ordinal()),
         };
         let kept = Kept::Region { pinned };
-        Ok(Pin::There(FarEnd { end, kept }))
+        Ok(Pin::There(FarEnd {
+            end,
+            is_pinned: true,
+            kept,
+        }))
     }
 
     /// No other way leads to this memory.

@@ -20,9 +20,9 @@ use std::time::Instant;
 
 use polyrail_transport::memory::{Access, DeviceMemory, DmaBuf, Loan, Region, RegionKey};
 
+use crate::background::Background;
 use crate::driver::{Answer, CudaError, Driver, End, Event, Gpu, Handle, Sharing, Stream};
 use crate::pci;
-use crate::releases::Releases;
 
 /// Bytes of the pages that a DMA-BUF is made of.
 const PAGE: u64 = 4096;
@@ -37,7 +37,8 @@ pub struct Gpus {
     orders: Mutex<HashMap<u32, Orders>>,
     pins: Mutex<HashMap<RegionKey, Arc<Pin>>>,
     has_leftovers: AtomicBool,
-    releases: Releases,
+    releases: Background,
+    pinning: Background,
 }
 
 /// What the driver has said of the devices.
@@ -90,7 +91,8 @@ impl Gpus {
             orders: Mutex::default(),
             pins: Mutex::default(),
             has_leftovers: AtomicBool::new(false),
-            releases: Releases::default(),
+            releases: Background::new("polyrail-cuda-end"),
+            pinning: Background::new("polyrail-cuda-pin"),
         })
     }
 
@@ -124,6 +126,12 @@ impl Gpus {
     /// Gives something back to the driver, which may take as long as a device is busy: not on a thread that moves bytes.
     pub(crate) fn release(&self, release: impl FnOnce() + Send + 'static) {
         self.releases.add(release);
+    }
+
+    /// Pins something, which takes a second for some gigabytes: not on a thread that moves bytes either, nor before what is
+    /// given back.
+    pub(crate) fn pin_in_background(&self, pin: impl FnOnce() + Send + 'static) {
+        self.pinning.add(pin);
     }
 
     pub(crate) fn driver(&self) -> &Arc<dyn Driver> {

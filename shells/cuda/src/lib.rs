@@ -23,6 +23,7 @@
 //! The parts: `driver` is the interface, `binding` CUDA itself, `gpus` memory, `far` and `endpoint` the lanes, `ipc`
 //! other processes, `pci` where devices are.
 
+mod background;
 #[cfg(feature = "driver")]
 pub mod binding;
 pub mod driver;
@@ -31,7 +32,6 @@ mod far;
 mod gpus;
 pub mod ipc;
 pub mod pci;
-mod releases;
 mod slots;
 #[cfg(any(test, feature = "stub"))]
 pub mod stub;

@@ -10,6 +10,7 @@ use polyrail_core::units::SegmentRef;
 use polyrail_core::work::{Cause, Op, Outcome, Work};
 use polyrail_transport::memory::{Entered, Region, RegionKey};
 use polyrail_transport::numbered::Numbered;
+use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::{RemoteRegion, Waits};
 
 use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled, Withdrawn};
@@ -17,7 +18,6 @@ use crate::crew::{Made, Member};
 use crate::far::{Far, Mappings, Memory, Private};
 use crate::group::{Group, SPANS_MAX};
 use crate::process::{OpenMemory, Process, is_hung_up};
-use crate::socket::{self, nonsense};
 use crate::stop::{self, Point};
 use crate::sys::Way;
 use crate::wire::{Answer, Request};
@@ -300,7 +300,7 @@ impl Lane {
 
     /// Takes what the target says.
     pub(crate) fn hear(&mut self, mappings: &Mappings) -> io::Result<()> {
-        while let Some((answer, file)) = socket::receive(&self.socket)? {
+        while let Some((answer, file)) = packets::receive(&self.socket)? {
             let (key, far) = match (answer, file) {
                 (Answer::Pulled, _) => continue,
                 (Answer::Gone { key, grant }, _) => {
@@ -403,7 +403,7 @@ impl Lane {
         let ended = self.advance(locals, budget, &mut done);
         if std::mem::take(&mut self.calls) {
             // If it does not fit, there are messages that wake the target.
-            let _ = socket::send(&self.socket, &Request::Offered, None);
+            let _ = packets::send(&self.socket, &Request::Offered, None);
         }
         ended
     }
@@ -579,7 +579,7 @@ impl Lane {
             // The next lane begins with none.
             None => return Err(End::Broken(Cause::Flushed)),
         };
-        match socket::send(&self.socket, &Request::Map { key, grant }, None) {
+        match packets::send(&self.socket, &Request::Map { key, grant }, None) {
             Ok(()) => {
                 if self.grants_free.pop().is_none() {
                     self.grants += 1;
@@ -752,7 +752,7 @@ impl Lane {
     pub(crate) fn forget(&mut self, key: RegionKey) {
         if let Some(Far::There { grant, .. }) = self.far.remove(&key) {
             // One that cannot be said is not used again: its number would mean two segments.
-            if socket::send(&self.socket, &Request::Unmap { grant }, None).is_ok() {
+            if packets::send(&self.socket, &Request::Unmap { grant }, None).is_ok() {
                 self.grants_free.push(grant);
             }
         }

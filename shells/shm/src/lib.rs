@@ -39,7 +39,6 @@ mod process;
 mod reach;
 mod serve;
 mod server;
-mod socket;
 mod stop;
 mod sys;
 mod wire;

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use polyrail_core::transport::{Capabilities, MemoryKind};
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::SessionId;
-use polyrail_transport::packets;
+use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::ticket::{Entry, Proving, Said, SessionSecret};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::NAME;
 use crate::process::{OwnCookie, Process, check_user};
-use crate::socket::{self, nonsense};
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
 
 /// How long a target on the same host may take to answer.
@@ -56,7 +55,7 @@ impl<B: AsFd> Asking<B> {
             proving: Proving::new(secret),
         };
         match asking.proving.is_over() {
-            false => socket::send(&asking.socket, &Request::Challenge, None)?,
+            false => packets::send(&asking.socket, &Request::Challenge, None)?,
             true => asking.say(&Request::Hello {
                 version: VERSION,
                 session: session.0,
@@ -74,7 +73,7 @@ impl<B: AsFd> Asking<B> {
 
     fn say(&self, hello: &Request) -> io::Result<()> {
         let board = self.lane.as_ref().map(|(_, board)| board.as_fd());
-        socket::send(&self.socket, hello, board)
+        packets::send(&self.socket, hello, board)
     }
 
     /// What the target says to the greeting: its cookie, and why it cannot pull from here. `None`: nothing yet.
@@ -83,7 +82,7 @@ impl<B: AsFd> Asking<B> {
         cookie: &OwnCookie,
     ) -> io::Result<Option<(Cookie, Option<String>)>> {
         let entry = entry(self.session, self.lane_name());
-        while let Some((answer, _)) = socket::receive(&self.socket)? {
+        while let Some((answer, _)) = packets::receive(&self.socket)? {
             let said = match answer {
                 Answer::Refused { text } => {
                     return Err(io::Error::other(format!("refused: {text}")));

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_transport::SessionId;
 use polyrail_transport::memory::{Loan, Region, RegionKey, TrustDomain};
+use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::peek::Peek;
 use polyrail_transport::ticket::{self, Denied, Nonce, Proof, SessionSecret, Ticket};
 use rustix::net::{Shutdown, shutdown};
@@ -18,7 +19,6 @@ use crate::board::{Board, GRANTS_MAX, OFFERS_MAX, Offer, Processor, Pulled};
 use crate::crew::Member;
 use crate::process::{OwnCookie, Process, is_hung_up};
 use crate::server::Common;
-use crate::socket::{self, nonsense};
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
 use crate::{TELL_BYTES, TURN_BYTES, WORK_BYTES_MAX, reach};
 
@@ -96,7 +96,7 @@ pub(crate) struct Hello {
 impl Said {
     /// Takes it off a connection. `None`: it has not come yet.
     pub(crate) fn receive(socket: &OwnedFd) -> io::Result<Option<Self>> {
-        let Some((request, board)) = socket::receive(socket)? else {
+        let Some((request, board)) = packets::receive(socket)? else {
             return Ok(None);
         };
         let (version, session, cookie, lane, ticket) = match request {
@@ -219,7 +219,7 @@ impl Grant {
     fn tell(&self) {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let (key, grant) = (self.key, self.number);
-        let told = || socket::send(&self.socket, &Answer::Gone { key, grant }, None).is_ok();
+        let told = || packets::send(&self.socket, &Answer::Gone { key, grant }, None).is_ok();
         if *is_over || told() {
             return;
         }
@@ -310,7 +310,7 @@ impl Served {
     pub(crate) fn hear(&mut self, common: &Common) -> io::Result<bool> {
         let mut offered = false;
         for _ in 0..MESSAGES_MAX {
-            let Some((request, _)) = socket::receive(&self.socket)? else {
+            let Some((request, _)) = packets::receive(&self.socket)? else {
                 break;
             };
             match request {
@@ -339,7 +339,7 @@ impl Served {
         // An address on a device means nothing to another process.
         let region = region.filter(|region| region.device().is_none());
         let Some(region) = region.filter(|region| self.lend(region, grant)) else {
-            return socket::send(&self.socket, &Answer::Nothing { grant }, None);
+            return packets::send(&self.socket, &Answer::Nothing { grant }, None);
         };
         let (bytes, writable) = (region.bytes(), region.access().allows_remote_write());
         match region.file() {
@@ -350,7 +350,7 @@ impl Served {
                     writable,
                     address: region.base().as_ptr().addr() as u64,
                 };
-                socket::send(&self.socket, &answer, None)
+                packets::send(&self.socket, &answer, None)
             }
             Some(file) => {
                 let answer = Answer::Shared {
@@ -359,7 +359,7 @@ impl Served {
                     writable,
                 };
                 // The kernel lets nobody write who may not: `Mapping::shared` has sealed it.
-                socket::send(&self.socket, &answer, Some(file))
+                packets::send(&self.socket, &answer, Some(file))
             }
         }
     }
@@ -515,7 +515,7 @@ impl Served {
     fn call(&mut self) {
         if std::mem::take(&mut self.uncalled) && self.board.calls() {
             // If it does not fit, there are messages that wake the initiator.
-            let _ = socket::send(&self.socket, &Answer::Pulled, None);
+            let _ = packets::send(&self.socket, &Answer::Pulled, None);
         }
     }
 

@@ -36,7 +36,7 @@ use crate::far::Mappings;
 use crate::process::{OwnCookie, check_user};
 use crate::serve::{Grant, Greeting, More, Said, Served};
 use crate::wire::{Answer, LaneName};
-use crate::{LANES_PER_SESSION_MAX, NAME, reach, socket};
+use crate::{LANES_PER_SESSION_MAX, NAME, reach};
 
 const EVENTS_MAX: usize = 64;
 
@@ -631,9 +631,9 @@ impl Service {
         let heard = match self.connections.get_mut(&token) {
             None => return,
             Some(Connection::New(..)) => self.greeted(token),
-            Some(Connection::Idle(socket)) => match socket::receive::<u8>(socket) {
+            Some(Connection::Idle(socket)) => match packets::receive::<u8>(socket) {
                 Ok(None) => Ok(false),
-                Ok(Some(_)) => Err(socket::nonsense("it was not asked")),
+                Ok(Some(_)) => Err(packets::nonsense("it was not asked")),
                 Err(error) => Err(error),
             },
             Some(Connection::Lane { served, .. }) => served.hear(&self.common),
@@ -658,9 +658,9 @@ impl Service {
             Some(Said::Challenge) if challenge.is_none() => {
                 let nonce = Nonce::draw()?;
                 *challenge = Some(nonce);
-                return socket::send(socket, &Answer::Challenge { nonce }, None).map(|()| false);
+                return packets::send(socket, &Answer::Challenge { nonce }, None).map(|()| false);
             }
-            Some(Said::Challenge) => return Err(socket::nonsense("it asks again")),
+            Some(Said::Challenge) => return Err(packets::nonsense("it asks again")),
             Some(Said::Hello(hello)) => hello,
         };
         let secret = self.common.sessions().secret(hello.session);
@@ -703,9 +703,9 @@ impl Service {
         };
         let (process, ready) = greeting.answer(&socket, &self.common.cookie);
         let proved = greeting.proof.map_or(Ok(()), |proof| {
-            socket::send(&socket, &Answer::Proved { proof }, None)
+            packets::send(&socket, &Answer::Proved { proof }, None)
         });
-        let sent = proved.and_then(|()| socket::send(&socket, &ready, None));
+        let sent = proved.and_then(|()| packets::send(&socket, &ready, None));
         let connection = match greeting.lane {
             None => Connection::Idle(socket),
             Some((name, board)) => Connection::Lane {
@@ -722,7 +722,7 @@ impl Service {
         if let Some(Connection::New(socket, _)) = self.connections.remove(&token) {
             log::debug!("shm: a connection is refused: {text}");
             let text = text.to_owned();
-            let sent = socket::send(&socket, &Answer::Refused { text }, None);
+            let sent = packets::send(&socket, &Answer::Refused { text }, None);
             self.connections.insert(token, Connection::Idle(socket));
             sent?;
         }

@@ -28,7 +28,7 @@ use crate::process::OwnCookie;
 use crate::reach::Asking;
 use crate::stop::{self, Point};
 use crate::wire::{Answer, Cookie, LaneName, Request, VERSION};
-use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX, socket};
+use crate::{ShmTransport, TURN_BYTES, WORK_BYTES_MAX, WORKS_MAX};
 
 const SESSION: SessionId = SessionId([9; 16]);
 const LOCAL: SegmentRef = SegmentRef(1);
@@ -921,7 +921,7 @@ impl Fake {
     fn receive(socket: &OwnedFd) -> (Request, Option<OwnedFd>) {
         let until = StdInstant::now() + PATIENCE;
         loop {
-            if let Some(received) = socket::receive(socket).unwrap() {
+            if let Some(received) = packets::receive(socket).unwrap() {
                 return received;
             }
             assert!(StdInstant::now() < until, "nothing is said");
@@ -947,7 +947,7 @@ impl Fake {
             cookie: self.cookie(),
             no_pull: None,
         };
-        socket::send(&socket, &ready, None).unwrap();
+        packets::send(&socket, &ready, None).unwrap();
         assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
         initiator.post(ONE, &[long_write(100), long_write(200)]);
         initiator.poll();
@@ -961,7 +961,7 @@ impl Fake {
             writable: true,
             address: region.base().as_ptr().addr() as u64,
         };
-        socket::send(&socket, &answer, None).unwrap();
+        packets::send(&socket, &answer, None).unwrap();
         (socket, board)
     }
 }
@@ -979,7 +979,7 @@ fn with_fake() -> (Initiator, OwnedFd, Board, Arc<Region>) {
 
 impl Fake {
     fn receive_now(socket: &OwnedFd) -> Option<Request> {
-        let received = socket::receive(socket).unwrap();
+        let received = packets::receive(socket).unwrap();
         received.map(|(request, _)| request)
     }
 }
@@ -1056,7 +1056,7 @@ fn offer_all(
         };
         board.offer(row + index, &offer);
     }
-    socket::send(socket, &Request::Offered, None).is_ok()
+    packets::send(socket, &Request::Offered, None).is_ok()
 }
 
 /// Waits until so many rows from this one on are answered, in order.
@@ -1086,7 +1086,7 @@ fn who_sleeps_is_called_once_a_turn_not_at_every_answer() {
     // The fence's answer comes after its last call.
     assert_eq!(target.fence(ONE), 0);
     let mut calls = 0;
-    while let Ok(said) = socket::receive::<Answer>(&lane.0) {
+    while let Ok(said) = packets::receive::<Answer>(&lane.0) {
         calls += usize::from(matches!(said, Some((Answer::Pulled, _))));
     }
     assert_eq!(calls, 2);
@@ -1113,7 +1113,7 @@ fn offers_are_pulled_by_several_threads_or_fail_at_one() {
         offset: 0,
     };
     lane.1.offer(18, &hole);
-    assert!(socket::send(&lane.0, &Request::Offered, None).is_ok());
+    assert!(packets::send(&lane.0, &Request::Offered, None).is_ok());
     assert_eq!(answers(&lane, 18, 1), [Pulled::Failed]);
 }
 
@@ -1192,7 +1192,7 @@ fn a_transport_may_be_dropped_by_the_answer_of_a_service_thread() {
 /// Waits until the other end of a socket is closed, whatever it has said.
 fn is_hung_up_soon(socket: &OwnedFd) -> bool {
     let until = StdInstant::now() + PATIENCE;
-    while socket::receive::<Answer>(socket).is_ok() {
+    while packets::receive::<Answer>(socket).is_ok() {
         if StdInstant::now() > until {
             return false;
         }
@@ -1218,7 +1218,7 @@ fn offers_that_go_on_where_others_end_are_told_of_one_by_one() {
         };
         board.offer(row, &offer);
     }
-    socket::send(&socket, &Request::Offered, None).unwrap();
+    packets::send(&socket, &Request::Offered, None).unwrap();
     let expected = [Pulled::Done, Pulled::Done, Pulled::Refused, Pulled::Done];
     let until = StdInstant::now() + PATIENCE;
     for (row, expected) in expected.into_iter().enumerate() {
@@ -1367,9 +1367,9 @@ fn memory_is_taken_back_once_nobody_is_in_it() {
     let there = target.register(4096, Access::RemoteReadWrite, true);
     let (socket, board) = raw(&target);
     let key = there.key();
-    socket::send(&socket, &Request::Map { key, grant: 3 }, None).unwrap();
+    packets::send(&socket, &Request::Map { key, grant: 3 }, None).unwrap();
     let until = StdInstant::now() + PATIENCE;
-    while socket::receive::<Answer>(&socket).unwrap().is_none() {
+    while packets::receive::<Answer>(&socket).unwrap().is_none() {
         assert!(StdInstant::now() < until, "no answer");
         thread::yield_now();
     }
@@ -1408,20 +1408,20 @@ fn nonsense_ends_a_connection_and_harms_nobody() {
         let socket = packets::connect_to(&target.transport.address()).unwrap();
         for request in &requests {
             // It may hang up before it has heard all.
-            let _ = socket::send(&socket, request, None);
+            let _ = packets::send(&socket, request, None);
         }
         let until = StdInstant::now() + PATIENCE;
-        while socket::receive::<Answer>(&socket).is_ok() {
+        while packets::receive::<Answer>(&socket).is_ok() {
             assert!(StdInstant::now() < until, "{requests:?}");
             thread::yield_now();
         }
     }
     let (socket, board) = raw(&target);
     for grant in [u16::MAX, 4096] {
-        let _ = socket::send(&socket, &Request::Map { key, grant }, None);
+        let _ = packets::send(&socket, &Request::Map { key, grant }, None);
     }
     let until = StdInstant::now() + PATIENCE;
-    while socket::receive::<Answer>(&socket).is_ok() {
+    while packets::receive::<Answer>(&socket).is_ok() {
         assert!(StdInstant::now() < until, "a grant that there is not");
         thread::yield_now();
     }

@@ -8,9 +8,6 @@ use serde::{Deserialize, Serialize};
 /// The version of these messages and of the board. Others are refused.
 pub(crate) const VERSION: u16 = 6;
 
-/// The largest message.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 256;
-
 /// Random bytes somewhere in a process: whoever reads them there reads the process that said so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Cookie {

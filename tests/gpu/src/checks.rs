@@ -22,7 +22,7 @@ pub(crate) const ONLY_CUDA: &str = "the stub driver takes no calls but ours";
 type Check = fn(&Arc<dyn Driver>, bool) -> Result<Option<&'static str>, Wrong>;
 
 /// All of them, by what they say.
-pub(crate) const ALL: [(&str, Check); 16] = [
+pub(crate) const ALL: [(&str, Check); 17] = [
     ("host and GPU, at odd sizes and offsets", |driver, _| {
         let engine = engine(driver, &[])?;
         let near = engine.allocate("host", BYTES, Access::Local)?;
@@ -54,6 +54,13 @@ pub(crate) const ALL: [(&str, Check); 16] = [
         let ends = Ends::start(driver, stub, &["shm", "tcp"])?;
         exchange_far(&ends, "gpu", "cuda-ipc:")
     }),
+    (
+        "GPU and host memory of another process, directly",
+        |driver, stub| {
+            let ends = Ends::start(driver, stub, &["shm", "tcp"])?;
+            exchange_far(&ends, "host", "cuda-ipc:")
+        },
+    ),
     ("GPUs of two processes, staged over TCP", |driver, stub| {
         let ends = Ends::start(driver, stub, &["shm", "cuda-ipc"])?;
         exchange_far(&ends, "gpu", "tcp:")?;

@@ -17,7 +17,7 @@ fn all_checks_pass_over_the_stub_driver() {
     let output = gpu(&["--stub"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("\nok: 16 checks\n"), "{text}");
+    assert!(text.contains("\nok: 17 checks\n"), "{text}");
     assert!(text.contains("skipped all measurements"), "{text}");
 }
 
@@ -55,9 +55,9 @@ fn all_checks_pass_over_a_library_in_place_of_cudas() {
         text.starts_with("cuda:0 Stand-in 0 at ffff:00:00.0"),
         "{text}"
     );
-    assert!(text.contains("\nok: 16 checks\n"), "{text}");
+    assert!(text.contains("\nok: 17 checks\n"), "{text}");
     // It measures too; what comes of that says nothing here.
-    assert_eq!(text.matches(" beside ").count(), 12, "{text}");
+    assert_eq!(text.matches(" beside ").count(), 13, "{text}");
 }
 
 /// Where there is a GPU the program itself is what is to be run.

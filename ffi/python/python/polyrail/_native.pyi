@@ -69,15 +69,26 @@ class Engine:
         buffer: Buffer | SupportsDLPack | SupportsCudaArray | tuple[int, int],
         name: str | None = None,
         access: _Access | None = None,
+        *,
+        domain: str | None = None,
     ) -> Memory:
         """Makes memory of the program a segment, until it is closed or the engine is.
 
         `buffer`: what has the buffer protocol, `__cuda_array_interface__` or `__dlpack__`, without gaps; it is kept, and what has the
         buffer protocol cannot be resized meanwhile. Or `(address, length)`, for which the program answers.
         `access`: what peers may do; by default nothing without a name, and with one `"read"` and, unless it is read-only, write.
+        `domain`: the trust domain of the configuration whose peers are told of it, and nobody else.
         """
-    def allocate(self, bytes: int, name: str | None = None, access: _Access | None = None, device: str = "cpu") -> Memory:
-        """Allocates memory and makes it a segment. `device`: `"cpu"` or `"cuda:N"`.
+    def allocate(
+        self,
+        bytes: int,
+        name: str | None = None,
+        access: _Access | None = None,
+        device: str = "cpu",
+        *,
+        domain: str | None = None,
+    ) -> Memory:
+        """Allocates memory and makes it a segment. `device`: `"cpu"` or `"cuda:N"`. `domain`: as for `register`.
 
         Peers on this host reach it faster than memory of the program's. Look at it with `memoryview` or `numpy.asarray`; on a GPU with
         what takes `__cuda_array_interface__`.

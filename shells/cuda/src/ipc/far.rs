@@ -1,26 +1,27 @@
-//! Another process's device memory, as far as lanes of one worker have opened it.
+//! Another process's memory, as far as lanes of one worker have opened it.
 
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use polyrail_core::time::Instant;
 use polyrail_core::units::{Epoch, LaneId, RailId, SegmentRef};
 use polyrail_core::work::{Cause, Op, Work};
 use polyrail_transport::complain;
+use polyrail_transport::mapping::Mapping;
 use polyrail_transport::memory::RegionKey;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::packets;
+use polyrail_transport::packets::{self, nonsense};
 use polyrail_transport::ticket::{Proving, Said, SessionSecret};
 use polyrail_transport::{RailAddress, RemoteRegion, SessionId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use super::process::{check_user, is_hung_up};
-use super::wire::{self, Answer, Memory, Request, VERSION, nonsense};
+use super::wire::{self, Answer, Memory, Request, VERSION};
 use crate::driver::{End, HANDLE_BYTES, Handle, Sharing};
 use crate::far::{Far, FarEnd, FarEvent, Kept, Opening, Pin};
 use crate::gpus::Gpus;
@@ -38,15 +39,21 @@ const AT_ONCE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// Another process's allocation that is open here. Closed with the last reference.
-struct Import {
+/// Memory of another process that is open here. Closed with the last reference.
+enum Import {
+    OnDevice { of: Allocation },
+    OnHost { of: Mapped },
+}
+
+/// An allocation of a device's.
+struct Allocation {
     gpus: Arc<Gpus>,
     ordinal: u32,
     address: u64,
     sharing: Sharing,
 }
 
-impl Drop for Import {
+impl Drop for Allocation {
     fn drop(&mut self) {
         let driver = self.gpus.driver();
         if let Err(error) = driver.close(self.ordinal, self.address, self.sharing) {
@@ -55,10 +62,67 @@ impl Drop for Import {
     }
 }
 
+/// Memory of the host's.
+struct Mapped {
+    gpus: Arc<Gpus>,
+    /// `None`: no more.
+    mapping: Option<Mapping>,
+    /// The device that it is pinned for first; all others can use it.
+    pinned: Mutex<Option<u32>>,
+    is_pinned: AtomicBool,
+}
+
+impl Mapped {
+    fn address(&self) -> u64 {
+        let base = self.mapping.as_ref().map(|mapping| mapping.base().as_ptr());
+        base.map_or(0, |base| base as u64)
+    }
+
+    /// Pins it for devices. Again: does nothing.
+    fn pin(&self, ordinal: u32) {
+        let mut pinned = lock(&self.pinned);
+        let Some(mapping) = self.mapping.as_ref().filter(|_| pinned.is_none()) else {
+            return;
+        };
+        let driver = self.gpus.driver();
+        match driver.pin(ordinal, self.address(), mapping.bytes()) {
+            Ok(is_ours) => {
+                *pinned = is_ours.then_some(ordinal);
+                self.is_pinned.store(true, Release);
+            }
+            Err(error) => log::info!(
+                "cuda-ipc: copies to and from {} bytes of a peer's host memory pass through slots: cannot pin it: {error}",
+                mapping.bytes()
+            ),
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let Some(ordinal) = lock(&self.pinned).take() else {
+            return;
+        };
+        if let Err(error) = self.gpus.driver().unpin(ordinal, self.address()) {
+            // The driver would take what comes to that place next for this.
+            log::debug!("cuda-ipc: {error}");
+            std::mem::forget(self.mapping.take());
+        }
+    }
+}
+
+/// A file of memory, by the numbers that the kernel gives it, and whether it is mapped for writing.
+type File = (u64, u64, bool);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What is open, so that the workers of an engine open it once.
 #[derive(Default)]
 pub(super) struct Imports {
     rows: Mutex<HashMap<Name, Weak<Import>>>,
+    files: Mutex<HashMap<File, Weak<Import>>>,
     /// What a driver last refused to open on each rail. Scratch is never opened, so probes of it would say that all is
     /// well again, when it is not.
     refused: Mutex<Numbered<RailId, Wanted>>,
@@ -72,12 +136,11 @@ type Name = (u32, [u8; HANDLE_BYTES]);
 
 impl Imports {
     fn refused(&self, rail: RailId) -> Option<Wanted> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.get(&rail).copied()
+        lock(&self.refused).get(&rail).copied()
     }
 
     fn set_refused(&self, rail: RailId, wanted: Option<Wanted>) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = lock(&self.refused);
         match wanted {
             Some(wanted) => refused.insert(rail, wanted),
             None => refused.remove(&rail),
@@ -94,18 +157,69 @@ impl Imports {
         wake: &Arc<Wake>,
     ) -> io::Result<Opened> {
         let ordinal = from_where(gpus, near, memory)?;
-        let import = self.open(gpus, ordinal, &memory.handle(), memory.allocation_bytes)?;
+        let (import, address) =
+            self.open(gpus, ordinal, &memory.handle(), memory.allocation_bytes)?;
         Ok(Opened {
             near,
-            ordinal,
-            address: import.address + memory.offset,
-            of: Arc::new(Use {
-                gpus: gpus.clone(),
-                import: Some(import),
-                open: Arc::new(()),
-                wake: wake.clone(),
-            }),
+            ordinal: Some(ordinal),
+            address: address + memory.offset,
+            of: Use::new(gpus, import, wake),
         })
+    }
+
+    /// Maps memory of the host's that is in a file, and has it pinned for copies of a device.
+    fn map_for(
+        &self,
+        gpus: &Arc<Gpus>,
+        near: u32,
+        file: &OwnedFd,
+        (bytes, writable): (u64, bool),
+        wake: &Arc<Wake>,
+    ) -> io::Result<Opened> {
+        let import = self.map(gpus, file, bytes, writable)?;
+        let address = match &*import {
+            Import::OnHost { of } => of.address(),
+            Import::OnDevice { of } => of.address,
+        };
+        let of = Use::new(gpus, import, wake);
+        let pins = of.clone();
+        gpus.pin_in_background(move || pins.pin(near));
+        Ok(Opened {
+            near: Some(near),
+            ordinal: None,
+            address,
+            of,
+        })
+    }
+
+    fn map(
+        &self,
+        gpus: &Arc<Gpus>,
+        file: &OwnedFd,
+        bytes: u64,
+        writable: bool,
+    ) -> io::Result<Arc<Import>> {
+        let found = rustix::fs::fstat(file)?;
+        let name = (found.st_dev, found.st_ino, writable);
+        let mut files = lock(&self.files);
+        files.retain(|_, row| row.strong_count() > 0);
+        let has_all = |import: &Arc<Import>| match &**import {
+            Import::OnHost { of } => of.mapping.as_ref().is_some_and(|of| of.bytes() >= bytes),
+            Import::OnDevice { .. } => false,
+        };
+        let known = files.get(&name).and_then(Weak::upgrade).filter(has_all);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let of = Mapped {
+            gpus: gpus.clone(),
+            mapping: Some(Mapping::of_peer(file.as_fd(), bytes, writable)?),
+            pinned: Mutex::new(None),
+            is_pinned: AtomicBool::new(false),
+        };
+        let import = Arc::new(Import::OnHost { of });
+        files.insert(name, Arc::downgrade(&import));
+        Ok(import)
     }
 
     fn open(
@@ -114,23 +228,28 @@ impl Imports {
         ordinal: u32,
         handle: &Handle,
         bytes: u64,
-    ) -> io::Result<Arc<Import>> {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> io::Result<(Arc<Import>, u64)> {
+        let mut rows = lock(&self.rows);
         rows.retain(|_, row| row.strong_count() > 0);
         let name = (ordinal, handle.bytes);
-        if let Some(known) = rows.get(&name).and_then(Weak::upgrade) {
-            return Ok(known);
+        let known = rows.get(&name).and_then(Weak::upgrade);
+        if let Some(known) = known
+            && let Import::OnDevice { of } = &*known
+        {
+            let address = of.address;
+            return Ok((known, address));
         }
         gpus.attach(ordinal)?;
         let address = gpus.driver().import(ordinal, handle, bytes)?;
-        let import = Arc::new(Import {
+        let of = Allocation {
             gpus: gpus.clone(),
             ordinal,
             address,
             sharing: handle.sharing,
-        });
+        };
+        let import = Arc::new(Import::OnDevice { of });
         rows.insert(name, Arc::downgrade(&import));
-        Ok(import)
+        Ok((import, address))
     }
 }
 
@@ -168,6 +287,31 @@ pub(crate) struct Use {
     /// It has not been closed, as far as this lane goes.
     open: Arc<()>,
     wake: Arc<Wake>,
+}
+
+impl Use {
+    fn new(gpus: &Arc<Gpus>, import: Arc<Import>, wake: &Arc<Wake>) -> Arc<Self> {
+        Arc::new(Self {
+            gpus: gpus.clone(),
+            import: Some(import),
+            open: Arc::new(()),
+            wake: wake.clone(),
+        })
+    }
+
+    fn pin(&self, ordinal: u32) {
+        if let Some(Import::OnHost { of }) = self.import.as_deref() {
+            of.pin(ordinal);
+        }
+    }
+
+    /// Whether a device copies it by itself.
+    fn is_pinned(&self) -> bool {
+        match self.import.as_deref() {
+            Some(Import::OnHost { of }) => of.is_pinned.load(Acquire),
+            Some(Import::OnDevice { .. }) | None => true,
+        }
+    }
 }
 
 impl Drop for Use {
@@ -209,9 +353,26 @@ impl Wake {
 /// Memory of a peer's as it is open here, for near ends on one device or on the host.
 struct Opened {
     near: Option<u32>,
-    ordinal: u32,
+    /// `None`: it is the host's.
+    ordinal: Option<u32>,
     address: u64,
     of: Arc<Use>,
+}
+
+impl Opened {
+    /// The far end of a work that lies in it.
+    fn at(&self, work: &Work) -> FarEnd {
+        FarEnd {
+            end: End {
+                address: self.address + work.remote.offset,
+                ordinal: self.ordinal,
+            },
+            is_pinned: self.of.is_pinned(),
+            kept: Kept::Import {
+                of: self.of.clone(),
+            },
+        }
+    }
 }
 
 /// What a lane knows of a key.
@@ -224,6 +385,12 @@ enum Known {
     /// It is there, and one of the two drivers does not let it be opened.
     Locked,
     OnHost,
+    /// The same, and mapped here.
+    Mapped {
+        bytes: u64,
+        writable: bool,
+        opened: Vec<Opened>,
+    },
     Open {
         memory: Memory,
         opened: Vec<Opened>,
@@ -282,7 +449,9 @@ impl Lane {
     /// Leaves what is behind a key as soon as no copy uses it.
     fn forget(&mut self, key: RegionKey) -> io::Result<()> {
         match self.keys.remove(&key) {
-            Some(Known::Open { opened, .. }) => self.leaving.push((key, uses(&opened))),
+            Some(Known::Open { opened, .. } | Known::Mapped { opened, .. }) => {
+                self.leaving.push((key, uses(&opened)));
+            }
             Some(Known::Asked(near)) => drop(self.keys.insert(key, Known::Forgotten(near))),
             _ => {}
         }
@@ -357,18 +526,21 @@ impl Theirs {
         };
         let epoch = row.epoch;
         for _ in 0..MESSAGES_MAX {
-            let heard = wire::receive(&row.socket).and_then(|said| match said {
+            let heard = packets::receive(&row.socket).and_then(|said| match said {
                 None => Ok(None),
-                Some(answer) => row.asking.hear(&row.socket, answer).map(Some),
+                Some((answer, file)) => {
+                    let heard = row.asking.hear(&row.socket, answer)?;
+                    Ok(Some(heard.map(|answer| (answer, file))))
+                }
             });
             let heard = match heard {
                 Ok(None) => return,
                 Ok(Some(None)) => Ok(None),
-                Ok(Some(Some(answer))) => {
+                Ok(Some(Some((answer, file)))) => {
                     let before = self.imports.refused(lane.rail());
                     let mut refused = before;
                     let here = (&self.gpus, &*self.imports, &self.wake);
-                    let heard = take(row, here, &mut refused, answer);
+                    let heard = take(row, here, &mut refused, (answer, file));
                     if refused != before {
                         self.imports.set_refused(lane.rail(), refused);
                     }
@@ -460,7 +632,7 @@ fn take(
     row: &mut Lane,
     (gpus, imports, wake): (&Arc<Gpus>, &Imports, &Arc<Wake>),
     refused: &mut Option<Wanted>,
-    answer: Answer,
+    (answer, file): (Answer, Option<OwnedFd>),
 ) -> io::Result<Option<Event>> {
     match answer {
         Answer::Ready if row.is_open || row.trial.is_some() => {
@@ -484,7 +656,38 @@ fn take(
         }
         Answer::Nothing { key } => row.learn(key, Known::Nothing, refused),
         Answer::Locked { key } => row.learn(key, Known::Locked, refused),
-        Answer::IsOnHost { key } => row.learn(key, Known::OnHost, refused),
+        Answer::IsOnHost { key } => match row.keys.get(&key) {
+            // Which is of use to a device.
+            Some(Known::Asked(Some(_))) => {
+                wire::send(&row.socket, &Request::Map { key })?;
+                Ok(None)
+            }
+            _ => row.learn(key, Known::OnHost, refused),
+        },
+        Answer::Maps {
+            key,
+            bytes,
+            writable,
+        } => {
+            let near = match row.keys.get(&key) {
+                Some(Known::Asked(Some(near)) | Known::Forgotten(Some(near))) => *near,
+                _ => return Err(nonsense("it answers what was not asked")),
+            };
+            let file = file.ok_or_else(|| nonsense("a file is missing"))?;
+            let mapped = imports.map_for(gpus, near, &file, (bytes, writable), wake);
+            let known = match mapped {
+                Ok(opened) => Known::Mapped {
+                    bytes,
+                    writable,
+                    opened: vec![opened],
+                },
+                Err(error) => {
+                    complain!("cuda-ipc: a peer's memory cannot be mapped: {error}");
+                    Known::Locked
+                }
+            };
+            row.learn(key, known, refused)
+        }
         Answer::Opens { key, memory } => {
             if !memory.is_sound() {
                 return Err(nonsense("a region ends past its allocation"));
@@ -512,7 +715,7 @@ fn take(
         }
         Answer::Leave { key } => {
             let uses = match row.keys.remove(&key) {
-                Some(Known::Open { opened, .. }) => uses(&opened),
+                Some(Known::Open { opened, .. } | Known::Mapped { opened, .. }) => uses(&opened),
                 _ => Vec::new(),
             };
             row.leaving.push((key, uses));
@@ -569,6 +772,10 @@ impl Far for Theirs {
         let remote = self.remotes.get(&work.remote.segment);
         let key = remote.ok_or(Cause::RemoteAccess)?.key;
         let row = self.lanes.get_mut(&lane).ok_or(Cause::Flushed)?;
+        let end = work.remote.offset.checked_add(work.length.into());
+        let fits = |bytes: u64, writable: bool| {
+            end.is_some_and(|end| end <= bytes) && (work.op == Op::Read || writable)
+        };
         let (memory, opened) = match row.keys.get_mut(&key) {
             None => {
                 wire::send(&row.socket, &Request::Open { key }).map_err(|_| Cause::Reset)?;
@@ -581,12 +788,27 @@ impl Far for Theirs {
             }
             Some(Known::Nothing) => return Err(Cause::RemoteAccess),
             Some(Known::Locked) => return Err(self.refusal()),
-            Some(Known::OnHost) => return Ok(Pin::Answered),
+            // Both ends are on the host.
+            Some(Known::OnHost | Known::Mapped { .. }) if near.is_none() => {
+                return Ok(Pin::Answered);
+            }
+            Some(row @ Known::OnHost) => {
+                *row = Known::Asked(near);
+                let socket = &self.lanes.get(&lane).ok_or(Cause::Flushed)?.socket;
+                wire::send(socket, &Request::Map { key }).map_err(|_| Cause::Reset)?;
+                return Ok(Pin::Wait);
+            }
+            Some(Known::Mapped {
+                bytes,
+                writable,
+                opened,
+            }) => {
+                let one = opened.first().filter(|_| fits(*bytes, *writable));
+                return Ok(Pin::There(one.ok_or(Cause::RemoteAccess)?.at(work)));
+            }
             Some(Known::Open { memory, opened }) => (memory, opened),
         };
-        let end = work.remote.offset.checked_add(work.length.into());
-        let fits = end.is_some_and(|end| end <= memory.bytes);
-        if !fits || work.op == Op::Write && !memory.writable {
+        if !fits(memory.bytes, memory.writable) {
             return Err(Cause::RemoteAccess);
         }
         let known = opened.iter().position(|one| one.near == near);
@@ -603,14 +825,7 @@ impl Far for Theirs {
                 opened.len() - 1
             }
         };
-        let one = &opened[position];
-        Ok(Pin::There(FarEnd {
-            end: End {
-                address: one.address + work.remote.offset,
-                ordinal: Some(one.ordinal),
-            },
-            kept: Kept::Import { of: one.of.clone() },
-        }))
+        Ok(Pin::There(opened[position].at(work)))
     }
 
     /// Another transport may reach it, or it can be staged.

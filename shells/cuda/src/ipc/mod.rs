@@ -11,8 +11,11 @@
 //! What completes counts if the target's socket was still open behind the last copy: so nothing is reported into memory
 //! of a process that was killed.
 //!
-//! A probe's scratch is in the host's memory, where nothing is moved; that the target says so is the probe's answer. So
-//! where a driver has refused to open something, a lane on that rail counts as open only once that opens: else a probe would
+//! A device here also copies to and from memory of the host's that the target has in a file of memory: it is mapped here, and
+//! pinned for devices by a thread of its own. Until that is done, or where it cannot be, such copies pass through slots.
+//!
+//! A probe's scratch is in the host's memory at both ends, and nothing is moved then; that the target says so is the probe's
+//! answer. So where a driver has refused to open something, a lane on that rail counts as open only once that opens: else a probe would
 //! say that all is well.
 //!
 //! **Invariant:** a fence is answered by the target only when nothing is open to that lane any more.
@@ -134,6 +137,8 @@ impl Transport for CudaIpcTransport {
             .with_local(MemoryKind::Shared)
             .with_local(MemoryKind::Device)
             .with_remote(MemoryKind::DeviceShared)
+            .with_remote(MemoryKind::Shared)
+            .for_devices()
     }
 
     fn address(&self) -> Vec<u8> {

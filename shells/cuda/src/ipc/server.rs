@@ -15,7 +15,7 @@ use polyrail_transport::lanes::Lanes;
 use polyrail_transport::memory::{LOANS_MAX, Loan, Region, RegionKey, RegionTable, TrustDomain};
 use polyrail_transport::mishap;
 use polyrail_transport::numbered::Numbered;
-use polyrail_transport::packets::{self, ACCEPT_PAUSE};
+use polyrail_transport::packets::{self, ACCEPT_PAUSE, nonsense};
 use polyrail_transport::service::Serve;
 use polyrail_transport::ticket::{self, Nonce, SessionSecret, Ticket};
 use polyrail_transport::{FenceAnswer, RetireAnswer, SessionId};
@@ -23,7 +23,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{Shutdown, shutdown};
 
 use super::process::{check_user, end_of};
-use super::wire::{self, Answer, Memory, Request, VERSION, nonsense};
+use super::wire::{self, Answer, Memory, Request, VERSION};
 use super::{CONNECTIONS_MAX, LANES_PER_SESSION_MAX};
 use crate::gpus::Gpus;
 
@@ -373,12 +373,9 @@ impl Service {
             } => self.greeted(token, version, (SessionId(session), lane), Some(ticket)),
             Request::Open { key } if connection.lane.is_some() => {
                 let answer = open(&self.common, connection, key)?;
-                match wire::send(&connection.socket, &answer) {
-                    // What it said before it hung up is still to be heard.
-                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                    sent => sent,
-                }
+                said(wire::send(&connection.socket, &answer))
             }
+            Request::Map { key } if connection.lane.is_some() => map(&self.common, connection, key),
             Request::Left { key } => {
                 if let Some(grant) = connection.grants.remove(&key) {
                     grant.set_left();
@@ -389,7 +386,9 @@ impl Service {
                 self.end(token);
                 Ok(())
             }
-            Request::Challenge | Request::Open { .. } => Err(nonsense("it is out of turn")),
+            Request::Challenge | Request::Open { .. } | Request::Map { .. } => {
+                Err(nonsense("it is out of turn"))
+            }
         }
     }
 
@@ -581,20 +580,58 @@ impl Serve for Service {
     }
 }
 
+/// What a peer said before it hung up is still to be heard.
+fn said(sent: io::Result<()>) -> io::Result<()> {
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        sent => sent,
+    }
+}
+
+/// The region behind a key, if the peer may use it.
+fn find(common: &Common, connection: &Connection, key: RegionKey) -> Option<Arc<Region>> {
+    let region = common.regions.find(&key, connection.domain);
+    let region = region.filter(|region| region.access().allows_remote_read());
+    region.filter(|_| !connection.ending)
+}
+
+/// Whether one more region can be opened to a peer.
+fn check_room(connection: &Connection, key: RegionKey) -> io::Result<()> {
+    match connection.grants.len() >= GRANTS_MAX || connection.grants.contains_key(&key) {
+        true => Err(nonsense("it opens too much")),
+        false => Ok(()),
+    }
+}
+
+/// Hands memory of the host to a peer, if it may use it and can map it.
+fn map(common: &Common, connection: &mut Connection, key: RegionKey) -> io::Result<()> {
+    check_room(connection, key)?;
+    let region = find(common, connection, key).filter(|region| region.device().is_none());
+    let lent = region.as_ref().and_then(|region| {
+        let file = region.file()?;
+        lend(connection, region, key).then_some((region, file))
+    });
+    let Some((region, file)) = lent else {
+        return said(wire::send(&connection.socket, &Answer::Nothing { key }));
+    };
+    let maps = Answer::Maps {
+        key,
+        bytes: region.bytes(),
+        writable: region.access().allows_remote_write(),
+    };
+    said(packets::send(&connection.socket, &maps, Some(file)))
+}
+
 /// Opens a region to a peer, if it may use it.
 fn open(common: &Common, connection: &mut Connection, key: RegionKey) -> io::Result<Answer> {
     let nothing = Answer::Nothing { key };
-    let region = common.regions.find(&key, connection.domain);
-    let region = region.filter(|region| region.access().allows_remote_read());
-    let Some(region) = region.filter(|_| !connection.ending) else {
+    let Some(region) = find(common, connection, key) else {
         return Ok(nothing);
     };
     if region.device().is_none() {
         return Ok(Answer::IsOnHost { key });
     }
-    if connection.grants.len() >= GRANTS_MAX || connection.grants.contains_key(&key) {
-        return Err(nonsense("it opens too much"));
-    }
+    check_room(connection, key)?;
     let address = region.base().as_ptr() as u64;
     let export = match common.gpus.export(address, region.bytes()) {
         Ok(export) => export,

@@ -1,5 +1,7 @@
 //! Targets and what strangers may get out of them.
 
+mod host;
+
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
@@ -358,6 +360,26 @@ fn greeted(listener: &OwnedFd, lane: (u32, u32)) -> Peer {
 
 impl Initiator {
     fn new() -> Self {
+        let mut initiator = Self::asking(|_| Region::allocate(4096, Access::Local).unwrap());
+        let (key, memory) = (initiator.key, initiator.memory);
+        initiator.stub.hold();
+        initiator.tell(&Answer::Opens { key, memory });
+        while initiator.stub.counts().copies == 0 {
+            initiator.poll();
+        }
+        initiator
+    }
+
+    /// One that reads into memory of a device, and has asked what opens the far end.
+    fn on_device() -> Self {
+        Self::asking(|gpus| {
+            let region = gpus.allocate(0, 4096, Access::Local, Sharing::Process);
+            region.unwrap()
+        })
+    }
+
+    /// The same, into this memory.
+    fn asking(near: impl FnOnce(&Arc<Gpus>) -> Region) -> Self {
         let stub = Arc::new(Stub::new(Machine::default()));
         let gpus = Gpus::over(stub.clone());
         let transport = CudaIpcTransport::new(gpus.clone(), Arc::new(Regions::default())).unwrap();
@@ -365,8 +387,7 @@ impl Initiator {
         let listener = packets::listen_at(&name).unwrap();
         let clock = Clock::start();
         let mut endpoint = transport.endpoint(0, clock).unwrap();
-        let host = Region::allocate(4096, Access::Local).unwrap();
-        endpoint.attach_local(SegmentRef(1), Arc::new(host));
+        endpoint.attach_local(SegmentRef(1), Arc::new(near(&gpus)));
         let key = RegionKey([5; 16]);
         let bytes = 4096;
         endpoint.attach_remote(SegmentRef(2), RemoteRegion { key, bytes });
@@ -401,11 +422,6 @@ impl Initiator {
         assert!(matches!(initiator.fact(), LaneFact::Opened { .. }));
         assert_eq!(initiator.post(), Stop::All);
         assert_eq!(initiator.hears(), Some(Request::Open { key }));
-        initiator.stub.hold();
-        initiator.tell(&Answer::Opens { key, memory });
-        while initiator.stub.counts().copies == 0 {
-            initiator.poll();
-        }
         initiator
     }
 

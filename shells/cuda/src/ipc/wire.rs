@@ -6,9 +6,8 @@ use std::os::fd::OwnedFd;
 use polyrail_core::units::{Epoch, LaneId};
 use polyrail_transport::SessionId;
 use polyrail_transport::memory::RegionKey;
+use polyrail_transport::packets;
 use polyrail_transport::ticket::{Entry, Nonce, Proof, Ticket};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send as send_to};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::NAME;
@@ -16,10 +15,7 @@ use crate::driver::{HANDLE_BYTES, Handle, Sharing};
 use crate::gpus::Export;
 
 /// The version of these messages. Others are refused.
-pub(crate) const VERSION: u16 = 1;
-
-/// The largest message.
-const MESSAGE_BYTES_MAX: usize = 256;
+pub(crate) const VERSION: u16 = 2;
 
 /// From the initiator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -45,6 +41,8 @@ pub(crate) enum Request {
         lane: Option<(u32, u32)>,
         ticket: Ticket,
     },
+    /// What is behind this key, which is in the host's memory, is to be mapped here: a device here copies to or from it.
+    Map { key: RegionKey },
 }
 
 /// From the target.
@@ -56,7 +54,7 @@ pub(crate) enum Answer {
     Refused,
     /// To [`Request::Open`]: this.
     Opens { key: RegionKey, memory: Memory },
-    /// To [`Request::Open`]: it is in the host's memory, where this transport moves nothing.
+    /// To [`Request::Open`]: it is in the host's memory.
     IsOnHost { key: RegionKey },
     /// To [`Request::Open`]: there is nothing behind it, or nothing that can be opened.
     Nothing { key: RegionKey },
@@ -68,6 +66,13 @@ pub(crate) enum Answer {
     Challenge { nonce: Nonce },
     /// To [`Request::HelloProved`], before anything else: this end is of the session as well.
     Proved { proof: Proof },
+    /// To [`Request::Map`]: the file that comes with it, so many bytes from its first one on.
+    Maps {
+        key: RegionKey,
+        bytes: u64,
+        /// Whether this end may write to it.
+        writable: bool,
+    },
 }
 
 /// What opens a region.
@@ -143,43 +148,21 @@ fn padded(text: &str) -> [u8; 16] {
     bytes
 }
 
-/// Sends a message.
+/// Sends a message that no descriptor belongs to.
 pub(crate) fn send(socket: &OwnedFd, message: &impl Serialize) -> io::Result<()> {
-    let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let bytes = postcard::to_slice(message, &mut bytes).map_err(io::Error::other)?;
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    send_to(socket, bytes, flags)?;
-    Ok(())
+    packets::send(socket, message, None)
 }
 
-/// Receives a message. `None`: there is none now.
+/// Receives a message; a descriptor that came with it is closed. `None`: there is none now.
 pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<T>> {
-    let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-    let length = match recv(socket, &mut bytes, flags) {
-        Ok((_, length)) => length,
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    match bytes.get(..length) {
-        None => Err(nonsense("a message is too long")),
-        Some([]) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Some(bytes) => {
-            let message = postcard::from_bytes(bytes);
-            message.map(Some).map_err(|_| nonsense("a message is none"))
-        }
-    }
-}
-
-/// What came makes no sense.
-pub(crate) fn nonsense(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text)
+    Ok(packets::receive(socket)?.map(|(message, _)| message))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use polyrail_transport::packets;
+    use rustix::net::{SendFlags, send as send_to};
+    use std::os::fd::AsFd;
 
     #[test]
     fn every_message_fits_and_comes_as_it_went() {
@@ -202,8 +185,11 @@ mod tests {
         let memory = Memory::new(&export, "ffffffff:ff:ff.f", u64::MAX, true);
         assert!(memory.is_on("ffffffff:ff:ff.f") && !memory.is_on("0000:17:00.0"));
         let answer = Answer::Opens { key, memory };
-        send(&far, &answer).unwrap();
-        assert_eq!(receive(&near).unwrap(), Some(answer));
+        let file = near.as_fd();
+        packets::send(&far, &answer, Some(file)).unwrap();
+        let (heard, file) = packets::receive::<Answer>(&near).unwrap().unwrap();
+        assert!(heard == answer && file.is_some());
+        drop(file);
         assert_eq!(memory.handle(), export.handle);
         assert!(!memory.is_sound(), "it ends past its allocation");
         let hello = Request::Hello {

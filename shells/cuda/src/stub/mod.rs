@@ -127,6 +127,7 @@ struct State {
     holds_releases: bool,
     releases_held: u32,
     full: bool,
+    pin_bytes_max: Option<u64>,
     /// Memory is shared with no other process.
     closed: bool,
     ended: bool,
@@ -350,6 +351,11 @@ impl Stub {
         lock(&self.shared).full = full;
     }
 
+    /// From now on nothing longer than this is pinned.
+    pub fn refuse_pins_above(&self, bytes: u64) {
+        lock(&self.shared).pin_bytes_max = Some(bytes);
+    }
+
     /// From now on memory of other processes is neither opened nor copied, and theirs not let open this one's, or it is
     /// again: as where a driver forbids it, between containers for instance.
     pub fn set_closed(&self, closed: bool) {
@@ -558,7 +564,7 @@ impl Driver for Stub {
     fn pin(&self, ordinal: u32, address: u64, bytes: u64) -> Answer<bool> {
         let mut state = lock(&self.shared);
         state.check(ordinal)?;
-        if state.full {
+        if state.full || state.pin_bytes_max.is_some_and(|most| bytes > most) {
             return Err(CudaError::OutOfMemory { bytes });
         }
         let (page, end) = (|at: u64| at / 4096, address + bytes);

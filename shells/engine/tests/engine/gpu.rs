@@ -682,6 +682,40 @@ fn pieces_between_two_engines_land_where_they_belong_and_nowhere_else() {
     assert!(bytes_over(&stage.initiator, "cuda-ipc:") > 4 * MIB);
 }
 
+/// It was staged: two copies, three threads.
+#[test]
+fn host_memory_of_another_process_is_copied_to_straight_and_left_when_it_goes() {
+    let stage = Stage::on_one_host();
+    let near = stage.near_gpu();
+    let there = stage
+        .target
+        .allocate("host", BYTES, Access::RemoteReadWrite);
+    let there = there.unwrap();
+    let far = stage.far("host", there);
+    let own = End::memory(&stage.initiator, near);
+    check_pieces(&stage.initiator, &own, &far);
+    let direct = bytes_over(&stage.initiator, "cuda-ipc:");
+    assert!(direct > 4 * MIB, "{direct}");
+    for other in ["shm:", "tcp:", "staged:"] {
+        assert_eq!(bytes_over(&stage.initiator, other), 0, "{other}");
+    }
+    assert_eq!(failovers(&stage.initiator), []);
+    // The process that has the memory needs no GPU for that.
+    assert_eq!(stage.stubs[0].counts().contexts, 0);
+    stage.target.unregister(there).unwrap();
+    until("it is not pinned any more", || {
+        // Slots of the worker's, until the first pages were pinned.
+        stage.stubs[1].counts().pinned <= 1
+    });
+    let again = stage
+        .initiator
+        .submit(&[whole(Op::Write, near, far.segment)]);
+    if let Ok(batch) = again {
+        let ended = batch.wait(Duration::from_secs(30)).unwrap().status;
+        assert_eq!(ended, Status::Failed);
+    }
+}
+
 #[test]
 fn memory_that_others_have_open_is_left_before_it_goes() {
     let stage = Stage::on_one_host();

@@ -163,7 +163,7 @@ fn memory_of_which_nobody_knows_whether_it_is_written_to_is_not_given_back() {
         }),
         ("hangs up", |socket, _board| drop(socket)),
         ("lets go", |socket, _board| {
-            socket::send(&socket, &Request::Unmap { grant: 3 }, None).unwrap();
+            packets::send(&socket, &Request::Unmap { grant: 3 }, None).unwrap();
             std::mem::forget(socket);
         }),
     ];

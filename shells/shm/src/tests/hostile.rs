@@ -32,7 +32,7 @@ fn punch(file: &OwnedFd, bytes: u64) -> Result<(), Errno> {
 fn is_turned_away(socket: &OwnedFd) -> bool {
     let until = StdInstant::now() + PATIENCE;
     loop {
-        match socket::receive::<Answer>(socket) {
+        match packets::receive::<Answer>(socket) {
             Ok(None) => {}
             Ok(Some(_)) => return false,
             Err(_) => return true,
@@ -44,10 +44,10 @@ fn is_turned_away(socket: &OwnedFd) -> bool {
 
 /// Asks what is behind a key, and gives the answer with what came along.
 pub(super) fn map(socket: &OwnedFd, key: RegionKey, grant: u16) -> (Answer, Option<OwnedFd>) {
-    socket::send(socket, &Request::Map { key, grant }, None).unwrap();
+    packets::send(socket, &Request::Map { key, grant }, None).unwrap();
     let until = StdInstant::now() + PATIENCE;
     loop {
-        if let Some(answer) = socket::receive(socket).unwrap() {
+        if let Some(answer) = packets::receive(socket).unwrap() {
             return answer;
         }
         assert!(StdInstant::now() < until, "no answer");
@@ -119,7 +119,7 @@ fn a_peer_takes_no_page_of_a_board_that_is_in_use() {
         cookie: fake.cookie.cookie(),
         no_pull: None,
     };
-    socket::send(&socket, &ready, None).unwrap();
+    packets::send(&socket, &ready, None).unwrap();
     assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
     assert_eq!(punch(&file, 1 << 14), Err(Errno::PERM));
     assert!(Mapping::of_peer(file.as_fd(), 1 << 14, true).is_err());
@@ -139,7 +139,7 @@ fn written_to(answer: impl Fn(u16) -> Answer, file: Option<&OwnedFd>, op: Op) ->
         cookie: fake.cookie.cookie(),
         no_pull: None,
     };
-    socket::send(&socket, &ready, None).unwrap();
+    packets::send(&socket, &ready, None).unwrap();
     assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
     initiator.post(ONE, &[work(op, 0, 0, 4096)]);
     initiator.poll();
@@ -147,7 +147,7 @@ fn written_to(answer: impl Fn(u16) -> Answer, file: Option<&OwnedFd>, op: Op) ->
         panic!("it asks for something else");
     };
     board.open_grant(grant);
-    socket::send(&socket, &answer(grant), file.map(AsFd::as_fd)).unwrap();
+    packets::send(&socket, &answer(grant), file.map(AsFd::as_fd)).unwrap();
     initiator.until("an outcome", |seen| {
         !seen.lanes.is_empty() || !seen.completions.is_empty()
     });
@@ -206,7 +206,7 @@ fn an_address_that_overflows_is_the_kernels_to_refuse() {
             offset: 0,
         };
         board.offer(row, &offer);
-        socket::send(&socket, &Request::Offered, None).unwrap();
+        packets::send(&socket, &Request::Offered, None).unwrap();
         let until = StdInstant::now() + PATIENCE;
         let answer = loop {
             if let Some(answer) = board.answer(row) {
@@ -238,7 +238,7 @@ fn what_the_kernel_does_not_write_is_the_targets_to_pull() {
             fake.cookie()
         };
         let no_pull = None;
-        socket::send(&socket, &Answer::Ready { cookie, no_pull }, None).unwrap();
+        packets::send(&socket, &Answer::Ready { cookie, no_pull }, None).unwrap();
         assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
         let works = [write(length), write(length)];
         assert_eq!(initiator.post(ONE, &works).accepted, 2);
@@ -253,7 +253,7 @@ fn what_the_kernel_does_not_write_is_the_targets_to_pull() {
             writable: true,
             address: 4096,
         };
-        socket::send(&socket, &answer, None).unwrap();
+        packets::send(&socket, &answer, None).unwrap();
         let mut rows = 0;
         initiator.until("offers", |_| {
             rows += usize::from(board.take(rows).is_some_and(|offer| offer.length == length));
@@ -290,7 +290,7 @@ fn a_target_that_may_not_pull_is_written_to_all_the_same() {
                 }
             };
             Fake::receive(&socket);
-            socket::send(&socket, &ready, None).unwrap();
+            packets::send(&socket, &ready, None).unwrap();
             found.join().unwrap()
         });
         assert_eq!(found == Ok(own.capabilities()), reached);
@@ -301,7 +301,7 @@ fn a_target_that_may_not_pull_is_written_to_all_the_same() {
         let socket = packets::accept(&fake.listener).unwrap();
         let (_, board) = Fake::receive(&socket);
         let board = Board::of_peer(&board.unwrap()).unwrap();
-        socket::send(&socket, &ready, None).unwrap();
+        packets::send(&socket, &ready, None).unwrap();
         assert!(matches!(initiator.fact(ONE), LaneFact::Opened { .. }));
         put(&initiator.local, &pattern(1, 1 << 20));
         initiator.post(ONE, &[write(1 << 20)]);
@@ -316,7 +316,7 @@ fn a_target_that_may_not_pull_is_written_to_all_the_same() {
             writable: true,
             address: memory.base().as_ptr().addr() as u64,
         };
-        socket::send(&socket, &answer, None).unwrap();
+        packets::send(&socket, &answer, None).unwrap();
         match reached {
             true => initiator.until("it", |seen| seen.completions.len() == 1),
             false => assert_eq!(initiator.fact(ONE), LaneFact::Broken(Cause::Reset)),

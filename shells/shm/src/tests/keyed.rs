@@ -73,14 +73,14 @@ impl Peer {
 
     fn say(&self, request: &Request, with_board: bool) {
         let board = with_board.then(|| self.file.as_fd());
-        socket::send(&self.socket, request, board).unwrap();
+        packets::send(&self.socket, request, board).unwrap();
     }
 
     /// `None`: it has been hung up on.
     fn hear(&self) -> Option<Answer> {
         let until = StdInstant::now() + PATIENCE;
         loop {
-            match socket::receive(&self.socket) {
+            match packets::receive(&self.socket) {
                 Ok(None) => assert!(StdInstant::now() < until, "no answer"),
                 Ok(Some((answer, _))) => return Some(answer),
                 Err(_) => return None,
@@ -243,7 +243,7 @@ fn whoever_does_not_prove_it_gets_no_lane_and_ends_nobodys() {
         assert_eq!(denied.load(Relaxed), 1 + turn as u64, "{name}");
         // Nothing is given to it, and the member's lane goes on.
         let key = there.key();
-        let _ = socket::send(&peer.socket, &Request::Map { key, grant: 1 }, None);
+        let _ = packets::send(&peer.socket, &Request::Map { key, grant: 1 }, None);
         assert_eq!(peer.hear(), None, "{name}");
         assert_eq!(member.outcomes(&[write(1)]), [Outcome::Success], "{name}");
     }
@@ -303,17 +303,17 @@ fn a_target_that_does_not_prove_it_is_asked_for_nothing() {
         let socket = packets::accept(&listener).unwrap();
         let mut heard = Vec::new();
         for answer in &answers {
-            while let Ok(Some((request, _))) = socket::receive::<Request>(&socket) {
+            while let Ok(Some((request, _))) = packets::receive::<Request>(&socket) {
                 heard.push(request);
             }
             // It may have hung up.
-            let _ = socket::send(&socket, answer, None);
+            let _ = packets::send(&socket, answer, None);
             member.poll();
         }
         let fact = member.fact(ONE);
         assert_eq!(fact, LaneFact::OpenFailed(Cause::Refused), "{name}");
         assert_eq!(denied.load(Relaxed), 1, "{name}");
-        while let Ok(Some((request, _))) = socket::receive::<Request>(&socket) {
+        while let Ok(Some((request, _))) = packets::receive::<Request>(&socket) {
             heard.push(request);
         }
         assert_eq!(heard.first(), Some(&Request::Challenge), "{name}");

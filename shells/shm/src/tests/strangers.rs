@@ -179,7 +179,7 @@ fn serve_one(name: &[u8], cookie: &OwnCookie, there: &Region) {
     let (_, file) = Fake::receive(&socket);
     let board = Board::of_peer(&file.unwrap()).unwrap();
     let (cookie, no_pull) = (cookie.cookie(), None);
-    socket::send(&socket, &Answer::Ready { cookie, no_pull }, None).unwrap();
+    packets::send(&socket, &Answer::Ready { cookie, no_pull }, None).unwrap();
     let (Request::Map { grant, .. }, _) = Fake::receive(&socket) else {
         return;
     };
@@ -190,7 +190,7 @@ fn serve_one(name: &[u8], cookie: &OwnCookie, there: &Region) {
         writable: true,
         address: there.base().as_ptr().addr() as u64,
     };
-    socket::send(&socket, &answer, None).unwrap();
+    packets::send(&socket, &answer, None).unwrap();
     // It keeps the lane until its end.
     std::mem::forget((listener, socket, board));
 }

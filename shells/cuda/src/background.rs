@@ -1,12 +1,12 @@
-//! What is given back to the driver, which may wait for all that a device does meanwhile, the program's kernels included: whoever moves
-//! bytes has a thread of its own do it.
+//! What whoever moves bytes has a thread of its own do, because the driver takes its time: giving something back, for which it may
+//! wait until a device has done all that it has to do, the program's kernels included; and pinning.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-type Release = Box<dyn FnOnce() + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
 thread_local! {
     /// This thread moves bytes, and waits for no device.
@@ -29,38 +29,45 @@ impl Drop for Hurry {
     }
 }
 
-/// Carries releases out in the order in which they are handed in, on a thread that is there from the first one on.
-#[derive(Default)]
-pub(crate) struct Releases(Mutex<Option<Sender<Release>>>);
+/// Carries tasks out in the order in which they are handed in, on a thread that is there from the first one on.
+pub(crate) struct Background {
+    /// The thread's.
+    name: &'static str,
+    sender: Mutex<Option<Sender<Task>>>,
+}
 
-impl Releases {
+impl Background {
+    pub(crate) fn new(name: &'static str) -> Self {
+        let sender = Mutex::new(None);
+        Self { name, sender }
+    }
+
     /// Does this: at once, or on that thread if this one moves bytes.
-    pub(crate) fn add(&self, release: impl FnOnce() + Send + 'static) {
+    pub(crate) fn add(&self, task: impl FnOnce() + Send + 'static) {
         if HURRIES.get() == 0 {
-            return release();
+            return task();
         }
-        let mut sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut release: Release = Box::new(release);
+        let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task: Task = Box::new(task);
         if let Some(known) = &*sender {
-            match known.send(release) {
+            match known.send(task) {
                 Ok(()) => return,
-                Err(back) => release = back.0,
+                Err(back) => task = back.0,
             }
         }
-        let (made, releases) = channel::<Release>();
-        let thread = thread::Builder::new().name("polyrail-cuda-end".into());
-        let spawned = thread.spawn(move || releases.into_iter().for_each(|release| release()));
+        let (made, tasks) = channel::<Task>();
+        let thread = thread::Builder::new().name(self.name.into());
+        let spawned = thread.spawn(move || tasks.into_iter().for_each(|task| task()));
         match spawned {
             Ok(_) => {
-                let _ = made.send(release);
+                let _ = made.send(task);
                 *sender = Some(made);
             }
             Err(error) => {
-                log::error!(
-                    "cuda: no thread to give memory back on, so a worker may wait: {error}"
-                );
+                let name = self.name;
+                log::error!("cuda: no thread {name}, so a worker may wait: {error}");
                 drop(sender);
-                release();
+                task();
             }
         }
     }
@@ -73,23 +80,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_moves_bytes_waits_for_no_release_and_they_are_in_order() {
-        let releases = Releases::default();
+    fn whoever_moves_bytes_waits_for_no_task_and_they_are_in_order() {
+        let tasks = Background::new("test");
         let (go_on, waits) = channel::<()>();
         let (tell, told) = channel();
         let hurry = Hurry::begin();
         let inner = Hurry::begin();
         let first = tell.clone();
-        releases.add(move || {
+        tasks.add(move || {
             waits.recv().unwrap();
             first.send(1).unwrap();
         });
         drop(inner);
         let second = tell.clone();
-        releases.add(move || second.send(2).unwrap());
+        tasks.add(move || second.send(2).unwrap());
         assert!(told.try_recv().is_err());
         drop(hurry);
-        releases.add(move || tell.send(3).unwrap());
+        tasks.add(move || tell.send(3).unwrap());
         assert_eq!(told.try_recv(), Ok(3), "others do it themselves");
         go_on.send(()).unwrap();
         assert_eq!([told.recv(), told.recv()], [Ok(1), Ok(2)]);
