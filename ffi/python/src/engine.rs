@@ -269,7 +269,6 @@ impl Engine {
 
     /// Allocates memory and makes it a segment.
     #[pyo3(signature = (bytes, name=None, access=None, device="cpu", *, domain=None))]
-    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
     fn allocate(
         &self,
         py: Python<'_>,

@@ -77,7 +77,7 @@ class Engine:
         `buffer`: what has the buffer protocol, `__cuda_array_interface__` or `__dlpack__`, without gaps; it is kept, and what has the
         buffer protocol cannot be resized meanwhile. Or `(address, length)`, for which the program answers.
         `access`: what peers may do; by default nothing without a name, and with one `"read"` and, unless it is read-only, write.
-        `domain`: the trust domain of the configuration whose peers are told of it, and nobody else.
+        `domain`: the trust domain of the configuration whose peers can open it; nobody else hears of it.
         """
     def allocate(
         self,

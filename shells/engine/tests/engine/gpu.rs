@@ -702,10 +702,17 @@ fn host_memory_of_another_process_is_copied_to_straight_and_left_when_it_goes() 
     assert_eq!(failovers(&stage.initiator), []);
     // The process that has the memory needs no GPU for that.
     assert_eq!(stage.stubs[0].counts().contexts, 0);
+    let copied = || {
+        let before = stage.stubs[1].counts().copies;
+        completed(&stage.submit(whole(Op::Write, near, far.segment)));
+        stage.stubs[1].counts().copies - before
+    };
+    // As few as there are batches of works, and not one for each slot that it passes.
+    until("it is pinned", || copied() < BYTES / (256 << 10));
+    let pinned = stage.stubs[1].counts().pinned;
     stage.target.unregister(there).unwrap();
     until("it is not pinned any more", || {
-        // Slots of the worker's, until the first pages were pinned.
-        stage.stubs[1].counts().pinned <= 1
+        stage.stubs[1].counts().pinned == pinned - 1
     });
     let again = stage
         .initiator
