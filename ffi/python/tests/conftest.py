@@ -19,6 +19,8 @@ import pytest
 import polyrail
 
 HERE = Path(__file__).parent
+# A shell starts what is in the background without it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A wait that takes longer has gone wrong.
 LONG = 30
 
