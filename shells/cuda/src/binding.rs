@@ -89,6 +89,8 @@ const CAPTURE_NONE: c_uint = 0;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
+/// `CU_MEMHOSTREGISTER_READ_ONLY`: mapped for reading only.
+const REGISTER_READ_ONLY: c_uint = 8;
 /// `CU_STREAM_NON_BLOCKING`.
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -573,7 +575,13 @@ impl Driver for Cuda {
         self.within(ordinal, |call| {
             let place = address as *mut c_void;
             // SAFETY: mapped until `unpin`, by this method's contract; pages are locked, not touched.
-            match unsafe { (call.register)(place, bytes as usize, REGISTER_PORTABLE) } {
+            let register = |flags| unsafe { (call.register)(place, bytes as usize, flags) };
+            let code = match register(REGISTER_PORTABLE) {
+                // Seen on an H200 of memory that is mapped for reading only, which it takes when it is told so.
+                INVALID_VALUE => register(REGISTER_PORTABLE | REGISTER_READ_ONLY),
+                code => code,
+            };
+            match code {
                 HOST_MEMORY_ALREADY_REGISTERED => match look_up(call, address) {
                     Ok(found) if found.has_pinned(address, bytes) => Ok(false),
                     _ => Err(CudaError::Unsupported {

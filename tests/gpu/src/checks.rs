@@ -13,6 +13,7 @@ use polyrail::{
 };
 
 use crate::ends::{BYTES, Ends, PATIENCE, Wrong, completed, engine, moved, pattern, whole};
+use crate::target::HOST_READ;
 use crate::{alone, program};
 
 /// Why a check is skipped that needs calls besides ours.
@@ -58,6 +59,7 @@ pub(crate) const ALL: [(&str, Check); 17] = [
         "GPU and host memory of another process, directly",
         |driver, stub| {
             let ends = Ends::start(driver, stub, &["shm", "tcp"])?;
+            read_far(&ends)?;
             exchange_far(&ends, "host", "cuda-ipc:")
         },
     ),
@@ -209,6 +211,20 @@ fn exchange_far(ends: &Ends, name: &str, rail: &str) -> Result<Option<&'static s
         true => Ok(None),
         false => Err(format!("not over {rail} but {:?}", engine.rails()).into()),
     }
+}
+
+/// Memory of the other process's that is mapped for reading only.
+fn read_far(ends: &Ends) -> Result<(), Wrong> {
+    let engine = &ends.engine;
+    let near = engine.allocate_on_gpu("reads", 0, BYTES, Access::Local)?;
+    let far = ends.open(HOST_READ)?;
+    // The first ones are there before it is pinned.
+    for seed in 5..15 {
+        ends.fill(HOST_READ, seed)?;
+        moved(engine, whole(Op::Read, near, far, BYTES))?;
+        same("read only", &get(engine, near)?, &pattern(seed, BYTES))?;
+    }
+    Ok(())
 }
 
 /// An address says by itself where its memory is, and a stream of the program's is waited for.

@@ -15,6 +15,9 @@ pub(crate) const FILL: u16 = 1;
 pub(crate) const DIGEST: u16 = 2;
 pub(crate) const TAKE_BACK: u16 = 3;
 
+/// Host memory that peers may only read.
+pub(crate) const HOST_READ: &str = "host-read";
+
 /// Segments that are being taken back, by name.
 type Going = Mutex<HashMap<String, SegmentId>>;
 
@@ -97,6 +100,8 @@ fn serve(driver: Arc<dyn Driver>) -> Result<(), String> {
     for (name, bytes) in [("host", BYTES), ("host-large", MEASURED)] {
         engine.allocate(name, bytes, access).map_err(|e| text(&e))?;
     }
+    let read = engine.allocate(HOST_READ, BYTES, Access::RemoteRead);
+    read.map_err(|e| text(&e))?;
     let address = engine.listening().ok_or("it does not listen")?;
     println!("{address}");
     io::stdout().flush().map_err(|e| text(&e))?;

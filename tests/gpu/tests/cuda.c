@@ -324,10 +324,23 @@ result cuMemAlloc_v2(pointer *address, size_t bytes) {
 
 result cuMemFree_v2(pointer address) { return let_go(address, 0); }
 
+/* Whether an address is mapped for reading only, as /proc/self/maps has it. */
+static int is_read_only(pointer address) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    must(maps != NULL, "/proc/self/maps");
+    unsigned long long begin, end;
+    char access[5];
+    int found = 0;
+    while (!found && fscanf(maps, "%llx-%llx %4s%*[^\n]", &begin, &end, access) == 3) found = begin <= address && address < end;
+    fclose(maps);
+    return found && access[1] != 'w';
+}
+
 result cuMemHostRegister_v2(void *base, size_t bytes, unsigned flags) {
     current();
     if (is_forbidden("cuMemHostRegister")) return CAPTURE_UNSUPPORTED;
-    must(flags == 1, "pinned for all contexts");
+    must((flags & ~8u) == 1, "pinned for all contexts");
+    if (is_read_only((pointer)base) != (flags == 9)) return INVALID_VALUE;
     pthread_mutex_lock(&lock);
     int free = -1;
     /* Pages are pinned, so who shares one with others comes too late. */

@@ -46,11 +46,14 @@ fn all_checks_pass_over_a_library_in_place_of_cudas() {
     let output = Command::new(program)
         .env("LD_LIBRARY_PATH", folder.path())
         .env("STAND_IN_STRICT", "1")
+        .env("RUST_LOG", "polyrail_cuda=info,error")
         .output()
         .unwrap();
     let text = text(&output);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{said}");
+    // What is mapped for reading only is pinned too.
+    assert!(!said.contains("of a peer's host memory"), "{said}");
     assert!(
         text.starts_with("cuda:0 Stand-in 0 at ffff:00:00.0"),
         "{text}"
