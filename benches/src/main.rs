@@ -3,6 +3,7 @@
 mod cell;
 mod child;
 mod compare;
+mod crowd;
 mod engine;
 mod files;
 mod measure;
@@ -47,6 +48,8 @@ enum Command {
     Files(files::Args),
     /// Moves files by way of both ends' memory, beside each stage of that alone.
     Staged(staged::Args),
+    /// A thousand initiators of eight rails at one target: what they cost, and what is left of the throughput of one.
+    Crowd(crowd::Args),
     /// Moves batches as its input says: `write|read BYTES COUNT MILLISECONDS`.
     Initiator {
         #[command(subcommand)]
@@ -74,6 +77,14 @@ enum Who {
         #[arg(long)]
         shm: bool,
     },
+    /// polyrail with so many rails, for a crowd.
+    Crowd { rails: u8 },
+    /// A part of that crowd.
+    CrowdMembers {
+        target: String,
+        engines: usize,
+        rails: u8,
+    },
     /// polyrail with a file.
     Staged {
         file: std::path::PathBuf,
@@ -96,11 +107,16 @@ fn run(command: Command) -> io::Result<()> {
         Command::Spans(args) => spans::run(&args),
         Command::Files(args) => files::run(&args),
         Command::Staged(args) => staged::run(&args),
+        Command::Crowd(args) => crowd::run(&args),
         Command::Initiator { who } => match who {
             Who::Sockets(style) => measure::answer_cells(&mut sockets::Sockets::start(style)?),
             Who::Polyrail(shape) => measure::answer_cells(&mut engine::Polyrail::start(shape)?),
-            Who::Shm { .. } | Who::Spans { .. } | Who::Staged { .. } => Err(io::Error::other(
-                "say `shm`, `spans` or `staged`, which start their own",
+            Who::Shm { .. }
+            | Who::Spans { .. }
+            | Who::Staged { .. }
+            | Who::Crowd { .. }
+            | Who::CrowdMembers { .. } => Err(io::Error::other(
+                "say `shm`, `spans`, `staged` or `crowd`, which start their own",
             )),
         },
         Command::Target { who } => match who {
@@ -108,6 +124,12 @@ fn run(command: Command) -> io::Result<()> {
             Who::Polyrail(shape) => engine::serve(shape),
             Who::Shm { workers } => shm::serve(workers),
             Who::Spans { mib, shm } => spans::serve(mib, shm),
+            Who::Crowd { rails } => crowd::serve(rails),
+            Who::CrowdMembers {
+                target,
+                engines,
+                rails,
+            } => crowd::members(&target, engines, rails),
             Who::Staged {
                 file,
                 mib,

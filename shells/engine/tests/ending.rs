@@ -266,10 +266,10 @@ impl Scene {
         let there = file(&peer, "far");
         peer.offer_file(there, "file", access).unwrap();
         let at = peer.listening().unwrap();
-        let remote = engine.open_segment(&format!("{at}/theirs")).unwrap();
-        let far_file = engine.open_segment(&format!("{at}/file")).unwrap();
+        let remote = opened(&engine, &format!("{at}/theirs"));
+        let far_file = opened(&engine, &format!("{at}/file"));
         let back = engine.listening().unwrap();
-        let mine_there = peer.open_segment(&format!("{back}/mine")).unwrap();
+        let mine_there = opened(&peer, &format!("{back}/mine"));
         let scene = Self {
             peer,
             faults,
@@ -474,6 +474,21 @@ fn cell(go: Go, place: Place, state: State) {
     scene.peer.shutdown();
     drop((scene, told));
     assert!(mine.is_poisoned(), "it was touched after the end");
+}
+
+/// Opens a segment. All cells open theirs at the same time, which may take this machine longer than an engine waits for an answer.
+fn opened(engine: &Engine, address: &str) -> SegmentId {
+    let start = Instant::now();
+    loop {
+        match engine.open_segment(address) {
+            Ok(segment) => return segment,
+            Err(error) => {
+                let text = error.to_string();
+                let is_late = text.contains("within") || text.contains("timed out");
+                assert!(is_late && start.elapsed() < PATIENCE, "{text}");
+            }
+        }
+    }
 }
 
 /// Runs cells beside each other, and fails if one does not come to its end.
