@@ -283,7 +283,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     );
     println!("| what | seen |\n|---|---|");
     println!(
-        "| until all are in and have written 1 MiB | {took:.1} s, {:.2} ms each; {:.2} ms of processor time at the target |",
+        "| until all are in and have written 1 MiB | {took:.1} s, {:.2} ms each; {:.2} ms of CPU time at the target |",
         took * 1e3 / count,
         cpu * 1e3 / count
     );
@@ -304,7 +304,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     thread::sleep(Duration::from_secs(args.seconds * 2));
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "| processor time while nothing is moved | {:.2} % of a processor at the target, {:.2} % for all initiators together |",
+        "| CPU time while nothing is moved | {:.2} % of a processor at the target, {:.2} % for all initiators together |",
         (cpu_of(target.pid())? - target_before) / seconds * 100.0,
         (all()? - all_before) / seconds * 100.0
     );
