@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const BLOCK: u64 = 64 << 10;
 const BATCH: u64 = 16;
 /// How many engines of a process come in at a time.
-const AT_A_TIME: usize = 16;
+const AT_A_TIME: usize = 2;
 
 /// How to run.
 #[derive(clap::Args)]
@@ -88,14 +88,25 @@ impl Member {
         let local = engine
             .allocate("memory", bytes, Access::Local)
             .map_err(other)?;
-        let remote = engine
-            .open_segment(&format!("{target}/memory"))
-            .map_err(other)?;
+        let start = Instant::now();
+        let remote = loop {
+            match engine.open_segment(&format!("{target}/memory")) {
+                Ok(remote) => break remote,
+                // This machine has the whole crowd to start.
+                Err(_) if start.elapsed() < PATIENCE => {}
+                Err(error) => return Err(other(error)),
+            }
+        };
         let member = Self {
             requests: blocks(local, remote),
             engine,
         };
-        member.once()?;
+        // For the same reason lanes may be late, and a batch without a rail fails.
+        while let Err(error) = member.once() {
+            if start.elapsed() > PATIENCE {
+                return Err(error);
+            }
+        }
         Ok(member)
     }
 
@@ -105,7 +116,10 @@ impl Member {
         let ended = batch.wait(PATIENCE).map_err(other)?;
         match ended.status {
             Status::Completed => Ok(BLOCK * BATCH),
-            status => Err(other(format!("a batch ended as {status:?}"))),
+            status => Err(other(format!(
+                "a batch ended as {status:?}: {:?}",
+                batch.report(0)
+            ))),
         }
     }
 }
