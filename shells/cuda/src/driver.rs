@@ -236,8 +236,8 @@ pub trait Driver: Send + Sync {
     /// Frees it.
     fn free(&self, ordinal: u32, address: u64) -> Answer<()>;
 
-    /// Locks pages of the host, which must be mapped until [`Self::unpin`]; no device writes to what is mapped for reading only. `false`: somebody else has done so, for all of them.
-    /// [`CudaError::Unsupported`] if that is so for a part.
+    /// Locks pages of the host, which must be mapped until [`Self::unpin`]. No device may write to what is mapped for reading only.
+    /// `false`: somebody else has done so, for all of them. [`CudaError::Unsupported`] if that is so for a part.
     fn pin(&self, ordinal: u32, address: u64, bytes: u64) -> Answer<bool>;
 
     /// Lets them go.

@@ -258,8 +258,7 @@ impl Catalog {
             .into_iter()
             .map(|position| TransportId(position as u8))
             .collect();
-        let is_gpu = |kind| matches!(kind, MemoryKind::Device | MemoryKind::DeviceShared);
-        if ranked.len() < 2 || !(is_gpu(local) || is_gpu(remote)) {
+        if ranked.len() < 2 || !(local.is_on_device() || remote.is_on_device()) {
             ranked.retain(|transport| !self.stages(*transport));
         }
         ranked
