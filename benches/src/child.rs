@@ -1,42 +1,58 @@
-//! A target in a process of its own.
+//! A target, or initiators, in a process of their own.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::process::{self, ChildStdin, Command, Stdio};
+use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
 
-/// This program again, as a target. It ends when its input does, or when it is dropped here.
+/// This program again. It ends when its input does, or when it is dropped here.
 pub(crate) struct Child {
     process: process::Child,
-    /// Held open: its end is the target's sign to end.
-    _input: Option<ChildStdin>,
-    /// Where it listens.
+    /// Held open: its end is the child's sign to end.
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// Where it listens, if it does.
     pub(crate) address: String,
 }
 
 impl Child {
-    /// Starts it and waits until it listens.
+    /// Starts a target and waits until it listens.
     pub(crate) fn start(words: &[String]) -> io::Result<Self> {
+        let mut child = Self::spawn(words)?;
+        child.address = child.line()?;
+        Ok(child)
+    }
+
+    /// Starts it.
+    pub(crate) fn spawn(words: &[String]) -> io::Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
             .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let output = process.stdout.take().map(BufReader::new);
-        let mut address = String::new();
-        if let Some(mut output) = output {
-            output.read_line(&mut address)?;
-        }
-        let input = process.stdin.take();
-        let address = address.trim().to_owned();
-        let child = Self {
-            process,
-            _input: input,
-            address,
+        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(io::Error::other("no pipes"));
         };
-        if child.address.is_empty() {
-            return Err(io::Error::other("the target ended before it listened"));
+        Ok(Self {
+            process,
+            input,
+            output: BufReader::new(output),
+            address: String::new(),
+        })
+    }
+
+    /// The next line that it says.
+    pub(crate) fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        match line.trim() {
+            "" => Err(io::Error::other("the process on the other end has ended")),
+            line => Ok(line.to_owned()),
         }
-        Ok(child)
+    }
+
+    /// Tells it something.
+    pub(crate) fn tell(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.input, "{line}")
     }
 
     /// Its process.

@@ -1,8 +1,8 @@
 //! Many initiators with several rails each at one target: how long they take to come in, what each costs there, what all of them cost
 //! while nothing is moved, and what is left of the throughput that one of them has.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{self, BufRead};
+use std::process;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -202,52 +202,6 @@ fn moved(members: &[Member], threads: usize, length: Duration) -> io::Result<u64
     })
 }
 
-/// A process of initiators, seen from outside.
-struct Process {
-    process: process::Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Process {
-    fn start(target: &str, count: usize, rails: u8) -> io::Result<Self> {
-        let mut process = Command::new(std::env::current_exe()?)
-            .args(["target", "crowd-members", target])
-            .args([count.to_string(), rails.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let piped = || other("it is not piped");
-        let input = process.stdin.take().ok_or_else(piped)?;
-        let output = BufReader::new(process.stdout.take().ok_or_else(piped)?);
-        Ok(Self {
-            process,
-            input,
-            output,
-        })
-    }
-
-    fn line(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        match line.trim() {
-            "" => Err(other("a process of initiators has ended")),
-            line => Ok(line.to_owned()),
-        }
-    }
-
-    fn ask(&mut self, active: usize, threads: usize, seconds: u64) -> io::Result<()> {
-        writeln!(self.input, "{active} {threads} {}", seconds * 1000)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// What the kernel says of a process: its memory in MiB, its descriptors and its threads.
 fn size_of(pid: u32) -> io::Result<[f64; 3]> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -262,9 +216,9 @@ fn size_of(pid: u32) -> io::Result<[f64; 3]> {
 }
 
 /// Bytes a second that some of each process's initiators write together, with as many threads in each.
-fn rate(processes: &mut [Process], active: usize, threads: usize, args: &Args) -> io::Result<f64> {
+fn rate(processes: &mut [Child], active: usize, threads: usize, args: &Args) -> io::Result<f64> {
     for process in processes.iter_mut() {
-        process.ask(active, threads, args.seconds)?;
+        process.tell(&format!("{active} {threads} {}", args.seconds * 1000))?;
     }
     let mut bytes = 0.0;
     for process in processes {
@@ -282,8 +236,15 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     let start = Instant::now();
     let cpu = cpu_of(target.pid())?;
     let mut processes = Vec::new();
+    let words = [
+        "target".to_owned(),
+        "crowd-members".to_owned(),
+        target.address.clone(),
+        each.to_string(),
+        args.rails.to_string(),
+    ];
     for _ in 0..args.processes.max(1) {
-        processes.push(Process::start(&target.address, each, args.rails)?);
+        processes.push(Child::spawn(&words)?);
     }
     for process in &mut processes {
         process.line()?;
@@ -312,7 +273,7 @@ pub(crate) fn run(args: &Args) -> io::Result<()> {
     );
     println!("| threads at the target | {threads:.0} alone, {now:.0} with all |");
     thread::sleep(Duration::from_secs(2));
-    let pids: Vec<u32> = processes.iter().map(|one| one.process.id()).collect();
+    let pids: Vec<u32> = processes.iter().map(Child::pid).collect();
     let all = || -> io::Result<f64> { pids.iter().map(|pid| cpu_of(*pid)).sum() };
     let (start, target_before, all_before) = (Instant::now(), cpu_of(target.pid())?, all()?);
     thread::sleep(Duration::from_secs(args.seconds * 2));
